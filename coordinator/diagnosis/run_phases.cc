@@ -1,8 +1,6 @@
 #include "coordinator/diagnosis/run_phases.h"
 
 #include <algorithm>
-#include <cmath>
-#include <map>
 #include <utility>
 
 namespace cox::diagnosis {
@@ -12,22 +10,34 @@ constexpr std::size_t kReduction = kRunPhases.size() - 1;
 constexpr double kMostSeconds = 1e9;
 
 using Seconds = std::array<double, kRunPhases.size()>;
-using Steps = std::map<std::int64_t, Seconds>;
+using Steps = std::vector<RunStep>;
 
-Result<Steps> steps_of(const std::vector<RunStep>& lines, std::size_t rank) {
-  if (lines.empty())
+Status check_seconds(const Steps& steps, std::size_t rank) {
+  if (steps.empty())
     return invalid_argument("rank ", rank, ": expected steps with phases, found none");
-  Steps steps;
-  for (const RunStep& line : lines) {
-    for (std::size_t p = 0; p < line.seconds.size(); ++p) {
-      if (!(line.seconds[p] >= 0 && line.seconds[p] <= kMostSeconds))
-        return invalid_argument("rank ", rank, ": step ", line.step, ": ", kRunPhases[p],
+  for (const RunStep& step : steps) {
+    for (std::size_t p = 0; p < step.seconds.size(); ++p) {
+      if (!(step.seconds[p] >= 0 && step.seconds[p] <= kMostSeconds))
+        return invalid_argument("rank ", rank, ": step ", step.step, ": ", kRunPhases[p],
                                 ": expected seconds, finite and from 0 on, found ",
-                                significant(line.seconds[p], 4));
+                                significant(step.seconds[p], 4));
     }
-    steps[line.step] = line.seconds;
   }
-  return steps;
+  return ok_status();
+}
+
+// Puts them in the order of their numbers, each as it was last. Returns how many went.
+std::size_t arrange(Steps& steps) {
+  if (!std::ranges::is_sorted(steps, {}, &RunStep::step))
+    std::ranges::stable_sort(steps, {}, &RunStep::step);
+  const std::size_t before = steps.size();
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < before; ++i) {
+    const bool is_last = i + 1 == before || steps[i + 1].step != steps[i].step;
+    if (is_last) steps[kept++] = steps[i];
+  }
+  steps.resize(kept);
+  return before - kept;
 }
 
 double own_work(const Seconds& seconds) {
@@ -36,26 +46,35 @@ double own_work(const Seconds& seconds) {
   return sum;
 }
 
-// A rank that did nothing in a step was not measured in it.
+// The steps in which all ranks have worked. A rank that did nothing in a step was not measured in
+// it.
 std::vector<std::int64_t> common_steps(const std::vector<Steps>& ranks) {
   std::vector<std::int64_t> common;
-  for (const auto& [step, seconds] : ranks.front()) {
-    const auto has_worked = [s = step](const Steps& rank) {
-      const auto found = rank.find(s);
-      return found != rank.end() && own_work(found->second) > 0;
-    };
-    if (std::ranges::all_of(ranks, has_worked)) common.push_back(step);
+  for (const RunStep& step : ranks.front()) common.push_back(step.step);
+  for (const Steps& rank : ranks) {
+    std::erase_if(common, [&rank](std::int64_t number) {
+      const auto found = std::ranges::lower_bound(rank, number, {}, &RunStep::step);
+      return found == rank.end() || found->step != number || own_work(found->seconds) <= 0;
+    });
   }
   return common;
 }
 
-// What each rank spent on the phases of one step, with the waiting taken out of the reduction.
-std::vector<Seconds> without_waiting(const std::vector<Steps>& ranks, std::int64_t step) {
+// Leaves the steps of these numbers. Returns how many went.
+std::size_t leave_only(const std::vector<std::int64_t>& numbers, Steps& steps) {
+  return std::erase_if(steps, [&numbers](const RunStep& step) {
+    return !std::ranges::binary_search(numbers, step.step);
+  });
+}
+
+// What each rank spent on the phases of a step that all have, with the waiting taken out of the
+// reduction.
+std::vector<Seconds> without_waiting(const std::vector<Steps>& ranks, std::size_t step) {
   std::vector<Seconds> out;
   double longest = 0;
   double least = kMostSeconds;
   for (const Steps& rank : ranks) {
-    out.push_back(rank.at(step));
+    out.push_back(rank[step].seconds);
     longest = std::max(longest, own_work(out.back()));
     least = std::min(least, out.back()[kReduction]);
   }
@@ -64,10 +83,10 @@ std::vector<Seconds> without_waiting(const std::vector<Steps>& ranks, std::int64
   return out;
 }
 
-double traced_seconds(const std::vector<Steps>& ranks, std::int64_t step) {
+double traced_seconds(const std::vector<Steps>& ranks, std::size_t step) {
   double longest = 0;
   for (const Steps& rank : ranks)
-    longest = std::max(longest, own_work(rank.at(step)) + rank.at(step)[kReduction]);
+    longest = std::max(longest, own_work(rank[step].seconds) + rank[step].seconds[kReduction]);
   return longest;
 }
 
@@ -75,7 +94,7 @@ std::vector<std::size_t> phases_with_time(const std::vector<Steps>& ranks) {
   std::vector<std::size_t> used;
   for (std::size_t p = 0; p < kRunPhases.size(); ++p) {
     const bool is_used = std::ranges::any_of(ranks, [p](const Steps& rank) {
-      return std::ranges::any_of(rank, [p](const auto& step) { return step.second[p] > 0; });
+      return std::ranges::any_of(rank, [p](const RunStep& step) { return step.seconds[p] > 0; });
     });
     if (is_used) used.push_back(p);
   }
@@ -105,51 +124,40 @@ OperationType type_of(std::size_t phase) {
 
 void add_steps(JobModel& model, const std::vector<Steps>& ranks,
                const std::vector<std::size_t>& phases) {
-  for (const std::int64_t step : model.steps) {
-    const std::vector<Seconds> own = without_waiting(ranks, step);
+  for (std::size_t s = 0; s < model.steps.size(); ++s) {
+    const std::vector<Seconds> own = without_waiting(ranks, s);
     for (const std::size_t phase : phases) {
       for (const Seconds& seconds : own) model.own_seconds.push_back(seconds[phase]);
     }
-    model.traced_seconds.push_back(traced_seconds(ranks, step));
+    model.traced_seconds.push_back(traced_seconds(ranks, s));
   }
 }
 
-void tell_gaps(JobModel& model, const RunPhases& run, const std::vector<Steps>& ranks) {
-  model.gaps = run.gaps;
+// How many steps of a rank do not count.
+struct LeftOut {
+  std::size_t repeated = 0;
+  std::size_t alone = 0;
+};
+
+void tell_gaps(JobModel& model, const std::vector<LeftOut>& ranks) {
   for (std::size_t r = 0; r < ranks.size(); ++r) {
-    const std::size_t repeated = run.of_ranks[r].size() - ranks[r].size();
-    const std::size_t alone = ranks[r].size() - model.steps.size();
-    if (repeated > 0)
-      model.gaps.push_back(concat("rank ", r, ": ", repeated,
+    if (ranks[r].repeated > 0)
+      model.gaps.push_back(concat("rank ", r, ": ", ranks[r].repeated,
                                   " steps were done again after a rollback; the last time counts"));
-    if (alone > 0)
+    if (ranks[r].alone > 0)
       model.gaps.push_back(
-          concat("rank ", r, ": ", alone,
+          concat("rank ", r, ": ", ranks[r].alone,
                  " steps are left out that some rank does not have, or has no work in"));
   }
   if (ranks.size() == 1)
     model.gaps.emplace_back("there is one rank: nothing to compare it with but its other steps");
 }
 
-}  // namespace
-
-Result<JobModel> model_of(const RunPhases& run) {
-  if (run.of_ranks.empty()) return invalid_argument("expected ranks with steps, found none");
-  std::vector<Steps> ranks;
-  for (std::size_t r = 0; r < run.of_ranks.size(); ++r) {
-    auto steps = steps_of(run.of_ranks[r], r);
-    if (!steps.ok()) return steps.status();
-    ranks.push_back(*std::move(steps));
-  }
+// Returns the model of a run whose phases with time these are, without its steps.
+Result<JobModel> chain_model(const std::vector<std::size_t>& phases, std::size_t ranks) {
   JobModel model;
-  model.dp_ranks = ranks.size();
+  model.dp_ranks = ranks;
   model.stages = 1;
-  model.steps = common_steps(ranks);
-  if (model.steps.empty())
-    return invalid_argument("expected steps in which all ", ranks.size(),
-                            " ranks have worked, found none");
-  const std::vector<std::size_t> phases = phases_with_time(ranks);
-  if (phases.empty()) return invalid_argument("expected phases that take time, found none");
   auto graph = chain_of(phases);
   if (!graph.ok()) return graph.status();
   model.graph = *std::move(graph);
@@ -157,10 +165,32 @@ Result<JobModel> model_of(const RunPhases& run) {
     model.types.push_back(type_of(phases[o]));
     model.operations.push_back({static_cast<std::uint16_t>(o), 0});
   }
-  for (std::size_t r = 0; r < ranks.size(); ++r)
-    model.ranks.push_back(static_cast<std::int32_t>(r));
-  add_steps(model, ranks, phases);
-  tell_gaps(model, run, ranks);
+  for (std::size_t r = 0; r < ranks; ++r) model.ranks.push_back(static_cast<std::int32_t>(r));
+  return model;
+}
+
+}  // namespace
+
+Result<JobModel> model_of(RunPhases run) {
+  std::vector<Steps>& ranks = run.of_ranks;
+  if (ranks.empty()) return invalid_argument("expected ranks with steps, found none");
+  std::vector<LeftOut> left_out(ranks.size());
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    if (Status checked = check_seconds(ranks[r], r); !checked.ok()) return checked;
+    left_out[r].repeated = arrange(ranks[r]);
+  }
+  std::vector<std::int64_t> common = common_steps(ranks);
+  if (common.empty())
+    return invalid_argument("expected steps in which all ", ranks.size(),
+                            " ranks have worked, found none");
+  for (std::size_t r = 0; r < ranks.size(); ++r) left_out[r].alone = leave_only(common, ranks[r]);
+  const std::vector<std::size_t> phases = phases_with_time(ranks);
+  auto model = chain_model(phases, ranks.size());
+  if (!model.ok()) return model;
+  model->steps = std::move(common);
+  model->gaps = std::move(run.gaps);
+  add_steps(*model, ranks, phases);
+  tell_gaps(*model, left_out);
   return model;
 }
 

@@ -47,7 +47,7 @@ struct RunPhases {
 // was last (steps repeat after a rollback). Steps that are left out are told in `gaps`. Workers are
 // the ranks, operations the phases that somebody spent time on. Errors (invalid_argument): no
 // ranks, a rank without steps, no step in which all ranks have worked; seconds that are negative or
-// not finite; no phase with time.
-Result<JobModel> model_of(const RunPhases& run);
+// not finite.
+Result<JobModel> model_of(RunPhases run);
 
 }  // namespace cox::diagnosis

@@ -189,7 +189,7 @@ Finding slow_finding(const RuleRoom& room, const std::vector<SlowRank>& slow) {
       slow.front().phase == "data"
           ? "Look at the data loading of these ranks: their disk, their shard, their CPU."
           : "Look at these hosts: other programs, heat, clocks, placement of the process; "
-            "or give these ranks a smaller share (policy: balance).";
+            "or give these ranks a smaller share (shares.mode=on).";
   return f;
 }
 

@@ -1,17 +1,16 @@
 #include "coordinator/io/run_steps.h"
 
 #include <algorithm>
-#include <charconv>
-#include <limits>
-#include <optional>
-#include <set>
-#include <system_error>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <utility>
+#include <vector>
 
-#include "coordinator/core/units.h"
-#include "coordinator/io/file.h"
-#include "coordinator/io/json.h"
+#include "coordinator/core/text.h"
+#include "coordinator/diagnosis/run_record.h"
 #include "coordinator/io/run_reader.h"
+#include "coordinator/io/step_lines.h"
 
 namespace cox::io {
 namespace {
@@ -21,74 +20,86 @@ namespace fs = std::filesystem;
 using diagnosis::kRunPhases;
 using diagnosis::RunPhases;
 using diagnosis::RunStep;
+using diagnosis::StepLine;
+using diagnosis::StepSection;
+using diagnosis::StepValue;
 
 constexpr const char* kStepsName = "steps.jsonl";
-constexpr std::size_t kMaxLineBytes = std::size_t{1} << 20;
-constexpr std::size_t kMaxRunFileBytes = std::size_t{16} << 20;
-constexpr double kMostStep = 0x1p53;
 
-const Json* member(const Json& json, std::string_view name, JsonKind kind) {
-  const Json* found = json.find(name);
-  return found != nullptr && found->kind == kind ? found : nullptr;
-}
+// Takes the lines of a file as they come. Memory is that of the steps that are kept, in a ring.
+class PhaseCollector {
+ public:
+  explicit PhaseCollector(std::size_t most)
+      : most_(most), reader_([this](const StepLine& line) { add(line); }) {}
 
-bool add_phases(RunStep& step, const Json& phases, PhaseLines& lines) {
-  for (const JsonMember& phase : phases.members) {
-    if (phase.value.kind != JsonKind::number) return false;
-    const auto found = std::ranges::find(kRunPhases, phase.name);
-    if (found == kRunPhases.end()) {
-      ++lines.unknown_phases;
-      continue;
-    }
-    step.seconds[static_cast<std::size_t>(found - kRunPhases.begin())] = phase.value.number;
+  void take(std::string_view bytes) { reader_.take(bytes); }
+  PhaseLines finish() {
+    reader_.finish();
+    lines_.damaged += reader_.damaged();
+    if (lines_.older > 0)
+      std::ranges::rotate(lines_.steps,
+                          lines_.steps.begin() + static_cast<std::ptrdiff_t>(lines_.older % most_));
+    return std::move(lines_);
   }
-  return true;
-}
 
-// Where the reading of a file stands.
-struct Newest {
-  double step = -1;
-  double timestamp = 0;
+ private:
+  void add(const StepLine& line) {
+    if (line.step < 0) {
+      ++lines_.damaged;
+      return;
+    }
+    compare_clock(line);
+    RunStep step{static_cast<std::int64_t>(line.step), {}};
+    bool has_phases = false;
+    for (const StepValue& value : line.values) {
+      if (value.section != StepSection::phases) continue;
+      has_phases = true;
+      if (!std::isfinite(value.value)) {
+        ++lines_.damaged;
+        return;
+      }
+      const auto found = std::ranges::find(kRunPhases, value.name);
+      if (found == kRunPhases.end()) {
+        ++lines_.unknown_phases;
+      } else {
+        step.seconds[static_cast<std::size_t>(found - kRunPhases.begin())] = value.value;
+      }
+    }
+    if (has_phases) {
+      keep(step);
+    } else {
+      ++lines_.without_phases;
+    }
+  }
+
+  void keep(const RunStep& step) {
+    if (lines_.steps.size() < most_) {
+      lines_.steps.push_back(step);
+    } else {
+      lines_.steps[lines_.older++ % most_] = step;
+    }
+  }
+
+  void compare_clock(const StepLine& line) {
+    if (diagnosis::is_absent(line.timestamp)) return;
+    if (line.step > newest_step_ && line.timestamp < newest_time_) ++lines_.clock_ran_back;
+    newest_step_ = line.step;
+    newest_time_ = line.timestamp;
+  }
+
+  std::size_t most_;
+  PhaseLines lines_;
+  double newest_step_ = -1;
+  double newest_time_ = 0;
+  StepLineReader reader_;
 };
 
-void add_line(PhaseLines& lines, std::string_view line, Newest& newest) {
-  const auto json = parse_json(strict_json(line), kMaxLineBytes);
-  const Json* number = json.ok() ? member(*json, "step", JsonKind::number) : nullptr;
-  if (number == nullptr || !(number->number >= 0 && number->number <= kMostStep)) {
-    ++lines.damaged;
-    return;
-  }
-  if (const Json* time = member(*json, "timestamp", JsonKind::number)) {
-    if (number->number > newest.step && time->number < newest.timestamp) ++lines.clock_ran_back;
-    newest = {number->number, time->number};
-  }
-  const Json* phases = member(*json, "phases", JsonKind::object);
-  RunStep step{static_cast<std::int64_t>(number->number), {}};
-  if (phases == nullptr) {
-    ++lines.without_phases;
-  } else if (!add_phases(step, *phases, lines)) {
-    ++lines.damaged;
-  } else {
-    lines.steps.push_back(step);
-  }
-}
-
-// The world size that rank0/run.json tells; nothing where it is missing or torn.
-std::optional<std::size_t> world_size(const fs::path& folder) {
-  const auto text = read_file(folder / "run.json", kMaxRunFileBytes, Links::refused);
-  const auto json = text.ok() ? parse_json(strict_json(*text)) : Result<Json>(text.status());
-  const Json* size = json.ok() ? member(*json, "world_size", JsonKind::number) : nullptr;
-  if (size == nullptr || !(size->number >= 1 && size->number <= kMaxRanks)) return std::nullopt;
-  return static_cast<std::size_t>(size->number);
-}
-
-Status check_ranks(const fs::path& run, const std::set<std::int32_t>& ranks) {
-  const auto size = static_cast<std::size_t>(*ranks.rbegin()) + 1;
-  const std::size_t expected = std::max(size, world_size(run / "rank0").value_or(size));
-  if (ranks.size() == expected) return ok_status();
+Status check_ranks(const fs::path& run, const std::vector<RankFolder>& ranks) {
+  const std::int32_t size = std::max(ranks.back().rank + 1, ranks.front().info.world_size);
   std::int32_t missing = 0;
-  while (ranks.contains(missing)) ++missing;
-  return invalid_argument(run.string(), ": expected the folders of ", expected,
+  for (const RankFolder& folder : ranks) missing += folder.rank == missing ? 1 : 0;
+  if (missing == size) return ok_status();
+  return invalid_argument(run.string(), ": expected the folders of ", size,
                           " ranks, found none of rank ", missing,
                           ": waiting for it would pass for communication; add it");
 }
@@ -97,51 +108,43 @@ void tell(RunPhases& run, std::size_t rank, std::size_t count, std::string_view 
   if (count > 0) run.gaps.push_back(concat("rank ", rank, ": ", count, what));
 }
 
-Status add_rank(RunPhases& run, const fs::path& folder) {
-  const fs::path path = folder / kStepsName;
-  const auto text = read_file(path, kMaxStepsFileBytes, Links::refused);
-  if (!text.ok()) return text.status();
-  PhaseLines lines = parse_phase_lines(*text);
+Status add_rank(RunPhases& run, const fs::path& folder, std::size_t most_steps) {
+  PhaseCollector collector(most_steps);
+  const Status read = read_step_file(folder / kStepsName, [&](std::string_view bytes) {
+    collector.take(bytes);
+    return ok_status();
+  });
+  if (!read.ok()) return read;
+  PhaseLines lines = collector.finish();
   const std::size_t rank = run.of_ranks.size();
   tell(run, rank, lines.damaged, " damaged lines are left out");
   tell(run, rank, lines.without_phases, " steps without phases are left out");
   tell(run, rank, lines.unknown_phases, " times of phases that are not known do not count");
   tell(run, rank, lines.clock_ran_back, " times the clock ran backwards between steps");
+  tell(run, rank, lines.older, " older steps are left out: the run is long");
   run.of_ranks.push_back(std::move(lines.steps));
   return ok_status();
 }
 
 }  // namespace
 
-PhaseLines parse_phase_lines(std::string_view lines) {
-  PhaseLines out;
-  Newest newest;
-  while (!lines.empty()) {
-    const std::size_t end = lines.find('\n');
-    const std::string_view line = lines.substr(0, end);
-    const bool is_torn =
-        end == std::string_view::npos && !parse_json(strict_json(line), kMaxLineBytes).ok();
-    if (is_torn) break;
-    if (!line.empty()) add_line(out, line, newest);
-    lines.remove_prefix(std::min(line.size() + 1, lines.size()));
-  }
-  return out;
+PhaseLines parse_phase_lines(std::string_view lines, std::size_t most_steps) {
+  PhaseCollector collector(most_steps);
+  collector.take(lines);
+  return collector.finish();
 }
 
 Result<RunPhases> read_run_phases(const fs::path& run) {
-  RunPhases phases;
-  const std::set<std::int32_t> ranks = rank_folders(run);
-  std::error_code error;
-  if (ranks.empty() && !fs::exists(fs::symlink_status(run / kStepsName, error)))
-    return not_found(run.string(), ": expected a run directory with rank0/", kStepsName, " or ",
-                     kStepsName, ", found neither");
-  if (ranks.empty()) {
-    if (Status added = add_rank(phases, run); !added.ok()) return added;
-    return phases;
+  const auto folders = folders_of_run(run);
+  if (!folders.ok()) return folders.status();
+  const bool is_of_one = folders->size() == 1 && folders->front().path == run;
+  if (!is_of_one) {
+    if (Status whole = check_ranks(run, *folders); !whole.ok()) return whole;
   }
-  if (Status whole = check_ranks(run, ranks); !whole.ok()) return whole;
-  for (const std::int32_t rank : ranks) {
-    if (Status added = add_rank(phases, run / concat("rank", rank)); !added.ok()) return added;
+  RunPhases phases;
+  const std::size_t most = kMostPhaseSteps / folders->size();
+  for (const RankFolder& folder : *folders) {
+    if (Status added = add_rank(phases, folder.path, most); !added.ok()) return added;
   }
   return phases;
 }

@@ -1,6 +1,6 @@
 // The steps of a run directory (docs/run-directory.md) as what ranks spent on phases, for `cox
-// whatif`. Reads our own directories and those of other tools for the same layout. Files may be
-// hostile. Blocks on the disk; one thread.
+// whatif`. Reads our own directories and those of other tools for the same layout, line by line: of
+// long runs the newest steps are kept. Files may be hostile. Blocks on the disk; one thread.
 #pragma once
 
 #include <cstddef>
@@ -14,12 +14,13 @@
 
 namespace cox::io {
 
-inline constexpr std::size_t kMaxStepsFileBytes = std::size_t{1} << 30;
+inline constexpr std::size_t kMostPhaseSteps = std::size_t{1} << 20;  // of all ranks together
 
 // What a steps.jsonl says about phases. A line that is cut off at the end of the file is ignored;
 // the other counts are of lines that were skipped.
 struct PhaseLines {
-  std::vector<diagnosis::RunStep> steps;  // in the order of the file
+  std::vector<diagnosis::RunStep> steps;  // in the order of the file; the newest of many
+  std::size_t older = 0;                  // steps before these, left out because there are so many
   std::size_t damaged = 0;                // no step, or seconds that are no numbers
   std::size_t without_phases = 0;
   std::size_t unknown_phases = 0;  // names that are not in kRunPhases; the rest of the line counts
@@ -27,12 +28,13 @@ struct PhaseLines {
 };
 
 // Non-finite scalars may be the bare words NaN, Infinity and -Infinity. Pure.
-PhaseLines parse_phase_lines(std::string_view lines);
+// REQUIRES: most_steps > 0.
+PhaseLines parse_phase_lines(std::string_view lines, std::size_t most_steps = kMostPhaseSteps);
 
 // Reads all rank<k>/steps.jsonl of a run, or the steps.jsonl of a single rank. What was skipped is
-// told in `gaps`. Errors: not_found (no steps.jsonl anywhere), invalid_argument (the folder of a
-// rank is missing, by the numbers of the others or the world size in rank0/run.json; its waiting
-// would pass for communication), those of read_file().
+// told in `gaps`. Errors: those of folders_of_run() and read_step_file(), and invalid_argument: the
+// folder of a rank is missing, by the numbers of the others or the world size in rank0/run.json;
+// its waiting would pass for communication.
 Result<diagnosis::RunPhases> read_run_phases(const std::filesystem::path& run);
 
 }  // namespace cox::io

@@ -363,7 +363,7 @@ std::string policy() {
 
 }  // namespace
 
-std::string analysis_page(const Analysis& analysis, const PlanHistory& history) {
+std::string analysis_page(const Analysis& analysis) {
   const RankRecord& rank = analysis.run->lowest();
   const bool is_own = analysis.rules == RuleSet::coxswain;
   const RunView view = is_own ? analysis.view : diagnosis::view_of(*analysis.run, std::nullopt);
@@ -375,7 +375,7 @@ std::string analysis_page(const Analysis& analysis, const PlanHistory& history) 
   body += card("Ranks over steps", run_heat_map(view));
   body += card("Timeline", phase_lanes(view));
   body += card("Ranks", rank_table(analysis));
-  body += card("Plans", plans(history));
+  body += card("Plans", plans(analysis.plans));
   body += card("Settings", settings(rank));
   body += card("About the record", about_record(*analysis.run));
   body += "<footer><span>cox report</span><span>Definitions: docs/diagnosis.md</span></footer>";

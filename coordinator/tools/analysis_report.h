@@ -18,16 +18,6 @@ namespace cox::tools {
 
 enum class RuleSet : std::uint8_t { coxswain, pytscope };
 
-struct Analysis {
-  RuleSet rules = RuleSet::coxswain;
-  const diagnosis::RunRecord* run = nullptr;
-  diagnosis::Figures figures;
-  diagnosis::RunView view;  // of rules coxswain, like the next two
-  diagnosis::Budget budget;
-  std::string flops_source;  // where its FLOPs and peak come from; empty = unknown
-  std::vector<diagnosis::Finding> findings;
-};
-
 // PlanHistory is the plans of a job with what changed and why, as its journal has them. Bounded:
 // the first plans and the newest ones are kept.
 struct PlanEvent {
@@ -45,6 +35,17 @@ struct PlanHistory {
   std::string gap;                // why the journal could not be read to its end; empty = it was
 };
 
+struct Analysis {
+  RuleSet rules = RuleSet::coxswain;
+  const diagnosis::RunRecord* run = nullptr;
+  diagnosis::Figures figures;
+  diagnosis::RunView view;  // of rules coxswain, like the next two
+  diagnosis::Budget budget;
+  std::string flops_source;  // where its FLOPs and peak come from; empty = unknown
+  std::vector<diagnosis::Finding> findings;
+  PlanHistory plans;  // for the page
+};
+
 struct Terminal {
   enum class Colour : std::uint8_t { none, ansi };
   std::size_t columns = 80;
@@ -56,7 +57,7 @@ std::string analysis_text(const Analysis& analysis, const Terminal& terminal);
 
 // One HTML document that asks for nothing from elsewhere, at most some 4 MB. It reads without
 // JavaScript; its script, the only one that it lets run, adds zoom.
-std::string analysis_page(const Analysis& analysis, const PlanHistory& history);
+std::string analysis_page(const Analysis& analysis);
 
 std::string diff_json(const diagnosis::RunDiff& diff, RuleSet rules, const std::string& a,
                       const std::string& b);

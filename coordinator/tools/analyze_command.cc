@@ -76,31 +76,6 @@ Result<std::optional<diagnosis::KernelTrace>> trace_of(const AnalyzeRequest& req
   return diagnosis::kernel_trace_of(*std::move(kernels));
 }
 
-constexpr std::uintmax_t kMaxJournalBytes = std::uintmax_t{256} << 20;
-
-// Adds what the policies said, where the run directory holds a journal.
-void add_decisions(const fs::path& directory, diagnosis::RunRecord& run) {
-  const fs::path path = directory / "journal.cox";
-  std::error_code error;
-  if (!fs::is_regular_file(fs::symlink_status(path, error))) return;
-  if (fs::file_size(path, error) > kMaxJournalBytes) {
-    run.gaps.push_back(
-        "journal.cox is larger than 256 MiB: reasons of decisions are not looked at");
-    return;
-  }
-  const auto keep = [&run](const std::vector<Reason>& reasons) {
-    diagnosis::keep_newest(run.decisions, reasons);
-  };
-  const Status read = runtime::read_journal(
-      path, io::Links::refused,
-      {.start =
-           [&](const wire::JournalStart& start) {
-             if (start.first) keep(start.first->reasons);
-           },
-       .round = [&](const wire::JournalRound& round) { keep(round.decision.reasons); }});
-  if (!read.ok()) run.gaps.push_back("journal.cox: " + read.message());
-}
-
 // FLOPs of a mean step that the operator stream counted; nothing where no operators.json lies.
 std::optional<double> counted_flops(const AnalyzeRequest& request, std::int32_t rank) {
   const fs::path run(request.run);
@@ -172,8 +147,9 @@ Result<Analysis> analysis_of(const AnalyzeRequest& request, const diagnosis::Run
   return out;
 }
 
-// ---- The plans of the journal, for the page.
+// ---- What the journal says: reasons for the rules, plans for the page.
 
+constexpr std::uintmax_t kMaxReasonBytes = std::uintmax_t{256} << 20;  // of a journal
 constexpr std::size_t kMostPlans = 200;
 constexpr std::size_t kFirstPlans = 50;  // of these, kept from the beginning
 constexpr std::size_t kMostLines = 12;   // of changes, and of reasons, of an event
@@ -244,24 +220,45 @@ class PlanCollector {
   std::uint64_t rounds_ = 0;  // of this start
 };
 
-// Reads all of the journal that lies in the run directory. One without plans, and a directory
-// without a journal, give no events and no gap.
-PlanHistory plan_history(const fs::path& run) {
-  const fs::path path = run / "journal.cox";
+bool wants_reasons(const AnalyzeRequest& request, const fs::path& path, diagnosis::RunRecord& run) {
+  if (request.rules != RuleSet::coxswain) return false;
   std::error_code error;
-  const auto kind = fs::symlink_status(path, error).type();
-  if (error || kind == fs::file_type::not_found) return {};
-  PlanCollector collector;
+  if (!fs::is_regular_file(fs::symlink_status(path, error)) ||
+      fs::file_size(path, error) <= kMaxReasonBytes)
+    return true;
+  run.gaps.push_back("journal.cox is larger than 256 MiB: reasons of decisions are not looked at");
+  return false;
+}
+
+// Reads the journal that lies in the run directory, once: adds to `run` what the policies said,
+// returns the plans where a page is asked for. A directory without a journal gives nothing, one
+// whose journal cannot be read to its end a gap.
+PlanHistory read_decisions(const AnalyzeRequest& request, diagnosis::RunRecord& run) {
+  const fs::path path = fs::path(request.run) / "journal.cox";
+  std::error_code error;
+  if (!fs::exists(fs::symlink_status(path, error))) return {};
+  const bool keeps_reasons = wants_reasons(request, path, run);
+  const bool keeps_plans = !request.html.empty();
+  if (!keeps_reasons && !keeps_plans) return {};
+  PlanCollector plans;
+  const auto take = [&](const auto& entry, const std::vector<Reason>& reasons) {
+    if (keeps_plans) plans.take(entry);
+    if (keeps_reasons) diagnosis::keep_newest(run.decisions, reasons);
+  };
   const Status read = runtime::read_journal(
       path, io::Links::refused,
-      {.start = [&](const wire::JournalStart& start) { collector.take(start); },
-       .round = [&](const wire::JournalRound& round) { collector.take(round); }});
-  return collector.finish(read.ok() ? std::string() : read.message());
+      {.start =
+           [&](const wire::JournalStart& start) {
+             take(start, start.first ? start.first->reasons : std::vector<Reason>());
+           },
+       .round = [&](const wire::JournalRound& round) { take(round, round.decision.reasons); }});
+  if (!read.ok() && keeps_reasons) run.gaps.push_back("journal.cox: " + read.message());
+  return plans.finish(read.ok() ? std::string() : read.message());
 }
 
 Status write_page(const AnalyzeRequest& request, const Analysis& analysis) {
   if (request.html.empty()) return ok_status();
-  return io::replace_file(request.html, analysis_page(analysis, plan_history(request.run)));
+  return io::replace_file(request.html, analysis_page(analysis));
 }
 
 // Reads the run that was asked for into `run`, which the analysis refers to.
@@ -269,9 +266,10 @@ Result<Analysis> look_at(const AnalyzeRequest& request, diagnosis::RunRecord& ru
   auto read = io::read_run(request.run);
   if (!read.ok()) return read.status();
   run = *std::move(read);
-  if (request.rules == RuleSet::coxswain) add_decisions(request.run, run);
+  PlanHistory plans = read_decisions(request, run);
   auto analysis = analysis_of(request, run);
   if (!analysis.ok()) return analysis;
+  analysis->plans = std::move(plans);
   const auto& trace = analysis->figures.trace;
   if (trace && trace->impossible_kernels > 0)
     run.gaps.push_back(concat("the trace: ", trace->impossible_kernels,

@@ -34,9 +34,9 @@ Result<JobModel> model_of_trace(const fs::path& path) {
 }
 
 Result<JobModel> model_of_run(const fs::path& path) {
-  const auto phases = io::read_run_phases(path);
+  auto phases = io::read_run_phases(path);
   if (!phases.ok()) return phases.status();
-  auto model = diagnosis::model_of(*phases);
+  auto model = diagnosis::model_of(*std::move(phases));
   if (!model.ok()) return model.status().with_context(path.string());
   return model;
 }

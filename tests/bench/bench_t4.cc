@@ -1,10 +1,14 @@
-// Writes a run directory of RANKS ranks and about MEGABYTES of steps.jsonl in all, for t4.py:
-//   bench_t4 FOLDER RANKS MEGABYTES
-// Rows are those of our own writer, from seeded figures.
+// Writes what t4.py has read, from seeded figures:
+//   bench_t4 run FOLDER RANKS MEGABYTES         a run directory with about that many megabytes of
+//                                               steps.jsonl in all, in the rows of our own writer
+//   bench_t4 trace FILE EVENTS apart|nonsense   a trace of so many kernels: one after another, or
+//                                               in no order and over each other
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "coordinator/core/text.h"
 #include "coordinator/testing/random.h"
@@ -72,23 +76,58 @@ Status write_rank(const std::filesystem::path& folder, std::int32_t rank, std::i
   return json.ok() ? json->append(metrics::run_json(info, {0, step, 0})) : json.status();
 }
 
+Status write_run(const std::filesystem::path& run, int ranks, std::uint64_t bytes) {
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Status written =
+        write_rank(run / concat("rank", rank), rank, ranks, bytes / static_cast<unsigned>(ranks));
+    if (!written.ok()) return written;
+  }
+  return ok_status();
+}
+
+enum class Kernels { apart, nonsense };
+
+// Kernels of 3 us, or of up to 10 ms, on one device or on eight; every third one communicates.
+Status write_trace(const std::filesystem::path& path, std::uint64_t events, Kernels kernels) {
+  auto file = metrics::AppendFile::open(path);
+  if (!file.ok()) return file.status();
+  const bool is_nonsense = kernels == Kernels::nonsense;
+  testing::Random random(5);
+  std::string text = "{\"traceEvents\":[{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":0}";
+  for (std::uint64_t i = 0; i < events; ++i) {
+    const double most = 4 * static_cast<double>(events);
+    const double start = is_nonsense ? most * random.uniform() : 4 * static_cast<double>(i);
+    const double length = is_nonsense ? 1e4 * random.uniform() : 3;
+    text += sentence(
+        ",\n{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"%s\",\"pid\":0,\"tid\":7,\"ts\":%.3f,"
+        "\"dur\":%.3f,\"args\":{\"device\":%d,\"stream\":7}}",
+        i % 3 == 0 ? "ncclDevKernel_AllReduce_Sum_bf16" : "ampere_bf16_s16816gemm", start, length,
+        is_nonsense ? static_cast<int>(i % 8) : 0);
+    if (text.size() < (std::size_t{1} << 20) && i + 1 < events) continue;
+    if (i + 1 == events) text += "]}";
+    if (Status put = file->append(text); !put.ok()) return put;
+    text.clear();
+  }
+  return ok_status();
+}
+
+Status write(const std::vector<std::string>& words) {
+  const std::uint64_t number = words.size() == 4 ? std::strtoull(words[2].c_str(), nullptr, 10) : 0;
+  if (number > 0 && words[0] == "trace")
+    return write_trace(words[1], number,
+                       words[3] == "nonsense" ? Kernels::nonsense : Kernels::apart);
+  const std::uint64_t megabytes = number > 0 ? std::strtoull(words[3].c_str(), nullptr, 10) : 0;
+  if (megabytes > 0 && words[0] == "run")
+    return write_run(words[1], static_cast<int>(number), megabytes * 1'000'000);
+  return invalid_argument(
+      "expected run FOLDER RANKS MEGABYTES, or trace FILE EVENTS apart|nonsense");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int ranks = argc == 4 ? std::atoi(argv[2]) : 0;
-  const long megabytes = argc == 4 ? std::atol(argv[3]) : 0;
-  if (ranks < 1 || megabytes < 1) {
-    std::fprintf(stderr, "bench_t4: expected FOLDER RANKS MEGABYTES\n");
-    return 2;
-  }
-  for (int rank = 0; rank < ranks; ++rank) {
-    const auto folder = std::filesystem::path(argv[1]) / concat("rank", rank);
-    const Status written = write_rank(
-        folder, rank, ranks,
-        static_cast<std::uint64_t>(megabytes) * 1'000'000 / static_cast<std::uint64_t>(ranks));
-    if (written.ok()) continue;
-    std::fprintf(stderr, "bench_t4: %s\n", written.message().c_str());
-    return 1;
-  }
-  return 0;
+  const cox::Status written = write({argv + 1, argv + argc});
+  if (written.ok()) return 0;
+  std::fprintf(stderr, "bench_t4: %s\n", written.message().c_str());
+  return 1;
 }

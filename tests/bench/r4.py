@@ -1,4 +1,5 @@
-"""R4: a job that trains while its HTTP server is held by idle and slow clients.
+"""R4: a job that trains while its HTTP server is held by idle and slow clients, and while its status
+page is followed by many.
 
     r4.py --bench GPT2 --mpiexec PROGRAM --scratch DIR --text FILE [--quick]
 """
@@ -19,9 +20,10 @@ import time
 from figures import centre, line, quantile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-ATTACK = os.path.join(HERE, "..", "support", "slow_clients.py")
+SUPPORT = os.path.join(HERE, "..", "support")
 SHAPE = ["--layers", "2", "--width", "128", "--heads", "4", "--length", "64", "--batch", "16"]
 IDLE, SLOW, POSTS = 1000, 100, 4
+READERS, DEAF = 50, 1  # who follow the events of the status page
 LIVENESS_LIMIT_MS = 200
 PATIENCE_S = 60
 # What the process may open, and so how many clients it holds: many, or fewer than there are.
@@ -36,8 +38,8 @@ def limit_files(files):
 class Job:
     """A GPT-2 that trains on two ranks until it is stopped."""
 
-    def __init__(self, options, files):
-        self.folder = os.path.join(options.scratch, f"r4-{files}")
+    def __init__(self, options, name, files):
+        self.folder = os.path.join(options.scratch, f"r4-{name}")
         os.makedirs(self.folder)
         self.log = os.path.join(self.folder, "log")
         command = [options.mpiexec, "-n", "2", options.bench, "--text", options.text, *SHAPE,
@@ -85,12 +87,13 @@ class Job:
             return [json.loads(row)["timestamp"] for row in rows]
 
 
-class Attack:
-    def __init__(self, port):
-        command = [sys.executable, "-B", ATTACK, str(port), f"--idle={IDLE}", f"--slow={SLOW}",
-                   f"--posts={POSTS}"]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        text=True)
+class Clients:
+    """Clients of the job's pages, from now until end()."""
+
+    def __init__(self, script, port, *flags):
+        self.process = subprocess.Popen(
+            [sys.executable, "-B", os.path.join(SUPPORT, script), str(port), *flags],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.process.stdout.readline()
 
     def end(self):
@@ -98,6 +101,14 @@ class Attack:
         outcome = json.loads(self.process.stdout.readline())
         self.process.wait(PATIENCE_S)
         return outcome
+
+
+def attack(port):
+    return Clients("slow_clients.py", port, f"--idle={IDLE}", f"--slow={SLOW}", f"--posts={POSTS}")
+
+
+def follow(port):
+    return Clients("followers.py", port, f"--read={READERS}", f"--deaf={DEAF}")
 
 
 class Prober:
@@ -134,7 +145,7 @@ class Prober:
 
 
 class Window:
-    """A stretch of time with or without the attack."""
+    """A stretch of time with or without clients."""
 
     def __init__(self, job, seconds):
         time.sleep(0.5)  # until clients are there, or gone
@@ -146,31 +157,66 @@ class Window:
     def holds(self, when):
         return self.begin <= when < self.end
 
-    def median_step(self, ends):
+    def steps(self, ends):
         inside = [end for end in ends if self.holds(end)]
-        return quantile([after - before for before, after in zip(inside, inside[1:])], 0.5)
+        return [after - before for before, after in zip(inside, inside[1:])]
+
+    def median_step(self, ends):
+        return quantile(self.steps(ends), 0.5)
+
+    def mean_step(self, ends):
+        steps = self.steps(ends)
+        return sum(steps) / len(steps)
 
     def answers(self, prober):
         return [seconds for when, seconds in prober.answers if self.holds(when)]
 
 
-def measure(options, files, pairs, seconds):
-    """Windows in turns, quiet and attacked; which of a pair comes first changes."""
-    job = Job(options, files)
-    windows, outcomes = {"quiet": [], "attacked": []}, []
+def in_turns(job, visit, pairs, seconds):
+    """Windows in turns, in quiet and with clients; which of a pair comes first changes."""
+    windows, outcomes = {"quiet": [], "visited": []}, []
+    for number in range(pairs):
+        for kind in sorted(windows, reverse=number % 2 == 1):
+            clients = visit(job.port) if kind == "visited" else None
+            windows[kind].append(Window(job, seconds))
+            if clients:
+                outcomes.append(clients.end())
+    return windows, outcomes
+
+
+def under_attack(options, files, pairs, seconds):
+    job = Job(options, f"attack-{files}", files)
     prober = Prober(job.port)
     try:
         time.sleep(3)
-        for number in range(pairs):
-            for kind in sorted(windows, reverse=number % 2 == 1):
-                attack = Attack(job.port) if kind == "attacked" else None
-                windows[kind].append(Window(job, seconds))
-                if attack:
-                    outcomes.append(attack.end())
+        windows, outcomes = in_turns(job, attack, pairs, seconds)
     finally:
         prober.end()
         job.stop()
     return job.step_ends(), prober, windows, outcomes
+
+
+def while_followed(options, pairs, seconds):
+    job = Job(options, "followed", MANY_FILES)
+    try:
+        time.sleep(3)
+        windows, outcomes = in_turns(job, follow, pairs, seconds)
+    finally:
+        job.stop()
+    return job.step_ends(), windows, outcomes
+
+
+def seconds_of(windows):
+    return sum(window.end - window.begin for window in windows)
+
+
+def cores_of(windows):
+    return sum(w.server_cores * (w.end - w.begin) for w in windows) / seconds_of(windows)
+
+
+def tell_ratio(figure, ratios, limit=None, **config):
+    value, low, high = centre(ratios)
+    line("R4", value, "ratio", figure, limit, low_95=low, high_95=high, pairs=len(ratios), **config)
 
 
 def tell_liveness(figure, windows, prober, limit, **config):
@@ -179,28 +225,46 @@ def tell_liveness(figure, windows, prober, limit, **config):
          longest=max(answers), probes=len(answers), **config)
 
 
-def tell(options, pairs, seconds):
-    ends, prober, windows, outcomes = measure(options, MANY_FILES, pairs, seconds)
-    ratios = [attacked.median_step(ends) / quiet.median_step(ends)
-              for quiet, attacked in zip(windows["quiet"], windows["attacked"])]
-    value, low, high = centre(ratios)
-    attacked_s = sum(window.end - window.begin for window in windows["attacked"])
-    line("R4", value, "ratio", "time of a training step while the server is attacked, against quiet",
-         low_95=low, high_95=high, pairs=pairs, seconds=seconds,
-         step_ms=1e3 * quantile([window.median_step(ends) for window in windows["quiet"]], 0.5),
-         clients_cores=sum(outcome["cpu_seconds"] for outcome in outcomes) / attacked_s,
-         thrown_out_a_second=sum(outcome["thrown_out"] for outcome in outcomes) / attacked_s)
-    line("R4", quantile([window.server_cores for window in windows["attacked"]], 0.5), "cores",
+def tell_attack(options, pairs, seconds):
+    ends, prober, windows, outcomes = under_attack(options, MANY_FILES, pairs, seconds)
+    attacked_s = seconds_of(windows["visited"])
+    tell_ratio("time of a training step while the server is attacked, against quiet",
+               [attacked.median_step(ends) / quiet.median_step(ends)
+                for quiet, attacked in zip(windows["quiet"], windows["visited"])], seconds=seconds,
+               step_ms=1e3 * quantile([window.median_step(ends) for window in windows["quiet"]], 0.5),
+               clients_cores=sum(outcome["cpu_seconds"] for outcome in outcomes) / attacked_s,
+               thrown_out_a_second=sum(outcome["thrown_out"] for outcome in outcomes) / attacked_s)
+    line("R4", cores_of(windows["visited"]), "cores",
          "processor time of the server's threads while it is attacked", None,
-         quiet=quantile([window.server_cores for window in windows["quiet"]], 0.5))
+         quiet=cores_of(windows["quiet"]))
     clients = f"{IDLE} idle, {SLOW} slow, {POSTS} posts"
-    tell_liveness("/livez while the server is attacked", windows["attacked"], prober,
+    tell_liveness("/livez while the server is attacked", windows["visited"], prober,
                   LIVENESS_LIMIT_MS, clients=clients, files=MANY_FILES)
     tell_liveness("/livez in quiet", windows["quiet"], prober, None)
-    _, prober, windows, outcomes = measure(options, FEW_FILES, 1, seconds)
+    _, prober, windows, outcomes = under_attack(options, FEW_FILES, 1, seconds)
     tell_liveness("/livez while the server is attacked by more clients than it may hold",
-                  windows["attacked"], prober, LIVENESS_LIMIT_MS, clients=clients, files=FEW_FILES,
+                  windows["visited"], prober, LIVENESS_LIMIT_MS, clients=clients, files=FEW_FILES,
                   thrown_out_a_second=outcomes[0]["thrown_out"] / seconds)
+
+
+def tell_followed(options, pairs, seconds):
+    ends, windows, outcomes = while_followed(options, pairs, seconds)
+    if min(outcome["least_pieces"] for outcome in outcomes) < seconds / 2:
+        raise RuntimeError(f"expected a piece a second for every follower, found {outcomes}")
+    followed_s = seconds_of(windows["visited"])
+    config = {"followers": f"{READERS} that read, {DEAF} that never reads", "seconds": seconds}
+    for name in ("mean", "median"):
+        of = {kind: [getattr(window, name + "_step")(ends) for window in windows[kind]]
+              for kind in windows}
+        tell_ratio(f"{name} training step while the status page is followed, against quiet",
+                   [followed / quiet for quiet, followed in zip(of["quiet"], of["visited"])],
+                   step_ms=1e3 * quantile(of["quiet"], 0.5), **config)
+    line("R4", cores_of(windows["visited"]), "cores",
+         "processor time of the server's threads while the status page is followed", None,
+         quiet=cores_of(windows["quiet"]),
+         clients_cores=sum(outcome["cpu_seconds"] for outcome in outcomes) / followed_s,
+         kilobytes_a_second=sum(outcome["bytes"] for outcome in outcomes) / followed_s / 1e3,
+         dropped=sum(outcome["dropped"] for outcome in outcomes), **config)
 
 
 def main():
@@ -210,7 +274,8 @@ def main():
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
-    tell(options, *((2, 3) if options.quick else (16, 6)))
+    tell_followed(options, *((2, 3) if options.quick else (16, 3)))
+    tell_attack(options, *((2, 3) if options.quick else (16, 6)))
 
 
 if __name__ == "__main__":

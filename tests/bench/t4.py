@@ -1,9 +1,10 @@
-"""T4: `cox analyze` and `cox trace` on large runs: memory, CPU time; agreement on published runs.
+"""T4: `cox analyze`, `cox trace` and `cox whatif` on large runs and traces: memory, CPU time; agreement
+on published runs.
 
     t4.py --bench MAKER --cox COX --data FOLDER --scratch FOLDER [--quick]
 
-MAKER writes a run directory; FOLDER has expected.json and runs/. With --quick a run is of 20 MB, and
-its memory is told but not judged.
+MAKER writes run directories and traces; FOLDER has expected.json and runs/. With --quick a run is of
+20 MB, a trace of 100,000 events, and their memory is told but not judged.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from figures import line
 LIMIT_MIB = 256
 LIMIT_SECONDS = 10
 FULL_MB = 1000
+FULL_EVENTS = 10_000_000
 
 
 def measured(command):
@@ -40,7 +42,7 @@ def steps_bytes(run):
 def analyze_large(options, ranks, megabytes):
     run = os.path.join(options.scratch, f"run-{ranks}")
     shutil.rmtree(run, ignore_errors=True)
-    subprocess.run([options.bench, run, str(ranks), str(megabytes)], check=True)
+    subprocess.run([options.bench, "run", run, str(ranks), str(megabytes)], check=True)
     size = steps_bytes(run)
     config = {"ranks": ranks, "megabytes": round(size / 1e6)}
     memory, cpu, wall = measured([options.cox, "analyze", run])
@@ -52,8 +54,25 @@ def analyze_large(options, ranks, megabytes):
     line("T4", memory, "MiB", "cox trace, peak resident memory",
          LIMIT_MIB if megabytes == FULL_MB else None, **config)
     line("T4", cpu, "s", "cox trace, CPU time", **config)
-    shutil.rmtree(run)
     os.remove(run + ".json")
+    memory, cpu, wall = measured([options.cox, "whatif", run])
+    line("T4", memory, "MiB", "cox whatif, peak resident memory",
+         LIMIT_MIB if megabytes == FULL_MB else None, **config)
+    line("T4", cpu, "s", "cox whatif, CPU time", **config)
+    shutil.rmtree(run)
+
+
+def analyze_trace(options, kind, events):
+    """Of a small run with a large trace."""
+    trace = os.path.join(options.scratch, f"{kind}.json")
+    subprocess.run([options.bench, "trace", trace, str(events), kind], check=True)
+    run = os.path.join(options.data, "runs", "healthy")
+    memory, cpu, _ = measured([options.cox, "analyze", run, "--trace", trace])
+    config = {"events": events, "kernels": kind, "megabytes": round(os.path.getsize(trace) / 1e6)}
+    line("T4", memory, "MiB", "cox analyze of a trace, peak resident memory",
+         LIMIT_MIB if events == FULL_EVENTS else None, **config)
+    line("T4", cpu, "s", "cox analyze of a trace, CPU time", **config)
+    os.remove(trace)
 
 
 def heads(findings):
@@ -85,6 +104,8 @@ def main():
     compare_published(options)
     for ranks in (1, 4) if options.quick else (1, 4, 1000):
         analyze_large(options, ranks, 20 if options.quick else FULL_MB)
+    for kind in ("apart", "nonsense"):
+        analyze_trace(options, kind, 100_000 if options.quick else FULL_EVENTS)
 
 
 if __name__ == "__main__":

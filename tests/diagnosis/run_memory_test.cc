@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -151,6 +152,23 @@ TEST_SUITE("diagnosis.run_memory") {
     CHECK(kernels->compute_kernels + kernels->communication_kernels == 100000);
     CHECK(size > 15'000'000);
     CHECK(bytes < 2'000'000);
+  }
+
+  TEST_CASE("a line that does not end takes the memory of a line") {
+    const fs::path run = fs::temp_directory_path() / "cox-run-memory-endless";
+    fs::remove_all(run);
+    fs::create_directories(run / "rank0");
+    std::ofstream(run / "rank0" / "steps.jsonl") << "{\"step\":1}\n";
+    fs::resize_file(run / "rank0" / "steps.jsonl", std::uintmax_t{256} << 20);  // zeros
+    const std::size_t before = live_bytes;
+    most_bytes = before;
+    const auto read = io::read_run(run);
+    const std::size_t bytes = most_bytes - before;
+    fs::remove_all(run);
+    REQUIRE(read.ok());
+    CHECK(read->lowest().size() == 1);
+    CHECK(read->gaps.size() == 1);
+    CHECK(bytes < 8'000'000);
   }
 
   TEST_CASE("a step of our own record takes 65 bytes, and 115 while rules look at it") {

@@ -1,6 +1,7 @@
 // The steps of run directories, ours and those of other tools.
 #include "coordinator/io/run_steps.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -57,6 +58,21 @@ TEST_SUITE("io.run_steps") {
     CHECK(lines.without_phases == 1);
     CHECK(lines.unknown_phases == 1);
     CHECK(lines.clock_ran_back == 1);
+  }
+
+  TEST_CASE("of a long file the newest steps are kept, in their order") {
+    std::string text;
+    for (int step = 0; step < 25; ++step)
+      text += "{\"step\":" + std::to_string(step) + ",\"phases\":{\"data\":1}}\n";
+    for (const std::size_t most : {1U, 7U, 24U, 25U, 26U}) {
+      CAPTURE(most);
+      const io::PhaseLines lines = io::parse_phase_lines(text, most);
+      const std::size_t kept = std::min<std::size_t>(most, 25);
+      REQUIRE(lines.steps.size() == kept);
+      CHECK(lines.older == 25 - kept);
+      for (std::size_t i = 0; i < kept; ++i)
+        CHECK(lines.steps[i].step == static_cast<std::int64_t>(25 - kept + i));
+    }
   }
 
   TEST_CASE("a run is read rank by rank, and a rank's folder by itself") {
