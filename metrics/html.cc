@@ -197,9 +197,9 @@ std::string meter(double percent, std::string_view css_class) {
 Table::Table(const std::vector<std::string_view>& columns, std::string_view css_class) {
   out_ = fmt::format("<div class=\"scroll\"><table{}><thead><tr>", attribute("class", css_class));
   for (const std::string_view column : columns) {
-    const std::size_t slash = std::min(column.find('/'), column.size() - 1);
+    const std::size_t slash = std::min(column.rfind('/'), column.size() - 1);
     classes_.push_back(attribute("class", column.substr(slash + 1)));
-    out_ += fmt::format("<th{}>{}</th>", classes_.back(), column.substr(0, column.find('/')));
+    out_ += fmt::format("<th{}>{}</th>", classes_.back(), column.substr(0, column.rfind('/')));
   }
   out_ += "</tr></thead><tbody>";
 }

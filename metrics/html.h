@@ -24,8 +24,8 @@ std::string fact(std::string_view name, std::string_view value);
 // Returns a bar of which so many percent are filled.
 std::string meter(double percent, std::string_view css_class);
 
-// Table builds an HTML table row by row. A column is its title and, behind a slash, the classes of
-// its cells: "Memory/n wide" has figures and is left out on small screens.
+// Table builds an HTML table row by row. A column is its title and, behind its last slash, the
+// classes of its cells: "Memory/n wide" has figures and is left out on small screens.
 class Table {
  public:
   explicit Table(const std::vector<std::string_view>& columns, std::string_view css_class = {});

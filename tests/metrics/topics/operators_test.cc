@@ -95,6 +95,7 @@ TEST_SUITE("metrics") {
     CHECK(contains(page, "32.0 GFLOP"));  // 4 ranks of 8 samples
     CHECK(contains(page, "of 250 GFLOP/s a device"));
     CHECK(contains(page, "aten::mm"));
+    CHECK(contains(page, "<th class=\"n\">FLOP/s</th>"));  // a slash of its own
     CHECK(contains(page, "mean of 2 sampled steps"));
     CHECK(contains(page, "3.00 ms in operators whose FLOPs are not counted"));
     const std::string status = respond({"GET", "/api/v1/status", ""}, served).body;
