@@ -11,7 +11,7 @@ SHAPE = ["--layers", "2", "--width", "128", "--heads", "2", "--length", "64", "-
 
 
 class Findings(jobs.Case):
-    STEPS = 60
+    STEPS = 40
 
     def first_of(self, *flags):
         """Returns the first row of the closing table, as (grade, code), and all of the output."""
@@ -40,21 +40,21 @@ class Findings(jobs.Case):
         self.assertIn("Rank 1 is slower than the others", ended.out)
 
     def test_slow_data(self):
-        self.check("TIMING.DATALOADER_BOUND", "--slow-data", "0.3")
+        self.check("TIMING.DATALOADER_BOUND", "--slow-data", "0.15", "--steps", "30")
 
     def test_slow_saves(self):
         self.check("SAVE.STALLS", "--slow-save", "1.5", "--saves", self.path("saves"),
-                   "--cox.checkpoint.every_steps=10")
+                   "--cox.checkpoint.every_steps=10", "--steps", "30")
 
     def test_a_leak(self):
         self.check("MEMORY.GROWTH", "--leak", "16")
 
     def test_a_burst_of_overflows(self):
-        self.check("PRECISION.SKIPPED_STEPS", "--overflow", "20-49")
+        self.check("PRECISION.SKIPPED_STEPS", "--overflow", "10-29")
 
     def test_a_tight_budget(self):
         first, ended = self.first_of("--memory-budget", "30MiB", "--layers", "4", "--length", "128",
-                                     "--batch", "16", "--steps", "40")
+                                     "--batch", "16", "--steps", "20")
         self.assertEqual(first[1], "BUDGET.TOO_TIGHT", ended)
         self.assertEqual(self.afterwards()[0], "BUDGET.TOO_TIGHT", ended)
 

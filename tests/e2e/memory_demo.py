@@ -20,7 +20,7 @@ class Demo(MemoryCase):
         os.chmod(name, 0o755)
 
     def setUp(self):
-        super().setUp()
+        jobs.Case.setUp(self)  # a tree for each test
         for parts in (("tree", "scripts", "bootstrap"), ("tools", "cmake")):
             self.program("#!/bin/sh\nexit 0\n", *parts)
         shutil.copy(os.path.join(SCRIPTS, "demo"), self.path("tree", "scripts", "demo"))
