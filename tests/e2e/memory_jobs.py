@@ -1,4 +1,4 @@
-"""A GPT-2 with four blocks whose activations outweigh its parameters, for the tests of memory."""
+"""A GPT-2 with two blocks whose activations outweigh its parameters, for the tests of memory."""
 
 import os
 import re
@@ -6,7 +6,7 @@ import re
 import jobs
 
 MIB = 1 << 20
-LAYERS = 4
+LAYERS = 2
 BLOCKS = LAYERS + 3  # two embeddings before them and a norm behind
 HELD_BY_TRIAL = 2 * 5056  # bytes: two copies of the generator's state, which no step holds
 SHAPE = ["--layers", str(LAYERS), "--length", "64", "--batch", "16", "--dropout", "0.1"]

@@ -7,7 +7,7 @@ import signal
 import urllib.request
 
 import jobs
-from memory_jobs import BLOCKS, LAYERS, MIB, OFFLOAD, MemoryCase
+from memory_jobs import BLOCKS, MIB, OFFLOAD, MemoryCase
 
 
 class Refusal(MemoryCase):
@@ -43,7 +43,7 @@ class Tier(MemoryCase):
     """Where nothing can be offloaded the plan does without, and the training is the same."""
 
     RANKS = 2
-    BUDGET = "--cox.memory.budget=14MiB"
+    BUDGET = "--cox.memory.budget=7MiB"
 
     def setUp(self):
         super().setUp()
@@ -55,7 +55,7 @@ class Tier(MemoryCase):
             recomputed, offloaded = self.mix(name, rank)
             self.assertEqual(offloaded, 0)
             self.assertGreater(recomputed, 0)
-            self.within(name, rank, 14 * MIB)
+            self.within(name, rank, 7 * MIB)
 
     def said_once(self, ended, part):
         said = self.lines(ended, part)
@@ -77,7 +77,7 @@ class Tier(MemoryCase):
 
     def test_a_folder_that_is_full(self):
         # A limit on file sizes fails writes as a full disk does, and needs no mount.
-        limited = ["prlimit", f"--fsize={16 * MIB}",
+        limited = ["prlimit", f"--fsize={8 * MIB}",
                    *self.command("full", self.BUDGET, OFFLOAD, self.folder_flag)]
         ended = self.ends_well(jobs.run(limited, self.RANKS))
         self.check_without("full")
@@ -91,6 +91,11 @@ class Tier(MemoryCase):
 
 
 class Rules(MemoryCase):
+    LAYERS = 4
+
+    def command(self, name, *flags, saves=None):
+        return super().command(name, "--layers", self.LAYERS, "--length", "32", "--batch", "8", *flags)
+
     def layers(self, name, *flags):
         """Kinds of actions of the layers by name, from the status page's data; all ranks alike."""
         job = jobs.Job(self.command(name, "--hold", *flags), 2)
@@ -111,11 +116,11 @@ class Rules(MemoryCase):
         actions = self.layers("forced", "--cox.memory.force=" + rules)
         self.assertEqual(actions.pop("transformer.h.2"), "keep")
         self.assertEqual(set(actions.values()), {"recompute"})
-        self.assertEqual(len(actions), LAYERS - 1)
+        self.assertEqual(len(actions), self.LAYERS - 1)
         self.same_training("forced", self.kept(2), 2)
 
     def test_forbidden_actions_are_not_taken(self):
-        actions = self.layers("forbidden", "--cox.memory.budget=14MiB",
+        actions = self.layers("forbidden", "--cox.memory.budget=5MiB",
                               "--cox.memory.forbid=*.0=recompute,*.2=recompute")
         self.assertEqual(set(actions.values()), {"keep", "recompute"})
         for name in ("transformer.h.0", "transformer.h.2"):
@@ -124,13 +129,13 @@ class Rules(MemoryCase):
     def test_a_file_of_rules_as_in_the_pages(self):
         rules = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "sdk",
                              "examples", "memory_rules.conf")
-        actions = self.layers("file", "--cox.config=" + rules, "--cox.memory.budget=12MiB")
+        actions = self.layers("file", "--cox.config=" + rules, "--cox.memory.budget=4.75MiB")
         self.assertEqual(actions["transformer.h.0"], "recompute")
         self.assertEqual(actions["transformer.h.3"], "keep")
         self.assertIn(list(actions.values()).count("recompute"), (2, 3))  # as measured
 
     def test_a_budget_that_only_a_forbidden_action_would_meet_is_refused(self):
-        flags = ["--cox.run.log=warning", "--cox.memory.budget=14MiB", "--cox.memory.recompute=off"]
+        flags = ["--cox.run.log=warning", "--cox.memory.budget=5MiB", "--cox.memory.recompute=off"]
         ended = jobs.run(self.command("refused", *flags), 2)
         self.assertNotEqual(ended.code, 0, ended)
         self.assertEqual(len(ended.complaints()), 1, ended)
