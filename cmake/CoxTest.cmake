@@ -19,8 +19,8 @@
 # a `*` stands for whatever a name has from a semicolon on.
 #
 # NAME is `folder.subject`. Optional: TORCH, ALONE, LABELS, ARGS (of the program), TIMEOUT in seconds
-# (120), DEPENDS (targets that the program runs), DEFINITIONS (of the program). Sources include
-# doctest last.
+# (120), COST (of a long test, in seconds), DEPENDS (targets that the program runs), DEFINITIONS (of
+# the program). Sources include doctest last.
 include_guard(GLOBAL)
 find_package(doctest REQUIRED)
 
@@ -45,9 +45,11 @@ set(COX_ON_DEVICE ${COX_ON_STANDIN} --on-device)  # with tensors on cuda:0
 set(COX_TWO_NODES "${PROJECT_SOURCE_DIR}/tests/support/two_nodes")
 set(COX_TEST_ASAN "ASAN_OPTIONS=detect_odr_violation=0:strict_string_checks=1")
 
-# cox_register(NAME .. COMMAND ... [PROCESSORS n] [LABELS ..] [TIMEOUT s]): the common properties.
+# cox_register(NAME .. COMMAND ... [PROCESSORS n] [LABELS ..] [TIMEOUT s] [COST s]): the common properties.
+# A test of a higher COST starts earlier; without it ctest takes what the test took the last time, and in
+# a build that never ran its tests the longest might be the last, with one core idle.
 function(cox_register)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME;PROCESSORS;TIMEOUT" "COMMAND;LABELS")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME;PROCESSORS;TIMEOUT;COST" "COMMAND;LABELS")
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
@@ -59,6 +61,9 @@ function(cox_register)
   set_tests_properties(${arg_NAME} PROPERTIES LABELS "${folder};${arg_LABELS}"
     PROCESSORS ${arg_PROCESSORS} TIMEOUT ${arg_TIMEOUT}
     ENVIRONMENT "${COX_TEST_ENVIRONMENT};${COX_TEST_ASAN}")
+  if(arg_COST)
+    set_tests_properties(${arg_NAME} PROPERTIES COST ${arg_COST})
+  endif()
 endfunction()
 
 # Compiles the tests of a program with TORCH six at a time (COX_UNITY), since reading LibTorch's
@@ -151,7 +156,7 @@ function(_cox_on_device name program ranks timeout)
 endfunction()
 
 function(cox_test)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "TORCH;ALONE;CUDA;ON_DEVICE" "NAME;TIMEOUT;LAUNCHER"
+  cmake_parse_arguments(PARSE_ARGV 0 arg "TORCH;ALONE;CUDA;ON_DEVICE" "NAME;TIMEOUT;LAUNCHER;COST"
     "SOURCES;LINK;RANKS;LABELS;ARGS;DEPENDS;DEFINITIONS;ON_DEVICE_WITHOUT")
   set(before)
   if(arg_CUDA)
@@ -186,7 +191,7 @@ function(cox_test)
   set(arguments "--source-file=${sources}" --no-skipped-summary ${arg_ARGS})
   if(NOT arg_RANKS)
     cox_register(NAME ${arg_NAME} COMMAND ${before} $<TARGET_FILE:${program}> ${arguments} LABELS ${arg_LABELS}
-      TIMEOUT ${arg_TIMEOUT})
+      TIMEOUT ${arg_TIMEOUT} COST ${arg_COST})
   endif()
   string(APPEND COX_TEST_ASAN ":detect_leaks=0")
   set(launcher "${COX_MPIEXEC}")
@@ -196,7 +201,7 @@ function(cox_test)
   foreach(ranks IN LISTS arg_RANKS)
     cox_register(NAME ${arg_NAME}.np${ranks} LABELS mpi ${arg_LABELS}
       COMMAND ${before} "${launcher}" -n ${ranks} $<TARGET_FILE:${program}> ${arguments}
-      PROCESSORS ${ranks} TIMEOUT ${arg_TIMEOUT})
+      PROCESSORS ${ranks} TIMEOUT ${arg_TIMEOUT} COST ${arg_COST})
     if(arg_LAUNCHER)
       set_tests_properties(${arg_NAME}.np${ranks} PROPERTIES SKIP_RETURN_CODE 77)
     endif()

@@ -1,5 +1,5 @@
-// N1: that the codecs' bits are those of the formats' definitions, looked at where codes change
-// (the test sdk.precision.float_codec looks at every float), and their speed on one core.
+// N1: that the codecs' bits are those of the formats' definitions, for every float there is (with
+// --quick, one of 61 and those where codes change), and their speed on one core.
 #include <algorithm>
 #include <bit>
 #include <chrono>
@@ -12,7 +12,7 @@
 #include "coordinator/testing/random.h"
 #include "sdk/src/precision/float_codec.h"
 #include "tests/bench/line.h"
-#include "tests/sdk/precision/float_reference.h"
+#include "tests/sdk/precision/codec_comparison.h"
 
 namespace {
 
@@ -54,35 +54,25 @@ int wrong_values(const codec_test::Definition& format) {
   return wrong;
 }
 
-// Floats of either sign that get another code, among the first and the last one of each code.
-int wrong_codes(const codec_test::Definition& format, Rounding rounding, OverflowRule overflow) {
-  const std::vector<codec_test::Run> runs = codec_test::runs_of(format, rounding, overflow);
-  const auto differ = [&](std::uint32_t bits, std::uint16_t code) {
-    const auto minus = static_cast<std::uint16_t>(code | 1u << (format.bits - 1));
-    return (encode(format.format, std::bit_cast<float>(bits), rounding, overflow) != code) +
-           (encode(format.format, std::bit_cast<float>(bits | 1u << 31), rounding, overflow) !=
-            minus);
-  };
-  int wrong = 0;
-  for (std::size_t run = 0; run < runs.size(); ++run) {
-    wrong += differ(runs[run].first, runs[run].code);
-    if (run > 0) wrong += differ(runs[run].first - 1, runs[run - 1].code);
-  }
-  return wrong;
+void tell_wrong(int wrong, const std::string& unit, const std::string& figure) {
+  bench::Line("N1", wrong, unit).limit(0).with("figure", figure).print();
 }
 
-void compare_bits(const codec_test::Definition& format) {
+void compare_bits(const codec_test::Definition& format, std::uint32_t stride) {
   int wrong = wrong_values(format);
+  int rules = 0;
   for (const Rounding rounding : {Rounding::nearest_even, Rounding::toward_zero}) {
     for (const OverflowRule overflow : {OverflowRule::ieee, OverflowRule::saturate}) {
-      wrong += wrong_codes(format, rounding, overflow);
+      wrong += codec_test::wrong_borders(format, rounding, overflow);
+      rules += codec_test::first_difference(format, rounding, overflow, stride) !=
+               codec_test::kNoDifference;
     }
   }
-  bench::Line("N1", wrong, "codes")
-      .limit(0)
-      .with("figure",
-            "codes and borders between codes that differ from the definition: " + format.name)
-      .print();
+  tell_wrong(wrong, "codes",
+             "codes and borders between codes that differ from the definition: " + format.name);
+  tell_wrong(rules, "rules",
+             "rules of rounding and overflow by which a finite float, of one in " +
+                 std::to_string(stride) + ", gets another code: " + format.name);
 }
 
 template <class Code>
@@ -100,13 +90,16 @@ void measure(FloatFormat format, const std::string& name, const std::vector<floa
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int runs = bench::effort_of(argc, argv) == bench::Effort::quick ? 5 : 50;
+  const bool is_quick = bench::effort_of(argc, argv) == bench::Effort::quick;
+  const int runs = is_quick ? 5 : 50;
   testing::Random random(1);
   std::vector<float> values(kValues);
   for (float& value : values) {
     value = static_cast<float>(random.below(2000001)) / 1000.0F - 1000.0F;
   }
-  for (const codec_test::Definition& format : codec_test::definitions()) compare_bits(format);
+  for (const codec_test::Definition& format : codec_test::definitions()) {
+    compare_bits(format, is_quick ? 61 : 1);
+  }
   measure<std::uint8_t>(FloatFormat::e4m3, "e4m3", values, runs);
   measure<std::uint8_t>(FloatFormat::e5m2, "e5m2", values, runs);
   measure<std::uint16_t>(FloatFormat::bf16, "bf16", values, runs);

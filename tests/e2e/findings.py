@@ -7,17 +7,17 @@ import subprocess
 
 import jobs
 
-SHAPE = ["--layers", "2", "--width", "128", "--heads", "2", "--length", "64", "--batch", "8"]
+SHAPE = ["--layers", "2", "--width", "64", "--heads", "2", "--length", "32", "--batch", "8"]
 
 
 class Findings(jobs.Case):
-    STEPS = 60
+    STEPS = 40
 
-    def first_of(self, *flags):
+    def first_of(self, *flags, ranks=2):
         """Returns the first row of the closing table, as (grade, code), and all of the output."""
         command = [jobs.programs.gpt2, "--text", self.text(), *SHAPE, "--steps", self.STEPS, *flags,
                    "--cox.http.port=0", "--cox.run.directory=" + self.path("run")]
-        ended = self.ends_well(jobs.run(command, ranks=2, patience=240))
+        ended = self.ends_well(jobs.run(command, ranks, patience=240))
         table = ended.out[ended.out.index("what the newest steps lost"):]
         rows = re.findall(r"^ *(high|med|low)  .{12} ([A-Z_.]+) ", table, re.M)
         self.assertTrue(rows, ended)
@@ -40,21 +40,20 @@ class Findings(jobs.Case):
         self.assertIn("Rank 1 is slower than the others", ended.out)
 
     def test_slow_data(self):
-        self.check("TIMING.DATALOADER_BOUND", "--slow-data", "0.3")
+        self.check("TIMING.DATALOADER_BOUND", "--slow-data", "0.15", "--steps", "30")
 
     def test_slow_saves(self):
         self.check("SAVE.STALLS", "--slow-save", "1.5", "--saves", self.path("saves"),
-                   "--cox.checkpoint.every_steps=10")
+                   "--cox.checkpoint.every_steps=10", "--steps", "30")
 
     def test_a_leak(self):
         self.check("MEMORY.GROWTH", "--leak", "16")
 
     def test_a_burst_of_overflows(self):
-        self.check("PRECISION.SKIPPED_STEPS", "--overflow", "20-49")
+        self.check("PRECISION.SKIPPED_STEPS", "--overflow", "10-29")
 
     def test_a_tight_budget(self):
-        first, ended = self.first_of("--memory-budget", "30MiB", "--layers", "4", "--length", "128",
-                                     "--batch", "16", "--steps", "40")
+        first, ended = self.first_of("--memory-budget", "5.25MiB", "--length", "64", "--steps", "20", ranks=1)
         self.assertEqual(first[1], "BUDGET.TOO_TIGHT", ended)
         self.assertEqual(self.afterwards()[0], "BUDGET.TOO_TIGHT", ended)
 

@@ -2,6 +2,7 @@
 the programs' paths (see main() below) and is a unittest module."""
 
 import argparse
+import concurrent.futures
 import json
 import os
 import re
@@ -125,6 +126,13 @@ class Job:
         raise AssertionError(f"waited in vain: {self.wait()}")
 
 
+def side_by_side(check, cases):
+    """Calls check(*case) for all cases at once: for jobs that wait most of the time."""
+    with concurrent.futures.ThreadPoolExecutor(len(cases)) as pool:
+        for done in [pool.submit(check, *case) for case in cases]:
+            done.result()
+
+
 def run(command, ranks=None, env=None, patience=PATIENCE):
     return Job(command, ranks, env).wait(patience)
 
@@ -187,3 +195,23 @@ class Case(unittest.TestCase):
     def ends_well(self, ended):
         self.assertEqual(ended.code, 0, ended)
         return ended
+
+
+class SharedCase(Case):
+    """The tests of a class share a folder, and in it the runs that they only read."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.shared_folder = tempfile.mkdtemp(prefix="cox-e2e-")
+        cls.addClassCleanup(shutil.rmtree, cls.shared_folder, ignore_errors=True)
+        cls.ended = {}
+
+    def setUp(self):
+        self.folder = self.shared_folder
+
+    def once(self, name, start):
+        """How the job of that name ended, which `start()` runs for the first test that asks. A name
+        stands for one command in all tests of the class."""
+        if name not in self.ended:
+            self.ended[name] = start()
+        return self.ended[name]

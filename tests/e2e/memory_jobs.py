@@ -1,4 +1,4 @@
-"""A GPT-2 with four blocks whose activations outweigh its parameters, for the tests of memory."""
+"""A GPT-2 with two blocks whose activations outweigh its parameters, for the tests of memory."""
 
 import os
 import re
@@ -6,7 +6,7 @@ import re
 import jobs
 
 MIB = 1 << 20
-LAYERS = 4
+LAYERS = 2
 BLOCKS = LAYERS + 3  # two embeddings before them and a norm behind
 HELD_BY_TRIAL = 2 * 5056  # bytes: two copies of the generator's state, which no step holds
 SHAPE = ["--layers", str(LAYERS), "--length", "64", "--batch", "16", "--dropout", "0.1"]
@@ -14,8 +14,8 @@ OFFLOAD = "--cox.memory.smallest_bytes=4KiB"  # its tensors are small
 NONE = ["--cox.memory.mode=off"]
 
 
-class MemoryCase(jobs.Case):
-    STEPS = 24
+class MemoryCase(jobs.SharedCase):
+    STEPS = 10
 
     def command(self, name, *flags, saves=None):
         return self.gpt2(*SHAPE, "--steps", self.STEPS, "--save-model", self.path(name + "-model"),
@@ -25,11 +25,22 @@ class MemoryCase(jobs.Case):
         """Trains to the end. The run's folder is called `name`."""
         return self.ends_well(jobs.run(self.command(name, *flags), ranks))
 
-    def bounds(self, name, ranks, *flags):
+    def kept(self, ranks, *flags):
+        """The name of the run in which every block is kept."""
+        name = f"none{ranks}" + "".join(flags)
+        self.once(name, lambda: self.train(name, ranks, *NONE, *flags))
+        return name
+
+    def observed(self, ranks, *flags):
+        """(name, how it ended) of the run that only says what it would plan."""
+        name = f"observed{ranks}" + "".join(flags)
+        observe = ["--cox.memory.mode=observe", "--cox.memory.budget=1MiB"]
+        return name, self.once(name, lambda: self.train(name, ranks, *observe, *flags))
+
+    def bounds(self, ranks, *flags):
         """Bytes of a rank's peak: with the least memory (the budget that a run which only observes
         says to be enough), and with every block kept."""
-        ended = self.train(name, ranks, "--cox.memory.mode=observe", "--cox.memory.budget=1MiB",
-                           *flags)
+        name, ended = self.observed(ranks, *flags)
         least = re.search(r"cannot be met: .* give it at least ([\d.]+) MiB", ended.err)
         self.assertIsNotNone(least, ended)
         return int(float(least[1]) * MIB), self.peak(name)

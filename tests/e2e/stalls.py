@@ -66,10 +66,8 @@ class Stalls(jobs.Case):
         self.ends_well(job.wait())
 
     def test_a_stopped_rank_is_named(self):
-        for ranks, path, victim in [(2, PATHS[0], 1), (3, PATHS[0], 2), (3, PATHS[1], 1),
-                                    (2, PATHS[2], 1), (3, PATHS[2], 2), (4, PATHS[3], 3)]:
-            with self.subTest(ranks=ranks, path=path[0]):
-                self.stopped_rank_is_named(ranks, path, victim)
+        jobs.side_by_side(self.stopped_rank_is_named, [(2, PATHS[0], 1), (3, PATHS[1], 1)])
+        jobs.side_by_side(self.stopped_rank_is_named, [(3, PATHS[2], 2), (4, PATHS[3], 3)])
 
     def test_a_stopped_rank_0_is_named_by_those_who_wait(self):
         """Its process holds the coordinator, too: there is no page meanwhile. Bucket sizes are not
@@ -85,23 +83,20 @@ class Stalls(jobs.Case):
         self.ends_well(job.wait())
 
     def test_eight_ranks_on_few_cores(self):
-        for path, victim in [(PATHS[0], 5), (PATHS[1], 6)]:
-            with self.subTest(path=path[0]):
-                self.stopped_rank_is_named(8, path, victim)
+        self.stopped_rank_is_named(8, PATHS[0], 5)
 
     def test_a_sleeping_rank_is_named_in_its_step_and_the_job_goes_on(self):
-        for ranks, path, victim in [(2, PATHS[0], 1), (3, PATHS[1], 0), (3, PATHS[2], 0),
-                                    (3, PATHS[2], 1)]:
-            with self.subTest(ranks=ranks, path=path[0]):
-                job = self.start(ranks, path, ["trainer", "--steps", 120, "--sleep-on", victim, 100, 12])
-                job.until(lambda: self.trains(job))
-                found, _ = self.names(job, lambda s: [c["rank"] for c in s["culprits"]] == [victim])
-                print(f"{path[0]}, {ranks} ranks, rank {victim} asleep: {found['text']}")
-                self.assertEqual(found["culprits"][0]["step"], 100)
-                self.assertEqual(found["culprits"][0]["phase"], "other")
-                self.assertNotIn(victim, found["waiting"])
-                ended = self.ends_well(job.wait())
-                self.assertRegex(ended.err, rf"the wait for rank {victim} is over after")
+        def check(ranks, path, victim):
+            job = self.start(ranks, path, ["trainer", "--steps", 120, "--sleep-on", victim, 100, 12])
+            job.until(lambda: self.trains(job))
+            found, _ = self.names(job, lambda s: [c["rank"] for c in s["culprits"]] == [victim])
+            print(f"{path[0]}, {ranks} ranks, rank {victim} asleep: {found['text']}")
+            self.assertEqual(found["culprits"][0]["step"], 100)
+            self.assertEqual(found["culprits"][0]["phase"], "other")
+            self.assertNotIn(victim, found["waiting"])
+            ended = self.ends_well(job.wait())
+            self.assertRegex(ended.err, rf"the wait for rank {victim} is over after")
+        jobs.side_by_side(check, [(2, PATHS[0], 1), (3, PATHS[1], 0), (3, PATHS[2], 1)])
 
     def test_waiting_in_a_call_of_all_ranks_is_no_work_of_the_waiting_rank(self):
         """Rank 1 sleeps between its steps; rank 0, in a step and in none of its phases, asks all
@@ -116,31 +111,31 @@ class Stalls(jobs.Case):
         self.assertLess(phases.get("other", 0), 3, phases)
 
     def test_the_limit_on_waiting_ends_the_job_with_the_name(self):
-        for path, victim in [(PATHS[0], 1), (PATHS[2], 1), (PATHS[0], 0)]:
-            with self.subTest(path=path[0], victim=victim):
-                job = self.start(2, path, ["trainer", "--sleep-on", victim, 25, 600,
-                                           "--cox.control.wait_seconds=6"])
-                ended = job.wait()
-                self.assertEqual(ended.code, 75, ended)
-                self.assertRegex(ended.err, rf"rank {victim} is in step 25.*control.wait_seconds allows 6")
+        def check(path, victim):
+            job = self.start(2, path, ["trainer", "--sleep-on", victim, 25, 600,
+                                       "--cox.control.wait_seconds=6"])
+            ended = job.wait()
+            self.assertEqual(ended.code, 75, ended)
+            self.assertRegex(ended.err, rf"rank {victim} is in step 25.*control.wait_seconds allows 6")
+        jobs.side_by_side(check, [(PATHS[2], 1), (PATHS[0], 0)])
 
     def test_a_rank_that_forgot_to_join_is_an_error_on_all(self):
-        for ranks, path in [(2, PATHS[0]), (3, PATHS[1]), (3, PATHS[2])]:
-            with self.subTest(ranks=ranks, path=path[0]):
-                ended = jobs.run([jobs.programs.parallel, "own", *ENDLESS, "--leave-on", 1, 40,
-                                  "--cox.http.enabled=off", *path[2]], ranks, path[1])
-                self.assertNotEqual(ended.code, 0, ended)
-                self.assertIn("rank 1 has left its loop after step 40", ended.err)
-                self.assertIn("Reducer::join()", ended.err)
+        def check(ranks, path):
+            ended = jobs.run([jobs.programs.parallel, "own", *ENDLESS, "--leave-on", 1, 40,
+                              "--cox.http.enabled=off", *path[2]], ranks, path[1])
+            self.assertNotEqual(ended.code, 0, ended)
+            self.assertIn("rank 1 has left its loop after step 40", ended.err)
+            self.assertIn("Reducer::join()", ended.err)
+        jobs.side_by_side(check, [(2, PATHS[0]), (3, PATHS[1])])
 
     def test_a_rank_that_left_is_an_error_also_in_a_call_of_all_ranks_between_steps(self):
-        for ranks, path in [(2, PATHS[0]), (3, PATHS[2])]:
-            with self.subTest(ranks=ranks, path=path[0]):
-                ended = jobs.run([jobs.programs.parallel, "own", *ENDLESS, "--ask-every", "--leave-on", 1, 40,
-                                  "--cox.http.enabled=off", *path[2]], ranks, path[1])
-                self.assertNotEqual(ended.code, 0, ended)
-                self.assertRegex(ended.err, r"rank 1 has left its loop after step (39|40)")
-                self.assertIn("a call that all ranks make", ended.err)
+        def check(ranks, path):
+            ended = jobs.run([jobs.programs.parallel, "own", *ENDLESS, "--ask-every", "--leave-on", 1, 40,
+                              "--cox.http.enabled=off", *path[2]], ranks, path[1])
+            self.assertNotEqual(ended.code, 0, ended)
+            self.assertRegex(ended.err, r"rank 1 has left its loop after step (39|40)")
+            self.assertIn("a call that all ranks make", ended.err)
+        jobs.side_by_side(check, [(2, PATHS[0]), (3, PATHS[2])])
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@
 
 #include <torch/nn/module.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -57,6 +58,11 @@ ModelCase make_field(std::uint64_t seed, std::int64_t times = 1);
 void write_script(const std::string& path, std::uint64_t seed);
 at::Tensor loss_of_script(torch::jit::Module& script, std::uint64_t batch_seed,
                           std::int64_t times = 1);
+
+constexpr std::size_t kModels = 7;
+
+// One of these, in their order, without making the others. REQUIRES: `place` < kModels.
+ModelCase model_at(std::size_t place, std::uint64_t seed, std::int64_t times = 1);
 
 std::vector<ModelCase> all_models(std::uint64_t seed, std::int64_t times = 1);
 

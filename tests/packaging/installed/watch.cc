@@ -1,12 +1,10 @@
-// The first depth of use, against the installed package: a loop of one's own that is only watched;
-// and a step that trains (train.cc).
+// The first depth of use, against the installed package: a loop of one's own that is only watched.
+// The program of docs/use-it.md, which use_it.py builds, includes every header and trains.
 #include <coxswain/session.h>
 
 #include <cstdio>
 
 #include "coordinator/core/plan.h"
-
-bool tiles_compute();
 
 int main(int argc, char** argv) {
   cox::SessionOptions options;
@@ -24,7 +22,7 @@ int main(int argc, char** argv) {
   }
   const bool alone = session.rank() == 0 && session.world_size() == 1;
   session.finish();
-  const bool is_right = alone && loss == 1 && tiles_compute();
+  const bool is_right = alone && loss == 1;
   std::printf("%s\n", is_right ? "ok" : "not ok");
   return is_right ? 0 : 1;
 }

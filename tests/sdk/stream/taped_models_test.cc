@@ -212,13 +212,13 @@ struct TrainingCase {
 };
 
 const std::vector<TrainingCase> kTrainings = {
-    {"one batch a step", Way::once, Casts::none, 12},
-    {"two batches a step", Way::accumulated, Casts::none, 4},
-    {"two batches, one backward pass", Way::together, Casts::none, 4},
-    {"a retained graph", Way::retained, Casts::none, 4},
-    {"one batch, bf16 autocast", Way::once, Casts::bf16, 4},
-    {"two batches, bf16 autocast", Way::accumulated, Casts::bf16, 4},
-    {"a retained graph, bf16 autocast", Way::retained, Casts::bf16, 2},
+    {"one batch a step", Way::once, Casts::none, 5},
+    {"two batches a step", Way::accumulated, Casts::none, 2},
+    {"two batches, one backward pass", Way::together, Casts::none, 2},
+    {"a retained graph", Way::retained, Casts::none, 2},
+    {"one batch, bf16 autocast", Way::once, Casts::bf16, 2},
+    {"two batches, bf16 autocast", Way::accumulated, Casts::bf16, 2},
+    {"a retained graph, bf16 autocast", Way::retained, Casts::bf16, 1},
 };
 
 TEST_CASE("models trained under random plans have the bits of plain training") {
@@ -245,7 +245,7 @@ TEST_CASE("models trained under random plans have the bits of plain training") {
       }
     }
   }
-  CHECK(plans >= 600);
+  CHECK(plans >= 300);
 }
 
 // y = (x * w).tanh() with a backward pass of its own.

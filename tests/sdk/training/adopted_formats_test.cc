@@ -40,7 +40,7 @@ constexpr std::size_t kUnet = 2;
 constexpr std::size_t kGpt2 = 4;
 
 ModelCase model_at(std::size_t place) {
-  return stream_models::all_models(1)[place];
+  return stream_models::model_at(place, 1);
 }
 
 struct Trained {

@@ -68,7 +68,7 @@ bool same(const Tensors& a, const Tensors& b) {
 }
 
 ModelCase model_at(std::size_t place) {
-  return stream_models::all_models(1)[place];
+  return stream_models::model_at(place, 1);
 }
 
 struct Adopted {

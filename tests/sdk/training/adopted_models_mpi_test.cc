@@ -70,10 +70,9 @@ bool same(const Tensors& a, const Tensors& b) {
 
 TEST_SUITE("adopted models") {
   TEST_CASE("each model trains with the bits of a loop that averages by hand") {
-    const std::size_t models = plain_models::all_models(1).size();
-    for (std::size_t m = 0; m < models; ++m) {
+    for (std::size_t m = 0; m < plain_models::kModels; ++m) {
       CAPTURE(m);
-      const auto fresh = [m] { return Players{plain_models::all_models(1)[m]}; };
+      const auto fresh = [m] { return Players{plain_models::model_at(m, 1)}; };
       CHECK(same(train(fresh(), Loop::by_hand), train(fresh(), Loop::adopted)));
     }
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <fstream>
 #include <limits>
 #include <optional>
@@ -127,6 +128,36 @@ TEST_SUITE("checkpoint folder") {
     const auto damaged = CheckpointFolder::read(*saves.newest());
     CHECK_FALSE(damaged.ok());
     CHECK(damaged.status().message().find("loss scale") != std::string::npos);
+  }
+
+  TEST_CASE("a field of a loss scaler that is missing or no number of its kind is named") {
+    Checkpoint made = checkpoint_at(3);
+    made.position.scaler = ScalerState{65536, 41, 2, 3.7f, 1e-30f, 5};
+    const auto refused = [&](const std::string& field, const std::optional<std::string>& value) {
+      const std::string key = "coxswain.loss_scale_" + field;
+      Metadata metadata = describe(made);
+      REQUIRE(metadata.erase(key) == 1);
+      if (value) metadata[key] = *value;
+      Checkpoint read;
+      const Status status = read_description(metadata, read);
+      CAPTURE(key);
+      CAPTURE(value.value_or("none"));
+      CHECK_FALSE(status.ok());
+      CHECK(status.message().find(field == "bits" ? "loss" : key) != std::string::npos);
+    };
+    for (const char* value : {"", "much", "-1", "99999999999"}) refused("bits", value);
+    for (const float value : {0.0f, -1024.0f, std::numeric_limits<float>::quiet_NaN(),
+                              std::numeric_limits<float>::infinity()}) {
+      refused("bits", std::to_string(std::bit_cast<std::uint32_t>(value)));
+    }
+    for (const char* field :
+         {"clean_steps", "overflow_streak", "peak_bits", "former_peak_bits", "strikes"}) {
+      for (const std::optional<std::string>& value :
+           {std::optional<std::string>(), std::optional<std::string>("-1"),
+            std::optional<std::string>("many")}) {
+        refused(field, value);
+      }
+    }
   }
 
   TEST_CASE("control state is optional and comes back equal") {

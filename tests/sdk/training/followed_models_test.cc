@@ -38,7 +38,7 @@ using Tensors = std::vector<at::Tensor>;
 constexpr std::size_t kModels = 7, kResnet = 0, kUnet = 2, kGpt2 = 4;
 
 ModelCase model_at(std::size_t place) {
-  return stream_models::all_models(11)[place];
+  return stream_models::model_at(place, 11);
 }
 
 struct Trained {
