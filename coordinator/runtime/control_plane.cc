@@ -114,6 +114,7 @@ class ControlLink {
   }
 
   bool uses_nccl() const { return uses_nccl_; }
+  bool is_mask_setting_out() const { return uses_nccl_ && boards_.broadcast->is_setting_out(); }
   MaskLane mask_lane() const { return uses_nccl_ ? boards_.broadcast->lane() : MaskLane::free; }
 
   // Takes the merged ballot of a round: all ranks start a broadcast over NCCL, or give NCCL up, or
@@ -465,6 +466,10 @@ ControlPlane::~ControlPlane() {
 
 void ControlPlane::pump() {
   link_->pump(plans_);
+}
+
+bool ControlPlane::is_mask_setting_out() const {
+  return link_->is_mask_setting_out();
 }
 
 bool ControlPlane::round_closed() const {

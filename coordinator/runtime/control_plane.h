@@ -114,6 +114,9 @@ class ControlPlane {
 
   // Moves messages on and reads masks.
   void pump();
+  // Returns whether NCCL has not yet handed a mask that this rank sends or gets to its stream; then
+  // pump() goes on with it.
+  bool is_mask_setting_out() const;
 
   // This rank's mark, for its training thread to move.
   transport::MarkWriter& mark() { return mark_; }

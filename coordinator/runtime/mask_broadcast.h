@@ -63,6 +63,9 @@ class MaskBroadcast {
   static Result<std::unique_ptr<MaskBroadcast>> create(transport::Communicator& world,
                                                        const Setup& setup);
 
+  // Returns whether NCCL has not yet handed the broadcast that was started to its stream.
+  bool is_setting_out() const { return status_.ok() && stage_ == Stage::launching; }
+
   // Returns this rank's vote.
   MaskLane lane() const;
 

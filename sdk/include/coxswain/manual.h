@@ -72,6 +72,11 @@ class ManualParallel {
   ReductionOutcome close(StepScope& step);
 
  private:
+  friend class detail::Adoption;
+  // As all_reduce_gradients() where the outcome is not looked at: waits for no device. close()
+  // tells the norm when it has come by itself, perhaps with the next step.
+  void average_unseen(StepScope& step, const std::vector<at::Tensor>& parameters);
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

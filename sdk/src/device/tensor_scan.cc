@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <utility>
@@ -316,6 +317,20 @@ double l2_norm(std::span<const at::Tensor> tensors) {
   }
   const double plain = std::sqrt(squares);
   return others.empty() ? plain : std::hypot(plain, norm_through_torch(others));
+}
+
+LateNorm LateNorm::of(const std::vector<at::Tensor>& tensors) {
+  const torch::NoGradGuard no_grad;
+  std::vector<at::Tensor> filled;
+  std::ranges::copy_if(tensors, std::back_inserter(filled),
+                       [](const at::Tensor& tensor) { return tensor.numel() > 0; });
+  if (filled.empty()) return LateNorm(0);
+  return LateNorm(HostCopy(at::stack(at::_foreach_norm(filled, 2, at::kDouble))));
+}
+
+double LateNorm::value() const {
+  const at::Tensor& each = each_.tensor();
+  return each.defined() ? at::linalg_vector_norm(each, 2).item<double>() : known_;
 }
 
 std::vector<at::Tensor> gradients_of(std::span<const at::Tensor> parameters) {

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "sdk/src/device/transfer.h"
@@ -115,6 +116,22 @@ GradientScan copy_and_scan(const at::Tensor& gradient, std::span<float> to, floa
 // Undefined tensors count nothing. Neither threads nor the processor's vector width change a bit of
 // it where tensors have loops of their own.
 double l2_norm(std::span<const at::Tensor> tensors);
+// LateNorm is an L2 norm that may still be on its way from a device. Nobody waits for it.
+class LateNorm {
+ public:
+  explicit LateNorm(double known) : known_(known) {}
+  // Lets the norm over all elements of `tensors` set out; summed in fp64, since nobody could look
+  // at them again where fp32 is too narrow. REQUIRES: they are dense and lie on one device.
+  static LateNorm of(const std::vector<at::Tensor>& tensors);
+
+  bool has_come() const { return each_.has_come(); }
+  double value() const;  // REQUIRES: has_come()
+
+ private:
+  explicit LateNorm(HostCopy each) : each_(std::move(each)) {}
+  HostCopy each_;  // the tensors' norms, if there are tensors
+  double known_ = 0;
+};
 // Returns the gradients that `parameters` have, in their order.
 std::vector<at::Tensor> gradients_of(std::span<const at::Tensor> parameters);
 

@@ -270,6 +270,7 @@ class NcclReduction final : public GatheredReduction {
                 const DeviceLink::Ends& ends)
       : GatheredReduction(parameters, std::move(layout), std::move(exchange)),
         sums_(sums_over(setup, buckets_, ends)),
+        let_others_first_(setup.let_others_first),
         own_magnitudes_(buckets_.size()) {}
 
   void flush() override {
@@ -297,14 +298,10 @@ class NcclReduction final : public GatheredReduction {
   }
 
   double hand_back(double total, double loss_scale) override {
-    const torch::NoGradGuard no_grad;
-    at::_foreach_div_(buckets_, total * loss_scale);
-    std::vector<at::Tensor> averages;
-    for (std::size_t p = 0; p < parameters_.size(); ++p) {
-      if (has_gradient(p)) averages.push_back(on_device_[p]);
-    }
-    take_gradients();
-    return l2_norm(averages);
+    return l2_norm(take_averages(total * loss_scale));
+  }
+  LateNorm hand_back_unseen(double total, double loss_scale) override {
+    return LateNorm::of(take_averages(total * loss_scale));
   }
 
   // Called only in a step that went wrong: then the figures that gather() left on the device are
@@ -339,6 +336,18 @@ class NcclReduction final : public GatheredReduction {
  private:
   bool has_elements(std::size_t p) const { return on_device_[p].numel() > 0; }
 
+  // Makes .grad the sums divided; returns them, each 1-D.
+  std::vector<at::Tensor> take_averages(double divisor) {
+    const torch::NoGradGuard no_grad;
+    at::_foreach_div_(buckets_, divisor);
+    std::vector<at::Tensor> averages;
+    for (std::size_t p = 0; p < parameters_.size(); ++p) {
+      if (has_gradient(p)) averages.push_back(on_device_[p]);
+    }
+    take_gradients();
+    return averages;
+  }
+
   // An average that did not happen must not be trained on, and sums that never end hold the
   // training stream.
   void need(const Status& status) {
@@ -356,10 +365,12 @@ class NcclReduction final : public GatheredReduction {
       own_magnitudes_[b] =
           at::stack(at::_foreach_norm(parts, std::numeric_limits<double>::infinity()));
     }
+    if (b == 0 && let_others_first_) let_others_first_();
     need(sums_->start(b));
   }
 
   const std::unique_ptr<transport::DeviceExchange> sums_;
+  const std::function<void()> let_others_first_;
   std::chrono::steady_clock::time_point done_{};  // the last step's sums
   // Of each bucket: of its parameters that have elements, before the sum.
   std::vector<at::Tensor> own_magnitudes_;

@@ -36,6 +36,7 @@
 #include "coordinator/transport/exchange/bucket_exchange.h"
 #include "coordinator/transport/wait.h"
 #include "coxswain/reducer.h"
+#include "sdk/src/device/tensor_scan.h"
 #include "sdk/src/parallel/device_link.h"
 #include "sdk/src/parallel/exact_sum.h"
 #include "sdk/src/parallel/gradient_layout.h"
@@ -121,6 +122,10 @@ class GradientReduction {
   // where no rank had one. Returns its L2 norm. REQUIRES: merge() came before, and arguments are
   // equal on all ranks.
   virtual double hand_back(double total, double loss_scale) = 0;
+  // The same for a caller that does not look at the norm: nobody waits for a device.
+  virtual LateNorm hand_back_unseen(double total, double loss_scale) {
+    return LateNorm(hand_back(total, loss_scale));
+  }
   // Returns how many values of this rank's own gradients were not finite, by parameter, in the step
   // just merged.
   virtual const std::vector<std::int64_t>& nonfinite() const = 0;
@@ -172,6 +177,9 @@ struct ReductionSetup {
   const ReductionConfig& config;
   DeviceLink& devices;
   Seconds nccl_limit;  // for NCCL to sum the gradients of a step that all ranks have given it
+  // Called before a step's first sum over NCCL: returns when nothing else of this rank's is on its
+  // way to NCCL's streams. May be empty.
+  std::function<void()> let_others_first = {};
 };
 
 // What several ways share. Adds a rank's vote: whether values of its own gradients, counted by

@@ -10,6 +10,7 @@
 #include "coordinator/core/text.h"
 #include "coordinator/io/save_folder.h"
 #include "coordinator/policies/registry.h"
+#include "coordinator/transport/wait.h"
 #include "coxswain/error.h"
 #include "metrics/collectable.h"
 #include "metrics/findings_watch.h"
@@ -212,6 +213,13 @@ void ControlEnd::start(JobFacts facts, LoopKind loop) {
     job_.log().warning("http: port " + std::to_string(wanted) + " is in use, so the pages are on " +
                        telemetry_->server->url() + "; set http.port to choose another one");
   job_.log().info("status page: " + status_address());
+}
+
+void ControlEnd::send_masks_off() {
+  const Seconds limit(job_.config().control.nccl_seconds);
+  transport::Waiter waiter(transport::with_timeout(
+      job_.wait_policy(), std::chrono::duration_cast<std::chrono::nanoseconds>(limit), "NCCL"));
+  while (plane_ && plane_->is_mask_setting_out() && waiter.pause().ok()) plane_->pump();
 }
 
 std::vector<Reason> ControlEnd::learn(const runtime::MeasuredFacts& facts) {

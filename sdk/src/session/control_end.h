@@ -100,6 +100,10 @@ class ControlEnd {
   // REQUIRES: is_started().
   runtime::ControlPlane& plane() { return *plane_; }
   const runtime::ControlPlane& plane() const { return *plane_; }
+  // Returns when NCCL has handed over what it was given of masks, so that gradients come to this
+  // rank's device behind it, as on every other rank; or after control.nccl_seconds. Waits for no
+  // device.
+  void send_masks_off();
   // Decides the first plan anew; returns rank 0's reasons. Collective. Throws cox::Error.
   std::vector<Reason> learn(const runtime::MeasuredFacts& facts);
 

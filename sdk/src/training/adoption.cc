@@ -403,8 +403,7 @@ void Adoption::backward_ended(BackwardKind kind) {
   if (!exchanges()) return;
   if (!are_batches_compared_) compare_first_batches();
   for (const Model& model : models_) {
-    if (has_new_gradient(model))
-      static_cast<void>(ranks_->all_reduce_gradients(*step_, model.parameters));
+    if (has_new_gradient(model)) ranks_->average_unseen(*step_, model.parameters);
   }
   if (averages_losses_) average_loss();
 }

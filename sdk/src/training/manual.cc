@@ -100,7 +100,8 @@ struct ManualParallel::Impl {
     try {
       made.reduction = detail::make_reduction(
           {state.job().data(), state.job().wait_policy(), state.job().config().reduction,
-           state.job().devices(), Seconds(state.job().config().control.nccl_seconds)},
+           state.job().devices(), Seconds(state.job().config().control.nccl_seconds),
+           [this] { state.control().send_masks_off(); }},
           made.parameters, made.needed, {detail::reverse_order(made.parameters.size()), {}});
     } catch (...) {
       sets.pop_back();
@@ -124,6 +125,31 @@ struct ManualParallel::Impl {
 
   GradientAverage average(StepScope& step, const std::vector<at::Tensor>& given, double weight) {
     const PhaseScope phase = step.phase(Phase::communication);
+    const Sums sums = sum(given, weight);
+    if (sums.reduction == nullptr) return {};
+    const double norm = sums.reduction->hand_back(sums.divisor(), formats.scale());
+    return {sums.weight, norm, note(norm, sums.are_finite)};
+  }
+
+  void average_unseen(StepScope& step, const std::vector<at::Tensor>& given) {
+    const PhaseScope phase = step.phase(Phase::communication);
+    const Sums sums = sum(given, 1);
+    if (sums.reduction == nullptr) return;
+    unseen.push_back(
+        {sums.reduction->hand_back_unseen(sums.divisor(), formats.scale()), sums.are_finite});
+  }
+
+  // Gradients that were summed over ranks and not handed back yet.
+  struct Sums {
+    detail::GradientReduction* reduction = nullptr;  // null where there are no parameters
+    double weight = 0;
+    bool are_finite = true;  // each rank's own
+
+    // Without any weight there are no gradients on any rank, and none are handed back.
+    double divisor() const { return weight > 0 ? weight : 1; }
+  };
+
+  Sums sum(const std::vector<at::Tensor>& given, double weight) {
     if (const Status wrong = check(weight); !wrong.ok()) {
       (void)compare({CallKind::refused, 0, 0});
       throw Error(wrong.with_context("ManualParallel"));
@@ -135,16 +161,11 @@ struct ManualParallel::Impl {
     if (weight == 0) {
       for (const at::Tensor& p : set.parameters) p.mutable_grad().reset();
     }
-    const GradientAverage outcome = reduce(*set.reduction, weight);
-    squares += outcome.gradient_norm * outcome.gradient_norm;
-    finite = finite && outcome.finite;
-    has_average = true;
-    return outcome;
+    return merge(*set.reduction, weight);
   }
 
-  GradientAverage reduce(detail::GradientReduction& reduction, double weight) {
-    const double scale = formats.scale();
-    reduction.begin({weight, weight, scale, MicroBatch::more});
+  Sums merge(detail::GradientReduction& reduction, double weight) {
+    reduction.begin({weight, weight, formats.scale(), MicroBatch::more});
     reduction.flush();
     StepBallot mine;
     mine.weight = weight;
@@ -152,12 +173,29 @@ struct ManualParallel::Impl {
     mine.arrival = state.step().arrive();
     const StepBallot merged = reduction.merge(mine, [&] { state.step().pump(wait); });
     state.step().all_arrived(mine.arrival, merged.arrival);
-    GradientAverage outcome;
-    outcome.weight = merged.weight;
-    // Without any weight there are no gradients on any rank, and none are handed back.
-    outcome.gradient_norm = reduction.hand_back(merged.weight > 0 ? merged.weight : 1, scale);
-    outcome.finite = merged.overflow_ranks == 0 && std::isfinite(outcome.gradient_norm);
-    return outcome;
+    return {&reduction, merged.weight, merged.overflow_ranks == 0};
+  }
+
+  // Counts an average for the step; returns whether it is finite.
+  bool note(double norm, bool are_parts_finite) {
+    const bool is_finite = are_parts_finite && std::isfinite(norm);
+    squares += norm * norm;
+    finite = finite && is_finite;
+    has_average = true;
+    return is_finite;
+  }
+
+  // Counts the averages that nobody looked at, all of a step together: those of the open step where
+  // their norms have come, else those of the step before.
+  void note_unseen() {
+    for (std::vector<Unseen>* averages : {&unseen, &earlier}) {
+      const auto has_come = [](const Unseen& each) { return each.norm.has_come(); };
+      if (averages->empty() || !std::ranges::all_of(*averages, has_come)) continue;
+      for (const Unseen& each : *averages) note(each.norm.value(), each.are_parts_finite);
+      averages->clear();
+      break;
+    }
+    earlier = std::exchange(unseen, {});
   }
 
   StepBallot merge_ballots() {
@@ -186,6 +224,7 @@ struct ManualParallel::Impl {
 
   ReductionOutcome close() {
     match(CallKind::close, {});
+    note_unseen();
     const StepBallot merged = merge_ballots();
     state.step().check_together(merged);
     const bool are_losses_finite = merged.nonfinite_ranks == 0;
@@ -223,6 +262,13 @@ struct ManualParallel::Impl {
   bool finite = true;
   bool has_average = false;
   bool is_scaled = false;  // backward() ran in it
+
+  struct Unseen {
+    detail::LateNorm norm;
+    bool are_parts_finite;
+  };
+  std::vector<Unseen> unseen;   // averages of the open step
+  std::vector<Unseen> earlier;  // of the step before, whose norms had not come at its end
 };
 
 ManualParallel::ManualParallel(Session& session) : impl_(std::make_unique<Impl>(session)) {
@@ -267,6 +313,10 @@ GradientAverage ManualParallel::all_reduce_gradients(StepScope& step,
                                                      const std::vector<at::Tensor>& parameters,
                                                      double weight) {
   return impl_->average(step, parameters, weight);
+}
+
+void ManualParallel::average_unseen(StepScope& step, const std::vector<at::Tensor>& parameters) {
+  impl_->average_unseen(step, parameters);
 }
 
 ReductionOutcome ManualParallel::close(StepScope& step) {

@@ -4,7 +4,6 @@
 #include <torch/torch.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,22 +13,13 @@
 #include "coxswain/manual.h"
 #include "coxswain/reducer.h"
 #include "tests/sdk/session/solo.h"
+#include "tests/support/cuda/nccl_script.h"
 
 #include <doctest/doctest.h>
 
 using namespace cox;
 
 namespace {
-
-// The fake NCCL reads its script when a group is made (tests/support/cuda/nccl/script.h): what
-// stands here is that of groups made in its scope.
-class NcclSays {
- public:
-  explicit NcclSays(const std::string& script) { ::setenv("COX_FAKE_NCCL", script.c_str(), 1); }
-  ~NcclSays() { ::unsetenv("COX_FAKE_NCCL"); }
-  NcclSays(const NcclSays&) = delete;
-  NcclSays& operator=(const NcclSays&) = delete;
-};
 
 // Takes the device's memory, but for `spared` tensors of 512 bytes.
 class FullDevice {
@@ -179,7 +169,7 @@ TEST_CASE(
     const int last = session.world_size() - 1;
     const std::vector<at::Tensor> parameters = parameters_on(session.device());
     try {
-      const NcclSays says(concat("rank=", last, " op=20 ", each.script));
+      const test::NcclScriptHere script(concat("rank=", last, " op=20 ", each.script));
       Reducer reducer(session, parameters);
       for (; steps < 20; ++steps) {
         StepScope step = session.step();

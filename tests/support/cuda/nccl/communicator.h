@@ -101,6 +101,16 @@ struct Communicator {
     return Outcome::success;
   }
 
+  int rank() const { return rank_; }
+  bool is_launching() {
+    const std::lock_guard lock(mutex_);
+    return error_ == Outcome::success && !launching_.empty();
+  }
+  Outcome refuse(const std::string& text) {
+    const std::lock_guard lock(mutex_);
+    return fail(Outcome::invalid_usage, text);
+  }
+
   // Takes the calls of one launch.
   Outcome launch(std::vector<Collective> calls) {
     const std::lock_guard lock(mutex_);

@@ -3,14 +3,16 @@
 // collectives elsewhere: each communicator has a worker, which waits until the stream has come to
 // the collective, meets the other ranks in shared memory, and moves the bytes. It is stricter than
 // the real one where that would hang or corrupt: ranks that call different things, or call again
-// before the last call has settled, get ncclInvalidUsage with the words of both; a null or dead
-// communicator ends the program. What goes wrong on purpose stands in COX_FAKE_NCCL (script.h).
+// before the last call has settled, on this communicator or on another of the rank, get
+// ncclInvalidUsage with the words of both; a null or dead communicator ends the program. What goes
+// wrong on purpose stands in COX_FAKE_NCCL (script.h).
 //
 // Sums are taken in ascending ranks, in the precision of the elements; the real library promises no
 // such order. A collective whose communicator is aborted leaves anything in its buffers.
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -90,6 +92,22 @@ void bury(Communicator* communicator) {
   delete communicator;
 }
 
+// Which of two communicators' collectives comes to the device first is open while one is still on
+// its way to its stream, so it could differ between ranks. (Ranks are threads in some tests.)
+bool is_another_launching(const Communicator* communicator) {
+  const std::lock_guard lock(living().mutex);
+  return std::ranges::any_of(living().all, [&](Communicator* other) {
+    return other != communicator && other->rank() == communicator->rank() && other->is_launching();
+  });
+}
+
+Outcome launch(Communicator* communicator, std::vector<Collective> calls) {
+  if (is_another_launching(communicator)) {
+    return communicator->refuse("a call before that of another communicator has settled");
+  }
+  return communicator->launch(std::move(calls));
+}
+
 struct Batch {
   int depth = 0;
   std::vector<std::pair<Communicator*, std::vector<Collective>>> calls;
@@ -98,7 +116,7 @@ thread_local Batch t_batch;
 
 Outcome submit(Communicator* communicator, const Collective& call) {
   must_live(communicator, kNames[call.call.kind]);
-  if (t_batch.depth == 0) return communicator->launch({call});
+  if (t_batch.depth == 0) return launch(communicator, {call});
   for (auto& [known, calls] : t_batch.calls) {
     if (known != communicator) continue;
     calls.push_back(call);
@@ -250,7 +268,7 @@ COX_EXPORT Outcome ncclGroupEnd() {
   if (--t_batch.depth > 0) return Outcome::success;
   Outcome worst = Outcome::success;
   for (auto& [communicator, calls] : std::exchange(t_batch.calls, {})) {
-    const Outcome outcome = communicator->launch(std::move(calls));
+    const Outcome outcome = launch(communicator, std::move(calls));
     if (outcome != Outcome::success) worst = outcome;
   }
   return worst;
