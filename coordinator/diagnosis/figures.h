@@ -119,6 +119,28 @@ struct Instability {
   std::optional<double> alloc_bytes;
 };
 
+// A stage of a pipeline is busy from one moment to another.
+struct StageInterval {
+  std::int32_t stage = 0;
+  double start_seconds = 0;
+  double end_seconds = 0;
+};
+
+// The bubble is the part of the stages' time in which they are idle; ideal is what filling and
+// draining takes at least with so many micro-batches, excess what goes beyond.
+struct Pipeline {
+  double makespan_seconds = 0;
+  double busy_seconds = 0;
+  double bubble = 0;
+  std::map<std::int32_t, double> stage_bubbles;
+  std::optional<std::size_t> microbatches;
+  std::optional<double> ideal_bubble;
+  std::int32_t busiest_stage = 0;
+  std::int32_t idlest_stage = 0;
+
+  std::optional<double> excess() const;
+};
+
 struct Figures {
   Timing timing;
   MemoryUse memory;
@@ -126,6 +148,7 @@ struct Figures {
   std::vector<Instability> instabilities;  // the first three
   std::optional<Distributed> distributed;
   std::optional<KernelTrace> trace;
+  std::optional<Pipeline> pipeline;
   std::optional<Efficiency> efficiency;
 };
 
@@ -144,25 +167,6 @@ MemoryUse memory_of(const RankRecord& rank, std::size_t first);
 Convergence convergence_of(const RankRecord& rank, std::size_t first);
 // Nothing for fewer than two ranks, or none of whose steps are common.
 std::optional<Distributed> distributed_of(const RunRecord& run);
-
-struct StageInterval {
-  std::int32_t stage = 0;
-  double start_seconds = 0;
-  double end_seconds = 0;
-};
-
-struct Pipeline {
-  double makespan_seconds = 0;
-  double busy_seconds = 0;
-  double bubble = 0;
-  std::map<std::int32_t, double> stage_bubbles;
-  std::optional<std::size_t> microbatches;
-  std::optional<double> ideal_bubble;
-  std::int32_t busiest_stage = 0;
-  std::int32_t idlest_stage = 0;
-
-  std::optional<double> excess() const;
-};
 
 // Nothing for fewer than two stages or no time.
 std::optional<Pipeline> pipeline_of(const std::vector<StageInterval>& intervals,

@@ -48,22 +48,6 @@ std::string_view collective_of(std::string_view name) {
   return contains(name, "nccl") || contains(name, "c10d::") ? "other" : "";
 }
 
-void unite(Intervals& intervals) {
-  std::ranges::sort(intervals, [](const KernelInterval& a, const KernelInterval& b) {
-    return std::tie(a.start_seconds, a.end_seconds) < std::tie(b.start_seconds, b.end_seconds);
-  });
-  std::size_t kept = 0;
-  for (const KernelInterval& next : intervals) {
-    if (kept > 0 && next.start_seconds <= intervals[kept - 1].end_seconds) {
-      double& end = intervals[kept - 1].end_seconds;
-      end = std::max(end, next.end_seconds);
-    } else {
-      intervals[kept++] = next;
-    }
-  }
-  intervals.resize(kept);
-}
-
 // Merges before it grows, so that memory follows the intervals that remain.
 void put(Intervals& intervals, const KernelInterval& interval) {
   constexpr std::size_t kFew = 4096;
@@ -96,46 +80,100 @@ double length_without(const Intervals& a, const Intervals& b) {
   return sum.value();
 }
 
-}  // namespace
-
-void Kernels::add(std::string_view category, std::string_view name, double start_us,
-                  double duration_us) {
-  const std::string kind = lower_case(category);
-  const bool is_kernel =
-      contains(kind, "kernel") || contains(kind, "gpu_memcpy") || contains(kind, "gpu_memset");
-  constexpr double kMostUs = 1e17;
-  if (!is_kernel || duration_us <= 0) return;
-  if (!(std::fabs(start_us) <= kMostUs && duration_us <= kMostUs)) {
-    ++impossible;
-    return;
-  }
-  const KernelInterval interval{start_us / 1e6, (start_us + duration_us) / 1e6};
-  const std::string_view collective = collective_of(lower_case(name));
-  ++(collective.empty() ? compute_kernels : communication_kernels);
-  put(collective.empty() ? compute : communication, interval);
-  if (!collective.empty())
-    collective_seconds[std::string(collective)] += interval.end_seconds - interval.start_seconds;
-}
-
-std::optional<KernelTrace> kernel_trace_of(Kernels kernels) {
-  if (kernels.communication.empty() && kernels.compute.empty()) return std::nullopt;
-  KernelTrace out;
-  out.communication_kernels = kernels.communication_kernels;
-  out.compute_kernels = kernels.compute_kernels;
-  out.impossible_kernels = kernels.impossible;
-  out.collective_seconds = std::move(kernels.collective_seconds);
+// Unites the intervals of the device.
+DeviceTrace trace_of(std::int64_t number, DeviceKernels& device) {
+  DeviceTrace out;
+  out.device = number;
   double first = std::numeric_limits<double>::infinity();
   double last = -first;
-  for (Intervals* list : {&kernels.communication, &kernels.compute}) {
+  for (Intervals* list : {&device.communication, &device.compute}) {
     unite(*list);
     if (list->empty()) continue;
     first = std::min(first, list->front().start_seconds);
     last = std::max(last, list->back().end_seconds);
   }
   out.wall_seconds = std::max(0.0, last - first);
-  out.communication_seconds = length_of(kernels.communication);
-  out.compute_seconds = length_of(kernels.compute);
-  out.exposed_seconds = length_without(kernels.communication, kernels.compute);
+  out.communication_seconds = length_of(device.communication);
+  out.compute_seconds = length_of(device.compute);
+  out.exposed_seconds = length_without(device.communication, device.compute);
+  return out;
+}
+
+// Gives what it has taken back.
+void append(Intervals& all, Intervals& part) {
+  if (all.empty()) {
+    all = std::move(part);
+  } else {
+    all.insert(all.end(), part.begin(), part.end());
+  }
+  part = {};
+}
+
+}  // namespace
+
+void unite(std::vector<KernelInterval>& intervals) {
+  std::ranges::sort(intervals, [](const KernelInterval& a, const KernelInterval& b) {
+    return std::tie(a.start_seconds, a.end_seconds) < std::tie(b.start_seconds, b.end_seconds);
+  });
+  std::size_t kept = 0;
+  for (const KernelInterval& next : intervals) {
+    if (kept > 0 && next.start_seconds <= intervals[kept - 1].end_seconds) {
+      double& end = intervals[kept - 1].end_seconds;
+      end = std::max(end, next.end_seconds);
+    } else {
+      intervals[kept++] = next;
+    }
+  }
+  intervals.resize(kept);
+}
+
+void Kernels::add(const KernelEvent& event) {
+  const std::string kind = lower_case(event.category);
+  const bool is_kernel =
+      contains(kind, "kernel") || contains(kind, "gpu_memcpy") || contains(kind, "gpu_memset");
+  constexpr double kMostUs = 1e17;
+  if (!is_kernel || event.duration_us <= 0) return;
+  if (!(std::fabs(event.start_us) <= kMostUs && event.duration_us <= kMostUs)) {
+    ++impossible;
+    return;
+  }
+  const KernelInterval interval{event.start_us / 1e6, (event.start_us + event.duration_us) / 1e6};
+  const std::string_view collective = collective_of(lower_case(event.name));
+  ++(collective.empty() ? compute_kernels : communication_kernels);
+  DeviceKernels& device = devices[event.device];
+  Intervals& list = collective.empty() ? device.compute : device.communication;
+  intervals -= list.size();
+  put(list, interval);
+  intervals += list.size();
+  if (!collective.empty())
+    collective_seconds[std::string(collective)] += interval.end_seconds - interval.start_seconds;
+}
+
+double KernelTrace::exposed_of_devices() const {
+  ExactSum sum;
+  for (const DeviceTrace& device : devices) sum.add(device.exposed_seconds);
+  const double all = wall_seconds * static_cast<double>(devices.size());
+  return all > 0 ? sum.value() / all : 0;
+}
+
+std::optional<KernelTrace> kernel_trace_of(Kernels kernels) {
+  if (kernels.devices.empty()) return std::nullopt;
+  KernelTrace out;
+  out.communication_kernels = kernels.communication_kernels;
+  out.compute_kernels = kernels.compute_kernels;
+  out.impossible_kernels = kernels.impossible;
+  out.collective_seconds = std::move(kernels.collective_seconds);
+  DeviceKernels all;
+  for (auto& [number, device] : kernels.devices) {
+    out.devices.push_back(trace_of(number, device));
+    append(all.communication, device.communication);
+    append(all.compute, device.compute);
+  }
+  const DeviceTrace whole = trace_of(0, all);
+  out.wall_seconds = whole.wall_seconds;
+  out.communication_seconds = whole.communication_seconds;
+  out.compute_seconds = whole.compute_seconds;
+  out.exposed_seconds = whole.exposed_seconds;
   return out;
 }
 

@@ -14,10 +14,11 @@
 namespace cox::diagnosis {
 namespace {
 
-constexpr std::array<std::string_view, 26> kCodes = {"DIST.STRAGGLER",
+constexpr std::array<std::string_view, 27> kCodes = {"DIST.STRAGGLER",
                                                      "DIST.LOAD_IMBALANCE",
                                                      "DIST.COMM_BOUND",
                                                      "DIST.EXPOSED_COMM",
+                                                     "DIST.PIPELINE_BUBBLE",
                                                      "TIMING.DATALOADER_BOUND",
                                                      "TIMING.BACKWARD_HEAVY",
                                                      "TIMING.OPTIMIZER_HEAVY",

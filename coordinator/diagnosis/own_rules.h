@@ -26,6 +26,7 @@ struct OwnInput {
   const RunView* view = nullptr;
   const Budget* budget = nullptr;
   std::optional<KernelTrace> trace;
+  std::optional<Pipeline> pipeline{};
 };
 
 // What the rules hold to when nothing is wrong: of a thousand runs whose steps vary independently,

@@ -179,6 +179,22 @@ void exposed_comm(const Figures& figures, Findings& out) {
                  "compute more in a step, so that backward outlasts its reduction."});
 }
 
+Finding bubble_beyond_ideal(const Pipeline& p) {
+  return {
+      "DIST.PIPELINE_BUBBLE", *p.excess() >= 0.15 ? Severity::high : Severity::medium,
+      "Stages of the pipeline idle more than they must",
+      concat(percent(p.bubble), " of the time of ", p.stage_bubbles.size(),
+             " stages is idle; with ", *p.microbatches, " micro-batches it need not be more than ",
+             percent(*p.ideal_bubble), sentence(" (%.0f points less).", *p.excess() * 100)),
+      "Cut the model into stages of equal time, look for a slow stage, or interleave forward "
+      "and backward passes."};
+}
+
+void pipeline_bubble(const Figures& figures, Findings& out) {
+  if (!figures.pipeline) return;
+  for (Finding& each : published_findings(*figures.pipeline)) out.push_back(std::move(each));
+}
+
 std::string hint_for(const std::string& line) {
   if (line == "compute_overhead") return "narrower formats and fused kernels bring it down";
   if (line == "data_stall") return "load batches ahead of time";
@@ -238,17 +254,6 @@ void growth(const Figures& figures, Findings& out) {
        "without a bound; detach what is kept."});
 }
 
-Finding bubble_beyond_ideal(const Pipeline& p) {
-  return {
-      "DIST.PIPELINE_BUBBLE", *p.excess() >= 0.15 ? Severity::high : Severity::medium,
-      "Stages of the pipeline idle more than they must",
-      concat(percent(p.bubble), " of the time of ", p.stage_bubbles.size(),
-             " stages is idle; with ", *p.microbatches, " micro-batches it need not be more than ",
-             percent(*p.ideal_bubble), sentence(" (%.0f points less).", *p.excess() * 100)),
-      "Cut the model into stages of equal time, look for a slow stage, or interleave forward "
-      "and backward passes."};
-}
-
 }  // namespace
 
 std::vector<Finding> published_findings(const Pipeline& p) {
@@ -264,9 +269,9 @@ std::vector<Finding> published_findings(const Pipeline& p) {
 
 std::vector<Finding> published_findings(const Figures& figures) {
   Findings out;
-  for (const auto rule :
-       {data_bound, backward_heavy, optimizer_heavy, jitter, diverged, no_progress, instability,
-        straggler, load_imbalance, comm_bound, exposed_comm, low_efficiency, fragmentation, growth})
+  for (const auto rule : {data_bound, backward_heavy, optimizer_heavy, jitter, diverged,
+                          no_progress, instability, straggler, load_imbalance, comm_bound,
+                          exposed_comm, pipeline_bubble, low_efficiency, fragmentation, growth})
     rule(figures, out);
   std::ranges::stable_sort(out, std::less<>(), &Finding::severity);
   return out;

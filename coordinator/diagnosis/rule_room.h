@@ -19,11 +19,12 @@ using Findings = std::vector<Finding>;
 class RuleRoom {
  public:
   explicit RuleRoom(const OwnInput& input)
-      : view(*input.view), budget(*input.budget), trace(input.trace) {}
+      : view(*input.view), budget(*input.budget), trace(input.trace), pipeline(input.pipeline) {}
 
   const RunView& view;
   const Budget& budget;
   const std::optional<KernelTrace>& trace;
+  const std::optional<Pipeline>& pipeline;
 
   const RankRecord& rank(std::size_t r) const { return view.run->ranks[r]; }
   double seconds_of(std::string_view line) const;  // of the budget

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "coordinator/core/text.h"
+#include "coordinator/diagnosis/published_rules.h"
 #include "coordinator/diagnosis/rule_room.h"
 #include "coordinator/diagnosis/statistics.h"
 
@@ -82,17 +83,33 @@ void communication(const RuleRoom& room, Findings& out) {
 }
 
 void exposed_kernels(const RuleRoom& room, Findings& out) {
-  if (!room.trace || room.trace->exposed_fraction() < 0.05) return;
+  if (!room.trace || room.trace->exposed_of_devices() < 0.05) return;
   const KernelTrace& t = *room.trace;
+  const double share = t.exposed_of_devices();
   Finding f = costly(room, "DIST.EXPOSED_COMM", "Computation does not hide communication",
-                     t.exposed_fraction() * room.budget.wall_seconds);
-  f.detail =
-      concat("In the trace ", percents(t.exposed_fraction()),
-             " of the time is communication with no kernel beside it; ", percents(t.overlap()),
-             " of ", seconds_text(t.communication_seconds), " is hidden.");
+                     share * room.budget.wall_seconds);
+  f.detail = concat("In the trace ", percents(share),
+                    t.devices.size() > 1 ? concat(" of the time of ", t.devices.size(), " devices")
+                                         : std::string(" of the time"),
+                    " is communication with no kernel beside it; ", percents(t.overlap()), " of ",
+                    seconds_text(t.communication_seconds), " is hidden.");
   f.suggestion = "Reduce gradients in smaller buckets and earlier, so that backward still runs.";
-  f.evidence = {{"exposed_share", t.exposed_fraction()}, {"overlap", t.overlap()}};
+  f.evidence = {{"exposed_share", share}, {"overlap", t.overlap()}};
   out.push_back(std::move(f));
+}
+
+// As published; what a pipeline idles beyond what it must can be won back.
+void pipeline_bubble(const RuleRoom& room, Findings& out) {
+  if (!room.pipeline) return;
+  for (Finding& f : published_findings(*room.pipeline)) {
+    f.evidence = {{"bubble", room.pipeline->bubble}};
+    if (const auto excess = room.pipeline->excess()) {
+      f.evidence.push_back({"ideal_bubble", *room.pipeline->ideal_bubble});
+      f.cost_seconds = *excess * room.budget.wall_seconds;
+      f.cost_share = *excess;
+    }
+    out.push_back(std::move(f));
+  }
 }
 
 // Steps that took more than 1.5 times those around them.
@@ -223,11 +240,12 @@ void ranks_apart(const RuleRoom& room, Findings& out) {
   out.push_back(std::move(f));
 }
 
-constexpr std::array<NamedRule, 8> kTimeRules = {{{"data stall", data_stall},
+constexpr std::array<NamedRule, 9> kTimeRules = {{{"data stall", data_stall},
                                                   {"slow backward", slow_backward},
                                                   {"slow optimizer", slow_optimizer},
                                                   {"communication", communication},
                                                   {"exposed kernels", exposed_kernels},
+                                                  {"pipeline bubble", pipeline_bubble},
                                                   {"uneven steps", uneven_steps},
                                                   {"low utilization", low_utilization},
                                                   {"ranks apart", ranks_apart}}};

@@ -11,6 +11,29 @@ namespace {
 
 constexpr int kGzipOnly = 16 + MAX_WBITS;
 constexpr std::size_t kMostAtOnce = std::size_t{1} << 30;  // zlib counts in unsigned int
+constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
+
+// The pieces of a file, which outlives them.
+NextBytes pieces_of(const InputFile& file) {
+  return [&file, at = std::uint64_t{0}, piece = std::string()]() mutable {
+    piece.resize(std::min<std::uint64_t>(kPieceBytes, file.size_bytes() - at));
+    const Status read = file.read_at(at, piece.data(), piece.size());
+    at += piece.size();
+    return read.ok() ? Result<std::string_view>(piece) : Result<std::string_view>(read);
+  };
+}
+
+Status use_unpacked(const InputFile& file, std::uint64_t max_bytes,
+                    const std::function<Status(const NextBytes& next)>& use) {
+  if (file.size_bytes() > max_bytes)
+    return resource_exhausted("expected a file of at most ", max_bytes, " bytes, found ",
+                              file.size_bytes());
+  std::string head(std::min<std::uint64_t>(file.size_bytes(), 2), '\0');
+  if (Status read = file.read_at(0, head.data(), head.size()); !read.ok()) return read;
+  if (!is_gzip(head)) return use(pieces_of(file));
+  GzipPieces unpacked(pieces_of(file), max_bytes);
+  return use([&unpacked] { return unpacked.next(); });
+}
 
 }  // namespace
 
@@ -101,6 +124,14 @@ Result<std::string> gunzip(std::string_view bytes, std::size_t max_bytes) {
     if (piece->empty()) return out;
     out += *piece;
   }
+}
+
+Status with_unpacked(const std::filesystem::path& path, std::uint64_t max_bytes,
+                     const std::function<Status(const NextBytes& next)>& use) {
+  const auto file = InputFile::open(path);
+  if (!file.ok()) return file.status();
+  Status used = use_unpacked(*file, max_bytes, use);
+  return used.ok() ? used : used.with_context(path.string());
 }
 
 }  // namespace cox::io

@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -36,5 +38,11 @@ class GzipPieces {
   class Inflater;
   std::unique_ptr<Inflater> inflater_;
 };
+
+// Opens a file that people named, packed or not, and lets `use` read its unpacked bytes, a megabyte
+// at a time. Errors name the file: those of InputFile, GzipPieces and `use`; resource_exhausted for
+// more than `max_bytes`, packed or unpacked. Blocks on the disk.
+Status with_unpacked(const std::filesystem::path& path, std::uint64_t max_bytes,
+                     const std::function<Status(const NextBytes& next)>& use);
 
 }  // namespace cox::io

@@ -2,18 +2,23 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
 #include <utility>
 
-#include "coordinator/io/file.h"
 #include "coordinator/io/gzip.h"
 #include "coordinator/io/json.h"
 
 namespace cox::io {
 namespace {
 
-constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
 constexpr std::size_t kMaxTextBytes = 4096;  // names of kernels are long, not that long
+
+// Processes whose names are texts count as one: those of devices are numbers.
+std::int64_t device_of(const JsonScalar& pid) {
+  const bool is_number = pid.kind == JsonKind::number && std::fabs(pid.number) <= 0x1p53;
+  return is_number ? static_cast<std::int64_t>(pid.number) : 0;
+}
 
 // An event is an object in a list: the root, or the root's member traceEvents.
 class TraceEvents final : public JsonEvents {
@@ -38,6 +43,7 @@ class TraceEvents final : public JsonEvents {
     if (name_ == "cat") event_.category = scalar.string.substr(0, kMaxTextBytes);
     if (name_ == "name") event_.name = scalar.string.substr(0, kMaxTextBytes);
     if (name_ == "ts" && scalar.kind == JsonKind::number) event_.start_us = scalar.number;
+    if (name_ == "pid") event_.device = device_of(scalar);
     if (name_ == "dur" && scalar.kind == JsonKind::number) event_.duration_us = scalar.number;
     return ok_status();
   }
@@ -45,9 +51,12 @@ class TraceEvents final : public JsonEvents {
     if (list_depth_ > 0 && depth_ == list_depth_ + 1) take_event();
     if (depth_ == list_depth_) list_depth_ = 0;
     --depth_;
-    if (std::max(kernels_.communication.size(), kernels_.compute.size()) > kMaxKernels)
+    if (kernels_.intervals > kMaxKernels)
       return resource_exhausted("expected at most ", kMaxKernels,
                                 " kernels that do not overlap, found more; trace fewer steps");
+    if (kernels_.devices.size() > kMaxDevices)
+      return resource_exhausted("expected kernels of at most ", kMaxDevices,
+                                " devices (pid), found more; trace fewer ranks");
     return ok_status();
   }
 
@@ -56,6 +65,7 @@ class TraceEvents final : public JsonEvents {
 
  private:
   struct Event {
+    std::int64_t device = 0;
     std::string phase;
     std::string category;
     std::string name;
@@ -64,7 +74,8 @@ class TraceEvents final : public JsonEvents {
   };
   void take_event() {
     if (event_.phase != "X") return;
-    kernels_.add(event_.category, event_.name, event_.start_us, event_.duration_us);
+    kernels_.add(
+        {event_.device, event_.category, event_.name, event_.start_us, event_.duration_us});
   }
 
   diagnosis::Kernels kernels_;
@@ -84,27 +95,6 @@ Result<diagnosis::Kernels> parse_pieces(const NextBytes& next) {
   return events.take();
 }
 
-// The pieces of a file, which outlives them.
-NextBytes pieces_of(const InputFile& file) {
-  return [&file, at = std::uint64_t{0}, piece = std::string()]() mutable {
-    piece.resize(std::min<std::uint64_t>(kPieceBytes, file.size_bytes() - at));
-    const Status read = file.read_at(at, piece.data(), piece.size());
-    at += piece.size();
-    return read.ok() ? Result<std::string_view>(piece) : Result<std::string_view>(read);
-  };
-}
-
-Result<diagnosis::Kernels> parse_file(const InputFile& file) {
-  if (file.size_bytes() > kMaxKernelTraceBytes)
-    return resource_exhausted("expected a trace of at most ", kMaxKernelTraceBytes,
-                              " bytes, found ", file.size_bytes());
-  std::string head(std::min<std::uint64_t>(file.size_bytes(), 2), '\0');
-  if (Status read = file.read_at(0, head.data(), head.size()); !read.ok()) return read;
-  if (!is_gzip(head)) return parse_pieces(pieces_of(file));
-  GzipPieces unpacked(pieces_of(file), kMaxKernelTraceBytes);
-  return parse_pieces([&unpacked] { return unpacked.next(); });
-}
-
 }  // namespace
 
 Result<diagnosis::Kernels> parse_kernel_trace(std::string_view json) {
@@ -113,11 +103,15 @@ Result<diagnosis::Kernels> parse_kernel_trace(std::string_view json) {
 }
 
 Result<diagnosis::Kernels> read_kernel_trace(const std::filesystem::path& path) {
-  const auto file = InputFile::open(path);
-  if (!file.ok()) return file.status();
-  auto kernels = parse_file(*file);
-  if (!kernels.ok()) return kernels.status().with_context(path.string());
-  return kernels;
+  std::optional<diagnosis::Kernels> kernels;
+  const Status read = with_unpacked(path, kMaxKernelTraceBytes, [&kernels](const NextBytes& next) {
+    auto parsed = parse_pieces(next);
+    if (!parsed.ok()) return parsed.status();
+    kernels = *std::move(parsed);
+    return ok_status();
+  });
+  if (!read.ok()) return read;
+  return *std::move(kernels);
 }
 
 }  // namespace cox::io

@@ -14,11 +14,12 @@ namespace cox::io {
 
 // As text. Ten million events take some four gigabytes.
 inline constexpr std::uint64_t kMaxKernelTraceBytes = std::uint64_t{16} << 30;
-// That overlap no others, of each kind.
-inline constexpr std::size_t kMaxKernels = std::size_t{1} << 24;
+// That overlap no others, of all devices and both kinds together.
+inline constexpr std::size_t kMaxKernels = std::size_t{1} << 25;
+inline constexpr std::size_t kMaxDevices = 1024;
 
 // Pure. Errors: data_loss (no JSON), invalid_argument (no trace), resource_exhausted (more than
-// kMaxKernels).
+// kMaxKernels or kMaxDevices).
 Result<diagnosis::Kernels> parse_kernel_trace(std::string_view json);
 
 // Errors: those of InputFile, GzipPieces and parse_kernel_trace(); resource_exhausted for more than

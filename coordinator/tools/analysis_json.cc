@@ -1,3 +1,4 @@
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -105,6 +106,31 @@ void put_trace(JsonWriter& out, const std::optional<diagnosis::KernelTrace>& t) 
   out.field("exposed_comm_fraction", t->exposed_fraction()).end_object();
 }
 
+// As published for schedules; runs without one have no such member.
+void put_pipeline(JsonWriter& out, const std::optional<diagnosis::Pipeline>& p) {
+  if (!p) return;
+  out.new_line(1).key("pipeline").begin_object().field("n_stages", p->stage_bubbles.size());
+  out.field("makespan", p->makespan_seconds).field("total_busy", p->busy_seconds);
+  out.field("bubble_fraction", p->bubble).key("per_stage_bubble").begin_object();
+  for (const auto& [stage, bubble] : p->stage_bubbles) out.field(std::to_string(stage), bubble);
+  out.end_object().field("n_microbatches", p->microbatches);
+  out.field("ideal_bubble_fraction", p->ideal_bubble).field("busiest_stage", p->busiest_stage);
+  out.field("idlest_stage", p->idlest_stage).field("excess_bubble", p->excess()).end_object();
+}
+
+// What our own rules look at where a trace has several devices.
+void put_devices(JsonWriter& out, const std::optional<diagnosis::KernelTrace>& t) {
+  if (!t || t->devices.size() < 2) return;
+  out.new_line(1).key("trace_devices").begin_array();
+  for (const diagnosis::DeviceTrace& device : t->devices) {
+    out.begin_object().field("device", device.device).field("wall_time", device.wall_seconds);
+    out.field("total_comm_time", device.communication_seconds);
+    out.field("total_compute_time", device.compute_seconds);
+    out.field("exposed_comm_time", device.exposed_seconds).end_object();
+  }
+  out.end_array();
+}
+
 void put_lines(JsonWriter& out, const std::vector<BudgetLine>& lines) {
   out.key("lines").begin_array();
   for (const BudgetLine& line : lines) {
@@ -136,7 +162,9 @@ void put_own(JsonWriter& out, const Analysis& analysis) {
   out.field("mfu", b.mfu).field("flops_per_step", b.flops_per_step);
   out.field("peak_flops", b.peak_flops);
   put_lines(out, b.lines);
-  out.end_object().new_line(1).key("gaps").begin_array();
+  out.end_object();
+  put_devices(out, analysis.figures.trace);
+  out.new_line(1).key("gaps").begin_array();
   for (const std::string& gap : analysis.run->gaps) out.value(gap);
   out.end_array();
 }
@@ -190,6 +218,7 @@ std::string analysis_json(const Analysis& analysis) {
   put_convergence(out, figures.convergence);
   put_distributed(out, figures.distributed);
   put_trace(out, figures.trace);
+  put_pipeline(out, figures.pipeline);
   put_efficiency(out, figures.efficiency);
   if (analysis.rules == RuleSet::coxswain) put_own(out, analysis);
   out.new_line().end_object();

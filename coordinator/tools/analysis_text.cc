@@ -231,6 +231,25 @@ void put_trace(Page& page, const std::optional<diagnosis::KernelTrace>& t) {
     page.line(fmt::format("  {:<22} {}", kind, seconds_text(seconds)));
 }
 
+void put_pipeline(Page& page, const std::optional<diagnosis::Pipeline>& p) {
+  if (!p) return;
+  constexpr std::size_t kMostStages = 32;
+  page.heading(fmt::format("Pipeline of {} stages: idle time", p->stage_bubbles.size()));
+  std::string ideal = "how many micro-batches a step has is not known (--microbatches)";
+  if (p->ideal_bubble)
+    ideal = fmt::format("with {} micro-batches {} is as little as can be, {} is beyond it",
+                        *p->microbatches, percent_text(*p->ideal_bubble, 1),
+                        percent_text(*p->excess(), 1));
+  page.paragraph(
+      fmt::format("{} of the stages' time is idle; {}", percent_text(p->bubble, 1), ideal), 2);
+  std::size_t count = 0;
+  for (const auto& [stage, bubble] : p->stage_bubbles) {
+    if (++count > kMostStages) continue;
+    put_bar(page, fmt::format("stage {}", stage), bubble, bubble * p->makespan_seconds);
+  }
+  if (count > kMostStages) page.line(fmt::format("  and {} more", count - kMostStages));
+}
+
 void put_settings(Page& page, const char* title, const std::vector<diagnosis::SettingDiff>& diffs) {
   if (diffs.empty()) return;
   page.heading(title);
@@ -261,6 +280,7 @@ std::string analysis_text(const Analysis& analysis, const Terminal& terminal) {
   put_steps(page, analysis);
   put_ranks(page, analysis);
   put_trace(page, analysis.figures.trace);
+  put_pipeline(page, analysis.figures.pipeline);
   put_learning(page, analysis);
   put_memory(page, analysis.figures.memory);
   if (!analysis.run->gaps.empty()) page.heading("About the record");

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <filesystem>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -22,6 +23,7 @@
 #include "coordinator/io/file.h"
 #include "coordinator/io/kernel_trace_file.h"
 #include "coordinator/io/operator_table_file.h"
+#include "coordinator/io/pipeline_file.h"
 #include "coordinator/io/run_reader.h"
 #include "coordinator/runtime/journal_reader.h"
 #include "coordinator/tools/analysis_report.h"
@@ -57,19 +59,37 @@ Terminal terminal_of(ColourWish wish) {
   return out;
 }
 
-// The file that was named, or the one that lies in the run directory.
-std::string trace_path(const AnalyzeRequest& request) {
-  if (!request.trace.empty()) return request.trace;
-  for (const char* name : {"trace.json", "trace.json.gz", "kineto.json", "kineto.json.gz"}) {
-    const fs::path path = fs::path(request.run) / name;
+// The first of these that lies in the run directory; empty where none does.
+std::string file_in(const std::string& run, std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    const fs::path path = fs::path(run) / name;
     std::error_code error;
     if (fs::is_regular_file(fs::symlink_status(path, error))) return path.string();
   }
   return {};
 }
 
+Result<std::optional<diagnosis::Pipeline>> pipeline_of(const AnalyzeRequest& request) {
+  const std::string path = request.pipeline.empty()
+                               ? file_in(request.run, {"pipeline.json", "pipeline.json.gz"})
+                               : request.pipeline;
+  if (path.empty()) {
+    if (!request.microbatches) return std::optional<diagnosis::Pipeline>();
+    return invalid_argument(
+        "--microbatches: expected --pipeline FILE or pipeline.json in the run "
+        "directory, found neither");
+  }
+  const auto file = io::read_pipeline(path);
+  if (!file.ok()) return file.status();
+  return diagnosis::pipeline_of(file->intervals,
+                                request.microbatches ? request.microbatches : file->microbatches);
+}
+
 Result<std::optional<diagnosis::KernelTrace>> trace_of(const AnalyzeRequest& request) {
-  const std::string path = trace_path(request);
+  const std::string path =
+      request.trace.empty()
+          ? file_in(request.run, {"trace.json", "trace.json.gz", "kineto.json", "kineto.json.gz"})
+          : request.trace;
   if (path.empty()) return std::optional<diagnosis::KernelTrace>();
   auto kernels = io::read_kernel_trace(path);
   if (!kernels.ok()) return kernels.status();
@@ -130,12 +150,15 @@ Result<Analysis> analysis_of(const AnalyzeRequest& request, const diagnosis::Run
   out.run = &run;
   auto trace = trace_of(request);
   if (!trace.ok()) return trace.status();
+  auto pipeline = pipeline_of(request);
+  if (!pipeline.ok()) return pipeline.status();
   const bool is_own = request.rules == RuleSet::coxswain;
   if (is_own) out.view = diagnosis::view_of(run, request.warmup);
   // Our own rules leave the warm-up out of the figures too.
   const std::size_t warmup = is_own ? out.view.warmup : request.warmup.value_or(0);
   out.figures = figures_of(run, {warmup, request.flops_per_step, request.peak_flops});
   out.figures.trace = *std::move(trace);
+  out.figures.pipeline = *std::move(pipeline);
   if (!is_own) {
     out.findings = published_findings(out.figures);
     return out;
@@ -143,7 +166,8 @@ Result<Analysis> analysis_of(const AnalyzeRequest& request, const diagnosis::Run
   diagnosis::BudgetOptions options;
   find_flops(request, run.lowest(), options, out.flops_source);
   out.budget = diagnosis::budget_of(out.view, options);
-  out.findings = diagnosis::own_findings({&out.view, &out.budget, out.figures.trace});
+  out.findings =
+      diagnosis::own_findings({&out.view, &out.budget, out.figures.trace, out.figures.pipeline});
   return out;
 }
 

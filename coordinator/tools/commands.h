@@ -68,8 +68,10 @@ struct AnalyzeRequest {
   RuleSet rules = RuleSet::coxswain;
   ReportForm form = ReportForm::text;
   ColourWish colour = ColourWish::automatic;
-  std::optional<std::size_t> warmup;  // steps; none: found (coxswain) or 0 (pytscope)
-  std::string trace;                  // else the one that lies in the run directory
+  std::optional<std::size_t> warmup;        // steps; none: found (coxswain) or 0 (pytscope)
+  std::string trace;                        // else the one that lies in the run directory
+  std::string pipeline;                     // likewise (io/pipeline_file.h)
+  std::optional<std::size_t> microbatches;  // of the pipeline; else as its file says
   std::optional<double> flops_per_step;
   std::optional<double> peak_flops;
   std::optional<diagnosis::Severity> fail_on;

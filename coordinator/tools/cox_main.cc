@@ -14,6 +14,7 @@
 #include "coordinator/core/config.h"
 #include "coordinator/core/words.h"
 #include "coordinator/io/config_source.h"
+#include "coordinator/io/pipeline_file.h"
 #include "coordinator/policies/registry.h"
 #include "coordinator/runtime/death_watch.h"
 #include "coordinator/runtime/replay.h"
@@ -317,6 +318,13 @@ struct CommandLine {
         ->type_name("STEPS");
     command->add_option("--trace", request.trace, "a Chrome / Kineto trace, packed or not")
         ->type_name("FILE");
+    command
+        ->add_option("--pipeline", request.pipeline,
+                     "a pipeline's schedule, or a trace with a device a stage")
+        ->type_name("FILE");
+    command->add_option("--microbatches", request.microbatches, "of a step in the pipeline")
+        ->type_name("COUNT")
+        ->check(CLI::Range(std::size_t{1}, io::kMaxMicrobatches));
     command->add_option("--flops-per-step", request.flops_per_step, "of one rank")
         ->type_name("FLOPS");
     command

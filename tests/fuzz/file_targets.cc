@@ -20,6 +20,7 @@
 #include "coordinator/io/json.h"
 #include "coordinator/io/kernel_trace_file.h"
 #include "coordinator/io/operator_table_file.h"
+#include "coordinator/io/pipeline_file.h"
 #include "coordinator/io/planning_files.h"
 #include "coordinator/io/run_reader.h"
 #include "coordinator/io/run_steps.h"
@@ -172,6 +173,15 @@ Taken fuzz_kernels(std::string_view bytes) {
   const auto trace = diagnosis::kernel_trace_of(*std::move(kernels));
   expect(!trace || trace->exposed_seconds <= trace->communication_seconds * 1.000001,
          "no more exposed communication than there is");
+  return Taken::yes;
+}
+
+Taken fuzz_pipeline(std::string_view bytes) {
+  const auto file = io::parse_pipeline(bytes);
+  if (!file.ok()) return Taken::no;
+  const auto pipeline = diagnosis::pipeline_of(file->intervals, file->microbatches);
+  expect(pipeline && pipeline->bubble >= 0 && pipeline->bubble <= 1, "a bubble that can be");
+  diagnosis::published_findings(*pipeline);
   return Taken::yes;
 }
 

@@ -268,6 +268,13 @@ Seeds kernels() {
       "[{\"ph\":\"X\",\"cat\":\"gpu_memcpy\",\"name\":\"copy\",\"ts\":1.5,\"dur\":2}]"};
 }
 
+Seeds pipelines() {
+  return {"{\"microbatches\":2,\"intervals\":[[0,0.0,1.0],[0,1,2],[1,1,2],[1,2,3.5]]}",
+          "{\"traceEvents\":[{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"gemm\",\"pid\":0,\"ts\":1,"
+          "\"dur\":5},"
+          "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"gemm\",\"pid\":1,\"ts\":4,\"dur\":6}]}"};
+}
+
 Seeds traces() {
   return {
       test::csv_of(test::made_trace({.dp_ranks = 2, .stages = 1, .microbatches = 1, .steps = 2})),
@@ -307,6 +314,7 @@ std::vector<std::string> seeds_of(std::string_view target) {
       {"memory_profile", memory_profiles},
       {"operators", operators},
       {"phases", phases},
+      {"pipeline", pipelines},
       {"plan", plans},
       {"query", queries},
       {"run", runs},

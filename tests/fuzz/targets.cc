@@ -8,7 +8,7 @@
 namespace cox::fuzz {
 namespace {
 
-constexpr std::array<Target, 20> kTargets = {{{"config", fuzz_config},
+constexpr std::array<Target, 21> kTargets = {{{"config", fuzz_config},
                                               {"control_state", fuzz_control_state},
                                               {"gzip", fuzz_gzip},
                                               {"http_head", fuzz_http_head},
@@ -21,6 +21,7 @@ constexpr std::array<Target, 20> kTargets = {{{"config", fuzz_config},
                                               {"memory_profile", fuzz_memory_profile},
                                               {"operators", fuzz_operators},
                                               {"phases", fuzz_phases},
+                                              {"pipeline", fuzz_pipeline},
                                               {"plan", fuzz_plan},
                                               {"query", fuzz_query},
                                               {"run", fuzz_run},

@@ -142,8 +142,8 @@ TEST_SUITE("io.run_reader") {
         "\"dur\":2,\"args\":{\"dur\":9}},7,{\"ph\":\"X\",\"cat\":\"kernel\",\"dur\":-1,\"ts\":0}]"
         "}");
     REQUIRE(kernels.ok());
-    CHECK(kernels->communication.size() == 1);
-    CHECK(kernels->compute.empty());
+    CHECK(kernels->devices.at(0).communication.size() == 1);
+    CHECK(kernels->devices.at(0).compute.empty());
     CHECK_FALSE(io::parse_kernel_trace("{}").ok());
     CHECK_FALSE(io::parse_kernel_trace("[{\"ph\":").ok());
   }
@@ -165,7 +165,7 @@ TEST_SUITE("io.run_reader") {
     add("gemm", 0, 1e300);
     const auto kernels = io::parse_kernel_trace(text + "]");
     REQUIRE(kernels.ok());
-    CHECK(kernels->compute.size() < 5000);  // they were merged on the way
+    CHECK(kernels->devices.at(0).compute.size() < 5000);  // they were merged on the way
     const auto trace = diagnosis::kernel_trace_of(*kernels);
     REQUIRE(trace);
     CHECK(trace->compute_kernels == kMany);
@@ -174,6 +174,28 @@ TEST_SUITE("io.run_reader") {
     CHECK(trace->compute_seconds == doctest::Approx((kMany + 9) * 1e-6));
     CHECK(trace->communication_seconds == doctest::Approx(1 + (kMany - 1) * 1e-6));
     CHECK(trace->exposed_seconds == doctest::Approx(1 - 9.5e-6));
+  }
+
+  TEST_CASE(
+      "what one device computes hides communication of another in the published figure only") {
+    const auto kernels = io::parse_kernel_trace(
+        "[{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"ncclX\",\"pid\":0,\"ts\":0,\"dur\":1000},"
+        "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"gemm\",\"pid\":1,\"ts\":0,\"dur\":1000},"
+        "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"gemm\",\"pid\":\"words\",\"ts\":0,\"dur\":250}"
+        "]");
+    REQUIRE(kernels.ok());
+    const auto trace = diagnosis::kernel_trace_of(*kernels);
+    REQUIRE(trace);
+    CHECK(trace->exposed_fraction() == 0);
+    REQUIRE(trace->devices.size() == 2);
+    CHECK(trace->devices[0].exposed_seconds == doctest::Approx(750e-6));
+    CHECK(trace->devices[1].exposed_seconds == 0);
+    CHECK(trace->exposed_of_devices() == doctest::Approx(0.375));
+    std::string many = "[0";
+    for (int i = 0; i <= 1024; ++i)
+      many +=
+          ",{\"ph\":\"X\",\"cat\":\"kernel\",\"ts\":0,\"dur\":1,\"pid\":" + std::to_string(i) + "}";
+    CHECK(io::parse_kernel_trace(many + "]").status().code() == StatusCode::resource_exhausted);
   }
 
   TEST_CASE("a packed trace is read as the plain one, and a damaged one gives one sentence") {

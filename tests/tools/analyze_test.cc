@@ -1,6 +1,8 @@
 // `cox analyze` and `cox diff`, run as people run them, on the published cases.
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "coordinator/io/file.h"
@@ -32,6 +34,21 @@ Json expected() {
   const auto text = io::read_file(kFolder + "expected.json", 16 << 20);
   REQUIRE(text.ok());
   return parsed(*text);
+}
+
+std::string text_of(const Json& schedule) {
+  io::JsonWriter out;
+  out.begin_object().key("microbatches");
+  const Json& count = *schedule.find("microbatches");
+  count.kind == JsonKind::number ? out.value(count.number) : out.null();
+  out.key("intervals").begin_array();
+  for (const Json& interval : schedule.find("intervals")->items) {
+    out.begin_array();
+    for (const Json& number : interval.items) out.value(number.number);
+    out.end_array();
+  }
+  out.end_array().end_object();
+  return out.take();
 }
 
 // The sentences of the published tool are its own; ours say the same in other words.
@@ -73,6 +90,48 @@ TEST_SUITE("tools.analyze") {
       });
       check_equal(wanted, parsed(outcome.output), item.name);
     }
+  }
+
+  TEST_CASE("every published schedule has the published figures and findings") {
+    const Json all = expected();
+    for (const Json& item : all.find("pipeline")->items) {
+      const std::string name = item.find("name")->string;
+      const auto file = std::filesystem::temp_directory_path() / ("cox-" + name + ".json");
+      std::ofstream(file) << text_of(item);
+      const std::string arguments =
+          "analyze " + run_of("healthy") + " --json --pipeline " + file.string();
+      const Json found = parsed(test::run_cox(arguments + " --rules pytscope").output);
+      check_equal(*item.find("summary"), *found.find("pipeline"), name);
+      check_equal(*item.find("findings"), *found.find("findings"), name);
+      const Json own = parsed(test::run_cox(arguments).output);
+      CHECK(own.find("findings")->items.size() == item.find("findings")->items.size());
+      std::filesystem::remove(file);
+    }
+    CHECK(
+        parsed(test::run_cox("analyze " + run_of("healthy") + " --json").output).find("pipeline") ==
+        nullptr);
+  }
+
+  TEST_CASE(
+      "the command line says how many micro-batches a schedule has, and a directory has one") {
+    const auto run = std::filesystem::temp_directory_path() / "cox-analyze-pipeline";
+    std::filesystem::remove_all(run);
+    std::filesystem::copy(run_of("healthy"), run, std::filesystem::copy_options::recursive);
+    const std::string analyze = "analyze " + run.string();
+    CHECK(test::run_cox(analyze + " --microbatches 4").exit_code == 2);
+    std::ofstream(run / "pipeline.json")
+        << "{\"intervals\":[[0,0,1],[0,3,4],[1,1,2],[1,4,5]],\"microbatches\":null}";
+    const Outcome unknown = test::run_cox(analyze);
+    CHECK(unknown.says("Pipeline of 2 stages"));
+    CHECK(unknown.says("DIST.PIPELINE_BUBBLE"));
+    CHECK(unknown.says("(--microbatches)"));
+    const Outcome known = test::run_cox(analyze + " --microbatches 2 --fail-on high");
+    CHECK(known.says("with 2 micro-batches 33.3 %"));
+    CHECK(known.exit_code == 1);
+    CHECK(test::run_cox(analyze + " --microbatches 0").exit_code == 2);
+    std::ofstream(run / "pipeline.json") << "{\"intervals\":[[0,0,1";
+    CHECK(test::run_cox(analyze).exit_code == 2);
+    std::filesystem::remove_all(run);
   }
 
   TEST_CASE("every published comparison has the published differences") {
