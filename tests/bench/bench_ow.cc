@@ -1,16 +1,18 @@
 // OW, our side: a plain LibTorch loop, as it is or adopted to be watched only. ow_peer.py is the
-// same loop in Python; ow.py starts both.
+// same loop in Python; ow.py starts both and gives them turns (orders.h).
 //
-//   bench_ow plain|watched STEPS [--cox.run.directory=DIR ...]
+//   bench_ow plain|watched PIPES [--cox.run.directory=DIR ...]
 //
-// Prints the milliseconds of every step but the first ten, as a JSON array.
+// Answers a turn with {"ms": [[data, forward, backward, optimizer] of each step]}.
 #include <torch/torch.h>
 
+#include <array>
 #include <chrono>
-#include <cstdio>
+#include <cstddef>
 #include <string>
 
 #include "coxswain/session.h"
+#include "tests/bench/orders.h"
 #include "tests/bench/session_main.h"
 
 namespace {
@@ -18,7 +20,7 @@ namespace {
 using namespace cox;
 using Clock = std::chrono::steady_clock;
 
-constexpr int kWidth = 768, kRows = 256, kLayers = 6, kWarmupSteps = 10;
+constexpr int kWidth = 512, kRows = 128, kLayers = 6;
 
 torch::nn::Sequential make_model() {
   torch::nn::Sequential model;
@@ -34,27 +36,39 @@ at::Tensor draw_batch() {
   return std::get<0>(torch::randn({kRows, kWidth}).sort(1));
 }
 
+// The milliseconds of data, forward, backward and optimizer by this loop's own clock, as JSON.
+std::string phases_of_step(torch::nn::Sequential& model, torch::optim::Optimizer& optimizer) {
+  std::array<Clock::time_point, 5> times;
+  times[0] = Clock::now();
+  optimizer.zero_grad();
+  const at::Tensor x = draw_batch();
+  times[1] = Clock::now();
+  const at::Tensor loss = torch::mse_loss(model->forward(x), x);
+  times[2] = Clock::now();
+  loss.backward();
+  times[3] = Clock::now();
+  optimizer.step();
+  times[4] = Clock::now();
+  std::string text;
+  for (std::size_t i = 1; i < times.size(); ++i) {
+    const std::chrono::duration<double, std::milli> took = times[i] - times[i - 1];
+    text += (i == 1 ? "[" : ", ") + std::to_string(took.count());
+  }
+  return text + "]";
+}
+
 void train(Session& session) {
   torch::set_num_threads(1);
   torch::manual_seed(1);
   torch::nn::Sequential model = make_model();
   if (session.arguments().at(0) == "watched") session.adopt(*model, {.only_watch = true});
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.01).momentum(0.9));
-  const int steps = std::stoi(session.arguments().at(1));
-  std::string text;
-  for (int i = 0; i < steps; ++i) {
-    const auto began = Clock::now();
-    const at::Tensor x = draw_batch();
-    const at::Tensor loss = torch::mse_loss(model->forward(x), x);
-    optimizer.zero_grad();
-    loss.backward();
-    optimizer.step();
-    const std::chrono::duration<double, std::milli> took = Clock::now() - began;
-    if (i < kWarmupSteps) continue;
-    text += (text.empty() ? "" : ", ") + std::to_string(took.count());
-  }
+  bench::take_turns(session.arguments().at(1) + "/0", [&](int steps) {
+    std::string text;
+    for (int i = 0; i < steps; ++i) text += (i == 0 ? "" : ", ") + phases_of_step(model, optimizer);
+    return "{\"ms\": [" + text + "]}";
+  });
   session.finish();
-  std::printf("[%s]\n", text.c_str());
 }
 
 }  // namespace

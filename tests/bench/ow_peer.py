@@ -1,8 +1,9 @@
 """OW, the other side: the loop of bench_ow.cc in Python, as it is or under pytscope's AutoProfiler.
 
-    ow_peer.py plain|watched STEPS FOLDER
+    ow_peer.py plain|watched PIPES FOLDER
 
-Prints the milliseconds of every step but the first ten, as a JSON array.
+Orders come through PIPES/0.in ("turn VARIANT STEPS", "quit"), answers go to PIPES/0.out: a turn is
+answered with {"ms": [[data, forward, backward, optimizer] of each step]}.
 """
 
 import json
@@ -12,7 +13,7 @@ import time
 import torch
 from torch import nn
 
-WIDTH, ROWS, LAYERS, WARMUP_STEPS = 768, 256, 6, 10
+WIDTH, ROWS, LAYERS = 512, 128, 6
 
 
 def draw_batch():
@@ -26,10 +27,36 @@ def make_model():
 
 def profiler(model, optimizer, folder):
     from pytscope.auto import AutoProfiler
-    return AutoProfiler(folder, model, optimizer, warmup=WARMUP_STEPS)
+    return AutoProfiler(folder, model, optimizer)
 
 
-def main(mode, steps, folder):
+def phases_of_step(model, optimizer):
+    """The milliseconds of data, forward, backward and optimizer by this loop's own clock."""
+    times = [time.perf_counter()]
+    optimizer.zero_grad()
+    x = draw_batch()
+    times.append(time.perf_counter())
+    loss = nn.functional.mse_loss(model(x), x)
+    times.append(time.perf_counter())
+    loss.backward()
+    times.append(time.perf_counter())
+    optimizer.step()
+    times.append(time.perf_counter())
+    return [1e3 * (after - before) for before, after in zip(times, times[1:])]
+
+
+def take_turns(pipes, turn):
+    with open(pipes + "/0.in", encoding="utf-8") as orders, \
+            open(pipes + "/0.out", "w", encoding="utf-8") as answers:
+        print("{}", file=answers, flush=True)
+        for order in orders:
+            words = order.split()
+            if words[0] != "turn":
+                return
+            print(json.dumps(turn(int(words[2]))), file=answers, flush=True)
+
+
+def main(mode, pipes, folder):
     torch.set_num_threads(1)
     torch.manual_seed(1)
     model = make_model()
@@ -37,19 +64,10 @@ def main(mode, steps, folder):
     watching = profiler(model, optimizer, folder) if mode == "watched" else None
     if watching:
         watching.start()
-    took = []
-    for _ in range(steps):
-        began = time.perf_counter()
-        x = draw_batch()
-        loss = nn.functional.mse_loss(model(x), x)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        took.append(1e3 * (time.perf_counter() - began))
+    take_turns(pipes, lambda steps: {"ms": [phases_of_step(model, optimizer) for _ in range(steps)]})
     if watching:
         watching.finish()
-    print(json.dumps(took[WARMUP_STEPS:]))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+    main(*sys.argv[1:])
