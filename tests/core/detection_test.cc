@@ -10,8 +10,7 @@ using namespace cox::testing;
 using namespace cox::test;
 
 TEST_SUITE("core") {
-  TEST_CASE(
-      "300 scenarios: slow ranks, hosts and jobs are named, in the right phase, no others") {
+  TEST_CASE("300 scenarios: slow ranks, hosts and jobs are named, in the right phase, no others") {
     std::array<EstimatesScore, kStragglerKinds> kinds;
     EstimatesScore all;
     for (std::uint64_t seed = 1; seed <= 300; ++seed) {

@@ -1,4 +1,5 @@
-// What the detector promises, measured over a sample of seeded simulated jobs; `scripts/bench S1` has 10^4.
+// What the detector promises, measured over a sample of seeded simulated jobs; `scripts/bench S1`
+// has 10^4.
 #include <algorithm>
 #include <set>
 #include <string>

@@ -554,13 +554,20 @@ ModelCase make_field(std::uint64_t seed, std::int64_t times) {
 
 ModelCase model_at(std::size_t place, std::uint64_t seed, std::int64_t times) {
   switch (place) {
-    case 0: return make_resnet(seed, times);
-    case 1: return make_dcgan(seed, times);
-    case 2: return make_unet(seed, times);
-    case 3: return make_lstm(seed, times);
-    case 4: return make_gpt2(seed, 0.1, times);
-    case 5: return make_scripted(seed, times);
-    default: return make_field(seed, times);
+    case 0:
+      return make_resnet(seed, times);
+    case 1:
+      return make_dcgan(seed, times);
+    case 2:
+      return make_unet(seed, times);
+    case 3:
+      return make_lstm(seed, times);
+    case 4:
+      return make_gpt2(seed, 0.1, times);
+    case 5:
+      return make_scripted(seed, times);
+    default:
+      return make_field(seed, times);
   }
 }
 

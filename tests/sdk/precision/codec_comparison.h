@@ -61,8 +61,8 @@ class ExpectedCodes {
   std::size_t at_ = 0;
 };
 
-// One finite float of `stride`, of one sign, in batches. Returns the bits, without sign, of the first
-// that differs, or kNoDifference.
+// One finite float of `stride`, of one sign, in batches. Returns the bits, without sign, of the
+// first that differs, or kNoDifference.
 template <class Code>
 std::uint32_t first_difference(const Definition& format, Rounding rounding, OverflowRule overflow,
                                std::uint32_t stride, std::uint32_t sign) {

@@ -1,5 +1,5 @@
-// The codecs against the formats' definitions, at every float where a code begins or ends and at one
-// of 61 between them. `scripts/bench N1` looks at every float there is.
+// The codecs against the formats' definitions, at every float where a code begins or ends and at
+// one of 61 between them. `scripts/bench N1` looks at every float there is.
 #include "sdk/src/precision/float_codec.h"
 
 #include <algorithm>

@@ -199,12 +199,15 @@ TEST_SUITE("adopted formats") {
     }
   }
 
-  TEST_CASE("forced to recompute, every model in bf16, fp16 and fp8 trains with the bits of keep") {
-    for (const char* format : {"bf16", "fp16", "fp8"}) {
-      CAPTURE(format);
-      const Flags narrow = {std::string("--cox.precision.format=") + format};
+  TEST_CASE("forced to recompute, models in bf16, fp16 and fp8 train with the bits of keep") {
+    const char* const formats[] = {"bf16", "fp16", "fp8"};
+    for (std::size_t f = 0; f < std::size(formats); ++f) {
+      CAPTURE(formats[f]);
+      const Flags narrow = {std::string("--cox.precision.format=") + formats[f]};
       for (std::size_t m = 0; m < kModels; ++m) {
         CAPTURE(m);
+        // Two models in each format, the others in one of them.
+        if (m != kResnet && m != kGpt2 && m % std::size(formats) != f) continue;
         const Trained kept = train_adopted(model_at(m), narrow);
         const Trained replayed =
             train_adopted(model_at(m), with(narrow, "--cox.memory.force=*=recompute"));
