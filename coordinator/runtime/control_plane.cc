@@ -114,7 +114,6 @@ class ControlLink {
   }
 
   bool uses_nccl() const { return uses_nccl_; }
-  bool is_mask_setting_out() const { return uses_nccl_ && boards_.broadcast->is_setting_out(); }
   MaskLane mask_lane() const { return uses_nccl_ ? boards_.broadcast->lane() : MaskLane::free; }
 
   // Takes the merged ballot of a round: all ranks start a broadcast over NCCL, or give NCCL up, or
@@ -469,7 +468,7 @@ void ControlPlane::pump() {
 }
 
 bool ControlPlane::is_mask_setting_out() const {
-  return link_->is_mask_setting_out();
+  return boards_->broadcast && boards_->broadcast->is_setting_out();
 }
 
 bool ControlPlane::round_closed() const {

@@ -495,9 +495,11 @@ ModelCase make_lstm(std::uint64_t seed, std::int64_t times) {
         const at::Generator generator = batch_generator(batch_seed);
         const std::int64_t batch = LstmModel::kBatch * times;
         const auto most = at::randint(5, 11, {}, generator, at::kLong).item<std::int64_t>();
-        const Tensor lengths = at::randint(2, most + 1, {batch}, generator, at::kLong);
+        const auto on_host = at::TensorOptions(at::kLong).device(at::kCPU);  // for packing
+        const Tensor lengths = at::randint(2, most + 1, {batch}, generator, on_host);
         const Tensor text = at::randint(LstmModel::kWords, {batch, most + 1}, generator, at::kLong);
-        const Tensor beyond = at::arange(most, at::kLong).ge(lengths.unsqueeze(1));
+        const Tensor beyond =
+            at::arange(most, text.options()).ge(lengths.to(text.device()).unsqueeze(1));
         const Tensor next = text.narrow(1, 1, most).masked_fill(beyond, LstmModel::kNoWord);
         const Tensor scores = model->forward(text.narrow(1, 0, most), lengths);
         return at::cross_entropy_loss(scores.flatten(0, 1), next.flatten(), {}, at::Reduction::Mean,

@@ -110,7 +110,8 @@ TEST_CASE("a loss scale that is too large skips the same steps on the device as 
   CHECK(count_unequal(there.parameters, here.parameters) == 0);
 }
 
-TEST_CASE("fp8 products run on the device's units, near what the CPU emulates") {
+// Which products run on the device's units is chosen by speed; fp8_units_test.cc makes them fast.
+TEST_CASE("a trainer in fp8 on the device is near what the CPU emulates") {
   const Training training{{"--cox.precision.format=fp8"}, steps(3)};
   const Trained here = train_on("cpu", training);
   const Trained there = train_on("cuda", training);

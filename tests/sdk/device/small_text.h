@@ -29,10 +29,10 @@ class SmallText final : public cox::Dataset {
   }
 };
 
-inline gpt2::Gpt2 small_gpt(double dropout = 0) {
+inline gpt2::Gpt2 small_gpt(double dropout = 0, std::int64_t vocabulary = 50) {
   torch::manual_seed(3);
   gpt2::Config config;
-  config.vocab_size = 50;
+  config.vocab_size = vocabulary;
   config.n_positions = SmallText::kLength;
   config.n_embd = 32;
   config.n_layer = 3;
@@ -64,6 +64,7 @@ struct Training {
   std::vector<std::string> flags{};
   cox::TrainerOptions options{};
   double dropout = 0;
+  std::int64_t vocabulary = 50;
 };
 
 // Trains on "cpu" or "cuda".
@@ -71,7 +72,7 @@ inline Trained train_on(const std::string& device, const Training& training) {
   std::vector<std::string> flags = training.flags;
   flags.push_back("--cox.run.device=" + device);
   auto session = solo_session(flags);
-  gpt2::Gpt2 model = small_gpt(training.dropout);
+  gpt2::Gpt2 model = small_gpt(training.dropout, training.vocabulary);
   model->to(session.device());
   cox::AdamW optimizer(model->parameters(), {.lr = 0.01});
   cox::Trainer trainer(session, *model, optimizer, training.options);

@@ -18,6 +18,12 @@ Tensor drawn(const Tensor& parameter, double mean, double noise) {
   return at::full_like(parameter, mean) + at::randn_like(parameter) * noise;
 }
 
+// Goes on when what lies on a device has come, too.
+void sample(GradientNoise& signal, double scale) {
+  signal.sample(scale);
+  for (int polls = 0; !signal.receive(); ++polls) REQUIRE(polls < 1000);
+}
+
 std::vector<NoiseBlock> two_blocks() {
   return {{"h.0", {torch::zeros({40, 50}), torch::zeros({50})}}, {"h.1", {torch::zeros({300})}}};
 }
@@ -29,7 +35,7 @@ float ratio_after(int steps, double mean, double noise, double scale, at::Scalar
   GradientNoise signal({{"b", {parameter}}}, {});
   for (int step = 0; step < steps; ++step) {
     parameter.mutable_grad() = (drawn(torch::zeros({64, 64}), mean, noise) * scale).to(type);
-    signal.sample(scale);
+    sample(signal, scale);
   }
   return signal.ratio(0).value();
 }
@@ -62,7 +68,7 @@ TEST_SUITE("gradient noise") {
       GradientNoise signal({{"b", {parameter}}}, {});
       for (int step = 0; step < 20; ++step) {
         parameter.mutable_grad() = drawn(parameter, 0.5, 0.7) * std::ldexp(1.0, k);
-        signal.sample(1);
+        sample(signal, 1);
       }
       CHECK(signal.ratio(0).value() == plain);
     }
@@ -76,7 +82,7 @@ TEST_SUITE("gradient noise") {
     GradientNoise signal({{"b", {used, unused}}}, {});
     for (int step = 0; step < 20; ++step) {
       used.mutable_grad() = drawn(used, 0.5, 0.5);
-      signal.sample(1);
+      sample(signal, 1);
     }
     CHECK(std::abs(signal.ratio(0).value() - 1) < 0.3);
   }
@@ -89,7 +95,7 @@ TEST_SUITE("gradient noise") {
     GradientNoise signal({{"b", {parameter}}}, {});
     for (int step = 0; step < 9; ++step) {
       parameter.mutable_grad() = torch::zeros({8});
-      signal.sample(1);
+      sample(signal, 1);
     }
     CHECK_FALSE(signal.ratio(0).has_value());
   }
@@ -113,7 +119,7 @@ TEST_SUITE("gradient noise") {
           parameter.mutable_grad() = drawn(parameter, 1, 1);
         }
       }
-      signal.sample(1);
+      sample(signal, 1);
     }
     CHECK_FALSE(signal.ratio(0).has_value());
     std::vector<cox::BlockEvidence> evidence(2);
@@ -135,14 +141,14 @@ TEST_SUITE("gradient noise") {
     };
     for (int i = 0; i < 9; ++i) {
       step();
-      signal.sample(1);
+      sample(signal, 1);
     }
     const auto before = signal.ratio(0);
     REQUIRE(before.has_value());
     step();
     blocks[0].parameters[0].mutable_grad().fill_(std::numeric_limits<double>::infinity());
     blocks[1].parameters[0].mutable_grad().reset();
-    signal.sample(1);
+    sample(signal, 1);
     std::vector<cox::BlockEvidence> evidence(2);
     signal.fill(evidence);
     CHECK(evidence[0].noise_count + evidence[1].noise_count == 0);
@@ -159,8 +165,8 @@ TEST_SUITE("gradient noise") {
       const Tensor gradient = at::randn({20, 30}).t() + 1;
       parameter.mutable_grad() = gradient;
       same.mutable_grad() = gradient.contiguous();
-      a.sample(1);
-      b.sample(1);
+      sample(a, 1);
+      sample(b, 1);
     }
     REQUIRE(a.ratio(0).has_value());
     CHECK(a.ratio(0) == b.ratio(0));

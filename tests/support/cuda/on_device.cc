@@ -35,6 +35,7 @@ constexpr int kDeepest = 48;  // frames between a function that makes a tensor a
 struct Function {
   std::uintptr_t begin = 0;
   std::string_view name;  // mangled
+  bool of_test = false;   // of a file *_test.cc, whatever its namespace
 };
 
 // The functions of the program itself, by address.
@@ -45,13 +46,13 @@ class Program {
     return *program;
   }
 
-  // Empty where the address is none of the program's.
-  std::string_view function_at(std::uintptr_t address) const {
-    if (address < first_ || address >= last_) return {};
+  // Null where the address is none of the program's.
+  const Function* function_at(std::uintptr_t address) const {
+    if (address < first_ || address >= last_) return nullptr;
     auto next = std::upper_bound(
         functions_.begin(), functions_.end(), address - base_,
         [](std::uintptr_t at, const Function& function) { return at < function.begin; });
-    return next == functions_.begin() ? std::string_view() : std::prev(next)->name;
+    return next == functions_.begin() ? nullptr : &*std::prev(next);
   }
 
  private:
@@ -95,9 +96,15 @@ class Program {
   void read_table(const char* image, const Elf64_Shdr* sections, const Elf64_Shdr& table) {
     const char* names = image + sections[table.sh_link].sh_offset;
     const auto* symbols = reinterpret_cast<const Elf64_Sym*>(image + table.sh_offset);
-    for (std::size_t i = 0; i < table.sh_size / sizeof(Elf64_Sym); ++i)
-      if (ELF64_ST_TYPE(symbols[i].st_info) == STT_FUNC && symbols[i].st_value != 0)
-        functions_.push_back({symbols[i].st_value, names + symbols[i].st_name});
+    bool of_test = false;  // a file's name comes before its local symbols
+    for (std::size_t i = 0; i < table.sh_size / sizeof(Elf64_Sym); ++i) {
+      const Elf64_Sym& symbol = symbols[i];
+      const std::string_view name = names + symbol.st_name;
+      const bool is_local = ELF64_ST_BIND(symbol.st_info) == STB_LOCAL;
+      if (ELF64_ST_TYPE(symbol.st_info) == STT_FILE) of_test = name.ends_with("_test.cc");
+      if (ELF64_ST_TYPE(symbol.st_info) == STT_FUNC && symbol.st_value != 0)
+        functions_.push_back({symbol.st_value, name, is_local && of_test});
+    }
   }
 
   std::uintptr_t base_ = 0, first_ = 0, last_ = 0;
@@ -112,12 +119,13 @@ enum class Owner { unknown, sdk, program };
 
 // Who wrote a function of the program: the SDK, the program itself, or (unknown) a header of
 // LibTorch or C++ did.
-Owner owner(std::string_view name) {
+Owner owner(const Function& function) {
+  const std::string_view name = function.name;
   if (contains(name, "ZN12_GLOBAL__N_1") || contains(name, "ZNK12_GLOBAL__N_1") ||
       contains(name, "COX_TEST") || contains(name, "unity_") || contains(name, "N3cox4test"))
     return Owner::program;
   for (const auto* sdk : {"_ZN3cox", "_ZNK3cox", "_ZZN3cox", "_ZZNK3cox", "_ZL3cox"})
-    if (name.rfind(sdk, 0) == 0) return Owner::sdk;
+    if (name.rfind(sdk, 0) == 0) return function.of_test ? Owner::program : Owner::sdk;
   for (const auto* other : {"_ZN2at", "_ZNK2at", "_ZN5torch", "_ZNK5torch", "_ZN3c10", "_ZNK3c10",
                             "_ZNSt", "_ZNKSt", "_ZSt", "_ZN9__gnu_cxx", "_ZZNSt"})
     if (name.rfind(other, 0) == 0) return Owner::unknown;
@@ -136,8 +144,8 @@ _Unwind_Reason_Code look(_Unwind_Context* frame, void* walk_) {
   const std::uintptr_t address = _Unwind_GetIP(frame) - 1;
   if (address == static_cast<std::uintptr_t>(-1) || ++walk.depth > kDeepest)
     return _URC_END_OF_STACK;
-  const std::string_view name = Program::get().function_at(address);
-  if (name.empty()) {
+  const Function* function = Program::get().function_at(address);
+  if (function == nullptr) {
     Dl_info info{};
     if (dladdr(reinterpret_cast<void*>(address), &info) == 0 || info.dli_sname == nullptr)
       return _URC_NO_REASON;
@@ -147,8 +155,8 @@ _Unwind_Reason_Code look(_Unwind_Context* frame, void* walk_) {
         !is_here && (symbol.rfind("_ZN2at6tensorE", 0) == 0 || symbol.rfind("_ZN2at4_ops", 0) == 0);
     return _URC_NO_REASON;
   }
-  walk.through_converter |= contains(name, "TensorDataContainer");
-  walk.owner = owner(name);
+  walk.through_converter |= contains(function->name, "TensorDataContainer");
+  walk.owner = owner(*function);
   return walk.owner == Owner::unknown ? _URC_NO_REASON : _URC_END_OF_STACK;
 }
 
