@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "coordinator/io/file.h"
+#include "coordinator/io/host_lines.h"
 #include "coordinator/io/json.h"
 #include "coordinator/io/operator_table_file.h"
 
@@ -119,6 +120,7 @@ Result<RunProgress> prepare(const fs::path& folder, RunInfo& info, const RunStor
   if (options.on_existing != OnExisting::append) {
     std::error_code error;
     fs::remove(folder / io::kOperatorTableName, error);
+    fs::remove(folder / io::kHostFileName, error);
     fs::remove(folder / "steps.jsonl", error);
     if (!error) return progress;
     return failed_precondition("run directory: cannot remove " + (folder / "steps.jsonl").string() +
@@ -181,7 +183,7 @@ Result<AppendFile> AppendFile::open(const fs::path& file) {
   constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
   const int descriptor = ::open(file.c_str(), kFlags, 0644);
   if (descriptor < 0) return file_error("open", file, errno);
-  AppendFile opened(descriptor);
+  AppendFile opened(descriptor, file.filename().string());
   const auto size = io::regular_size(descriptor, file);
   if (!size.ok()) return size.status().with_context("run directory");
   return opened;
@@ -196,7 +198,7 @@ Status AppendFile::append(std::string_view text) {
   const bool known = ::fstat(descriptor_, &before) == 0;
   const int error = io::write_all(descriptor_, text);
   if (error == 0) return ok_status();
-  const Status status = file_error("write", "steps.jsonl", error);
+  const Status status = file_error("write", name_, error);
   if (known && ::ftruncate(descriptor_, before.st_size) != 0)
     return status.with_context("and a torn line is left behind");
   return status;

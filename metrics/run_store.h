@@ -17,6 +17,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "coordinator/core/operator_table.h"
@@ -52,9 +53,8 @@ Result<std::uint64_t> trim_steps(const std::filesystem::path& steps_file,
 class AppendFile {
  public:
   static Result<AppendFile> open(const std::filesystem::path& file);
-  AppendFile(AppendFile&& other) noexcept : descriptor_(other.descriptor_) {
-    other.descriptor_ = -1;
-  }
+  AppendFile(AppendFile&& other) noexcept
+      : descriptor_(std::exchange(other.descriptor_, -1)), name_(std::move(other.name_)) {}
   AppendFile& operator=(AppendFile&&) = delete;
   ~AppendFile();
 
@@ -63,8 +63,9 @@ class AppendFile {
   Status append(std::string_view text);
 
  private:
-  explicit AppendFile(int descriptor) : descriptor_(descriptor) {}
+  AppendFile(int descriptor, std::string name) : descriptor_(descriptor), name_(std::move(name)) {}
   int descriptor_ = -1;
+  std::string name_;  // for messages
 };
 
 // RowRing passes rows from one writing to one reading thread, without locks, system calls or

@@ -2,51 +2,21 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <cstddef>
+
+#include "coordinator/core/proc_text.h"
 
 namespace cox {
 namespace {
 
+using namespace proc_text;
+
 constexpr double kKilohertzOfMegahertz = 1000;
-
-// Returns the text up to the next `end` and takes it, with the end, from `text`.
-std::string_view cut(std::string_view& text, char end) {
-  const std::size_t at = std::min(text.find(end), text.size());
-  const std::string_view part = text.substr(0, at);
-  text.remove_prefix(std::min(at + 1, text.size()));
-  return part;
-}
-
-std::string_view trimmed(std::string_view text) {
-  const std::size_t start = std::min(text.find_first_not_of(" \t"), text.size());
-  return text.substr(start);
-}
-
-template <class Number>
-std::optional<Number> number_in(std::string_view text) {
-  text = trimmed(text);
-  Number value{};
-  const auto read = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (read.ec != std::errc()) return std::nullopt;
-  return value;
-}
 
 std::optional<double> positive_in(std::string_view text) {
   const auto value = number_in<double>(text);
   return value && std::isfinite(*value) && *value > 0 ? value : std::nullopt;
-}
-
-// Returns what follows `word` and a blank at the beginning of a line; empty when no line has it.
-std::string_view after(std::string_view text, std::string_view word) {
-  while (!text.empty()) {
-    const std::string_view line = cut(text, '\n');
-    if (line.size() > word.size() && line.starts_with(word) &&
-        (line[word.size()] == ' ' || line[word.size()] == '\t'))
-      return line.substr(word.size() + 1);
-  }
-  return {};
 }
 
 // "cpu  user nice system idle iowait irq softirq steal guest guest_nice": guests are in user.

@@ -79,6 +79,10 @@ std::string where_text(const RankMark& mark) {
       return "is outside of a step, after step " + step + ",";
     case Activity::saving:
       return "saves after step " + step + ",";
+    case Activity::evaluating:
+      return "evaluates after step " + step + ",";
+    case Activity::epoch:
+      return "is between two epochs, after step " + step + ",";
     case Activity::waiting:
       return "waits in step " + step;
     case Activity::finished:
@@ -102,8 +106,8 @@ Activity activity_of(Phase phase) {
 
 std::string_view to_string(Activity activity) {
   constexpr std::array<std::string_view, kActivities> kNames = {
-      "unknown", "outside",   "data",  "forward", "backward", "compute",
-      "waiting", "optimizer", "other", "host",    "saving",   "finished"};
+      "unknown",   "outside", "data", "forward", "backward", "compute",    "waiting",
+      "optimizer", "other",   "host", "saving",  "finished", "evaluating", "epoch"};
   const auto place = static_cast<std::size_t>(activity);
   return place < kNames.size() ? kNames[place] : "unknown";
 }

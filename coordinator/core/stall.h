@@ -34,8 +34,10 @@ enum class Activity : std::uint8_t {
   host = 9,
   saving = 10,
   finished = 11,  // it has no more steps, and gives no part of any round to come
+  evaluating = 12,
+  epoch = 13,  // behind the last step of an epoch, in the loop's own work
 };
-inline constexpr std::size_t kActivities = 12;
+inline constexpr std::size_t kActivities = 14;
 
 Activity activity_of(Phase phase);
 std::string_view to_string(Activity activity);

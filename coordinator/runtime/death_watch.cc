@@ -163,13 +163,12 @@ constexpr std::string_view kPhaseWords[kActivities] = {"",
                                                        "was in none of the phases of step ",
                                                        "was in the coordinator's work in step ",
                                                        "saved after step ",
-                                                       "had left its loop, after step "};
+                                                       "had left its loop, after step ",
+                                                       "evaluated after step ",
+                                                       "was between two epochs, after step "};
 
 void write_where(const RankMark& mark, Text& text) {
-  if (mark.activity == Activity::unknown) {
-    text << "it had begun no step";
-    return;
-  }
+  if (mark.activity == Activity::unknown) return void(text << "it had begun no step");
   const double seconds = mark.activity_seconds < 1e9 ? mark.activity_seconds : 1e9;
   const auto tenths = static_cast<std::uint64_t>(seconds * 10);
   text << "it " << kPhaseWords[static_cast<std::size_t>(mark.activity)] << mark.step.value()

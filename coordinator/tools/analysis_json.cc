@@ -1,3 +1,6 @@
+#include <array>
+#include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -154,6 +157,31 @@ void put_efficiency(JsonWriter& out, const std::optional<diagnosis::Efficiency>&
   out.field("efficiency", e->useful_fraction()).end_object();
 }
 
+void put_causes(JsonWriter& out, const std::array<double, diagnosis::kIdleCauses>& seconds,
+                const std::map<std::int32_t, double>& waited_for) {
+  out.key("seconds").begin_object();
+  for (std::size_t c = 0; c < seconds.size(); ++c)
+    out.field(key_of(static_cast<diagnosis::IdleCause>(c)), seconds[c]);
+  out.end_object().key("waiting_for").begin_object();
+  for (const auto& [rank, each] : waited_for) out.field(std::to_string(rank), each);
+  out.end_object();
+}
+
+// Of the host timeline; runs without one have no such member.
+void put_idle(JsonWriter& out, const std::optional<diagnosis::IdleTime>& idle) {
+  if (!idle) return;
+  out.new_line(1).key("idle").begin_object().field("watched_seconds", idle->watched_seconds);
+  put_causes(out, idle->seconds, idle->waited_for);
+  out.key("ranks").begin_array();
+  for (const diagnosis::RankIdle& rank : idle->ranks) {
+    out.begin_object().field("rank", rank.rank).field("node", rank.node);
+    out.field("watched_seconds", rank.watched_seconds);
+    put_causes(out, rank.seconds, rank.waited_for);
+    out.end_object();
+  }
+  out.end_array().end_object();
+}
+
 // What only our own rules have: all ranks without their warm-up.
 void put_own(JsonWriter& out, const Analysis& analysis) {
   const diagnosis::Budget& b = analysis.budget;
@@ -164,6 +192,7 @@ void put_own(JsonWriter& out, const Analysis& analysis) {
   put_lines(out, b.lines);
   out.end_object();
   put_devices(out, analysis.figures.trace);
+  put_idle(out, analysis.idle);
   out.new_line(1).key("gaps").begin_array();
   for (const std::string& gap : analysis.run->gaps) out.value(gap);
   out.end_array();

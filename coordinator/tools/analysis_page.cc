@@ -167,6 +167,24 @@ std::string budget(const Analysis& analysis) {
   return hint(text) + stacked_bar(parts);
 }
 
+std::string idle_time(const std::optional<diagnosis::IdleTime>& idle) {
+  if (!idle || !(idle->watched_seconds > 0)) return {};
+  metrics::Table table({"Cause", "Seconds/n", "", "Of the time/n"}, "dense");
+  for (std::size_t c = 0; c < diagnosis::kIdleCauses; ++c) {
+    const double share = idle->seconds[c] / idle->watched_seconds;
+    if (!(share > 0)) continue;
+    table.add({std::string(to_string(static_cast<diagnosis::IdleCause>(c))),
+               seconds_text(idle->seconds[c]), metrics::meter(100 * share, "ph1"),
+               percent_text(share, 1)});
+  }
+  std::string text = fmt::format("Of {}, mean of the ranks", seconds_text(idle->watched_seconds));
+  const std::vector<diagnosis::IdleWait> waits = idle->longest_waits();
+  if (!waits.empty())
+    text += fmt::format("; longest for rank {}, {}", waits.front().rank,
+                        seconds_text(waits.front().seconds));
+  return hint(text + ".") + table.html();
+}
+
 std::string phases(const diagnosis::Timing& timing) {
   std::vector<Part> parts;
   for (const diagnosis::PhaseTime& phase : timing.phases) {
@@ -370,6 +388,7 @@ std::string analysis_page(const Analysis& analysis) {
   std::string body = "<main class=\"page\">" + head_of(analysis);
   body += card("Findings", findings(analysis));
   body += card("Where the time went", budget(analysis));
+  body += card("Idle time", idle_time(analysis.idle));
   body += card(fmt::format("A step of rank {}", rank.rank), phases(analysis.figures.timing));
   body += card("Over the run", curves(rank));
   body += card("Ranks over steps", run_heat_map(view));

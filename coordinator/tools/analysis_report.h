@@ -4,12 +4,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "coordinator/diagnosis/figures.h"
 #include "coordinator/diagnosis/finding.h"
+#include "coordinator/diagnosis/idle_time.h"
 #include "coordinator/diagnosis/own_rules.h"
 #include "coordinator/diagnosis/run_diff.h"
 #include "coordinator/diagnosis/run_view.h"
@@ -41,7 +43,8 @@ struct Analysis {
   diagnosis::Figures figures;
   diagnosis::RunView view;  // of rules coxswain, like the next two
   diagnosis::Budget budget;
-  std::string flops_source;  // where its FLOPs and peak come from; empty = unknown
+  std::string flops_source;                 // where its FLOPs and peak come from; empty = unknown
+  std::optional<diagnosis::IdleTime> idle;  // of rules coxswain, where there is a host timeline
   std::vector<diagnosis::Finding> findings;
   PlanHistory plans;  // for the page
 };

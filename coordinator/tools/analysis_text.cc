@@ -250,6 +250,32 @@ void put_pipeline(Page& page, const std::optional<diagnosis::Pipeline>& p) {
   if (count > kMostStages) page.line(fmt::format("  and {} more", count - kMostStages));
 }
 
+// Whom the ranks waited for, most first.
+void put_waited_for(Page& page, const diagnosis::IdleTime& idle) {
+  constexpr std::size_t kMostNamed = 8;
+  std::vector<diagnosis::IdleWait> waits = idle.longest_waits();
+  for (std::size_t i = 0; i < std::min(waits.size(), kMostNamed); ++i)
+    page.line(fmt::format("    for rank {:<5} {:>10} a rank", waits[i].rank,
+                          seconds_text(waits[i].seconds)));
+  if (waits.size() > kMostNamed)
+    page.line(fmt::format("    and for {} others, less", waits.size() - kMostNamed));
+}
+
+void put_idle(Page& page, const std::optional<diagnosis::IdleTime>& idle) {
+  if (!idle || !(idle->watched_seconds > 0)) return;
+  double sum = 0;
+  for (const double seconds : idle->seconds) sum += seconds;
+  page.heading(fmt::format("Idle for {} of {}, by its cause (mean of the ranks)", seconds_text(sum),
+                           seconds_text(idle->watched_seconds)));
+  for (std::size_t c = 0; c < diagnosis::kIdleCauses; ++c) {
+    const auto cause = static_cast<diagnosis::IdleCause>(c);
+    const double seconds = idle->seconds[c];
+    if (!(seconds > 0)) continue;
+    put_bar(page, std::string(to_string(cause)), seconds / idle->watched_seconds, seconds);
+    if (cause == diagnosis::IdleCause::waiting_for_rank) put_waited_for(page, *idle);
+  }
+}
+
 void put_settings(Page& page, const char* title, const std::vector<diagnosis::SettingDiff>& diffs) {
   if (diffs.empty()) return;
   page.heading(title);
@@ -277,6 +303,7 @@ std::string analysis_text(const Analysis& analysis, const Terminal& terminal) {
                    "1"));
   put_findings(page, analysis.findings);
   put_budget(page, analysis);
+  put_idle(page, analysis.idle);
   put_steps(page, analysis);
   put_ranks(page, analysis);
   put_trace(page, analysis.figures.trace);

@@ -21,6 +21,7 @@
 #include "coordinator/diagnosis/device_peaks.h"
 #include "coordinator/diagnosis/published_rules.h"
 #include "coordinator/io/file.h"
+#include "coordinator/io/host_lines.h"
 #include "coordinator/io/kernel_trace_file.h"
 #include "coordinator/io/operator_table_file.h"
 #include "coordinator/io/pipeline_file.h"
@@ -294,6 +295,10 @@ Result<Analysis> look_at(const AnalyzeRequest& request, diagnosis::RunRecord& ru
   auto analysis = analysis_of(request, run);
   if (!analysis.ok()) return analysis;
   analysis->plans = std::move(plans);
+  if (request.rules == RuleSet::coxswain) {
+    const auto folders = io::folders_of_run(request.run);
+    if (folders.ok()) analysis->idle = io::read_idle_time(*folders, run.gaps);
+  }
   const auto& trace = analysis->figures.trace;
   if (trace && trace->impossible_kernels > 0)
     run.gaps.push_back(concat("the trace: ", trace->impossible_kernels,

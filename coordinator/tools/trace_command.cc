@@ -21,10 +21,13 @@
 #include "coordinator/core/plan.h"
 #include "coordinator/core/text.h"
 #include "coordinator/core/words.h"
+#include "coordinator/diagnosis/host_lanes.h"
+#include "coordinator/diagnosis/idle_time.h"
 #include "coordinator/diagnosis/rank_lanes.h"
 #include "coordinator/diagnosis/rank_survey.h"
 #include "coordinator/diagnosis/run_record.h"
 #include "coordinator/io/file.h"
+#include "coordinator/io/host_lines.h"
 #include "coordinator/io/json.h"
 #include "coordinator/io/run_reader.h"
 #include "coordinator/io/save_folder.h"
@@ -286,6 +289,7 @@ class Picture {
       : request_(request), range_(range), file_(std::move(put)) {}
 
   Status survey(std::vector<io::RankFolder> folders, const std::vector<RankRange>& wanted) {
+    idle_ = io::read_idle_time(folders, notes_);
     for (io::RankFolder& folder : folders) {
       const auto has = [&](const RankRange& r) {
         return folder.rank >= r.first && folder.rank <= r.last;
@@ -347,7 +351,7 @@ class Picture {
       events += rank.survey.events();
       if (rank.survey.rows() > longest->survey.rows()) longest = &rank;
     }
-    const double room = 0.9 * static_cast<double>(request_.most_events);
+    const double room = (idle_ ? 0.8 : 0.9) * static_cast<double>(request_.most_events);
     if (static_cast<double>(events) <= room) return;
     constexpr double kReserve = 0.95;  // later steps may have more events than the mean step
     const auto& place = longest->survey.behind(1 - kReserve * room / static_cast<double>(events));
@@ -478,7 +482,31 @@ class Picture {
          "overlap: a clock was set back, or times are wrong");
     tell(lanes.impossible(), " times of phases that cannot be are left out");
     tell(lanes.beyond(), " steps are left out: their times are years from the others'");
+    draw_host(rank);
     return read;
+  }
+
+  // As many samples as a tenth of the picture has room for. A file that cannot be read was told.
+  void draw_host(const RankInPicture& rank) {
+    const fs::path path = rank.folder.path / io::kHostFileName;
+    const double last = rank.survey.end_seconds() + kSecondsAround;
+    std::uint64_t events = 0;
+    bool lacks_gpus = false;
+    const Status counted = io::each_host_sample(path, [&](const HostSample& sample) {
+      if (sample.timestamp <= last) events += diagnosis::events_of(sample);
+      lacks_gpus = lacks_gpus || (sample.node && sample.start && sample.start->gpus < 0);
+    });
+    if (!counted.ok()) return;
+    if (lacks_gpus)
+      note(concat("the node of rank ", rank.folder.rank, ": no NVML, so GPUs are not drawn"));
+    const std::uint64_t room = request_.most_events / 10 / ranks_.size() + 1;
+    diagnosis::HostLanes lanes(rank.folder.rank, {origin_, rank.clock.offset_seconds}, last,
+                               events / room + 1);
+    static_cast<void>(
+        io::each_host_sample(path, [&](const HostSample& sample) { lanes.draw(sample, sink()); }));
+    if (!idle_) return;
+    const auto idle = std::ranges::find(idle_->ranks, rank.folder.rank, &diagnosis::RankIdle::rank);
+    if (idle != idle_->ranks.end()) lanes.draw_idle(idle->spans, sink());
   }
 
   std::string facts(const CoordinatorLanes& coordinator) const {
@@ -514,6 +542,7 @@ class Picture {
   double origin_ = 0;  // Unix time
   std::uint64_t left_out_ = 0;
   std::vector<std::string> notes_;
+  std::optional<diagnosis::IdleTime> idle_;
 };
 
 void tell(const std::vector<std::string>& notes) {

@@ -34,7 +34,7 @@ PATHS = [("mailbox", {}, []), ("mpi", {"COX_CONTROL": "mpi"}, []),
          ("nodes", {}, ["--cox.control.ranks_per_node=2"]),
          ("messages", {}, ["--cox.reduction.shared_memory=off"])]
 # What a whole run and its saves consist of.
-RUN_FILES = re.compile(r"rank\d+/(run\.json|operators\.json|steps\.jsonl)|journal\.cox|ending\.json|[^/.]+\.lock")
+RUN_FILES = re.compile(r"rank\d+/(run\.json|operators\.json|(steps|host)\.jsonl)|journal\.cox|ending\.json|[^/.]+\.lock")
 MPICH_FILES = ("mpich_", "ucx_shm_")  # in /dev/shm for a moment of MPI_Init: its own, its transport's
 SAVE_FILES = re.compile(r"step-\d{12}/[a-z_]+\.(json|safetensors|state)|saves\.lock")
 

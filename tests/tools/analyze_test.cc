@@ -5,7 +5,9 @@
 #include <fstream>
 #include <string>
 
+#include "coordinator/core/host_sample.h"
 #include "coordinator/io/file.h"
+#include "coordinator/io/host_lines.h"
 #include "coordinator/io/json.h"
 #include "tests/tools/outcome.h"
 
@@ -131,6 +133,46 @@ TEST_SUITE("tools.analyze") {
     CHECK(test::run_cox(analyze + " --microbatches 0").exit_code == 2);
     std::ofstream(run / "pipeline.json") << "{\"intervals\":[[0,0,1";
     CHECK(test::run_cox(analyze).exit_code == 2);
+    std::filesystem::remove_all(run);
+  }
+
+  TEST_CASE(
+      "idle time is told by its cause where there is a host timeline, by our own rules alone") {
+    const auto run = std::filesystem::temp_directory_path() / "cox-analyze-idle";
+    std::filesystem::remove_all(run);
+    std::filesystem::copy(run_of("straggler"), run, std::filesystem::copy_options::recursive);
+    for (int rank = 0; rank < 4; ++rank) {
+      std::ofstream file(run / ("rank" + std::to_string(rank)) / "host.jsonl");
+      for (int i = 0; i <= 100; ++i) {
+        HostSample sample;
+        sample.timestamp = 1.7e9 + 0.1 * i;
+        sample.step = 1;
+        sample.activity = rank == 2 ? Activity::data : Activity::waiting;
+        sample.activity_seconds = 0.1;
+        if (i == 0) sample.activity = Activity::forward;
+        if (i == 0) sample.start = HostStart{1.7e9, 0.1, 0, 2, -1};
+        file << io::host_line(sample);
+      }
+    }
+    const std::string analyze = "analyze " + run.string();
+    const Json own = parsed(test::run_cox(analyze + " --json").output);
+    const Json& idle = *own.find("idle");
+    CHECK(idle.find("watched_seconds")->number == doctest::Approx(10));
+    CHECK(idle.find("seconds")->find("data")->number == doctest::Approx(2.5));
+    CHECK(idle.find("seconds")->find("waiting_for_rank")->number == doctest::Approx(7.5));
+    CHECK(idle.find("waiting_for")->find("2")->number == doctest::Approx(7.5));
+    CHECK(idle.find("ranks")->items.at(2).find("seconds")->find("data")->number ==
+          doctest::Approx(10));
+    const Outcome text = test::run_cox(analyze);
+    CHECK(text.says("waiting for a rank"));
+    CHECK(text.says("for rank 2"));
+    CHECK(parsed(test::run_cox(analyze + " --json --rules pytscope").output).find("idle") ==
+          nullptr);
+    const std::string page = (run / "page.html").string();
+    CHECK(test::run_cox("report " + run.string() + " --out " + page).exit_code == 0);
+    const auto html = io::read_file(page, 16 << 20);
+    REQUIRE(html.ok());
+    CHECK(html->find("<h2>Idle time</h2>") != std::string::npos);
     std::filesystem::remove_all(run);
   }
 

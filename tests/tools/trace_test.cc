@@ -12,8 +12,10 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/core/host_sample.h"
 #include "coordinator/core/text.h"
 #include "coordinator/io/file.h"
+#include "coordinator/io/host_lines.h"
 #include "coordinator/io/json.h"
 #include "coordinator/io/save_folder.h"
 #include "tests/runtime/driven_job.h"
@@ -251,6 +253,47 @@ TEST_SUITE("tools.trace") {
     CHECK(test::run_cox(to_file).says("the picture has room for 1000"));
     CHECK(test::run_cox("trace " + run.string() + " --events 1000 | cat > " + out).exit_code == 0);
     CHECK(read_picture(out).format.events == small.format.events);
+  }
+
+  TEST_CASE("the host timeline is drawn as counters and idle time, in its share of the room") {
+    TempFolder folder;
+    const fs::path run = folder / "run";
+    write_steps(run, 2, 100, 0);
+    for (int r = 0; r < 2; ++r) {
+      std::string lines;
+      for (int i = 0; i <= 200; ++i) {
+        HostSample sample;
+        sample.timestamp = 1.7e9 + 0.1 * i;
+        sample.step = i / 2 + 1;
+        sample.activity = i % 2 == 0 ? Activity::forward
+                          : r == 0   ? Activity::waiting
+                                     : Activity::data;
+        sample.user_seconds = 0.04 * i;
+        if (i == 0) sample.start = HostStart{1.7e9 - 3, 0.1, 0, 2, -1};
+        if (r == 0) {
+          sample.node = NodeCounters{};
+          sample.node->disk_read_bytes = i == 100 ? 0 : 1000.0 * i;  // once a counter goes back
+        }
+        lines += io::host_line(sample);
+      }
+      test::write_file(run / concat("rank", r) / "host.jsonl", lines);
+    }
+    const Picture picture = picture_of(run, folder);
+    CHECK(picture.format.names.contains("waiting for rank 1"));
+    CHECK(picture.format.names.contains("data"));
+    const std::string text = test::read_file(folder / "picture.json");
+    for (const char* words : {"process: cores in use", "node: disks (bytes a second)",
+                              "idle time, by its cause", "no NVML, so GPUs are not drawn"})
+      CHECK_MESSAGE(text.find(words) != std::string::npos, words);
+    CHECK(text.find("node: network") == std::string::npos);  // nobody knows it
+    const Picture small = picture_of(run, folder, "--events 1000");
+    CHECK(small.format.events <= 1000);
+    CHECK(small.format.names.contains("step 99"));
+    CHECK(picture_of(run, folder, "--steps 10:11").format.end < 2e6);
+    test::write_file(run / "rank0" / "host.jsonl", "\xff\xfe\n{\"timestamp\":1,\"st");
+    fs::remove(run / "rank1" / "host.jsonl");
+    fs::create_directories(run / "rank1" / "host.jsonl");
+    CHECK(picture_of(run, folder).format.names.contains("step 99"));
   }
 
   TEST_CASE("bad input ends with one sentence, and no file") {

@@ -46,6 +46,11 @@ std::vector<Setting<RunConfig>> run_settings() {
              kDeviceNames),
       integer(&C::warmup_steps, {"warmup_steps", "steps", "left out of timing statistics"},
               {0, 1000000}),
+      number(&C::host_seconds,
+             {"host_seconds", "seconds",
+              "between looks at the process and its machine for the host timeline, at least 0.01; "
+              "0 = none"},
+             {0, 3600}),
       integer(&C::seed, {"seed", "", "of everything random"}, {0, kAny}),
       number(&C::price_per_device_hour,
              {"price_per_device_hour", "price",

@@ -36,6 +36,9 @@ struct TrainingPosition {
   std::uint64_t skipped = 0;
   std::uint64_t rollbacks = 0;
   std::optional<ScalerState> scaler;  // where one was ever at work
+
+  // The step before was the last one of an epoch.
+  bool ends_epoch() const { return samples > 0 && cursor % samples == 0; }
 };
 
 struct Checkpoint {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "coordinator/core/text.h"
+#include "coordinator/io/host_lines.h"
 #include "coordinator/io/save_folder.h"
 #include "coordinator/policies/registry.h"
 #include "coordinator/transport/wait.h"
@@ -16,6 +17,7 @@
 #include "metrics/findings_watch.h"
 #include "metrics/format.h"
 #include "metrics/topics/memory.h"
+#include "sdk/src/device/host_recorder.h"
 #include "sdk/src/device/stream_lane.h"
 #include "sdk/src/parallel/slow_wait.h"
 #include "sdk/src/session/step_recorder.h"
@@ -205,6 +207,7 @@ void ControlEnd::start(JobFacts facts, LoopKind loop) {
   plane_ = require(runtime::ControlPlane::start(job_.all(), std::move(setup)));
   job_.agree(telemetry_status);
   watch_deaths();
+  watch_host();
   if (!job_.is_root()) return;
   job_.log().info("control path: " + plane_->path());
   if (status_address().empty()) return;
@@ -363,11 +366,32 @@ void ControlEnd::watch_deaths() {
   if (!started.ok()) job_.log().info("a rank that dies is not named: " + started.message());
 }
 
+// Where there is no run directory there is nothing to write. Its troubles are none of the job's.
+void ControlEnd::watch_host() {
+  const double period = job_.config().run.host_seconds;
+  if (!rows_ || period <= 0) return;
+  const runtime::NodeMarks& marks = plane_->node_marks();
+  HostRecorder::Setup setup;
+  setup.file = rows_->folder() / io::kHostFileName;
+  setup.period_seconds = period;
+  setup.node = marks.ranks.front().value();
+  setup.has_node = marks.slot == 0;
+  setup.mark = [&marks] {
+    return marks.board.read_slot(marks.slot, transport::MarkClock::now(),
+                                 transport::MarkBoard::Look::marks);
+  };
+  setup.on_trouble = [log = job_.log()](const Status& trouble) { log.warning(trouble.text()); };
+  auto started = HostRecorder::start(std::move(setup));
+  if (started.ok()) host_ = *std::move(started);
+  if (!started.ok()) job_.log().warning("host timeline: " + started.status().text());
+}
+
 void ControlEnd::explain_end() {
   if (plane_) plane_->mark().explain_end();
 }
 
 void ControlEnd::close() {
+  host_.reset();
   deaths_.reset();
   line_.reset();
   if (telemetry_) {

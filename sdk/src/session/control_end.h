@@ -36,6 +36,8 @@ class Collectable;
 
 namespace cox::detail {
 
+class HostRecorder;
+
 // RunPrice says what a run costs.
 struct RunPrice {
   UnixTime started{};          // the time from which on it costs
@@ -142,6 +144,7 @@ class ControlEnd {
   void open_rows();
   void watch_stalls(runtime::ControlPlaneSetup& setup);
   void watch_deaths();
+  void watch_host();
   void tell_last_ending();
   Status start_telemetry(const JobFacts& facts);
   metrics::RunStoreOptions row_options() const;
@@ -161,6 +164,7 @@ class ControlEnd {
   std::optional<transport::Lifeline> line_;       // by which deaths_ sees this rank
   std::optional<io::FolderLock> run_lock_;        // rank 0, of the run directory of all ranks
   std::unique_ptr<metrics::RunStoreWriter> rows_;
+  std::unique_ptr<HostRecorder> host_;  // reads the marks of plane_
 };
 
 }  // namespace cox::detail

@@ -56,6 +56,8 @@ class OpenStep {
   enum class Hold : bool { no, yes };
   void hold_reports(Hold hold) { holds_reports_ = hold == Hold::yes; }
   bool has_reported() const { return has_reported_; }
+  // The open step was the last one of an epoch: until the next one the loop does what is due then.
+  void end_epoch() { recorder_.do_aside(Activity::epoch, Clock::now()); }
   // Lets the actuators go on with the open step, if there is one, as if it had just begun.
   void restart();
 

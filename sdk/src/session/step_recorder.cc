@@ -113,6 +113,7 @@ void StepRecorder::begin(StepId step, Clock::time_point now) {
   if (events_) with_events([](PhaseEvents& events) { events.begin_step(); });
   open_ = true;
   between_ = Activity::outside;
+  aside_ = Activity::other;
   tell(now);
 }
 
@@ -122,7 +123,7 @@ Phase StepRecorder::phase() const {
 
 Activity StepRecorder::activity() const {
   if (!open_) return between_;
-  return depth_ == 0 ? Activity::other : activity_of(phase());
+  return depth_ == 0 ? aside_ : activity_of(phase());
 }
 
 void StepRecorder::with_events(const std::function<void(PhaseEvents&)>& work) {
@@ -153,6 +154,13 @@ void StepRecorder::do_between_steps(Activity activity, Clock::time_point now) {
   between_since_ = now;
   between_ = activity;
   if (!open_) tell(now);
+}
+
+Activity StepRecorder::do_aside(Activity activity, Clock::time_point now) {
+  if (!open_) return aside_;
+  const Activity before = std::exchange(aside_, activity);
+  tell(now);
+  return before;
 }
 
 // Moments come from two readers of one clock, which may differ by some nanoseconds: time never goes
@@ -254,6 +262,7 @@ const StepReport& StepRecorder::end(Clock::time_point now) {
   report_.wall_seconds = Seconds(booked_until_ - started_).count();
   if (events_) with_events([this](PhaseEvents&) { take_device_times(); });
   open_ = false;
+  if (aside_ == Activity::epoch) between_ = Activity::epoch;
   tell(now);
   return report_;
 }

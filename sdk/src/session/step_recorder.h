@@ -103,6 +103,9 @@ class StepRecorder {
   void end_waiting(Clock::time_point now);
   // What the rank does until its next step begins; outside = nothing that we know of.
   void do_between_steps(Activity activity, Clock::time_point now);
+  // What the rank does in the open step, outside of its phases, until told otherwise or until the
+  // next step begins: `other` is the step's own work. Returns what it was before.
+  Activity do_aside(Activity activity, Clock::time_point now);
 
   // From here on the rank's mark follows what is recorded. `mark` must outlive the recorder.
   void move_mark(transport::MarkWriter* mark) { mark_ = mark; }
@@ -176,6 +179,7 @@ class StepRecorder {
   double saved_ = 0;                             // since the step before
   Activity between_ = Activity::outside;         // of steps
   Activity before_waiting_ = Activity::outside;  // what between_ was
+  Activity aside_ = Activity::other;             // in the open step, outside of its phases
   transport::MarkWriter* mark_ = nullptr;        // null = nobody reads marks yet
 };
 

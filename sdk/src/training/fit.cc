@@ -81,6 +81,8 @@ double evaluate(Session& session, torch::nn::Module& model, const Dataset& datas
                 std::int64_t batch, const std::function<at::Tensor(const Batch&)>& loss) {
   detail::SessionState& state = session.state();
   const detail::Clock::time_point began = detail::Clock::now();
+  detail::StepRecorder& recorder = state.step().recorder();
+  const Activity before = recorder.do_aside(Activity::evaluating, began);
   const std::int64_t batches = (dataset.size() + batch - 1) / batch;
   std::vector<std::uint32_t> shares = session.plan().shares;
   if (shares.empty()) shares.assign(static_cast<std::size_t>(session.world_size()), 1);
@@ -98,7 +100,8 @@ double evaluate(Session& session, torch::nn::Module& model, const Dataset& datas
   });
   const auto most = static_cast<std::size_t>(*std::ranges::max_element(counts));
   const double sum = sum_over_ranks(state, std::move(sums), most);
-  state.step().recorder().leave_out(began, detail::Clock::now());
+  recorder.do_aside(before, detail::Clock::now());
+  recorder.leave_out(began, detail::Clock::now());
   return sum / static_cast<double>(dataset.size());
 }
 

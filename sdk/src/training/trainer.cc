@@ -139,7 +139,6 @@ struct Trainer::Impl {
 
   // The parts of one step, in the order in which they run.
   bool wants_another_step() const { return !is_stopped() && position.step < options.steps; }
-
   bool is_stopped() const { return stopping || position.step >= steps_at_stop; }
 
   void stop() { steps_at_stop = scope ? scope->number() + 1 : position.step; }
@@ -211,6 +210,7 @@ struct Trainer::Impl {
     ++position.step;
     updated = true;
     last_loss = outcome.loss;
+    if (position.ends_epoch()) state.step().end_epoch();
   }
 
   void end_step() {

@@ -282,6 +282,34 @@ TEST_SUITE("step recorder") {
     CHECK(now().activity == Activity::outside);
   }
 
+  TEST_CASE("the mark tells an evaluation in a step, and the time between two epochs") {
+    using transport::MarkBoard;
+    const transport::SharedSegment memory = transport::heap_segment(MarkBoard::bytes_needed(1));
+    const MarkBoard board = *MarkBoard::format(memory.bytes(), 1);
+    transport::MarkWriter mark = board.writer(0);
+    const auto now = [&] { return board.read(moment(100), MarkBoard::Look::marks)[0].activity; };
+    StepRecorder recorder;
+    recorder.move_mark(&mark);
+    CHECK(recorder.do_aside(Activity::evaluating, moment(0)) == Activity::other);  // no step
+    recorder.begin(StepId(1), moment(1));
+    CHECK(now() == Activity::other);
+    recorder.do_aside(Activity::epoch, moment(2));
+    const Activity before = recorder.do_aside(Activity::evaluating, moment(3));
+    CHECK(now() == Activity::evaluating);
+    recorder.begin_waiting(moment(4));
+    CHECK(now() == Activity::waiting);
+    recorder.end_waiting(moment(5));
+    CHECK(now() == Activity::evaluating);
+    recorder.do_aside(before, moment(6));
+    CHECK(now() == Activity::epoch);
+    recorder.end(moment(7));
+    CHECK(now() == Activity::epoch);
+    recorder.begin(StepId(2), moment(8));
+    CHECK(now() == Activity::other);
+    recorder.end(moment(9));
+    CHECK(now() == Activity::outside);
+  }
+
   TEST_CASE("waiting in a call of all ranks is communication, not the rank's own work") {
     StepRecorder recorder;
     recorder.begin(StepId(1), moment(10));

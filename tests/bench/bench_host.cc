@@ -1,0 +1,53 @@
+// What the host timeline costs: the recorder of a node's lowest rank, and that of another rank,
+// each for some seconds beside a process that does nothing else. Prints the CPU time of its thread,
+// as a share of a core and of a look, how often looks came, and the bytes of a line.
+//
+//   bench_host [SECONDS]
+#include <fmt/core.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <thread>
+
+#include "sdk/src/device/host_recorder.h"
+
+namespace {
+
+using namespace cox;
+using namespace cox::detail;
+namespace fs = std::filesystem;
+
+int measure(const char* what, HostRecorder::Setup setup, double seconds) {
+  const fs::path file = fs::temp_directory_path() / "cox-bench-host.jsonl";
+  fs::remove(file);
+  setup.file = file;
+  setup.mark = [] { return RankMark{}; };
+  auto recorder = HostRecorder::start(std::move(setup));
+  if (!recorder.ok()) {
+    fmt::print(stderr, "{}\n", recorder.status().message());
+    return 1;
+  }
+  // The first look opens files; it is part of a run's cost once.
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  const double cpu = (*recorder)->cpu_seconds();
+  const auto looks = static_cast<double>((*recorder)->looks());
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+  const double spent = (*recorder)->cpu_seconds() - cpu;
+  const double looked = static_cast<double>((*recorder)->looks()) - looks;
+  recorder->reset();
+  fmt::print(
+      "{}: {:.4f} % of a core, {:.1f} us a look, {:.2f} looks a second, {:.0f} bytes a line\n",
+      what, 100 * spent / seconds, 1e6 * spent / looked, looked / seconds,
+      static_cast<double>(fs::file_size(file)) / (looks + looked));
+  fs::remove(file);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const double seconds = argc > 1 ? std::atof(argv[1]) : 30;
+  return measure("lowest rank of a node", {.has_node = true}, seconds) +
+         measure("another rank", {}, seconds);
+}
