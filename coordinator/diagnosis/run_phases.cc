@@ -124,6 +124,7 @@ OperationType type_of(std::size_t phase) {
 
 void add_steps(JobModel& model, const std::vector<Steps>& ranks,
                const std::vector<std::size_t>& phases) {
+  model.own_seconds.reserve(model.steps.size() * phases.size() * ranks.size());
   for (std::size_t s = 0; s < model.steps.size(); ++s) {
     const std::vector<Seconds> own = without_waiting(ranks, s);
     for (const std::size_t phase : phases) {

@@ -142,7 +142,7 @@ Result<RunPhases> read_run_phases(const fs::path& run) {
     if (Status whole = check_ranks(run, *folders); !whole.ok()) return whole;
   }
   RunPhases phases;
-  const std::size_t most = kMostPhaseSteps / folders->size();
+  const std::size_t most = std::max<std::size_t>(1, kMostPhaseSteps / folders->size());
   for (const RankFolder& folder : *folders) {
     if (Status added = add_rank(phases, folder.path, most); !added.ok()) return added;
   }

@@ -14,7 +14,8 @@
 
 namespace cox::io {
 
-inline constexpr std::size_t kMostPhaseSteps = std::size_t{1} << 20;  // of all ranks together
+// Of all ranks together, so that the answer takes less than 256 MiB.
+inline constexpr std::size_t kMostPhaseSteps = std::size_t{3} << 18;
 
 // What a steps.jsonl says about phases. A line that is cut off at the end of the file is ignored;
 // the other counts are of lines that were skipped.

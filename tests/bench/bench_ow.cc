@@ -22,12 +22,19 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kWidth = 512, kRows = 128, kLayers = 6;
 
+// The loss is the model's last module, so that both sides end forward behind it.
+struct MeanSquareImpl : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& y) { return y.square().mean(); }
+};
+TORCH_MODULE(MeanSquare);
+
 torch::nn::Sequential make_model() {
   torch::nn::Sequential model;
   for (int i = 0; i < kLayers; ++i) {
     model->push_back(torch::nn::Linear(kWidth, kWidth));
     model->push_back(torch::nn::ReLU());
   }
+  model->push_back(MeanSquare());
   return model;
 }
 
@@ -43,7 +50,7 @@ std::string phases_of_step(torch::nn::Sequential& model, torch::optim::Optimizer
   optimizer.zero_grad();
   const at::Tensor x = draw_batch();
   times[1] = Clock::now();
-  const at::Tensor loss = torch::mse_loss(model->forward(x), x);
+  const at::Tensor loss = model->forward(x);
   times[2] = Clock::now();
   loss.backward();
   times[3] = Clock::now();

@@ -20,9 +20,16 @@ def draw_batch():
     return torch.randn(ROWS, WIDTH).sort(1).values
 
 
+class MeanSquare(nn.Module):
+    """The loss is the model's last module, so that both sides end forward behind it."""
+
+    def forward(self, y):
+        return y.square().mean()
+
+
 def make_model():
     layers = [layer for _ in range(LAYERS) for layer in (nn.Linear(WIDTH, WIDTH), nn.ReLU())]
-    return nn.Sequential(*layers)
+    return nn.Sequential(*layers, MeanSquare())
 
 
 def profiler(model, optimizer, folder):
@@ -36,7 +43,7 @@ def phases_of_step(model, optimizer):
     optimizer.zero_grad()
     x = draw_batch()
     times.append(time.perf_counter())
-    loss = nn.functional.mse_loss(model(x), x)
+    loss = model(x)
     times.append(time.perf_counter())
     loss.backward()
     times.append(time.perf_counter())

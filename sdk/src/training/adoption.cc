@@ -238,8 +238,10 @@ torch::nn::Module& Adoption::models_together() {
   return *together_;
 }
 
-// Whoever writes to parameters after gradients were added is the optimizer. The last operator on a
-// parameter ends the update; what comes then, until the next forward pass, is getting data.
+// Whoever writes to parameters after gradients were added is the optimizer. What it does before the
+// first write, to its momentum say, belongs to it: the update began with the first operator with
+// gradients off. The last operator on a parameter ends it; what comes then, until the next forward
+// pass, is getting data.
 bool Adoption::wants_calls() const {
   if (trial_ != nullptr && trial_->wants_calls()) return true;
   if (stage_ == Stage::forward)
@@ -308,13 +310,14 @@ void Adoption::make_room(double growth) {
 }
 
 void Adoption::look_for_update(const OperatorCall& call) {
+  if (!update_since_) update_since_ = now();
   const auto& schema = call.handle.schema().arguments();
   for (std::size_t i = 0; i < schema.size() && stage_ == Stage::accumulated; ++i) {
     if (schema[i].alias_info() == nullptr || !schema[i].alias_info()->isWrite()) continue;
     for_each_tensor_in(call.arguments[i], [this](const at::Tensor& tensor) {
       if (stage_ != Stage::accumulated || !is_parameter_here(tensor)) return;
       last_update_ = now();
-      change_stage(Stage::updating, last_update_);
+      change_stage(Stage::updating, *update_since_);
     });
   }
 }
@@ -559,6 +562,7 @@ void Adoption::change_stage(Stage stage, Time when) {
   stage_ = stage;
   if (stage == Stage::forward) recorder.enter(Phase::forward, when);
   if (stage == Stage::backward) recorder.enter(Phase::backward, when);
+  if (stage == Stage::accumulated) update_since_.reset();
   if (stage == Stage::updating) recorder.enter(Phase::optimizer, when);
 }
 

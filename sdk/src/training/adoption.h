@@ -150,6 +150,7 @@ class Adoption final : public OperatorListener {
   bool are_batches_compared_ = false;
   bool has_gradients_ = false;  // backward() added some in the open step
   Stage stage_ = Stage::between;
+  std::optional<Time> update_since_;  // once an operator ran with gradients off after backward()
   Time last_update_{};
   Time read_since_{};                    // later than that: parameters were read with gradients off
   std::optional<Time> unseen_backward_;  // when the pass began, if nothing was seen before it

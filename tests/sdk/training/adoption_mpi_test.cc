@@ -401,6 +401,24 @@ TEST_SUITE("adoption") {
     CHECK(report.phase_seconds[static_cast<std::size_t>(Phase::data)] >= 0.05);
   }
 
+  TEST_CASE("what an optimizer does before its first write is part of the update") {
+    auto session = solo_session();
+    Net net = make_net(1);
+    session.adopt(*net, {.only_watch = true});
+    Batches batches(session.rank());
+    at::Tensor momentum = torch::ones({8});
+    const auto& report = session.state().step().recorder().report();
+    for (int i = 0; i < 2; ++i) {
+      loss_of(net, batches.next()).backward();
+      const at::NoGradGuard no_grad;
+      momentum.mul_(0.9);
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      for (at::Tensor& parameter : net->parameters()) parameter.add_(parameter.grad(), -0.05);
+    }
+    session.finish();
+    CHECK(report.phase_seconds[static_cast<std::size_t>(Phase::optimizer)] >= 0.05);
+  }
+
   TEST_CASE("a watched loop may tell what cannot be found, while its step is open") {
     auto session = solo_session();
     Net net = make_net(1);
