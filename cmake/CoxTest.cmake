@@ -39,6 +39,9 @@ set(COX_TEST_ENVIRONMENT "OMP_NUM_THREADS=1;HYDRA_LAUNCHER=fork;HWLOC_COMPONENTS
   "UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1"
   "TSAN_OPTIONS=halt_on_error=1" "COX_MPIEXEC=${COX_MPIEXEC}")
 set(COX_CUDA_STANDIN_FOLDER "${PROJECT_BINARY_DIR}/tests/cuda_stand_in")
+# CUDA's headers as the stand-ins see them, with or without a toolkit.
+set(COX_CUDA_HEADERS "${COX_TORCH_ROOT}/nvidia/cu13/include"
+  "${PROJECT_SOURCE_DIR}/tests/support/cuda/without_toolkit")
 set(COX_ON_STANDIN "${PROJECT_SOURCE_DIR}/scripts/with-cuda-stand-in" --folder
   "${COX_CUDA_STANDIN_FOLDER}")
 set(COX_ON_DEVICE ${COX_ON_STANDIN} --on-device)  # with tensors on cuda:0
