@@ -83,7 +83,7 @@ struct HostSample {
   std::int64_t step = 0;
   Activity activity = Activity::unknown;
   double activity_seconds = kUnknown;  // since it began
-  double user_seconds = 0;  // of the process, since it began
+  double user_seconds = 0;             // of the process, since it began
   double system_seconds = 0;
   double resident_bytes = kUnknown;
   std::optional<NodeCounters> node{};  // of the lowest rank of a node

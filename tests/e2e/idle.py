@@ -7,7 +7,7 @@ import subprocess
 
 import jobs
 
-STEPS = 24
+STEPS = 16
 
 
 class Idle(jobs.Case):
@@ -23,16 +23,17 @@ class Idle(jobs.Case):
                               capture_output=True, text=True, check=True)
         return json.loads(done.stdout)
 
-    def largest(self, idle):
-        """The cause of most idle time after the start."""
-        seconds = {cause: each for cause, each in idle["seconds"].items() if cause != "startup"}
-        return max(seconds, key=seconds.get)
+    def data_seconds(self, rank):
+        """Of the steps of a rank: another record of the same time, however busy the machine is."""
+        with open(self.path("run", f"rank{rank}", "steps.jsonl"), encoding="utf-8") as file:
+            return sum(json.loads(line)["phases"].get("data", 0) for line in file)
 
     def test_slow_data_is_idle_time_of_data_on_all_ranks(self):
         idle = self.run_with("--slow-data", "0.3")
-        self.assertEqual(self.largest(idle), "data", idle)
         for rank in idle["ranks"]:
-            self.assertGreater(rank["seconds"]["data"], 0.3 * STEPS / 2, idle)
+            planted = self.data_seconds(rank["rank"])
+            self.assertGreaterEqual(planted, 0.3 * STEPS)
+            self.assertAlmostEqual(rank["seconds"]["data"] / planted, 1, delta=0.2, msg=idle)
         trace = self.path("trace.json")
         subprocess.run([jobs.programs.cox, "trace", self.path("run"), "--out", trace], check=True,
                        capture_output=True)
@@ -47,13 +48,14 @@ class Idle(jobs.Case):
     def test_slow_saves_are_idle_time_of_saving_also_where_a_rank_only_waits_for_them(self):
         idle = self.run_with("--slow-save", "1.5", "--saves", self.path("saves"),
                              "--cox.checkpoint.every_steps=8")
-        self.assertEqual(self.largest(idle), "save", idle)
-        for rank in idle["ranks"]:
-            self.assertGreater(rank["seconds"]["save"], 1.5, idle)
+        saves = STEPS / 8
+        saved, waited = [rank["seconds"]["save"] for rank in idle["ranks"]]
+        self.assertGreater(saved, 0.8 * 1.5 * saves, idle)
+        # What it did itself meanwhile is no waiting; behind the last step it has nothing to do.
+        self.assertGreater(waited, 0.5, idle)
 
     def test_a_slow_rank_is_whom_the_other_waits_for(self):
         idle = self.run_with("--slow", "1:8")
-        self.assertEqual(self.largest(idle), "waiting_for_rank", idle)
         self.assertGreater(idle["waiting_for"].get("1", 0), idle["waiting_for"].get("0", 0), idle)
 
     def test_a_resumed_run_goes_on_in_its_timeline(self):
