@@ -268,7 +268,7 @@ TEST_SUITE("tools.trace") {
         sample.activity = i % 2 == 0 ? Activity::forward
                           : r == 0   ? Activity::waiting
                                      : Activity::data;
-        sample.user_seconds = 0.04 * i;
+        sample.user_seconds = 0.08 * ((i + 1) / 2);  // nothing while it waits or loads
         if (i == 0) sample.start = HostStart{1.7e9 - 3, 0.1, 0, 2, -1};
         if (r == 0) {
           sample.node = NodeCounters{};
