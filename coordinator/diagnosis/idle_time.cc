@@ -143,11 +143,13 @@ class RankBooks {
 
   void judge(const Stretch& stretch, double cpu_seconds, const Blame& waiting) {
     if (!(stretch.seconds() > 0)) return;
+    if (computes(stretch.activity)) return;
     const bool is_busy = cpu_seconds >= kIdleCores * stretch.seconds();
-    if (!waits(stretch.activity) && (computes(stretch.activity) || is_busy)) return;
+    const double used = is_busy && !waits(stretch.activity) ? cpu_seconds : 0;
+    if (used >= stretch.seconds()) return;
     Blame blame{has_begun_ ? own_cause(stretch.activity) : IdleCause::startup};
     if (has_begun_ && waits(stretch.activity)) blame = waiting;
-    book(stretch.begin, stretch.end, blame);
+    book(stretch.begin, stretch.end - used, blame);
   }
 
   void book(double begin, double end, const Blame& blame) {

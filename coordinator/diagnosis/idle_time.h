@@ -36,7 +36,8 @@ inline constexpr std::size_t kIdleCauses = 8;
 std::string_view to_string(IdleCause cause);  // "epoch boundary", for people
 std::string_view key_of(IdleCause cause);     // "epoch_boundary", for JSON
 
-// Below this share of one core a process counts as idle.
+// Below this share of one core a process counts as idle for the whole of a stretch; above it, for
+// what its CPU time leaves of it.
 inline constexpr double kIdleCores = 0.1;
 
 struct TrackSample {

@@ -191,9 +191,9 @@ TEST_SUITE("diagnosis.idle_time") {
     };
     const std::vector<Case> rows = {
         {Activity::data, 0.001, IdleCause::data, 0.1},
-        {Activity::data, 0.05, IdleCause::data, 0},
+        {Activity::data, 0.05, IdleCause::data, 0.05},
         {Activity::saving, 0, IdleCause::save, 0.1},
-        {Activity::saving, 0.09, IdleCause::save, 0},
+        {Activity::saving, 0.09, IdleCause::save, 0.01},
         {Activity::evaluating, 0, IdleCause::evaluation, 0.1},
         {Activity::epoch, 0, IdleCause::epoch_boundary, 0.1},
         {Activity::outside, 0, IdleCause::unexplained, 0.1},
