@@ -10,10 +10,11 @@ using namespace cox::testing;
 using namespace cox::test;
 
 TEST_SUITE("core") {
-  TEST_CASE("300 scenarios: slow ranks, hosts and jobs are named, in the right phase, no others") {
+  TEST_CASE(
+      "1,000 scenarios: slow ranks, hosts and jobs are named, in the right phase, no others") {
     std::array<EstimatesScore, kStragglerKinds> kinds;
     EstimatesScore all;
-    for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+    for (std::uint64_t seed = 1; seed <= 1000; ++seed) {
       const StragglerScenario scenario = straggler_scenario(seed);
       const EstimatesScore score = play_to_estimates(scenario);
       kinds[static_cast<std::size_t>(scenario.kind)].add(score);
