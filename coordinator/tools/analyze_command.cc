@@ -18,7 +18,6 @@
 #include "coordinator/core/plan.h"
 #include "coordinator/core/text.h"
 #include "coordinator/core/words.h"
-#include "coordinator/diagnosis/device_peaks.h"
 #include "coordinator/diagnosis/published_rules.h"
 #include "coordinator/io/file.h"
 #include "coordinator/io/host_lines.h"
@@ -97,6 +96,34 @@ Result<std::optional<diagnosis::KernelTrace>> trace_of(const AnalyzeRequest& req
   return diagnosis::kernel_trace_of(*std::move(kernels));
 }
 
+// What devices can do in dense 16-bit matrix products, by the vendors' data sheets as of June 2026.
+struct DevicePeak {
+  std::string_view name;  // lower case
+  double teraflops;       // dense bf16, or fp16 where the device has no bf16
+};
+constexpr std::array<DevicePeak, 27> kPeaks = {
+    {{"b200", 2250},     {"b100", 1750},    {"gb200", 2500}, {"h200", 989}, {"h100", 989},
+     {"h100 pcie", 756}, {"h100 nvl", 835}, {"h800", 989},   {"h20", 148},  {"a100", 312},
+     {"a800", 312},      {"a40", 149.7},    {"a30", 165},    {"a10", 125},  {"a10g", 70},
+     {"a6000", 155},     {"l40", 181},      {"l40s", 362},   {"l4", 121},   {"v100", 125},
+     {"t4", 65},         {"4090", 165},     {"4080", 98},    {"3090", 71},  {"mi300x", 1307},
+     {"mi250", 383},     {"mi210", 181}}};
+
+// Returns the entry with the longest name that is part of `name`, in upper or lower case: "NVIDIA
+// L40S" is no L40 and no L4. Null where none is.
+const DevicePeak* device_peak(std::string_view name) {
+  std::string lower(name);
+  for (char& c : lower) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  const DevicePeak* best = nullptr;
+  for (const DevicePeak& each : kPeaks) {
+    const bool is_part = lower.find(each.name) != std::string::npos;
+    if (is_part && (best == nullptr || each.name.size() > best->name.size())) best = &each;
+  }
+  return best;
+}
+
 // FLOPs of a mean step that the operator stream counted; nothing where no operators.json lies.
 std::optional<double> counted_flops(const AnalyzeRequest& request, std::int32_t rank) {
   const fs::path run(request.run);
@@ -138,11 +165,11 @@ void find_flops(const AnalyzeRequest& request, const diagnosis::RankRecord& rank
   if (options.peak_flops || rank.info.peak_flops) return;
   options.peak_flops = peak_setting(rank.info);
   if (options.peak_flops) return;
-  const auto peak = diagnosis::device_peak(device_name(rank.info));
-  if (!peak) return;
-  options.peak_flops = peak->flops;
-  source += fmt::format("{}peak of {}: {:.0f} TFLOP/s", source.empty() ? "" : ", ", peak->device,
-                        peak->flops / 1e12);
+  const DevicePeak* const peak = device_peak(device_name(rank.info));
+  if (peak == nullptr) return;
+  options.peak_flops = peak->teraflops * 1e12;
+  source += fmt::format("{}peak of {}: {:.0f} TFLOP/s", source.empty() ? "" : ", ", peak->name,
+                        peak->teraflops);
 }
 
 Result<Analysis> analysis_of(const AnalyzeRequest& request, const diagnosis::RunRecord& run) {

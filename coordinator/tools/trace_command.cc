@@ -21,7 +21,6 @@
 #include "coordinator/core/plan.h"
 #include "coordinator/core/text.h"
 #include "coordinator/core/words.h"
-#include "coordinator/diagnosis/host_lanes.h"
 #include "coordinator/diagnosis/idle_time.h"
 #include "coordinator/diagnosis/rank_lanes.h"
 #include "coordinator/diagnosis/rank_survey.h"

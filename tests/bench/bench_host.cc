@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <thread>
 
-#include "sdk/src/device/host_recorder.h"
+#include "sdk/src/session/host_watch.h"
 
 namespace {
 

@@ -17,9 +17,9 @@
 #include "metrics/findings_watch.h"
 #include "metrics/format.h"
 #include "metrics/topics/memory.h"
-#include "sdk/src/device/host_recorder.h"
 #include "sdk/src/device/stream_lane.h"
 #include "sdk/src/parallel/slow_wait.h"
+#include "sdk/src/session/host_watch.h"
 #include "sdk/src/session/step_recorder.h"
 
 namespace cox::detail {

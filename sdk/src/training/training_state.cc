@@ -34,7 +34,7 @@ std::vector<NamedTensor> copies(const std::vector<NamedTensor>& tensors) {
 std::function<std::uint64_t()> bits_of_all_ranks(const Membership& job) {
   std::random_device device;
   std::vector<std::uint32_t> seeds;
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < 2; ++i) {  // as many bits as an id has
     const std::uint64_t fresh = std::uint64_t{device()} << 32 | device();
     const std::uint64_t seed = job.gather(fresh).front();
     seeds.push_back(static_cast<std::uint32_t>(seed));
@@ -320,12 +320,15 @@ Result<TrainingSaves::Gathered> TrainingSaves::gather_for(RankId saver) {
     failed = file.status();
     if (file.ok()) gathered.control = std::move(*file);
   }
-  if (saver == kRoot) return failed.ok() ? Result<Gathered>(std::move(gathered)) : failed;
-  state_.job().agree(failed);
+  if (saver != kRoot)
+    failed = agree_on_status(state_.job().all(), failed, state_.job().between_polls());
+  if (!failed.ok()) return failed;
+  if (saver == kRoot) return gathered;
   gathered.control.resize(state_.job().gather(gathered.control.size()).front());
   const Status sent =
       broadcast(state_.job().all(), std::as_writable_bytes(std::span(gathered.control)), kRoot);
-  return sent.ok() ? Result<Gathered>(std::move(gathered)) : sent;
+  if (!sent.ok()) return sent;
+  return gathered;
 }
 
 Status TrainingSaves::write_here(const Reducer& reducer, Gathered gathered) {

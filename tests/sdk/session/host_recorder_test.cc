@@ -1,5 +1,3 @@
-#include "sdk/src/device/host_recorder.h"
-
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -10,6 +8,7 @@
 #include <vector>
 
 #include "coordinator/io/host_lines.h"
+#include "sdk/src/session/host_watch.h"
 #include "tests/sdk/temp_folder.h"
 
 #include <doctest/doctest.h>
