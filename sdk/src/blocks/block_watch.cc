@@ -47,6 +47,7 @@ class BlockWatch::Follower final : public OperatorListener {
         at::GradMode::is_enabled() && argument.requires_grad() && !(handle == detach_);
     if (may_begin || visits_->current()) visits_->read_parameter(map_, 0, storage);
   }
+  bool has_formats() const override { return visits_->has_formats(); }
   std::optional<ProductFormat> product_format() const override { return visits_->product_format(); }
   bool wants_calls() const override { return visits_->wants_calls(); }
   void begin(const OperatorCall& call) override { visits_->begin(call); }

@@ -74,7 +74,7 @@ TEST_SUITE("memory truth") {
 
   TEST_CASE("gradients that leave as they are complete take less memory and stay the same") {
     MemoryPoint least;
-    std::vector<std::uint64_t> gradients;
+    detail::GradientPrints gradients;
     {
       SteeredGpt kept(small());
       least = kept.measure().front.front();
