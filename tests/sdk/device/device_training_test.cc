@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "coxswain/fit.h"
 #include "sdk/src/precision/numerics_watch.h"
 #include "sdk/src/session/session_state.h"
 #include "small_text.h"
@@ -97,6 +98,28 @@ TEST_CASE("a trainer on the device gives the CPU's bits, in every format and und
     CHECK(there.losses == here.losses);
     CHECK(count_unequal(there.parameters, here.parameters) == 0);
   }
+}
+
+TEST_CASE("fit evaluates on the device, with batches that its data set has on the host") {
+  const auto evaluated_on = [](const std::string& device) {
+    auto session = solo_session({"--cox.run.device=" + device});
+    gpt2::Gpt2 model = small_gpt();
+    model->to(session.device());
+    AdamW optimizer(model->parameters(), {.lr = 0.01});
+    const SmallText data;
+    FitOptions options;
+    options.epochs = 2;
+    options.evaluation = &data;
+    const FitResult result = fit(
+        session, *model, optimizer, data,
+        [&](const Batch& batch) { return model->loss(batch.inputs, batch.targets); }, options);
+    std::vector<double> losses;
+    for (const FitEpoch& epoch : result.epochs) losses.push_back(*epoch.evaluation_loss);
+    return losses;
+  };
+  const std::vector<double> here = evaluated_on("cpu");
+  CHECK(here.size() == 2);
+  CHECK(evaluated_on("cuda") == here);
 }
 
 TEST_CASE("a loss scale that is too large skips the same steps on the device as on the CPU") {
