@@ -1,5 +1,6 @@
 // A Trainer and an adopted loop on a device give the CPU's bits, whatever the coordinator does to
 // their blocks. On the stand-ins, whose kernels are the CPU's and which report every race.
+#include <torch/csrc/autograd/variable.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -10,6 +11,8 @@
 #include "coxswain/fit.h"
 #include "sdk/src/precision/numerics_watch.h"
 #include "sdk/src/session/session_state.h"
+#include "sdk/src/stream/recorded_pass.h"
+#include "sdk/src/stream/saved_tensors.h"
 #include "small_text.h"
 #include "stand_in_counts.h"
 #include "tests/sdk/temp_folder.h"
@@ -231,4 +234,24 @@ TEST_CASE("an adopted loop on the device gives the CPU's bits") {
     CHECK(there.losses == here.losses);
     CHECK(count_unequal(there.parameters, here.parameters) == 0);
   }
+}
+
+TEST_CASE("noise that a program draws on the device is drawn again when its pass runs again") {
+  REQUIRE(cox::detail::install_saved_tensor_engine().ok());
+  const at::Tensor weight = at::ones({64}, at::kCUDA).requires_grad_();
+  const auto gradient = [&](const at::Tensor& loss) {
+    loss.backward();
+    return std::exchange(weight.mutable_grad(), at::Tensor()).cpu();
+  };
+  cox::detail::RecordedPass pass;
+  at::Tensor loss;
+  {
+    const cox::detail::StreamScope shown({&pass});
+    loss = (weight * torch::randn({64}, at::kCUDA)).sum();
+  }
+  const torch::autograd::Edge root = torch::autograd::impl::gradient_edge(loss);
+  const at::Tensor one = at::ones_like(loss);
+  REQUIRE(pass.close({&root, 1}, {&one, 1}).ok());
+  const at::Tensor first = gradient(loss);
+  CHECK(gradient(pass.run()).equal(first));
 }
