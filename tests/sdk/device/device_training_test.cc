@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "coxswain/fit.h"
+#include "sdk/src/blocks/block_watch.h"
 #include "sdk/src/precision/numerics_watch.h"
+#include "sdk/src/precision/trial_step.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/stream/recorded_pass.h"
 #include "sdk/src/stream/saved_tensors.h"
@@ -254,4 +256,29 @@ TEST_CASE("noise that a program draws on the device is drawn again when its pass
   REQUIRE(pass.close({&root, 1}, {&one, 1}).ok());
   const at::Tensor first = gradient(loss);
   CHECK(gradient(pass.run()).equal(first));
+}
+
+TEST_CASE("the operators of a block are timed when the device has done them") {
+  const auto session = solo_session({"--cox.run.device=cuda"});
+  gpt2::Gpt2 model = small_gpt();
+  model->to(session.device());
+  const Batch batch = SmallText().get(std::vector<std::int64_t>{1, 2, 3});
+  const at::Tensor inputs = batch.inputs.to(session.device());
+  const at::Tensor targets = batch.targets.to(session.device());
+  cox::detail::BlockWatch blocks;
+  blocks.attach(*model);
+  const cox::detail::BlockWatch::Following followed(blocks);
+  cox::detail::VisitWatch& visits = *blocks.visits();
+  for (std::size_t b = 0; b < blocks.size(); ++b)
+    visits.set_action(BlockId(static_cast<BlockId::rep>(b)), MemoryAction::recompute);
+  visits.begin_regions();
+  cox::detail::TrialStep step(*model, [&] { return model->loss(inputs, targets); });
+  const std::uint64_t before = synchronisations();
+  REQUIRE(blocks.run_timed([&] { return step.run(); }).ok());
+  const std::uint64_t waits = synchronisations() - before;
+  std::size_t operators = 0;
+  for (const auto& region : visits.end_regions())
+    operators += region ? region->graph.operators.size() : 0;
+  CHECK(operators > 50);
+  CHECK(waits >= 2 * operators);
 }
