@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "coordinator/core/text.h"
@@ -191,8 +192,13 @@ void BlockWatch::block_edge(BlockId block, BlockEdge edge) noexcept {
   if (edge_) edge_(block, edge, clock_->now());
 }
 
-Nanoseconds BlockWatch::TrialClock::now() const {
-  if (waits_) wait_for(device_);
+// A device in trouble is met by the operators of the step that is timed; those who ask for the time
+// must not throw.
+Nanoseconds BlockWatch::TrialClock::now() const noexcept {
+  try {
+    if (waits_) wait_for(device_);
+  } catch (const std::exception&) {
+  }
   return steady_now();
 }
 

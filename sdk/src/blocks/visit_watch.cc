@@ -283,7 +283,7 @@ void VisitWatch::open_region(BlockId block) {
   if (is_recompute(entered.action) && !entered.pinned) {
     tape_ = Tape::make("block " + entered.name, choice_of_action(entered));
     tape_->time_replays(replay_ns_);
-    if (measures_regions_) tape_->measure(&steady_ns);
+    if (measures_regions_) tape_->measure([now = now_] { return now().count(); });
   }
   if (entered.action == MemoryAction::offload && !entered.pinned && open_offload_)
     offload_ = open_offload_(entered.name);

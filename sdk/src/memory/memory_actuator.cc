@@ -368,7 +368,8 @@ bool MemoryActuator::has_levels() const {
   return blocks_.visits() != nullptr && contains(actions(), MemoryAction::recompute_1);
 }
 
-// A rank whose runs fail has no operators to tell; what failed is told when it measures.
+// Operators on a device are timed with the device waited for, one by one. A rank whose runs fail has
+// no operators to tell; what failed is told when it measures.
 void MemoryActuator::find_levels(const SampleStep& sample, CalibrationHost& host) {
   levels_.emplace(*blocks_.visits());
   TrialStep step(sample.model, sample.loss);
@@ -377,8 +378,7 @@ void MemoryActuator::find_levels(const SampleStep& sample, CalibrationHost& host
   for (int run = 0; run < kTimedRuns && goes_on; ++run) {
     host.forget_run();
     if (sample.release) sample.release();
-    goes_on = step.run().ok();
-    blocks_.visits()->forget_step();
+    goes_on = blocks_.run_timed([&] { return step.run(); }).ok();
   }
   require(levels_->learn_together(host.ranks()), "memory");
 }
