@@ -365,6 +365,7 @@ std::vector<at::Tensor> gradients_of(std::span<const at::Tensor> parameters) {
 }
 
 std::int64_t count_nonfinite(const at::Tensor& tensor) {
+  if (!tensor.defined()) return 0;
   return scan(tensor, has_own_loops(tensor) ? ScanKind::extent : ScanKind::small).nonfinite;
 }
 

@@ -398,8 +398,7 @@ bool MemoryActuator::explain_unequal(const SampleStep& sample, CalibrationHost& 
     blocks_.visits()->forget_step();
     return ran.ok() ? step.gradients() : GradientPrints();
   };
-  const bool is_unsteady = learn_spread(run);
-  return pin_unequal(run) || is_unsteady;
+  return learn_spread(run) || pin_unequal(run);
 }
 
 bool MemoryActuator::learn_spread(const Run& run) {

@@ -13,6 +13,7 @@
 #include <unordered_map>
 
 #include "coxswain/error.h"
+#include "sdk/src/device/bits_hash.h"
 #include "sdk/src/parallel/ready_hooks.h"
 #include "sdk/src/precision/execution_state.h"
 #include "sdk/src/stream/storage.h"
@@ -49,10 +50,14 @@ std::uint64_t hash_of(const at::Tensor& values) {
   return hash_of(static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes());
 }
 
+std::int64_t sample_stride(const at::Tensor& values) {
+  constexpr std::int64_t kSampled = 65536;
+  return std::max<std::int64_t>(1, values.numel() / kSampled);
+}
+
 // Reads elements where they lie: a trial counts memory.
 double sampled_norm(const at::Tensor& values) {
-  constexpr std::int64_t kSampled = 65536;
-  const std::int64_t stride = std::max<std::int64_t>(1, values.numel() / kSampled);
+  const std::int64_t stride = sample_stride(values);
   double sum = 0;
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, values.scalar_type(), "norm", [&] {
     const scalar_t* data = values.const_data_ptr<scalar_t>();
@@ -60,6 +65,19 @@ double sampled_norm(const at::Tensor& values) {
       sum += static_cast<double>(data[i]) * static_cast<double>(data[i]);
   });
   return std::sqrt(sum);
+}
+
+// The same where the gradient is, which may be large, and the way to the host slow. Takes little
+// memory beside it.
+GradientPrint print_on_device(const at::Tensor& gradient) {
+  const at::NoGradGuard no_grad;
+  constexpr std::int64_t kAtOnce = 1L << 18;
+  const at::Tensor flat = gradient.detach().reshape({-1});
+  const at::Tensor sample = flat.slice(0, 0, flat.numel(), sample_stride(flat));
+  const at::Tensor norm = at::linalg_vector_norm(sample, 2, {}, false, at::kDouble);
+  const at::Tensor bits = bits_hash_on(flat.device(), {{flat}}, kAtOnce);
+  const auto size = static_cast<std::uint64_t>(flat.numel());  // zeros are not no gradient
+  return {static_cast<std::uint64_t>(bits.item<std::int64_t>()) + size, norm.item<double>()};
 }
 
 // How far the norms of runs of one step may lie apart, beyond what runs under the same settings
@@ -78,6 +96,9 @@ std::uint64_t fingerprint(const at::Tensor& gradient) {
 }
 
 GradientPrint print_of(const at::Tensor& gradient) {
+  const bool is_there = !gradient.is_cpu() && gradient.layout() == at::kStrided &&
+                        c10::isFloatingType(gradient.scalar_type()) && gradient.numel() > 0;
+  if (is_there) return print_on_device(gradient);
   const at::Tensor values = on_host(gradient);
   return {hash_of(values), c10::isFloatingType(values.scalar_type()) ? sampled_norm(values) : 0};
 }

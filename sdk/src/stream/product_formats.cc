@@ -134,11 +134,12 @@ std::optional<at::ScalarType> autocast_type_of(const c10::OperatorHandle& handle
                                                const torch::jit::Stack& stack,
                                                at::ScalarType type) {
   const std::size_t arguments = handle.schema().arguments().size();
-  bool is_on_cuda = false, some_narrow = false, all_fit = true;
+  bool is_on_cuda = false, some_narrow = false, some_wide = false, all_fit = true;
   for (std::size_t i = stack.size() - arguments; i < stack.size(); ++i) {
     for_each_tensor_in(stack[i], [&](const at::Tensor& tensor) {
       is_on_cuda = is_on_cuda || tensor.is_cuda();
       some_narrow = some_narrow || is_narrow(tensor);
+      some_wide = some_wide || is_wide(tensor);
       all_fit = all_fit && tensor.layout() == at::kStrided;
     });
   }
@@ -146,7 +147,8 @@ std::optional<at::ScalarType> autocast_type_of(const c10::OperatorHandle& handle
                                at::autocast::is_autocast_enabled(at::kCUDA);
   if (is_own_business) return std::nullopt;
   const at::ScalarType wanted = c10::GradMode::is_enabled() ? type : at::kFloat;
-  if (wanted == at::kFloat && !some_narrow) return std::nullopt;
+  const bool is_mixed = some_narrow && some_wide;
+  if (wanted == at::kFloat && !is_mixed) return std::nullopt;
   return wanted;
 }
 

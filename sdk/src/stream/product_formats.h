@@ -10,9 +10,9 @@
 // wide does: norms, softmax, losses, sums, statistics, optimizers.
 //
 // On CUDA, where memory is what most operators wait for, results stay narrow, by LibTorch's own
-// rules: an operator that autocast knows runs as under autocast of the block's type, and in a block
-// that stays in float as under autocast to float, since narrow tensors may reach it. Autocast's
-// cache of weights is off. What the program gets is what it would get under autocast.
+// rules: an operator that autocast knows runs as under autocast of the block's type. Where narrow
+// tensors reach a block that stays in float and meet wide ones, it runs as under autocast to float.
+// Autocast's cache of weights is off. What the program gets is what it would get under autocast.
 //
 // The casts are operators like any other: autograd gives them their gradients, a tape records them
 // and runs them again, so a replay has the same formats without knowing of any.
@@ -20,7 +20,7 @@
 // An operator stays as the program wrote it
 // - under autocast or in a PrecisionScope of the program's own, whatever that says;
 // - with gradients off: an evaluation, the power iteration of a spectral norm, the inside of a
-//   custom Function; where a narrow tensor has got there, on CUDA, it runs in float;
+//   custom Function; where narrow and wide tensors meet there, on CUDA, it runs in float;
 // - with a vector for an operand, which gains nothing on the CPU: a spectral norm's sigma, a head
 //   with one output;
 // - with operands that are not all float, or not dense.
