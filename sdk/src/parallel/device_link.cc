@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "coordinator/transport/nccl/library.h"
-#include "sdk/src/device/stream_lane.h"
 
 namespace cox::detail {
 
