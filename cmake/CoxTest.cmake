@@ -50,7 +50,9 @@ set(COX_TEST_ASAN "ASAN_OPTIONS=detect_odr_violation=0:strict_string_checks=1")
 
 # cox_register(NAME .. COMMAND ... [PROCESSORS n] [LABELS ..] [TIMEOUT s] [COST s]): the common properties.
 # A test of a higher COST starts earlier; without it ctest takes what the test took the last time, and in
-# a build that never ran its tests the longest might be the last, with one core idle.
+# a build that never ran its tests the longest might be the last, with one core idle. Tests of several
+# PROCESSORS are the first of all: as long as shorter ones wait, two are never free at once. The presets run
+# three tests at once, for two cores: many wait for something most of the time.
 function(cox_register)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME;PROCESSORS;TIMEOUT;COST" "COMMAND;LABELS")
   if(NOT arg_TIMEOUT)
@@ -64,7 +66,9 @@ function(cox_register)
   set_tests_properties(${arg_NAME} PROPERTIES LABELS "${folder};${arg_LABELS}"
     PROCESSORS ${arg_PROCESSORS} TIMEOUT ${arg_TIMEOUT}
     ENVIRONMENT "${COX_TEST_ENVIRONMENT};${COX_TEST_ASAN}")
-  if(arg_COST)
+  if(arg_PROCESSORS GREATER 1)
+    set_tests_properties(${arg_NAME} PROPERTIES COST 1000)
+  elseif(arg_COST)
     set_tests_properties(${arg_NAME} PROPERTIES COST ${arg_COST})
   endif()
 endfunction()
@@ -152,7 +156,7 @@ function(_cox_on_device name program ranks timeout)
   endif()
   foreach(count IN LISTS ranks)
     if(count LESS_EQUAL 2)
-      cox_register(NAME ${name}.cuda.np${count} LABELS cuda mpi TIMEOUT "${timeout}" PROCESSORS ${count}
+      cox_register(NAME ${name}.cuda.np${count} LABELS cuda mpi TIMEOUT "${timeout}"
         COMMAND ${COX_ON_DEVICE} "${COX_MPIEXEC}" -n ${count} $<TARGET_FILE:${program}> ${ARGN})
     endif()
   endforeach()
@@ -202,9 +206,10 @@ function(cox_test)
     set(launcher "${arg_LAUNCHER}")
   endif()
   foreach(ranks IN LISTS arg_RANKS)
+    math(EXPR cores "(${ranks} + 1) / 2")  # ranks start, and wait for each other, half of the time
     cox_register(NAME ${arg_NAME}.np${ranks} LABELS mpi ${arg_LABELS}
       COMMAND ${before} "${launcher}" -n ${ranks} $<TARGET_FILE:${program}> ${arguments}
-      PROCESSORS ${ranks} TIMEOUT ${arg_TIMEOUT} COST ${arg_COST})
+      PROCESSORS ${cores} TIMEOUT ${arg_TIMEOUT} COST ${arg_COST})
     if(arg_LAUNCHER)
       set_tests_properties(${arg_NAME}.np${ranks} PROPERTIES SKIP_RETURN_CODE 77)
     endif()

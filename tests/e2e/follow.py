@@ -1,12 +1,14 @@
 """A job that trains is followed by the events of its status page, by a client of a few lines and in
 a headless Chromium, where there is one."""
 
+import concurrent.futures
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import unittest
 import urllib.request
 
@@ -53,10 +55,10 @@ class Events:
                 name, data = "", []
 
 
-class Follow(jobs.Case):
+class Case(jobs.SharedCase):
     def train(self):
         job = jobs.Job(self.gpt2("--steps", 1000000), 2)
-        self.addCleanup(job.signal, signal.SIGKILL)
+        self.addClassCleanup(job.signal, signal.SIGKILL)
         found = job.until(lambda: re.search(r"status page: (http://\S+)/status", job.errors()))
         job.until(lambda: b"Round " in self.body(found[1] + "/status"))
         return job, found[1]
@@ -70,43 +72,59 @@ class Follow(jobs.Case):
         self.addCleanup(events.close)
         return events
 
-    def end(self, job):
-        job.process.send_signal(signal.SIGTERM)
 
-    def follow(self, job, events, value_of):
-        """Ends the job once four values have come, and returns them. A value is what `value_of` makes
-        of an event; one that is as before does not count, for a page also counts the seconds."""
+class ToTheEnd(Case):
+    def follow(self, events, value_of, enough):
+        """Releases `enough` once four values have come; returns these and the name of the last event.
+        A value is what `value_of` makes of an event; one that is as before does not count, for a page
+        also counts the seconds."""
         values = []
         for name, data in events:
             value = value_of(name, data)
             if value is not None and value not in values[-1:]:
                 values.append(value)
                 if len(values) == 4:
-                    self.end(job)
+                    enough.release()
             if name == "end":
                 break
-        self.assertEqual(name, "end")
-        self.ends_well(job.wait())
-        return values[:4]
+        return values[:4], name
 
-    def test_steps_of_a_real_job_arrive_as_events_and_so_does_its_end(self):
-        job, address = self.train()
-        seen = self.follow(job, self.events(address + "/status/events"), progress)
-        self.assertEqual(len(seen), 4)
-        for values in zip(*seen):
-            self.assertEqual(sorted(set(values)), list(values))  # each later than the one before
-
-    def test_programs_get_the_document_whenever_it_changes(self):
+    def test_steps_of_a_real_job_and_its_document_arrive_as_events_and_so_does_its_end(self):
         def time_of(name, data):
             return json.loads(data)["last_round_time"] if name == "status" else None
 
         job, address = self.train()
-        times = self.follow(job, self.events(address + "/api/v1/events"), time_of)
-        self.assertEqual(sorted(set(times)), times)
-        self.assertEqual(len(times), 4)
+        enough = threading.Semaphore(0)
+        streams = [(self.events(address + "/status/events"), progress),
+                   (self.events(address + "/api/v1/events"), time_of)]
+        with concurrent.futures.ThreadPoolExecutor(len(streams)) as pool:
+            followed = [pool.submit(self.follow, *stream, enough) for stream in streams]
+            self.assertEqual([enough.acquire(timeout=PATIENCE_S) for _ in streams], [True, True])
+            job.process.send_signal(signal.SIGTERM)
+            self.ends_well(job.wait())
+        (seen, seen_last), (times, times_last) = [each.result() for each in followed]
+        self.assertEqual((seen_last, times_last), ("end", "end"))
+        for values in [*zip(*seen), times]:
+            self.assertEqual(sorted(set(values)), list(values))  # each later than the one before
+            self.assertEqual(len(values), 4)
+
+
+class Meanwhile(Case):
+    """Of one job, which trains on and ends in order."""
+
+    def trained(self):
+        return self.once("job", self.train)
+
+    @classmethod
+    def tearDownClass(cls):
+        job, _ = cls.ended["job"]
+        job.process.send_signal(signal.SIGTERM)
+        ended = job.wait()
+        if ended.code != 0:
+            raise AssertionError(ended)
 
     def test_fifty_follow_and_one_never_reads_and_it_trains_on(self):
-        job, address = self.train()
+        _, address = self.trained()
         command = [sys.executable, "-B", FOLLOWERS, address.rpartition(":")[2], "--read=50", "--deaf=1"]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as clients:
             self.addCleanup(clients.kill)
@@ -120,21 +138,17 @@ class Follow(jobs.Case):
             outcome = json.loads(clients.stdout.readline())
         self.assertEqual(outcome["dropped"], 0)
         self.assertGreaterEqual(outcome["least_pieces"], 3)
-        self.end(job)
-        self.ends_well(job.wait())
 
     def test_its_pages_stay_small(self):
-        job, address = self.train()
+        _, address = self.trained()
         for page in ("/status", "/status/rank?rank=0", "/status/rank?rank=1"):
             size = len(self.body(address + page))
             self.assertGreater(size, 1000)
             self.assertLessEqual(size, MOST_PAGE_BYTES)
-        self.end(job)
-        self.ends_well(job.wait())
 
     @unittest.skipUnless(chromium.PROGRAM, "expected chromium (Debian's package of that name), found none")
     def test_a_page_in_a_browser_follows_it_without_a_reload(self):
-        job, address = self.train()
+        _, address = self.trained()
         browser = chromium.Browser()
         self.addCleanup(browser.close)
         browser.look(1280, 900, "light")
@@ -147,8 +161,6 @@ class Follow(jobs.Case):
             browser.until(f"{step} > {before} && +document.documentElement.dataset.events > {events}")
         self.assertEqual(browser.evaluate("window.mark"), 1)
         self.assertEqual([r for r in browser.requests() if r.endswith("/status")], [address + "/status"])
-        self.end(job)
-        self.ends_well(job.wait())
 
 
 if __name__ == "__main__":

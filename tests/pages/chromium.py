@@ -109,7 +109,7 @@ class Browser:
                     raise
             if value:
                 return value
-            time.sleep(0.1)
+            time.sleep(0.02)
         raise AssertionError("never came true: " + expression)
 
     def press(self, key):
