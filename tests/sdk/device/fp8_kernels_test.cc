@@ -27,12 +27,17 @@ namespace {
 
 constexpr std::array kTypes = {at::kFloat, at::kBFloat16, at::kHalf};
 constexpr std::array kFormats = {FloatFormat::e4m3, FloatFormat::e5m2};
-constexpr std::array kOrders = {Fp8Order::rows, Fp8Order::both};
 
 bool has_kernels(at::ScalarType type) {
   const auto kernels = Fp8Kernels::of(at::kCUDA, type);
   if (!kernels.ok()) MESSAGE("without kernels: ", kernels.status().text());
   return kernels.ok();
+}
+
+// Torch's operations know one order only.
+std::vector<Fp8Order> orders(bool has_some) {
+  if (has_some) return {Fp8Order::rows, Fp8Order::both};
+  return {Fp8Order::both};
 }
 
 bool same_codes(const at::Tensor& a, const at::Tensor& b) {
@@ -68,6 +73,7 @@ void check_view(const at::Tensor& view, FloatFormat format, Fp8Order order) {
   const at::Tensor own = current_scale(copy, format, tensor, 0);
   for (const float factor : {1.0F, 1.0F / 64, 4096.0F, 0.3F}) {
     const at::Tensor scale = own * factor;
+    if (!std::isfinite(scale.item<float>())) continue;
     check_same(quantize_tensor(view, format, scale.to(view.device()), order),
                quantize_tensor(copy, format, scale));
   }
@@ -93,7 +99,7 @@ TEST_CASE("every size is quantised on the device with the bits of the CPU, in bo
       CAPTURE(columns);
       const at::Tensor values = some_values({rows, columns}).to(type).to(at::kCUDA);
       for (const FloatFormat format : kFormats) {
-        for (const Fp8Order order : kOrders) check_view(values, format, order);
+        for (const Fp8Order order : orders(kernels)) check_view(values, format, order);
         const bool turns = kernels && rows % 16 == 0 && columns % 16 == 0;
         const auto made =
             quantize_tensor(values, format, Fp8Granularity::tensor, 0, Fp8Order::both);
@@ -113,7 +119,7 @@ TEST_CASE("NaN, infinities, zeros and the smallest values are quantised as on th
   const at::Tensor signs = at::tensor({0x7FC00000, static_cast<int>(0xFFC00000U)}, at::kInt);
   special = at::cat({special, signs.view(at::kFloat)});
   for (const at::ScalarType type : kTypes) {
-    has_kernels(type);
+    const bool kernels = has_kernels(type);
     const at::Tensor picked = special.index({at::randint(0, special.numel(), {64 * 80})});
     at::Tensor few = some_values({64, 80});
     few.view(-1).index_put_({at::tensor({7, 4000})}, special.slice(0, 2, 4));
@@ -122,7 +128,7 @@ TEST_CASE("NaN, infinities, zeros and the smallest values are quantised as on th
                                    at::full({16, 32}, 1e-45F), at::full({32, 16}, 3e38F)}) {
       const at::Tensor values = each.to(type).to(at::kCUDA);
       for (const FloatFormat format : kFormats) {
-        for (const Fp8Order order : kOrders) check_view(values, format, order);
+        for (const Fp8Order order : orders(kernels)) check_view(values, format, order);
       }
     }
   }
@@ -131,11 +137,11 @@ TEST_CASE("NaN, infinities, zeros and the smallest values are quantised as on th
 TEST_CASE("every bf16 and every fp16 gets the CPU's code") {
   const torch::NoGradGuard no_grad;
   for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
-    has_kernels(type);
+    const bool kernels = has_kernels(type);
     const at::Tensor all =
         at::arange(65536, at::kInt).to(at::kShort).view(type).view({256, 256}).to(at::kCUDA);
     for (const FloatFormat format : kFormats) {
-      for (const Fp8Order order : kOrders) check_view(all, format, order);
+      for (const Fp8Order order : orders(kernels)) check_view(all, format, order);
     }
   }
 }
@@ -144,14 +150,14 @@ TEST_CASE("views that are not dense or begin between 16 bytes are quantised by v
   const torch::NoGradGuard no_grad;
   at::manual_seed(3);
   for (const at::ScalarType type : kTypes) {
-    has_kernels(type);
+    const bool kernels = has_kernels(type);
     const at::Tensor wide = some_values({64, 96}).to(type).to(at::kCUDA);
     for (const at::Tensor& view :
          {wide.t(), wide.slice(1, 3, 51), wide.slice(0, 1, 33),
           wide[5].slice(0, 1, 81).view({5, 16}), wide.view(-1).slice(0, 1, 1025).view({32, 32}),
           wide.select(1, 3).view({1, 64}).expand({16, 64}), wide.view({4, 16, 96})}) {
       for (const FloatFormat format : kFormats) {
-        for (const Fp8Order order : kOrders) check_view(view, format, order);
+        for (const Fp8Order order : orders(kernels)) check_view(view, format, order);
       }
     }
   }
@@ -159,7 +165,7 @@ TEST_CASE("views that are not dense or begin between 16 bytes are quantised by v
 
 TEST_CASE("no values at all have a scale of one and no codes") {
   const torch::NoGradGuard no_grad;
-  for (const Fp8Order order : kOrders) {
+  for (const Fp8Order order : {Fp8Order::rows, Fp8Order::both}) {
     const at::Tensor none = at::empty({0, 16}, at::TensorOptions(at::kCUDA).dtype(at::kFloat));
     const auto made = quantize_tensor(none, FloatFormat::e4m3, Fp8Granularity::tensor, 0, order);
     CHECK(made.operand.codes.sizes() == at::IntArrayRef({0, 16}));
