@@ -5,7 +5,6 @@
 // Llama-8B's shapes.
 //
 //   bench_fp8 [--quick]        about 15 seconds of a device
-#include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -36,12 +35,12 @@ struct Extent {
 };
 constexpr Extent kFull{5, 0.02}, kQuick{2, 0.002};
 
-// The products of this thread in bf16, and in FP8 those that `block` takes, if there is one.
+// The products of this thread in FP8 where `block` takes them, else in bf16.
 class Formats final : public OperatorListener {
  public:
-  explicit Formats(const std::shared_ptr<Fp8Block>& block) {
-    if (block) products_ = std::make_unique<Fp8Products>(block);
-  }
+  explicit Formats(const std::shared_ptr<Fp8Block>& block)
+      : products_(std::make_unique<Fp8Products>(block)) {}
+  bool has_formats() const override { return true; }
   std::optional<ProductFormat> product_format() const override {
     return ProductFormat{at::kBFloat16, products_.get()};
   }
@@ -70,7 +69,7 @@ std::function<void()> in_format(std::shared_ptr<Fp8Block> block, std::function<T
       result = forward();
     }
     torch::autograd::grad({result}, of, {gradient});
-    if (block) block->take_waiting();
+    block->take_waiting();
   };
 }
 
@@ -178,82 +177,6 @@ void bench_kernels(at::Device device, const Extent& extent) {
   }
 }
 
-// A block of Llama-8B: 32 heads of 128 over 8 for keys and values, an MLP of 14336.
-struct Layer {
-  static constexpr std::int64_t kWidth = 4096, kHeads = 32, kFew = 8, kSize = 128, kInner = 14336;
-
-  explicit Layer(at::Device device, std::int64_t length)
-      : query(weight(kWidth, kWidth, device)),
-        key(weight(kFew * kSize, kWidth, device)),
-        value(weight(kFew * kSize, kWidth, device)),
-        out(weight(kWidth, kWidth, device)),
-        gate(weight(kInner, kWidth, device)),
-        up(weight(kInner, kWidth, device)),
-        down(weight(kWidth, kInner, device)),
-        first(torch::ones({kWidth}, at::TensorOptions(device)).requires_grad_()),
-        second(torch::ones({kWidth}, at::TensorOptions(device)).requires_grad_()) {
-    const Tensor rates = at::pow(500000.0, at::arange(0, kSize, 2, device).to(at::kFloat) / -kSize);
-    const Tensor angles = at::outer(at::arange(length, device).to(at::kFloat), rates);
-    cosine = at::cat({angles, angles}, 1).cos();
-    sine = at::cat({angles, angles}, 1).sin();
-  }
-
-  Tensors parameters() const { return {query, key, value, out, gate, up, down, first, second}; }
-
-  Tensor turned(const Tensor& x) const {
-    const auto halves = x.chunk(2, -1);
-    const at::ScalarType type = x.scalar_type();
-    return x * cosine.to(type) + at::cat({-halves[1], halves[0]}, -1) * sine.to(type);
-  }
-
-  Tensor forward(const Tensor& x) const {  // [B, T, kWidth]
-    const auto heads = [&](const Tensor& all, std::int64_t count) {
-      return all.view({x.size(0), x.size(1), count, kSize}).transpose(1, 2);
-    };
-    const auto for_all = [](const Tensor& few) { return few.repeat_interleave(kHeads / kFew, 1); };
-    const Tensor h = at::rms_norm(x, {kWidth}, first, 1e-5);
-    const Tensor q = turned(heads(at::linear(h, query), kHeads));
-    const Tensor k = for_all(turned(heads(at::linear(h, key), kFew)));
-    const Tensor v = for_all(heads(at::linear(h, value), kFew));
-    const Tensor seen = at::scaled_dot_product_attention(q, k, v, {}, 0.0, true);
-    const Tensor y = x + at::linear(seen.transpose(1, 2).reshape(x.sizes()), out);
-    const Tensor m = at::rms_norm(y, {kWidth}, second, 1e-5);
-    return y + at::linear(at::silu(at::linear(m, gate)) * at::linear(m, up), down);
-  }
-
-  Tensor query, key, value, out, gate, up, down, first, second, cosine, sine;
-};
-
-void bench_layer(at::Device device, const std::shared_ptr<Fp8Shapes>& shapes,
-                 const Extent& extent) {
-  constexpr std::int64_t kRows = 4, kLength = 2048;
-  const auto layer = std::make_shared<Layer>(device, kLength);
-  const Tensor x = input({kRows, kLength, Layer::kWidth}, device, at::kFloat);
-  const Tensor g = torch::randn(x.sizes(), at::TensorOptions(device));
-  Tensors of = layer->parameters();
-  of.push_back(x);
-  const auto forward = [=] { return layer->forward(x); };
-  const auto autocast = [=] {
-    at::autocast::set_autocast_enabled(at::kCUDA, true);
-    at::autocast::set_autocast_dtype(at::kCUDA, at::kBFloat16);
-    const Tensor y = layer->forward(x);
-    at::autocast::clear_cache();
-    at::autocast::set_autocast_enabled(at::kCUDA, false);
-    torch::autograd::grad({y}, of, {g});
-  };
-  const auto fp8 = in_format(std::make_shared<Fp8Block>(Fp8Recipe{}, shapes), forward, of, g);
-  const auto us = time_all(device, {in_format(nullptr, forward, of, g), autocast, fp8}, extent);
-  Line("N4", std::min(us[0], us[1]) / us[2], "x")
-      .limit(1.3, Better::higher)
-      .with("what", "tokens a second of a Llama-8B block, forward and backward, over bf16")
-      .with("tokens", static_cast<double>(kRows * kLength))
-      .with("bf16_us", us[0])
-      .with("autocast_us", us[1])
-      .with("fp8_us", us[2])
-      .with("fp8_tokens_per_second", 1e6 * kRows * kLength / us[2])
-      .print();
-}
-
 // What products alone take, with operands that are ready.
 void bench_products(at::Device device, const Extent& extent) {
   const torch::NoGradGuard no_grad;
@@ -332,7 +255,6 @@ int run(Effort effort) {
     all.push_back({8192, 128256, 4096});
   }
   for (const ProductShape& shape : all) bench_shape(device, *shapes, shape, extent);
-  if (effort == Effort::full) bench_layer(device, shapes, extent);
   return 0;
 }
 

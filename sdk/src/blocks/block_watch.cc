@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "coordinator/core/text.h"
@@ -47,6 +48,7 @@ class BlockWatch::Follower final : public OperatorListener {
         at::GradMode::is_enabled() && argument.requires_grad() && !(handle == detach_);
     if (may_begin || visits_->current()) visits_->read_parameter(map_, 0, storage);
   }
+  bool has_formats() const override { return visits_->has_formats(); }
   std::optional<ProductFormat> product_format() const override { return visits_->product_format(); }
   bool wants_calls() const override { return visits_->wants_calls(); }
   void begin(const OperatorCall& call) override { visits_->begin(call); }
@@ -190,8 +192,13 @@ void BlockWatch::block_edge(BlockId block, BlockEdge edge) noexcept {
   if (edge_) edge_(block, edge, clock_->now());
 }
 
-Nanoseconds BlockWatch::TrialClock::now() const {
-  if (waits_) wait_for(device_);
+// A device in trouble is met by the operators of the step that is timed; those who ask for the time
+// must not throw.
+Nanoseconds BlockWatch::TrialClock::now() const noexcept {
+  try {
+    if (waits_) wait_for(device_);
+  } catch (const std::exception&) {
+  }
   return steady_now();
 }
 

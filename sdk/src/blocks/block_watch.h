@@ -119,7 +119,7 @@ class BlockWatch final : public Actuator, public BlockSink {
     void measure(c10::Device device) { device_ = device; }
     void begin() { waits_ = true; }
     void end() { waits_ = false; }
-    Nanoseconds now() const;
+    Nanoseconds now() const noexcept;
 
    private:
     c10::Device device_ = c10::Device(c10::DeviceType::CPU);

@@ -8,6 +8,7 @@
 #include "coordinator/core/words.h"
 #include "coordinator/io/content_hash.h"
 #include "coxswain/error.h"
+#include "sdk/src/device/bits_hash.h"
 #include "sdk/src/stream/storage.h"
 
 namespace cox::detail {
@@ -47,8 +48,16 @@ namespace {
 
 // Whether its bytes can be read as they lie.
 bool is_comparable(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.is_cpu() && tensor.layout() == at::kStrided &&
+  return tensor.defined() && tensor.layout() == at::kStrided && tensor.element_size() <= 8 &&
          tensor.is_non_overlapping_and_dense();
+}
+
+// As the bytes lie, too: two tensors of the same strides are compared. Needs little memory, as the
+// step in which it happens has a budget.
+at::Tensor bits_on_device(const at::Tensor& tensor) {
+  constexpr std::int64_t kAtOnce = 1L << 18;
+  const at::Tensor flat = tensor.detach().as_strided({tensor.numel()}, {1});
+  return bits_hash_on(tensor.device(), {{flat}}, kAtOnce);
 }
 
 std::uint64_t bits_of(const at::Tensor& tensor) {
@@ -75,8 +84,7 @@ class VisitWatch::Compared final : public torch::autograd::SavedVariableHooks {
 
   at::Tensor call_unpack_hook() override {
     at::Tensor found = deciding_->call_unpack_hook();
-    const bool is_known = bits_ != nullptr && bits_->hash && is_comparable(found);
-    if (is_known && bits_of(found) != *bits_->hash) watch_->found_unequal(region_);
+    if (bits_ != nullptr && is_comparable(found)) watch_->compare_bits(region_, *bits_, found);
     return found;
   }
 
@@ -101,6 +109,7 @@ void VisitWatch::release() {
     block.action = MemoryAction::keep;
     block.format = Precision::fp32;
   }
+  has_narrow_ = false;
   observer_ = nullptr;
   open_offload_ = nullptr;
   const std::lock_guard lock(mutex_);
@@ -113,6 +122,8 @@ void VisitWatch::set_action(BlockId block, MemoryAction action) {
 
 void VisitWatch::set_format(BlockId block, Precision format) {
   blocks_[block.value()].format = format;
+  has_narrow_ = std::ranges::any_of(
+      blocks_, [](const Block& each) { return each.format != Precision::fp32; });
 }
 
 void VisitWatch::set_fp8(BlockId block, std::shared_ptr<ProductCaller> caller) {
@@ -121,6 +132,11 @@ void VisitWatch::set_fp8(BlockId block, std::shared_ptr<ProductCaller> caller) {
 
 std::optional<ProductFormat> VisitWatch::product_format() const {
   if (!current_) return std::nullopt;
+  const std::optional<ProductFormat> narrow = narrow_format();
+  return narrow || !has_narrow_ ? narrow : ProductFormat{at::kFloat};
+}
+
+std::optional<ProductFormat> VisitWatch::narrow_format() const {
   const Block& block = blocks_[current_->value()];
   switch (block.format) {
     case Precision::fp32:
@@ -176,7 +192,7 @@ void VisitWatch::read_parameter(const BlockMap& map, BlockId::rep first,
   }
   if (offload_ != nullptr) offload_->leave_alone(storage);
   if (observer_ != nullptr && observer == Told::yes)
-    observer_->parameter(*current_, product_format());
+    observer_->parameter(*current_, narrow_format());
 }
 
 void VisitWatch::enter(BlockId block) {
@@ -204,21 +220,48 @@ void VisitWatch::leave_block() {
 void VisitWatch::hash_dropped() {
   const StreamPause unseen;
   for (const std::shared_ptr<Bits>& bits : dropped_) {
-    bits->hash = bits_of(bits->tensor);
+    if (bits->tensor.is_cpu()) {
+      bits->hash = bits_of(bits->tensor);
+    } else {
+      bits->hash_on_device = bits_on_device(bits->tensor);
+    }
     bits->tensor.reset();
   }
   dropped_.clear();
 }
 
-void VisitWatch::found_unequal(BlockId region) noexcept {
+void VisitWatch::compare_bits(BlockId region, const Bits& bits, const at::Tensor& found) {
+  if (found.is_cpu() && bits.hash && bits_of(found) != *bits.hash) {
+    const std::lock_guard lock(mutex_);
+    if (std::ranges::find(unequal_, region) == unequal_.end()) unequal_.push_back(region);
+  }
+  if (found.is_cpu() || !bits.hash_on_device.defined()) return;
+  const StreamPause unseen;
+  const at::Tensor differs = bits_on_device(found) != bits.hash_on_device;
   const std::lock_guard lock(mutex_);
-  if (std::ranges::find(unequal_, region) == unequal_.end()) unequal_.push_back(region);
+  comparisons_.push_back({region, differs});
+}
+
+// The device is waited for once.
+void VisitWatch::read_comparisons() {
+  if (comparisons_.empty()) return;
+  const StreamPause unseen;
+  std::vector<at::Tensor> differ;
+  for (const DeviceComparison& it : comparisons_) differ.push_back(it.differs);
+  const at::Tensor read = at::stack(differ).cpu();
+  for (std::size_t c = 0; c < comparisons_.size(); ++c) {
+    const BlockId region = comparisons_[c].region;
+    const bool is_new = std::ranges::find(unequal_, region) == unequal_.end();
+    if (read.const_data_ptr<bool>()[c] && is_new) unequal_.push_back(region);
+  }
+  comparisons_.clear();
 }
 
 void VisitWatch::pin_unequal() {
   std::vector<BlockId> regions;
   {
     const std::lock_guard lock(mutex_);
+    read_comparisons();
     regions = std::exchange(unequal_, {});
   }
   for (const BlockId region : regions)
@@ -240,7 +283,7 @@ void VisitWatch::open_region(BlockId block) {
   if (is_recompute(entered.action) && !entered.pinned) {
     tape_ = Tape::make("block " + entered.name, choice_of_action(entered));
     tape_->time_replays(replay_ns_);
-    if (measures_regions_) tape_->measure(&steady_ns);
+    if (measures_regions_) tape_->measure([now = now_] { return now().count(); });
   }
   if (entered.action == MemoryAction::offload && !entered.pinned && open_offload_)
     offload_ = open_offload_(entered.name);
@@ -379,6 +422,7 @@ void VisitWatch::end_step() {
 
 void VisitWatch::forget_step() {
   leave_block();
+  pin_unequal();
   meter_.forget();
   storages_.clear();
   const std::lock_guard lock(mutex_);

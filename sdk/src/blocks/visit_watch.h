@@ -78,8 +78,9 @@ class VisitWatch final : public SavedTensorFrame,
   // What is measured from here on. Called between steps.
   void measure(MeasureMode mode) { mode_ = mode; }
   // Whether what backward gets for tensors that were dropped or moved is compared with them, bit
-  // for bit. A block where it differs is pinned when the step ends. Costs two hashes of what is
-  // dropped; sees dense tensors on the CPU. Called between steps.
+  // for bit. A block where it differs is pinned when the step ends or is forgotten. Costs two
+  // hashes of what is dropped, and on a device one wait at the end of the step; sees dense tensors.
+  // Called between steps.
   enum class Comparing : bool { off, on };
   void compare(Comparing comparing) { compares_ = comparing == Comparing::on; }
   MeasureMode mode() const { return mode_; }
@@ -149,9 +150,10 @@ class VisitWatch final : public SavedTensorFrame,
   void backward_ended();
   // Reports every block that was visited since the last call, and forgets it.
   void end_step();
-  // Forgets what was seen since end_step(), without a report.
+  // Forgets what was measured since end_step(), without a report.
   void forget_step();
 
+  bool has_formats() const override { return has_narrow_; }
   std::optional<ProductFormat> product_format() const override;
   // The operators of a visit, or of a tile, that is recorded, or whose operators are counted.
   bool wants_calls() const override { return recording() != nullptr || (meters_ && current_); }
@@ -168,10 +170,16 @@ class VisitWatch final : public SavedTensorFrame,
  private:
   class Hooks;
   class Compared;
-  // A tensor that is not kept: its hash, once the operator that saves it has ended.
+  // A tensor that is not kept: its hash, once the operator that saves it has ended; of one on a
+  // device, where the hash is.
   struct Bits {
     at::Tensor tensor;
     std::optional<std::uint64_t> hash;
+    at::Tensor hash_on_device;
+  };
+  struct DeviceComparison {
+    BlockId region;
+    at::Tensor differs;  // a bool on the device
   };
   struct Seen {
     bool is_visited = false;
@@ -201,6 +209,7 @@ class VisitWatch final : public SavedTensorFrame,
     std::optional<BlockId> around;
   };
 
+  std::optional<ProductFormat> narrow_format() const;
   Tape* recording() const { return tile_ != nullptr ? tile_.get() : tape_.get(); }
   Status no_such_block(std::string_view name) const;
   void note_shape(const at::Tensor& tensor);
@@ -212,7 +221,8 @@ class VisitWatch final : public SavedTensorFrame,
   void tell(BlockId block, BlockEdge edge);
   void count(BlockId block, const at::Tensor& tensor);
   void hash_dropped();
-  void found_unequal(BlockId region) noexcept;
+  void compare_bits(BlockId region, const Bits& bits, const at::Tensor& found);
+  void read_comparisons();
   void pin_unequal();
   void unpack(Place place) noexcept;
   void book_backward(Nanoseconds now);
@@ -222,6 +232,7 @@ class VisitWatch final : public SavedTensorFrame,
   const Clock now_;
   MeasureMode mode_ = MeasureMode::off;
   std::vector<Block> blocks_;
+  bool has_narrow_ = false;    // one of them computes in a narrow format
   std::vector<Scope> scopes_;  // the innermost last; no parameter enters another block in one
   std::optional<BlockId> current_;
   std::optional<BlockId> region_;              // that the pass is in
@@ -248,6 +259,7 @@ class VisitWatch final : public SavedTensorFrame,
 
   std::mutex mutex_;              // guards the following
   std::vector<BlockId> unequal_;  // regions where backward got other bits, in this step
+  std::vector<DeviceComparison> comparisons_;  // of this step, that nobody has read yet
   std::vector<Seen> seen_;
   bool is_backward_ = false;
   std::optional<BlockId> backward_in_;

@@ -83,10 +83,15 @@ std::string taken_back(const Runtime& call, int error) {
 
 // The folder that CUDA's runtime was loaded from; the wheels put NVRTC beside it.
 std::filesystem::path folder_of_runtime() {
-  Dl_info info{};
-  const void* inside = dlsym(RTLD_DEFAULT, "cudaDeviceGetAttribute");
-  if (inside == nullptr || dladdr(inside, &info) == 0) return {};
-  return std::filesystem::path(info.dli_fname).parent_path();
+  for (const char* name : {"libcudart.so.13", "libcudart.so.12"}) {
+    void* library = dlopen(name, RTLD_NOW | RTLD_NOLOAD);
+    const void* inside = library != nullptr ? dlsym(library, "cudaGetErrorString") : nullptr;
+    Dl_info info{};
+    if (inside != nullptr && dladdr(inside, &info) != 0) {
+      return std::filesystem::path(info.dli_fname).parent_path();
+    }
+  }
+  return {};
 }
 
 void* open_compiler() {

@@ -69,8 +69,18 @@ TensorScan scan_dense(const at::Tensor& tensor, ScanKind kind) {
   });
 }
 
-// non-finite, tiny, zeros, largest: four numbers, left where the tensor is.
-at::Tensor figures_of(const at::Tensor& tensor) {
+// Of an extent one number, the largest magnitude, NaN or infinite where a value is.
+constexpr std::int64_t kExtentFigures = 1;
+at::Tensor extent_of(const at::Tensor& tensor) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  const bool is_wide = tensor.scalar_type() == at::kDouble;
+  return at::linalg_vector_norm(tensor, infinity, {}, false, is_wide ? at::kDouble : at::kFloat);
+}
+
+// Otherwise non-finite, tiny, zeros, largest. All are left where the tensor is.
+constexpr std::int64_t kSmallFigures = 4;
+at::Tensor figures_of(const at::Tensor& tensor, ScanKind kind) {
+  if (kind == ScanKind::extent) return extent_of(tensor);
   const bool is_narrow = c10::elementSize(tensor.scalar_type()) < sizeof(float);
   const at::Tensor wide = is_narrow ? tensor.to(at::kFloat) : tensor;
   const at::Tensor size = at::abs(wide);
@@ -82,14 +92,20 @@ at::Tensor figures_of(const at::Tensor& tensor) {
                     zero.sum().to(at::kDouble), largest.to(at::kDouble)});
 }
 
-TensorScan read_figures(const double* figures, std::int64_t values) {
+TensorScan read_figures(const double* figures, std::int64_t count, std::int64_t values) {
+  if (count == kExtentFigures) {
+    const bool is_finite = std::isfinite(figures[0]);
+    return {.values = values,
+            .nonfinite = is_finite ? 0 : 1,
+            .amax = is_finite ? static_cast<float>(figures[0]) : 0};
+  }
   return {values, static_cast<std::int64_t>(figures[0]), static_cast<std::int64_t>(figures[1]),
           static_cast<std::int64_t>(figures[2]), static_cast<float>(figures[3])};
 }
 
 struct ScansOfDevice {
-  at::Tensor figures;  // a row for each scan, still on the device
-  std::vector<PendingScan*> scans;
+  at::Tensor figures;  // of the scans, one after another, still on the device
+  std::vector<ScanOnDevice> scans;
 };
 
 // Takes the figures that are on devices; a scan that is named twice is taken once.
@@ -112,20 +128,20 @@ std::vector<ScansOfDevice> by_device(std::span<PendingScan* const> scans) {
     std::vector<at::Tensor> figures;
     ScansOfDevice& part = parts.emplace_back();
     for (auto each = left.begin(); each != elsewhere; ++each) {
-      figures.push_back(each->figures);
-      part.scans.push_back(each->pending);
+      figures.push_back(each->figures.reshape({-1}));
+      part.scans.push_back({each->pending, each->figures.numel()});
     }
-    part.figures = at::stack(figures);
+    part.figures = at::cat(figures).to(at::kDouble);
     left.erase(left.begin(), elsewhere);
   }
   return parts;
 }
 
-void read_rows(const at::Tensor& rows, const std::vector<PendingScan*>& scans) {
-  const double* row = rows.const_data_ptr<double>();
-  for (PendingScan* each : scans) {
-    each->scan = read_figures(row, each->scan.values);
-    row += 4;
+void read_figures(const at::Tensor& figures, const std::vector<ScanOnDevice>& scans) {
+  const double* first = figures.const_data_ptr<double>();
+  for (const ScanOnDevice& each : scans) {
+    each.pending->scan = read_figures(first, each.figures, each.pending->scan.values);
+    first += each.figures;
   }
 }
 
@@ -191,18 +207,25 @@ PendingScan start_scan(const at::Tensor& tensor, ScanKind kind) {
   const torch::NoGradGuard no_grad;
   const at::Tensor plain = tensor.detach();
   if (plain.layout() != at::kStrided)
-    return {{.values = tensor.numel()}, figures_of(plain.to_dense())};
+    return {{.values = tensor.numel()}, figures_of(plain.to_dense(), kind)};
   if (plain.is_cpu() && c10::elementSize(plain.scalar_type()) <= sizeof(float)) {
     const at::Tensor dense = plain.contiguous();
     if (has_own_loops(dense)) return {scan_dense(dense, kind), {}};
   }
-  return {{.values = tensor.numel()}, figures_of(plain)};
+  return {{.values = tensor.numel()}, figures_of(plain, kind)};
+}
+
+at::Tensor largest_on_device(const std::vector<at::Tensor>& figures) {
+  std::vector<at::Tensor> largest;  // the last of each
+  for (const at::Tensor& each : figures) largest.push_back(each.reshape({-1}).narrow(0, -1, 1));
+  const at::Tensor all = at::cat(largest).to(at::kDouble);
+  return at::where(at::isfinite(all), all, at::zeros({}, all.options()));
 }
 
 void read_scans(std::span<PendingScan* const> scans) {
   const torch::NoGradGuard no_grad;
   for (const ScansOfDevice& part : by_device(scans)) {
-    read_rows(part.figures.to(at::kCPU), part.scans);
+    read_figures(part.figures.to(at::kCPU), part.scans);
   }
 }
 
@@ -214,8 +237,8 @@ PendingRead::PendingRead(std::span<PendingScan* const> scans) {
 }
 
 bool PendingRead::finish() {
-  while (!parts_.empty() && parts_.back().rows.has_come()) {
-    read_rows(parts_.back().rows.tensor(), parts_.back().scans);
+  while (!parts_.empty() && parts_.back().figures.has_come()) {
+    read_figures(parts_.back().figures.tensor(), parts_.back().scans);
     parts_.pop_back();
   }
   return parts_.empty();
@@ -342,7 +365,8 @@ std::vector<at::Tensor> gradients_of(std::span<const at::Tensor> parameters) {
 }
 
 std::int64_t count_nonfinite(const at::Tensor& tensor) {
-  return scan(tensor, ScanKind::extent).nonfinite;
+  if (!tensor.defined()) return 0;
+  return scan(tensor, has_own_loops(tensor) ? ScanKind::extent : ScanKind::small).nonfinite;
 }
 
 }  // namespace cox::detail

@@ -3,8 +3,9 @@
 // over the boundaries of blocks (scan) and the one over gradients (scan_gradient, copy_and_scan).
 // fp32, bf16 and fp16 on the CPU have loops of their own, near the speed of memory (scan_loops.h);
 // everything else goes through torch, on a device without waiting for it: the figures stay there
-// until read_scans() reads those of many tensors at once. A scan changes nothing that it looks at
-// and keeps nothing. Any thread may call any function.
+// until read_scans() reads those of many tensors at once. There the cheap look is one pass of one
+// kernel, which tells whether values are not finite, not how many. A scan changes nothing that it
+// looks at and keeps nothing. Any thread may call any function.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,11 +20,14 @@
 namespace cox::detail {
 
 struct TensorScan {
-  std::int64_t values = 0;     // looked at
-  std::int64_t nonfinite = 0;  // NaN or infinite
-  std::int64_t tiny = 0;       // not 0, magnitude below 2^-14: fp16 has few or no digits for it
+  std::int64_t values = 0;  // looked at
+  // NaN or infinite; of an extent without loops of its own 1 where there are some.
+  std::int64_t nonfinite = 0;
+  std::int64_t tiny = 0;  // not 0, magnitude below 2^-14: fp16 has few or no digits for it
   std::int64_t zeros = 0;
-  float amax = 0;  // largest finite magnitude; that of fp64 is rounded to fp32
+  // Largest finite magnitude; that of fp64 is rounded to fp32. Of such
+  // an extent 0 where values are not finite.
+  float amax = 0;
 
   TensorScan& operator+=(const TensorScan& other);
 };
@@ -36,9 +40,16 @@ enum class ScanKind {
 // A scan that may still be on its way.
 struct PendingScan {
   TensorScan scan;
-  at::Tensor on_device;  // undefined: `scan` is complete; else fp64 figures, amax at kAmaxFigure
+  at::Tensor on_device;  // undefined: `scan` is complete; else its figures
 };
-constexpr std::int64_t kAmaxFigure = 3;
+// One whose figures are read together with those of others.
+struct ScanOnDevice {
+  PendingScan* pending;
+  std::int64_t figures;  // how many
+};
+// Returns the largest finite magnitude that each of these figures tells, fp64 [figures], on their
+// device. REQUIRES: there are some, all on one device.
+at::Tensor largest_on_device(const std::vector<at::Tensor>& figures);
 
 // Begins to scan a tensor. Integer, boolean, undefined and empty tensors have nothing to look at.
 PendingScan start_scan(const at::Tensor& tensor, ScanKind kind);
@@ -59,8 +70,8 @@ class PendingRead {
 
  private:
   struct Part {
-    HostCopy rows;  // of figures, one for each of `scans`
-    std::vector<PendingScan*> scans;
+    HostCopy figures;  // of `scans`, one after another
+    std::vector<ScanOnDevice> scans;
   };
   std::vector<Part> parts_;
 };

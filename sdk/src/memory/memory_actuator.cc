@@ -19,13 +19,14 @@
 #include "sdk/src/memory/pinned_tier.h"
 #include "sdk/src/memory/storage_levels.h"
 #include "sdk/src/memory/tier.h"
-#include "sdk/src/precision/trial_step.h"
 
 namespace cox::detail {
 namespace {
 
 // Runs of a trial step that time operators; the least time of each counts.
 constexpr int kTimedRuns = 3;
+// Of one step, to find out whether it differs by itself.
+constexpr int kRunsCompared = 3;
 
 std::int64_t budget_bytes(const MemoryConfig& config, RankId id, std::int64_t limit_bytes) {
   RankMemory rank;
@@ -59,18 +60,18 @@ Actions least_held(const MemoryProblem& problem, std::size_t blocks) {
   return actions;
 }
 
-// No action may change a bit; where one does, or the step differs by itself, nothing is planned.
-Status same_gradients(const TrialStep& step, const std::vector<std::uint64_t>& before) {
-  const std::vector<std::string> names = step.parameter_names();
-  for (std::size_t p = 0; p < names.size(); ++p) {
-    if (step.gradients()[p] == before[p]) continue;
-    return failed_precondition(
-        "memory: expected the same gradients from the same step under every memory action, found "
-        "others for parameter " +
-        names[p] + "; activations are kept. Does the loss depend on more than the batch, the " +
-        "parameters and torch's random numbers?");
-  }
-  return ok_status();
+// No action may change a bit; where one does, or the step differs by more than what is known of
+// it, nothing is planned.
+Status same_gradients(const TrialStep& step, const GradientPrints& before,
+                      const GradientSpread& spread) {
+  const std::optional<std::size_t> unlike = spread.first_unlike(step.gradients(), before);
+  if (!unlike) return ok_status();
+  return failed_precondition(
+      "memory: expected the same gradients from the same step under every memory action, found "
+      "others for parameter " +
+      step.parameter_names()[*unlike] +
+      "; activations are kept. Does the loss depend on more than the batch, the parameters and " +
+      "torch's random numbers?");
 }
 
 }  // namespace
@@ -153,7 +154,7 @@ Result<MemoryProblem> MemoryActuator::measure(
   const std::int64_t base_bytes = probe_.memory().count().live_bytes + resident_later_bytes;
   TrialSettings settings = trial_settings();
   settings.budget_bytes -= resident_later_bytes;
-  std::vector<std::uint64_t> gradients;
+  GradientPrints gradients;
   const auto pass = [&](const Actions& actions) -> Result<StepReading> {
     steer(actions);
     if (offloader_) offloader_->begin_step();
@@ -161,7 +162,7 @@ Result<MemoryProblem> MemoryActuator::measure(
     auto reading = traced(step);
     if (!reading.ok()) return reading;
     if (gradients.empty()) gradients = step.gradients();
-    const Status same = same_gradients(step, gradients);
+    const Status same = same_gradients(step, gradients, spread_);
     return same.ok() ? std::move(reading) : Result<StepReading>(same);
   };
   if (!levels_ && has_levels()) levels_.emplace(*blocks_.visits());
@@ -225,6 +226,7 @@ void MemoryActuator::forget() {
   problem_.reset();
   front_.reset();
   followed_.reset();
+  spread_ = {};
   asked_.clear();
   told_pinned_.clear();
   predicted_peak_bytes_ = 0;
@@ -351,7 +353,7 @@ void MemoryActuator::calibrate(const SampleStep& sample, CalibrationHost& host) 
   if (has_levels()) find_levels(sample, host);
   if (sample.loss) {
     auto problem = measure_sample(sample, host);
-    if (!problem.ok() && pin_unequal(sample, host)) problem = measure_sample(sample, host);
+    if (!problem.ok() && explain_unequal(sample, host)) problem = measure_sample(sample, host);
     if (problem.ok()) {
       mine.problem = std::move(*problem);
     } else {
@@ -366,7 +368,8 @@ bool MemoryActuator::has_levels() const {
   return blocks_.visits() != nullptr && contains(actions(), MemoryAction::recompute_1);
 }
 
-// A rank whose runs fail has no operators to tell; what failed is told when it measures.
+// Operators on a device are timed with the device waited for, one by one. A rank whose runs fail has
+// no operators to tell; what failed is told when it measures.
 void MemoryActuator::find_levels(const SampleStep& sample, CalibrationHost& host) {
   levels_.emplace(*blocks_.visits());
   TrialStep step(sample.model, sample.loss);
@@ -375,32 +378,59 @@ void MemoryActuator::find_levels(const SampleStep& sample, CalibrationHost& host
   for (int run = 0; run < kTimedRuns && goes_on; ++run) {
     host.forget_run();
     if (sample.release) sample.release();
-    goes_on = step.run().ok();
-    blocks_.visits()->forget_step();
+    goes_on = blocks_.run_timed([&] { return step.run(); }).ok();
   }
   require(levels_->learn_together(host.ranks()), "memory");
+}
+
+// Looks for what made the gradients of two runs differ: the step itself, which is then compared
+// by what backward gets, or blocks that cannot be recomputed. Returns whether something was found,
+// so that measuring again is worth it.
+bool MemoryActuator::explain_unequal(const SampleStep& sample, CalibrationHost& host) {
+  if (blocks_.visits() == nullptr) return false;
+  TrialStep step(sample.model, sample.loss);
+  const auto run = [&](const Actions& actions) {
+    steer(actions);
+    if (offloader_) offloader_->begin_step();
+    host.forget_run();
+    if (sample.release) sample.release();
+    const Status ran = step.run();
+    blocks_.visits()->forget_step();
+    return ran.ok() ? step.gradients() : GradientPrints();
+  };
+  return learn_spread(run) || pin_unequal(run);
+}
+
+bool MemoryActuator::learn_spread(const Run& run) {
+  const std::size_t known = spread_.unsteady();
+  const Actions recompute(blocks_.size(), MemoryAction::recompute);
+  const GradientPrints first = run(recompute);
+  for (int again = 1; again < kRunsCompared; ++again) spread_.note(first, run(recompute));
+  if (spread_.unsteady() == known) return false;
+  log_.info(concat("memory: the gradients of ", spread_.unsteady(), " of ", first.size(),
+                   " parameters differ from run to run of one step by themselves (kernels that add "
+                   "up in no fixed order, as those of fused attention on a GPU); what backward "
+                   "gets is compared in their place"));
+  blocks_.visits()->compare(VisitWatch::Comparing::on);
+  run(recompute);
+  if (offloader_) run(Actions(blocks_.size(), MemoryAction::offload));
+  blocks_.visits()->compare(VisitWatch::Comparing::off);
+  return true;
 }
 
 // Keeps the blocks of a followed model whose gradients differ once they are recomputed. Compared
 // with one block kept at a time, which needs little more memory than none. An adopted model's were
 // compared with those of its own step. Returns whether there are some.
-bool MemoryActuator::pin_unequal(const SampleStep& sample, CalibrationHost& host) {
+bool MemoryActuator::pin_unequal(const Run& run) {
   if (blocks_.followed() == nullptr) return false;
-  TrialStep step(sample.model, sample.loss);
-  const auto run = [&](const Actions& actions) {
-    steer(actions);
-    host.forget_run();
-    const Status ran = step.run();
-    blocks_.visits()->forget_step();
-    return ran.ok() ? step.gradients() : std::vector<std::uint64_t>();
-  };
   const Actions recompute(blocks_.size(), MemoryAction::recompute);
-  const std::vector<std::uint64_t> all = run(recompute);
+  const GradientPrints all = run(recompute);
   std::vector<BlockId> unequal;
   for (std::size_t b = 0; b < blocks_.size(); ++b) {
     Actions one_kept = recompute;
     one_kept[b] = MemoryAction::keep;
-    if (run(one_kept) != all) unequal.push_back(BlockId(static_cast<BlockId::rep>(b)));
+    if (spread_.first_unlike(run(one_kept), all))
+      unequal.push_back(BlockId(static_cast<BlockId::rep>(b)));
   }
   for (const BlockId block : unequal)
     blocks_.visits()->pin(block, "recomputed, it gave other gradients than kept");

@@ -24,6 +24,7 @@
 #include "sdk/src/memory/offload.h"
 #include "sdk/src/memory/storage_levels.h"
 #include "sdk/src/parallel/gradient_holders.h"
+#include "sdk/src/precision/trial_step.h"
 
 namespace cox::detail {
 
@@ -100,7 +101,11 @@ class MemoryActuator final : public Actuator {
   void find_levels(const SampleStep& sample, CalibrationHost& host);
   // Returns the peak of a step of that many samples, 0 where it is not known.
   std::int64_t predicted_peak_with(std::uint64_t samples) const;
-  bool pin_unequal(const SampleStep& sample, CalibrationHost& host);
+  // Runs the sample step under these actions; returns nothing where that fails.
+  using Run = std::function<GradientPrints(const Actions&)>;
+  bool explain_unequal(const SampleStep& sample, CalibrationHost& host);
+  bool learn_spread(const Run& run);
+  bool pin_unequal(const Run& run);
   // Returns the highest level that the loop's other steps reach under these actions.
   Result<std::int64_t> peak_of_others(const SampleStep& sample, const Actions& actions,
                                       CalibrationHost& host);
@@ -126,6 +131,7 @@ class MemoryActuator final : public Actuator {
   std::unique_ptr<Offloader> offloader_;  // where there is a tier
   std::int64_t copy_bytes_per_ms_ = 0;
   std::optional<StorageLevels> levels_;  // of recompute, where blocks are followed
+  GradientSpread spread_;                // of the sample step, where its runs differ
   Actions asked_;                        // of the blocks
   Seconds spent_before_{0};              // by spent(), when the step began
   Seconds spent_in_step_{0};

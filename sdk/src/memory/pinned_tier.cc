@@ -62,18 +62,20 @@ void PinnedTier::start(Transfer& transfer) {
   }
 }
 
+// Does not throw where the device is lost: those who let go of what they saved must not.
 Transfer::State PinnedTier::finish(Transfer& transfer) {
   if (transfer.state != Transfer::State::running) return transfer.state;
-  std::static_pointer_cast<Copy>(transfer.kept)->over.block(current());
-  return transfer.state = Transfer::State::done;
+  try {
+    std::static_pointer_cast<Copy>(transfer.kept)->over.block(current());
+    return transfer.state = Transfer::State::done;
+  } catch (const std::exception& error) {
+    transfer.error = unavailable("pinned memory: ", first_line(error.what()));
+    return transfer.state = Transfer::State::failed;
+  }
 }
 
-// A saved tensor may go when the device is lost already: then nothing is used again.
 void PinnedTier::cancel(Transfer& transfer) {
-  try {
-    static_cast<void>(finish(transfer));
-  } catch (const std::exception&) {
-  }
+  static_cast<void>(finish(transfer));
   transfer.state = Transfer::State::idle;
 }
 

@@ -372,7 +372,7 @@ Largest BlockHealth::amax_scaled_fp16() {
     is_in_fp16[call.block.value()] = true;
     add_boundaries(call, amax, figures);
   }
-  if (!figures.empty()) add(at::stack(figures).select(1, kAmaxFigure), amax);
+  if (!figures.empty()) add(largest_on_device(figures), amax);
   add_parameters(is_in_fp16, amax);
   return amax;
 }

@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "coordinator/core/text.h"
+#include "coxswain/error.h"
+#include "sdk/src/precision/fp8_tensors.h"
 
 namespace cox::detail {
 
@@ -67,6 +69,44 @@ std::int64_t parts_of(std::int64_t whole, std::int64_t part) {
   return (whole + part - 1) / part;
 }
 
+// Every bf16, NaN and infinities among them; an odd number of these; a small matrix, and one of
+// more tiles than `blocks`, so that a block takes several.
+std::vector<at::Tensor> values_to_try(at::ScalarType type, std::int64_t blocks) {
+  const at::Tensor all = at::arange(65536, at::kInt).to(at::kShort).view(at::kBFloat16);
+  const auto matrix = [](std::int64_t rows, std::int64_t columns) {
+    return at::arange(rows * columns, at::kFloat).sin_().mul_(100).view({rows, columns});
+  };
+  std::vector<at::Tensor> values = {all.view({256, 256}), all.slice(0, 14000, 18099),
+                                    matrix(80, 208), matrix(kSide * (blocks / 36 + 2), 36 * kSide)};
+  for (at::Tensor& each : values) each = each.to(type);
+  return values;
+}
+
+Fp8Order order_of(const at::Tensor& values) {
+  const bool turns = values.dim() == 2 && values.size(0) % 16 == 0 && values.size(1) % 16 == 0;
+  return turns ? Fp8Order::both : Fp8Order::rows;
+}
+
+bool has_codes(const at::Tensor& made, const at::Tensor& codes) {
+  return at::equal(made.cpu().contiguous().view(at::kByte), codes);
+}
+
+// Whether a device made of the values what the CPU makes of them. `given`: the scale; 0: its own.
+bool is_of_cpu(const Fp8Made& made, const at::Tensor& values, FloatFormat format, float given) {
+  const at::Tensor wide = values.to(at::kFloat).contiguous();
+  const auto count = static_cast<std::size_t>(wide.numel());
+  const std::span all(wide.const_data_ptr<float>(), count);
+  const float scale = given != 0 ? given : 1 / fp8_multiplier(format, finite_amax(all), 0);
+  const at::Tensor codes = at::empty(values.sizes(), at::kByte);
+  const QuantizeCounts counts =
+      quantize(format, all, 1 / scale, std::span(codes.mutable_data_ptr<std::uint8_t>(), count));
+  Fp8Seen seen;
+  seen.counts.sampled = counts.sampled;
+  seen.pending = made.counts;
+  return made.scale.item<float>() == scale && read_counts(std::span(&seen, 1))[0] == counts &&
+         has_codes(made.codes, codes) && (!made.turned.defined() || has_codes(made.turned, codes));
+}
+
 }  // namespace
 
 CudaSource fp8_kernel_source(at::ScalarType type) {
@@ -93,7 +133,30 @@ Result<Fp8Kernels> Fp8Kernels::make(at::Device device, at::ScalarType type) {
     if (!kernel.ok()) return kernel.status();
     found.push_back(*kernel);
   }
-  return Fp8Kernels(*figures, found[0], found[1], found[2], found[3], found[4]);
+  const Fp8Kernels kernels(*figures, found[0], found[1], found[2], found[3], found[4]);
+  if (Status right = kernels.check(device, type); !right.ok()) return right;
+  return kernels;
+}
+
+Status Fp8Kernels::check(at::Device device, at::ScalarType type) const try {
+  const torch::NoGradGuard no_grad;
+  constexpr float kGiven = 0.37F;  // no power of two, and some are clipped by it
+  for (const at::Tensor& values : values_to_try(type, blocks_for(INT32_MAX, kBlocks))) {
+    const at::Tensor there = values.to(device);
+    const at::Tensor scale = at::full({1}, kGiven, there.options().dtype(at::kFloat));
+    const Fp8Order order = order_of(values);
+    for (const FloatFormat format : {FloatFormat::e4m3, FloatFormat::e5m2}) {
+      if (is_of_cpu(quantize(there, format, 0, order), values, format, 0) &&
+          is_of_cpu(quantize(there, format, scale, order), values, format, kGiven)) {
+        continue;
+      }
+      return internal_error("kernels for FP8: expected the CPU's codes, scale and counts of ",
+                            values.numel(), " values in ", name_of(type), ", found others");
+    }
+  }
+  return ok_status();
+} catch (const std::exception& error) {
+  return unavailable("kernels for FP8: expected to try them, found: ", first_line(error.what()));
 }
 
 Result<const Fp8Kernels*> Fp8Kernels::of(at::Device device, at::ScalarType type) {

@@ -4,7 +4,8 @@
 // start about 25 and write as many tensors; codes, scales and counts are equal to the last bit.
 //
 // They are compiled once a process for each type of values (cuda_program.h), for devices that cast
-// to FP8 themselves: compute capability 8.9 and above. Immutable; any thread.
+// to FP8 themselves: compute capability 8.9 and above. Then they are tried on that device, and are
+// not used unless they give the CPU's bits. Immutable; any thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,8 +31,8 @@ struct Fp8Made {
 
 class Fp8Kernels {
  public:
-  // Returns the kernels for values of `type` on `device`, or why there are none; compiles them at
-  // the first call, and keeps either answer.
+  // Returns the kernels for values of `type` on `device`, or why there are none; compiles and tries
+  // them at the first call, and keeps either answer.
   static Result<const Fp8Kernels*> of(at::Device device, at::ScalarType type);
 
   // Quantises by a scale that leaves `margin` bits free above the largest magnitude.
@@ -51,6 +52,7 @@ class Fp8Kernels {
         codes_{codes_e4m3, codes_e5m2},
         both_{both_e4m3, both_e5m2} {}
   static Result<Fp8Kernels> make(at::Device device, at::ScalarType type);
+  Status check(at::Device device, at::ScalarType type) const;
   unsigned int blocks_for(std::int64_t parts, int for_each_processor) const;
   void write(const at::Tensor& values, FloatFormat format, const at::Tensor& partial,
              std::uint32_t margin, const Fp8Made& made) const;

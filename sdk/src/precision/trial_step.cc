@@ -2,8 +2,10 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <exception>
 #include <string>
@@ -11,6 +13,7 @@
 #include <unordered_map>
 
 #include "coxswain/error.h"
+#include "sdk/src/device/bits_hash.h"
 #include "sdk/src/parallel/ready_hooks.h"
 #include "sdk/src/precision/execution_state.h"
 #include "sdk/src/stream/storage.h"
@@ -38,12 +41,92 @@ std::uint64_t hash_of(const std::byte* data, std::size_t size) {
   return lanes[0] ^ std::rotl(lanes[1], 16) ^ std::rotl(lanes[2], 32) ^ std::rotl(lanes[3], 48);
 }
 
+at::Tensor on_host(const at::Tensor& gradient) {
+  const bool is_dense = gradient.layout() == at::kStrided;
+  return (is_dense ? gradient.detach() : gradient.to_dense()).cpu().contiguous();
+}
+
+std::uint64_t hash_of(const at::Tensor& values) {
+  return hash_of(static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes());
+}
+
+std::int64_t sample_stride(const at::Tensor& values) {
+  constexpr std::int64_t kSampled = 65536;
+  return std::max<std::int64_t>(1, values.numel() / kSampled);
+}
+
+// Reads elements where they lie: a trial counts memory.
+double sampled_norm(const at::Tensor& values) {
+  const std::int64_t stride = sample_stride(values);
+  double sum = 0;
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, values.scalar_type(), "norm", [&] {
+    const scalar_t* data = values.const_data_ptr<scalar_t>();
+    for (std::int64_t i = 0; i < values.numel(); i += stride)
+      sum += static_cast<double>(data[i]) * static_cast<double>(data[i]);
+  });
+  return std::sqrt(sum);
+}
+
+// The same where the gradient is, which may be large, and the way to the host slow. Takes little
+// memory beside it.
+GradientPrint print_on_device(const at::Tensor& gradient) {
+  const at::NoGradGuard no_grad;
+  constexpr std::int64_t kAtOnce = 1L << 18;
+  const at::Tensor flat = gradient.detach().reshape({-1});
+  const at::Tensor sample = flat.slice(0, 0, flat.numel(), sample_stride(flat));
+  const at::Tensor norm = at::linalg_vector_norm(sample, 2, {}, false, at::kDouble);
+  const at::Tensor bits = bits_hash_on(flat.device(), {{flat}}, kAtOnce);
+  const auto size = static_cast<std::uint64_t>(flat.numel());  // zeros are not no gradient
+  return {static_cast<std::uint64_t>(bits.item<std::int64_t>()) + size, norm.item<double>()};
+}
+
+// How far the norms of runs of one step may lie apart, beyond what runs under the same settings
+// did.
+constexpr double kSpreads = 8, kLeastApart = 1e-3;
+
+double apart(const GradientPrint& one, const GradientPrint& other) {
+  const double larger = std::max(one.norm, other.norm);
+  return larger > 0 ? std::abs(one.norm - other.norm) / larger : 0;
+}
+
 }  // namespace
 
 std::uint64_t fingerprint(const at::Tensor& gradient) {
-  const bool is_dense = gradient.layout() == at::kStrided;
-  const at::Tensor values = (is_dense ? gradient.detach() : gradient.to_dense()).cpu().contiguous();
-  return hash_of(static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes());
+  return hash_of(on_host(gradient));
+}
+
+GradientPrint print_of(const at::Tensor& gradient) {
+  const bool is_there = !gradient.is_cpu() && gradient.layout() == at::kStrided &&
+                        c10::isFloatingType(gradient.scalar_type()) && gradient.numel() > 0;
+  if (is_there) return print_on_device(gradient);
+  const at::Tensor values = on_host(gradient);
+  return {hash_of(values), c10::isFloatingType(values.scalar_type()) ? sampled_norm(values) : 0};
+}
+
+void GradientSpread::note(const GradientPrints& one, const GradientPrints& other) {
+  if (one.size() != other.size()) return;
+  spread_.resize(std::max(spread_.size(), one.size()), -1);
+  for (std::size_t p = 0; p < one.size(); ++p) {
+    if (one[p].bits != other[p].bits) spread_[p] = std::max(spread_[p], apart(one[p], other[p]));
+  }
+}
+
+std::size_t GradientSpread::unsteady() const {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(spread_, [](double spread) { return spread >= 0; }));
+}
+
+std::optional<std::size_t> GradientSpread::first_unlike(const GradientPrints& one,
+                                                        const GradientPrints& other) const {
+  const double widest = spread_.empty() ? -1 : std::ranges::max(spread_);
+  for (std::size_t p = 0; p < std::min(one.size(), other.size()); ++p) {
+    if (one[p].bits == other[p].bits) continue;
+    const double spread = p < spread_.size() && spread_[p] >= 0 ? spread_[p] : widest;
+    // A comparison that NaN fails.
+    if (spread < 0 || !(apart(one[p], other[p]) <= std::max(kLeastApart, kSpreads * spread)))
+      return p;
+  }
+  return std::nullopt;
 }
 
 TrialStep::TrialStep(torch::nn::Module& model, std::function<at::Tensor()> loss,
@@ -52,7 +135,7 @@ TrialStep::TrialStep(torch::nn::Module& model, std::function<at::Tensor()> loss,
 
 Status TrialStep::run() {
   const std::vector<at::Tensor> parameters = model_.parameters();
-  gradients_.assign(parameters.size(), 0);
+  gradients_.assign(parameters.size(), {});
   std::unordered_map<const void*, std::size_t> places;
   for (std::size_t p = 0; p < parameters.size(); ++p) {
     places.emplace(parameters[p].unsafeGetTensorImpl(), p);
@@ -88,7 +171,9 @@ Status TrialStep::run_once() {
 void TrialStep::take_gradient(std::size_t place, const at::Tensor& parameter) {
   at::Tensor& gradient = parameter.mutable_grad();
   if (!gradient.defined()) return;
-  gradients_[place] = std::rotl(gradients_[place], 1) ^ fingerprint(gradient);
+  const GradientPrint print = print_of(gradient);
+  GradientPrint& known = gradients_[place];
+  known = {std::rotl(known.bits, 1) ^ print.bits, std::hypot(known.norm, print.norm)};
   gradient.reset();
 }
 

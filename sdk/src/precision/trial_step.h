@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "coordinator/core/status.h"
@@ -40,6 +41,35 @@ struct SampleStep {
 // Returns a number that is equal for equal bits of a gradient.
 std::uint64_t fingerprint(const at::Tensor& gradient);
 
+// What is kept of a parameter's gradient to compare it with that of another run.
+struct GradientPrint {
+  std::uint64_t bits = 0;  // the fingerprint; 0 where there was no gradient
+  double norm = 0;         // of some 65,536 elements that lie evenly in it
+  friend bool operator==(const GradientPrint&, const GradientPrint&) = default;
+};
+GradientPrint print_of(const at::Tensor& gradient);
+using GradientPrints = std::vector<GradientPrint>;  // one per parameter, in the model's order
+
+// GradientSpread knows which gradients differ from run to run of one and the same step, and by how
+// much. Kernels that add up in no fixed order, as the backward pass of fused attention does on a
+// GPU, give other bits in every run; such a gradient cannot tell whether something else changed it.
+class GradientSpread {
+ public:
+  // Two runs under the same settings. Runs of different models, or none, say nothing.
+  void note(const GradientPrints& one, const GradientPrints& other);
+  // Returns how many gradients have differed by themselves.
+  std::size_t unsteady() const;
+  // Returns the first parameter by which two runs are not of the same step: other bits where no
+  // gradient has differed by itself, else a norm that is farther off than such runs are. Where some
+  // differ, any may: one that had the same bits in three runs may have others in the fourth.
+  std::optional<std::size_t> first_unlike(const GradientPrints& one,
+                                          const GradientPrints& other) const;
+
+ private:
+  // By parameter: the largest difference of norms so far, relative; -1 where bits were the same.
+  std::vector<double> spread_;
+};
+
 class TrialStep {
  public:
   // `loss` returns the mean loss of the sample batch, a scalar that requires gradients. Gradients
@@ -52,9 +82,8 @@ class TrialStep {
   // pass throws.
   Status run();
 
-  // Returns the fingerprints of the last run, one per parameter in the model's order, 0 where there
-  // was no gradient. Equal fingerprints mean equal bits.
-  const std::vector<std::uint64_t>& gradients() const { return gradients_; }
+  // Returns what is kept of the gradients of the last run.
+  const GradientPrints& gradients() const { return gradients_; }
   std::vector<std::string> parameter_names() const;
 
  private:
@@ -64,7 +93,7 @@ class TrialStep {
   torch::nn::Module& model_;
   std::function<at::Tensor()> loss_;
   std::vector<at::Tensor> released_;
-  std::vector<std::uint64_t> gradients_;
+  GradientPrints gradients_;
 };
 
 }  // namespace cox::detail

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstddef>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -71,10 +72,14 @@ auto weak_reference(const c10::Storage* storage) {
   return (storage == nullptr ? c10::Storage() : *storage).getWeakStorageImpl();
 }
 
+// Where the parameter's numbers begin: the weights of an LSTM may lie in one storage, one behind the
+// other, as cuDNN wants them.
 const void* identity(const at::Tensor& parameter) {
   const c10::Storage* storage = storage_in(*parameter.unsafeGetTensorImpl());
   if (storage == nullptr) return parameter.unsafeGetTensorImpl();
-  return storage->unsafeGetStorageImpl();
+  const auto* bytes = static_cast<const std::byte*>(storage->data());
+  if (bytes == nullptr) return storage->unsafeGetStorageImpl();
+  return bytes + static_cast<std::size_t>(parameter.storage_offset()) * parameter.itemsize();
 }
 
 // ModuleTree holds a model's modules in the order of their registration, parents first, each once.

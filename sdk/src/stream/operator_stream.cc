@@ -53,6 +53,12 @@ class Stream {
     }
     return std::nullopt;
   }
+  static bool has_formats(const StreamScope& scope) {
+    for (const OperatorListener* listener : scope.listeners_) {
+      if (listener->has_formats()) return true;
+    }
+    return false;
+  }
   template <class Tell>
   static void tell(const Tell& tell) {
     if (innermost == nullptr) return;
@@ -161,7 +167,7 @@ c10::DispatchKeySet below_stream(c10::DispatchKeySet keys) {
 // product with narrow operands. REQUIRES: the tensors were shown.
 void call_product(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
                   torch::jit::Stack* stack) {
-  const auto format = Stream::product_format(*innermost);
+  const auto format = is_under_autocast_call() ? std::nullopt : Stream::product_format(*innermost);
   if (format && is_to_be_narrowed(handle, *stack, format->type)) {
     if (format->caller != nullptr && format->caller->call(handle, *stack)) return;
     return call_narrowed(handle, *stack, format->type);
@@ -170,10 +176,28 @@ void call_product(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
   Stream::run(*innermost, handle, known_facts(handle), below_stream(keys), *stack);
 }
 
+// Runs an operator under autocast where the block that reads its tensors asks for that. FP8 is for
+// products, which it is shown as such. Returns whether it ran.
+bool call_autocast(const StreamScope& scope, const c10::OperatorHandle& handle,
+                   c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  if (is_under_autocast_call() || !Stream::has_formats(scope)) return false;
+  if (!autocast_type_of(handle, *stack, at::kBFloat16)) return false;
+  {
+    const StreamPause inside;  // a composite was shown to nobody, and may be a block's first
+    Stream::touch_all(scope, handle, *stack);
+  }
+  const auto format = Stream::product_format(scope);
+  if (!format || (format->caller != nullptr && is_narrowed_by_autocast(handle))) return false;
+  const auto type = autocast_type_of(handle, *stack, format->type);
+  if (type) call_under_autocast(handle, below_stream(keys), *stack, *type);
+  return type.has_value();
+}
+
 void show_boxed(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
                 torch::jit::Stack* stack) {
   const StreamScope* const scope = innermost;
   const OperatorFacts& facts = known_facts(handle);
+  if (scope != nullptr && facts.is_autocast && call_autocast(*scope, handle, keys, stack)) return;
   if (scope == nullptr || facts.is_composite) {
     handle.redispatchBoxed(below_stream(keys), stack);
     return;
@@ -247,6 +271,9 @@ struct Hot<Operator, Result(Arguments...)> {
         c10::Dispatcher::singleton().findSchemaOrThrow(Operator::name, Operator::overload_name);
     static const OperatorFacts facts = facts_of(handle);
     const StreamScope* const scope = innermost;
+    if (scope != nullptr && facts.is_autocast && keys.has_backend(c10::BackendComponent::CUDABit) &&
+        !is_under_autocast_call() && Stream::has_formats(*scope))
+      return call_boxed<&show_boxed>(handle, keys, std::forward<Arguments>(arguments)...);
     if (scope == nullptr || facts.is_composite)
       return Operator::redispatch(below_stream(keys), std::forward<Arguments>(arguments)...);
     {
@@ -258,12 +285,17 @@ struct Hot<Operator, Result(Arguments...)> {
         return show_call(*scope, handle, facts, keys, std::forward<Arguments>(arguments)...);
       }
     }
-    static const c10::BoxedKernel product = c10::BoxedKernel::makeFromFunction<&call_product>();
-    return c10::impl::BoxedKernelWrapper<Result(Arguments...)>::call(
-        product, handle, keys, std::forward<Arguments>(arguments)...);
+    return call_boxed<&call_product>(handle, keys, std::forward<Arguments>(arguments)...);
   }
 
  private:
+  template <c10::BoxedKernel::BoxedKernelFunction_withDispatchKeys* function>
+  static Result call_boxed(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
+                           Arguments... arguments) {
+    static const c10::BoxedKernel kernel = c10::BoxedKernel::makeFromFunction<function>();
+    return c10::impl::BoxedKernelWrapper<Result(Arguments...)>::call(
+        kernel, handle, keys, std::forward<Arguments>(arguments)...);
+  }
   static Result show_call(const StreamScope& scope, const c10::OperatorHandle& handle,
                           const OperatorFacts& facts, c10::DispatchKeySet keys,
                           Arguments... arguments) {
@@ -316,6 +348,7 @@ using HotComposites =
 OperatorFacts facts_of(const c10::OperatorHandle& handle) {
   OperatorFacts facts{is_composite(handle),
                       is_product(handle),
+                      is_known_to_autocast(handle),
                       handle.hasTag(at::Tag::nondeterministic_seeded),
                       {},
                       {}};

@@ -41,6 +41,7 @@ inline constexpr c10::DispatchKey kStreamKey = c10::DispatchKey::TESTING_ONLY_Ge
 struct OperatorFacts {
   bool is_composite = false;              // LibTorch only composes it of others
   bool is_product = false;                // product_formats.h
+  bool is_autocast = false;               // autocast of CUDA knows it
   bool is_random = false;                 // draws from a generator
   std::vector<std::uint16_t> written;     // arguments that it writes to
   std::vector<std::uint16_t> statistics;  // that it writes to without saying so
@@ -87,7 +88,7 @@ class ProductCaller {
 
 // What products run in that do not run as they were written.
 struct ProductFormat {
-  at::ScalarType type;              // narrower than float
+  at::ScalarType type;              // float where narrow tensors of other blocks may come
   ProductCaller* caller = nullptr;  // if any, asked first; what it declines is cast to `type`
 };
 
@@ -97,6 +98,9 @@ class OperatorListener {
   // Called before every operator, with each defined tensor among its arguments in turn, before any
   // listener's begin(). May throw; the operator does not run then.
   virtual void touch(const c10::OperatorHandle& /*handle*/, const at::Tensor& /*argument*/) {}
+  // Whether product_format() can have an answer at all, in this step; asked before every operator
+  // that formats are for.
+  virtual bool has_formats() const { return false; }
   // The format that products run in (product_formats.h), if any; asked before every product, after
   // touch(). Of several listeners the first one that has a format counts. The operators that
   // listeners see are then the casts and the narrow product.

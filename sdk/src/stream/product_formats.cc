@@ -9,6 +9,7 @@
 #include <span>
 #include <string_view>
 
+#include "sdk/src/stream/operator_stream.h"
 #include "sdk/src/stream/storage.h"
 
 namespace cox::detail {
@@ -23,6 +24,24 @@ struct Product {
 };
 
 // An attention mask is no operand: the kernels take it in float, and fp16 has no -1e9.
+// What autocast runs in its narrow type and programs call with parameters.
+constexpr std::array<std::string_view, 14> kNarrowedByAutocast = {
+    "aten::linear",
+    "aten::matmul",
+    "aten::mm",
+    "aten::bmm",
+    "aten::addmm",
+    "aten::baddbmm",
+    "aten::addbmm",
+    "aten::conv1d",
+    "aten::conv2d",
+    "aten::conv3d",
+    "aten::convolution",
+    "aten::conv_transpose1d",
+    "aten::conv_transpose2d",
+    "aten::conv_transpose3d",
+};
+
 constexpr std::array kProducts = {
     Product{"aten::mm", 2, Product::Kind::matrices},
     Product{"aten::addmm", 3, Product::Kind::matrices},
@@ -56,6 +75,37 @@ bool is_wide(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kFloat;
 }
 
+bool is_narrow(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kBFloat16 || tensor.scalar_type() == at::kHalf;
+}
+
+thread_local int autocast_calls = 0;
+
+// Autocast of CUDA to a type, for one call.
+class AutocastCall {
+ public:
+  explicit AutocastCall(at::ScalarType type)
+      : type_before_(at::autocast::get_autocast_dtype(at::kCUDA)),
+        had_cache_(at::autocast::is_autocast_cache_enabled()) {
+    at::autocast::set_autocast_dtype(at::kCUDA, type);
+    at::autocast::set_autocast_cache_enabled(false);
+    at::autocast::set_autocast_enabled(at::kCUDA, true);
+    ++autocast_calls;
+  }
+  ~AutocastCall() {
+    --autocast_calls;
+    at::autocast::set_autocast_enabled(at::kCUDA, false);
+    at::autocast::set_autocast_cache_enabled(had_cache_);
+    at::autocast::set_autocast_dtype(at::kCUDA, type_before_);
+  }
+  AutocastCall(const AutocastCall&) = delete;
+  AutocastCall& operator=(const AutocastCall&) = delete;
+
+ private:
+  const at::ScalarType type_before_;
+  const bool had_cache_;
+};
+
 bool is_fit(const at::Tensor& tensor, at::ScalarType type) {
   return tensor.layout() == at::kStrided && (is_wide(tensor) || tensor.scalar_type() == type) &&
          (tensor.is_cpu() || tensor.is_cuda());
@@ -71,9 +121,57 @@ bool is_product(const c10::OperatorHandle& handle) {
   return product_of(handle) != nullptr;
 }
 
+bool is_known_to_autocast(const c10::OperatorHandle& handle) {
+  return handle.hasKernelForDispatchKey(c10::DispatchKey::AutocastCUDA);
+}
+
+bool is_narrowed_by_autocast(const c10::OperatorHandle& handle) {
+  return std::ranges::find(kNarrowedByAutocast, handle.operator_name().name) !=
+         kNarrowedByAutocast.end();
+}
+
+std::optional<at::ScalarType> autocast_type_of(const c10::OperatorHandle& handle,
+                                               const torch::jit::Stack& stack,
+                                               at::ScalarType type) {
+  const std::size_t arguments = handle.schema().arguments().size();
+  bool is_on_cuda = false, some_narrow = false, some_wide = false, all_fit = true;
+  for (std::size_t i = stack.size() - arguments; i < stack.size(); ++i) {
+    for_each_tensor_in(stack[i], [&](const at::Tensor& tensor) {
+      is_on_cuda = is_on_cuda || tensor.is_cuda();
+      some_narrow = some_narrow || is_narrow(tensor);
+      some_wide = some_wide || is_wide(tensor);
+      all_fit = all_fit && tensor.layout() == at::kStrided;
+    });
+  }
+  const bool is_own_business = !is_on_cuda || !all_fit || is_in_autocast_scope() ||
+                               at::autocast::is_autocast_enabled(at::kCUDA);
+  if (is_own_business) return std::nullopt;
+  const at::ScalarType wanted = c10::GradMode::is_enabled() ? type : at::kFloat;
+  const bool is_mixed = some_narrow && some_wide;
+  if (wanted == at::kFloat && !is_mixed) return std::nullopt;
+  return wanted;
+}
+
+void call_under_autocast(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
+                         torch::jit::Stack& stack, at::ScalarType type) {
+  const bool casts_parameters = type != at::kFloat && is_narrowed_by_autocast(handle);
+  const AutocastCall inside(type);
+  for (std::size_t i = stack.size() - handle.schema().arguments().size();
+       casts_parameters && i < stack.size(); ++i) {
+    if (!stack[i].isTensor() || !stack[i].toTensor().defined()) continue;
+    const at::Tensor operand = stack[i].toTensor();
+    if (is_wide(operand) && is_parameter_or_view(operand)) stack[i] = operand.to(type);
+  }
+  handle.redispatchBoxed(keys.add(c10::DispatchKey::AutocastCUDA), &stack);
+}
+
+bool is_under_autocast_call() {
+  return autocast_calls > 0;
+}
+
 bool is_to_be_narrowed(const c10::OperatorHandle& handle, const torch::jit::Stack& stack,
                        at::ScalarType type) {
-  if (!c10::GradMode::is_enabled() || is_in_autocast_scope()) return false;
+  if (type == at::kFloat || !c10::GradMode::is_enabled() || is_in_autocast_scope()) return false;
   const auto operands = operands_of(handle, stack);
   bool some_wide = false;
   for (const c10::IValue& operand : operands) {
@@ -101,7 +199,9 @@ void call_narrowed(const c10::OperatorHandle& handle, torch::jit::Stack& stack,
   // Parameters first: whoever runs these operators again finds the same first one of a block.
   cast(true);
   cast(false);
+  const bool is_on_cuda = stack[first].isTensor() && stack[first].toTensor().is_cuda();
   handle.callBoxed(&stack);
+  if (is_on_cuda) return;
   for (std::size_t i = stack.size() - handle.schema().returns().size(); i < stack.size(); ++i) {
     if (stack[i].isTensor() && stack[i].toTensor().defined() &&
         stack[i].toTensor().scalar_type() == type)

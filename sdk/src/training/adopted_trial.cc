@@ -17,10 +17,10 @@ GradientsAside::~GradientsAside() {
   for (const Taken& it : taken_) it.parameter.mutable_grad() = it.gradient;
 }
 
-std::vector<std::uint64_t> GradientsAside::fingerprints() const {
-  std::vector<std::uint64_t> prints;
+GradientPrints GradientsAside::prints() const {
+  GradientPrints prints;
   for (const Taken& it : taken_)
-    prints.push_back(it.gradient.defined() ? fingerprint(it.gradient) : 0);
+    prints.push_back(it.gradient.defined() ? print_of(it.gradient) : GradientPrint());
   return prints;
 }
 
@@ -71,7 +71,7 @@ void AdoptedTrial::check(const std::vector<bool>& trained) {
   if (status_.ok() && std::ranges::find(kinds_, trained, &Kind::trained) == kinds_.end()) {
     const MeasureMode mode = visits_.mode();
     const GradientsAside aside(models_().parameters());
-    status_ = check_recording(aside.fingerprints());
+    status_ = check_recording(aside.prints());
     visits_.measure(mode);
     if (status_.ok()) kinds_.push_back({trained, std::move(forward_ != nullptr ? forward_ : all_)});
   }
@@ -81,7 +81,7 @@ void AdoptedTrial::check(const std::vector<bool>& trained) {
 }
 
 // Leaves the one that can be run again, if there is one.
-Status AdoptedTrial::check_recording(const std::vector<std::uint64_t>& expected) {
+Status AdoptedTrial::check_recording(const GradientPrints& expected) {
   Status status;
   for (std::unique_ptr<Recording>* each : {&forward_, &all_}) {
     if (*each == nullptr) continue;
@@ -103,10 +103,12 @@ bool AdoptedTrial::is_complete(std::uint64_t steps_ended, std::size_t models) co
   return steps_ended >= kMostSteps || std::ranges::find(trained, false) == trained.end();
 }
 
-Status AdoptedTrial::check_repeats(const std::vector<std::uint64_t>& expected) {
+Status AdoptedTrial::check_repeats(const GradientPrints& expected) {
   const Actions keep(blocks_.size(), MemoryAction::keep);
   const Actions recompute(blocks_.size(), MemoryAction::recompute);
-  if (const Status kept = compare(keep, expected); !kept.ok()) return kept;
+  Status kept = compare(keep, expected);
+  if (!kept.ok() && ran_.ok() && learn_spread()) kept = compare(keep, expected);
+  if (!kept.ok()) return kept;
   if (compare(recompute, expected).ok()) return ok_status();
   for (std::size_t b = 0; b < blocks_.size(); ++b) {
     Actions alone = keep;
@@ -117,7 +119,19 @@ Status AdoptedTrial::check_repeats(const std::vector<std::uint64_t>& expected) {
   return compare(recompute, expected);
 }
 
-Status AdoptedTrial::compare(const Actions& actions, const std::vector<std::uint64_t>& expected) {
+bool AdoptedTrial::learn_spread() {
+  constexpr int kRuns = 3;
+  const GradientPrints first = run_under(Actions(blocks_.size(), MemoryAction::keep));
+  for (int again = 1; again < kRuns; ++again)
+    spread_.note(first, run_under(Actions(blocks_.size(), MemoryAction::keep)));
+  if (spread_.unsteady() == 0) return false;
+  visits_.compare(VisitWatch::Comparing::on);
+  run_under(Actions(blocks_.size(), MemoryAction::recompute));
+  visits_.compare(VisitWatch::Comparing::off);
+  return true;
+}
+
+GradientPrints AdoptedTrial::run_under(const Actions& actions) {
   for (std::size_t b = 0; b < actions.size(); ++b)
     visits_.set_action(BlockId(static_cast<BlockId::rep>(b)), actions[b]);
   const std::vector<at::Tensor> parameters = models_().parameters();
@@ -129,20 +143,22 @@ Status AdoptedTrial::compare(const Actions& actions, const std::vector<std::uint
     return loss;
   });
   pass_->release();
-  const Status ran = step.run();
+  ran_ = step.run();
   visits_.forget_step();
   for (std::size_t b = 0; b < actions.size(); ++b)
     visits_.set_action(BlockId(static_cast<BlockId::rep>(b)), MemoryAction::keep);
-  if (!ran.ok()) return ran;
-  const std::vector<std::string> names = step.parameter_names();
-  for (std::size_t p = 0; p < names.size(); ++p) {
-    if (step.gradients()[p] == expected[p]) continue;
-    return failed_precondition(
-        "expected the gradients of the first step from running it again, "
-        "found another one of parameter " +
-        names[p]);
-  }
-  return ok_status();
+  return ran_.ok() ? step.gradients() : GradientPrints();
+}
+
+Status AdoptedTrial::compare(const Actions& actions, const GradientPrints& expected) {
+  const GradientPrints found = run_under(actions);
+  if (!ran_.ok()) return ran_;
+  const std::optional<std::size_t> unlike = spread_.first_unlike(found, expected);
+  if (!unlike) return ok_status();
+  return failed_precondition(
+      "expected the gradients of the first step from running it again, "
+      "found another one of parameter " +
+      models_().named_parameters().keys()[*unlike]);
 }
 
 at::Tensor AdoptedTrial::run(RecordedPass& pass) {

@@ -37,8 +37,7 @@ class GradientsAside {
   GradientsAside(const GradientsAside&) = delete;
   GradientsAside& operator=(const GradientsAside&) = delete;
 
-  // Returns the fingerprint of each, 0 where there is none.
-  std::vector<std::uint64_t> fingerprints() const;
+  GradientPrints prints() const;
 
  private:
   struct Taken {
@@ -107,10 +106,15 @@ class AdoptedTrial final : public OperatorListener {
 
   at::Tensor run(RecordedPass& pass);
   void release();
-  Status check_recording(const std::vector<std::uint64_t>& expected);
-  Status check_repeats(const std::vector<std::uint64_t>& expected);
-  // Compares a run under these actions with the program's own gradients.
-  Status compare(const Actions& actions, const std::vector<std::uint64_t>& expected);
+  Status check_recording(const GradientPrints& expected);
+  Status check_repeats(const GradientPrints& expected);
+  // Runs the pass under these actions. Returns what is kept of its gradients, none where it failed.
+  GradientPrints run_under(const Actions& actions);
+  // Compares such a run with the program's own gradients.
+  Status compare(const Actions& actions, const GradientPrints& expected);
+  // Runs the pass a few times, to learn which gradients differ by themselves. Returns whether there
+  // are some; what backward gets is then compared instead, and blocks where it differs are pinned.
+  bool learn_spread();
 
   const Models models_;
   BlockWatch& blocks_;
@@ -121,6 +125,8 @@ class AdoptedTrial final : public OperatorListener {
   std::unique_ptr<Recording> forward_;  // since the first operator on a parameter
   std::vector<at::Tensor> before_;      // gradients that the recorded backward pass began with
   RecordedPass* pass_ = nullptr;        // the one to compare, of those
+  GradientSpread spread_;
+  Status ran_;  // of the last run
   Status status_;
   std::uint64_t step_ = 0;  // that is recorded
   bool is_recording_ = true;

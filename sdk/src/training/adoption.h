@@ -63,6 +63,7 @@ class Adoption final : public OperatorListener {
   void loop_asks() { loop_asks_ = true; }
 
   void touch(const c10::OperatorHandle& handle, const at::Tensor& argument) override;
+  bool has_formats() const override { return visits_->has_formats(); }
   std::optional<ProductFormat> product_format() const override;
   // Looks for the first write to a parameter after backward(), once for the first batch, and tells
   // whoever records the forward pass.

@@ -15,6 +15,7 @@
 #include "coordinator/core/text.h"
 #include "coordinator/io/content_hash.h"
 #include "coxswain/error.h"
+#include "sdk/src/device/bits_hash.h"
 #include "sdk/src/parallel/agreement.h"
 #include "sdk/src/stream/storage.h"
 
@@ -42,40 +43,6 @@ std::optional<at::Device> device_of_all(std::span<const at::Tensor> tensors) {
     if (!is_alike) return std::nullopt;
   }
   return tensors.empty() ? std::nullopt : std::optional(tensors[0].device());
-}
-
-at::ScalarType bits_type(const at::Tensor& tensor) {
-  switch (tensor.element_size()) {
-    case 1:
-      return at::kByte;
-    case 2:
-      return at::kShort;
-    case 4:
-      return at::kInt;
-    default:
-      return at::kLong;
-  }
-}
-
-// The bits of each number times an odd number of its place, added up modulo 2^64: any order of
-// adding gives the same, and a number that differs alone always shows. One int64, on the device.
-at::Tensor hash_on(at::Device device, std::span<const at::Tensor> tensors) {
-  constexpr std::int64_t kAtOnce = 1L << 22;  // for each 24 bytes on the device, for a moment
-  constexpr std::int64_t kSpread = 0x1e3779b97f4a7c15;
-  const torch::NoGradGuard no_grad;
-  const at::TensorOptions options = at::TensorOptions(device).dtype(at::kLong);
-  at::Tensor sum = at::zeros({}, options);
-  std::int64_t place = 0;
-  for (const at::Tensor& tensor : tensors) {
-    const at::Tensor bits = tensor.detach().contiguous().view({-1}).view(bits_type(tensor));
-    for (std::int64_t first = 0; first < bits.numel(); first += kAtOnce) {
-      const std::int64_t count = std::min(kAtOnce, bits.numel() - first);
-      const at::Tensor places = at::arange(place, place + count, options);
-      sum += (bits.narrow(0, first, count).to(at::kLong) * (places * kSpread * 2 + 1)).sum();
-      place += count;
-    }
-  }
-  return sum;
 }
 
 std::uint64_t hash_of(const Batch& batch) {
@@ -160,7 +127,7 @@ void WeightCheck::take() {
   }
   if (!std::exchange(is_due_, false)) return;
   if (const auto device = device_of_all(parameters_)) {
-    coming_.emplace(hash_on(*device, parameters_));
+    coming_.emplace(bits_hash_on(*device, parameters_));
     return;
   }
   Fnv1a64 hash;

@@ -18,6 +18,8 @@
 #include "coxswain/adamw.h"
 #include "coxswain/error.h"
 #include "coxswain/sample_plan.h"
+#include "sdk/src/device/choice.h"
+#include "sdk/src/device/transfer.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/training/epoch_book.h"
 #include "sdk/src/training/training_state.h"
@@ -88,13 +90,16 @@ double evaluate(Session& session, torch::nn::Module& model, const Dataset& datas
   if (shares.empty()) shares.assign(static_cast<std::size_t>(session.world_size()), 1);
   const auto counts = detail::require(SamplePlan::assign(batches, shares));
   const auto mine = SamplePlan::slice(counts, static_cast<std::size_t>(session.rank()));
+  const c10::Device device = detail::device_of(model);
   std::vector<double> sums;
   session.together([&] {
     const torch::NoGradGuard no_grad;
     const EvaluationMode mode(model);
     for (std::int64_t i = mine.first; i < mine.first + mine.count; ++i) {
       const std::int64_t size = std::min(batch, dataset.size() - i * batch);
-      const Batch samples = dataset.get(samples_from(i * batch, size));
+      Batch samples = dataset.get(samples_from(i * batch, size));
+      samples.inputs = detail::sent_to(samples.inputs, device);
+      samples.targets = detail::sent_to(samples.targets, device);
       sums.push_back(loss(samples).item<double>() * static_cast<double>(size));
     }
   });

@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <limits>
 #include <new>
 #include <string_view>
@@ -13,11 +14,16 @@
 
 namespace cox::detail {
 
-// The allocator of CPU tensors has no type of its own for it.
+// The allocator of CPU tensors, the libraries below LibTorch's kernels and CUDA itself have no type
+// of their own for it.
 bool is_out_of_memory(const std::exception& error) {
   if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return true;
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return true;
-  return std::string_view(error.what()).find("can't allocate memory") != std::string_view::npos;
+  constexpr std::string_view kWords[] = {"can't allocate memory", "CUDA error: out of memory",
+                                         "CUBLAS_STATUS_ALLOC_FAILED",
+                                         "CUDNN_STATUS_ALLOC_FAILED"};
+  const std::string_view what = error.what();
+  return std::ranges::any_of(kWords, [&](auto words) { return what.find(words) != what.npos; });
 }
 
 namespace {

@@ -12,7 +12,7 @@
 
 namespace cox::detail {
 
-// Whether an allocator of torch's or of the language had no more memory.
+// Whether an allocator of torch's, of the language or of a device had no more memory.
 bool is_out_of_memory(const std::exception& error);
 
 // Runs `forward` and returns its loss. Where it runs out of memory, its blocks get the actions that

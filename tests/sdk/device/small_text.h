@@ -3,12 +3,15 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
 #include "coxswain/adamw.h"
 #include "coxswain/trainer.h"
 #include "sdk/examples/gpt2/model.h"
+#include "stand_in_counts.h"
 #include "tests/sdk/session/solo.h"
 
 // Sample i is made from i alone.
@@ -59,6 +62,20 @@ inline std::size_t count_unequal(const std::vector<at::Tensor>& a,
   for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) unequal += !a[i].equal(b[i]);
   return unequal;
 }
+
+// Whether a training on a device is the CPU's: to the last bit on the stand-ins, and on a GPU,
+// whose kernels add up in another order, by losses no farther apart than `tolerance`, relative.
+inline bool is_alike(const Trained& there, const Trained& here, double tolerance = 1e-4) {
+  if (there.losses.size() != here.losses.size()) return false;
+  if (on_stand_in())
+    return there.losses == here.losses && count_unequal(there.parameters, here.parameters) == 0;
+  for (std::size_t i = 0; i < here.losses.size(); ++i) {
+    if (!(std::abs(there.losses[i] - here.losses[i]) <= tolerance * std::abs(here.losses[i])))
+      return false;
+  }
+  return true;
+}
+constexpr double kNarrowTolerance = 2e-3;  // of bf16 and fp16
 
 struct Training {
   std::vector<std::string> flags{};

@@ -1,4 +1,5 @@
-// What the stand-in for CUDA has counted so far in this process.
+// What the stand-in for CUDA has counted so far in this process, or, on a GPU, what is counted in
+// its place (tests/support/cuda/real_counts.cc).
 #pragma once
 
 #include <dlfcn.h>
@@ -8,11 +9,17 @@
 
 #include "tests/support/cuda/stand_in.h"
 
+// Whether the device is a stand-in, whose kernels are the CPU's, to the last bit, and run at once.
+inline bool on_stand_in() {
+  return dlsym(RTLD_DEFAULT, "cox_standin_launch") != nullptr;
+}
+
 // Throws where the program does not run on the stand-ins.
 template <class Function>
 Function* of_stand_in(const char* name) {
   auto* found = reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
-  if (found == nullptr) throw std::runtime_error("run this by scripts/with-cuda-stand-in");
+  if (found == nullptr)
+    throw std::runtime_error("run this by scripts/with-cuda-stand-in or scripts/gpu-check");
   return found;
 }
 

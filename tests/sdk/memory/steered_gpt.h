@@ -45,7 +45,7 @@ class SteeredGpt {
   // One step under these actions; leaves no trace.
   Step run(const std::vector<MemoryAction>& actions);
   // Of the last step: equal numbers, equal bits.
-  const std::vector<std::uint64_t>& gradients() const { return step_->gradients(); }
+  const detail::GradientPrints& gradients() const { return step_->gradients(); }
 
   // What a trial step itself holds while it runs: two copies of the generator's state.
   static std::int64_t held_by_trial();

@@ -294,6 +294,26 @@ TEST_SUITE("sdk.stream.block_map") {
     CHECK(map.elements(id(1)) == 4);
   }
 
+  TEST_CASE("parameters that lie behind each other in one storage are each their own") {
+    const at::Tensor flat = torch::zeros({40});
+    const ModulePtr first = linear(), second = linear();
+    std::int64_t at = 0;
+    for (const ModulePtr& module : {first, second}) {
+      for (at::Tensor& parameter : module->parameters()) {
+        parameter.set_data(flat.narrow(0, at, parameter.numel()).view(parameter.sizes()));
+        at += parameter.numel();
+      }
+    }
+    const BlockMap map = map_of(*list({first, second}));
+    CHECK(names_of(map) == Names{"0", "1"});
+    for (const BlockId block : {id(0), id(1)}) {
+      CHECK(map.parameters(block).size() == 2);
+      CHECK(map.elements(block) == 20);
+    }
+    CHECK(map.owner(storage(flat)) == id(0));
+    CHECK_FALSE(map.block_of(storage(flat)));  // which of the two reads it cannot be told
+  }
+
   TEST_CASE("a parameter that one block registers twice is not shared") {
     const ModulePtr inner = linear();
     const ModulePtr block = tree({{"a", inner}, {"b", tree({})}});

@@ -28,11 +28,49 @@ struct Drift {
   static at::Tensor run(const at::Tensor& x) { return x.clone().add_(sum += by); }
 };
 
+// An operator that gives what it gets, and whose backward pass never gives the same bits twice.
+struct Jitter {
+  static inline bool is_on = false;
+  static inline int forward_runs = 0, backward_runs = 0;
+  static at::Tensor run(const at::Tensor& x) {
+    ++forward_runs;
+    return x.clone();
+  }
+  static at::Tensor with_gradient(const at::Tensor& x);
+};
+
 TORCH_LIBRARY_FRAGMENT(cox_test, library) {
   library.def("drift(Tensor x) -> Tensor");
+  library.def("jitter(Tensor x) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(cox_test, CPU, library) {
   library.impl("drift", &Drift::run);
+  library.impl("jitter", &Jitter::run);
+}
+TORCH_LIBRARY_IMPL(cox_test, Autograd, library) {
+  library.impl("jitter", &Jitter::with_gradient);
+}
+
+at::Tensor jitter(const at::Tensor& x) {
+  static const auto handle = c10::Dispatcher::singleton()
+                                 .findSchemaOrThrow("cox_test::jitter", "")
+                                 .typed<at::Tensor(const at::Tensor&)>();
+  return handle.call(x);
+}
+
+struct JitterFunction : torch::autograd::Function<JitterFunction> {
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    return jitter(x);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 const torch::autograd::variable_list& gradients) {
+    return {gradients[0] * (1 + 1e-6 * ++Jitter::backward_runs)};
+  }
+};
+
+at::Tensor Jitter::with_gradient(const at::Tensor& x) {
+  return JitterFunction::apply(x);
 }
 
 at::Tensor drift(const at::Tensor& x) {
@@ -52,7 +90,8 @@ struct DriftingImpl : torch::nn::Module {
   at::Tensor loss() {
     at::Tensor x = torch::linspace(-1, 1, 6 * 8).view({8, 6});
     for (std::size_t i = 0; i < 3; ++i) {
-      const at::Tensor wide = layers->at<torch::nn::LinearImpl>(i).forward(x);
+      at::Tensor wide = layers->at<torch::nn::LinearImpl>(i).forward(x);
+      if (Jitter::is_on) wide = jitter(wide);
       const at::Tensor gate = i == 1 ? drift(wide.detach()) : wide.detach();
       x = wide * gate.sigmoid();
     }
@@ -74,10 +113,25 @@ void note_pinned(Session& session, std::uint64_t step, Trained& trained) {
   if (!trained.pinned.empty() && trained.pinned_in.empty()) trained.pinned_in = {step};
 }
 
+std::uint64_t drifts_from = kDriftsFrom;  // that step
+
 void set_drift(std::uint64_t step) {
-  Drift::by = step >= kDriftsFrom ? 0.5 : 0;
+  Drift::by = step >= drifts_from ? 0.5 : 0;
   if (step == 0) Drift::sum = 0;
 }
+
+// While it lives, gradients differ from run to run of a step.
+struct WithJitter {
+  explicit WithJitter(std::uint64_t drifts) {
+    drifts_from = drifts;
+    Jitter::is_on = true;
+    Jitter::forward_runs = Jitter::backward_runs = 0;
+  }
+  ~WithJitter() {
+    drifts_from = kDriftsFrom;
+    Jitter::is_on = false;
+  }
+};
 
 Trained train_with_trainer(const Flags& flags) {
   auto session = solo_session(flags);
@@ -160,6 +214,21 @@ TEST_SUITE("verified recompute") {
       CHECK(train(trainer, model, data).size() == 6);
       CHECK(session.state().actuators().get<cox::detail::BlockWatch>().pinned().empty());
       session.finish();
+    }
+  }
+
+  TEST_CASE("a step whose gradients differ by themselves is compared by what backward gets") {
+    for (const auto train : {train_with_trainer, train_adopted}) {
+      const WithJitter unsteady(kSteps + 1);
+      CHECK(train(recomputed("0")).pinned.empty());
+      // Recomputed layers run again in every backward pass.
+      CHECK(Jitter::forward_runs >= Jitter::backward_runs + 3 * static_cast<int>(kSteps - 3));
+    }
+    for (const auto train : {train_with_trainer, train_adopted}) {
+      const WithJitter unsteady(0);
+      const Trained trained = train(recomputed("0"));
+      REQUIRE(trained.pinned.size() == 1);
+      CHECK(trained.pinned[0].block == BlockId(1));
     }
   }
 }

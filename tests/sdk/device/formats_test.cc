@@ -1,0 +1,132 @@
+// Number formats on a device: a narrow block computes what LibTorch's autocast makes of it, blocks
+// of different formats meet, and recompute gives the same bits.
+#include <ATen/autocast_mode.h>
+#include <torch/torch.h>
+
+#include <string>
+#include <vector>
+
+#include "small_text.h"
+
+#include <doctest/doctest.h>
+
+using namespace cox;
+
+namespace {
+
+constexpr std::int64_t kRows = 8, kWidth = 16;
+
+// Keeps the types that its parts came in.
+struct PartsImpl : torch::nn::Module {
+  PartsImpl() {
+    torch::manual_seed(3);
+    layers = register_module("layers", torch::nn::ModuleList());
+    for (int i = 0; i < 3; ++i) {
+      layers->push_back(
+          torch::nn::Sequential(torch::nn::LayerNorm(std::vector<std::int64_t>{kWidth}),
+                                torch::nn::Linear(kWidth, kWidth)));
+    }
+  }
+  at::Tensor loss(at::Tensor x) {
+    types.clear();
+    for (std::size_t i = 0; i < layers->size(); ++i) {
+      x = torch::gelu(layers->at<torch::nn::SequentialImpl>(i).forward(x));
+      types.push_back(x.scalar_type());
+      const torch::NoGradGuard no_grad;  // a statistic that nobody trains
+      const at::Tensor& weight = layers->at<torch::nn::SequentialImpl>(i).parameters().back();
+      last_seen = at::matmul(x, weight).sum();
+    }
+    return at::mse_loss(x, at::zeros_like(x));
+  }
+  torch::nn::ModuleList layers;
+  std::vector<at::ScalarType> types;
+  at::Tensor last_seen;
+};
+TORCH_MODULE(Parts);
+
+at::Tensor input(at::Device device) {
+  return torch::linspace(-1, 1, kRows * kWidth).view({kRows, kWidth}).to(device);
+}
+
+struct Outcome {
+  std::vector<double> losses;
+  std::vector<at::Tensor> parameters;
+  std::vector<at::ScalarType> types;
+};
+
+template <class Step>
+Outcome train(Parts& model, at::Device device, const Step& step) {
+  torch::optim::SGD optimizer(model->parameters(), 0.1);
+  Outcome outcome;
+  for (int i = 0; i < 5; ++i) {
+    optimizer.zero_grad();
+    const at::Tensor loss = step([&] { return model->loss(input(device)); });
+    loss.backward();
+    optimizer.step();
+    outcome.losses.push_back(loss.item<double>());
+  }
+  outcome.types = model->types;
+  outcome.parameters = on_cpu(*model);
+  return outcome;
+}
+
+Outcome train_adopted(std::vector<std::string> flags) {
+  flags.push_back("--cox.run.device=cuda");
+  auto session = solo_session(flags);
+  Parts model;
+  model->to(session.device());
+  session.adopt(*model);
+  Outcome outcome = train(model, session.device(), [](const auto& loss) { return loss(); });
+  session.finish();
+  return outcome;
+}
+
+Outcome train_under_autocast(at::ScalarType type) {
+  auto session = solo_session({"--cox.run.device=cuda"});  // LibTorch's library may not be there
+  Parts model;
+  model->to(session.device());
+  at::autocast::set_autocast_cache_enabled(false);
+  Outcome outcome = train(model, session.device(), [&](const auto& loss) {
+    at::autocast::set_autocast_dtype(at::kCUDA, type);
+    at::autocast::set_autocast_enabled(at::kCUDA, true);
+    const at::Tensor value = loss();
+    at::autocast::set_autocast_enabled(at::kCUDA, false);
+    return value;
+  });
+  at::autocast::set_autocast_cache_enabled(true);
+  session.finish();
+  return outcome;
+}
+
+const std::string kFormat = "--cox.precision.format=";
+
+}  // namespace
+
+TEST_CASE("on a device a narrow format is LibTorch's autocast, to the last bit") {
+  const Outcome here = train_adopted({kFormat + "bf16"});
+  const Outcome there = train_under_autocast(at::kBFloat16);
+  CHECK(here.types == std::vector<at::ScalarType>(3, at::kBFloat16));
+  CHECK(here.types == there.types);
+  CHECK(here.losses == there.losses);
+  CHECK(count_unequal(here.parameters, there.parameters) == 0);
+}
+
+TEST_CASE("a block that stays in float beside narrow ones computes in float") {
+  const Outcome mixed = train_adopted({kFormat + "bf16", "--cox.precision.force=layers.1=fp32"});
+  CHECK(mixed.types == std::vector<at::ScalarType>{at::kBFloat16, at::kFloat, at::kBFloat16});
+  CHECK(mixed.losses.back() < mixed.losses.front());
+}
+
+TEST_CASE("blocks of different formats have the same bits when they are recomputed or offloaded") {
+  const std::vector<std::string> formats = {kFormat + "bf16",
+                                            "--cox.precision.force=layers.1=fp32,layers.2=fp16"};
+  const Outcome kept = train_adopted(formats);
+  for (const std::string action : {"recompute", "offload"}) {
+    CAPTURE(action);
+    std::vector<std::string> flags = formats;
+    flags.insert(flags.end(), {"--cox.memory.force=*=" + action, "--cox.memory.smallest_bytes=1"});
+    const Outcome other = train_adopted(flags);
+    CHECK(other.losses == kept.losses);
+    CHECK(count_unequal(other.parameters, kept.parameters) == 0);
+  }
+}
