@@ -46,15 +46,11 @@ void PhaseEvents::end_step(const Host& host) {
 }
 
 std::optional<PhaseEvents::Times> PhaseEvents::take() {
-  std::optional<Step> newest;
-  while (!ended_.empty() && is_over(ended_.front())) {
-    if (newest) put_back(std::move(*newest));
-    newest = std::move(ended_.front());
-    ended_.pop_front();
-  }
-  if (!newest) return std::nullopt;
-  const Times times = times_of(*newest);
-  put_back(std::move(*newest));
+  if (ended_.empty() || !is_over(ended_.front())) return std::nullopt;
+  Step oldest = std::move(ended_.front());
+  ended_.pop_front();
+  const Times times = times_of(oldest);
+  put_back(std::move(oldest));
   return times;
 }
 

@@ -47,8 +47,9 @@ class PhaseEvents {
   void spoil() { is_spoiled_ = true; }
   void end_step(const Host& host);
 
-  // Returns the times of the newest step that is over on the device, once; nothing where there is
-  // no new one.
+  // Returns the times of the oldest step that is over on the device and was not taken; nothing
+  // where there is none. One a step: where the device now ends a step before the next one asks, and
+  // now behind it, none is passed over.
   std::optional<Times> take();
 
  private:

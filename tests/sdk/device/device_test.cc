@@ -116,6 +116,22 @@ TEST_CASE("phases are timed by events, and a step's times come when the device h
   CHECK(times->host.waiting_seconds == 0);  // there was no communication
 }
 
+TEST_CASE("steps that the device ends together are told one by one, in their order") {
+  PhaseEvents events(kDevice);
+  for (const double wall : {10.0, 20.0, 30.0}) {
+    events.begin_step();
+    events.change(Phase::forward);
+    events.end_step({.wall_seconds = wall});
+  }
+  std::vector<double> told;
+  until([&] {
+    if (const auto times = events.take()) told.push_back(times->host.wall_seconds);
+    return told.size() == 3;
+  });
+  CHECK(told == std::vector<double>{10, 20, 30});
+  CHECK_FALSE(events.take());
+}
+
 TEST_CASE("a step that was spoiled has no times, and neither has one that was not ended") {
   PhaseEvents events(kDevice);
   events.begin_step();
