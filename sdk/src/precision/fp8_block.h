@@ -1,14 +1,6 @@
-// Tensors in FP8 and their products. quantize_tensor() turns a tensor into codes and a scale,
-// fp8_product() multiplies two such operands, and Fp8Shapes knows which products are worth it on a
-// device. Fp8Block keeps what these need from step to step; Fp8Scope calls them in place of torch's
-// products. Quantising always saturates: NaN and infinity are kept, finite values are clipped.
-//
-// On the CPU one pass of our own casts, clips and counts, and a product is emulated exactly: codes
-// to float, times scale, a float product, one cast (torch's own _scaled_mm does the same on the
-// CPU, bit for bit). On other devices torch's operations quantise, and their counts stay on the
-// device until somebody reads them; a device with FP8 hardware multiplies by that, unless scales go
-// by rows or a side is no multiple of 16. Any thread may call any function. REQUIRES everywhere:
-// gradients and autocast are off.
+// What the products of a block keep from step to step to run in FP8 (fp8_tensors.h); Fp8Products
+// (fp8_operator.h) runs them. Any thread may call any function. REQUIRES everywhere: gradients and
+// autocast are off.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,8 +10,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -29,97 +19,10 @@
 #include "coordinator/core/settings/precision.h"
 #include "coordinator/core/status.h"
 #include "sdk/src/precision/float_codec.h"
+#include "sdk/src/precision/fp8_shapes.h"
+#include "sdk/src/precision/fp8_tensors.h"
 
 namespace cox::detail {
-
-// Returns torch's type for e4m3 or e5m2.
-at::ScalarType fp8_type(FloatFormat format);
-
-// Returns 2^e, the largest that leaves `margin` bits free: amax * 2^e * 2^margin <=
-// largest_finite(format); 1 where amax is 0. Its inverse is a float too.
-float fp8_multiplier(FloatFormat format, float amax, std::uint32_t margin);
-
-// value = codes * scale. The scale is float, one element, or one per row: the sizes of codes with
-// the last one 1.
-struct Fp8Operand {
-  at::Tensor codes;
-  at::Tensor scale;
-
-  Fp8Operand transposed() const;  // swaps the last two dimensions; shares memory
-  bool has_one_scale() const { return scale.numel() == 1; }
-  at::Tensor dequantized() const;  // float, exact
-};
-
-// Counts of one tensor, which may still be on its device.
-struct Fp8Seen {
-  QuantizeCounts counts;  // `sampled` is always right, the rest where `pending` is undefined
-  at::Tensor pending;     // double[3]: saturated, underflow, amax
-};
-// Returns the counts with what `seen.pending` holds.
-QuantizeCounts completed(const Fp8Seen& seen, const double* pending);
-// Returns the counts of all, with one read of the device.
-std::vector<QuantizeCounts> read_counts(std::span<const Fp8Seen> seen);
-
-struct Fp8Quantized {
-  Fp8Operand operand;
-  Fp8Seen seen;
-};
-
-// Returns scales that leave `margin` bits free above the largest magnitude of `values`.
-at::Tensor current_scale(const at::Tensor& values, FloatFormat format, Fp8Granularity granularity,
-                         std::uint32_t margin);
-// Returns the one scale for a largest magnitude that is known.
-at::Tensor known_scale(float amax, FloatFormat format, std::uint32_t margin, at::Device device);
-
-// Returns contiguous codes. REQUIRES: `values` has a floating type and two or more dimensions;
-// `scale` is as in Fp8Operand.
-Fp8Quantized quantize_tensor(const at::Tensor& values, FloatFormat format, const at::Tensor& scale);
-
-// The same by torch's operations, as on other devices; equal to the last bit.
-at::Tensor scales_by_torch(const at::Tensor& values, FloatFormat format, Fp8Granularity granularity,
-                           std::uint32_t margin);
-Fp8Quantized quantize_by_torch(const at::Tensor& values, FloatFormat format,
-                               const at::Tensor& scale);
-
-enum class Fp8Means : std::uint8_t { hardware, emulation };
-enum class ProductPath : std::uint8_t { fp8, bf16 };
-
-// Returns a [.., M, K] times b [.., K, N] as `type`, accumulated in float: new memory, no view.
-at::Tensor fp8_product(const Fp8Operand& a, const Fp8Operand& b, at::ScalarType type,
-                       Fp8Means means);
-
-// Returns whether the device multiplies FP8 by itself. Tries it, so ask once.
-bool has_fp8_hardware(at::Device device);
-
-struct ProductShape {
-  std::int64_t rows = 0;     // M
-  std::int64_t columns = 0;  // N
-  std::int64_t inner = 0;    // K
-  friend auto operator<=>(const ProductShape&, const ProductShape&) = default;
-};
-
-// Fp8Shapes measures each shape of a product once; the least of a few runs each way decides for
-// good. All blocks on a device share one. Thread-safe.
-class Fp8Shapes {
- public:
-  // Returns the microseconds of one product that way, quantising included.
-  using Timer = std::function<double(const ProductShape&, ProductPath)>;
-
-  explicit Fp8Shapes(Timer timer, int runs = 5) : timer_(std::move(timer)), runs_(runs) {}
-  // Returns null for a device without FP8 hardware, where nothing is chosen.
-  static std::shared_ptr<Fp8Shapes> of(at::Device device);
-
-  // Returns bf16 where that is faster or the hardware cannot take the shape, else fp8.
-  ProductPath best(const ProductShape& shape);
-
- private:
-  double least(const ProductShape& shape, ProductPath path) const;
-
-  Timer timer_;
-  int runs_;
-  std::mutex mutex_;
-  std::map<ProductShape, ProductPath> known_;
-};
 
 // Fp8Recipe says how tensors are scaled. Scales are powers of two: scaling is then exact, only the
 // cast rounds, and results do not depend on where in a product a scale is applied.

@@ -81,32 +81,46 @@ Fp8Seen as_seen(const Tensor& told, std::int64_t sampled) {
   return {counts[0], {}};
 }
 
+// Of a product's result: that of the products around it, which are narrow on a device.
+at::ScalarType result_type(const Tensor& x) {
+  return x.is_cuda() ? at::kBFloat16 : at::kFloat;
+}
+
 Tensor multiply(const Fp8Operand& x, const Fp8Operand& weight, const Ints& convolution,
-                Fp8Means means) {
-  if (convolution.empty()) return fp8_product(x, weight.transposed(), at::kFloat, means);
+                at::ScalarType type, Fp8Means means) {
+  if (convolution.empty()) return fp8_product(x, weight.transposed(), type, means, Fp8Sums::fast);
   const Convolution it(convolution);
   return at::convolution(x.dequantized(), weight.dequantized(), {}, it.stride, it.padding,
-                         it.dilation, it.is_transposed, it.output_padding, it.groups);
+                         it.dilation, it.is_transposed, it.output_padding, it.groups)
+      .to(type);
+}
+
+// Hardware wants the codes of a backward product in another order than those of the forward one.
+Fp8Order order_for(Fp8Means means) {
+  return means == Fp8Means::hardware ? Fp8Order::both : Fp8Order::rows;
+}
+Tensor for_backward(const Fp8Operand& operand) {
+  return operand.turned.defined() ? operand.turned : operand.codes;
 }
 
 // Below autograd. A scale is given back as a copy, since a result must not be an argument.
 Results compute(const Tensor& x, const Tensor& weight, const Scale& x_scale,
                 const Scale& /*gradient_scale*/, const Ints& convolution, const Site& site) {
   const c10::impl::ExcludeDispatchKeyGuard no_casts(c10::autocast_dispatch_keyset);
-  const Fp8Recipe& recipe = site->block->recipe();
-  const auto own_scale = [&](const Tensor& values, Fp8Granularity granularity) {
-    return current_scale(values, FloatFormat::e4m3, granularity, recipe.margin);
-  };
-  const Tensor scale =
-      x_scale ? x_scale->clone() : own_scale(x, own_granularity(recipe, convolution));
-  const Fp8Quantized input = quantize_tensor(x, FloatFormat::e4m3, scale);
+  const Fp8Block& block = *site->block;
+  const Fp8Recipe& recipe = block.recipe();
+  const Fp8Order order = order_for(block.means());
+  const Fp8Quantized input =
+      x_scale ? quantize_tensor(x, FloatFormat::e4m3, x_scale->clone(), order)
+              : quantize_tensor(x, FloatFormat::e4m3, own_granularity(recipe, convolution),
+                                recipe.margin, order);
   const Fp8Granularity by = convolution.empty() ? recipe.granularity : Fp8Granularity::tensor;
   const Fp8Operand codes =
-      quantize_tensor(weight, FloatFormat::e4m3, own_scale(weight, by)).operand;
-  return {multiply(input.operand, codes, convolution, site->block->means()),
-          input.operand.codes,
+      quantize_tensor(weight, FloatFormat::e4m3, by, recipe.margin, order).operand;
+  return {multiply(input.operand, codes, convolution, result_type(x), block.means()),
+          for_backward(input.operand),
           input.operand.scale,
-          codes.codes,
+          for_backward(codes),
           codes.scale,
           as_tensor(input.seen, x.device())};
 }
@@ -119,6 +133,7 @@ const c10::TypedOperatorHandle<Signature>& fp8_operator() {
 
 constexpr const char* kSite = "site";
 constexpr const char* kConvolution = "convolution";
+constexpr const char* kTypes = "types";  // of x and of the weight
 
 class Fp8ProductFunction final : public torch::autograd::Function<Fp8ProductFunction> {
  public:
@@ -133,6 +148,7 @@ class Fp8ProductFunction final : public torch::autograd::Function<Fp8ProductFunc
     ctx->save_for_backward({x_codes, its_scale, codes, scale, gradient_scale.value_or(Tensor())});
     ctx->saved_data[kSite] = site;
     ctx->saved_data[kConvolution] = convolution;
+    ctx->saved_data[kTypes] = std::vector<std::int64_t>{number_of(x), number_of(weight)};
     ctx->mark_non_differentiable({x_codes, its_scale, codes, scale, seen});
     return {result, x_codes, its_scale, codes, scale, seen};
   }
@@ -153,7 +169,12 @@ class Fp8ProductFunction final : public torch::autograd::Function<Fp8ProductFunc
     const Ints convolution = ctx->saved_data[kConvolution].toIntList();
     const Fp8Operand gradient = quantized(gradients[0], saved[4], convolution, *site);
     const std::array<bool, 2> needs{ctx->needs_input_grad(0), ctx->needs_input_grad(1)};
-    const Parts parts{gradient, {saved[0], saved[1]}, {saved[2], saved[3]}};
+    const std::vector<std::int64_t> types = ctx->saved_data[kTypes].toIntVector();
+    const Parts parts{gradient,
+                      {saved[0], saved[1]},
+                      {saved[2], saved[3]},
+                      static_cast<at::ScalarType>(types[0]),
+                      static_cast<at::ScalarType>(types[1])};
     convolution.empty() ? of_matrices(parts, needs, site->block->means(), of)
                         : of_convolution(parts, needs, Convolution(convolution), of);
     return of;
@@ -162,22 +183,28 @@ class Fp8ProductFunction final : public torch::autograd::Function<Fp8ProductFunc
  private:
   struct Parts {
     Fp8Operand gradient, x, weight;
+    at::ScalarType x_type, weight_type;
   };
+  static std::int64_t number_of(const Tensor& tensor) {
+    return static_cast<std::int64_t>(tensor.scalar_type());
+  }
   static Fp8Operand quantized(const Tensor& gradient, const Tensor& given, const Ints& convolution,
                               const Fp8Site& site) {
     const Fp8Recipe& recipe = site.block->recipe();
-    const Tensor scale = given.defined()
-                             ? given
-                             : current_scale(gradient, FloatFormat::e5m2,
-                                             own_granularity(recipe, convolution), recipe.margin);
-    const Fp8Quantized quantized = quantize_tensor(gradient, FloatFormat::e5m2, scale);
+    const Fp8Order order = order_for(site.block->means());
+    const Fp8Quantized quantized =
+        given.defined()
+            ? quantize_tensor(gradient, FloatFormat::e5m2, given, order)
+            : quantize_tensor(gradient, FloatFormat::e5m2, own_granularity(recipe, convolution),
+                              recipe.margin, order);
     site.block->see(Fp8Side::gradient, site.product, quantized.seen);
     return quantized.operand;
   }
   static void of_matrices(const Parts& parts, std::array<bool, 2> needs, Fp8Means means,
                           torch::autograd::variable_list& of) {
-    if (needs[0]) of[0] = fp8_product(parts.gradient, parts.weight, at::kFloat, means);
-    if (needs[1]) of[1] = fp8_product(parts.gradient.transposed(), parts.x, at::kFloat, means);
+    if (needs[0]) of[0] = fp8_product(parts.gradient, parts.weight, parts.x_type, means);
+    if (needs[1])
+      of[1] = fp8_product(parts.gradient.transposed(), parts.x, parts.weight_type, means);
   }
   static void of_convolution(const Parts& parts, std::array<bool, 2> needs, const Convolution& it,
                              torch::autograd::variable_list& of) {
@@ -185,6 +212,8 @@ class Fp8ProductFunction final : public torch::autograd::Function<Fp8ProductFunc
         parts.gradient.dequantized(), parts.x.dequantized(), parts.weight.dequantized(), {},
         it.stride, it.padding, it.dilation, it.is_transposed, it.output_padding, it.groups,
         {needs[0], needs[1], false});
+    if (needs[0]) of[0] = of[0].to(parts.x_type);
+    if (needs[1]) of[1] = of[1].to(parts.weight_type);
   }
 };
 
@@ -201,8 +230,9 @@ bool is_fit(const Tensor& tensor) {
          (type == at::kFloat || type == at::kBFloat16 || type == at::kHalf);
 }
 
-bool are_wide(const Tensor& a, const Tensor& b) {
-  return a.scalar_type() == at::kFloat && b.scalar_type() == at::kFloat;
+// On a device x may be the narrow result of another product.
+bool have_types(const Tensor& x, const Tensor& weight) {
+  return weight.scalar_type() == at::kFloat && (x.scalar_type() == at::kFloat || x.is_cuda());
 }
 
 // beta added + alpha product.
@@ -211,7 +241,7 @@ Tensor with_added(const Tensor& product, std::span<const at::IValue> arguments) 
   const at::Scalar alpha = arguments[4].toScalar();
   const Tensor scaled = alpha.equal(1) ? product : product * alpha;
   if (beta.equal(0)) return scaled;  // then it is not read, whatever it holds
-  return at::add(scaled, arguments[0].toTensor(), beta);
+  return at::add(scaled, arguments[0].toTensor().to(product.scalar_type()), beta);
 }
 
 }  // namespace
@@ -271,7 +301,8 @@ bool Fp8Products::call_matrices(std::span<at::IValue> arguments, at::IValue& res
   const Tensor a = arguments[adds ? 1 : 0].toTensor();
   const Tensor b = arguments[adds ? 2 : 1].toTensor();
   const Fp8Weight side = fp8_weight_of(a, b);
-  if (side == Fp8Weight::none || !are_wide(a, b)) return false;
+  const bool is_left = side == Fp8Weight::left;
+  if (side == Fp8Weight::none || !have_types(is_left ? b : a, is_left ? a : b)) return false;
   const std::int64_t batch = a.dim() == 3 ? a.size(0) : 1;
   if (!block_->takes({a.size(-2) * batch, b.size(-1), a.size(-1)})) return false;
   const Tensor rows = product(fp8_operands_of(a, b, side), Ints());
@@ -284,7 +315,8 @@ bool Fp8Products::call_convolution(std::span<at::IValue> arguments, at::IValue& 
   const Tensor x = arguments[0].toTensor();
   const Tensor weight = arguments[1].toTensor();
   const bool has_weight = is_parameter_or_view(weight) && !is_parameter_or_view(x);
-  if (!has_weight || !are_wide(x, weight) || block_->means() == Fp8Means::hardware) return false;
+  if (!has_weight || !is_fit(x) || !have_types(x, weight) || block_->means() == Fp8Means::hardware)
+    return false;
   const Tensor value = product({x, weight}, Convolution::list_of(arguments));
   if (!arguments[2].isTensor() || !arguments[2].toTensor().defined()) {
     result = value;
@@ -292,7 +324,7 @@ bool Fp8Products::call_convolution(std::span<at::IValue> arguments, at::IValue& 
   }
   std::vector<std::int64_t> channels(static_cast<std::size_t>(value.dim()), 1);
   channels[value.dim() == weight.dim() ? 1 : 0] = -1;
-  result = at::add(value, arguments[2].toTensor().view(channels));
+  result = at::add(value, arguments[2].toTensor().to(value.scalar_type()).view(channels));
   return true;
 }
 

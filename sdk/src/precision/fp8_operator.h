@@ -5,12 +5,14 @@
 //     -> result, codes and scale of x, codes and scale of the weight, what x lost
 //
 // Forward multiplies E4M3 by E4M3; of the result's gradient, cast to E5M2, the gradients of x and
-// weight are E5M2 by E4M3. All is accumulated and given back in float. Autograd keeps the codes,
-// one byte an element, and neither x nor the weight. Scales that come from earlier steps (delayed
-// scaling) are arguments; without them a tensor is scaled by its own magnitude. So the forward pass
-// depends on its arguments alone and changes nothing; what x lost is told by its caller, once. The
-// backward pass tells the site what its gradient lost. Gradients of gradients are refused with a
-// message.
+// weight are E5M2 by E4M3. All is accumulated in float. On the CPU results are float; on a device
+// they are bf16, as those of other narrow products, x may be so too, and gradients are given back
+// in the types of x and weight. Autograd keeps the codes, one byte an element, in the order that
+// backward products want, and neither x nor the weight. Scales that come from earlier steps
+// (delayed scaling) are arguments; without them a tensor is scaled by its own magnitude. So the
+// forward pass depends on its arguments alone and changes nothing; what x lost is told by its
+// caller, once. The backward pass tells the site what its gradient lost. Gradients of gradients are
+// refused with a message.
 //
 // Fp8Products calls it for products of an adopted block. A block with marks goes through Fp8Scope,
 // which shares what is known here of the shapes of products. Any thread; but an Fp8Products belongs

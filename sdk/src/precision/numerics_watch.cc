@@ -13,6 +13,7 @@
 #include "sdk/src/blocks/block_rules.h"
 #include "sdk/src/device/choice.h"
 #include "sdk/src/device/split_mix.h"
+#include "sdk/src/precision/fp8_kernels.h"
 #include "sdk/src/precision/fp8_operator.h"
 #include "sdk/src/stream/operator_stream.h"
 #include "sdk/src/stream/storage.h"
@@ -69,6 +70,24 @@ metrics::OverflowPass pass_of(HealthVerdict::Where where) {
   using Where = HealthVerdict::Where;
   if (where == Where::parameters) return metrics::OverflowPass::parameters;
   return where == Where::forward ? metrics::OverflowPass::forward : metrics::OverflowPass::backward;
+}
+
+bool may_use_fp8(const PrecisionConfig& config) {
+  const bool is_forced = std::ranges::any_of(
+      config.force, [](const FormatRule& rule) { return rule.value == Precision::fp8; });
+  return is_forced || config.format.value_or(Precision::fp8) == Precision::fp8;
+}
+
+// Ahead of the steps, because it takes a second or two.
+void compile_fp8_kernels(c10::Device device, Log& log) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const auto kernels = Fp8Kernels::of(device, type);
+    if (kernels.ok()) continue;
+    log.on_change(LogLevel::warning, "fp8 kernels",
+                  concat("fp8: LibTorch's operations quantise, which takes several times as long "
+                         "as kernels would: ",
+                         kernels.status().text()));
+  }
 }
 
 }  // namespace
@@ -380,6 +399,7 @@ void NumericsWatch::watch_visits(std::vector<NoiseBlock> blocks,
   VisitWatch& visits = *blocks_.visits();
   visits.observe(&visits_);
   const std::shared_ptr<Fp8Shapes> shapes = Fp8Shapes::of(device_);
+  if (shapes && may_use_fp8(config_)) compile_fp8_kernels(device_, log_);
   for (std::size_t b = 0; b < blocks.size(); ++b) {
     fp8_.push_back(std::make_shared<Fp8Block>(fp8_recipe(config_), shapes));
     visits.set_fp8(BlockId(static_cast<BlockId::rep>(b)),

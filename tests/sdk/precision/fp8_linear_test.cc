@@ -22,7 +22,7 @@ void check_linear(const Fp8Recipe& recipe, at::IntArrayRef sizes, bool with_bias
     const Fp8Scope scope(block);
     y = layer->forward(x);
   }
-  CHECK((y.scalar_type() == at::kFloat));
+  CHECK((y.scalar_type() == (y.is_cuda() ? at::kBFloat16 : at::kFloat)));
   const Tensor gradient = at::randn(y.sizes()).to(y.scalar_type());
   y.backward(gradient);
 

@@ -58,11 +58,12 @@ inline Expected expected(const Tensor& x, const Tensor& w, const Tensor& gradien
   return {at::mm(xq, wq.t()), at::mm(gq, wq), at::mm(gq.t(), xq)};
 }
 
-// Within what adding in another order, and `bits` of mantissa in the result, can do.
+// Within what adding in another order, and `bits` of mantissa in the result, can do. On a device
+// results are bf16.
 inline bool is_near(const Tensor& found, const Tensor& wanted, int bits = 20) {
   const Tensor error = (found.to(at::kDouble) - wanted.to(at::kDouble)).abs().max();
   const Tensor size = wanted.to(at::kDouble).abs().max();
-  return error.item<double>() <= std::ldexp(size.item<double>(), -bits);
+  return error.item<double>() <= std::ldexp(size.item<double>(), -(found.is_cuda() ? 4 : bits));
 }
 
 // Runs the products of this thread in FP8 while it exists.

@@ -1,0 +1,178 @@
+// What a kernel that quantises does with one value and with four, apart from the kernels: the cast
+// to E4M3 or E5M2, the scale, the counts. Two compilers read it. For a device it is part of
+// fp8_kernels.cu and casts by the processor's own instruction; for the host it casts by arithmetic,
+// and tests compare every bit with quantize() of float_codec.h. So it includes nothing. Pure.
+#pragma once
+
+#if defined(__CUDACC_RTC__)
+#define COX_FP8_INLINE __device__ __forceinline__
+#else
+#define COX_FP8_INLINE inline
+#endif
+
+namespace cox::fp8 {
+
+using Bits = unsigned int;
+using Word = unsigned long long;
+
+constexpr Bits kMagnitude = 0x7FFFFFFFu;  // of a float's bits
+constexpr Bits kInfinite = 0x7F800000u;
+
+COX_FP8_INLINE constexpr Bits bits_of(float value) {
+  return __builtin_bit_cast(Bits, value);
+}
+COX_FP8_INLINE constexpr float float_of(Bits bits) {
+  return __builtin_bit_cast(float, bits);
+}
+COX_FP8_INLINE constexpr float power_of_two(int exponent) {
+  return float_of(static_cast<Bits>(exponent + 127) << 23);
+}
+COX_FP8_INLINE Bits larger(Bits a, Bits b) {
+  return a > b ? a : b;
+}
+COX_FP8_INLINE Bits smaller(Bits a, Bits b) {
+  return a < b ? a : b;
+}
+
+// A format: the constants that its codes are made of.
+struct E4m3 {
+  static constexpr int kMantissa = 3;
+  static constexpr int kBias = 7;
+  static constexpr Bits kLargest = 0x7E;
+  static constexpr Bits kInfinity = 0x7F;  // it has none
+  static constexpr Bits kNan = 0x7F;
+  static constexpr float kLargestValue = 448.0f;
+  // The largest scaled magnitude, as bits, that rounds to no more than the largest value: a tie
+  // goes to the even code.
+  static constexpr Bits kMostKept = 0x43E80000;  // 464
+};
+struct E5m2 {
+  static constexpr int kMantissa = 2;
+  static constexpr int kBias = 15;
+  static constexpr Bits kLargest = 0x7B;
+  static constexpr Bits kInfinity = 0x7C;
+  static constexpr Bits kNan = 0x7F;
+  static constexpr float kLargestValue = 57344.0f;
+  static constexpr Bits kMostKept = 0x476FFFFF;  // just below 61440
+};
+
+// Returns 2^e as fp8_multiplier() does: e is what this returns. `amax` is the bits of a finite
+// magnitude.
+template <class Format>
+COX_FP8_INLINE int free_exponent(Bits amax, Bits margin) {
+  if (amax == 0) return 0;
+  const double quotient = static_cast<double>(Format::kLargestValue) / float_of(amax);
+  const int exponent = static_cast<int>(__builtin_bit_cast(Word, quotient) >> 52 & 0x7FF) - 1023;
+  const int free = exponent - static_cast<int>(margin);
+  return free < -126 ? -126 : free > 126 ? 126 : free;
+}
+
+COX_FP8_INLINE float bf16_value(Bits raw) {
+  return float_of(raw << 16);
+}
+
+// A NaN keeps its sign.
+COX_FP8_INLINE float fp16_value(Bits raw) {
+#if defined(__CUDA_ARCH__)
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(static_cast<unsigned short>(raw)));
+  return float_of((bits_of(value) & kMagnitude) | (raw & 0x8000) << 16);
+#else
+  const Bits magnitude = raw & 0x7FFF;
+  const Bits sign = (raw & 0x8000) << 16;
+  if (magnitude >= 0x7C00) return float_of(sign | kInfinite | (magnitude & 0x3FF) << 13);
+  if (magnitude >= 0x400) return float_of(sign | ((magnitude << 13) + (112u << 23)));
+  const float small = static_cast<float>(static_cast<int>(magnitude)) * power_of_two(-24);
+  return float_of(sign | bits_of(small));
+#endif
+}
+
+// Returns the code, without sign, nearest to a magnitude that is finite or, by overflow of its
+// scale, infinite.
+template <class Format>
+COX_FP8_INLINE Bits nearest_code(Bits scaled) {
+  constexpr int kShift = 23 - Format::kMantissa;
+  constexpr Bits kFirstNormal = static_cast<Bits>(128 - Format::kBias) << 23;
+  if (scaled >= kFirstNormal) {
+    const Bits odd = scaled >> kShift & 1;
+    const Bits rounded = (scaled + (1u << (kShift - 1)) - 1 + odd) >> kShift;
+    return smaller(rounded - (static_cast<Bits>(127 - Format::kBias) << Format::kMantissa),
+                   Format::kLargest);
+  }
+  // Its last bit weighs as much as the smallest subnormal value, so the addition rounds.
+  constexpr float kRaise = power_of_two(24 - Format::kBias - Format::kMantissa);
+  return bits_of(float_of(scaled) + kRaise) - bits_of(kRaise);
+}
+
+// Returns two codes, that of `first` in the low byte. REQUIRES: neither is NaN, and infinity means
+// a finite value whose scaling overflowed.
+template <class Format>
+COX_FP8_INLINE Bits two_codes(float first, float second) {
+#if defined(__CUDA_ARCH__)
+  unsigned short codes;
+  if constexpr (Format::kMantissa == 3) {
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(second), "f"(first));
+  } else {
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(second), "f"(first));
+  }
+  return codes;
+#else
+  const auto one = [](float value) {
+    const Bits bits = bits_of(value);
+    return nearest_code<Format>(bits & kMagnitude) | (bits >> 24 & 0x80);
+  };
+  return one(first) | one(second) << 8;
+#endif
+}
+
+// What a thread has seen, in the words of QuantizeCounts.
+struct Counts {
+  Bits saturated = 0;
+  Bits underflow = 0;
+  Bits amax = 0;  // as bits
+};
+
+// Four values, whatever they are.
+template <class Format>
+COX_FP8_INLINE Bits any_four_codes(const float (&values)[4], float multiplier, Counts& counts) {
+  Bits codes = 0;
+  for (int i = 0; i < 4; ++i) {
+    const Bits bits = bits_of(values[i]);
+    const Bits magnitude = bits & kMagnitude;
+    if (magnitude >= kInfinite) {
+      const Bits code = magnitude > kInfinite ? Format::kNan : Format::kInfinity;
+      codes |= (code | (bits >> 24 & 0x80)) << 8 * i;
+      continue;
+    }
+    const float scaled = values[i] * multiplier;
+    const Bits code = two_codes<Format>(scaled, 0) & 0xFF;
+    codes |= code << 8 * i;
+    counts.saturated += (bits_of(scaled) & kMagnitude) > Format::kMostKept ? 1 : 0;
+    counts.underflow += magnitude != 0 && (code & 0x7F) == 0 ? 1 : 0;
+    counts.amax = larger(counts.amax, magnitude);
+  }
+  return codes;
+}
+
+// The same, quick where all are finite, none is clipped and none becomes zero.
+template <class Format>
+COX_FP8_INLINE Bits four_codes(const float (&values)[4], float multiplier, Counts& counts) {
+  const Bits most =
+      larger(larger(bits_of(values[0]) & kMagnitude, bits_of(values[1]) & kMagnitude),
+             larger(bits_of(values[2]) & kMagnitude, bits_of(values[3]) & kMagnitude));
+  const bool is_plain =
+      most < kInfinite && bits_of(float_of(most) * multiplier) <= Format::kMostKept;
+  if (!is_plain) return any_four_codes<Format>(values, multiplier, counts);
+  const Bits codes = two_codes<Format>(values[0] * multiplier, values[1] * multiplier) |
+                     two_codes<Format>(values[2] * multiplier, values[3] * multiplier) << 16;
+  constexpr Bits kSeven = 0x7F7F7F7F;
+  counts.amax = larger(counts.amax, most);
+  if (((((codes & kSeven) + kSeven) & ~kSeven) ^ ~kSeven) == 0) return codes;  // no byte is zero
+  for (int i = 0; i < 4; ++i) {
+    const bool is_zero = (codes >> 8 * i & 0x7F) == 0;
+    counts.underflow += is_zero && (bits_of(values[i]) & kMagnitude) != 0 ? 1 : 0;
+  }
+  return codes;
+}
+
+}  // namespace cox::fp8

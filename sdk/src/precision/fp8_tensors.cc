@@ -1,0 +1,287 @@
+#include "sdk/src/precision/fp8_tensors.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+
+#include "sdk/src/device/tensor_scan.h"
+
+namespace cox::detail {
+namespace {
+
+constexpr std::int64_t kProductChunk = 1L << 16;  // elements that one thread takes at a time
+
+// Returns what the loops on the CPU read: bf16 as it is, everything else as float.
+at::Tensor readable(const at::Tensor& values) {
+  const bool is_bf16 = values.scalar_type() == at::kBFloat16;
+  return (is_bf16 ? values : values.to(at::kFloat)).contiguous();
+}
+
+// Calls body(span of values, first) for parts of a readable tensor.
+template <class Body>
+void with_values(const at::Tensor& readable, const Body& body) {
+  const auto count = static_cast<std::size_t>(readable.numel());
+  if (readable.scalar_type() == at::kBFloat16) {
+    const auto* data = static_cast<const std::uint16_t*>(readable.const_data_ptr());
+    body(std::span<const std::uint16_t>(data, count));
+  } else {
+    body(std::span<const float>(readable.const_data_ptr<float>(), count));
+  }
+}
+
+std::int64_t rows_of(const at::Tensor& values) {
+  return values.size(-1) == 0 ? 0 : values.numel() / values.size(-1);
+}
+
+// Runs part(first, count) over `total` elements in pieces of `piece`, on as many threads as fit.
+template <class Part>
+void in_parallel(std::int64_t total, std::int64_t piece, const Part& part) {
+  const std::int64_t pieces = piece == 0 ? 0 : (total + piece - 1) / piece;
+  const std::int64_t grain = std::max<std::int64_t>(1, piece == 0 ? 1 : kProductChunk / piece);
+  at::parallel_for(0, pieces, grain, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t p = begin; p < end; ++p) {
+      part(static_cast<std::size_t>(p), static_cast<std::size_t>(p * piece),
+           static_cast<std::size_t>(std::min(piece, total - p * piece)));
+    }
+  });
+}
+
+at::Tensor row_scales_on_cpu(const at::Tensor& values, at::Tensor scale, FloatFormat format,
+                             std::uint32_t margin) {
+  auto* scales = scale.mutable_data_ptr<float>();
+  with_values(values, [&](auto all) {
+    in_parallel(values.numel(), values.size(-1), [&](auto row, auto first, auto count) {
+      const float amax = finite_amax(all.subspan(first, count));
+      scales[row] = 1 / fp8_multiplier(format, amax, margin);
+    });
+  });
+  return scale;
+}
+
+QuantizeCounts quantize_on_cpu(const at::Tensor& values, FloatFormat format,
+                               const at::Tensor& scale, const at::Tensor& codes) {
+  const bool by_row = scale.numel() > 1;
+  const auto* scales = scale.const_data_ptr<float>();
+  auto* out = static_cast<std::uint8_t*>(codes.mutable_data_ptr());
+  const std::span<std::uint8_t> all_codes(out, static_cast<std::size_t>(codes.numel()));
+  std::mutex mutex;
+  QuantizeCounts total;
+  with_values(values, [&](auto all) {
+    in_parallel(values.numel(), by_row ? values.size(-1) : kProductChunk,
+                [&](std::size_t piece, std::size_t first, std::size_t count) {
+                  const QuantizeCounts counts =
+                      quantize(format, all.subspan(first, count), 1 / scales[by_row ? piece : 0],
+                               all_codes.subspan(first, count));
+                  const std::lock_guard lock(mutex);
+                  merge_into(total, counts);
+                });
+  });
+  return total;
+}
+
+// Returns values with the strides of `codes`, which leave no holes.
+at::Tensor decoded_on_cpu(const at::Tensor& codes) {
+  const at::Tensor values = at::empty_like(codes, codes.options().dtype(at::kFloat));
+  const auto format =
+      codes.scalar_type() == at::kFloat8_e4m3fn ? FloatFormat::e4m3 : FloatFormat::e5m2;
+  const auto total = static_cast<std::size_t>(codes.numel());
+  const std::span from(static_cast<const std::uint8_t*>(codes.const_data_ptr()), total);
+  const std::span to(values.mutable_data_ptr<float>(), total);
+  in_parallel(codes.numel(), kProductChunk, [&](auto, std::size_t first, std::size_t count) {
+    decode(format, from.subspan(first, count), to.subspan(first, count));
+  });
+  return values;
+}
+
+// Returns a mask of the magnitudes that round to more than the largest finite one.
+at::Tensor is_clipped(const at::Tensor& scaled, FloatFormat format) {
+  return format == FloatFormat::e4m3 ? scaled.abs() > 464.0 : scaled.abs() >= 61440.0;
+}
+
+constexpr std::int64_t kHardwareMultiple = 16;
+
+bool can_use_hardware(const Fp8Operand& a, const Fp8Operand& b) {
+  return a.codes.is_cuda() && a.codes.dim() == 2 && a.has_one_scale() && b.has_one_scale() &&
+         fits_hardware({a.codes.size(0), b.codes.size(1), a.codes.size(1)});
+}
+
+bool lies_by_rows(const at::Tensor& codes) {
+  return codes.defined() && codes.is_contiguous();
+}
+
+// The left operand has to be row-major there, the right one column-major.
+at::Tensor by_rows(const Fp8Operand& operand) {
+  return lies_by_rows(operand.turned) ? operand.turned : operand.codes.contiguous();
+}
+
+at::Tensor hardware_product(const Fp8Operand& a, const Fp8Operand& b, at::ScalarType type,
+                            Fp8Sums sums) {
+  return at::_scaled_mm(by_rows(a), by_rows(b.transposed()).t(), a.scale, b.scale, {}, {}, type,
+                        /*use_fast_accum=*/sums == Fp8Sums::fast);
+}
+
+// Null where torch's operations have to do it.
+const Fp8Kernels* kernels_for(const at::Tensor& values) {
+  if (!values.is_cuda() || values.numel() == 0) return nullptr;
+  const auto kernels = Fp8Kernels::of(values.device(), values.scalar_type());
+  return kernels.ok() ? *kernels : nullptr;
+}
+
+// Only what hardware takes is wanted in both orders.
+Fp8Order order_for(const at::Tensor& values, Fp8Order wanted) {
+  const bool fits = values.dim() == 2 && values.size(0) % kHardwareMultiple == 0 &&
+                    values.size(1) % kHardwareMultiple == 0;
+  return fits ? wanted : Fp8Order::rows;
+}
+
+Fp8Quantized told(const Fp8Made& made) {
+  Fp8Quantized result{{made.codes, made.scale, made.turned}, {}};
+  result.seen.counts.sampled = static_cast<std::uint64_t>(made.codes.numel());
+  result.seen.pending = made.counts;
+  return result;
+}
+
+}  // namespace
+
+float fp8_multiplier(FloatFormat format, float amax, std::uint32_t margin) {
+  if (amax == 0) return 1;
+  int exponent = 0;
+  std::frexp(static_cast<double>(largest_finite(format)) / amax, &exponent);
+  return std::ldexp(1.0f, std::clamp(exponent - 1 - static_cast<int>(margin), -126, 126));
+}
+
+at::ScalarType fp8_type(FloatFormat format) {
+  return format == FloatFormat::e4m3 ? at::kFloat8_e4m3fn : at::kFloat8_e5m2;
+}
+
+bool fits_hardware(const ProductShape& shape) {
+  return shape.rows % kHardwareMultiple == 0 && shape.columns % kHardwareMultiple == 0 &&
+         shape.inner % kHardwareMultiple == 0;
+}
+
+Fp8Operand Fp8Operand::transposed() const {
+  return {codes.transpose(-2, -1), has_one_scale() ? scale : scale.transpose(-2, -1),
+          turned.defined() ? turned.transpose(-2, -1) : at::Tensor()};
+}
+
+at::Tensor Fp8Operand::dequantized() const {
+  const bool is_ours = codes.device().is_cpu() && codes.is_non_overlapping_and_dense();
+  return (is_ours ? decoded_on_cpu(codes) : codes.to(at::kFloat)).mul_(scale);
+}
+
+at::Tensor current_scale(const at::Tensor& values, FloatFormat format, Fp8Granularity granularity,
+                         std::uint32_t margin) {
+  if (values.numel() == 0) return at::ones({1}, values.options().dtype(at::kFloat));
+  if (!values.device().is_cpu()) return scales_by_torch(values, format, granularity, margin);
+  const at::Tensor read = readable(values);
+  if (granularity == Fp8Granularity::tensor || rows_of(read) == 1) {
+    return known_scale(scan(read, ScanKind::extent).amax, format, margin, values.device());
+  }
+  c10::DimVector sizes(read.sizes().begin(), read.sizes().end());
+  sizes.back() = 1;
+  const at::Tensor scale = at::empty(sizes, read.options().dtype(at::kFloat));
+  return row_scales_on_cpu(read, scale, format, margin);
+}
+
+at::Tensor known_scale(float amax, FloatFormat format, std::uint32_t margin, at::Device device) {
+  return at::full({1}, 1 / fp8_multiplier(format, amax, margin),
+                  at::TensorOptions(device).dtype(at::kFloat));
+}
+
+Fp8Quantized quantize_tensor(const at::Tensor& values, FloatFormat format, const at::Tensor& scale,
+                             Fp8Order order) {
+  const Fp8Kernels* kernels = scale.numel() == 1 ? kernels_for(values) : nullptr;
+  if (kernels) return told(kernels->quantize(values, format, scale, order_for(values, order)));
+  if (values.numel() > 0 && !values.device().is_cpu()) {
+    return quantize_by_torch(values, format, scale);
+  }
+  const at::Tensor codes = at::empty(values.sizes(), values.options().dtype(fp8_type(format)));
+  const QuantizeCounts counts = quantize_on_cpu(readable(values), format, scale, codes);
+  return {{codes, scale}, {counts, {}}};
+}
+
+Fp8Quantized quantize_tensor(const at::Tensor& values, FloatFormat format,
+                             Fp8Granularity granularity, std::uint32_t margin, Fp8Order order) {
+  const bool has_one = granularity == Fp8Granularity::tensor;
+  const Fp8Kernels* kernels = has_one ? kernels_for(values) : nullptr;
+  if (kernels) return told(kernels->quantize(values, format, margin, order_for(values, order)));
+  return quantize_tensor(values, format, current_scale(values, format, granularity, margin), order);
+}
+
+at::Tensor scales_by_torch(const at::Tensor& values, FloatFormat format, Fp8Granularity granularity,
+                           std::uint32_t margin) {
+  const at::Tensor magnitudes = values.to(at::kFloat).abs();
+  const at::Tensor finite = at::where(at::isfinite(magnitudes), magnitudes, 0.0);
+  const at::Tensor amax =
+      granularity == Fp8Granularity::row ? finite.amax(-1, true) : finite.amax().reshape({1});
+  const at::Tensor largest = at::full_like(amax, largest_finite(format), at::kDouble);
+  const at::Tensor exponent = std::get<1>(at::frexp(largest / amax));
+  const at::Tensor free = (exponent - 1 - static_cast<std::int64_t>(margin)).clamp(-126, 126);
+  return at::where(amax == 0, 1.0, at::exp2(-free.to(at::kDouble))).to(at::kFloat);
+}
+
+Fp8Quantized quantize_by_torch(const at::Tensor& values, FloatFormat format,
+                               const at::Tensor& scale) {
+  const double largest = largest_finite(format);
+  const at::Tensor wide = values.to(at::kFloat);
+  const at::Tensor is_finite = at::isfinite(wide);
+  const at::Tensor scaled = wide * scale.reciprocal();
+  const at::Tensor clipped = at::where(is_finite, scaled.clamp(-largest, largest), wide);
+  const at::Tensor codes = clipped.to(fp8_type(format)).contiguous();
+  const at::Tensor lost = (codes.to(at::kFloat) == 0) & (wide != 0);
+  const at::Tensor amax = at::where(is_finite, wide.abs(), 0.0).amax();
+  Fp8Quantized result{{codes, scale}, {}};
+  result.seen.counts.sampled = static_cast<std::uint64_t>(values.numel());
+  result.seen.pending = at::stack({(is_clipped(scaled, format) & is_finite).sum().to(at::kDouble),
+                                   lost.sum().to(at::kDouble), amax.to(at::kDouble)});
+  return result;
+}
+
+QuantizeCounts completed(const Fp8Seen& seen, const double* pending) {
+  QuantizeCounts counts = seen.counts;
+  counts.saturated = static_cast<std::uint64_t>(pending[0]);
+  counts.underflow = static_cast<std::uint64_t>(pending[1]);
+  counts.amax = static_cast<float>(pending[2]);
+  return counts;
+}
+
+std::vector<QuantizeCounts> read_counts(std::span<const Fp8Seen> seen) {
+  std::vector<at::Tensor> waiting;
+  for (const Fp8Seen& one : seen) {
+    if (one.pending.defined()) waiting.push_back(one.pending);
+  }
+  const at::Tensor read = waiting.empty() ? at::Tensor() : at::stack(waiting).to(at::kCPU);
+  const double* numbers = read.defined() ? read.const_data_ptr<double>() : nullptr;
+  std::vector<QuantizeCounts> all;
+  for (const Fp8Seen& one : seen) {
+    all.push_back(one.pending.defined() ? completed(one, numbers) : one.counts);
+    if (one.pending.defined()) numbers += 3;
+  }
+  return all;
+}
+
+at::Tensor fp8_product(const Fp8Operand& a, const Fp8Operand& b, at::ScalarType type,
+                       Fp8Means means, Fp8Sums sums) {
+  if (means == Fp8Means::hardware && can_use_hardware(a, b)) {
+    return hardware_product(a, b, type, sums);
+  }
+  return at::matmul(a.dequantized(), b.dequantized()).to(type);
+}
+
+bool has_fp8_hardware(at::Device device) try {
+  if (!device.is_cuda()) return false;
+  const torch::NoGradGuard no_grad;
+  const auto options = at::TensorOptions(device).dtype(at::kFloat);
+  const at::Tensor codes = at::ones({16, 16}, options).to(at::kFloat8_e4m3fn);
+  const Fp8Operand one{codes, at::ones({1}, options)};
+  return hardware_product(one, one, at::kBFloat16, Fp8Sums::full)
+             .to(at::kFloat)
+             .sum()
+             .item<float>() == 4096;
+} catch (const std::exception&) {
+  return false;
+}
+
+}  // namespace cox::detail
