@@ -171,7 +171,8 @@ Result<MemoryProblem> MemoryActuator::measure(
   auto problem = measure_problem(blocks_.size(), settings, pass);
   followed_.reset();
   if (!problem.ok()) return problem;
-  problem->base_bytes = base_bytes;
+  // What the first run made and kept, a device's workspaces say, is there in every step.
+  problem->base_bytes = std::max(base_bytes, problem->base_bytes + resident_later_bytes);
   restrict_to_rules(*problem);
   tell_pinned();
   problem_ = *problem;
@@ -368,8 +369,8 @@ bool MemoryActuator::has_levels() const {
   return blocks_.visits() != nullptr && contains(actions(), MemoryAction::recompute_1);
 }
 
-// Operators on a device are timed with the device waited for, one by one. A rank whose runs fail has
-// no operators to tell; what failed is told when it measures.
+// Operators on a device are timed with the device waited for, one by one. A rank whose runs fail
+// has no operators to tell; what failed is told when it measures.
 void MemoryActuator::find_levels(const SampleStep& sample, CalibrationHost& host) {
   levels_.emplace(*blocks_.visits());
   TrialStep step(sample.model, sample.loss);
