@@ -77,19 +77,19 @@ at::Tensor extent_of(const at::Tensor& tensor) {
   return at::linalg_vector_norm(tensor, infinity, {}, false, is_wide ? at::kDouble : at::kFloat);
 }
 
-// Otherwise non-finite, tiny, zeros, largest. All are left where the tensor is.
-constexpr std::int64_t kSmallFigures = 4;
+// Otherwise non-finite, tiny, zeros, largest. Each operation on `size` reads all of it once more.
+// All are left where the tensor is.
 at::Tensor figures_of(const at::Tensor& tensor, ScanKind kind) {
-  if (kind == ScanKind::extent) return extent_of(tensor);
-  const bool is_narrow = c10::elementSize(tensor.scalar_type()) < sizeof(float);
-  const at::Tensor wide = is_narrow ? tensor.to(at::kFloat) : tensor;
-  const at::Tensor size = at::abs(wide);
-  const at::Tensor finite = at::isfinite(size);
-  const at::Tensor zero = size == 0;
-  const at::Tensor tiny = (size < 0x1p-14) & ~zero;
-  const at::Tensor largest = at::where(finite, size, at::zeros({}, size.options())).max();
-  return at::stack({(~finite).sum().to(at::kDouble), tiny.sum().to(at::kDouble),
-                    zero.sum().to(at::kDouble), largest.to(at::kDouble)});
+  const bool has_arithmetic = c10::elementSize(tensor.scalar_type()) > 1;  // fp8 has none
+  const at::Tensor values = has_arithmetic ? tensor : tensor.to(at::kFloat);
+  if (kind == ScanKind::extent) return extent_of(values);
+  const at::Tensor size = at::abs(values);
+  const at::Tensor finite = (size < std::numeric_limits<double>::infinity()).sum();
+  const at::Tensor largest = at::nan_to_num(size, 0, 0).max().to(at::kDouble);
+  const at::Tensor zeros = (size == 0).sum().to(at::kDouble);
+  const at::Tensor tiny = (size < 0x1p-14).sum().to(at::kDouble) - zeros;
+  return at::stack(
+      {static_cast<double>(size.numel()) - finite.to(at::kDouble), tiny, zeros, largest});
 }
 
 TensorScan read_figures(const double* figures, std::int64_t count, std::int64_t values) {

@@ -88,6 +88,10 @@ NodeReading lesser(const NodeReading& a, const NodeReading& b) {
   return both;
 }
 
+std::uint64_t not_below_zero(std::int64_t bytes) {
+  return static_cast<std::uint64_t>(std::max<std::int64_t>(0, bytes));
+}
+
 NodeReading machine_in(std::string_view meminfo) {
   NodeReading machine;
   machine.limit_bytes = number_of(meminfo, "MemTotal:").value_or(0) * kBytesOfKilobyte;
@@ -222,8 +226,10 @@ void MemoryProbe::end_step(const StepEnd&, StepOutput& output) {
   }
   if (output.row == nullptr) return;
   metrics::StepRow& row = *output.row;
-  row.memory_alloc_bytes = row.memory_reserved_bytes = reading_.used_bytes;
-  row.memory_peak_alloc_bytes = row.memory_peak_reserved_bytes = reading_.peak_bytes;
+  row.memory_alloc_bytes = reading_.used_bytes;
+  row.memory_peak_alloc_bytes = reading_.peak_bytes;
+  row.memory_reserved_bytes = reading_.reserved_bytes;
+  row.memory_peak_reserved_bytes = reading_.peak_reserved_bytes;
   if (reading_.limit_bytes == 0) return;
   const std::uint64_t used = std::min(reading_.limit_bytes, reading_.peak_bytes);
   row.headroom_bytes = static_cast<std::int64_t>(reading_.limit_bytes - used);
@@ -238,8 +244,11 @@ void MemoryProbe::sign(RankSignal& signal) const {
 void MemoryProbe::look() {
   if (!memory_.is_counted()) return look_at_process();
   const MemoryCount count = memory_.count();
-  reading_.used_bytes = static_cast<std::uint64_t>(std::max<std::int64_t>(0, count.live_bytes));
-  reading_.peak_bytes = static_cast<std::uint64_t>(std::max<std::int64_t>(0, count.peak_bytes));
+  reading_.used_bytes = not_below_zero(count.live_bytes);
+  reading_.peak_bytes = not_below_zero(count.peak_bytes);
+  const MemoryCount reserved = memory_.device().is_cpu() ? count : memory_.reserved();
+  reading_.reserved_bytes = not_below_zero(reserved.live_bytes);
+  reading_.peak_reserved_bytes = not_below_zero(reserved.peak_bytes);
 }
 
 void MemoryProbe::look_at_process() {
@@ -248,6 +257,8 @@ void MemoryProbe::look_at_process() {
   if (resident == 0) return;
   reading_.used_bytes = resident;
   reading_.peak_bytes = std::max(reading_.peak_bytes, reading_.used_bytes);
+  reading_.reserved_bytes = reading_.used_bytes;
+  reading_.peak_reserved_bytes = reading_.peak_bytes;
 }
 
 void MemoryProbe::look_around() {

@@ -68,8 +68,11 @@ class NodeMemory {
 };
 
 struct MemoryReading {
-  std::uint64_t used_bytes = 0;   // counted or resident now
-  std::uint64_t peak_bytes = 0;   // counted: most in the last step; resident: most so far
+  std::uint64_t used_bytes = 0;  // counted or resident now
+  std::uint64_t peak_bytes = 0;  // counted: most in the last step; resident: most so far
+  // What the allocator of a device holds to hand out, now and at most; elsewhere the two above.
+  std::uint64_t reserved_bytes = 0;
+  std::uint64_t peak_reserved_bytes = 0;
   std::uint64_t limit_bytes = 0;  // that this rank may come to use; 0 = unknown
 };
 

@@ -28,15 +28,16 @@ void TensorMemory::reset_peak() const {
   c10::getDeviceAllocator(device_.type())->resetPeakStats(device_.index());
 }
 
-std::uint64_t TensorMemory::reserved_bytes() const {
-  if (device_.is_cpu()) return 0;
-  return static_cast<std::uint64_t>(stats_of(device_).reserved_bytes[kAll].current);
+MemoryCount TensorMemory::reserved() const {
+  if (device_.is_cpu()) return count();
+  const auto stats = stats_of(device_);
+  return {stats.reserved_bytes[kAll].current, stats.reserved_bytes[kAll].peak};
 }
 
 std::optional<std::uint64_t> TensorMemory::reachable_bytes() const {
   if (device_.is_cpu()) return std::nullopt;
   const auto free = c10::getDeviceAllocator(device_.type())->getMemoryInfo(device_.index()).first;
-  return reserved_bytes() + free;
+  return static_cast<std::uint64_t>(reserved().live_bytes) + free;
 }
 
 }  // namespace cox::detail

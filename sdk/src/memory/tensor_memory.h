@@ -28,9 +28,9 @@ class TensorMemory {
   // Returns what the device's memory allows this process: what its allocator holds, and what the
   // device has free. Nothing on the CPU. Asks the driver, which takes some 100 us.
   std::optional<std::uint64_t> reachable_bytes() const;
-  // Returns what the device's allocator holds of the device's memory, used and unused. 0 on the
-  // CPU.
-  std::uint64_t reserved_bytes() const;
+  // Returns what the device's allocator holds of the device's memory, used and unused; what count()
+  // does on the CPU.
+  MemoryCount reserved() const;
 
  private:
   c10::Device device_;

@@ -2,13 +2,16 @@
 // order and every access by the host.
 #include <torch/torch.h>
 
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <optional>
 
 #include "sdk/src/device/phase_events.h"
 #include "sdk/src/device/stream_lane.h"
 #include "sdk/src/device/tensor_scan.h"
 #include "sdk/src/device/transfer.h"
+#include "sdk/src/memory/memory_probe.h"
 #include "sdk/src/memory/tensor_memory.h"
 #include "stand_in_counts.h"
 #include "tests/sdk/session/solo.h"
@@ -174,8 +177,15 @@ TEST_CASE("the bytes of tensors on a device are those of its allocator") {
   }
   CHECK(memory.count().live_bytes == before.live_bytes);
   CHECK(memory.count().peak_bytes - before.live_bytes == 1 << 20);
-  CHECK(memory.reserved_bytes() > 0);
-  CHECK(memory.reachable_bytes().value_or(0) >= memory.reserved_bytes());
+  const MemoryCount reserved = memory.reserved();
+  CHECK(reserved.live_bytes > memory.count().live_bytes);  // what was given back is kept
+  CHECK(reserved.peak_bytes >= memory.count().peak_bytes);
+  CHECK(memory.reachable_bytes().value_or(0) >= static_cast<std::uint64_t>(reserved.live_bytes));
+  MemoryProbe probe;
+  probe.count_on(kDevice);
+  probe.look();
+  CHECK(probe.reading().used_bytes == static_cast<std::uint64_t>(memory.count().live_bytes));
+  CHECK(probe.reading().reserved_bytes == static_cast<std::uint64_t>(reserved.live_bytes));
 }
 
 TEST_CASE("tensors are sent without a wait, and what is there already stays") {
@@ -234,4 +244,30 @@ TEST_CASE("figures of scans come from the device without a wait") {
   CHECK(scans[1].scan.amax == 0);
   CHECK(scans[2].scan.nonfinite == 0);
   CHECK(scans[2].scan.amax == 8);
+}
+
+TEST_CASE("figures of a device are the host's, in few kernels, in every type") {
+  const double infinity = std::numeric_limits<double>::infinity();
+  const at::Tensor values =
+      torch::tensor({1.0, -8.0, infinity, std::nan(""), 0.0, 0.0, 1e-6, -infinity}).repeat({40});
+  for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
+    for (const ScanKind kind : {ScanKind::extent, ScanKind::small}) {
+      CAPTURE(type);
+      const at::Tensor here = values.to(type);
+      const at::Tensor there = here.to(kDevice);
+      const std::uint64_t before = stand_in_counters().kernels;
+      PendingScan pending = start_scan(there, kind);
+      const std::uint64_t kernels = stand_in_counters().kernels - before;
+      CHECK(kernels <= (kind == ScanKind::extent ? 12 : 18));
+      PendingScan* const one = &pending;
+      read_scans({&one, 1});
+      const TensorScan expected = scan(here, kind);
+      CHECK(pending.scan.values == expected.values);
+      CHECK(pending.scan.nonfinite == expected.nonfinite);
+      CHECK(pending.scan.amax == expected.amax);
+      if (kind == ScanKind::extent) continue;
+      CHECK(pending.scan.tiny == expected.tiny);
+      CHECK(pending.scan.zeros == expected.zeros);
+    }
+  }
 }

@@ -28,8 +28,12 @@ inline std::uint64_t synchronisations() {
   return of_stand_in<std::uint64_t()>("cox_standin_synchronisations")();
 }
 
-inline std::uint64_t copies_to_host() {
+inline cox_standin_counters stand_in_counters() {
   cox_standin_counters counters{};
   of_stand_in<void(cox_standin_counters*)>("cox_standin_read_counters")(&counters);
-  return counters.copies_to_host;
+  return counters;
+}
+
+inline std::uint64_t copies_to_host() {
+  return stand_in_counters().copies_to_host;
 }
