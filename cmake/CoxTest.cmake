@@ -73,15 +73,15 @@ function(cox_register)
   endif()
 endfunction()
 
-# Compiles the tests of a program with TORCH six at a time (COX_UNITY), since reading LibTorch's
-# precompiled header takes longer than most of them. Tests name their helpers as they like: each file
-# lies in a namespace of its own, and what it includes is included before that. A file that opens a
-# namespace of the project's, or is no test, is compiled alone.
+# Compiles the tests of a program with TORCH six at a time (COX_UNITY): GCC instantiates what LibTorch's
+# precompiled header left pending anew for each of its users, which takes longer than most tests. They name
+# their helpers as they like: each file lies in a namespace of its own, and what it includes is included
+# before that. A file that opens a namespace of the project's, or is no test, is compiled alone.
 function(_cox_compile_together program)
   set(headers)
   get_target_property(sources ${program} SOURCES)
   foreach(source IN LISTS sources)
-    file(STRINGS "${source}" opened REGEX "^(namespace [a-z]|template <>|TORCH_LIBRARY|extern |#define )")
+    file(STRINGS "${source}" opened REGEX "^(namespace [a-z_:]+ {|template <>|TORCH_LIBRARY|extern |#define )")
     if(opened OR NOT source MATCHES "_test\\.cc$")
       set_source_files_properties("${source}" PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
       continue()

@@ -20,7 +20,7 @@
 namespace cox::detail {
 namespace {
 
-constexpr int kTimedRuns = 3;
+constexpr int kTimedPasses = 3;
 constexpr std::int64_t kHopeless = 3;  // times as slow as fp32: one run tells enough
 
 // Returns the times of the slowest rank; a rank without a sample brings zeros.
@@ -205,7 +205,7 @@ Result<PrecisionFacts> FormatActuator::measure(const std::function<Status()>& st
 Status FormatActuator::measure_format(std::size_t format, const std::function<Status()>& step,
                                       PrecisionFacts& facts) {
   std::int64_t first_us = 0;
-  for (int run = 0; run <= kTimedRuns; ++run) {
+  for (int run = 0; run <= kTimedPasses; ++run) {
     const auto times = blocks_.timed(step);
     if (!times.ok()) return times.status();
     std::int64_t run_us = 0;

@@ -11,7 +11,9 @@
 
 #include <doctest/doctest.h>
 
-namespace cox::detail {
+using namespace cox;
+using namespace cox::detail;
+
 namespace {
 
 std::int64_t true_ns() {
@@ -98,5 +100,3 @@ TEST_SUITE("clocks of nodes") {
     }
   }
 }
-
-}  // namespace cox::detail

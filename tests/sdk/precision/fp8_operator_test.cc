@@ -16,7 +16,9 @@
 
 #include <doctest/doctest.h>
 
-namespace cox::detail {
+using namespace cox;
+using namespace cox::detail;
+
 namespace {
 
 using at::Tensor;
@@ -323,4 +325,3 @@ TEST_SUITE("sdk.precision.fp8_operator") {
 }
 
 }  // namespace
-}  // namespace cox::detail

@@ -13,7 +13,9 @@
 
 #include <doctest/doctest.h>
 
-namespace cox::detail {
+using namespace cox;
+using namespace cox::detail;
+
 namespace {
 
 // Counts everything as operators of block 0, or of the block that it is told.
@@ -229,4 +231,3 @@ TEST_CASE("dropout of attention's weights changes no FLOPs forward") {
 TEST_SUITE_END();
 
 }  // namespace
-}  // namespace cox::detail

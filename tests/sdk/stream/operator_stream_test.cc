@@ -12,7 +12,9 @@
 
 #include <doctest/doctest.h>
 
-namespace cox::detail {
+using namespace cox;
+using namespace cox::detail;
+
 namespace {
 
 using Names = std::vector<std::string>;
@@ -239,4 +241,3 @@ TEST_CASE("tensors are found in arguments of every kind") {
 TEST_SUITE_END();
 
 }  // namespace
-}  // namespace cox::detail

@@ -16,7 +16,9 @@
 
 #include <doctest/doctest.h>
 
-namespace cox::detail {
+using namespace cox;
+using namespace cox::detail;
+
 namespace {
 
 using at::Tensor;
@@ -236,4 +238,3 @@ TEST_SUITE("sdk.stream.operator_times") {
 }
 
 }  // namespace
-}  // namespace cox::detail

@@ -15,7 +15,9 @@
 
 #include <doctest/doctest.h>
 
-namespace cox::detail {
+using namespace cox;
+using namespace cox::detail;
+
 namespace {
 
 using at::Tensor;
@@ -178,4 +180,3 @@ TEST_SUITE("packed masks") {
 }
 
 }  // namespace
-}  // namespace cox::detail

@@ -16,7 +16,9 @@
 
 #include <doctest/doctest.h>
 
-namespace cox::detail {
+using namespace cox;
+using namespace cox::detail;
+
 namespace {
 
 using at::Tensor;
@@ -248,4 +250,3 @@ TEST_SUITE("product formats") {
 }
 
 }  // namespace
-}  // namespace cox::detail

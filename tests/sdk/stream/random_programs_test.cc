@@ -2,7 +2,9 @@
 
 #include <doctest/doctest.h>
 
-namespace cox::detail {
+using namespace cox;
+using namespace cox::detail;
+
 namespace {
 
 TEST_SUITE_BEGIN("random programs");
@@ -17,4 +19,3 @@ TEST_CASE("500 random programs under random plans give the bits of plain autogra
 TEST_SUITE_END();
 
 }  // namespace
-}  // namespace cox::detail

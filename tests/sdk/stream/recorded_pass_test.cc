@@ -16,7 +16,9 @@
 
 #include <doctest/doctest.h>
 
-namespace cox::detail {
+using namespace cox;
+using namespace cox::detail;
+
 namespace {
 
 using at::Tensor;
@@ -123,4 +125,3 @@ TEST_SUITE("recorded pass") {
 }
 
 }  // namespace
-}  // namespace cox::detail

@@ -11,7 +11,9 @@
 
 #include <doctest/doctest.h>
 
-namespace cox::detail {
+using namespace cox;
+using namespace cox::detail;
+
 namespace {
 
 using at::Tensor;
@@ -437,4 +439,3 @@ TEST_CASE("each rule is needed: without it the program named for it goes wrong")
 TEST_SUITE_END();
 
 }  // namespace
-}  // namespace cox::detail

@@ -24,7 +24,9 @@
 
 #include <doctest/doctest.h>
 
-namespace cox::detail {
+using namespace cox;
+using namespace cox::detail;
+
 namespace {
 
 using at::Tensor;
@@ -385,4 +387,3 @@ def gate(x):
 TEST_SUITE_END();
 
 }  // namespace
-}  // namespace cox::detail
