@@ -2,7 +2,6 @@
 // which is slower than a product in bf16 there, so by speed none would be chosen. A real device
 // adds up in another order and with fewer bits, so only the stand-in has the bits of the CPU.
 #include <ATen/record_function.h>
-#include <dlfcn.h>
 #include <torch/torch.h>
 
 #include <array>
@@ -74,14 +73,10 @@ Fp8Operand quantized(const at::Tensor& values, FloatFormat format) {
   return quantize_tensor(values, format, scale).operand;
 }
 
-bool is_stand_in() {
-  return dlsym(RTLD_DEFAULT, "cox_standin_launch") != nullptr;
-}
-
 // Whether a product has the bits of `here`, or on a real device is as near as its sums allow.
 bool is_product(const at::Tensor& there, const at::Tensor& here, const Fp8Operand& a,
                 const Fp8Operand& b) {
-  if (is_stand_in()) return there.equal(here);
+  if (on_stand_in()) return there.equal(here);
   const at::Tensor sums = at::matmul(a.dequantized().abs(), b.dequantized().abs());
   const at::Tensor error = (there.to(at::kFloat) - here.to(at::kFloat)).abs();
   const double rounding = here.scalar_type() == at::kFloat ? 0 : 0x1p-7;

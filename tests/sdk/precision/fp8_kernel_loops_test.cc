@@ -1,36 +1,66 @@
-// The kernels that quantise, run by threads of the host: one for each thread of a block, block
-// after block. Only the processor's cast is another; where values are read and written, tiles, ends
-// and sums are those of a device.
+// The kernels that quantise, run by the host: block after block, and the threads of a block by
+// turns from one barrier to the next. Only the processor's cast is another; where values are read
+// and written, tiles, ends and sums are those of a device.
+#include <ucontext.h>
+
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <barrier>
 #include <bit>
 #include <cmath>
 #include <cstdint>
 #include <functional>
 #include <random>
-#include <thread>
 #include <vector>
 
 #include "sdk/src/precision/float_codec.h"
 
-namespace {
+namespace fp8_device {
 
 struct Place {
   unsigned int x = 0;
 };
-thread_local Place threadIdx;
-thread_local Place blockIdx;
-thread_local Place gridDim;
+Place threadIdx;
+Place blockIdx;
+Place gridDim;
 
 constexpr unsigned int kThreadsOfBlock = 256;
-std::barrier<>& block_barrier() {
-  static std::barrier<> barrier(kThreadsOfBlock);
-  return barrier;
-}
+constexpr std::size_t kStackBytes = std::size_t{1} << 16;
+
+struct Thread {
+  ucontext_t context{};
+  std::vector<char> stack = std::vector<char>(kStackBytes);
+  bool is_done = false;
+};
+std::vector<Thread> threads(kThreadsOfBlock);
+ucontext_t scheduler;
+const std::function<void()>* kernel_under_way = nullptr;
+
 void wait_for_block() {
-  block_barrier().arrive_and_wait();
+  swapcontext(&threads[threadIdx.x].context, &scheduler);
+}
+
+void begin_thread() {
+  (*kernel_under_way)();
+  threads[threadIdx.x].is_done = true;
+}
+
+void run(unsigned int blocks, const std::function<void()>& kernel) {
+  kernel_under_way = &kernel;
+  gridDim.x = blocks;
+  for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) {
+    for (Thread& thread : threads) {
+      getcontext(&thread.context);
+      thread.context.uc_stack.ss_sp = thread.stack.data();
+      thread.context.uc_stack.ss_size = thread.stack.size();
+      thread.context.uc_link = &scheduler;
+      thread.is_done = false;
+      makecontext(&thread.context, &begin_thread, 0);
+    }
+    while (!threads.front().is_done) {
+      for (threadIdx.x = 0; threadIdx.x < kThreadsOfBlock; ++threadIdx.x)
+        swapcontext(&scheduler, &threads[threadIdx.x].context);
+    }
+  }
 }
 
 struct alignas(16) Words4 {
@@ -56,14 +86,11 @@ unsigned int most_of_warp(unsigned int value) {
 
 template <class Number>
 void atomicAdd(Number* to, Number value) {
-  std::atomic_ref<Number>(*to).fetch_add(value);
+  *to += value;
 }
 
 void atomicMax(unsigned long long* to, unsigned long long value) {
-  std::atomic_ref<unsigned long long> most(*to);
-  unsigned long long seen = most.load();
-  while (seen < value && !most.compare_exchange_weak(seen, value)) {
-  }
+  *to = std::max(*to, value);
 }
 
 // Selector: a nibble a byte, of the eight bytes of `high` and `low`.
@@ -75,19 +102,26 @@ unsigned int bytes_picked(unsigned int low, unsigned int high, unsigned int sele
   return picked;
 }
 
-}  // namespace
+}  // namespace fp8_device
+
+using fp8_device::atomicAdd;
+using fp8_device::atomicMax;
+using fp8_device::blockIdx;
+using fp8_device::gridDim;
+using fp8_device::run;
+using fp8_device::threadIdx;
 
 #define __device__
 #define __global__
 #define __forceinline__ inline
 #define __launch_bounds__(threads)
 #define __shared__ static
-#define __syncthreads wait_for_block
-#define __reduce_max_sync(mask, value) most_of_warp(value)
-#define __byte_perm bytes_picked
-#define uint4 Words4
-#define uint2 Words2
-#define float4 Floats4
+#define __syncthreads fp8_device::wait_for_block
+#define __reduce_max_sync(mask, value) fp8_device::most_of_warp(value)
+#define __byte_perm fp8_device::bytes_picked
+#define uint4 fp8_device::Words4
+#define uint2 fp8_device::Words2
+#define float4 fp8_device::Floats4
 #define COX_FP8_VALUE float
 #include "sdk/src/precision/fp8_kernels.cu"
 
@@ -104,20 +138,6 @@ using cox::fp8::Codes;
 using cox::fp8::E4m3;
 using cox::fp8::E5m2;
 using cox::fp8::Fp16;
-
-void run(unsigned int blocks, const std::function<void()>& kernel) {
-  std::vector<std::jthread> threads;
-  for (unsigned int t = 0; t < kThreadsOfBlock; ++t) {
-    threads.emplace_back([t, blocks, &kernel] {
-      threadIdx.x = t;
-      gridDim.x = blocks;
-      for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) {
-        kernel();
-        wait_for_block();
-      }
-    });
-  }
-}
 
 struct Quantized {
   std::vector<Byte> codes;
