@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -86,7 +87,8 @@ TEST_CASE("a step of several ranks waits for the device as often as a loop of on
   };
   train_on("cuda", {{}, {.steps = 1}});  // the first engine that runs on a device keeps it
   const std::uint64_t plain = waits_of_own_loop(Scaling::none);
-  for (const Case& each : cases) {
+  const std::size_t asked = world() == 2 ? cases.size() : 3;  // the rest is no matter of ranks
+  for (const Case& each : std::span(cases).first(asked)) {
     SessionOptions with;
     if (each.changes_shares) with.policies.push_back(std::make_shared<ChangingShares>());
     std::vector<std::string> flags = each.flags;
@@ -100,9 +102,10 @@ TEST_CASE("a step of several ranks waits for the device as often as a loop of on
 
 TEST_CASE("an adopted loop of several ranks waits for the device as often as one by itself") {
   const std::uint64_t plain = waits_of_own_loop(Scaling::none);
-  for (const std::string& flag :
-       {std::string("--cox.run.name=plain"), std::string("--cox.precision.format=bf16"),
-        std::string("--cox.memory.budget=1GiB")}) {
+  std::vector<std::string> flags = {"--cox.run.name=plain"};
+  if (world() == 2)
+    flags.insert(flags.end(), {"--cox.precision.format=bf16", "--cox.memory.budget=1GiB"});
+  for (const std::string& flag : flags) {
     CAPTURE(flag);
     auto session = solo_session({"--cox.run.device=cuda", flag});
     const std::uint64_t waits =

@@ -18,7 +18,7 @@
 namespace cox::standin {
 namespace {
 
-constexpr c10::DispatchKey kCuda = c10::DispatchKey::CUDA;
+constexpr c10::DispatchKey kCudaKey = c10::DispatchKey::CUDA;
 constexpr c10::DispatchKey kCpu = c10::DispatchKey::CPU;
 
 bool on_device(const at::Tensor& tensor) {
@@ -233,14 +233,14 @@ std::string full_name(const c10::OperatorName& name) {
 // in another way than the CPU does (native_layer_norm): so each operator gets its kernel by name.
 bool register_kernels() {
   static auto* library =
-      new torch::Library(torch::Library::IMPL, "aten", kCuda, __FILE__, __LINE__);
+      new torch::Library(torch::Library::IMPL, "aten", kCudaKey, __FILE__, __LINE__);
   const std::set<std::string> refused = refused_operators();
   static const std::set<std::string> composed = {"aten::convolution", "aten::convolution_backward"};
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
     const std::string full = full_name(name);
     const auto op = dispatcher.findSchema(name);
-    if (full.rfind("aten::", 0) != 0 || !op || op->hasKernelForDispatchKey(kCuda)) continue;
+    if (full.rfind("aten::", 0) != 0 || !op || op->hasKernelForDispatchKey(kCudaKey)) continue;
     if (composed.count(full) == 0 &&
         (!op->hasKernelForDispatchKey(kCpu) || refused.count(full) > 0))
       continue;
@@ -249,7 +249,7 @@ bool register_kernels() {
   return true;
 }
 
-const bool registered =
+const bool kernels_registered =
     register_kernels();  // after the other files' kernels: this one is linked last
 
 }  // namespace
