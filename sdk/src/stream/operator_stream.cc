@@ -18,7 +18,7 @@ namespace cox::detail {
 namespace {
 
 thread_local StreamScope* innermost = nullptr;
-thread_local std::uint64_t shown = 0;
+thread_local std::uint64_t operators_of_thread = 0;
 
 // Whether LibTorch has no kernel of its own for the operator, only a composition of others.
 bool is_composite(const c10::OperatorHandle& handle) {
@@ -68,14 +68,14 @@ class Stream {
   template <class... Arguments>
   static void touch_all(const StreamScope& scope, const c10::OperatorHandle& handle,
                         const Arguments&... arguments) {
-    ++shown;
+    ++operators_of_thread;
     (touch_argument(scope, handle, arguments), ...);
   }
 
   // Shows the tensors of one operator with boxed arguments.
   static void touch_all(const StreamScope& scope, const c10::OperatorHandle& handle,
                         const torch::jit::Stack& stack) {
-    ++shown;
+    ++operators_of_thread;
     const std::size_t arguments = handle.schema().arguments().size();
     for (std::size_t i = stack.size() - arguments; i < stack.size(); ++i) {
       for_each_tensor_in(stack[i], [&](const at::Tensor& t) { touch(scope, handle, t); });
@@ -396,7 +396,7 @@ Status check_stream_key() {
 }
 
 std::uint64_t operators_shown() {
-  return shown;
+  return operators_of_thread;
 }
 
 }  // namespace cox::detail
