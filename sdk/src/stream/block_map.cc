@@ -72,8 +72,8 @@ auto weak_reference(const c10::Storage* storage) {
   return (storage == nullptr ? c10::Storage() : *storage).getWeakStorageImpl();
 }
 
-// Where the parameter's numbers begin: the weights of an LSTM may lie in one storage, one behind the
-// other, as cuDNN wants them.
+// Where the parameter's numbers begin: the weights of an LSTM may lie in one storage, one behind
+// the other, as cuDNN wants them.
 const void* identity(const at::Tensor& parameter) {
   const c10::Storage* storage = storage_in(*parameter.unsafeGetTensorImpl());
   if (storage == nullptr) return parameter.unsafeGetTensorImpl();

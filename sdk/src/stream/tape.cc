@@ -2,13 +2,11 @@
 
 #include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
-#include <ATen/core/enum_tag.h>
 #include <ATen/ops/as_strided.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
 #include <new>
-#include <optional>
 #include <utility>
 
 #include "coxswain/error.h"
@@ -289,18 +287,14 @@ std::uint32_t Tape::current_modes(c10::DispatchKeySet excluded) {
   return static_cast<std::uint32_t>(records_.modes.size()) - 1;
 }
 
-// A factory names the device that it makes its result on; everything else works where its tensors
-// are.
 std::int32_t Tape::random_state(const OperatorCall& call) {
   at::Generator generator;
   at::Device device = at::kCPU;
-  std::optional<at::Device> named;
   for (const c10::IValue& value : call.arguments) {
     if (value.isGenerator()) generator = value.toGenerator();
-    if (value.isDevice()) named = value.toDevice();
+    if (value.isDevice()) device = value.toDevice();  // a factory's, behind its tensors
     for_each_tensor_in(value, [&](const at::Tensor& tensor) { device = tensor.device(); });
   }
-  device = named.value_or(device);
   if (!generator.defined()) generator = at::globalContext().defaultGenerator(device);
   const std::lock_guard lock(generator.mutex());
   records_.randoms.push_back({generator, generator.get_state()});

@@ -20,8 +20,7 @@ bool is_out_of_memory(const std::exception& error) {
   if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return true;
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return true;
   constexpr std::string_view kWords[] = {"can't allocate memory", "CUDA error: out of memory",
-                                         "CUBLAS_STATUS_ALLOC_FAILED",
-                                         "CUDNN_STATUS_ALLOC_FAILED"};
+                                         "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED"};
   const std::string_view what = error.what();
   return std::ranges::any_of(kWords, [&](auto words) { return what.find(words) != what.npos; });
 }
