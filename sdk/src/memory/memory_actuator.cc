@@ -171,8 +171,7 @@ Result<MemoryProblem> MemoryActuator::measure(
   auto problem = measure_problem(blocks_.size(), settings, pass);
   followed_.reset();
   if (!problem.ok()) return problem;
-  // What the first run made and kept, a device's workspaces say, is there in every step.
-  problem->base_bytes = std::max(base_bytes, problem->base_bytes + resident_later_bytes);
+  problem->base_bytes = base_bytes;
   restrict_to_rules(*problem);
   tell_pinned();
   problem_ = *problem;

@@ -34,7 +34,7 @@ class AutocastScope {
 
 SteeredGpt::SteeredGpt(const SampleShape& shape, MemoryConfig config, Arithmetic arithmetic,
                        Gradients gradients)
-    : workspace_bytes_(shape.workspace_bytes), config_(std::move(config)), arithmetic_(arithmetic) {
+    : config_(std::move(config)), arithmetic_(arithmetic) {
   require(detail::install_counting_allocator());
   torch::manual_seed(11);
   model_ = gpt2::Gpt2(shape.model);
@@ -59,7 +59,6 @@ MemoryConfig SteeredGpt::planned() {
 }
 
 at::Tensor SteeredGpt::loss() {
-  if (!workspace_.defined()) workspace_ = at::empty({workspace_bytes_}, at::kByte);
   const AutocastScope autocast(arithmetic_);
   return model_->loss(inputs_, targets_);
 }

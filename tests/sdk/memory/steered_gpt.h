@@ -24,7 +24,6 @@ enum class Gradients { kept, released };
 struct SampleShape {
   gpt2::Config model;
   std::int64_t sequences = 4;
-  std::int64_t workspace_bytes = 0;  // that the first run makes and keeps
 };
 
 class SteeredGpt {
@@ -54,8 +53,6 @@ class SteeredGpt {
  private:
   at::Tensor loss();
 
-  const std::int64_t workspace_bytes_;
-  at::Tensor workspace_;
   MemoryConfig config_;
   Arithmetic arithmetic_;
   gpt2::Gpt2 model_ = nullptr;
