@@ -37,11 +37,11 @@ c10::Event new_event(const c10::Stream& stream) {
 
 StreamLane::StreamLane(c10::Stream stream) : stream_(stream) {}
 
-Result<std::unique_ptr<StreamLane>> StreamLane::make(c10::Device device) {
+Result<std::unique_ptr<transport::DeviceLane>> StreamLane::make(c10::Device device) {
   if (device.is_cpu()) {
     return failed_precondition("a lane: expected a rank on a CUDA device, found one on the CPU");
   }
-  std::unique_ptr<StreamLane> lane;
+  std::unique_ptr<transport::DeviceLane> lane;
   const Status made = tried("a stream of its own", [&] {
     lane.reset(new StreamLane(guard_of(device).getStreamFromGlobalPool(device, true)));
   });

@@ -24,10 +24,7 @@ class StreamLane final : public transport::DeviceLane {
  public:
   // failed_precondition where `device` has no streams (the CPU); unavailable with the device's own
   // words where it refuses.
-  static Result<std::unique_ptr<StreamLane>> make(c10::Device device);
-
-  // Work that belongs on the lane may be given to it as LibTorch's current stream.
-  const c10::Stream& as_current() const { return stream_; }
+  static Result<std::unique_ptr<transport::DeviceLane>> make(c10::Device device);
 
   Status select_device() override;
   void* stream() const override { return stream_.native_handle(); }

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "coordinator/transport/nccl/library.h"
+#include "sdk/src/device/stream_lane.h"
 
 namespace cox::detail {
 

@@ -14,16 +14,16 @@
 
 #include "coordinator/core/status.h"
 #include "coordinator/transport/communicator.h"
+#include "coordinator/transport/nccl/device_lane.h"
 #include "coordinator/transport/nccl/group.h"
 #include "coordinator/transport/wait.h"
-#include "sdk/src/device/stream_lane.h"
 
 namespace cox::detail {
 
 class DeviceLink {
  public:
   struct Ends {
-    std::shared_ptr<StreamLane> lane;
+    std::shared_ptr<transport::DeviceLane> lane;
     std::shared_ptr<transport::NcclGroup> group;
   };
 

@@ -4,17 +4,14 @@
 //   .grad --> bucket -- NCCL, on a stream of its own --> bucket, .grad
 //   .grad --> bucket --> pinned memory --> exchange in host memory --> pinned --> bucket, .grad
 //
-// Over NCCL the host waits for no sum, and a bucket waits for its own gradients only: autograd's
-// hooks put an event behind the last of them, behind which it is filled and summed on the lane's
-// stream, beside the rest of the backward pass. What the training stream is given after the
-// reduction runs behind all sums. Which order NCCL adds ranks up in is its own choice. Through host
-// memory the host waits once a step, in flush(), until this rank's gradients have come; sums, norm
-// and counts are then those of the CPU's path (OverlappedReduction), bit for bit. In both, the
-// step's ballot goes through host memory.
+// Over NCCL the host waits for no sum: they run on the device behind the gradients, and what the
+// training stream is given next runs behind them. Which order NCCL adds ranks up in is its own
+// choice. Through host memory the host waits once a step, in flush(), until this rank's gradients
+// have come; sums, norm and counts are then those of the CPU's path (OverlappedReduction), bit for
+// bit. In both, the step's ballot goes through host memory.
 //
 // Autograd computes the gradients of a device in a thread of its own, which does not communicate:
-// the host gathers them when backward returns, which is long before the device has computed them.
-// Training thread, but for ready().
+// they are gathered at the end of backward. Training thread.
 #include <c10/core/Event.h>
 #include <torch/torch.h>
 
@@ -90,8 +87,6 @@ class GatheredReduction : public GradientReduction {
  protected:
   // Lets a bucket, which holds this rank's part, set out.
   virtual void set_out(std::size_t bucket) = 0;
-  // Does the work, which fills a bucket and lets it set out, behind the bucket's gradients.
-  virtual void behind_gradients_of(std::size_t, const std::function<void()>& work) { work(); }
 
   // Puts this rank's gradients into the buckets and lets those set out, bucket by bucket. Where one
   // throws (the device's memory is full), the next call begins with that one: all ranks count on
@@ -100,10 +95,8 @@ class GatheredReduction : public GradientReduction {
     const torch::NoGradGuard no_grad;
     if (gathered_ == 0) order_.clear();
     for (; gathered_ < buckets_.size(); ++gathered_) {
-      behind_gradients_of(gathered_, [this] {
-        for (; filled_ <= gathered_; ++filled_) gather(layout_.buckets[filled_].parameters);
-        set_out(gathered_);
-      });
+      for (; filled_ <= gathered_; ++filled_) gather(layout_.buckets[filled_].parameters);
+      set_out(gathered_);
     }
   }
 
@@ -276,37 +269,9 @@ class NcclReduction final : public GatheredReduction {
                 GradientLayout layout, std::unique_ptr<StepExchange> exchange,
                 const DeviceLink::Ends& ends)
       : GatheredReduction(parameters, std::move(layout), std::move(exchange)),
-        lane_(ends.lane),
         sums_(sums_over(setup, buckets_, ends)),
         let_others_first_(setup.let_others_first),
-        own_magnitudes_(buckets_.size()) {
-    for (const at::Tensor& bucket : buckets_) complete_.emplace_back(bucket.device().type());
-  }
-
-  void begin(const MicroBatchFacts& facts) override {
-    GatheredReduction::begin(facts);
-    is_ready_.assign(parameters_.size(), false);
-    for (std::size_t b = 0; b < buckets_.size(); ++b)
-      complete_[b].missing = layout_.buckets[b].parameters.size();
-  }
-
-  void end() override {
-    is_ready_.clear();
-    GatheredReduction::end();
-  }
-
-  // In autograd's thread of the device. A gradient that comes again moves the event on; one of a
-  // backward pass that nobody began is not this reduction's.
-  void ready(std::size_t p) override {
-    const std::size_t b = layout_.places[p].bucket;
-    const bool is_asked = !is_ready_.empty() && facts_.which == MicroBatch::last;
-    if (!is_asked || b == BucketPlace::kNowhere) return;
-    if (!is_ready_[p]) --complete_[b].missing;
-    is_ready_[p] = true;
-    const at::Device device = buckets_[b].device();
-    if (complete_[b].missing == 0)
-      complete_[b].event.record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
-  }
+        own_magnitudes_(buckets_.size()) {}
 
   void flush() override {
     gather();
@@ -391,29 +356,6 @@ class NcclReduction final : public GatheredReduction {
     require(status, "gradient reduction over NCCL");
   }
 
-  // A bucket one of whose gradients has not come, or is sparse, is filled behind all that the
-  // training stream was given.
-  void behind_gradients_of(std::size_t b, const std::function<void()>& work) override {
-    if (b == 0 && let_others_first_) let_others_first_();
-    if (complete_[b].missing > 0 || !are_dense(b)) return work();
-    const c10::Stream& lane = lane_->as_current();
-    const c10::impl::VirtualGuardImpl device(lane.device_type());
-    for (const std::size_t p : layout_.buckets[b].parameters) {
-      const at::Tensor& grad = parameters_[p].grad();
-      device.recordDataPtrOnStream(grad.storage().data_ptr(), lane);
-    }
-    complete_[b].event.block(lane);
-    const c10::StreamGuard guard(lane);
-    work();
-  }
-
-  bool are_dense(std::size_t b) const {
-    return std::ranges::all_of(layout_.buckets[b].parameters, [&](std::size_t p) {
-      const at::Tensor& grad = parameters_[p].grad();
-      return grad.defined() && grad.layout() == at::kStrided;
-    });
-  }
-
   void set_out(std::size_t b) override {
     std::vector<at::Tensor> parts;
     for (const std::size_t p : layout_.buckets[b].parameters) {
@@ -423,19 +365,10 @@ class NcclReduction final : public GatheredReduction {
       own_magnitudes_[b] =
           at::stack(at::_foreach_norm(parts, std::numeric_limits<double>::infinity()));
     }
+    if (b == 0 && let_others_first_) let_others_first_();
     need(sums_->start(b));
   }
 
-  // Of a bucket: how many of its gradients are not complete, and the event behind the last one.
-  struct Complete {
-    explicit Complete(c10::DeviceType type) : event(type) {}
-    std::size_t missing = 0;
-    c10::Event event;
-  };
-
-  const std::shared_ptr<StreamLane> lane_;
-  std::vector<Complete> complete_;
-  std::vector<bool> is_ready_;  // by parameter, between begin() and end()
   const std::unique_ptr<transport::DeviceExchange> sums_;
   const std::function<void()> let_others_first_;
   std::chrono::steady_clock::time_point done_{};  // the last step's sums

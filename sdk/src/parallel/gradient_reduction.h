@@ -17,8 +17,8 @@
 // The first two start a bucket as soon as its gradients are all there, while backward goes on with
 // earlier layers, and move it on at every gradient that follows. Buckets start in their order,
 // whatever order this rank finishes them in; what is left starts at the end of backward. Thread
-// rule: the thread that trains. Hooks of other threads communicate nothing: gradients of theirs are
-// taken at the end of backward, on a device behind the events that such hooks have recorded.
+// rule: the thread that trains; hooks of other threads are not used, their gradients are taken at
+// the end of backward.
 #pragma once
 
 #include <ATen/core/Tensor.h>

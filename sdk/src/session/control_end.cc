@@ -201,11 +201,7 @@ void ControlEnd::start(JobFacts facts, LoopKind loop) {
   // Plans act in loops that reduce; NCCL's start takes seconds, and memory of the device.
   const bool sends_masks = loop == LoopKind::reducing || config.control.masks == MaskPath::nccl;
   if (sends_masks && !job_.device().is_cpu()) {
-    setup.make_lane = [device = job_.device()]() -> Result<std::unique_ptr<transport::DeviceLane>> {
-      auto lane = StreamLane::make(device);
-      if (!lane.ok()) return lane.status();
-      return std::unique_ptr<transport::DeviceLane>(*std::move(lane));
-    };
+    setup.make_lane = [device = job_.device()] { return StreamLane::make(device); };
   }
   watch_stalls(setup);
   plane_ = require(runtime::ControlPlane::start(job_.all(), std::move(setup)));

@@ -11,7 +11,6 @@
 
 #include "coordinator/core/text.h"
 #include "coordinator/runtime/control_plane.h"
-#include "sdk/src/parallel/ready_hooks.h"
 #include "sdk/src/session/session_state.h"
 #include "small_text.h"
 #include "tests/support/cuda/nccl_script.h"
@@ -195,47 +194,6 @@ TEST_CASE("ranks on devices get the losses of ranks on CPUs, with even and uneve
     for (std::size_t i = 0; i < here.losses.size(); ++i)
       CHECK(std::abs(there.losses[i] - here.losses[i]) < 1e-6);
   }
-}
-
-// A kernel behind pending work would hold its thread on a stand-in, so the work comes when all
-// gradients are there, and ends before anything else is given to that stream.
-TEST_CASE("buckets are filled behind their gradients, not behind what the device is given later" *
-          doctest::skip(!on_stand_in())) {
-  auto session = solo_session({"--cox.run.device=cuda"});
-  const at::Device device = session.device();
-  torch::nn::Linear model(4, 1);
-  model->to(device);
-  AdamW optimizer(model->parameters(), {.lr = 0.01});
-  TrainerOptions options;
-  options.steps = 1;
-  options.global_batch = 4 * session.world_size();
-  Trainer trainer(session, *model, optimizer, options);
-  const c10::impl::VirtualGuardImpl devices(device.type());
-  std::size_t complete = 0;
-  cox_standin_work* work = nullptr;
-  const std::vector<at::Tensor> parameters = model->parameters();
-  const cox::detail::ReadyHooks last(parameters, [&](std::size_t) {
-    if (++complete < parameters.size()) return;
-    work = of_stand_in<cox_standin_work*(void*)>("cox_standin_begin")(
-        devices.getStream(device).native_handle());
-  });
-  const SmallText data;
-  const float own = 4.0f * static_cast<float>(session.rank() + 1);  // samples times the gradient
-  for (auto& step : trainer.steps(data)) {
-    step.backward(step.forward([&] {
-      return model->forward(at::ones({4, 4}, at::TensorOptions(device))).mean() *
-             (session.rank() + 1);
-    }));
-    REQUIRE(work != nullptr);
-    const void* in_bucket = parameters[1].grad().const_data_ptr();
-    const auto filled = *static_cast<const float*>(
-        of_stand_in<void*(const void*)>("cox_standin_shadow")(in_bucket));
-    CHECK(filled >= own);  // or the sum of all ranks already
-    of_stand_in<void(cox_standin_work*)>("cox_standin_finish")(work);
-    step.update();
-  }
-  CHECK(trainer.progress().skipped == 0);
-  session.finish();
 }
 
 TEST_CASE("weights that part on a device are found, with the parameter") {
