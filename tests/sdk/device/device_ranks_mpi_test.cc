@@ -159,7 +159,7 @@ TEST_CASE(
   gpt2::Gpt2 model = small_gpt();
   model->to(session.device());
   AdamW optimizer(model->parameters(), {.lr = 0.01});
-  Trainer trainer(session, *model, optimizer, {.steps = 12});
+  Trainer trainer(session, *model, optimizer, {.steps = 60});
   const SmallText data;
   for (auto& step : trainer.steps(data)) {
     step.backward(
