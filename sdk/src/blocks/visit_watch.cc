@@ -1,6 +1,7 @@
 #include "sdk/src/blocks/visit_watch.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "coordinator/core/hash.h"
@@ -58,6 +59,16 @@ at::Tensor bits_on_device(const at::Tensor& tensor) {
   constexpr std::int64_t kAtOnce = 1L << 18;
   const at::Tensor flat = tensor.detach().as_strided({tensor.numel()}, {1});
   return bits_hash_on(tensor.device(), {{flat}}, kAtOnce);
+}
+
+// Looks at tensors on a device. What goes wrong (its memory is full, say) costs this look, never
+// the step.
+template <class Look>
+void look_only(const Look& look) noexcept {
+  try {
+    look();
+  } catch (const std::exception&) {
+  }
 }
 
 std::uint64_t bits_of(const at::Tensor& tensor) {
@@ -223,7 +234,7 @@ void VisitWatch::hash_dropped() {
     if (bits->tensor.is_cpu()) {
       bits->hash = bits_of(bits->tensor);
     } else {
-      bits->hash_on_device = bits_on_device(bits->tensor);
+      look_only([&] { bits->hash_on_device = bits_on_device(bits->tensor); });
     }
     bits->tensor.reset();
   }
@@ -237,24 +248,28 @@ void VisitWatch::compare_bits(BlockId region, const Bits& bits, const at::Tensor
   }
   if (found.is_cpu() || !bits.hash_on_device.defined()) return;
   const StreamPause unseen;
-  const at::Tensor differs = bits_on_device(found) != bits.hash_on_device;
-  const std::lock_guard lock(mutex_);
-  comparisons_.push_back({region, differs});
+  look_only([&] {
+    const at::Tensor differs = bits_on_device(found) != bits.hash_on_device;
+    const std::lock_guard lock(mutex_);
+    comparisons_.push_back({region, differs});
+  });
 }
 
 // The device is waited for once.
 void VisitWatch::read_comparisons() {
-  if (comparisons_.empty()) return;
+  const std::vector<DeviceComparison> comparisons = std::exchange(comparisons_, {});
+  if (comparisons.empty()) return;
   const StreamPause unseen;
-  std::vector<at::Tensor> differ;
-  for (const DeviceComparison& it : comparisons_) differ.push_back(it.differs);
-  const at::Tensor read = at::stack(differ).cpu();
-  for (std::size_t c = 0; c < comparisons_.size(); ++c) {
-    const BlockId region = comparisons_[c].region;
-    const bool is_new = std::ranges::find(unequal_, region) == unequal_.end();
-    if (read.const_data_ptr<bool>()[c] && is_new) unequal_.push_back(region);
-  }
-  comparisons_.clear();
+  look_only([&] {
+    std::vector<at::Tensor> differ;
+    for (const DeviceComparison& it : comparisons) differ.push_back(it.differs);
+    const at::Tensor read = at::stack(differ).cpu();
+    for (std::size_t c = 0; c < comparisons.size(); ++c) {
+      const BlockId region = comparisons[c].region;
+      const bool is_new = std::ranges::find(unequal_, region) == unequal_.end();
+      if (read.const_data_ptr<bool>()[c] && is_new) unequal_.push_back(region);
+    }
+  });
 }
 
 void VisitWatch::pin_unequal() {

@@ -25,8 +25,8 @@ struct TensorScan {
   std::int64_t nonfinite = 0;
   std::int64_t tiny = 0;  // not 0, magnitude below 2^-14: fp16 has few or no digits for it
   std::int64_t zeros = 0;
-  // Largest finite magnitude; that of fp64 is rounded to fp32. Of such
-  // an extent 0 where values are not finite.
+  // Largest finite magnitude; that of fp64 is rounded to fp32. Of such an extent 0 where values are
+  // not finite.
   float amax = 0;
 
   TensorScan& operator+=(const TensorScan& other);

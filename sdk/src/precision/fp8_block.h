@@ -19,7 +19,6 @@
 #include "coordinator/core/settings/precision.h"
 #include "coordinator/core/status.h"
 #include "sdk/src/precision/float_codec.h"
-#include "sdk/src/precision/fp8_shapes.h"
 #include "sdk/src/precision/fp8_tensors.h"
 
 namespace cox::detail {

@@ -1,6 +1,7 @@
 // Tensors in FP8 and their products. quantize_tensor() turns a tensor into codes and a scale,
-// fp8_product() multiplies two such operands. Quantising always saturates: NaN and infinity are
-// kept, finite values are clipped.
+// fp8_product() multiplies two such operands, and Fp8Shapes knows, having timed them, which
+// products are worth it on a device. Quantising always saturates: NaN and infinity are kept, finite
+// values are clipped.
 //
 // On the CPU one pass of our own casts, clips and counts, and a product is emulated exactly: codes
 // to float, times scale, a float product, one cast (torch's own _scaled_mm does the same on the
@@ -15,6 +16,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -105,5 +110,30 @@ struct ProductShape {
 };
 // Returns whether FP8 hardware takes products of that shape.
 bool fits_hardware(const ProductShape& shape);
+
+enum class ProductPath : std::uint8_t { fp8, bf16 };
+
+// Fp8Shapes measures each shape of a product once; the least of a few runs each way decides for
+// good. All blocks on a device share one. Thread-safe.
+class Fp8Shapes {
+ public:
+  // Returns the microseconds that a step spends on one product that way.
+  using Timer = std::function<double(const ProductShape&, ProductPath)>;
+
+  explicit Fp8Shapes(Timer timer, int runs = 3) : timer_(std::move(timer)), runs_(runs) {}
+  // Returns null for a device without FP8 hardware, where nothing is chosen.
+  static std::shared_ptr<Fp8Shapes> of(at::Device device);
+
+  // Returns bf16 where that is faster or the hardware cannot take the shape, else fp8.
+  ProductPath best(const ProductShape& shape);
+
+ private:
+  double least(const ProductShape& shape, ProductPath path) const;
+
+  Timer timer_;
+  int runs_;
+  std::mutex mutex_;
+  std::map<ProductShape, ProductPath> known_;
+};
 
 }  // namespace cox::detail

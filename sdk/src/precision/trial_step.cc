@@ -119,7 +119,8 @@ std::size_t GradientSpread::unsteady() const {
 std::optional<std::size_t> GradientSpread::first_unlike(const GradientPrints& one,
                                                         const GradientPrints& other) const {
   const double widest = spread_.empty() ? -1 : std::ranges::max(spread_);
-  for (std::size_t p = 0; p < std::min(one.size(), other.size()); ++p) {
+  if (one.size() != other.size()) return std::min(one.size(), other.size());
+  for (std::size_t p = 0; p < one.size(); ++p) {
     if (one[p].bits == other[p].bits) continue;
     const double spread = p < spread_.size() && spread_[p] >= 0 ? spread_[p] : widest;
     // A comparison that NaN fails.

@@ -61,7 +61,8 @@ class GradientSpread {
   std::size_t unsteady() const;
   // Returns the first parameter by which two runs are not of the same step: other bits where no
   // gradient has differed by itself, else a norm that is farther off than such runs are. Where some
-  // differ, any may: one that had the same bits in three runs may have others in the fourth.
+  // differ, any may: one that had the same bits in three runs may have others in the fourth. A run
+  // without gradients, which failed, is like none that has some.
   std::optional<std::size_t> first_unlike(const GradientPrints& one,
                                           const GradientPrints& other) const;
 

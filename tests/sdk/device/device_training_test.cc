@@ -26,12 +26,6 @@ using namespace cox;
 
 namespace {
 
-TrainerOptions steps(std::uint64_t count) {
-  TrainerOptions options;
-  options.steps = count;
-  return options;
-}
-
 TrainerOptions with_clipping() {
   TrainerOptions options = steps(5);
   options.clip_norm = 0.5;

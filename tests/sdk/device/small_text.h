@@ -44,6 +44,12 @@ inline gpt2::Gpt2 small_gpt(double dropout = 0, std::int64_t vocabulary = 50) {
   return gpt2::Gpt2(config);
 }
 
+inline cox::TrainerOptions steps(std::uint64_t count) {
+  cox::TrainerOptions options;
+  options.steps = count;
+  return options;
+}
+
 struct Trained {
   std::vector<double> losses;
   std::vector<at::Tensor> parameters;  // on the CPU

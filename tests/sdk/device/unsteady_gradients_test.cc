@@ -20,12 +20,6 @@ using namespace cox;
 
 namespace {
 
-TrainerOptions steps(std::uint64_t count) {
-  TrainerOptions options;
-  options.steps = count;
-  return options;
-}
-
 // Gradients that differ each time by themselves, as those of kernels that add in any order.
 at::Tensor unrepeatable(const at::Tensor& loss) {
   loss.register_hook([](const at::Tensor& gradient) {
