@@ -3,11 +3,11 @@
 // as a share of a core and of a look, how often looks came, and the bytes of a line.
 //
 //   bench_host [SECONDS]
-#include <fmt/core.h>
-
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <string>
 #include <thread>
 
 #include "sdk/src/session/host_watch.h"
@@ -25,7 +25,7 @@ int measure(const char* what, HostRecorder::Setup setup, double seconds) {
   setup.mark = [] { return RankMark{}; };
   auto recorder = HostRecorder::start(std::move(setup));
   if (!recorder.ok()) {
-    fmt::print(stderr, "{}\n", recorder.status().message());
+    std::fprintf(stderr, "%s\n", std::string(recorder.status().message()).c_str());
     return 1;
   }
   // The first look opens files; it is part of a run's cost once.
@@ -36,10 +36,9 @@ int measure(const char* what, HostRecorder::Setup setup, double seconds) {
   const double spent = (*recorder)->cpu_seconds() - cpu;
   const double looked = static_cast<double>((*recorder)->looks()) - looks;
   recorder->reset();
-  fmt::print(
-      "{}: {:.4f} % of a core, {:.1f} us a look, {:.2f} looks a second, {:.0f} bytes a line\n",
-      what, 100 * spent / seconds, 1e6 * spent / looked, looked / seconds,
-      static_cast<double>(fs::file_size(file)) / (looks + looked));
+  std::printf("%s: %.4f %% of a core, %.1f us a look, %.2f looks a second, %.0f bytes a line\n",
+              what, 100 * spent / seconds, 1e6 * spent / looked, looked / seconds,
+              static_cast<double>(fs::file_size(file)) / (looks + looked));
   fs::remove(file);
   return 0;
 }
