@@ -18,7 +18,7 @@
 namespace cox::detail {
 namespace {
 
-constexpr std::size_t kMostText = 1 << 20;        // of a file that is read
+constexpr std::size_t kMostFileBytes = 1 << 20;   // of a file that is read
 constexpr std::uint64_t kNoLimit = 1ull << 60;    // v1 writes "no limit" as a number near 2^63
 constexpr std::uint64_t kBytesOfKilobyte = 1024;  // /proc/meminfo says kB
 
@@ -107,7 +107,7 @@ void read_system_text(const std::string& path, std::string& text) {
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0) return;
   std::array<char, 4096> part{};
-  while (text.size() < kMostText) {
+  while (text.size() < kMostFileBytes) {
     const ssize_t got = ::read(file, part.data(), part.size());
     if (got <= 0) break;
     text.append(part.data(), static_cast<std::size_t>(got));

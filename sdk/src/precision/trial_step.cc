@@ -71,11 +71,11 @@ double sampled_norm(const at::Tensor& values) {
 // memory beside it.
 GradientPrint print_on_device(const at::Tensor& gradient) {
   const at::NoGradGuard no_grad;
-  constexpr std::int64_t kAtOnce = 1L << 18;
+  constexpr std::int64_t kElementsAtOnce = 1L << 18;
   const at::Tensor flat = gradient.detach().reshape({-1});
   const at::Tensor sample = flat.slice(0, 0, flat.numel(), sample_stride(flat));
   const at::Tensor norm = at::linalg_vector_norm(sample, 2, {}, false, at::kDouble);
-  const at::Tensor bits = bits_hash_on(flat.device(), {{flat}}, kAtOnce);
+  const at::Tensor bits = bits_hash_on(flat.device(), {{flat}}, kElementsAtOnce);
   const auto size = static_cast<std::uint64_t>(flat.numel());  // zeros are not no gradient
   return {static_cast<std::uint64_t>(bits.item<std::int64_t>()) + size, norm.item<double>()};
 }

@@ -24,12 +24,12 @@ namespace {
 
 constexpr std::size_t kMostRanksNamed = 8;
 
-at::Tensor on_host(const at::Tensor& tensor) {
+at::Tensor dense_on_host(const at::Tensor& tensor) {
   return tensor.detach().to(at::kCPU).contiguous();
 }
 
-std::uint64_t hash_of(const at::Tensor& tensor) {
-  const at::Tensor dense = on_host(tensor);
+std::uint64_t content_of(const at::Tensor& tensor) {
+  const at::Tensor dense = dense_on_host(tensor);
   return io::content_hash(
       std::span(static_cast<const std::byte*>(dense.const_data_ptr()), dense.nbytes()));
 }
@@ -49,7 +49,7 @@ std::uint64_t hash_of(const Batch& batch) {
   Fnv1a64 hash;
   for (const at::Tensor& tensor : {batch.inputs, batch.targets}) {
     if (tensor.defined())
-      hash.add(hash_of(tensor.layout() == at::kStrided ? tensor : tensor.to_dense()));
+      hash.add(content_of(tensor.layout() == at::kStrided ? tensor : tensor.to_dense()));
   }
   return hash.value();
 }
@@ -57,10 +57,10 @@ std::uint64_t hash_of(const Batch& batch) {
 // The largest difference from rank 0's tensor, on every rank; NaN where the values have no
 // difference or ranks could not compare them.
 std::vector<double> distances_from_root(transport::Communicator& ranks, const at::Tensor& mine) {
-  at::Tensor roots = on_host(mine).clone();
+  at::Tensor roots = dense_on_host(mine).clone();
   const std::span bytes(static_cast<std::byte*>(roots.mutable_data_ptr()), roots.nbytes());
   const bool is_sent = broadcast(ranks, bytes, kRoot).ok();
-  const at::Tensor apart = (on_host(mine).to(at::kDouble) - roots.to(at::kDouble)).abs();
+  const at::Tensor apart = (dense_on_host(mine).to(at::kDouble) - roots.to(at::kDouble)).abs();
   const double largest = is_sent && apart.numel() > 0 ? apart.max().item<double>() : std::nan("");
   auto all = gather_values(ranks, largest);
   return all.ok() ? *std::move(all) : std::vector<double>(static_cast<std::size_t>(ranks.size()));
@@ -131,7 +131,7 @@ void WeightCheck::take() {
     return;
   }
   Fnv1a64 hash;
-  for (const at::Tensor& parameter : parameters_) hash.add(hash_of(parameter));
+  for (const at::Tensor& parameter : parameters_) hash.add(content_of(parameter));
   bits_ = {"the weights", hash.value()};
 }
 
@@ -150,7 +150,7 @@ std::string WeightCheck::text_of(std::size_t parameter) const {
 
 std::string WeightCheck::explain_difference(transport::Communicator& ranks) {
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
-    const auto hashes = gather_values(ranks, hash_of(parameters_[p]));
+    const auto hashes = gather_values(ranks, content_of(parameters_[p]));
     if (!hashes.ok()) return {};
     const std::string different = ranks_that_differ(*hashes);
     if (different.empty()) continue;
