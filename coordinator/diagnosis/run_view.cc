@@ -172,6 +172,37 @@ CommSplit comm_split(const RunView& view) {
   return {wait.value() / ranks, transfer.value() / ranks};
 }
 
+// Seconds of the backward pass in which a rank made activations again or waited for them, mean over
+// the ranks.
+double recompute_seconds(const RunView& view) {
+  ExactSum sum;
+  for (std::size_t r = 0; r < view.ranks.size(); ++r) {
+    const RankRecord& rank = view.run->ranks[r];
+    if (find(rank.own, "recompute") == nullptr) continue;
+    const std::vector<double> backward = view.column(r, rank.phases, "backward");
+    const std::vector<double> recompute = view.column(r, rank.own, "recompute");
+    for (std::size_t s = 0; s < view.size(); ++s) {
+      // No more than the phase that it is a part of; what is absent is a NaN and compares as false.
+      if (recompute[s] > 0 && backward[s] > 0) sum.add(std::min(recompute[s], backward[s]));
+    }
+  }
+  return sum.value() / static_cast<double>(view.ranks.size());
+}
+
+// What the model's FLOPs take at the device's peak, or all that was computed where one of both is
+// unknown. Sets the figures that this rests on.
+double useful_seconds(const RunView& view, const BudgetOptions& options, double compute,
+                      Budget& out) {
+  const RunInfo& info = view.run->lowest().info;
+  out.flops_per_step = options.flops_per_step ? options.flops_per_step : info.flops_per_step;
+  out.peak_flops = options.peak_flops ? options.peak_flops : info.peak_flops;
+  if (!out.flops_per_step || !out.peak_flops || !(out.wall_seconds > 0)) return compute;
+  const double at_peak = *out.flops_per_step * static_cast<double>(view.size()) / *out.peak_flops;
+  const double useful = std::min(compute, at_peak);
+  out.mfu = useful / out.wall_seconds;
+  return useful;
+}
+
 }  // namespace
 
 double RunView::transfer(std::size_t rank, std::size_t step) const {
@@ -220,30 +251,26 @@ RunView view_of(const RunRecord& run, std::optional<std::size_t> warmup) {
 Budget budget_of(const RunView& view, const BudgetOptions& options) {
   Budget out;
   const CommSplit comm = comm_split(view);
+  const double recompute = recompute_seconds(view);
   const double compute = sum_of_column(view, "forward") + sum_of_column(view, "backward") +
-                         sum_of_column(view, "compute") + sum_of_column(view, "optimizer");
+                         sum_of_column(view, "compute") + sum_of_column(view, "optimizer") -
+                         recompute;
   const double data = sum_of_column(view, "data");
   double other = 0;
   for (const std::string& phase : other_phases(view)) other += sum_of_column(view, phase);
   ExactSum saved;
   for (const float seconds : view.saving) saved.add(static_cast<double>(seconds));
   const double saving = saved.value();
-  out.wall_seconds = compute + data + other + comm.wait + comm.transfer + saving;
-  const RunInfo& info = view.run->lowest().info;
-  out.flops_per_step = options.flops_per_step ? options.flops_per_step : info.flops_per_step;
-  out.peak_flops = options.peak_flops ? options.peak_flops : info.peak_flops;
-  double useful = compute;
-  if (out.flops_per_step && out.peak_flops && out.wall_seconds > 0) {
-    useful =
-        std::min(compute, *out.flops_per_step * static_cast<double>(view.size()) / *out.peak_flops);
-    out.mfu = useful / out.wall_seconds;
-  }
+  out.wall_seconds = compute + recompute + data + other + comm.wait + comm.transfer + saving;
+  const double model = useful_seconds(view, options, compute, out);
+  const bool is_apart = options.recompute == RecomputeTime::apart;
   const auto add = [&out](const char* name, double seconds) {
     const double share = out.wall_seconds > 0 ? seconds / out.wall_seconds : 0;
     out.lines.push_back({name, seconds, share, !out.lines.empty()});
   };
-  add("useful_compute", useful);
-  add("compute_overhead", compute - useful);
+  add("useful_compute", is_apart ? model : model + recompute);
+  add("compute_overhead", compute - model);
+  if (is_apart && recompute > 0) add("recompute", recompute);
   add("data_stall", data);
   add("exposed_communication", comm.transfer);
   add("waiting", comm.wait);

@@ -71,10 +71,16 @@ struct Budget {
   std::optional<double> flops_per_step;
   std::optional<double> peak_flops;
 };
+// How time counts in which activations were made again or waited for, as the record tells it.
+enum class RecomputeTime : std::uint8_t { apart, useful };
 struct BudgetOptions {
-  std::optional<double> flops_per_step;  // of a rank
+  std::optional<double> flops_per_step;  // of a rank; those of the model, without recompute
   std::optional<double> peak_flops;
+  RecomputeTime recompute = RecomputeTime::apart;
 };
+// The lines are useful_compute, compute_overhead, recompute, data_stall, exposed_communication,
+// waiting, other and saving; recompute and saving only where there is any. The MFU knows no
+// recompute, however it counts.
 Budget budget_of(const RunView& view, const BudgetOptions& options);
 
 }  // namespace cox::diagnosis

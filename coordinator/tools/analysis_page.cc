@@ -139,6 +139,7 @@ std::string stacked_bar(const std::vector<Part>& parts) {
 std::string_view colour_of(std::string_view line) {
   if (line == "useful_compute") return "useful";
   if (line == "compute_overhead") return "ph1";
+  if (line == "recompute") return "ph2";
   if (line == "data_stall") return "ph0";
   if (line == "exposed_communication") return "ph4";
   if (line == "waiting") return "waits";
@@ -163,7 +164,9 @@ std::string budget(const Analysis& analysis) {
   if (mfu)
     text += fmt::format("MFU {}. {}", percent_text(*mfu, 1), shown_text(analysis.flops_source));
   else if (is_own)
-    text += "All computing counts as useful: FLOPs or the peak of the device are not known.";
+    text +=
+        "All that the model computes counts as useful: FLOPs or the peak of the device are not "
+        "known.";
   return hint(text) + stacked_bar(parts);
 }
 

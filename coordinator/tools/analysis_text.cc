@@ -148,7 +148,9 @@ void put_budget(Page& page, const Analysis& analysis) {
                    2);
   if (!mfu && is_own)
     page.paragraph(
-        "All computing counts as useful: FLOPs of a step or the peak of the device are not known "
+        "All that the model computes counts as useful: FLOPs of a step or the peak of the device "
+        "are "
+        "not known "
         "(--flops-per-step, --peak-tflops).",
         2);
 }

@@ -157,7 +157,7 @@ std::optional<double> peak_setting(const diagnosis::RunInfo& info) {
 // What the record does not say about FLOPs is counted, and looked up by the device's name.
 void find_flops(const AnalyzeRequest& request, const diagnosis::RankRecord& rank,
                 diagnosis::BudgetOptions& options, std::string& source) {
-  options = {request.flops_per_step, request.peak_flops};
+  options = {request.flops_per_step, request.peak_flops, request.recompute};
   if (!options.flops_per_step && !rank.info.flops_per_step) {
     options.flops_per_step = counted_flops(request, rank.rank);
     if (options.flops_per_step) source = "FLOPs as operators.json counts them";

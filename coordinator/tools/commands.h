@@ -74,6 +74,7 @@ struct AnalyzeRequest {
   std::optional<std::size_t> microbatches;  // of the pipeline; else as its file says
   std::optional<double> flops_per_step;
   std::optional<double> peak_flops;
+  diagnosis::RecomputeTime recompute = diagnosis::RecomputeTime::apart;
   std::optional<diagnosis::Severity> fail_on;
   std::string html;  // where a page goes too; empty = nowhere
 };

@@ -332,6 +332,16 @@ struct CommandLine {
             "--peak-tflops", [&request](double peak) { request.peak_flops = peak * 1e12; },
             "of one device")
         ->type_name("TFLOPS");
+    command
+        ->add_option_function<std::string>(
+            "--recompute",
+            [&request](const std::string& word) {
+              request.recompute = word == "useful" ? diagnosis::RecomputeTime::useful
+                                                   : diagnosis::RecomputeTime::apart;
+            },
+            "how its time counts: a line of its own, or as useful")
+        ->type_name("WHERE")
+        ->check(CLI::IsMember({"apart", "useful"}));
   }
 
   void add_report() {

@@ -211,6 +211,49 @@ TEST_SUITE("diagnosis.own_rules") {
     }
   }
 
+  TEST_CASE("recompute is a line of the budget, or useful, and no part of the MFU") {
+    for (const test::PlantedRun& planted : test::own_planted_runs(11)) {
+      if (planted.kind != "recomputation takes 8 %") continue;
+      const RunView view = view_of(planted.run, std::nullopt);
+      BudgetOptions options;
+      options.flops_per_step = 1e9;
+      options.peak_flops = 1e9 / 0.02;  // 20 ms of a step of 50
+      const Budget apart = budget_of(view, options);
+      options.recompute = RecomputeTime::useful;
+      const Budget useful = budget_of(view, options);
+      const auto seconds = [](const Budget& budget, std::string_view name) {
+        const auto line = std::ranges::find(budget.lines, name, &BudgetLine::name);
+        return line == budget.lines.end() ? 0 : line->seconds;
+      };
+      const auto steps = static_cast<double>(view.size());
+      CHECK(seconds(apart, "recompute") == doctest::Approx(0.05 * 0.08 * steps));
+      CHECK(seconds(apart, "useful_compute") == doctest::Approx(0.02 * steps));
+      CHECK(seconds(useful, "recompute") == 0);
+      CHECK(seconds(useful, "useful_compute") == doctest::Approx((0.02 + 0.05 * 0.08) * steps));
+      CHECK(useful.mfu == apart.mfu);
+      for (const Budget* budget : {&apart, &useful}) {
+        double sum = 0;
+        for (const BudgetLine& line : budget->lines) sum += line.seconds;
+        CHECK(sum == doctest::Approx(budget->wall_seconds));
+      }
+    }
+  }
+
+  TEST_CASE("recompute is never more than the backward pass that it is a part of") {
+    RunRecord run;
+    run.ranks.resize(1);
+    for (std::size_t s = 0; s < 40; ++s) {
+      run.ranks[0].steps.push(static_cast<double>(s));
+      run.ranks[0].phases["backward"].push(s % 4 == 0 ? absent() : 0.25);
+      run.ranks[0].own["recompute"].push(s % 2 == 0 ? 1 : absent());
+    }
+    const Budget budget = budget_of(view_of(run, std::nullopt), {});
+    const auto line = std::ranges::find(budget.lines, "recompute", &BudgetLine::name);
+    REQUIRE(line != budget.lines.end());
+    CHECK(line->seconds == 10 * 0.25);
+    CHECK(budget.lines.front().seconds == 20 * 0.25);
+  }
+
   TEST_CASE(
       "a rule that throws, or comes to a number that cannot be, is a finding about the rule") {
     const test::PlantedRun quiet = test::planted_runs(7).front();
