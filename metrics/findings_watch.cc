@@ -27,7 +27,9 @@ void FindingsWatch::record(const StepRecord& record) {
   const std::size_t most = window_rounds(static_cast<std::size_t>(record.job.world_size));
   {
     const std::lock_guard lock(mutex_);
-    diagnosis::keep_newest(decisions_, record.decision.reasons);
+    diagnosis::keep_newest(facts_.decisions, record.decision.reasons);
+    if (facts_.node_of_rank != record.job.node_of_rank)
+      facts_.node_of_rank = record.job.node_of_rank;
     if (round) {
       rounds_.push_back(std::move(round));
       ++recorded_;
@@ -39,7 +41,7 @@ void FindingsWatch::record(const StepRecord& record) {
 
 void FindingsWatch::set_flops(const diagnosis::BudgetOptions& options) {
   const std::lock_guard lock(mutex_);
-  options_ = options;
+  facts_.options = options;
 }
 
 FindingsWatch::Found FindingsWatch::look() {
@@ -51,18 +53,16 @@ FindingsWatch::Found FindingsWatch::look() {
 // REQUIRES: looking_ is held.
 void FindingsWatch::look_and_tell() {
   LiveRounds rounds;
-  std::vector<Reason> decisions;
-  diagnosis::BudgetOptions options;
+  LiveFacts facts;
   {
     const std::lock_guard lock(mutex_);
     if (recorded_ == looked_at_) return;
     looked_at_ = recorded_;
     rounds.assign(rounds_.begin(), rounds_.end());
-    decisions = decisions_;
-    options = options_;
+    facts = facts_;
   }
   const auto began = SteadyClock::now();
-  FindingsView found = findings_of(rounds, std::move(decisions), options);
+  FindingsView found = findings_of(rounds, facts);
   found.look_seconds = Seconds(SteadyClock::now() - began).count();
   newest_ = std::make_shared<const FindingsView>(std::move(found));
   on_look_(newest_);

@@ -63,10 +63,9 @@ class FindingsWatch final : public StepSink {
   std::mutex mutex_;  // guards what follows
   std::condition_variable wake_;
   std::deque<std::shared_ptr<const LiveRound>> rounds_;
-  std::vector<Reason> decisions_;  // the newest of each kind
-  std::uint64_t recorded_ = 0;     // rounds
+  LiveFacts facts_;
+  std::uint64_t recorded_ = 0;  // rounds
   std::uint64_t looked_at_ = 0;
-  diagnosis::BudgetOptions options_;
   bool is_over_ = false;
   std::thread thread_;
 };

@@ -69,6 +69,15 @@ RunRecord empty_record(std::span<const std::shared_ptr<const LiveRound>> rounds)
   return run;
 }
 
+// The lowest rank of this rank's node.
+std::int32_t node_of(std::span<const NodeId> node_of_rank, std::int32_t rank) {
+  if (node_of_rank.empty()) return 0;
+  const auto place = static_cast<std::size_t>(rank);
+  if (place >= node_of_rank.size()) return -1;
+  const auto lowest = std::ranges::find(node_of_rank, node_of_rank[place]);
+  return static_cast<std::int32_t>(lowest - node_of_rank.begin());
+}
+
 }  // namespace
 
 std::size_t window_rounds(std::size_t ranks) {
@@ -115,13 +124,14 @@ StepRow row_of(const RankSignal& report, const Plan* plan, UnixTime now) {
 }
 
 RunRecord record_of(std::span<const std::shared_ptr<const LiveRound>> rounds,
-                    std::vector<Reason> decisions) {
+                    const LiveFacts& facts) {
   RunRecord run = empty_record(rounds);
-  run.decisions = std::move(decisions);
+  run.decisions = facts.decisions;
   std::vector<io::StepLines> lines;
   std::map<std::int32_t, std::size_t> places;
   for (RankRecord& rank : run.ranks) {
     rank.info.world_size = static_cast<std::int32_t>(run.ranks.size());
+    rank.info.node = node_of(facts.node_of_rank, rank.rank);
     places[rank.rank] = lines.size();
     lines.emplace_back(rank);
   }
@@ -137,12 +147,12 @@ RunRecord record_of(std::span<const std::shared_ptr<const LiveRound>> rounds,
 }
 
 FindingsView findings_of(std::span<const std::shared_ptr<const LiveRound>> rounds,
-                         std::vector<Reason> decisions, const diagnosis::BudgetOptions& options) {
+                         const LiveFacts& facts) {
   FindingsView out;
-  const RunRecord run = record_of(rounds, std::move(decisions));
+  const RunRecord run = record_of(rounds, facts);
   if (run.ranks.empty()) return out;
   const diagnosis::RunView view = diagnosis::view_of(run, std::nullopt);
-  const diagnosis::Budget budget = diagnosis::budget_of(view, options);
+  const diagnosis::Budget budget = diagnosis::budget_of(view, facts.options);
   out.findings = diagnosis::own_findings({&view, &budget, std::nullopt});
   out.ranks = run.ranks.size();
   out.steps = view.size();

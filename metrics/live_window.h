@@ -53,11 +53,17 @@ class PlanShelf {
 // Returns the row of `report`, as far as a report knows it. `plan` null: no blocks are counted.
 StepRow row_of(const RankSignal& report, const Plan* plan, UnixTime now);
 
-// Returns what the run directory and the journal hold of these rounds. `decisions`: as
-// diagnosis::keep_newest() leaves them. Ranks with less than half of the rows of
-// the rank that has most are left out, which `gaps` tells.
+// LiveFacts is what is known of the job beside its rounds.
+struct LiveFacts {
+  std::vector<Reason> decisions;     // as diagnosis::keep_newest() leaves them
+  std::vector<NodeId> node_of_rank;  // as in JobFacts
+  diagnosis::BudgetOptions options;  // FLOPs of a rank's step and its peak
+};
+
+// Returns what the run directory and the journal hold of these rounds. Ranks with less than half of
+// the rows of the rank that has most are left out, which `gaps` tells.
 diagnosis::RunRecord record_of(std::span<const std::shared_ptr<const LiveRound>> rounds,
-                               std::vector<Reason> decisions);
+                               const LiveFacts& facts);
 
 // FindingsView is what our own rules say of a window.
 struct FindingsView {
@@ -71,8 +77,8 @@ struct FindingsView {
   double look_seconds = 0;  // what the look took
 };
 
-// Returns what `cox analyze` says of these rounds. `options`: FLOPs of a rank's step and its peak.
+// Returns what `cox analyze` says of these rounds.
 FindingsView findings_of(std::span<const std::shared_ptr<const LiveRound>> rounds,
-                         std::vector<Reason> decisions, const diagnosis::BudgetOptions& options);
+                         const LiveFacts& facts);
 
 }  // namespace cox::metrics

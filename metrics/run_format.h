@@ -23,7 +23,7 @@ struct NamedField {
 };
 
 // RunInfo is the run as run.json describes it. Keys of `environment` that tools know: platform,
-// machine, cpu_count, torch, cuda, gpu, gpu_count. No tokens, no paths.
+// machine, node, cpu_count, torch, cuda, gpu, gpu_count. No tokens, no paths.
 struct RunInfo {
   std::string name;
   RankId rank{};

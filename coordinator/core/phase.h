@@ -1,6 +1,6 @@
-// Phase is a part of a training step that time is booked on. `host` is coordinator work done on
-// rank 0, kept apart so that rank 0 is not blamed for it. `other` is what remains of the step's
-// wall time. Values are part of the wire format and of the run directory: never renumber.
+// Phase is a part of a training step that time is booked on. `host` is Coxswain's own work between
+// the step before and this one, kept apart so that no rank is blamed for it; `other` what remains
+// of the wall time. Values are part of the wire format and of the run directory: never renumber.
 #pragma once
 
 #include <array>
@@ -33,8 +33,8 @@ constexpr std::string_view to_string(Phase phase) {
 // Seconds per phase of one rank over one reporting interval.
 using PhaseSeconds = std::array<float, kPhases>;
 
-// Returns whether the phase is a rank's own work: everything but waiting for others and rank 0's
-// hosting.
+// Returns whether the phase is a rank's own work: everything but waiting for others and what
+// Coxswain itself takes between steps.
 constexpr bool is_own_work(Phase phase) {
   return phase != Phase::communication && phase != Phase::host;
 }

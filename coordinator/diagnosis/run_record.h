@@ -115,7 +115,8 @@ struct RunInfo {
   std::string name;
   std::int32_t rank = 0;
   std::int32_t world_size = 1;
-  double started = 0;  // Unix time in s; 0 = unknown
+  std::int32_t node = -1;  // the lowest rank of the machine; -1 = not known
+  double started = 0;      // Unix time in s; 0 = unknown
   double wall_seconds = 0;
   std::vector<RunSetting> config;
   std::vector<RunSetting> environment;

@@ -172,6 +172,18 @@ CommSplit comm_split(const RunView& view) {
   return {wait.value() / ranks, transfer.value() / ranks};
 }
 
+// Seconds of our own columns that are no part of a phase, mean over the ranks.
+double sum_of_own(const RunView& view, std::string_view name) {
+  ExactSum sum;
+  for (std::size_t r = 0; r < view.ranks.size(); ++r) {
+    if (find(view.run->ranks[r].own, name) == nullptr) continue;
+    for (const double value : view.column(r, view.run->ranks[r].own, name)) {
+      if (value > 0 && std::isfinite(value)) sum.add(value);
+    }
+  }
+  return sum.value() / static_cast<double>(view.ranks.size());
+}
+
 // Seconds of the backward pass in which a rank made activations again or waited for them, mean over
 // the ranks.
 double recompute_seconds(const RunView& view) {
@@ -261,7 +273,9 @@ Budget budget_of(const RunView& view, const BudgetOptions& options) {
   ExactSum saved;
   for (const float seconds : view.saving) saved.add(static_cast<double>(seconds));
   const double saving = saved.value();
-  out.wall_seconds = compute + recompute + data + other + comm.wait + comm.transfer + saving;
+  const double control = sum_of_own(view, "host");
+  out.wall_seconds =
+      compute + recompute + data + other + comm.wait + comm.transfer + control + saving;
   const double model = useful_seconds(view, options, compute, out);
   const bool is_apart = options.recompute == RecomputeTime::apart;
   const auto add = [&out](const char* name, double seconds) {
@@ -274,6 +288,7 @@ Budget budget_of(const RunView& view, const BudgetOptions& options) {
   add("data_stall", data);
   add("exposed_communication", comm.transfer);
   add("waiting", comm.wait);
+  if (control > 0) add("control", control);
   add("other", other);
   if (saving > 0) add("saving", saving);
   return out;

@@ -79,7 +79,8 @@ struct BudgetOptions {
   RecomputeTime recompute = RecomputeTime::apart;
 };
 // The lines are useful_compute, compute_overhead, recompute, data_stall, exposed_communication,
-// waiting, other and saving; recompute and saving only where there is any. The MFU knows no
+// waiting, control (Coxswain's own work between steps), other and saving; recompute, control and
+// saving only where there is any. The MFU knows no
 // recompute, however it counts.
 Budget budget_of(const RunView& view, const BudgetOptions& options);
 

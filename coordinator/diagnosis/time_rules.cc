@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 #include <set>
 #include <span>
 #include <string>
@@ -179,32 +180,92 @@ std::string capital(std::string text) {
   return text;
 }
 
-Finding slow_finding(const RuleRoom& room, const std::vector<SlowRank>& slow) {
-  std::set<std::size_t> ranks;
-  std::string each;
-  Finding details;
-  for (const SlowRank& s : slow) {
-    ranks.insert(s.rank);
-    const std::int32_t number = room.rank(s.rank).rank;
-    details.ranks.push_back(number);
-    details.evidence.push_back({concat("slowdown_of_rank_", number), s.slowdown});
-    each += concat(each.empty() ? "" : "; ", "rank ", number, " takes ", percents(s.slowdown),
-                   " longer than most, mostly in ", s.phase);
-    const bool is_all = s.begin <= room.view.size() / 20 && s.end >= room.view.size() * 19 / 20;
-    if (!is_all)
-      each += concat(" (steps ", room.view.steps[s.begin], " to ", room.view.steps[s.end - 1], ")");
+// Slow ranks that are told as one: all ranks of a machine that has several, or a single rank.
+struct SlowGroup {
+  bool is_host = false;
+  std::vector<SlowRank> ranks;
+};
+
+// Nothing about hosts where the record does not tell them, or there is one.
+std::map<std::int32_t, std::size_t> ranks_on_hosts(const RunRecord& run) {
+  std::map<std::int32_t, std::size_t> count;
+  for (const RankRecord& rank : run.ranks) ++count[rank.info.node];
+  if (count.size() < 2 || count.contains(-1)) count.clear();
+  return count;
+}
+
+std::vector<SlowGroup> groups_of(const RunRecord& run, const std::vector<SlowRank>& slow) {
+  std::map<std::int32_t, std::vector<SlowRank>> on_host;
+  for (const SlowRank& s : slow) on_host[run.ranks[s.rank].info.node].push_back(s);
+  const std::map<std::int32_t, std::size_t> all = ranks_on_hosts(run);
+  std::vector<SlowGroup> out;
+  for (auto& [host, ranks] : on_host) {
+    const auto count = all.find(host);
+    if (count != all.end() && count->second == ranks.size() && ranks.size() > 1) {
+      out.push_back({true, std::move(ranks)});
+    } else {
+      for (SlowRank& s : ranks) out.push_back({false, {std::move(s)}});
+    }
   }
-  Finding f =
-      costly(room, "DIST.STRAGGLER",
-             capital(ranks_of(room.view, ranks)) +
-                 (slow.size() == 1 ? " is slower than the others" : " are slower than the others"),
-             cost_of_ranks(room.view, ranks));
-  f.ranks = details.ranks;
-  f.evidence = details.evidence;
+  return out;
+}
+
+// The rank in the middle, which speaks for the group.
+const SlowRank& usual_of(const SlowGroup& group) {
+  std::vector<const SlowRank*> ranks;
+  for (const SlowRank& s : group.ranks) ranks.push_back(&s);
+  std::ranges::sort(ranks, {}, &SlowRank::slowdown);
+  return *ranks[ranks.size() / 2];
+}
+
+std::set<std::size_t> indices_of(const std::vector<SlowRank>& slow) {
+  std::set<std::size_t> out;
+  for (const SlowRank& s : slow) out.insert(s.rank);
+  return out;
+}
+
+// "the host of ranks 4-7 takes 31.0 % longer than most, mostly in forward (steps 40 to 80)".
+std::string sentence_of(const RuleRoom& room, const SlowGroup& group) {
+  const SlowRank& s = usual_of(group);
+  const std::string ranks = ranks_of(room.view, indices_of(group.ranks));
+  std::string text =
+      concat(group.is_host ? "the host of " : "", ranks, " takes ", percents(s.slowdown),
+             " longer than most", group.is_host ? " (the middle one of its ranks)" : "",
+             ", mostly in ", s.phase);
+  const bool is_all = s.begin <= room.view.size() / 20 && s.end >= room.view.size() * 19 / 20;
+  if (!is_all)
+    text += concat(" (steps ", room.view.steps[s.begin], " to ", room.view.steps[s.end - 1], ")");
+  return text;
+}
+
+std::string slow_title(const RuleRoom& room, const std::vector<SlowGroup>& groups,
+                       const std::vector<SlowRank>& slow) {
+  const std::string ranks = ranks_of(room.view, indices_of(slow));
+  if (groups.size() == 1 && groups[0].is_host)
+    return concat("The host of ", ranks, " is slower than the others");
+  return capital(ranks) + (slow.size() == 1 ? " is" : " are") + " slower than the others";
+}
+
+Finding slow_finding(const RuleRoom& room, const std::vector<SlowRank>& slow) {
+  const std::vector<SlowGroup> groups = groups_of(*room.view.run, slow);
+  Finding f = costly(room, "DIST.STRAGGLER", slow_title(room, groups, slow),
+                     cost_of_ranks(room.view, indices_of(slow)));
+  std::string each;
+  for (const SlowGroup& group : groups)
+    each += (each.empty() ? "" : "; ") + sentence_of(room, group);
+  for (const SlowRank& s : slow) {
+    const std::int32_t number = room.rank(s.rank).rank;
+    f.ranks.push_back(number);
+    f.evidence.push_back({concat("slowdown_of_rank_", number), s.slowdown});
+  }
   f.detail = capital(each) + ". The other ranks wait for that in every step.";
+  const bool has_host = std::ranges::any_of(groups, &SlowGroup::is_host);
   f.suggestion =
       slow.front().phase == "data"
           ? "Look at the data loading of these ranks: their disk, their shard, their CPU."
+      : has_host
+          ? "Look at that host as a whole: other programs, heat, clocks, memory, its network; "
+            "or give its ranks a smaller share (shares.mode=on)."
           : "Look at these hosts: other programs, heat, clocks, placement of the process; "
             "or give these ranks a smaller share (shares.mode=on).";
   return f;
@@ -214,8 +275,7 @@ Finding slow_finding(const RuleRoom& room, const std::vector<SlowRank>& slow) {
 void ranks_apart(const RuleRoom& room, Findings& out) {
   const RunView& view = room.view;
   const std::vector<SlowRank> slow = slow_ranks(view);
-  std::set<std::size_t> named;
-  for (const SlowRank& s : slow) named.insert(s.rank);
+  const std::set<std::size_t> named = indices_of(slow);
   if (!slow.empty()) out.push_back(slow_finding(room, slow));
   if (view.ranks.size() - named.size() < 2) return;
   double lost = 0;

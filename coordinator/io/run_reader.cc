@@ -292,7 +292,10 @@ void read_run_info(std::string_view text, RunInfo& info) {
   info.peak_flops = positive_in(*json, "peak_flops");
   add_settings(json->find("config"), "config.", info.config);
   for (diagnosis::RunSetting& setting : info.config) setting.key.erase(0, 7);
-  add_settings(json->find("environment"), "", info.environment);
+  const Json* environment = json->find("environment");
+  add_settings(environment, "", info.environment);
+  if (environment != nullptr)
+    info.node = static_cast<std::int32_t>(number_in(*environment, "node", -1, kMaxRanks - 1));
 }
 
 Result<std::vector<RankFolder>> folders_of_run(const fs::path& path) {

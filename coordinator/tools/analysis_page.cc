@@ -143,6 +143,7 @@ std::string_view colour_of(std::string_view line) {
   if (line == "data_stall") return "ph0";
   if (line == "exposed_communication") return "ph4";
   if (line == "waiting") return "waits";
+  if (line == "control") return "ph5";
   return line == "other" ? "ph6" : "ph7";
 }
 

@@ -211,6 +211,44 @@ TEST_SUITE("diagnosis.own_rules") {
     }
   }
 
+  TEST_CASE("a machine all of whose ranks are slow is named, in place of its ranks one by one") {
+    struct Case {
+      std::set<std::int32_t> slow;
+      std::string title;
+      std::string detail;
+    } const cases[] = {
+        {{4, 5, 6, 7},
+         "The host of ranks 4-7 is slower than the others",
+         "The host of ranks 4-7 takes 30 % longer than most (the middle one of its "
+         "ranks), mostly in forward."},
+        {{4, 5, 7},
+         "Ranks 4-5, 7 are slower than the others",
+         "Rank 4 takes 30 % longer than most, mostly in forward; rank 5 takes"},
+        {{1, 4, 5, 6, 7},
+         "Ranks 1, 4-7 are slower than the others",
+         "Rank 1 takes 30 % longer than most, mostly in forward; the host of ranks 4-7 takes"},
+    };
+    for (const auto& [slow, title, detail] : cases) {
+      INFO(title);
+      RunRecord run;
+      for (std::int32_t r = 0; r < 12; ++r) {
+        RankRecord& rank = run.ranks.emplace_back();
+        rank.rank = rank.info.rank = r;
+        rank.info.node = r / 4 * 4;
+        for (std::size_t s = 0; s < 80; ++s) {
+          rank.steps.push(static_cast<double>(s));
+          rank.phases["forward"].push(slow.contains(r) ? 0.13 : 0.1);
+        }
+      }
+      const std::vector<Finding> found = own(run);
+      REQUIRE(!found.empty());
+      CHECK(found.front().code == "DIST.STRAGGLER");
+      CHECK(found.front().title == title);
+      CHECK(found.front().detail.substr(0, detail.size()) == detail);
+      CHECK(std::set<std::int32_t>(found.front().ranks.begin(), found.front().ranks.end()) == slow);
+    }
+  }
+
   TEST_CASE("recompute is a line of the budget, or useful, and no part of the MFU") {
     for (const test::PlantedRun& planted : test::own_planted_runs(11)) {
       if (planted.kind != "recomputation takes 8 %") continue;
@@ -237,6 +275,23 @@ TEST_SUITE("diagnosis.own_rules") {
         CHECK(sum == doctest::Approx(budget->wall_seconds));
       }
     }
+  }
+
+  TEST_CASE("what Coxswain takes between steps is a line of the budget, and of the wall time") {
+    RunRecord run;
+    run.ranks.resize(2);
+    for (std::size_t s = 0; s < 40; ++s) {
+      for (RankRecord& rank : run.ranks) {
+        rank.steps.push(static_cast<double>(s));
+        rank.phases["forward"].push(0.25);
+        rank.own["host"].push(&rank == &run.ranks[0] ? 0.0625 : absent());
+      }
+    }
+    const Budget budget = budget_of(view_of(run, std::nullopt), {});
+    const auto line = std::ranges::find(budget.lines, "control", &BudgetLine::name);
+    REQUIRE(line != budget.lines.end());
+    CHECK(line->seconds == 40 * 0.0625 / 2);
+    CHECK(budget.wall_seconds == 40 * (0.25 + 0.0625 / 2));
   }
 
   TEST_CASE("recompute is never more than the backward pass that it is a part of") {

@@ -111,6 +111,24 @@ TEST_SUITE("io.run_reader") {
     CHECK(read(names + "}}\n", 4096).scalars.size() == io::kMaxStepColumns);
   }
 
+  TEST_CASE("the machine of a rank is read where it is a rank's number") {
+    struct Case {
+      const char* environment;
+      std::int32_t node;
+    } const cases[] = {{R"({"node":4})", 4},
+                       {R"({"node":-2})", -1},
+                       {R"({"node":"4"})", -1},
+                       {R"({"node":1e9})", -1},
+                       {"{}", -1},
+                       {"[]", -1}};
+    for (const Case& c : cases) {
+      INFO(c.environment);
+      diagnosis::RunInfo info;
+      io::read_run_info(std::string(R"({"name":"a","environment":)") + c.environment + "}", info);
+      CHECK(info.node == c.node);
+    }
+  }
+
   TEST_CASE("bad directories get one sentence each") {
     CHECK(io::read_run("/no/such/run").status().code() == StatusCode::not_found);
     Folder empty;

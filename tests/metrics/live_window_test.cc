@@ -338,6 +338,22 @@ TEST_SUITE("metrics.live_window") {
     CHECK(run.gaps[0] == "rank 1: left out, with 3 of 30 steps");
   }
 
+  TEST_CASE("ranks are on the machines that the job has them on, by the lowest rank of each") {
+    const auto round = std::make_shared<LiveRound>();
+    for (std::int32_t r = 0; r < 4; ++r) round->reports.push_back(report_of(step_at(0), r));
+    const auto nodes = [&](std::vector<NodeId> node_of_rank) {
+      std::vector<std::int32_t> out;
+      const LiveRounds rounds = {round};
+      for (const auto& rank : record_of(rounds, {{}, std::move(node_of_rank), {}}).ranks)
+        out.push_back(rank.info.node);
+      return out;
+    };
+    CHECK(nodes({}) == std::vector<std::int32_t>{0, 0, 0, 0});
+    CHECK(nodes({NodeId(7), NodeId(9), NodeId(7), NodeId(9)}) ==
+          std::vector<std::int32_t>{0, 1, 0, 1});
+    CHECK(nodes({NodeId(7), NodeId(7)}) == std::vector<std::int32_t>{0, 0, -1, -1});
+  }
+
   TEST_CASE("times that cannot be are found, not believed, and cost no more than a look") {
     Ranks ranks = made_run(3);
     ranks[0][20].phases[1] = std::numeric_limits<float>::infinity();
@@ -347,7 +363,7 @@ TEST_SUITE("metrics.live_window") {
   }
 
   TEST_CASE("nothing to look at is an empty view") {
-    CHECK(findings_of({}, {}, {}).findings.empty());
+    CHECK(findings_of({}, {}).findings.empty());
   }
 }
 

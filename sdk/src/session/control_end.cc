@@ -247,11 +247,10 @@ void ControlEnd::open_rows() {
   const Config& config = job_.config();
   if (config.run.directory.empty()) return;
   job_.agree(job_.is_root() ? lock_directory() : ok_status());
-  auto opened =
-      metrics::RunStoreWriter::open(config.run.directory,
-                                    run_info(config, {program_, job_.rank(), job_.world_size()},
-                                             wall_clock(), job_.environment()),
-                                    row_options());
+  const RunPlace place{program_, job_.rank(), job_.world_size(), job_.lowest_of_node()};
+  auto opened = metrics::RunStoreWriter::open(
+      config.run.directory, run_info(config, place, wall_clock(), job_.environment()),
+      row_options());
   job_.agree(opened.status());
   rows_ = std::move(*opened);
   if (job_.is_root() && goes_on_at_) tell_last_ending();

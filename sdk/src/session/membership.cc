@@ -349,6 +349,13 @@ Membership::Membership(int argc, const char* const* argv, const SessionOptions& 
   clocks_.emplace(require(NodeClocks::make(*data_)));
 }
 
+RankId Membership::lowest_of_node() const {
+  const auto node = require(all().split_by_node());
+  std::int32_t lowest = rank().value();
+  require(broadcast(*node, std::as_writable_bytes(std::span(&lowest, 1)), kRoot, between_polls()));
+  return RankId(lowest);
+}
+
 // The ranks of one job train on devices of one kind, unless a program decides otherwise.
 c10::Device Membership::agreed_device() const {
   const DeviceSetting setting = config().run.device;

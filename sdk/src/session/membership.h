@@ -129,6 +129,8 @@ class Membership {
   // The clock that all ranks share, so that arrivals can be compared.
   NodeClocks& clocks() { return *clocks_; }
   const NodeClocks& clocks() const { return *clocks_; }
+  // Returns the lowest rank of this rank's node. Collective; waits. Throws cox::Error.
+  RankId lowest_of_node() const;
   // Returns whether more ranks than cores are on this node.
   bool is_crowded() const { return all().ranks_on_node() > transport::usable_cores(); }
   const transport::WaitPolicy& wait_policy() const { return world_.wait_policy(); }

@@ -24,6 +24,7 @@ void OpenStep::start_at(RoundId first) {
 }
 
 void OpenStep::begin() {
+  const Clock::time_point began = Clock::now();
   if (!is_reducing()) open_control_round_ = true;
   runtime::ControlPlane& plane = control_.plane();
   plane.begin_round();
@@ -32,7 +33,9 @@ void OpenStep::begin() {
     if (is_reducing()) actuator->apply(plane.plan(), round_);
     actuator->begin_step();
   }
-  recorder_.begin(next_, Clock::now());
+  const Clock::time_point now = Clock::now();
+  recorder_.add_host(now - began);
+  recorder_.begin(next_, now);
   next_ = next_.next();
   ++begun_;
 }
@@ -145,7 +148,8 @@ RankSignal OpenStep::signal_of(const StepReport& report) const {
 }
 
 void OpenStep::end() noexcept {
-  const StepReport& report = recorder_.end(Clock::now());
+  const Clock::time_point ended = Clock::now();
+  const StepReport& report = recorder_.end(ended);
   runtime::ControlPlane& plane = control_.plane();
   std::optional<metrics::StepRow> row;
   if (control_.rows() != nullptr) {
@@ -169,9 +173,11 @@ void OpenStep::end() noexcept {
   open_control_round_ = false;
   round_ = round_.next();
   // With a reduction it is agreed() that completes a round: others may wait in this one for ever.
+  const Clock::time_point now = Clock::now();
+  recorder_.add_host(now - ended);
   if (is_reducing()) return;
   marked_ = round_;
-  plane.mark().begin_round(marked_, Clock::now());
+  plane.mark().begin_round(marked_, now);
 }
 
 RankSignal OpenStep::last_signal() {

@@ -101,6 +101,7 @@ void StepRecorder::begin(StepId step, Clock::time_point now) {
   report_ = StepReport{};
   report_.step = step;
   report_.save_seconds = std::exchange(saved_, 0);
+  report_.phase_seconds[static_cast<std::size_t>(Phase::host)] = std::exchange(host_, 0);
   report_.loss = std::numeric_limits<double>::quiet_NaN();
   report_.gradient_norm = std::numeric_limits<double>::quiet_NaN();
   loss_sum_ = 0;
@@ -273,7 +274,10 @@ void StepRecorder::take_device_times() {
   const auto times = events_->take();
   report_.has_times = times.has_value();
   if (!times) return;
+  constexpr auto kHost = static_cast<std::size_t>(Phase::host);
+  const double host = report_.phase_seconds[kHost];
   report_.phase_seconds = times->phase_seconds;
+  report_.phase_seconds[kHost] = host;
   report_.wall_seconds = times->host.wall_seconds;
   report_.waiting_seconds = times->host.waiting_seconds;
   const auto known = static_cast<std::uint16_t>(SignalFlag::waiting_measured);
@@ -349,6 +353,7 @@ metrics::RunInfo run_info(const Config& config, const RunPlace& place, UnixTime 
   info.environment = {{"program", place.program},
                       {"platform", std::string(system.sysname) + "-" + system.release},
                       {"machine", machine},
+                      {"node", static_cast<std::int64_t>(place.node.value())},
                       {"cpu_count", static_cast<std::int64_t>(transport::usable_cores())},
                       {"torch", std::string(TORCH_VERSION)},
                       {"torch_threads", static_cast<std::int64_t>(at::get_num_threads())},

@@ -36,7 +36,7 @@ inline constexpr std::size_t kUserScalars = 8;
 
 struct StepReport {
   StepId step{};
-  std::array<double, kPhases> phase_seconds{};  // sums to wall_seconds; the rest is `other`
+  std::array<double, kPhases> phase_seconds{};  // but for `host` they sum to wall_seconds
   double wall_seconds = 0;
   double loss = 0;  // weighted mean; NaN when nothing was reported
   double weight = 0;
@@ -124,6 +124,9 @@ class StepRecorder {
   // one says that nobody knows how long, so the step's waiting is not known.
   void waited(std::optional<double> seconds);
 
+  // Coxswain itself worked for so long between two steps: `host` of the next one.
+  void add_host(Clock::duration worked) { host_ += Seconds(worked).count(); }
+
   // Takes the time between the two out of the step.
   void leave_out(Clock::time_point from, Clock::time_point to);
 
@@ -177,6 +180,7 @@ class StepRecorder {
   bool open_ = false;
   Clock::time_point between_since_{};            // of between_
   double saved_ = 0;                             // since the step before
+  double host_ = 0;                              // likewise
   Activity between_ = Activity::outside;         // of steps
   Activity before_waiting_ = Activity::outside;  // what between_ was
   Activity aside_ = Activity::other;             // in the open step, outside of its phases
@@ -200,6 +204,7 @@ struct RunPlace {
   std::string program;
   RankId rank{};
   std::int32_t world_size = 1;
+  RankId node{};  // the lowest rank of its machine
 };
 // Returns how this rank's run was started, for run.json. `environment` has entries NAME=VALUE;
 // those that steer threads and transport are kept.

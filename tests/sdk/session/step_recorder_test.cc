@@ -65,6 +65,22 @@ TEST_SUITE("step recorder") {
     CHECK(booked(report, Phase::other) == doctest::Approx(3));
   }
 
+  TEST_CASE(
+      "what Coxswain took before a step is told with that step, and in no phase of its time") {
+    StepRecorder recorder;
+    recorder.begin(StepId(0), moment(10));
+    CHECK(booked(recorder.end(moment(11)), Phase::host) == 0);
+    recorder.add_host(moment(11.25) - moment(11));  // closing it
+    recorder.add_host(moment(12.5) - moment(12));   // and opening the next one
+    recorder.begin(StepId(1), moment(12.5));
+    const StepReport& report = recorder.end(moment(14.5));
+    CHECK(booked(report, Phase::host) == doctest::Approx(0.75));
+    CHECK(report.wall_seconds == doctest::Approx(2));
+    CHECK(booked(report, Phase::other) == doctest::Approx(2));
+    recorder.begin(StepId(2), moment(15));
+    CHECK(booked(recorder.end(moment(16)), Phase::host) == 0);
+  }
+
   TEST_CASE("phases sum to the wall time, whatever is nested in what") {
     for (std::uint32_t seed = 0; seed < 50; ++seed) {
       CAPTURE(seed);

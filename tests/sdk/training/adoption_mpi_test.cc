@@ -399,10 +399,8 @@ TEST_SUITE("adoption") {
       rest(), loss_of(net, batches.next());
     }
     session.finish();
-    // A phase is told without the time its thread was queued, which the kernel counts by a clock of
-    // its own: most of a rest is asked for, not all of it.
     for (const Phase phase : {Phase::optimizer, Phase::data})
-      CHECK(seconds[static_cast<std::size_t>(phase)] >= 0.025);
+      CHECK(seconds[static_cast<std::size_t>(phase)] > 0.025);  // less what it was queued for
   }
 
   TEST_CASE("a watched loop may tell what cannot be found, while its step is open") {
