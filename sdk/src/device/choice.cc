@@ -12,6 +12,7 @@
 namespace cox::detail {
 namespace {
 
+constexpr bool kLooksForCuda = COX_WITH_CUDA != 0;  // as it was built
 constexpr const char* kCudaLibrary = "libtorch_cuda.so";
 
 std::string said(const char* error) {
@@ -46,7 +47,7 @@ std::string load_library() {
 }  // namespace
 
 CudaFacts find_cuda() {
-#if COX_WITH_CUDA
+  if (!kLooksForCuda) return {0, "this build leaves CUDA out (COX_WITH_CUDA)", {}};
   CudaFacts facts = ask_runtime();
   if (facts.devices == 0) return facts;
   facts.why_unusable = load_library();
@@ -56,9 +57,6 @@ CudaFacts find_cuda() {
         "remembers that there was none; start the session first";
   }
   return facts;
-#else
-  return {0, "this build leaves CUDA out (COX_WITH_CUDA)", {}};
-#endif
 }
 
 Result<c10::Device> choose_device(DeviceSetting setting, const CudaFacts& facts,
