@@ -30,8 +30,6 @@ struct Round : SpellRound {
   std::uint32_t min_reports = 0;
   bool own_past = false;
   std::vector<RankRun> runs;
-  LearningRates rates;
-  std::vector<double> squares;      // room for learn_noise()
   std::vector<SlowRank> entries;    // ranks that are suspected or confirmed; ascending
   std::vector<SlowRank> recovered;  // from earlier rounds; ascending ranks
   std::vector<double> place;        // per rank: 1 + its place among the entries; 0 = it has none
@@ -197,7 +195,7 @@ void add_other_scores(Slowness& slowness, std::size_t c, Round& round, const Ran
 CusumTest add_round(Slowness& slowness, std::size_t c, Round& round,
                     std::span<const double> excess) {
   SlownessChannel& channel = slowness.channels[c];
-  const double variance = learn_noise(channel, round.runs, round.rates, excess, round.squares);
+  const double variance = learn_noise(channel, round.runs, excess);
   const CusumTest ordinary = test_of(round, c, variance);
   const double noisy = kNoisyRatio * variance;
   for (const RankRun& run : round.runs) {
@@ -575,9 +573,7 @@ Slowness learn_slowness(Slowness before, const StepSignals& signals, Timings tim
   if (now.reports.size() > 1)  // a single rank says it itself
     now.pace = learn_pace(std::move(now.pace), pace_of(summary, round, excess), settings);
   if (!excess.ranks.empty()) {
-    round.runs = runs_of(excess.ranks);
-    round.rates = learning_rates(now.reports, round.runs);
-    round.squares.resize(excess.ranks.size());
+    round.runs = runs_of(excess.ranks, now.reports);
     Tests tests;
     for (std::size_t c = 0; c < kChannels; ++c) {
       if (excess.in_use[c]) tests[c] = add_round(now, c, round, excess.of[c]);
