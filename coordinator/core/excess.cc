@@ -189,7 +189,8 @@ double ratio_of(double seconds, double expected, double expected_own) {
   return expected_own > 0 ? 1 + (seconds - expected) / expected_own : 1;
 }
 
-double log_ratio(double ratio) {
+// Inline always: loops over ranks take several at once only where nothing is called.
+[[gnu::always_inline]] inline double log_ratio(double ratio) {
   return portable_log(std::min(std::max(ratio, 1e-3), 1e3));
 }
 

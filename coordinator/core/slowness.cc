@@ -46,13 +46,14 @@ double smallest_slowdown(const StepSummary& summary, const StragglerConfig& sett
 // Moves the lists of ranks that are not ordinary from `before` into the round.
 void take_entries(Slowness& before, Round& round) {
   round.entries = std::move(before.slow);
+  const auto confirmed = static_cast<std::ptrdiff_t>(round.entries.size());
   for (SlowRank& one : before.watched) {
     auto& list = one.state == SlowState::suspected ? round.entries : round.recovered;
     list.push_back(one);
   }
   before.slow.clear();
   before.watched.clear();
-  std::ranges::stable_sort(round.entries, {}, &SlowRank::rank);
+  std::ranges::inplace_merge(round.entries, round.entries.begin() + confirmed, {}, &SlowRank::rank);
   const auto same = std::ranges::unique(round.entries, {}, &SlowRank::rank);
   round.entries.erase(same.begin(), same.end());
   round.place.assign(before.reports.size(), 0.0);
@@ -443,6 +444,7 @@ void put_entries(Slowness& slowness, Round& round) {
     const bool is_back = std::ranges::binary_search(round.entries, one.rank, {}, &SlowRank::rank);
     return is_back || static_cast<double>(one.until.value()) + kRemembered < round.number;
   });
+  slowness.slow.reserve(round.entries.size());
   for (const SlowRank& one : round.entries) {
     if (one.state == SlowState::confirmed) slowness.slow.push_back(one);
     if (one.state == SlowState::suspected) slowness.watched.push_back(one);
@@ -458,7 +460,8 @@ void put_entries(Slowness& slowness, Round& round) {
 }
 
 // A rank without work left keeps nobody waiting.
-void release_finished(Slowness& slowness, const StepSignals& signals) {
+void release_finished(Slowness& slowness, const StepSignals& signals, const StepSummary& summary) {
+  if (summary.finished == 0) return;
   const auto has_finished = [&](const SlowRank& slow) {
     const auto report = std::ranges::lower_bound(signals.reports, slow.rank, {}, &RankSignal::rank);
     const bool is_gone = report != signals.reports.end() && report->rank == slow.rank &&
@@ -565,7 +568,7 @@ Slowness learn_slowness(Slowness before, const StepSignals& signals, Timings tim
                         const StepSummary& summary, const SampleFacts& samples,
                         const StragglerConfig& settings) {
   Slowness now = std::move(before);
-  release_finished(now, signals);
+  release_finished(now, signals, summary);
   Round round = round_of(now, summary, settings);
   Excess excess = excess_of(std::move(timings), signals.reports, summary, samples, now.reports,
                             round.slow, std::move(now.own_past));
