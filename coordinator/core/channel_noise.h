@@ -3,14 +3,13 @@
 // and an outlier counts as three deviations at most. Pure; linear in ranks.
 //
 // Columns by rank and columns by report lie side by side within a run of neighbouring ranks, so
-// that loops over both are plain ones; when all ranks report there is one run.
+// that loops over both are plain ones.
 #pragma once
 
 #include <span>
 #include <tuple>
 #include <vector>
 
-#include "coordinator/core/columns.h"
 #include "coordinator/core/units.h"
 
 namespace cox {
@@ -35,37 +34,32 @@ struct SlownessChannel {
   }
 };
 
+// How fast a rank learns in all channels; follows from the number of its reports, and is the same
+// for all that have many.
+struct LearningRates {
+  double level = 1;     // weight of a round in the running level
+  double variance = 0;  // in the variance; 0 = there is no level to compare with yet
+  double residual = 1;  // a squared residual is too large by this factor
+  friend bool operator==(const LearningRates&, const LearningRates&) = default;
+};
+
+// Neighbouring ranks that reported and learn at the same rates. Never so many that what is read of
+// them more than once has left the nearest cache meanwhile.
 struct RankRun {
   std::size_t rank = 0;    // the first one
   std::size_t report = 0;  // its place among the reports
   std::size_t size = 0;
+  LearningRates rates;
 };
 
-// Returns the runs of these ranks, which are ascending.
-std::vector<RankRun> runs_of(std::span<const RankId> ranks);
-
-// These rates follow from the number of a rank's reports; they are the same in all channels, so
-// that only one of them pays for the divisions. [i] belongs to report i.
-struct LearningRates {
-  // Weight of this round in the running level.
-  std::span<const double> level() const { return columns[0]; }
-  // In the variance; 0 = there is no level to compare with yet.
-  std::span<const double> variance() const { return columns[1]; }
-  // A squared residual is too large by this factor.
-  std::span<const double> residual() const { return columns[2]; }
-
-  Columns<3> columns;
-  double known = 0;  // ranks that have a level
-};
-
-// `all_reports` has an entry per rank. REQUIRES: `runs` is not empty.
-LearningRates learning_rates(std::span<const double> all_reports, std::span<const RankRun> runs);
+// Returns the runs of these ranks, which are ascending. `reports` has the number of reports before
+// this round of every rank of the world.
+std::vector<RankRun> runs_of(std::span<const RankId> ranks, std::span<const double> reports);
 
 // Moves levels, variances and the pool of a channel. Returns the variance that tests of this round
 // should use for ordinary ranks: the pool, widened while it rests on few samples, or more when this
-// round itself is wilder. `squares` is room for one number per report.
+// round itself is wilder.
 double learn_noise(SlownessChannel& channel, std::span<const RankRun> runs,
-                   const LearningRates& rates, std::span<const double> excess,
-                   std::span<double> squares);
+                   std::span<const double> excess);
 
 }  // namespace cox

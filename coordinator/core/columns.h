@@ -1,12 +1,16 @@
 // Columns: a table of numbers with N columns, stored column by column in one block of memory. The
 // rounds of the coordinator keep one row per rank or report in it, so that a round of seven columns
-// costs one allocation. A plain value; one thread at a time.
+// costs one allocation. Columns begin at places of their own in a cache, so that a loop over all of
+// them does not make them push each other out where the number of rows is a power of two. A plain
+// value; one thread at a time.
 #pragma once
 
 #include <algorithm>
 #include <cassert>
 #include <cstddef>
+#include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "coordinator/core/state_codec.h"
@@ -17,7 +21,26 @@ template <std::size_t N>
 class Columns {
  public:
   Columns() = default;  // without rows
-  explicit Columns(std::size_t rows) : rows_(rows), values_(N * rows) {}
+  explicit Columns(std::size_t rows) : Columns(unfilled(rows)) {
+    for (std::size_t c = 0; c < N; ++c) std::ranges::fill((*this)[c], 0.0);
+  }
+  // Returns a table whose entries have any values, for who writes them all.
+  static Columns unfilled(std::size_t rows) {
+    Columns columns;
+    columns.rows_ = rows;
+    columns.stride_ = rows + kApart;
+    columns.values_ = std::make_unique_for_overwrite<double[]>(N * columns.stride_);
+    return columns;
+  }
+  Columns(const Columns& other) : Columns(unfilled(other.rows_)) {
+    for (std::size_t c = 0; c < N; ++c) std::ranges::copy(other[c], (*this)[c].begin());
+  }
+  Columns(Columns&& other) noexcept { swap(other); }
+  Columns& operator=(Columns other) noexcept {
+    swap(other);
+    return *this;
+  }
+  ~Columns() = default;
 
   std::size_t rows() const { return rows_; }
   bool empty() const { return rows_ == 0; }
@@ -25,30 +48,38 @@ class Columns {
   // Return a column with rows() entries. REQUIRES: `column` < N.
   std::span<double> operator[](std::size_t column) {
     assert(column < N);
-    return std::span(values_).subspan(column * rows_, rows_);
+    return {values_.get() + column * stride_, rows_};
   }
   std::span<const double> operator[](std::size_t column) const {
     assert(column < N);
-    return std::span(values_).subspan(column * rows_, rows_);
+    return {values_.get() + column * stride_, rows_};
   }
 
   // Drops all rows but the first `rows`. REQUIRES: `rows` <= rows().
   void keep_rows(std::size_t rows) {
     assert(rows <= rows_);
-    if (rows == rows_) return;
-    for (std::size_t c = 1; c < N; ++c) {
-      const auto from = values_.begin() + static_cast<std::ptrdiff_t>(c * rows_);
-      std::copy_n(from, rows, values_.begin() + static_cast<std::ptrdiff_t>(c * rows));
-    }
     rows_ = rows;
-    values_.resize(N * rows);
   }
 
-  friend bool operator==(const Columns&, const Columns&) = default;
+  friend bool operator==(const Columns& a, const Columns& b) {
+    for (std::size_t c = 0; c < N; ++c) {
+      if (!std::ranges::equal(a[c], b[c])) return false;
+    }
+    return true;
+  }
 
  private:
+  static constexpr std::size_t kApart = 72;  // more than the rows: nine cache lines
+
+  void swap(Columns& other) noexcept {
+    std::swap(rows_, other.rows_);
+    std::swap(stride_, other.stride_);
+    std::swap(values_, other.values_);
+  }
+
   std::size_t rows_ = 0;
-  std::vector<double> values_;
+  std::size_t stride_ = 0;  // from a column to the next
+  std::unique_ptr<double[]> values_;
 };
 
 // As a field of a state (state_codec.h) it is an array of N vectors of equal sizes.

@@ -475,11 +475,11 @@ Decided decide(const JobFacts& job, const Config& config, const PolicySet& polic
   ControlState& kept = decided.state;
   Decision& decision = decided.decision;
 
-  Timings timings = timings_of(signals.reports);
-  decision.summary = summarize(signals, timings);
+  SeenRound seen = see_round(signals);
+  decision.summary = std::move(seen.summary);
   note_activation(kept.plan, decision.summary);
   Estimates estimates = estimate(state_of(kept, kEstimates).take_or_fresh<Estimates>(), job, config,
-                                 kept.plan, signals, decision.summary, std::move(timings));
+                                 kept.plan, signals, decision.summary, std::move(seen.timings));
 
   Effects effects = learn_effects(effects_before(kept, job), decision.summary, estimates, kept.plan,
                                   samples_of_step(job, kept.plan));

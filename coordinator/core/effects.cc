@@ -280,13 +280,17 @@ void note_recovery(Effects& effects) {
 }
 
 void note_slow_ranks(Effects& effects, const std::vector<SlowRank>& now) {
+  std::size_t still_slow = 0;
+  auto before = effects.slow.begin();
   for (const SlowRank& slow : now) {
-    if (!std::ranges::binary_search(effects.slow, slow.rank)) note_slow_since(effects, slow.since);
+    before = std::find_if(before, effects.slow.end(), [&](RankId r) { return r >= slow.rank; });
+    if (before == effects.slow.end() || *before != slow.rank) {
+      note_slow_since(effects, slow.since);
+    } else {
+      ++still_slow;
+    }
   }
-  const bool has_recovered = std::ranges::any_of(effects.slow, [&](RankId rank) {
-    return !std::ranges::binary_search(now, rank, {}, &SlowRank::rank);
-  });
-  if (has_recovered) note_recovery(effects);
+  if (still_slow < effects.slow.size()) note_recovery(effects);
   effects.slow.clear();
   for (const SlowRank& slow : now) effects.slow.push_back(slow.rank);
 }

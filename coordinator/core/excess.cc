@@ -16,14 +16,20 @@ using Flags = std::array<bool, kChannels>;
 // ---- Work: the seconds of a round, by channel.
 
 struct Work {
-  std::vector<RankId> ranks;
-  ChannelColumns seconds;
+  Timings timings;
   ChannelColumns at_equal_samples;  // without rows where samples were equal anyway
   Flags as_reported{};              // true = its column is as in the summary, whose median holds
   Flags in_use{};                   // false = no rank spent time there
   double mean_samples = 0;          // 0 where some rank counts none
 
+  std::size_t size() const { return timings.ranks.size(); }
+  bool are_few() const { return size() < kLeaveOneOutBelow; }
   bool has_unequal_samples() const { return !at_equal_samples.empty(); }
+  std::span<const double> seconds(std::size_t channel) const {
+    if (channel == 0) return timings.own;
+    return timings.of(kOwnPhases[channel - 1]);
+  }
+  std::span<const double> at_equal(std::size_t channel) const;
 };
 
 constexpr bool grows_with_samples(Phase phase) {
@@ -37,53 +43,60 @@ constexpr std::size_t channel_of(Phase phase) {
 constexpr std::size_t kBackward = channel_of(Phase::backward);
 constexpr std::size_t kCommunication = channel_of(Phase::communication);
 
-// Communication compares only where all ranks tell it from waiting. Where ranks outnumber cores
-// none does: what a call takes after the last rank has arrived is the time until its peers get a
-// core.
-bool all_measure_waiting(const Timings& timings, std::span<const RankSignal> reports) {
-  return std::ranges::all_of(timings.report, [&](std::uint32_t place) {
-    return reports[place].has(SignalFlag::waiting_measured) &&
-           !reports[place].has(SignalFlag::without_queueing);
-  });
+bool changes_with_samples(const Flags& in_use, std::size_t channel) {
+  return channel == 0 || (in_use[channel] && grows_with_samples(kOwnPhases[channel - 1]));
+}
+
+std::span<const double> Work::at_equal(std::size_t channel) const {
+  if (!has_unequal_samples() || !changes_with_samples(in_use, channel)) return seconds(channel);
+  return at_equal_samples[channel];
 }
 
 void add_seconds(std::span<double> to, double sign, std::span<const double> seconds) {
   for (std::size_t i = 0; i < to.size(); ++i) to[i] += sign * seconds[i];
 }
 
-// Puts the seconds of the channels into `work`: own work without what memory actions cost by plan,
-// and with a rank's own part of communication where it is known.
-void take_seconds(const Timings& timings, bool has_communication, Work& work) {
-  work.seconds = ChannelColumns(timings.own.size());
-  std::ranges::copy(timings.own, work.seconds[0].begin());
-  for (std::size_t p = 0; p < kOwnPhases.size(); ++p) {
-    if (1 + p == kCommunication && !has_communication) continue;
-    std::ranges::copy(timings.of(kOwnPhases[p]), work.seconds[1 + p].begin());
-  }
+// Makes own work of the timings: without what memory actions cost by plan, and with a rank's own
+// part of communication where it is known. Communication compares only where all ranks tell it from
+// waiting. Where ranks outnumber cores none does: what a call takes after the last rank has arrived
+// is the time until its peers get a core.
+void take_own_work(Work& work) {
+  Timings& timings = work.timings;
+  const std::span<double> communication = timings.of(Phase::communication);
   const auto is_spent = [](double seconds) { return seconds > 0; };
   if (std::ranges::any_of(timings.recompute, is_spent)) {
-    add_seconds(work.seconds[kBackward], -1, timings.recompute);
-    add_seconds(work.seconds[0], -1, timings.recompute);
+    add_seconds(timings.of(Phase::backward), -1, timings.recompute);
+    add_seconds(timings.own, -1, timings.recompute);
     work.as_reported[0] = work.as_reported[kBackward] = false;
   }
-  work.in_use[kCommunication] = work.in_use[kCommunication] && has_communication;
-  if (!has_communication) return;
-  add_seconds(work.seconds[kCommunication], -1, timings.waiting);
-  add_seconds(work.seconds[0], 1, work.seconds[kCommunication]);
+  if (!timings.all_measure_waiting) {
+    work.in_use[kCommunication] = false;
+    std::ranges::fill(communication, 0.0);
+    return;
+  }
+  add_seconds(communication, -1, timings.waiting);
+  add_seconds(timings.own, 1, communication);
   work.as_reported[0] = work.as_reported[kCommunication] = false;
 }
 
-ChannelColumns scaled_to(double reference, const ChannelColumns& seconds,
-                         std::span<const double> samples, double fixed_samples) {
-  ChannelColumns scaled = seconds;
+// The seconds that each rank would have taken for `reference` samples, in the channels that change
+// with samples; the others have any values.
+ChannelColumns scaled_to(double reference, const Work& work, double fixed_samples) {
+  const std::vector<double>& samples = work.timings.samples;
+  std::vector<double> factors(samples.size());
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    factors[i] = (reference + fixed_samples) / (samples[i] + fixed_samples);
+  }
+  ChannelColumns scaled = ChannelColumns::unfilled(work.size());
   const std::span<double> whole = scaled[0];
-  for (std::size_t p = 0; p < kOwnPhases.size(); ++p) {
-    if (!grows_with_samples(kOwnPhases[p])) continue;
-    const std::span<double> phase = scaled[1 + p];
-    for (std::size_t i = 0; i < samples.size(); ++i) {
-      const double factor = (reference + fixed_samples) / (samples[i] + fixed_samples);
-      const double before = std::exchange(phase[i], phase[i] * factor);
-      whole[i] += phase[i] - before;
+  std::ranges::copy(work.seconds(0), whole.begin());
+  for (std::size_t c = 1; c < kChannels; ++c) {
+    if (!changes_with_samples(work.in_use, c)) continue;
+    const std::span<const double> before = work.seconds(c);
+    const std::span<double> phase = scaled[c];
+    for (std::size_t i = 0; i < factors.size(); ++i) {
+      phase[i] = before[i] * factors[i];
+      whole[i] += phase[i] - before[i];
     }
   }
   return scaled;
@@ -148,7 +161,6 @@ Work work_of(Timings timings, std::span<const RankSignal> reports, const StepSum
     const auto phase = c == 0 ? 0 : static_cast<std::size_t>(kOwnPhases[c - 1]);
     work.in_use[c] = (c == 0 ? summary.own_seconds : summary.phases[phase]).max > 0;
   }
-  const bool has_communication = all_measure_waiting(timings, reports);
   if (!own_past) count_by_tokens(reports, timings);
   const auto has_none = [](double samples) { return !(samples > 0); };
   bool some_have_none = std::ranges::any_of(timings.samples, has_none);
@@ -157,15 +169,15 @@ Work work_of(Timings timings, std::span<const RankSignal> reports, const StepSum
     work.as_reported.fill(false);
     some_have_none = false;
   }
-  const std::vector<double>& samples = timings.samples;
-  take_seconds(timings, has_communication, work);
-  work.ranks = std::move(timings.ranks);
+  work.timings = std::move(timings);
+  take_own_work(work);
+  const std::vector<double>& samples = work.timings.samples;
   if (some_have_none || samples.empty()) return work;  // samples are nobody's count of work
   work.mean_samples = mean_of(samples);
   const double equal = equal_samples(samples, reference, own_past);
   const auto is_equal = [equal](double of_rank) { return of_rank == equal; };
   if (std::ranges::all_of(samples, is_equal)) return work;
-  work.at_equal_samples = scaled_to(equal, work.seconds, samples, facts.fixed_samples);
+  work.at_equal_samples = scaled_to(equal, work, facts.fixed_samples);
   return work;
 }
 
@@ -177,7 +189,8 @@ double ratio_of(double seconds, double expected, double expected_own) {
   return expected_own > 0 ? 1 + (seconds - expected) / expected_own : 1;
 }
 
-double log_ratio(double ratio) {
+// Inline always: loops over ranks take several at once only where nothing is called.
+[[gnu::always_inline]] inline double log_ratio(double ratio) {
   return portable_log(std::min(std::max(ratio, 1e-3), 1e3));
 }
 
@@ -210,56 +223,59 @@ class MedianOfOthers {
   double low_, middle_, high_;
 };
 
-// The functions below put ratios in the place of seconds, channel by channel; the whole comes last,
-// because the phases are a part of it.
+// The medians of the whole and, where there are many ranks, of the channels that are in use.
+using Medians = std::array<double, kChannels>;
 
-// Few ranks: each against the others.
-void few_over_others(const Flags& in_use, ChannelColumns& seconds) {
-  const MedianOfOthers own(seconds[0]);
-  for (std::size_t c = kChannels; c-- > 0;) {
-    if (!in_use[c]) continue;
-    const MedianOfOthers others(seconds[c]);
-    const std::span<double> column = seconds[c];
-    for (std::size_t i = 0; i < column.size(); ++i) {
-      const double of_rank = column[i];
-      column[i] = ratio_of(of_rank, others.without(of_rank), own.without(seconds[0][i]));
+Medians medians_of(const Work& work, const StepSummary& summary) {
+  Medians medians{};
+  for (std::size_t c = 0; c < kChannels; ++c) {
+    if (c != 0 && (work.are_few() || !work.in_use[c])) continue;
+    if (!work.as_reported[c]) {
+      medians[c] = median_of(work.seconds(c));
+    } else if (c == 0) {
+      medians[c] = summary.own_seconds.median;
+    } else {
+      medians[c] = summary.phases[static_cast<std::size_t>(kOwnPhases[c - 1])].median;
     }
   }
+  return medians;
+}
+
+// `medians`: of the same channels as they were.
+Medians medians_at_equal(const Work& work, Medians medians) {
+  for (std::size_t c = 0; c < kChannels; ++c) {
+    if (changes_with_samples(work.in_use, c)) medians[c] = median_of(work.at_equal(c));
+  }
+  return medians;
+}
+
+// Few ranks: each against the others. Channels that are not in use get zeros.
+template <class Seconds>
+ChannelColumns few_over_others(const Work& work, const Seconds& seconds) {
+  ChannelColumns ratios(work.size());
+  const std::span<const double> own = seconds(0);
+  const MedianOfOthers own_of_others(own);
+  for (std::size_t c = 0; c < kChannels; ++c) {
+    if (!work.in_use[c]) continue;
+    const std::span<const double> column = seconds(c);
+    const MedianOfOthers others(column);
+    for (std::size_t i = 0; i < column.size(); ++i) {
+      ratios[c][i] = ratio_of(column[i], others.without(column[i]), own_of_others.without(own[i]));
+    }
+  }
+  return ratios;
 }
 
 // Many ranks: all against the same.
-void ratios_over(double expected, double expected_own, std::span<double> seconds) {
+void many_over_others(double expected, double expected_own, std::span<const double> seconds,
+                      std::span<double> ratios) {
   if (!(expected_own > 0)) {
-    std::ranges::fill(seconds, 1.0);
+    std::ranges::fill(ratios, 1.0);
     return;
   }
-  for (double& value : seconds) value = 1 + (value - expected) / expected_own;
-}
-
-// `known`: the channels whose medians the summary has already.
-void many_over_others(const Flags& in_use, const Flags& known, const StepSummary& summary,
-                      ChannelColumns& seconds) {
-  const auto median = [&](std::size_t c) {
-    if (!known[c]) return median_of(seconds[c]);
-    if (c == 0) return summary.own_seconds.median;
-    return summary.phases[static_cast<std::size_t>(kOwnPhases[c - 1])].median;
-  };
-  const double expected_own = median(0);
-  for (std::size_t c = kChannels; c-- > 0;) {
-    if (in_use[c]) ratios_over(c == 0 ? expected_own : median(c), expected_own, seconds[c]);
+  for (std::size_t i = 0; i < seconds.size(); ++i) {
+    ratios[i] = 1 + (seconds[i] - expected) / expected_own;
   }
-}
-
-// Ratios of a round in which each rank is compared with the others, in the place of its seconds;
-// channels that are not in use keep their zeros.
-ChannelColumns over_others(ChannelColumns seconds, const Flags& in_use, const Flags& known,
-                           const StepSummary& summary) {
-  if (seconds.rows() < kLeaveOneOutBelow) {
-    few_over_others(in_use, seconds);
-  } else {
-    many_over_others(in_use, known, summary, seconds);
-  }
-  return seconds;
 }
 
 // Moves a baseline towards what was seen; outliers move it as far as a three-fold time would.
@@ -271,7 +287,8 @@ void learn_baseline(double& baseline, double seconds, double reports) {
 
 // One or two ranks. Of two only what the other did not suffer as well counts as excess. Baselines
 // move towards this round, slowly, and not at all for ranks that are slow.
-ChannelColumns over_own_past(const ChannelColumns& seconds, std::span<const RankId> ranks,
+template <class Seconds>
+ChannelColumns over_own_past(const Seconds& seconds, std::span<const RankId> ranks,
                              std::span<const double> reports, std::span<const double> slow,
                              ChannelColumns& baselines) {
   ChannelColumns excess(ranks.size());
@@ -280,9 +297,9 @@ ChannelColumns over_own_past(const ChannelColumns& seconds, std::span<const Rank
     for (std::size_t i = 0; i < ranks.size(); ++i) {
       const auto rank = static_cast<std::size_t>(ranks[i].value());
       double& baseline = baselines[c][rank];
-      const double ratio = ratio_of(seconds[c][i], baseline, baselines[0][rank]);
+      const double ratio = ratio_of(seconds(c)[i], baseline, baselines[0][rank]);
       column[i] = reports[rank] > 0 ? log_ratio(ratio) : 0.0;
-      if (slow[rank] == 0) learn_baseline(baseline, seconds[c][i], reports[rank]);
+      if (slow[rank] == 0) learn_baseline(baseline, seconds(c)[i], reports[rank]);
     }
     if (ranks.size() < 2) continue;
     const double first = column[0];
@@ -292,30 +309,57 @@ ChannelColumns over_own_past(const ChannelColumns& seconds, std::span<const Rank
   return excess;
 }
 
-// The lesser of both, and of ranks that are surely slow the one at equal samples.
-void take_lesser(ChannelColumns& excess, const ChannelColumns& at_equal_samples,
-                 std::span<const RankId> ranks, std::span<const double> slow) {
-  for (std::size_t c = 0; c < kChannels; ++c) {
-    const std::span<double> column = excess[c];
-    const std::span<const double> at_equal = at_equal_samples[c];
-    for (std::size_t i = 0; i < ranks.size(); ++i) {
-      const bool only_equal = slow[static_cast<std::size_t>(ranks[i].value())] != 0;
-      column[i] = only_equal ? at_equal[i] : std::min(column[i], at_equal[i]);
-    }
+// The lesser of both, and of ranks that are surely slow the one at equal samples. `slow`: of the
+// rank of each report.
+void take_lesser(std::span<double> excess, std::span<const double> at_equal,
+                 std::span<const double> slow) {
+  for (std::size_t i = 0; i < excess.size(); ++i) {
+    const double lesser = std::min(excess[i], at_equal[i]);
+    excess[i] = slow[i] != 0 ? at_equal[i] : lesser;
   }
 }
 
-// Uses up the seconds of `work`.
-ChannelColumns against_others(Work& work, const StepSummary& summary,
-                              std::span<const double> slow) {
-  const bool unequal = work.has_unequal_samples();
-  ChannelColumns excess =
-      over_others(std::move(work.seconds), work.in_use, work.as_reported, summary);
-  if (unequal) {
-    const ChannelColumns at_equal =
-        over_others(std::move(work.at_equal_samples), work.in_use, Flags{}, summary);
-    take_lesser(excess, at_equal, work.ranks, slow);
+std::vector<double> by_report(std::span<const RankId> ranks, std::span<const double> of_rank) {
+  std::vector<double> values(ranks.size());
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    values[i] = of_rank[static_cast<std::size_t>(ranks[i].value())];
   }
+  return values;
+}
+
+ChannelColumns few_ratios(const Work& work, std::span<const double> slow) {
+  ChannelColumns ratios = few_over_others(work, [&](std::size_t c) { return work.seconds(c); });
+  if (!work.has_unequal_samples()) return ratios;
+  const ChannelColumns at_equal =
+      few_over_others(work, [&](std::size_t c) { return work.at_equal(c); });
+  for (std::size_t c = 0; c < kChannels; ++c) take_lesser(ratios[c], at_equal[c], slow);
+  return ratios;
+}
+
+ChannelColumns many_ratios(const Work& work, const Medians& medians, std::span<const double> slow) {
+  const bool unequal = work.has_unequal_samples();
+  const Medians at_equal = unequal ? medians_at_equal(work, medians) : medians;
+  std::vector<double> room(unequal ? work.size() : 0);
+  ChannelColumns ratios = ChannelColumns::unfilled(work.size());
+  for (std::size_t c = 0; c < kChannels; ++c) {
+    if (!work.in_use[c]) {
+      std::ranges::fill(ratios[c], 0.0);
+      continue;
+    }
+    many_over_others(medians[c], medians[0], work.seconds(c), ratios[c]);
+    if (!unequal) continue;
+    many_over_others(at_equal[c], at_equal[0], work.at_equal(c), room);
+    take_lesser(ratios[c], room, slow);
+  }
+  return ratios;
+}
+
+ChannelColumns against_others(const Work& work, const Medians& medians,
+                              std::span<const double> slow_ranks) {
+  std::vector<double> slow;
+  if (work.has_unequal_samples()) slow = by_report(work.timings.ranks, slow_ranks);
+  ChannelColumns excess =
+      work.are_few() ? few_ratios(work, slow) : many_ratios(work, medians, slow);
   for (std::size_t c = 0; c < kChannels; ++c) {  // still ratios
     if (!work.in_use[c]) continue;
     for (double& value : excess[c]) value = log_ratio(value);
@@ -324,12 +368,15 @@ ChannelColumns against_others(Work& work, const StepSummary& summary,
 }
 
 ChannelColumns against_own_past(const Work& work, std::span<const double> reports,
-                                std::span<const double> slow, OwnPast& past) {
-  const bool unequal = work.has_unequal_samples();
-  ChannelColumns excess = over_own_past(work.seconds, work.ranks, reports, slow, past.seconds);
-  const ChannelColumns at_equal = over_own_past(unequal ? work.at_equal_samples : work.seconds,
-                                                work.ranks, reports, slow, past.at_equal_samples);
-  take_lesser(excess, at_equal, work.ranks, slow);
+                                std::span<const double> slow_ranks, OwnPast& past) {
+  const std::vector<double> slow = by_report(work.timings.ranks, slow_ranks);
+  const auto as_it_was = [&work](std::size_t c) { return work.seconds(c); };
+  const auto at_equal = [&work](std::size_t c) { return work.at_equal(c); };
+  const std::vector<RankId>& ranks = work.timings.ranks;
+  ChannelColumns excess = over_own_past(as_it_was, ranks, reports, slow_ranks, past.seconds);
+  const ChannelColumns equal =
+      over_own_past(at_equal, ranks, reports, slow_ranks, past.at_equal_samples);
+  for (std::size_t c = 0; c < kChannels; ++c) take_lesser(excess[c], equal[c], slow);
   return excess;
 }
 
@@ -337,27 +384,26 @@ ChannelColumns against_own_past(const Work& work, std::span<const double> report
 std::array<std::array<double, 2>, kChannels> against_other(const Work& work,
                                                            std::span<const double> slow) {
   std::array<std::array<double, 2>, kChannels> excess{};
-  const ChannelColumns& at_equal =
-      work.has_unequal_samples() ? work.at_equal_samples : work.seconds;
-  const auto over_other = [](const ChannelColumns& seconds, std::size_t c, std::size_t i) {
+  const auto over_other = [](auto seconds, std::size_t c, std::size_t i) {
     const std::size_t other = 1 - i;
-    return log_ratio(ratio_of(seconds[c][i], seconds[c][other], seconds[0][other]));
+    return log_ratio(ratio_of(seconds(c)[i], seconds(c)[other], seconds(0)[other]));
   };
+  const auto as_it_was = [&work](std::size_t c) { return work.seconds(c); };
+  const auto at_equal = [&work](std::size_t c) { return work.at_equal(c); };
   for (std::size_t c = 0; c < kChannels; ++c) {
     for (std::size_t i = 0; i < 2; ++i) {
       const double equal = over_other(at_equal, c, i);
-      const bool only_equal = slow[static_cast<std::size_t>(work.ranks[i].value())] != 0;
-      excess[c][i] = only_equal ? equal : std::min(over_other(work.seconds, c, i), equal);
+      const bool only_equal = slow[static_cast<std::size_t>(work.timings.ranks[i].value())] != 0;
+      excess[c][i] = only_equal ? equal : std::min(over_other(as_it_was, c, i), equal);
     }
   }
   return excess;
 }
 
 // The median rank's, of two the faster one's: the other may be slow.
-double ordinary_seconds(const Work& work, const StepSummary& summary) {
-  const std::span<const double> own = work.seconds[0];
-  if (own.size() == 2) return std::min(own[0], own[1]);
-  return work.as_reported[0] ? summary.own_seconds.median : median_of(own);
+double ordinary_seconds(const Work& work, const Medians& medians) {
+  const std::span<const double> own = work.seconds(0);
+  return own.size() == 2 ? std::min(own[0], own[1]) : medians[0];
 }
 
 }  // namespace
@@ -369,17 +415,18 @@ Excess excess_of(Timings timings, std::span<const RankSignal> signals, const Ste
   Work work =
       work_of(std::move(timings), signals, summary, samples, past.reference_samples, own_past);
   Excess excess;
-  if (work.ranks.empty()) {
+  if (work.size() == 0) {
     excess.past = std::move(past);
     return excess;
   }
   excess.mean_samples = work.mean_samples;
-  excess.ordinary_seconds = ordinary_seconds(work, summary);
-  if (own_past && work.ranks.size() == 2) excess.of_other = against_other(work, slow);
-  if (work.ranks.size() >= (own_past ? 1 : 3)) {
+  const Medians medians = medians_of(work, summary);
+  excess.ordinary_seconds = ordinary_seconds(work, medians);
+  if (own_past && work.size() == 2) excess.of_other = against_other(work, slow);
+  if (work.size() >= (own_past ? 1 : 3)) {
     excess.of = own_past ? against_own_past(work, reports, slow, past)
-                         : against_others(work, summary, slow);
-    excess.ranks = std::move(work.ranks);
+                         : against_others(work, medians, slow);
+    excess.ranks = std::move(work.timings.ranks);
   }
   excess.in_use = work.in_use;
   if (own_past) excess.in_use.fill(true);

@@ -5,6 +5,8 @@
 #include <cassert>
 #include <cmath>
 #include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
 namespace cox {
@@ -12,26 +14,73 @@ namespace {
 
 constexpr std::size_t kSampleFrom = 2048;  // values from which on sampling pays
 constexpr std::size_t kSample = 512;
+constexpr std::size_t kFew = 48;    // values that are not worth narrowing down
+constexpr int kNarrowings = 64;     // nearly always two or three
+constexpr std::size_t kPivots = 9;  // of which one is taken
 
-Neighbours select_in_place(std::span<double> values, std::size_t k) {
+// A value near the k-th.
+double pivot_of(std::span<const double> values, std::size_t k) {
+  std::array<double, kPivots> some;
+  for (std::size_t i = 0; i < kPivots; ++i) some[i] = values[i * values.size() / kPivots];
+  std::ranges::sort(some);
+  return some[k * kPivots / values.size()];
+}
+
+// `above`: a value that is above all of these, or the k-th itself where there is none.
+Neighbours select_few(std::span<double> values, std::size_t k, std::optional<double> above) {
   const auto at = values.begin() + static_cast<std::ptrdiff_t>(k);
   std::nth_element(values.begin(), at, values.end());
-  if (k + 1 == values.size()) return {*at, *at};
+  if (k + 1 == values.size()) return {*at, above.value_or(*at)};
   return {*at, *std::min_element(at + 1, values.end())};
 }
 
+// Uses up `values`; `room` is as large. What is on the wrong side of a pivot is dropped until few
+// are left, by loops without a branch: half of the branches of a comparison sort are guessed wrong.
+Neighbours select_in_place(std::span<double> values, std::span<double> room, std::size_t k) {
+  std::optional<double> above;
+  for (int i = 0; i < kNarrowings && values.size() > kFew; ++i) {
+    const double pivot = pivot_of(values, k);
+    std::size_t less = 0;
+    std::size_t greater = 0;
+    for (const double value : values) {
+      values[less] = value;  // behind what was read
+      room[greater] = value;
+      less += value < pivot;
+      greater += value > pivot;
+    }
+    const std::size_t not_greater = values.size() - greater;
+    if (k < less) {
+      above = pivot;
+      values = values.first(less);
+    } else if (k >= not_greater) {
+      k -= not_greater;
+      std::swap(values, room);
+      values = values.first(greater);
+    } else {
+      if (k + 1 < not_greater) return {pivot, pivot};
+      return {pivot, greater > 0 ? extremes_of(room.first(greater)).min : above.value_or(pivot)};
+    }
+  }
+  return select_few(values, k, above);
+}
+
 Neighbours select_in_copy(std::span<const double> values, std::size_t k) {
+  if (values.size() <= kFew) {
+    std::array<double, kFew> few;
+    std::ranges::copy(values, few.begin());
+    return select_few(std::span(few).first(values.size()), k, std::nullopt);
+  }
   std::vector<double> copy(values.begin(), values.end());
-  return select_in_place(copy, k);
+  std::vector<double> room(values.size());
+  return select_in_place(copy, room, k);
 }
 
 using Sample = std::array<double, kSample>;
 
-// Every n-th value, sorted.
+// Every n-th value.
 Sample sample_of(std::span<const double> values) {
   Sample sample;
   for (std::size_t i = 0; i < kSample; ++i) sample[i] = values[i * values.size() / kSample];
-  std::ranges::sort(sample);
   return sample;
 }
 
@@ -39,13 +88,19 @@ Sample sample_of(std::span<const double> values) {
 // three standard deviations of the sample's own order statistics to either side.
 class Bracket {
  public:
-  Bracket(const Sample& sample, std::span<const double> values, std::size_t k)
+  // Changes the order of the sample.
+  Bracket(Sample& sample, std::span<const double> values, std::size_t k)
       : values_(values), k_(k), inside_(std::make_unique_for_overwrite<double[]>(values.size())) {
     const double fraction = static_cast<double>(k) / static_cast<double>(values.size());
     const double middle = fraction * kSample;
     const double margin = 3 * std::sqrt(kSample * fraction * (1 - fraction)) + 2;
-    low_ = sample[static_cast<std::size_t>(std::max(0.0, middle - margin))];
-    high_ = sample[static_cast<std::size_t>(std::min(kSample - 1.0, middle + margin))];
+    const auto low = sample.begin() + static_cast<std::ptrdiff_t>(std::max(0.0, middle - margin));
+    const auto high =
+        sample.begin() + static_cast<std::ptrdiff_t>(std::min(kSample - 1.0, middle + margin));
+    std::nth_element(sample.begin(), low, sample.end());
+    std::nth_element(low, high, sample.end());
+    low_ = *low;
+    high_ = *high;
   }
 
   void see(double value) {
@@ -59,7 +114,8 @@ class Bracket {
   // costs only time.
   Neighbours selected() {
     if (k_ < below_ || k_ + 1 >= below_ + count_) return select_in_copy(values_, k_);
-    return select_in_place({inside_.get(), count_}, k_ - below_);
+    const auto room = std::make_unique_for_overwrite<double[]>(count_);
+    return select_in_place({inside_.get(), count_}, {room.get(), count_}, k_ - below_);
   }
 
  private:
@@ -81,7 +137,8 @@ double median_from(Neighbours middle, std::size_t count) {
 Neighbours select(std::span<const double> values, std::size_t k) {
   assert(k < values.size());
   if (values.size() < kSampleFrom) return select_in_copy(values, k);
-  Bracket bracket(sample_of(values), values, k);
+  Sample sample = sample_of(values);
+  Bracket bracket(sample, values, k);
   for (const double value : values) bracket.see(value);
   return bracket.selected();
 }
@@ -91,7 +148,7 @@ TwoSelected select_two(std::span<const double> values, std::size_t first, std::s
   if (values.size() < kSampleFrom) {
     return {select_in_copy(values, first), select_in_copy(values, second)};
   }
-  const Sample sample = sample_of(values);
+  Sample sample = sample_of(values);
   Bracket low(sample, values, first);
   Bracket high(sample, values, second);
   for (const double value : values) {

@@ -6,15 +6,26 @@
 #include "coordinator/core/estimates.h"
 
 namespace cox {
+namespace {
+
+std::vector<std::uint64_t> even_units(std::uint64_t units, std::size_t ranks) {
+  std::vector<std::uint64_t> parts(ranks, units / ranks);
+  for (std::size_t r = 0; r < units % ranks; ++r) ++parts[r];
+  return parts;
+}
+
+}  // namespace
 
 std::vector<std::uint64_t> units_of_shares(std::uint64_t units,
                                            std::span<const std::uint32_t> shares,
                                            std::size_t ranks) {
-  const std::vector<std::uint32_t> even(shares.empty() ? ranks : 0, 1);
-  if (shares.empty()) shares = even;
+  if (shares.empty()) return even_units(units, ranks);
   const std::uint64_t all = std::accumulate(shares.begin(), shares.end(), std::uint64_t{0});
+  if (all == units) return {shares.begin(), shares.end()};
   std::vector<std::uint64_t> parts;
   std::vector<std::uint64_t> remainders;
+  parts.reserve(shares.size());
+  remainders.reserve(shares.size());
   for (const std::uint32_t share : shares) {
     parts.push_back(units * share / all);
     remainders.push_back(units * share % all);

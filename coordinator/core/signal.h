@@ -47,6 +47,7 @@ enum class FragmentKind : std::uint16_t {
   precision_request = 3,
   host_evidence = 4,
 };
+inline constexpr std::size_t kFragmentKinds = 5;
 
 // Fragment is 64 bytes of slow-changing data that travel with a signal.
 struct Fragment {

@@ -8,15 +8,19 @@ namespace {
 // Appends the slowest ranks of that state; returns how many are in it.
 std::int32_t add_of_state(std::span<const SlowRank> from, SlowState state,
                           std::vector<SlowRank>& told) {
-  std::vector<SlowRank> found;
+  std::vector<const SlowRank*> found;
   for (const SlowRank& each : from) {
-    if (each.state == state) found.push_back(each);
+    if (each.state == state) found.push_back(&each);
   }
-  std::ranges::stable_sort(found, std::ranges::greater{}, &SlowRank::slowdown_ratio);
-  const auto count = static_cast<std::int32_t>(found.size());
-  found.resize(std::min(found.size(), kSlowRanksTold));
-  told.insert(told.end(), found.begin(), found.end());
-  return count;
+  const auto most = static_cast<std::ptrdiff_t>(std::min(found.size(), kSlowRanksTold));
+  std::ranges::partial_sort(found, found.begin() + most, [](const SlowRank* a, const SlowRank* b) {
+    if (a->slowdown_ratio != b->slowdown_ratio) return a->slowdown_ratio > b->slowdown_ratio;
+    return a < b;  // in their order
+  });
+  for (const SlowRank* each : std::span(found).first(static_cast<std::size_t>(most))) {
+    told.push_back(*each);
+  }
+  return static_cast<std::int32_t>(found.size());
 }
 
 }  // namespace

@@ -30,8 +30,6 @@ struct Round : SpellRound {
   std::uint32_t min_reports = 0;
   bool own_past = false;
   std::vector<RankRun> runs;
-  LearningRates rates;
-  std::vector<double> squares;      // room for learn_noise()
   std::vector<SlowRank> entries;    // ranks that are suspected or confirmed; ascending
   std::vector<SlowRank> recovered;  // from earlier rounds; ascending ranks
   std::vector<double> place;        // per rank: 1 + its place among the entries; 0 = it has none
@@ -48,13 +46,14 @@ double smallest_slowdown(const StepSummary& summary, const StragglerConfig& sett
 // Moves the lists of ranks that are not ordinary from `before` into the round.
 void take_entries(Slowness& before, Round& round) {
   round.entries = std::move(before.slow);
+  const auto confirmed = static_cast<std::ptrdiff_t>(round.entries.size());
   for (SlowRank& one : before.watched) {
     auto& list = one.state == SlowState::suspected ? round.entries : round.recovered;
     list.push_back(one);
   }
   before.slow.clear();
   before.watched.clear();
-  std::ranges::stable_sort(round.entries, {}, &SlowRank::rank);
+  std::ranges::inplace_merge(round.entries, round.entries.begin() + confirmed, {}, &SlowRank::rank);
   const auto same = std::ranges::unique(round.entries, {}, &SlowRank::rank);
   round.entries.erase(same.begin(), same.end());
   round.place.assign(before.reports.size(), 0.0);
@@ -197,7 +196,7 @@ void add_other_scores(Slowness& slowness, std::size_t c, Round& round, const Ran
 CusumTest add_round(Slowness& slowness, std::size_t c, Round& round,
                     std::span<const double> excess) {
   SlownessChannel& channel = slowness.channels[c];
-  const double variance = learn_noise(channel, round.runs, round.rates, excess, round.squares);
+  const double variance = learn_noise(channel, round.runs, excess);
   const CusumTest ordinary = test_of(round, c, variance);
   const double noisy = kNoisyRatio * variance;
   for (const RankRun& run : round.runs) {
@@ -445,6 +444,7 @@ void put_entries(Slowness& slowness, Round& round) {
     const bool is_back = std::ranges::binary_search(round.entries, one.rank, {}, &SlowRank::rank);
     return is_back || static_cast<double>(one.until.value()) + kRemembered < round.number;
   });
+  slowness.slow.reserve(round.entries.size());
   for (const SlowRank& one : round.entries) {
     if (one.state == SlowState::confirmed) slowness.slow.push_back(one);
     if (one.state == SlowState::suspected) slowness.watched.push_back(one);
@@ -460,7 +460,8 @@ void put_entries(Slowness& slowness, Round& round) {
 }
 
 // A rank without work left keeps nobody waiting.
-void release_finished(Slowness& slowness, const StepSignals& signals) {
+void release_finished(Slowness& slowness, const StepSignals& signals, const StepSummary& summary) {
+  if (summary.finished == 0) return;
   const auto has_finished = [&](const SlowRank& slow) {
     const auto report = std::ranges::lower_bound(signals.reports, slow.rank, {}, &RankSignal::rank);
     const bool is_gone = report != signals.reports.end() && report->rank == slow.rank &&
@@ -567,7 +568,7 @@ Slowness learn_slowness(Slowness before, const StepSignals& signals, Timings tim
                         const StepSummary& summary, const SampleFacts& samples,
                         const StragglerConfig& settings) {
   Slowness now = std::move(before);
-  release_finished(now, signals);
+  release_finished(now, signals, summary);
   Round round = round_of(now, summary, settings);
   Excess excess = excess_of(std::move(timings), signals.reports, summary, samples, now.reports,
                             round.slow, std::move(now.own_past));
@@ -575,9 +576,7 @@ Slowness learn_slowness(Slowness before, const StepSignals& signals, Timings tim
   if (now.reports.size() > 1)  // a single rank says it itself
     now.pace = learn_pace(std::move(now.pace), pace_of(summary, round, excess), settings);
   if (!excess.ranks.empty()) {
-    round.runs = runs_of(excess.ranks);
-    round.rates = learning_rates(now.reports, round.runs);
-    round.squares.resize(excess.ranks.size());
+    round.runs = runs_of(excess.ranks, now.reports);
     Tests tests;
     for (std::size_t c = 0; c < kChannels; ++c) {
       if (excess.in_use[c]) tests[c] = add_round(now, c, round, excess.of[c]);

@@ -5,6 +5,7 @@
 #include <span>
 #include <utility>
 
+#include "coordinator/core/columns.h"
 #include "coordinator/core/cusum.h"
 #include "coordinator/core/portable_math.h"
 #include "coordinator/core/selection.h"
@@ -29,8 +30,9 @@ constexpr int kSteps = 44;                  // the last one is about nine times 
 constexpr double kLargest = 1e18;
 constexpr std::uint32_t kMostSeen = 1u << 30;  // a multiple of kRecentTimes
 
-// The logarithm of a ratio, taken as one between 0.001 and 1,000.
-double log_ratio(double ratio) {
+// The logarithm of a ratio, taken as one between 0.001 and 1,000. Inline always: loops over ranks
+// take several at once only where nothing is called.
+[[gnu::always_inline]] inline double log_ratio(double ratio) {
   return portable_log(std::min(std::max(ratio, 1e-3), 1e3));
 }
 
@@ -49,13 +51,28 @@ double trimmed_mean(const RankSpeed& rank, std::uint32_t count) {
   return sum / (count - 2 * cut);
 }
 
-// ---- The reports of a round that count, column by column.
+// ---- The reports of a round that count, column by column, with what was known of their ranks
+// before. Ranks are long: what is computed of all of them is computed from these columns.
+
+enum Column : std::size_t {
+  kPerSample,     // seconds of now; later over what is common to all
+  kFixedSeconds,  // of a step
+  kLevel,         // of the rank; 0 = none
+  kReports,       // behind its level
+  kLastTime,      // 0 = none
+  kSeen,
+  kVariance,
+  kScore,  // how far the time is from the level
+  kColumns
+};
 
 struct Counted {
   std::vector<std::uint32_t> ranks;
-  std::vector<double> per_sample;     // seconds
-  std::vector<double> fixed_seconds;  // of a step
-  double together = 0;                // seconds of communication that every rank had
+  Columns<kColumns> columns;
+  double together = 0;  // seconds of communication that every rank had
+
+  std::span<double> operator[](Column column) { return columns[column]; }
+  std::span<const double> operator[](Column column) const { return columns[column]; }
 };
 
 double work_seconds(const Timings& timings, std::size_t i) {
@@ -66,17 +83,27 @@ double work_seconds(const Timings& timings, std::size_t i) {
   return seconds;
 }
 
+void add_known(const RankSpeed& rank, std::size_t i, Counted& counted) {
+  counted[kLevel][i] = rank.reports > 0 ? rank.level : 0;
+  counted[kReports][i] = rank.reports;
+  counted[kLastTime][i] = rank.seen > 0 ? rank.recent[(rank.seen - 1) % kRecentTimes] : 0;
+  counted[kSeen][i] = rank.seen;
+  counted[kVariance][i] = rank.variance;
+}
+
 Counted reports_that_count(Speeds& speeds, std::span<const RankSignal> reports,
                            const Timings& timings) {
   Counted counted;
-  counted.ranks.reserve(timings.ranks.size());
-  counted.per_sample.reserve(timings.ranks.size());
-  counted.fixed_seconds.reserve(timings.ranks.size());
+  counted.ranks.resize(timings.ranks.size());
+  counted.columns = Columns<kColumns>::unfilled(timings.ranks.size());
+  const bool all_count = timings.watching == 0 && timings.plan_applied_min >= speeds.shares_plan;
+  const auto counts = [&](const RankSignal& report) {
+    return !report.has(SignalFlag::watching) && report.plan_applied >= speeds.shares_plan;
+  };
+  std::size_t count = 0;
   for (std::size_t i = 0; i < timings.ranks.size(); ++i) {
-    const RankSignal& report = reports[timings.report[i]];
     const double samples = timings.samples[i];
-    if (report.has(SignalFlag::watching) || !(samples > 0)) continue;
-    if (report.plan_applied < speeds.shares_plan) continue;
+    if (!(samples > 0) || !(all_count || counts(reports[timings.report[i]]))) continue;
     const double per_sample = work_seconds(timings, i) / (samples + speeds.fixed_samples);
     if (!(per_sample > 1e-15)) continue;
     const auto r = static_cast<std::uint32_t>(timings.ranks[i].value());
@@ -87,12 +114,15 @@ Counted reports_that_count(Speeds& speeds, std::span<const RankSignal> reports,
     }
     rank.samples = samples;
     const double communication = timings.of(Phase::communication)[i];
-    counted.together =
-        counted.ranks.empty() ? communication : std::min(counted.together, communication);
-    counted.ranks.push_back(r);
-    counted.per_sample.push_back(per_sample);
-    counted.fixed_seconds.push_back(timings.of(Phase::optimizer)[i]);
+    counted.together = count == 0 ? communication : std::min(counted.together, communication);
+    counted.ranks[count] = r;
+    counted[kPerSample][count] = per_sample;
+    counted[kFixedSeconds][count] = timings.of(Phase::optimizer)[i];
+    add_known(rank, count, counted);
+    ++count;
   }
+  counted.ranks.resize(count);
+  counted.columns.keep_rows(count);
   return counted;
 }
 
@@ -101,54 +131,56 @@ double common_factor(const Speeds& speeds, const Counted& counted) {
   std::vector<double> ratios;
   ratios.reserve(counted.ranks.size());
   for (std::size_t i = 0; i < counted.ranks.size(); ++i) {
-    const RankSpeed& rank = speeds.ranks[counted.ranks[i]];
-    if (rank.reports > 0) ratios.push_back(counted.per_sample[i] / rank.level);
+    const double level = counted[kLevel][i];
+    if (level > 0) ratios.push_back(counted[kPerSample][i] / level);
   }
   return ratios.empty() ? speeds.scale : std::clamp(median_of(ratios), 1e-6, 1e6);
 }
 
 // ---- Noise, learnt from how far each time is from the one before.
 
-struct Changes {
-  std::vector<std::uint32_t> ranks;
-  std::vector<double> squares;  // of the logarithms, halved: each is a difference of two times
-};
-
-Changes changes_in(const Speeds& speeds, const Counted& counted) {
-  Changes changes;
-  changes.ranks.reserve(counted.ranks.size());
-  changes.squares.reserve(counted.ranks.size());
-  for (std::size_t i = 0; i < counted.ranks.size(); ++i) {
-    const RankSpeed& rank = speeds.ranks[counted.ranks[i]];
-    if (rank.seen == 0) continue;
-    changes.ranks.push_back(counted.ranks[i]);
-    changes.squares.push_back(counted.per_sample[i] / rank.recent[(rank.seen - 1) % kRecentTimes]);
+// The squares of the logarithms, halved: each is a difference of two times. Any values where there
+// is no time before.
+std::vector<double> squares_of(const Counted& counted) {
+  std::vector<double> squares(counted.ranks.size());
+  const std::span<const double> times = counted[kPerSample];
+  const std::span<const double> last = counted[kLastTime];
+  for (std::size_t i = 0; i < squares.size(); ++i) {
+    const double step = log_ratio(times[i] / last[i]);
+    squares[i] = step * step / 2;
   }
-  for (double& square : changes.squares) {  // still ratios
-    const double step = log_ratio(square);
-    square = step * step / 2;
-  }
-  return changes;
+  return squares;
 }
 
-void learn_noise(Speeds& speeds, const Counted& counted) {
-  const Changes changes = changes_in(speeds, counted);
-  if (changes.ranks.empty()) return;
+double median_of_known(std::span<const double> squares, std::span<const double> seen) {
+  std::vector<double> known;
+  for (std::size_t i = 0; i < squares.size(); ++i) {
+    if (seen[i] > 0) known.push_back(squares[i]);
+  }
+  return median_of(known);
+}
+
+// Moves the column of variances, and the pool.
+void learn_noise(Speeds& speeds, Counted& counted) {
+  const std::span<const double> seen = counted[kSeen];
+  const auto count =
+      static_cast<double>(std::ranges::count_if(seen, [](double n) { return n > 0; }));
+  if (count == 0) return;
+  const std::vector<double> squares = squares_of(counted);
   double& pooled = speeds.pooled_variance;
   double& samples = speeds.pooled_samples;
-  if (samples == 0) pooled = 1.4826 * 1.4826 * median_of(changes.squares);
+  if (samples == 0) pooled = 1.4826 * 1.4826 * median_of_known(squares, seen);
   pooled = std::max(pooled, kSmallestVariance);
+  const double before = pooled;
+  const std::span<double> variance = counted[kVariance];
   double total = 0;
-  for (std::size_t i = 0; i < changes.ranks.size(); ++i) {
-    const double square = changes.squares[i];
-    RankSpeed& rank = speeds.ranks[changes.ranks[i]];
-    total += std::min(square, kCut * pooled);
-    double& own = rank.variance;
-    if (own == 0) own = pooled;
-    const double weight = std::max(1.0 / rank.seen, 1 / kNoiseRounds);
-    own += weight * (std::min(square, kCut * std::max(own, pooled)) - own);
+  for (std::size_t i = 0; i < squares.size(); ++i) {
+    total += seen[i] > 0 ? std::min(squares[i], kCut * before) : 0;
+    const double own = variance[i] == 0 ? before : variance[i];
+    const double cut = std::min(squares[i], kCut * std::max(own, before));
+    const double moved = own + std::max(1.0 / seen[i], 1 / kNoiseRounds) * (cut - own);
+    variance[i] = seen[i] > 0 ? moved : variance[i];
   }
-  const auto count = static_cast<double>(changes.ranks.size());
   samples = std::min(samples + count, kNoiseRounds * count);
   pooled += std::max(count / samples, 1 / kNoiseRounds) * (total / count - pooled);
   pooled = std::max(pooled, kSmallestVariance);
@@ -166,22 +198,17 @@ double own_or_pooled(const RankSpeed& rank, double pooled) {
 // ---- Levels.
 
 // How far each time is from the level of its rank, over what such a difference may be before noise;
-// 0 where there is no level. In a loop of its own, which takes several ranks at once.
-std::vector<double> scores_of(const Speeds& speeds, const Counted& counted) {
-  std::vector<double> ratios;
-  std::vector<double> spreads;
-  ratios.reserve(counted.ranks.size());
-  spreads.reserve(counted.ranks.size());
-  for (std::size_t i = 0; i < counted.ranks.size(); ++i) {
-    const RankSpeed& rank = speeds.ranks[counted.ranks[i]];
-    ratios.push_back(rank.reports > 0 ? counted.per_sample[i] / rank.level : 1);
-    spreads.push_back(rank.reports > 0 ? 1 + 1.0 / rank.reports : 1);
-  }
-  std::vector<double> scores(ratios.size());
+// 0 where there is no level.
+void learn_scores(Counted& counted) {
+  const std::span<const double> times = counted[kPerSample];
+  const std::span<const double> levels = counted[kLevel];
+  const std::span<const double> reports = counted[kReports];
+  const std::span<double> scores = counted[kScore];
   for (std::size_t i = 0; i < scores.size(); ++i) {
-    scores[i] = log_ratio(ratios[i]) / std::sqrt(spreads[i]);
+    const double ratio = levels[i] > 0 ? times[i] / levels[i] : 1;
+    const double spread = reports[i] > 0 ? 1 + 1.0 / reports[i] : 1;
+    scores[i] = log_ratio(ratio) / std::sqrt(spread);
   }
-  return scores;
 }
 
 struct ChangeTest {
@@ -249,19 +276,28 @@ Verdict see(RankSpeed& rank, double time, double score, const ChangeTest& change
   return verdict;
 }
 
-void learn_levels(Speeds& speeds, const Counted& counted, double smallest_change) {
+// Moves a mean that has to follow a change of speed within the reports that show it.
+void follow(double& mean, std::uint32_t reports, double seen) {
+  mean += (seen - mean) / std::min<double>(reports, 2);
+}
+
+// `common`: by which the round is slower for everybody.
+void learn_levels(Speeds& speeds, Counted& counted, double common, double smallest_change) {
+  for (double& time : counted[kPerSample]) time /= common;
   learn_noise(speeds, counted);
-  const std::vector<double> scores = scores_of(speeds, counted);
+  learn_scores(counted);
   ChangeTest change;
   change.shift = 2 * portable_log(1 + smallest_change);
   change.deviation = pooled_deviation(speeds);
   change.test = make_cusum_test(change.shift, change.deviation, kFalseAlarms);
   speeds.changing = 0;
-  for (std::size_t i = 0; i < scores.size(); ++i) {
+  for (std::size_t i = 0; i < counted.ranks.size(); ++i) {
     RankSpeed& rank = speeds.ranks[counted.ranks[i]];
-    const Verdict verdict = see(rank, counted.per_sample[i], scores[i], change);
+    rank.variance = counted[kVariance][i];
+    const Verdict verdict = see(rank, counted[kPerSample][i], counted[kScore][i], change);
     speeds.changing += verdict == Verdict::may_change;
     speeds.changed_since_shares = speeds.changed_since_shares || verdict == Verdict::changed;
+    follow(rank.fixed_seconds, rank.seen, counted[kFixedSeconds][i] / common);
   }
 }
 
@@ -374,11 +410,6 @@ void note_shares(Speeds& speeds, const Plan& plan) {
   for (RankSpeed& rank : speeds.ranks) rank.to_skip = 1;
 }
 
-// Moves a mean that has to follow a change of speed within the reports that show it.
-void follow(double& mean, std::uint32_t reports, double seen) {
-  mean += (seen - mean) / std::min<double>(reports, 2);
-}
-
 bool is_sane_rank(const RankSpeed& rank) {
   const auto in_use = std::span(rank.recent).first(std::min<std::size_t>(rank.seen, kRecentTimes));
   const auto is_time = [](double time) { return time > 0 && time <= kLargest; };
@@ -427,12 +458,7 @@ Speeds learn_speeds(Speeds before, std::span<const RankSignal> reports, const Ti
   Counted counted = reports_that_count(now, reports, timings);
   if (counted.ranks.empty()) return now;
   const double common = common_factor(now, counted);
-  for (double& time : counted.per_sample) time /= common;
-  learn_levels(now, counted, smallest_change);
-  for (std::size_t i = 0; i < counted.ranks.size(); ++i) {
-    RankSpeed& rank = now.ranks[counted.ranks[i]];
-    follow(rank.fixed_seconds, rank.seen, counted.fixed_seconds[i] / common);
-  }
+  learn_levels(now, counted, common, smallest_change);
   now.rounds_of_shares = std::min(now.rounds_of_shares + 1, kMostSeen);
   const double rounds = std::min<double>(now.rounds_of_shares, kScaleRounds);
   now.scale += (common - now.scale) / rounds;

@@ -33,8 +33,24 @@ void count_report(const RankSignal& s, StepSummary& into) {
   if (lost_numbers(s) && ++into.nonfinite_ranks == 1) into.first_nonfinite_rank = s.rank;
 }
 
-// Tallies what needs all reports at once, in one pass: at thousands of ranks the time goes
-// into fetching them.
+void count_fragment(const Fragment& fragment, StepSummary& into) {
+  const auto kind = static_cast<std::size_t>(fragment.kind);
+  if (kind < into.fragments.size()) ++into.fragments[kind];
+}
+
+void count_applying(const RankSignal& s, StepSummary& into) {
+  if (!s.applies_plans()) return;
+  const bool is_first = into.applying++ == 0;
+  if (is_first || s.plan_applied < into.plan_applied_min) into.plan_applied_min = s.plan_applied;
+  const bool is_less = into.loss_scale_min == 0 || s.loss_scale < into.loss_scale_min;
+  if (s.loss_scale > 0 && is_less) into.loss_scale_min = s.loss_scale;
+  if (s.memory_limit_bytes == 0) return;
+  into.memory_peak_ratio =
+      std::max(into.memory_peak_ratio, static_cast<double>(s.memory_peak_bytes) /
+                                           static_cast<double>(s.memory_limit_bytes));
+}
+
+// Tallies what needs all reports at once.
 class Tally {
  public:
   explicit Tally(std::size_t reports) {
@@ -59,6 +75,7 @@ class Tally {
     into.loss = mean_loss();
     into.gradient_norm = norm_;
     into.memory_used_ratio = spread_of(memory_used_, memory_ranks_);
+    into.memory_limits_told = static_cast<std::int32_t>(memory_ranks_.size());
   }
 
  private:
@@ -141,44 +158,66 @@ double part_of(Phase phase, const RankSignal& s, float seconds) {
   return std::min(seconds, s.phase_seconds[static_cast<std::size_t>(phase)]);
 }
 
-void resize(Timings& timings, std::size_t n) {
-  timings.ranks.resize(n);
-  timings.own.resize(n);
-  timings.wall.resize(n);
-  timings.waiting.resize(n);
-  timings.recompute.resize(n);
-  timings.samples.resize(n);
-  timings.report.resize(n);
-}
+// Fills the columns of Timings, report by report.
+class TimingsMaker {
+ public:
+  explicit TimingsMaker(std::span<const RankSignal> reports) : first_(reports.data()) {
+    timings_.phases = Columns<kPhases>::unfilled(reports.size());
+    resize(reports.size());
+  }
 
-}  // namespace
-
-Timings timings_of(std::span<const RankSignal> reports) {
-  Timings timings;
-  resize(timings, reports.size());
-  timings.phases = Columns<kPhases>(reports.size());
-  std::size_t n = 0;
-  for (const RankSignal& s : reports) {
-    if (!is_usable(s)) continue;
+  void add(const RankSignal& s) {
+    if (!is_usable(s)) return;
+    const std::size_t n = count_++;
     const double per_round = 1.0 / s.rounds;
     double own = 0;
     for (std::size_t p = 0; p < kPhases; ++p) {
       const double seconds = s.phase_seconds[p] * per_round;
-      timings.phases[p][n] = seconds;
+      timings_.phases[p][n] = seconds;
       if (is_own_work(static_cast<Phase>(p))) own += seconds;
     }
-    timings.own[n] = own;
-    timings.wall[n] = s.wall_seconds * per_round;
-    timings.ranks[n] = s.rank;
-    timings.waiting[n] = part_of(Phase::communication, s, s.waiting_seconds) * per_round;
-    timings.recompute[n] = part_of(Phase::backward, s, s.recompute_seconds) * per_round;
-    timings.samples[n] = s.samples * per_round;
-    timings.report[n] = static_cast<std::uint32_t>(&s - reports.data());
-    ++n;
+    timings_.own[n] = own;
+    timings_.wall[n] = s.wall_seconds * per_round;
+    timings_.ranks[n] = s.rank;
+    timings_.waiting[n] = part_of(Phase::communication, s, s.waiting_seconds) * per_round;
+    timings_.recompute[n] = part_of(Phase::backward, s, s.recompute_seconds) * per_round;
+    timings_.samples[n] = s.samples * per_round;
+    timings_.report[n] = static_cast<std::uint32_t>(&s - first_);
+    timings_.all_measure_waiting &=
+        s.has(SignalFlag::waiting_measured) && !s.has(SignalFlag::without_queueing);
+    timings_.watching += s.has(SignalFlag::watching);
+    const std::uint64_t least = n == 0 ? s.plan_applied : timings_.plan_applied_min;
+    timings_.plan_applied_min = std::min(least, s.plan_applied);
   }
-  resize(timings, n);
-  timings.phases.keep_rows(n);
-  return timings;
+
+  Timings finish() && {
+    resize(count_);
+    timings_.phases.keep_rows(count_);
+    return std::move(timings_);
+  }
+
+ private:
+  void resize(std::size_t n) {
+    timings_.ranks.resize(n);
+    timings_.own.resize(n);
+    timings_.wall.resize(n);
+    timings_.waiting.resize(n);
+    timings_.recompute.resize(n);
+    timings_.samples.resize(n);
+    timings_.report.resize(n);
+  }
+
+  const RankSignal* first_;
+  std::size_t count_ = 0;
+  Timings timings_;
+};
+
+}  // namespace
+
+Timings timings_of(std::span<const RankSignal> reports) {
+  TimingsMaker maker(reports);
+  for (const RankSignal& s : reports) maker.add(s);
+  return std::move(maker).finish();
 }
 
 Spread spread_of(std::span<const double> values, std::span<const RankId> ranks) {
@@ -198,8 +237,9 @@ Spread spread_of(std::span<const double> values, std::span<const RankId> ranks) 
   return spread;
 }
 
-StepSummary summarize(const StepSignals& signals, const Timings& timings) {
-  StepSummary summary;
+SeenRound see_round(const StepSignals& signals) {
+  SeenRound seen;
+  StepSummary& summary = seen.summary;
   summary.round = signals.round;
   summary.now = signals.now;
   summary.reporting = static_cast<std::int32_t>(signals.reports.size());
@@ -207,19 +247,25 @@ StepSummary summarize(const StepSignals& signals, const Timings& timings) {
     summary.missing += fault.fault == ReportFault::missing;
   }
   Tally tally(signals.reports.size());
+  TimingsMaker maker(signals.reports);
   for (const RankSignal& s : signals.reports) {
     count_report(s, summary);
+    count_fragment(s.fragment, summary);
+    count_applying(s, summary);
     tally.add(s);
+    maker.add(s);
   }
   tally.finish(summary);
+  seen.timings = std::move(maker).finish();
 
+  const Timings& timings = seen.timings;
   for (std::size_t p = 0; p < kPhases; ++p) {
     summary.phases[p] = spread_of(timings.phases[p], timings.ranks);
   }
   summary.own_seconds = spread_of(timings.own, timings.ranks);
   summary.worst = worst_ranks(timings, summary);
   summary.wall_seconds = spread_of(timings.wall, timings.ranks);
-  return summary;
+  return seen;
 }
 
 void History::add(const StepSummary& summary) {

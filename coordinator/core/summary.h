@@ -68,6 +68,19 @@ struct StepSummary {
   std::uint64_t plan_held_min = 0;     // over fresh reports of ranks that apply plans
   std::uint64_t plan_applied_max = 0;  // agreed, hence a proof that all hold it
   bool full_plan_wanted = false;
+
+  // Of the ranks that take part in the steps (RankSignal::applies_plans).
+  std::int32_t applying = 0;
+  std::uint64_t plan_applied_min = 0;
+  float loss_scale_min = 0;             // 0 = no scaler at work
+  double memory_peak_ratio = 0;         // the largest, of the limits that are known
+  std::int32_t memory_limits_told = 0;  // reports, of any rank, that have a limit
+  // Reports with a fragment, by kind: whoever waits for one need not read reports without any.
+  std::array<std::int32_t, kFragmentKinds> fragments{};
+
+  std::int32_t fragments_of(FragmentKind kind) const {
+    return fragments[static_cast<std::size_t>(kind)];
+  }
 };
 
 // The seconds per covered round of the ranks that worked in this round, column by column. A rank
@@ -81,17 +94,28 @@ struct Timings {
   std::vector<double> recompute;      // within backward: what memory actions cost
   std::vector<double> samples;        // per covered round; 0 where the rank counts none
   std::vector<std::uint32_t> report;  // the place of the rank's report in `reports`
+  // Every rank tells waiting from communication, and none leaves out the time without a core.
+  bool all_measure_waiting = true;
+  std::int32_t watching = 0;  // ranks that only watch
+  std::uint64_t plan_applied_min = 0;
 
   std::span<const double> of(Phase phase) const { return phases[static_cast<std::size_t>(phase)]; }
+  std::span<double> of(Phase phase) { return phases[static_cast<std::size_t>(phase)]; }
 };
 
 // Returns the columns of these reports. REQUIRES: the reports are in ascending ranks.
 Timings timings_of(std::span<const RankSignal> reports);
 
-// Returns the summary of a round. REQUIRES: `timings` were made from `signals.reports`.
-StepSummary summarize(const StepSignals& signals, const Timings& timings);
+// A round seen over all ranks, in columns and in short.
+struct SeenRound {
+  Timings timings;
+  StepSummary summary;
+};
+
+// Reads each report once: thousands of them are in no cache, so that fetching them is the work.
+SeenRound see_round(const StepSignals& signals);
 inline StepSummary summarize(const StepSignals& signals) {
-  return summarize(signals, timings_of(signals.reports));
+  return see_round(signals).summary;
 }
 
 // Returns the spread of the values that belong to `ranks`, in linear time. REQUIRES: equal sizes,

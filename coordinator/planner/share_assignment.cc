@@ -265,6 +265,16 @@ Result<ShareAssignment> fastest_shares(const ShareProblem& problem) {
   return assignment;
 }
 
+Result<bool> may_end_by(const ShareProblem& problem, double seconds) {
+  const Status status = check_share_limits(problem);
+  if (!status.ok()) return status;
+  std::uint64_t units = 0;
+  for (const RankCost& rank : problem.ranks) {
+    units += units_by(rank, {rank.min_units, std::min(rank.max_units, problem.units)}, seconds);
+  }
+  return units >= problem.units;
+}
+
 Result<ShareAssignment> assign_shares(const ShareProblem& problem) {
   Result<ShareAssignment> assignment = fastest_shares(problem);
   if (assignment.ok() && !problem.present.empty()) {

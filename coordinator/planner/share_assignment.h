@@ -51,6 +51,10 @@ Result<ShareAssignment> assign_shares(const ShareProblem& problem);
 // Errors: as assign_shares().
 Result<ShareAssignment> fastest_shares(const ShareProblem& problem);
 
+// Returns whether some assignment may end by that time; one pass, where the best takes several.
+// False is certain: fastest_shares() takes longer. Errors: as assign_shares().
+Result<bool> may_end_by(const ShareProblem& problem, double seconds);
+
 // Returns the time of one rank with that many units. It never falls as units grow.
 inline double seconds_of(const RankCost& rank, std::uint64_t units) {
   return rank.fixed_seconds + rank.seconds_per_unit * static_cast<double>(units);

@@ -162,12 +162,11 @@ void detector(const char* goal, int rounds) {
   std::vector<double> spent;
   for (int i = 0; i < rounds + 40; ++i) {
     const StepSignals signals = simulated.signals();
-    Timings timings = timings_of(signals.reports);
-    const StepSummary summary = summarize(signals, timings);
+    SeenRound seen = see_round(signals);
     simulated.skip();
     const double start = cpu_microseconds();
-    slowness =
-        learn_slowness(std::move(slowness), signals, std::move(timings), summary, {}, settings);
+    slowness = learn_slowness(std::move(slowness), signals, std::move(seen.timings), seen.summary,
+                              {}, settings);
     if (i >= 40) spent.push_back(cpu_microseconds() - start);
   }
   const auto line = [&](double value, const char* figure) {

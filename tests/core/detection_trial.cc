@@ -50,8 +50,8 @@ Score play_rounds(const StragglerScenario& scenario, Rule& rule, const AfterRoun
   for (const SlowTruth& truth : scenario.slow) score.wanted += truth.slowdown_ratio >= kWanted;
   for (std::uint64_t i = 0; i < scenario.rounds; ++i) {
     const StepSignals signals = job.signals();
-    const Timings timings = timings_of(signals.reports);
-    std::vector<NamedRank> named = rule.see(signals, summarize(signals, timings), timings);
+    const SeenRound seen = see_round(signals);
+    std::vector<NamedRank> named = rule.see(signals, seen.summary, seen.timings);
     for (const NamedRank& name : named) {
       if (is_listed(progress.named, name.rank)) continue;
       judge_new_name(scenario, name, signals.round.value(), progress, score);
@@ -80,8 +80,8 @@ Wait wait_for_name(const testing::Scenario& scenario, Rule& rule, int limit) {
   std::vector<NamedRank> before;
   for (std::uint64_t round = 1; round < kOnset + static_cast<std::uint64_t>(limit); ++round) {
     const StepSignals signals = job.signals();
-    const Timings timings = timings_of(signals.reports);
-    const auto named = rule.see(signals, summarize(signals, timings), timings);
+    const SeenRound seen = see_round(signals);
+    const auto named = rule.see(signals, seen.summary, seen.timings);
     job.skip();
     wait.rank_rounds += scenario.ranks;
     for (const NamedRank& name : named) {

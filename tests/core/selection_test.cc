@@ -65,7 +65,7 @@ TEST_SUITE("core") {
     Random random(21);
     for (std::uint64_t kind = 0; kind < 5; ++kind) {
       for (std::size_t n = 1; n < 40; ++n) check_against_sorting(draw(n, kind, random), random);
-      for (const std::size_t n : {2047u, 2048u, 2049u, 5003u, 16384u}) {
+      for (const std::size_t n : {48u, 49u, 300u, 1024u, 2047u, 2048u, 2049u, 5003u, 16384u}) {
         for (int run = 0; run < 5; ++run) {
           check_against_sorting(draw(n, kind, random), random);
         }

@@ -343,13 +343,14 @@ TEST_SUITE("policies.memory") {
     CHECK(budgets_in_mib(run) == std::vector<std::int64_t>{1000, 0});
   }
 
-  TEST_CASE("a correction that no bytes can have makes a kept state fresh") {
+  TEST_CASE("a correction that no bytes can have makes a restored state fresh") {
     const cox::JobFacts job = memory_job(2);
     const cox::MemoryConfig config;
     const auto correction_of = [&](std::int64_t kept) {
       cox::MemoryState state = cox::take_memory_state({}, job, config);
       state.ranks[1].correction_bytes = kept;
-      return cox::take_memory_state(cox::PolicyState::of(std::move(state)), job, config)
+      const std::string saved = cox::PolicyState::of(std::move(state)).bytes();
+      return cox::take_memory_state(cox::PolicyState::from_bytes(saved), job, config)
           .ranks[1]
           .correction_bytes;
     };

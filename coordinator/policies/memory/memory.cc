@@ -287,10 +287,6 @@ std::vector<RankGroup> groups_of(const PolicyInput& input, const MemoryRound& ro
   return groups;
 }
 
-bool any_moves(const std::vector<RankGroup>& groups) {
-  return std::ranges::any_of(groups, [](const auto& group) { return group.moves; });
-}
-
 // --- a change ---------------------------------------------------------------------------------
 
 // The moving rank that says most about why the plan changes: rules, then what cannot be met, then
@@ -391,8 +387,8 @@ Motive motive_of(const MemoryRound& round) {
   return is_lighter ? Motive::gain : Motive::necessity;
 }
 
-Proposal change_of(const PolicyInput& input, const MemoryRound& round,
-                   const std::vector<RankGroup>& groups) {
+Proposal change_of(const PolicyInput& input, const MemoryRound& round) {
+  const std::vector<RankGroup> groups = groups_of(input, round);
   const std::size_t world = round.ranks.size();
   Reason reason = explain_move(input, round);
   reason.forecast = forecast_of(input, round);
@@ -427,24 +423,27 @@ Reason explain_fit(const MemoryRound& round, const std::vector<RankGroup>& group
   return reason_of(ReasonCode::memory_fits, std::move(text), Outcome::unchanged);
 }
 
-Reason explain_rest(const PolicyInput& input, const MemoryRound& round,
-                    const std::vector<RankGroup>& groups) {
-  for (std::size_t r = 0; r < round.ranks.size(); ++r) {
-    const RankView& view = round.ranks[r];
-    if (view.choice.feasible) continue;
-    return reason_of(ReasonCode::memory_infeasible,
-                     explain_infeasible(r, view, input.config.memory), Outcome::unchanged,
-                     rank_id(r));
-  }
-  for (std::size_t r = 0; r < round.ranks.size(); ++r) {
-    if (!round.ranks[r].budget.needs_limit) continue;
-    return reason_of(ReasonCode::memory_unknown,
-                     concat("the memory limit of rank ", r,
-                            " is not known, so a part of it is no budget; give memory.budget in "
-                            "bytes, such as 6GiB"),
-                     Outcome::unchanged, rank_id(r));
-  }
-  return explain_fit(round, groups);
+// Why nothing changes, with the rank that it is about.
+struct Rest {
+  ReasonCode code = ReasonCode::memory_fits;
+  std::size_t rank = 0;
+};
+
+Rest rest_of(const MemoryRound& round) {
+  if (round.infeasible) return {ReasonCode::memory_infeasible, *round.infeasible};
+  if (round.needs_limit) return {ReasonCode::memory_unknown, *round.needs_limit};
+  return {};
+}
+
+Reason explain_rest(const PolicyInput& input, const MemoryRound& round, const Rest& rest) {
+  if (rest.code == ReasonCode::memory_fits) return explain_fit(round, groups_of(input, round));
+  std::string text =
+      rest.code == ReasonCode::memory_infeasible
+          ? explain_infeasible(rest.rank, round.ranks[rest.rank], input.config.memory)
+          : concat("the memory limit of rank ", rest.rank,
+                   " is not known, so a part of it is no budget; give memory.budget in bytes, such "
+                   "as 6GiB");
+  return reason_of(rest.code, std::move(text), Outcome::unchanged, rank_id(rest.rank));
 }
 
 // Remembers what was said; false: it was the same last time.
@@ -480,16 +479,15 @@ PolicyOutput decide_round(const PolicyInput& input, MemoryState known) {
   MemoryRound round = look_at_round(input, std::move(known));
   PolicyOutput output;
   output.findings = explain_events(input, round);
-  output.most_samples = largest_shares(input, round);
-  const std::vector<RankGroup> groups = groups_of(input, round);
-  if (any_moves(groups)) {
-    output.proposals.push_back(change_of(input, round, groups));
+  output.most_samples = std::move(round.most_samples);
+  if (round.moves) {
+    output.proposals.push_back(change_of(input, round));
     is_news(round.state, ReasonCode::unspecified, 0);
   } else {
     round.state.retries = false;
-    Reason reason = explain_rest(input, round, groups);
-    if (is_news(round.state, reason.code, input.plan.id.number)) {
-      output.findings.push_back(std::move(reason));
+    const Rest rest = rest_of(round);
+    if (is_news(round.state, rest.code, input.plan.id.number)) {
+      output.findings.push_back(explain_rest(input, round, rest));
     }
   }
   output.state = PolicyState::of(std::move(round.state));
@@ -550,9 +548,8 @@ PolicyOutput MemoryPolicy::fit(const PolicyInput& input, const Plan& draft,
                               input.signals, input.summary, input.estimates,
                               input.history, input.effects, {}};
     MemoryRound round = look_at_draft(drafted, input.plan, std::move(state));
-    const std::vector<RankGroup> groups = groups_of(drafted, round);
-    if (any_moves(groups)) {
-      output.proposals.push_back(change_of(drafted, round, groups));
+    if (round.moves) {
+      output.proposals.push_back(change_of(drafted, round));
       is_news(round.state, ReasonCode::unspecified, 0);
     }
     state = std::move(round.state);

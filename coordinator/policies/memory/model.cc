@@ -1,6 +1,7 @@
 #include "coordinator/policies/memory/model.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <map>
@@ -11,6 +12,7 @@
 #include "coordinator/core/plan.h"
 #include "coordinator/core/summary.h"
 #include "coordinator/planner/share_assignment.h"
+#include "coordinator/policies/memory/usable_front.h"
 
 namespace cox {
 namespace {
@@ -75,7 +77,7 @@ std::uint64_t digest_of(const JobFacts& job, const MemoryConfig& config) {
   return digest.value();
 }
 
-bool is_sane(const RankMemoryState& rank) {
+bool is_sane_rank(const RankMemoryState& rank) {
   const auto is_bytes = [](std::int64_t value) { return value >= 0 && value <= kNoBudget; };
   return rank.correction_bytes >= -kNoBudget && rank.correction_bytes <= kNoBudget &&
          is_bytes(rank.measured_bytes) && is_bytes(rank.limit_bytes) &&
@@ -94,80 +96,6 @@ std::int64_t peak_at_share(const RankView& view, std::int64_t bytes) {
   return peak_with(*view.model, bytes, view.samples);
 }
 
-// --- the usable part of a front ---------------------------------------------------------------
-
-// A level is used only where it was measured, so recompute that is forced is recompute in full.
-MemoryAction nearest(ActionSet allowed) {
-  for (std::size_t a = 0; a < kMemoryActionNames.size(); ++a) {
-    if (contains(allowed, static_cast<MemoryAction>(a))) return static_cast<MemoryAction>(a);
-  }
-  return MemoryAction::keep;
-}
-
-bool is_allowed(std::span<const MemoryAction> actions, std::span<const ActionSet> allowed) {
-  for (std::size_t b = 0; b < actions.size() && b < allowed.size(); ++b) {
-    if (!contains(allowed[b], actions[b])) return false;
-  }
-  return true;
-}
-
-// Where an action may not be, the block gets keep, or the only action it may have. Keeping more
-// costs what the block keeps; where that is unknown, at most what keeping all does.
-MemoryPoint repaired(const MemoryModel& model, const MemoryPoint& point,
-                     std::span<const ActionSet> allowed) {
-  MemoryPoint result = point;
-  for (std::size_t b = 0; b < allowed.size(); ++b) {
-    if (contains(allowed[b], point.actions[b])) continue;
-    result.actions[b] = nearest(allowed[b]);
-    if (result.actions[b] != MemoryAction::keep) continue;
-    if (model.kept_bytes.empty()) {
-      result.peak_bytes = std::max(result.peak_bytes, model.front.back().peak_bytes);
-    } else {
-      result.peak_bytes += model.kept_bytes[b];
-    }
-  }
-  return result;
-}
-
-// Points that may be used come first and stay; the bytes of a repaired one are a bound.
-MemoryFront usable_front(const MemoryModel& model, std::span<const ActionSet> allowed) {
-  std::vector<MemoryPoint> points;
-  points.reserve(model.front.size());
-  for (const MemoryPoint& point : model.front) {
-    if (is_allowed(point.actions, allowed)) points.push_back(point);
-  }
-  const std::size_t exact = points.size();
-  for (const MemoryPoint& point : model.front) {
-    if (is_allowed(point.actions, allowed)) continue;
-    MemoryPoint bound = repaired(model, point, allowed);
-    const auto known = std::ranges::find_if(
-        points, [&bound](const auto& other) { return other.actions == bound.actions; });
-    if (known == points.end()) {
-      points.push_back(std::move(bound));
-    } else if (known - points.begin() >= static_cast<std::ptrdiff_t>(exact)) {
-      known->peak_bytes = std::min(known->peak_bytes, bound.peak_bytes);
-      known->added_us = std::min(known->added_us, bound.added_us);
-    }
-  }
-  return front_of(std::move(points));
-}
-
-std::vector<ActionSet> allowed_of_blocks(const PolicyInput& input,
-                                         std::span<const RestingAction> resting) {
-  std::vector<ActionSet> allowed;
-  for (const std::string& block : input.job.blocks) {
-    allowed.push_back(static_cast<ActionSet>(allowed_actions(input.config.memory, block) &
-                                             input.job.capabilities.actions));
-  }
-  for (const RestingAction& rest : resting) {
-    allowed[rest.block] = without_kind(allowed[rest.block], rest.action);
-  }
-  for (ActionSet& set : allowed) {
-    if (set == 0) set = only(MemoryAction::keep);
-  }
-  return allowed;
-}
-
 // --- what a round teaches ---------------------------------------------------------------------
 
 void end_rests(const PolicyInput& input, MemoryRound& round) {
@@ -181,6 +109,7 @@ void end_rests(const PolicyInput& input, MemoryRound& round) {
 
 // A rank repeats itself until its plan changes, so the rest counts from the last word.
 void learn_failures(const PolicyInput& input, MemoryRound& round) {
+  if (input.summary.fragments_of(FragmentKind::block_failed) == 0) return;
   const RoundId until(input.summary.round.value() + input.config.memory.retry_rounds);
   for (const RankSignal& report : input.signals.reports) {
     if (report.fragment.kind != FragmentKind::block_failed) continue;
@@ -235,52 +164,69 @@ KnownProfile known_profile(const PolicyInput& input, const MemoryRound& round,
   return {cost_in(*view.front, *view.model, actions), is_allowed(actions, round.allowed)};
 }
 
-RankBudget budget_now(const PolicyInput& input, const MemoryRound& round, std::size_t rank) {
-  return budget_of_rank(input.config.memory, round.state.ranks[rank], rank_id(rank),
-                        round.ranks[rank].keep_bytes);
+RankBudget budget_now(const PolicyInput& input, const RankMemoryState& known, RankId rank,
+                      const RankView& view) {
+  return budget_of_rank(input.config.memory, known, rank, view.keep_bytes);
 }
 
-void view_ranks(const PolicyInput& input, MemoryRound& round) {
-  const MemoryFacts& facts = input.job.memory;
-  const std::vector<const MemoryFront*> fronts = usable_fronts(facts.models, round);
-  std::map<std::pair<ProfileId, std::size_t>, KnownProfile> profiles;  // and model
-  round.ranks.reserve(input.job.ranks());
-  for (std::size_t r = 0; r < input.job.ranks(); ++r) {
-    RankView& view = round.ranks.emplace_back();
-    const RankMemoryState& known = round.state.ranks[r];
-    const std::size_t m = facts.model_of_rank.empty() ? 0 : facts.model_of_rank[r];
-    view.model = &facts.models[m];
-    view.front = fronts[m];
-    const bool depends = view.model->samples > 0 && !round.samples.empty();
-    view.samples = depends ? std::max(round.samples[r], known.samples) : view.model->samples;
-    view.profile = profile_of(input.plan, rank_id(r));
-    const auto [profile, is_new] = profiles.try_emplace({view.profile, m});
-    if (is_new) profile->second = known_profile(input, round, view);
-    view.now = profile->second.cost;
-    view.now_allowed = profile->second.is_allowed;
+// Makes the views of ranks. Most of a view follows from the rank's model, profile and samples, so
+// what was worked out of late for others that are equal in these is taken over.
+class Views {
+ public:
+  // References must outlive the views. REQUIRES: `round` has allowed actions and samples.
+  Views(const PolicyInput& input, MemoryRound& round)
+      : input_(input), round_(round), fronts_(usable_fronts(input.job.memory.models, round)) {}
+
+  RankView of(std::size_t rank) {
+    const MemoryFacts& facts = input_.job.memory;
+    const RankMemoryState& known = round_.state.ranks[rank];
+    const std::size_t m = facts.model_of_rank.empty() ? 0 : facts.model_of_rank[rank];
+    const MemoryModel& model = facts.models[m];
+    const bool depends = model.samples > 0 && !round_.samples.empty();
+    const std::uint64_t samples =
+        depends ? std::max(round_.samples[rank], known.samples) : model.samples;
+    const ProfileId profile = profile_of(input_.plan, rank_id(rank));
+    RankView& alike = recent_[samples % recent_.size()];
+    const bool is_alike =
+        alike.model == &model && alike.profile == profile && alike.samples == samples;
+    if (!is_alike) alike = new_view(m, profile, samples);
+    RankView view = alike;
+    view.budget = budget_now(input_, known, rank_id(rank), view);
+    return view;
+  }
+
+ private:
+  RankView new_view(std::size_t m, ProfileId profile, std::uint64_t samples) {
+    RankView view;
+    view.model = &input_.job.memory.models[m];
+    view.front = fronts_[m];
+    view.samples = samples;
+    view.profile = profile;
+    const auto [known, is_new] = profiles_.try_emplace({profile, m});
+    if (is_new) known->second = known_profile(input_, round_, view);
+    view.now = known->second.cost;
+    view.now_allowed = known->second.is_allowed;
     if (view.now) view.now->peak_bytes = peak_at_share(view, view.now->peak_bytes);
     view.keep_bytes = peak_at_share(view, view.front->back().peak_bytes);
     view.least_bytes = peak_at_share(view, view.front->front().peak_bytes);
-    view.budget = budget_now(input, round, r);
+    return view;
   }
-}
 
-void learn_ranks(const PolicyInput& input, std::vector<RankMemoryState>& ranks) {
+  const PolicyInput& input_;
+  MemoryRound& round_;
+  std::vector<const MemoryFront*> fronts_;
+  std::map<std::pair<ProfileId, std::size_t>, KnownProfile> profiles_;  // and model
+  std::array<RankView, 64> recent_{};                                   // by samples
+};
+
+// `report`: of the rank in this round, if there is one.
+void learn_rank(const PolicyInput& input, std::size_t rank, const RankSignal* report,
+                RankMemoryState& known) {
   const std::vector<std::int64_t>& limits = input.job.memory.limit_bytes;
-  for (std::size_t r = 0; r < ranks.size(); ++r) {
-    const bool has_limit = !limits.empty() && limits[r] > 0;
-    if (has_limit && ranks[r].limit_bytes == 0) ranks[r].limit_bytes = limits[r];
-    ranks[r].straggles = false;
-  }
-  for (const SlowRank& slow : input.estimates.slowness.slow) {
-    const auto r = static_cast<std::size_t>(slow.rank.value());
-    if (r < ranks.size()) ranks[r].straggles = true;
-  }
-  for (const RankSignal& report : input.signals.reports) {
-    const auto r = static_cast<std::size_t>(report.rank.value());
-    if (r >= ranks.size() || report.rounds == 0) continue;
-    ranks[r].samples = (std::uint64_t{report.samples} + report.rounds - 1) / report.rounds;
-  }
+  const bool has_limit = !limits.empty() && limits[rank] > 0;
+  if (has_limit && known.limit_bytes == 0) known.limit_bytes = limits[rank];
+  if (report == nullptr || report->rounds == 0) return;
+  known.samples = (std::uint64_t{report->samples} + report->rounds - 1) / report->rounds;
 }
 
 std::int64_t bounded(std::uint64_t bytes) {
@@ -320,10 +266,8 @@ void learn_breach(RoundId now, std::int64_t predicted, RankMemoryState& known) {
   known.ceiling_until = RoundId(now.value() + kCeilingRounds);
 }
 
-void learn_peak(const PolicyInput& input, const RankSignal& report, MemoryRound& round) {
-  const auto r = static_cast<std::size_t>(report.rank.value());
-  RankView& view = round.ranks[r];
-  RankMemoryState& known = round.state.ranks[r];
+void learn_peak(const PolicyInput& input, const RankSignal& report, RankMemoryState& known,
+                RankView& view) {
   const bool is_newest = report.plan_applied == input.plan.id.number;
   const bool is_whole =
       std::exchange(known.plan_seen, report.plan_applied) == report.plan_applied && is_newest;
@@ -335,7 +279,7 @@ void learn_peak(const PolicyInput& input, const RankSignal& report, MemoryRound&
   const std::int64_t peak = bounded(report.memory_peak_bytes);
   if (!is_whole || peak <= 0) return;
   if (learn_limit(input.config.memory, report, peak, known)) {
-    view.budget = budget_now(input, round, r);
+    view.budget = budget_now(input, known, report.rank, view);
   }
   known.measured_bytes = peak;
   if (!view.now) return;
@@ -344,13 +288,6 @@ void learn_peak(const PolicyInput& input, const RankSignal& report, MemoryRound&
   correct(known, error);
   view.breached = peak > view.budget.bytes;
   if (view.breached) learn_breach(input.summary.round, predicted, known);
-}
-
-void learn_peaks(const PolicyInput& input, MemoryRound& round) {
-  for (const RankSignal& report : input.signals.reports) {
-    const bool is_rank = report.rank.value() < input.job.world_size;
-    if (report.applies_plans() && is_rank && report.rounds > 0) learn_peak(input, report, round);
-  }
 }
 
 // --- the choice of a point --------------------------------------------------------------------
@@ -444,23 +381,109 @@ Choice priced(const RankView& view, Choice choice) {
   return choice;
 }
 
+// largest_share(), which is often that of the rank before.
+class LargestShare {
+ public:
+  std::uint64_t of(const MemoryModel& model, std::int64_t peak_bytes, std::int64_t bytes) {
+    const bool is_same = model_ == &model && peak_bytes_ == peak_bytes && bytes_ == bytes;
+    if (!is_same) share_ = largest_share(model, peak_bytes, bytes);
+    model_ = &model;
+    peak_bytes_ = peak_bytes;
+    bytes_ = bytes;
+    return share_;
+  }
+
+ private:
+  const MemoryModel* model_ = nullptr;
+  std::int64_t peak_bytes_ = 0;
+  std::int64_t bytes_ = 0;
+  std::uint64_t share_ = 0;
+};
+
 // The most samples of a rank within a part of its budget. A mode takes less of the limit where
 // keeping all does not fit: then either the point of least bytes fits that, or keeping all fits.
-std::uint64_t share_within(const PolicyInput& input, const MemoryRound& round, std::size_t rank,
-                           double budget_part) {
-  const RankView& view = round.ranks[rank];
+std::uint64_t share_within(const PolicyInput& input, const RankMemoryState& known, RankId rank,
+                           const RankView& view, double budget_part, LargestShare& largest) {
   const auto predictable = [&](std::int64_t keep_bytes) {
-    const RankBudget budget =
-        budget_of_rank(input.config.memory, round.state.ranks[rank], rank_id(rank), keep_bytes);
+    const RankBudget budget = budget_of_rank(input.config.memory, known, rank, keep_bytes);
     const std::int64_t bytes =
         budget.bytes == kNoBudget ? kNoBudget : part(budget_part, budget.bytes);
     return predictable_bytes(view, bytes);
   };
   const std::int64_t planned = predictable(kNoBudget);
   const std::int64_t kept = predictable(0);
-  const std::uint64_t share = largest_share(*view.model, view.front->front().peak_bytes, planned);
+  const std::uint64_t share = largest.of(*view.model, view.front->front().peak_bytes, planned);
   if (kept <= planned) return share;  // of all points, that of least bytes has the largest share
   return std::max(share, largest_share(*view.model, view.front->back().peak_bytes, kept));
+}
+
+// As MemoryRound::most_samples. `present`: its samples now.
+std::uint64_t most_samples_of(const PolicyInput& input, const RankMemoryState& known, RankId rank,
+                              const RankView& view, std::uint64_t present, LargestShare& largest) {
+  std::uint64_t share = share_within(input, known, rank, view, 1, largest);
+  // A budget that is missed is met with some distance, so that noise moves no samples.
+  if (share < present) {
+    share = std::min(share_within(input, known, rank, view, kRoom, largest), present);
+  }
+  return share > 0 ? share : present;
+}
+
+// Of ascending ranks, one after another.
+template <class OfRank>
+const OfRank* next_of(std::span<const OfRank>& left, RankId rank) {
+  while (!left.empty() && left.front().rank < rank) left = left.subspan(1);
+  return !left.empty() && left.front().rank == rank ? &left.front() : nullptr;
+}
+
+void keep_view(const RankView& view, MemoryRound& round) {
+  const std::size_t rank = round.ranks.size();
+  const auto note = [rank](bool is_so, std::optional<std::size_t>& first) {
+    if (is_so && !first) first = rank;
+  };
+  note(view.choice.move != Move::stay, round.moves);
+  note(!view.choice.feasible, round.infeasible);
+  note(view.budget.needs_limit, round.needs_limit);
+  round.ranks.push_back(view);
+}
+
+void choose_point(const PolicyInput& input, const MemoryState& state, RankMemoryState& known,
+                  RankView& view) {
+  set_correction(input.summary.round, known, view);
+  view.choice = priced(view, choose(view, eagerness_of(state, known)));
+  if (input.summary.reporting > 0) known.room_rounds = view.choice.room_rounds;
+  if (view.choice.move == Move::stay) return;
+  view.ends_slow_plan = known.has_slow_plan && !known.straggles && view.now &&
+                        view.now->peak_bytes > view.budget.bytes;
+  known.has_slow_plan = view.choice.move == Move::lighter && known.straggles;
+}
+
+// One rank after another is learnt of and looked at, because all that is known of thousands of them
+// is in no cache.
+void look_at_ranks(const PolicyInput& input, MemoryRound& round) {
+  Views views(input, round);
+  LargestShare largest;
+  std::span<const RankSignal> reports = input.signals.reports;
+  std::span<const SlowRank> slow = input.estimates.slowness.slow;
+  round.ranks.reserve(round.state.ranks.size());
+  round.most_samples.reserve(round.samples.size());
+  bool is_limited = false;
+  for (std::size_t r = 0; r < round.state.ranks.size(); ++r) {
+    RankMemoryState& known = round.state.ranks[r];
+    const RankSignal* const report = next_of(reports, rank_id(r));
+    known.straggles = next_of(slow, rank_id(r)) != nullptr;
+    learn_rank(input, r, report, known);
+    RankView view = views.of(r);
+    if (report != nullptr && report->applies_plans() && report->rounds > 0) {
+      learn_peak(input, *report, known, view);
+    }
+    choose_point(input, round.state, known, view);
+    keep_view(view, round);
+    if (r >= round.samples.size()) continue;
+    round.most_samples.push_back(
+        most_samples_of(input, known, rank_id(r), view, round.samples[r], largest));
+    is_limited = is_limited || round.most_samples.back() < kMaxStepSamples;
+  }
+  if (!is_limited) round.most_samples.clear();
 }
 
 }  // namespace
@@ -490,12 +513,15 @@ RankBudget budget_of_rank(const MemoryConfig& config, const RankMemoryState& ran
   return budget_of(config, memory);
 }
 
+bool MemoryState::is_sane() const {
+  return std::ranges::all_of(ranks, is_sane_rank);
+}
+
 MemoryState take_memory_state(PolicyState kept, const JobFacts& job, const MemoryConfig& config) {
   auto state = kept.take_or_fresh<MemoryState>();
   const std::size_t ranks = job.ranks();
   const std::uint64_t digest = digest_of(job, config);
   const bool is_known = state.digest == digest && state.ranks.size() == ranks &&
-                        std::ranges::all_of(state.ranks, is_sane) &&
                         std::ranges::all_of(state.resting, [&](const auto& r) {
                           return r.block < job.blocks.size();
                         });
@@ -524,22 +550,9 @@ MemoryRound look_at_round(const PolicyInput& input, MemoryState state) {
   round.state = std::move(state);
   end_rests(input, round);
   learn_failures(input, round);
-  learn_ranks(input, round.state.ranks);
   round.allowed = allowed_of_blocks(input, round.state.resting);
   round.samples = samples_of_ranks(input.job, input.plan);
-  view_ranks(input, round);
-  learn_peaks(input, round);
-  for (std::size_t r = 0; r < round.ranks.size(); ++r) {
-    RankView& view = round.ranks[r];
-    RankMemoryState& known = round.state.ranks[r];
-    set_correction(input.summary.round, known, view);
-    view.choice = priced(view, choose(view, eagerness_of(round.state, known)));
-    if (input.summary.reporting > 0) known.room_rounds = view.choice.room_rounds;
-    if (view.choice.move == Move::stay) continue;
-    view.ends_slow_plan = known.has_slow_plan && !known.straggles && view.now &&
-                          view.now->peak_bytes > view.budget.bytes;
-    known.has_slow_plan = view.choice.move == Move::lighter && known.straggles;
-  }
+  look_at_ranks(input, round);
   return round;
 }
 
@@ -552,30 +565,17 @@ MemoryRound look_at_draft(const PolicyInput& drafted, const Plan& newest, Memory
   for (std::size_t r = 0; r < round.samples.size() && r < until_then.size(); ++r) {
     round.samples[r] = std::max(round.samples[r], until_then[r]);
   }
-  view_ranks(drafted, round);
+  Views views(drafted, round);
+  round.ranks.reserve(round.state.ranks.size());
   Eagerness none;
   none.stays = true;
-  for (std::size_t r = 0; r < round.ranks.size(); ++r) {
-    RankView& view = round.ranks[r];
+  for (std::size_t r = 0; r < round.state.ranks.size(); ++r) {
+    RankView view = views.of(r);
     set_correction(drafted.summary.round, round.state.ranks[r], view);
     view.choice = priced(view, choose(view, none));
+    keep_view(view, round);
   }
   return round;
-}
-
-std::vector<std::uint64_t> largest_shares(const PolicyInput& input, const MemoryRound& round) {
-  const std::vector<std::uint64_t>& present = round.samples;
-  std::vector<std::uint64_t> most;
-  bool is_limited = false;
-  for (std::size_t r = 0; r < present.size(); ++r) {
-    std::uint64_t share = share_within(input, round, r, 1);
-    // A budget that is missed is met with some distance, so that noise moves no samples.
-    if (share < present[r]) share = std::min(share_within(input, round, r, kRoom), present[r]);
-    most.push_back(share > 0 ? share : present[r]);
-    is_limited = is_limited || share < kMaxStepSamples;
-  }
-  if (!is_limited) most.clear();
-  return most;
 }
 
 }  // namespace cox

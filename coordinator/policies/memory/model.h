@@ -86,6 +86,8 @@ struct MemoryState {
     return std::tie(self.digest, self.ranks, self.resting, self.retries, self.told_rules,
                     self.told_code, self.told_plan);
   }
+  // Returns whether the numbers can have come from the functions below.
+  bool is_sane() const;
 };
 
 // Returns the kept state, or a fresh one where the kept one belongs to another world, other fronts
@@ -155,10 +157,17 @@ struct MemoryRound {
   std::vector<ActionSet> allowed;  // per block
   // Samples of a step of each rank under the plan; empty where peaks do not depend on them.
   std::vector<std::uint64_t> samples;
+  // The most samples of a step that each rank can have within its budget under some point of its
+  // front; kMaxStepSamples where nothing limits it. A rank whose budget cannot be met with a single
+  // sample keeps those that it has. Empty where no rank is limited, and for a draft.
+  std::vector<std::uint64_t> most_samples;
   std::vector<MemoryFront> made;    // fronts that differ from their model's
   std::vector<RankView> ranks;      // one per rank
   std::vector<ActionEvent> failed;  // new ones
   std::vector<ActionEvent> rested;
+  // The first rank that moves, whose budget cannot be met, and whose limit is asked for and
+  // unknown.
+  std::optional<std::size_t> moves, infeasible, needs_limit;
 };
 
 // Returns whether the facts have the shape of the job. Their values were validated already. Linear
@@ -178,11 +187,6 @@ MemoryRound look_at_round(const PolicyInput& input, MemoryState state);
 // drafted actions do not fit their samples under either plan; learns nothing, and moves no rank to
 // a lighter point. REQUIRES: facts_fit(drafted.job); both plans are valid.
 MemoryRound look_at_draft(const PolicyInput& drafted, const Plan& newest, MemoryState state);
-
-// Returns the most samples of a step that each rank can have within its budget under some point of
-// its front; kMaxStepSamples where nothing limits it. A rank whose budget cannot be met with a
-// single sample keeps the samples that it has. The result is empty where no rank is limited.
-std::vector<std::uint64_t> largest_shares(const PolicyInput& input, const MemoryRound& round);
 
 // Returns the budget of a rank by what is remembered of it. `keep_bytes` is its predicted peak with
 // all blocks kept.

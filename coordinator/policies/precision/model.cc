@@ -1,7 +1,6 @@
 #include "coordinator/policies/precision/model.h"
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -67,25 +66,14 @@ struct RoundSigns {
 };
 
 RoundSigns signs_of(const PolicyInput& input, const PrecisionState& state) {
-  constexpr std::uint64_t kNobody = std::numeric_limits<std::uint64_t>::max();
+  const StepSummary& summary = input.summary;
   RoundSigns signs;
-  signs.applied_min = kNobody;
+  signs.applied_min = summary.applying > 0 ? summary.plan_applied_min : state.applied_before;
   signs.applied_before = state.applied_before;
-  for (const RankSignal& report : input.signals.reports) {
-    if (!report.applies_plans()) continue;
-    signs.applied_min = std::min(signs.applied_min, report.plan_applied);
-    const float scale = report.loss_scale;
-    if (scale > 0 && (signs.smallest_scale == 0 || scale < signs.smallest_scale)) {
-      signs.smallest_scale = scale;
-    }
-    if (report.memory_limit_bytes == 0) continue;
-    signs.memory_ratio =
-        std::max(signs.memory_ratio, static_cast<double>(report.memory_peak_bytes) /
-                                         static_cast<double>(report.memory_limit_bytes));
-  }
-  if (signs.applied_min == kNobody) signs.applied_min = state.applied_before;
+  signs.smallest_scale = summary.loss_scale_min;
+  signs.memory_ratio = summary.memory_peak_ratio;
   signs.short_of_memory =
-      input.summary.reporting > 0 ? signs.memory_ratio > kShortOfMemory : state.short_of_memory;
+      summary.reporting > 0 ? signs.memory_ratio > kShortOfMemory : state.short_of_memory;
   return signs;
 }
 
@@ -136,6 +124,7 @@ RequestEvent take_request(const PolicyInput& input, const StandingRequest& asked
 std::vector<RequestEvent> learn_requests(const PolicyInput& input, PrecisionState& state) {
   const RoundId now = input.summary.round;
   std::vector<RequestEvent> events = end_requests(now, state.requests);
+  if (input.summary.fragments_of(FragmentKind::precision_request) == 0) return events;
   for (const RankSignal& report : input.signals.reports) {
     if (report.fragment.kind != FragmentKind::precision_request) continue;
     const Result<PrecisionRequest> asked = read_precision_request(report.fragment);

@@ -74,6 +74,7 @@ std::uint64_t cap_after(const RankSignal& report, std::uint64_t before) {
 void learn_caps(const PolicyInput& input, std::vector<std::uint64_t>& caps) {
   const Speeds& speeds = input.estimates.speeds;
   if (input.job.micro_batch != 0 || speeds.ranks.size() != caps.size()) return;
+  if (input.summary.memory_limits_told == 0) return;
   for (const RankSignal& report : input.signals.reports) {
     const auto r = static_cast<std::size_t>(report.rank.value());
     if (report.memory_limit_bytes == 0 || report.memory_peak_bytes == 0) continue;
@@ -331,14 +332,17 @@ PolicyOutput change(const PolicyInput& input, const SharesProblem& shares,
   return output;
 }
 
+bool was_told(const PolicyInput& input, const SharesState& state, SharesNews news) {
+  return state.told == news && state.told_plan == input.plan.id.number;
+}
+
 // The answer to a round in which nothing changes; said when that is news under this plan.
 PolicyOutput stay(const PolicyInput& input, SharesState& state, SharesNews news, std::string text) {
   PolicyOutput output;
   state.worth_rounds = 0;
-  const std::uint64_t plan = input.plan.id.number;
-  if (state.told == news && state.told_plan == plan) return output;
+  if (was_told(input, state, news)) return output;
   state.told = news;
-  state.told_plan = plan;
+  state.told_plan = input.plan.id.number;
   const auto code =
       news == SharesNews::kept ? ReasonCode::shares_kept : ReasonCode::shares_unmeetable;
   output.findings.push_back(reason_of(code, std::move(text), Outcome::unchanged));
@@ -364,6 +368,16 @@ PolicyOutput enforce_limits(const PolicyInput& input, SharesState& state,
   return output;
 }
 
+// Whether even the best whole shares surely gain less than `needed`: within the time that they
+// would have, and a little more because of rounding, the ranks do not finish the batch.
+bool surely_gains_less(const SharesProblem& shares, double needed) {
+  constexpr double kRounding = 1e-9;
+  const double now = shares.slowest.seconds + shares.shared_seconds;
+  const double wanted = shares.slowest.seconds - needed * now;
+  const auto may_end = may_end_by(shares.problem, wanted + kRounding * now);
+  return may_end.ok() && !*may_end;
+}
+
 PolicyOutput judge(const PolicyInput& input, SharesState& state) {
   if (!is_calibrated(input)) {
     state.worth_rounds = 0;
@@ -377,6 +391,9 @@ PolicyOutput judge(const PolicyInput& input, SharesState& state) {
   };
   const double most = gain_ratio(shares, least_seconds(shares.problem.ranks, shares.problem.units));
   if (most < needed) return stay_kept(most);
+  const bool is_no_news = was_told(input, state, SharesNews::kept);
+  if (is_no_news && surely_gains_less(shares, needed))
+    return stay(input, state, SharesNews::kept, {});
   const auto fastest = fastest_shares(shares.problem);
   if (!fastest.ok()) return stay_unmeetable(input, state, shares, fastest.status());
   const double gain = gain_ratio(shares, fastest->seconds);

@@ -267,7 +267,9 @@ PhaseCause cause_of(Phase phase) {
 
 // Returns the hosts after the round's reports, ascending ranks.
 std::vector<RankHost> hosts_after(std::vector<RankHost> before, const PolicyInput& input) {
+  const bool any = input.summary.fragments_of(FragmentKind::host_evidence) > 0;
   for (const RankSignal& report : input.signals.reports) {
+    if (!any) break;  // thousands of reports need not be read for nothing
     if (report.fragment.kind != FragmentKind::host_evidence) continue;
     const auto evidence = read_host_evidence(report.fragment);
     if (!evidence.ok()) continue;
