@@ -83,6 +83,23 @@ class Trainer {
   std::unique_ptr<DeviceExchange> exchange;  // goes first
 };
 
+// Notes what the stream of the lane is given.
+class NotingLane final : public test::HostLane {
+ public:
+  Status mark(Mark mark) override {
+    given_ += concat("mark ", mark, ", ");
+    return HostLane::mark(mark);
+  }
+  Status follow(Mark mark) override {
+    given_ += concat("follow ", mark, ", ");
+    return HostLane::follow(mark);
+  }
+  const std::string& given() const { return given_; }
+
+ private:
+  std::string given_;
+};
+
 const std::vector<std::size_t> kSizes = {0, 1, 1000, 0, 70'000, 7};
 
 std::vector<float> gradient(std::int32_t rank, std::size_t bucket, int round) {
@@ -211,6 +228,28 @@ TEST_SUITE("nccl exchange") {
       const Status late = trainer.exchange->wait_all({});
       CHECK(late.code() == StatusCode::unavailable);
       CHECK(late.message().find("NCCL has not handed it to the device") != std::string::npos);
+      return "";
+    });
+  }
+
+  TEST_CASE("a sum does not wait for a bucket that follows before NCCL has taken the sum") {
+    const Script script("settle=5");
+    const LoopbackWorld world(1);
+    on_every_rank(world, 1, [&](Communicator& c) -> std::string {
+      auto lane = std::make_shared<NotingLane>();
+      auto group = NcclGroup::create(c, fake_nccl(), test_options());
+      REQUIRE(group.ok());
+      std::vector<DeviceBucket> buckets;
+      for (int b = 0; b < 2; ++b)
+        buckets.push_back({lane->staging(8 * sizeof(float))->device, 8, Type::float32});
+      auto exchange =
+          DeviceExchange::create(c, *std::move(group), lane, buckets, exchange_options());
+      REQUIRE(exchange.ok());
+      for (std::size_t b = 0; b < 2; ++b) CHECK((*exchange)->start(b).ok());
+      CHECK((*exchange)->wait_all({}).ok());
+      // Of a bucket what fills it, and its sum; then the round.
+      CHECK(lane->given() == "follow 0, mark 1, follow 2, mark 3, mark 4, ");
+      CHECK((*exchange)->wait_for_device([] { return ok_status(); }).ok());
       return "";
     });
   }

@@ -325,6 +325,21 @@ TEST_SUITE("nccl group") {
     CHECK(results[1].find("unavailable: NCCL: asynchronous error: remote error (6): fake NCCL, "
                           "rank 1: collective 1 was scripted to fail") == 0);
   }
+
+  TEST_CASE("an abort that never ends costs its limit, and is told") {
+    const Script script("rank=1 abort=hang");
+    const LoopbackWorld world(2);
+    const auto results = on_every_rank(world, 2, [&](Communicator& c) -> std::string {
+      NcclGroupOptions options = test_options();
+      if (c.rank().value() == 1) options.end_limit = std::chrono::milliseconds(20);
+      NcclRank rank;
+      if (std::string why = rank.join(c, options); !why.empty()) return why;
+      rank.group->abort(unavailable("rank 0 is lost"));
+      return rank.group->is_aborted() ? rank.group->status().text() : "not aborted";
+    });
+    CHECK(results[0] == "unavailable: rank 0 is lost");
+    CHECK(results[1] == "unavailable: NCCL's abort is not over after 0.0200 s: rank 0 is lost");
+  }
 }
 
 }  // namespace

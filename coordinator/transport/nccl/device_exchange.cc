@@ -88,7 +88,10 @@ DeviceExchange::DeviceExchange(std::shared_ptr<NcclGroup> group, std::shared_ptr
       factors_(buckets_.size(), 1),
       weighting_(options.weighting),
       limit_(options.limit) {
-  for (std::size_t b = 0; b < buckets_.size(); ++b) marks_.push_back(lane_->take_mark());
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    filled_.push_back(lane_->take_mark());
+    marks_.push_back(lane_->take_mark());
+  }
   round_mark_ = lane_->take_mark();
   current_mark_ = lane_->take_mark();
 }
@@ -96,6 +99,7 @@ DeviceExchange::DeviceExchange(std::shared_ptr<NcclGroup> group, std::shared_ptr
 DeviceExchange::~DeviceExchange() {
   if (is_open() || has_failed() || !group_->status().ok())
     end_group(unavailable("an exchange ended in the middle of a round, or failed"));
+  for (const DeviceLane::Mark mark : filled_) lane_->give_back(mark);
   for (const DeviceLane::Mark mark : marks_) lane_->give_back(mark);
   lane_->give_back(round_mark_);
   lane_->give_back(current_mark_);
@@ -111,13 +115,13 @@ Bytes DeviceExchange::buffer(std::size_t bucket) {
   return {static_cast<std::byte*>(buckets_[bucket].address), place(bucket).bytes};
 }
 
-// The lane follows now, whenever the bucket is launched: what the current stream gets from here on
+// The mark is set now, whenever the bucket is launched: what the current stream gets from here on
 // is no part of it.
 Status DeviceExchange::give(std::size_t bucket) {
   if (bucket == 0) launched_ = 0;
   factors_[bucket] = factor_;
-  const Status followed = lane_->follow_current();
-  return followed.ok() ? move().status() : followed;
+  Status marked = lane_->mark_current(filled_[bucket]);
+  return marked.ok() ? move().status() : marked;
 }
 
 Result<RoundExchange::Moved> DeviceExchange::move() {
@@ -146,6 +150,8 @@ Status DeviceExchange::launch(std::size_t bucket) {
     if (!made.ok()) return made;
     weighted_ = operation;
   }
+  // Not before: a bucket that follows soon must not hold up this one.
+  if (Status behind = lane_->follow(filled_[bucket]); !behind.ok()) return behind;
   is_launching_ = true;
   return group_->all_reduce(it.address, it.address, it.count, it.type, operation, lane_->stream());
 }

@@ -123,8 +123,9 @@ class DeviceExchange final : public RoundExchange {
   std::shared_ptr<NcclGroup> group_;
   std::vector<DeviceBucket> buckets_;
   std::vector<double> factors_;  // of the buckets of this round
-  // Of the lane: behind each bucket, the round, and what the current stream had when it was sent
-  // off.
+  // Of the lane: of each bucket behind what fills it and behind its sum, behind the round, and
+  // behind what the current stream had when it was sent off.
+  std::vector<DeviceLane::Mark> filled_;
   std::vector<DeviceLane::Mark> marks_;
   DeviceLane::Mark round_mark_;
   DeviceLane::Mark current_mark_;

@@ -84,9 +84,8 @@ class DeviceLane {
   // Puts `mark` behind all work that the calling thread's current stream has been given so far;
   // passed() asks for it as for any other.
   virtual Status mark_current(Mark mark) = 0;
-  // Lets what the lane is given from here on wait, on the device, for all work that the calling
-  // thread's current stream has been given so far.
-  virtual Status follow_current() = 0;
+  // Lets what the lane is given from here on wait, on the device, for the mark.
+  virtual Status follow(Mark mark) = 0;
   // Lets the calling thread's current stream wait, on the device, for the mark. The host goes on.
   virtual Status hold_current_until(Mark mark) = 0;
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <future>
 #include <thread>
 #include <utility>
 
@@ -171,10 +172,22 @@ Status NcclGroup::end() {
   return ok_status();
 }
 
+// NCCL gives its abort no limit, and waits for the device in it. The thread of one that is not over
+// in time is left behind: whoever aborts has an error to tell.
 void NcclGroup::abort(const Status& why) {
   if (status_.ok()) status_ = why;
   if (handle_ == nullptr) return;
-  static_cast<void>(nccl_.CommAbort(std::exchange(handle_, nullptr)));
+  std::promise<void> over;
+  const std::future<void> end = over.get_future();
+  std::thread([abort = nccl_.CommAbort, handle = std::exchange(handle_, nullptr),
+               over = std::move(over)]() mutable {
+    static_cast<void>(abort(handle));
+    over.set_value();
+  }).detach();
+  if (end.wait_for(end_limit_) == std::future_status::ready) return;
+  const double seconds = std::chrono::duration<double>(end_limit_).count();
+  status_ = status_.with_context(
+      concat("NCCL's abort is not over after ", significant(seconds, 3), " s"));
 }
 
 Status NcclGroup::called(const char* what, Outcome outcome) {

@@ -5,8 +5,8 @@
 //
 // NCCL's communicator is non-blocking. A call returns at once, and may still be on its way to the
 // stream afterwards; settle() says when it has got there, and only then may the next call be made
-// or a mark be set behind it. Nothing here waits for other ranks or for the device, but create()
-// and the destructor, both with a limit.
+// or a mark be set behind it. Nothing here waits for other ranks or for the device, but create(),
+// abort() and the destructor, all with a limit.
 //
 // Errors. A call that NCCL refuses and an error that comes later (a peer is lost, a link is down)
 // are the same to the caller: a Status with NCCL's own text, which stays until the end, and
@@ -35,7 +35,7 @@ namespace cox::transport {
 
 struct NcclGroupOptions {
   std::chrono::nanoseconds start_limit = std::chrono::seconds(60);  // for NCCL's own start
-  std::chrono::nanoseconds end_limit = std::chrono::seconds(5);     // for its end
+  std::chrono::nanoseconds end_limit = std::chrono::seconds(5);     // for its end, or its abort
   int max_ctas = 0;  // most thread blocks of a collective; 0 = NCCL's choice
   WaitPolicy wait;   // for the other ranks, of create(); its timeout is that of a late rank
 };
@@ -95,6 +95,8 @@ class NcclGroup {
 
   // Ends everything that this rank has given to streams through the group, done or not; buffers
   // hold anything. `why` becomes status() unless there was an error before. Later calls do nothing.
+  // Where NCCL takes longer than the limit it goes on in a thread of its own, status() says so, and
+  // the streams may stay busy.
   void abort(const Status& why);
   bool is_aborted() const { return handle_ == nullptr; }
 

@@ -119,17 +119,10 @@ Result<Progress> StreamLane::passed(Mark mark) {
   return is_over ? Progress::done : Progress::pending;
 }
 
-Status StreamLane::follow_current() {
-  return tried("an event", [this] {
-    if (!behind_current_) behind_current_.emplace(new_event(stream_));
-    behind_current_->record(current());
-    behind_current_->block(stream_);
-  });
-}
-
-Status StreamLane::hold_current_until(Mark mark) {
+// A mark that was never set has passed.
+Status StreamLane::block(const c10::Stream& stream, Mark mark) const {
   if (mark >= marks_.size() || !marks_[mark]) return ok_status();
-  return tried("an event", [&] { marks_[mark]->block(current()); });
+  return tried("an event", [&] { marks_[mark]->block(stream); });
 }
 
 }  // namespace cox::detail

@@ -34,8 +34,8 @@ class StreamLane final : public transport::DeviceLane {
   Status mark(Mark mark) override { return mark_on(stream_, mark); }
   Result<transport::Progress> passed(Mark mark) override;
   Status mark_current(Mark mark) override { return mark_on(current(), mark); }
-  Status follow_current() override;
-  Status hold_current_until(Mark mark) override;
+  Status follow(Mark mark) override { return block(stream_, mark); }
+  Status hold_current_until(Mark mark) override { return block(current(), mark); }
 
  private:
   struct Buffer {
@@ -46,11 +46,11 @@ class StreamLane final : public transport::DeviceLane {
   Result<Buffer> buffer_of(const transport::StagingBuffer& buffer, std::size_t bytes) const;
   c10::Stream current() const;
   Status mark_on(const c10::Stream& stream, Mark mark);
+  Status block(const c10::Stream& stream, Mark mark) const;
 
   const c10::Stream stream_;
   std::vector<Buffer> buffers_;
   std::vector<std::optional<c10::Event>> marks_;  // by their numbers
-  std::optional<c10::Event> behind_current_;
 };
 
 }  // namespace cox::detail

@@ -4,14 +4,18 @@
 //   .grad --> bucket -- NCCL, on a stream of its own --> bucket, .grad
 //   .grad --> bucket --> pinned memory --> exchange in host memory --> pinned --> bucket, .grad
 //
-// Over NCCL the host waits for no sum: they run on the device behind the gradients, and what the
-// training stream is given next runs behind them. Which order NCCL adds ranks up in is its own
-// choice. Through host memory the host waits once a step, in flush(), until this rank's gradients
-// have come; sums, norm and counts are then those of the CPU's path (OverlappedReduction), bit for
-// bit. In both, the step's ballot goes through host memory.
+// Over NCCL a bucket sets out in the backward pass, as soon as its gradients and the buckets before
+// it are there. It is filled on the training stream, right behind its last gradient; its sum runs
+// on NCCL's stream, beside the rest of the backward pass. The host waits for no sum, and the
+// training stream for none before the step's ballot: behind a sum that never ends there is nothing
+// but other sums. Which order NCCL adds ranks up in is its own choice. Through host memory buckets
+// set out at the end of backward, and the host waits once a step, in flush(), until this rank's
+// gradients have come; sums, norm and counts are then those of the CPU's path
+// (OverlappedReduction), bit for bit. In both, the step's ballot goes through host memory.
 //
-// Autograd computes the gradients of a device in a thread of its own, which does not communicate:
-// they are gathered at the end of backward. Training thread.
+// Autograd computes the gradients of a device in a thread of its own, while the training thread
+// waits for it. That thread talks to NCCL and the device; to other ranks by MPI only the training
+// thread.
 #include <c10/core/Event.h>
 #include <torch/torch.h>
 
@@ -19,6 +23,7 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -88,17 +93,20 @@ class GatheredReduction : public GradientReduction {
   // Lets a bucket, which holds this rank's part, set out.
   virtual void set_out(std::size_t bucket) = 0;
 
-  // Puts this rank's gradients into the buckets and lets those set out, bucket by bucket. Where one
-  // throws (the device's memory is full), the next call begins with that one: all ranks count on
-  // every bucket of a step, also of one that is repeated.
-  void gather() {
+  // Puts this rank's gradients into the buckets and lets those set out, bucket by bucket, those
+  // before `end` that have not. Where one throws (the device's memory is full), the next call
+  // begins with that one: all ranks count on every bucket of a step, also of one that is repeated.
+  void gather(std::size_t end) {
     const torch::NoGradGuard no_grad;
     if (gathered_ == 0) order_.clear();
-    for (; gathered_ < buckets_.size(); ++gathered_) {
-      for (; filled_ <= gathered_; ++filled_) gather(layout_.buckets[filled_].parameters);
+    for (; gathered_ < end; ++gathered_) {
+      for (; filled_ <= gathered_; ++filled_) fill(layout_.buckets[filled_].parameters);
       set_out(gathered_);
     }
   }
+
+  void gather() { gather(buckets_.size()); }
+  std::size_t gathered() const { return gathered_; }
 
   // Makes .grad what the buckets hold.
   void take_gradients() {
@@ -142,7 +150,7 @@ class GatheredReduction : public GradientReduction {
     return has_view(p) ? views_[p] : views_[p].to(parameters_[p].scalar_type());
   }
 
-  void gather(const std::vector<std::size_t>& parameters) {
+  void fill(const std::vector<std::size_t>& parameters) {
     std::vector<at::Tensor> to;
     std::vector<at::Tensor> from;
     std::vector<at::Tensor> missing;
@@ -263,6 +271,37 @@ class StagedReduction final : public GatheredReduction {
   std::size_t next_ = 0;  // bucket to be passed on
 };
 
+// Arrivals knows which gradients have come in one backward pass.
+class Arrivals {
+ public:
+  // `stream`: the caller's.
+  Arrivals(const GradientLayout& layout, c10::Stream stream)
+      : layout_(layout), stream_(stream), has_come_(layout.places.size()) {
+    for (const GradientBucket& bucket : layout.buckets)
+      missing_.push_back(bucket.parameters.size());
+  }
+
+  c10::Stream stream() const { return stream_; }
+  // Returns false where the parameter's gradient has come before. REQUIRES: it has a bucket.
+  bool note(std::size_t parameter) {
+    if (has_come_[parameter]) return false;
+    has_come_[parameter] = true;
+    --missing_[layout_.places[parameter].bucket];
+    return true;
+  }
+  // Returns the first bucket from `next` on that lacks a gradient.
+  std::size_t complete_from(std::size_t next) const {
+    while (next < missing_.size() && missing_[next] == 0) ++next;
+    return next;
+  }
+
+ private:
+  const GradientLayout& layout_;
+  c10::Stream stream_;
+  std::vector<bool> has_come_;        // by parameter
+  std::vector<std::size_t> missing_;  // gradients of each bucket
+};
+
 class NcclReduction final : public GatheredReduction {
  public:
   NcclReduction(const ReductionSetup& setup, const std::vector<at::Tensor>& parameters,
@@ -273,7 +312,36 @@ class NcclReduction final : public GatheredReduction {
         let_others_first_(setup.let_others_first),
         own_magnitudes_(buckets_.size()) {}
 
+  void begin(const MicroBatchFacts& facts) override {
+    GatheredReduction::begin(facts);
+    if (facts.which != MicroBatch::last) return;
+    let_others_first();
+    const std::lock_guard lock(mutex_);
+    arrivals_.emplace(layout_, current_stream());
+    waits_for_end_ = comes_again_;
+  }
+
+  // Gradients of another stream than the caller's are in order for the caller when backward has
+  // returned: from the first such on, buckets wait for that.
+  void ready(std::size_t p) override {
+    const std::lock_guard lock(mutex_);
+    const std::size_t bucket = layout_.places[p].bucket;
+    if (!arrivals_ || bucket == BucketPlace::kNowhere) return;
+    if (!arrivals_->note(p)) return came_again(bucket);
+    if (current_stream() != arrivals_->stream()) waits_for_end_ = true;
+    if (waits_for_end_) return;
+    gather(arrivals_->complete_from(gathered()));
+    need(sums_->advance());
+  }
+
+  void end() override {
+    close_pass();
+    GatheredReduction::end();
+  }
+
   void flush() override {
+    close_pass();
+    let_others_first();
     gather();
     need(sums_->advance());
   }
@@ -284,6 +352,7 @@ class NcclReduction final : public GatheredReduction {
   // ends that would never end.
   StepBallot merge(StepBallot mine, const std::function<void()>& pump) override {
     std::ranges::fill(nonfinite_, 0);  // what was read of an earlier step is no vote on this one
+    if (std::exchange(is_torn_, false)) mine.repeat_max = 1;
     const StepBallot merged = GatheredReduction::merge(mine, [&] {
       static_cast<void>(sums_->advance());  // an error stays until wait_all()
       if (pump) pump();
@@ -319,6 +388,7 @@ class NcclReduction final : public GatheredReduction {
   }
 
   void leave(const std::string& why) override {
+    close_pass();
     GatheredReduction::leave(why);
     sums_->leave(why);
   }
@@ -365,10 +435,38 @@ class NcclReduction final : public GatheredReduction {
       own_magnitudes_[b] =
           at::stack(at::_foreach_norm(parts, std::numeric_limits<double>::infinity()));
     }
-    if (b == 0 && let_others_first_) let_others_first_();
     need(sums_->start(b));
   }
 
+  c10::Stream current_stream() const {
+    const at::Device device = buckets_.front().device();
+    return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+  }
+
+  // It may talk to other ranks: never in autograd's thread.
+  void let_others_first() const {
+    if (let_others_first_) let_others_first_();
+  }
+
+  // Autograd's thread may still be in ready() where a backward pass threw in another one.
+  void close_pass() {
+    const std::lock_guard lock(mutex_);
+    arrivals_.reset();
+  }
+
+  // A backward pass within a backward pass completes a gradient more than once. Where its bucket
+  // has set out, the sum holds a part of it only: the step is repeated, and from now on buckets
+  // wait for the end of backward.
+  void came_again(std::size_t bucket) {
+    is_torn_ = is_torn_ || bucket < gathered();
+    waits_for_end_ = comes_again_ = true;
+  }
+
+  std::mutex mutex_;
+  std::optional<Arrivals> arrivals_;  // while buckets set out in a backward pass
+  bool waits_for_end_ = false;        // none does any more in this one
+  bool comes_again_ = false;          // gradients do, in this model
+  bool is_torn_ = false;              // the open step's sums are worth nothing
   const std::unique_ptr<transport::DeviceExchange> sums_;
   const std::function<void()> let_others_first_;
   std::chrono::steady_clock::time_point done_{};  // the last step's sums

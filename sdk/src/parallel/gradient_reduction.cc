@@ -508,6 +508,9 @@ std::unique_ptr<GradientReduction> make_reduction(const ReductionSetup& setup,
   if (!is_exact) {
     if (const c10::Device device = common_device(parameters, needed); !device.is_cpu()) {
       const auto& link = setup.devices.open(setup.ranks, device, setup.wait);
+      // No sizes are tried over NCCL; these are the usual ones there.
+      if (link.ok() && setup.config.bucket_bytes == 0)
+        layout = lay_out(shapes_of(parameters, needed, is_exact), choice.order, BucketSizes{});
       auto exchange = exchange_of(setup, link.ok() ? GradientLayout{} : layout, {count, 0});
       return make_device_reduction(setup, parameters, std::move(layout), std::move(exchange));
     }

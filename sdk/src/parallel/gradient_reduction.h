@@ -14,11 +14,12 @@
 //   summed in buckets there, over NCCL or through host memory.
 // - LocalReduction is that of a job of one rank in the ordinary way: nothing is copied.
 //
-// The first two start a bucket as soon as its gradients are all there, while backward goes on with
-// earlier layers, and move it on at every gradient that follows. Buckets start in their order,
-// whatever order this rank finishes them in; what is left starts at the end of backward. Thread
-// rule: the thread that trains; hooks of other threads are not used, their gradients are taken at
-// the end of backward.
+// The first two, and the third over NCCL, start a bucket as soon as its gradients are all there,
+// while backward goes on with earlier layers, and move it on at every gradient that follows.
+// Buckets start in their order, whatever order this rank finishes them in; what is left starts at
+// the end of backward. Thread rule: the thread that trains, but for ready(), which is called by the
+// thread that runs a part of backward while the former waits for it. Only over NCCL that may be
+// another one; the other ways take its gradients at the end of backward.
 #pragma once
 
 #include <ATen/core/Tensor.h>

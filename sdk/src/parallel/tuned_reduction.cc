@@ -128,7 +128,7 @@ std::vector<std::uint32_t> TunedReduction::order_seen(const BetweenPolls& pump) 
 }
 
 void TunedReduction::tune(double cost_seconds, const BetweenPolls& pump) {
-  // Over NCCL buckets set out at the end of backward, and cost the host nothing.
+  // The host cannot see what buckets cost over NCCL.
   const StepExchange* sends = reduction_->exchange();
   if (sends == nullptr || sends->gradient_buckets() == 0 || tuning_.is_over()) return;
   const BucketChoice former = tuning_.choice();

@@ -83,6 +83,7 @@ TEST_CASE("a step of several ranks waits for the device as often as a loop of on
       {"changing shares in micro-batches", {}, micro_batches, true},
       {"fp16", {"--cox.precision.format=fp16"}},
       {"a budget", {"--cox.memory.budget=1GiB"}},
+      {"sums in the backward pass", {"--cox.reduction.bucket_bytes=4KiB"}},
   };
   train_on("cuda", {{}, {.steps = 1}});  // the first engine that runs on a device keeps it
   const std::uint64_t plain = waits_of_own_loop(Scaling::none);
@@ -187,6 +188,7 @@ TEST_CASE("ranks on devices get the losses of ranks on CPUs, with even and uneve
     Training training;
     training.options.steps = 5;
     training.options.clip_norm = 0.5;
+    training.flags.push_back("--cox.reduction.bucket_bytes=4KiB");  // many, in the backward pass
     if (!shares.empty()) training.flags.push_back(shares);
     const Trained here = train_on("cpu", training);
     const Trained there = train_on("cuda", training);

@@ -79,7 +79,8 @@ TEST_CASE("a lane and the training stream wait for each other on the device") {
   CHECK(lane->mark(0).ok());
   CHECK(lane->hold_current_until(0).ok());
   ours.fill_(5);  // by the training stream, after the upload
-  CHECK(lane->follow_current().ok());
+  CHECK(lane->mark_current(2).ok());
+  CHECK(lane->follow(2).ok());
   CHECK(lane->download(*buffer, 1024).ok());
   CHECK(lane->mark(1).ok());
   CHECK(synchronisations() == before);

@@ -4,7 +4,8 @@
 #include <torch/torch.h>
 
 #include <cmath>
-#include <optional>
+#include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -21,17 +22,17 @@ using namespace cox;
 
 namespace {
 
-// Takes the device's memory, but for `spared` tensors of 512 bytes.
+// Takes the device's memory.
 class FullDevice {
  public:
-  void fill(c10::Device device, std::size_t spared) {
+  void fill(c10::Device device) {
+    const torch::NoGradGuard no_grad;
     for (const std::int64_t bytes : {8 << 20, 1 << 20, 64 << 10, 4 << 10, 512}) {
       try {
         for (;;) taken_.push_back(at::empty({bytes}, at::TensorOptions(device).dtype(at::kByte)));
       } catch (const c10::OutOfMemoryError&) {
       }
     }
-    taken_.resize(taken_.size() - spared);
   }
   void free() { taken_.clear(); }
 
@@ -41,6 +42,8 @@ class FullDevice {
 
 // A matrix, many small parameters and two that fill a bucket of 1 KiB; the last ones are sent
 // first. Gradients in bf16 stay beside their buckets, so that gathering them frees no memory.
+constexpr std::size_t kEndsFirstBucket = 41;
+constexpr std::size_t kEndsSecondBucket = 25;
 std::vector<at::Tensor> parameters_on(c10::Device device) {
   std::vector<at::Tensor> made{torch::ones({16, 8})};
   for (int i = 0; i < 40; ++i) made.push_back(torch::ones({4}, at::kBFloat16));
@@ -49,10 +52,9 @@ std::vector<at::Tensor> parameters_on(c10::Device device) {
   return made;
 }
 
-at::Tensor loss_of(const std::vector<at::Tensor>& parameters, const at::Tensor& input) {
+at::Tensor loss_of(std::span<const at::Tensor> parameters, const at::Tensor& input) {
   at::Tensor loss = input.matmul(parameters[0]).pow(2).mean();
-  for (std::size_t p = 1; p < parameters.size(); ++p)
-    loss = loss + (parameters[p] * input.mean()).sum();
+  for (const at::Tensor& each : parameters.subspan(1)) loss = loss + (each * input.mean()).sum();
   return loss;
 }
 
@@ -67,9 +69,16 @@ struct Outcome {
   int repeats = 0;
 };
 
-// Trains six steps. `spared`: the last rank's device is full, but for so many small tensors, when
-// its gradients of the third step are gathered.
-Outcome train(std::optional<std::size_t> spared) {
+enum class Memory { suffices, ends_with_gradient, ends_with_backward };
+
+struct Plan {
+  Memory memory = Memory::suffices;  // of the last rank's device, in the third step
+  std::size_t gradient = 0;          // the one that it ends with
+  std::size_t without = 0;           // so many parameters at the end have no gradients
+};
+
+// Trains six steps.
+Outcome train(const Plan& plan) {
   auto session = solo_session(flags_with());
   const bool is_last = session.rank() == session.world_size() - 1;
   std::vector<at::Tensor> parameters = parameters_on(session.device());
@@ -78,14 +87,13 @@ Outcome train(std::optional<std::size_t> spared) {
   torch::optim::SGD optimizer(parameters, 0.1);
   FullDevice full;
   bool is_short = false;
-  parameters[0].register_hook([&](const at::Tensor& gradient) {
-    if (!is_short) return gradient;
-    torch::autograd::Engine::get_default_engine().queue_callback([&] {
-      const torch::NoGradGuard no_grad;
-      full.fill(session.device(), *spared);
-    });
-    return gradient;
+  parameters[plan.gradient].register_hook([&](const at::Tensor&) {
+    if (!is_short) return;
+    if (plan.memory == Memory::ends_with_gradient) return full.fill(session.device());
+    torch::autograd::Engine::get_default_engine().queue_callback(
+        [&] { full.fill(session.device()); });
   });
+  const auto used = std::span(parameters).first(parameters.size() - plan.without);
   Outcome outcome;
   for (int done = 0, tries = 0; done < 6; ++tries) {
     REQUIRE(tries < 8);
@@ -93,11 +101,12 @@ Outcome train(std::optional<std::size_t> spared) {
     optimizer.zero_grad();
     const at::Tensor input =
         torch::full({4, 16}, 0.1 * (done + 1) * (session.rank() + 1)).to(session.device());
-    is_short = spared.has_value() && is_last && tries == 2;
+    is_short = plan.memory != Memory::suffices && is_last && tries == 2;
     try {
-      reducer.backward(step, loss_of(parameters, input), 4);
+      reducer.backward(step, loss_of(used, input), 4);
       CHECK_FALSE(is_short);
     } catch (const c10::OutOfMemoryError&) {
+      CHECK(parameters[plan.gradient].grad().defined());  // so it was gathering
       reducer.abandon();
     }
     full.free();
@@ -117,11 +126,16 @@ Outcome train(std::optional<std::size_t> spared) {
 }  // namespace
 
 TEST_CASE("ranks train on the same averages after one ran out of memory while it gathered") {
-  const Outcome calm = train(std::nullopt);
-  CHECK(calm.repeats == 0);
-  for (const std::size_t spared : {0u, 8u}) {  // in its first bucket, and in a later one
-    CAPTURE(spared);
-    const Outcome outcome = train(spared);
+  // The first two buckets set out in the backward pass. Without all of its gradients the first one,
+  // and therefore all, set out at its end.
+  const Plan plans[] = {{Memory::ends_with_gradient, kEndsFirstBucket},
+                        {Memory::ends_with_gradient, kEndsSecondBucket},
+                        {.memory = Memory::ends_with_backward, .without = 1}};
+  for (const Plan& plan : plans) {
+    CAPTURE(plan.gradient);
+    const Outcome calm = train({.without = plan.without});
+    CHECK(calm.repeats == 0);
+    const Outcome outcome = train(plan);
     CHECK(outcome.repeats == 1);
     for (std::size_t p = 0; p < calm.parameters.size(); ++p) {
       CAPTURE(p);
@@ -159,8 +173,14 @@ TEST_CASE(
     std::string script;
     std::string error;  // part of it on the rank that sees it first
   };
-  const Case cases[] = {{"error=6", "remote error (6)"},
-                        {"lost", "expected the device to finish its sums"}};
+  // The first, the third and the last of a step's four sums: early, later and at the end of its
+  // backward pass.
+  const std::string lost = "expected the device to finish its sums";
+  const Case cases[] = {{"op=20 error=6", "remote error (6)"},
+                        {"op=22 error=6", "remote error (6)"},
+                        {"op=20 lost", lost},
+                        {"op=22 lost", lost},
+                        {"op=23 lost", lost}};
   for (const Case& each : cases) {
     CAPTURE(each.script);
     std::string found;
@@ -169,7 +189,7 @@ TEST_CASE(
     const int last = session.world_size() - 1;
     const std::vector<at::Tensor> parameters = parameters_on(session.device());
     try {
-      const test::NcclScriptHere script(concat("rank=", last, " op=20 ", each.script));
+      const test::NcclScriptHere script(concat("rank=", last, " ", each.script));
       Reducer reducer(session, parameters);
       for (; steps < 20; ++steps) {
         StepScope step = session.step();
@@ -186,6 +206,33 @@ TEST_CASE(
     CHECK((found.find(each.error) != std::string::npos || has_heard));
     for (const at::Tensor& p : parameters) CHECK(p.detach().cpu().defined());  // the stream is free
   }
+}
+
+TEST_CASE("a rank whose backward pass throws in its middle soon ends it on all ranks") {
+  std::string found;
+  int steps = 0;
+  auto session = solo_session(flags_with());
+  const bool is_last = session.rank() == session.world_size() - 1;
+  const std::vector<at::Tensor> parameters = parameters_on(session.device());
+  parameters[0].register_hook([&](const at::Tensor&) {
+    if (is_last && steps == 3) throw std::runtime_error("no such gradient");
+  });
+  try {
+    Reducer reducer(session, parameters);
+    for (; steps < 20; ++steps) {
+      StepScope step = session.step();
+      for (const at::Tensor& p : parameters) p.mutable_grad().reset();
+      reducer.backward(step, loss_of(parameters, torch::ones({4, 16}).to(session.device())), 4);
+      static_cast<void>(reducer.average(step));
+    }
+  } catch (const std::exception& error) {
+    found = error.what();
+  }
+  CAPTURE(found);
+  CHECK(steps == 3);
+  const std::string error = is_last ? "no such gradient" : "takes no further part in the exchange";
+  CHECK(found.find(error) != std::string::npos);
+  for (const at::Tensor& p : parameters) CHECK(p.detach().cpu().defined());  // the stream is free
 }
 
 TEST_CASE("a model that is on a device on some ranks only is one error on all of them") {

@@ -143,12 +143,10 @@ Status HostLane::mark_current(Mark mark) {
   return ok_status();
 }
 
-Status HostLane::follow_current() {
-  auto come = std::make_shared<bool>(false);
-  training_.give([come] { return *come = true; });
-  stream_.give([come, training = &training_] {
-    training->drain();
-    return *come;
+Status HostLane::follow(Mark mark) {
+  stream_.give([passed = flag(mark), training = &training_] {
+    if (!*passed) training->drain();
+    return *passed;
   });
   return ok_status();
 }

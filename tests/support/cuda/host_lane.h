@@ -32,7 +32,7 @@ class HostStream {
   bool is_draining_ = false;
 };
 
-class HostLane final : public transport::DeviceLane {
+class HostLane : public transport::DeviceLane {
  public:
   // `training` stands for the calling thread's current stream; it must outlive the lane.
   explicit HostLane(HostStream& training) : training_(training) {}
@@ -47,7 +47,7 @@ class HostLane final : public transport::DeviceLane {
   Status mark(Mark mark) override;
   Result<transport::Progress> passed(Mark mark) override;
   Status mark_current(Mark mark) override;
-  Status follow_current() override;
+  Status follow(Mark mark) override;
   Status hold_current_until(Mark mark) override;
 
  private:

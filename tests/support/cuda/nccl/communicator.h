@@ -102,6 +102,7 @@ struct Communicator {
   }
 
   int rank() const { return rank_; }
+  bool hangs_in_abort() const { return script_.hangs_in_abort(id_.serial, rank_); }
   bool is_launching() {
     const std::lock_guard lock(mutex_);
     return error_ == Outcome::success && !launching_.empty();

@@ -214,6 +214,7 @@ COX_EXPORT Outcome ncclCommDestroy(Communicator* communicator) {
 
 COX_EXPORT Outcome ncclCommAbort(Communicator* communicator) {
   must_live(communicator, "ncclCommAbort");
+  while (communicator->hangs_in_abort()) pause();
   bury(communicator);
   return Outcome::success;
 }

@@ -79,10 +79,8 @@ class CudaLane final : public transport::DeviceLane {
   Status mark_current(Mark mark) override {
     return as_status(cudaEventRecord(event(mark), training_));
   }
-  Status follow_current() override {
-    cudaEvent_t behind = event(~0u);
-    const Status recorded = as_status(cudaEventRecord(behind, training_));
-    return recorded.ok() ? as_status(cudaStreamWaitEvent(stream_, behind, 0)) : recorded;
+  Status follow(Mark mark) override {
+    return as_status(cudaStreamWaitEvent(stream_, event(mark), 0));
   }
   Status hold_current_until(Mark mark) override {
     return as_status(cudaStreamWaitEvent(training_, event(mark), 0));

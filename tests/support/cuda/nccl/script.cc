@@ -1,5 +1,6 @@
 #include "tests/support/cuda/nccl/script.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <sstream>
@@ -26,6 +27,8 @@ void read_word(const std::string& word, FaultRuleOfNccl& rule) {
   }
   if (word == "lost") {
     rule.lost = true;
+  } else if (word == "abort=hang") {
+    rule.hangs_in_abort = true;
   } else if (word == "init=fail") {
     rule.init = InitFault::fail;
   } else if (word == "init=error") {
@@ -82,6 +85,12 @@ InitFault NcclScript::of_init(std::int64_t group, std::int64_t rank) const {
     if (is_of(rule, group, rank) && rule.init != InitFault::none) return rule.init;
   }
   return InitFault::none;
+}
+
+bool NcclScript::hangs_in_abort(std::int64_t group, std::int64_t rank) const {
+  return std::ranges::any_of(rules_, [&](const FaultRuleOfNccl& rule) {
+    return is_of(rule, group, rank) && rule.hangs_in_abort;
+  });
 }
 
 std::int64_t NcclScript::polls_to_settle(std::int64_t group, std::int64_t rank) const {

@@ -13,6 +13,7 @@
 //   init=fail     the start is refused at once, without a communicator
 //   init=error    the start fails later
 //   init=hang     the start never ends
+//   abort=hang    the abort never ends
 //   settle=N      polls after a call until it has been handed to the stream (1 if not said)
 //   version=V     of the library
 #pragma once
@@ -33,6 +34,7 @@ struct FaultRuleOfNccl {
   std::int64_t settle = -1;
   std::int64_t version = -1;
   bool lost = false;
+  bool hangs_in_abort = false;
   InitFault init = InitFault::none;
 };
 
@@ -48,6 +50,7 @@ class NcclScript {
   };
   Fault of_collective(std::int64_t group, std::int64_t rank, std::int64_t op) const;
   InitFault of_init(std::int64_t group, std::int64_t rank) const;
+  bool hangs_in_abort(std::int64_t group, std::int64_t rank) const;
   std::int64_t polls_to_settle(std::int64_t group, std::int64_t rank) const;
   std::int64_t version(std::int64_t otherwise) const;
 
