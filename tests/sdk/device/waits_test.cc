@@ -163,9 +163,8 @@ TEST_CASE("an adopted loop waits for the device as often as the same loop that n
   const std::uint64_t scaled = waits_of_own_loop(Scaling::losses);
   for (const std::string& flag :
        {std::string("--cox.run.name=plain"), kFormat + "bf16", kFormat + "fp16", kFormat + "fp8",
-        kFormat + "auto",
-        kForce + "recompute", kForce + "offload", std::string("--cox.memory.budget=1GiB"),
-        std::string("--cox.stragglers.mode=on")}) {
+        kFormat + "auto", kForce + "recompute", kForce + "offload",
+        std::string("--cox.memory.budget=1GiB"), std::string("--cox.stragglers.mode=on")}) {
     CAPTURE(flag);
     const Scaling scaling = flag == kFormat + "fp16" ? Scaling::losses : Scaling::none;
     auto session = solo_session({"--cox.run.device=cuda", flag});
