@@ -61,15 +61,17 @@ struct TiledTextImpl : torch::nn::Module {
 };
 TORCH_MODULE(TiledText);
 
-// The most waits of a step of a Trainer that clips.
+// The most waits of a step of a Trainer that clips; `look` gets the session in each step.
 template <class Model>
-std::uint64_t waits_of_trainer(const std::vector<std::string>& flags, Model model,
-                               cox::TrainerOptions options = {}, cox::SessionOptions with = {}) {
+std::uint64_t waits_of_trainer(
+    const std::vector<std::string>& flags, Model model, cox::TrainerOptions options = {},
+    cox::SessionOptions with = {},
+    const std::function<void(const cox::Session&)>& look = [](const auto&) {}) {
   auto session = solo_session(flags, std::move(with));
   model->to(session.device());
   cox::AdamW optimizer(model->parameters(), {.lr = 0.01});
   options.clip_norm = 0.5;
-  options.steps = 14;
+  options.steps = 20;
   cox::Trainer trainer(session, *model, optimizer, options);
   const auto loss_of = [&](const cox::Batch& batch) {
     return model->loss(batch.inputs, batch.targets);
@@ -78,6 +80,7 @@ std::uint64_t waits_of_trainer(const std::vector<std::string>& flags, Model mode
   StepWaits waits;
   for (auto& step : trainer.steps(data)) {
     waits.next_step();
+    look(session);
     if (options.micro_batch > 0) {
       step.accumulate(loss_of);
     } else {

@@ -4,9 +4,13 @@
 
 #include <torch/torch.h>
 
+#include <memory>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "coxswain/reducer.h"
 #include "small_text.h"
 
 #include <doctest/doctest.h>
@@ -35,6 +39,50 @@ TrainerOptions micro_batches_of(std::int64_t samples) {
   return options;
 }
 
+// All blocks at another level of recompute every second round.
+class EveryLevel final : public Policy {
+ public:
+  PolicyKind kind() const override { return PolicyKind::custom; }
+  std::string_view name() const override { return "every_level"; }
+  PolicyOutput propose(const PolicyInput& input, PolicyState state) const override {
+    const std::uint64_t round = input.signals.round.value();
+    if (round % 2 != 0) return {{}, {}, state};
+    const auto level = static_cast<unsigned>(1 + round / 2 % kRecomputeLevels);
+    const ActionProfile actions(input.job.blocks.size(), recompute_level(level));
+    Reason reason;
+    reason.code = ReasonCode::custom;
+    reason.text = "another level";
+    return {{{SetActions{{actions}, {}}, reason}}, {}, state};
+  }
+};
+
+// The most waits of a step of a loop that averages gradients by a Reducer and reads its loss.
+std::uint64_t waits_of_reducer_loop() {
+  auto session = solo_session({"--cox.run.device=cuda"});
+  gpt2::Gpt2 model = small_gpt();
+  model->to(session.device());
+  Reducer reducer(session, *model);
+  AdamW optimizer(model->parameters(), {.lr = 0.01});
+  const SmallText data;
+  StepWaits waits;
+  for (std::int64_t i = 0; i < 12; ++i) {
+    waits.next_step();
+    const Batch batch = data.get(std::vector<std::int64_t>{i, i + 5});
+    const auto there = [&](const at::Tensor& tensor) {
+      return tensor.pin_memory().to(session.device(), true);
+    };
+    auto step = session.step();
+    reducer.backward(step, model->loss(there(batch.inputs), there(batch.targets)), 2);
+    const ReductionOutcome outcome = reducer.average(step);
+    CHECK(outcome.loss > 0);
+    if (outcome.finite) optimizer.step();
+    optimizer.zero_grad();
+  }
+  waits.next_step();
+  session.finish();
+  return waits.most();
+}
+
 }  // namespace
 
 TEST_CASE("a Trainer adds no wait for the device to a step, whatever it steers") {
@@ -51,6 +99,10 @@ TEST_CASE("a Trainer adds no wait for the device to a step, whatever it steers")
       {{kFormat + "auto"}},
       {{kForce + "recompute"}},
       {{kForce + "offload", "--cox.memory.smallest_bytes=1"}},
+      {{kForce + "offload", "--cox.memory.smallest_bytes=1", kFormat + "bf16"}},
+      {{kForce + "recompute", kFormat + "fp8"}},
+      {{kFormat + "bf16", "--cox.precision.sample_every=1"}},
+      {{"--cox.checkpoint.snapshot_rounds=2"}},
       {{"--cox.memory.budget=1GiB"}},
       {{"--cox.guard.mode=on"}},
       {{"--cox.stragglers.mode=on"}},
@@ -73,6 +125,28 @@ TEST_CASE("a Trainer adds no wait for the device to a step, whatever it steers")
   }
 }
 
+TEST_CASE("a step waits as often at every level of recompute, and when the level changes") {
+  SessionOptions with;
+  with.policies.push_back(std::make_shared<EveryLevel>());
+  std::set<unsigned> levels;
+  const auto look = [&](const Session& session) {
+    levels.insert(level_of(action_of(session.plan(), kRoot, BlockId(1))));
+  };
+  // A plan of its own would be in the policy's way.
+  const std::vector<std::string> flags = {"--cox.run.device=cuda", "--cox.memory.budget=1GiB",
+                                          "--cox.memory.mode=observe"};
+  const std::uint64_t waits = waits_of_trainer(flags, small_gpt(), {}, std::move(with), look);
+  MESSAGE("waits of a step: ", waits, " at ", levels.size(), " levels");
+  CHECK(levels.size() > kRecomputeLevels / 2);
+  CHECK(waits == waits_of_own_loop(Scaling::none));
+}
+
+TEST_CASE("a loop with a Reducer waits no more often than one that looks at its loss and clips") {
+  const std::uint64_t waits = waits_of_reducer_loop();
+  MESSAGE("waits of a step: ", waits);
+  CHECK(waits <= waits_of_own_loop(Scaling::none));
+}
+
 TEST_CASE("tiles add no wait for the device, be they kept or computed again") {
   const std::uint64_t plain = waits_of_own_loop(Scaling::none);
   for (const std::string action : {"keep", "tile"}) {
@@ -88,9 +162,9 @@ TEST_CASE("an adopted loop waits for the device as often as the same loop that n
   const std::uint64_t plain = waits_of_own_loop(Scaling::none);
   const std::uint64_t scaled = waits_of_own_loop(Scaling::losses);
   for (const std::string& flag :
-       {std::string("--cox.run.name=plain"), kFormat + "bf16", kFormat + "fp16",
-        kForce + "recompute", kForce + "offload", std::string("--cox.memory.budget=1GiB"),
-        std::string("--cox.stragglers.mode=on")}) {
+       {std::string("--cox.run.name=plain"), kFormat + "bf16", kFormat + "fp16", kFormat + "fp8",
+        kFormat + "auto", kForce + "recompute", kForce + "offload",
+        std::string("--cox.memory.budget=1GiB"), std::string("--cox.stragglers.mode=on")}) {
     CAPTURE(flag);
     const Scaling scaling = flag == kFormat + "fp16" ? Scaling::losses : Scaling::none;
     auto session = solo_session({"--cox.run.device=cuda", flag});

@@ -7,6 +7,7 @@
 
 #include "coxswain/error.h"
 #include "sdk/src/memory/counting_allocator.h"
+#include "sdk/src/memory/tensor_memory.h"
 
 #include <doctest/doctest.h>
 
@@ -122,11 +123,12 @@ TEST_SUITE("sdk.memory.tile") {
     REQUIRE(cox::detail::install_counting_allocator().ok());
     const Inputs in(256, 8, 1000);
     const std::int64_t logits = 256 * 1000 * 4;
-    const auto peak = [](const auto& loss) {
-      const std::int64_t base = cox::detail::counted_memory().live_bytes;
-      cox::detail::reset_counted_peak();
+    const cox::detail::TensorMemory memory(in.weight.device());
+    const auto peak = [&](const auto& loss) {
+      const std::int64_t base = memory.count().live_bytes;
+      memory.reset_peak();
       loss().backward();
-      return cox::detail::counted_memory().peak_bytes - base;
+      return memory.count().peak_bytes - base;
     };
     const auto whole = peak([&] { return untiled(in); });
     const auto tiled =

@@ -11,8 +11,8 @@
 #include "coxswain/error.h"
 #include "coxswain/reducer.h"
 #include "coxswain/session.h"
-#include "sdk/src/memory/counting_allocator.h"
 #include "solo.h"
+#include "tests/sdk/model_memory.h"
 
 #include <doctest/doctest.h>
 
@@ -60,9 +60,9 @@ class WideJob {
   void step(std::int64_t rows) {
     torch::manual_seed(static_cast<std::uint64_t>(100 + steps_++));
     auto step = session_.step();
-    cox::detail::reset_counted_peak();
+    cox::test::memory_of(*net_).reset_peak();
     reducer_.backward(step, loss_of(rows), 1);
-    peak_bytes_ = cox::detail::counted_memory().peak_bytes;
+    peak_bytes_ = cox::test::memory_of(*net_).count().peak_bytes;
     if (reducer_.average(step).finite) optimizer_.step();
     optimizer_.zero_grad();
     x_.mutable_grad().reset();

@@ -178,7 +178,8 @@ TEST_SUITE("sdk.session precision") {
     for (const char* format : {"fp16", "fp8"}) {
       Loop loop({std::string("--cox.precision.format=") + format});
       {
-        const PrecisionScope scope(at::kCPU, Precision::bf16);
+        const at::Tensor& weight = loop.net.blocks[0]->narrow->weight;
+        const PrecisionScope scope(weight.device().type(), Precision::bf16);
         loop.step();
       }
       CHECK(seen_formats(loop.net) == "bf16 bf16 bf16");

@@ -2,11 +2,13 @@
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/SparseTensorImpl.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <fstream>
 #include <set>
 #include <string>
@@ -20,6 +22,8 @@ namespace {
 
 constexpr c10::DispatchKey kCudaKey = c10::DispatchKey::CUDA;
 constexpr c10::DispatchKey kCpu = c10::DispatchKey::CPU;
+constexpr c10::DispatchKey kSparseCuda = c10::DispatchKey::SparseCUDA;
+constexpr c10::DispatchKey kSparseCpu = c10::DispatchKey::SparseCPU;
 
 bool on_device(const at::Tensor& tensor) {
   return tensor.defined() && tensor.is_cuda();
@@ -37,6 +41,20 @@ at::Tensor over(const at::Tensor& tensor, void* bytes) {
   const auto options = at::TensorOptions().dtype(tensor.dtype()).device(at::kCPU);
   if (tensor.numel() == 0) return at::empty_strided(tensor.sizes(), tensor.strides(), options);
   return at::from_blob(bytes, tensor.sizes(), tensor.strides(), options);
+}
+
+at::Tensor sparse_like(const at::Tensor& like, const at::Tensor& indices,
+                       const at::Tensor& values) {
+  return at::_sparse_coo_tensor_unsafe(indices, values, like.sizes(),
+                                       values.options().layout(at::kSparse), like.is_coalesced());
+}
+
+// What an operator made of a sparse tensor in place.
+void put_back(const at::Tensor& sparse, const at::Tensor& made) {
+  auto* impl = static_cast<at::SparseTensorImpl*>(sparse.unsafeGetTensorImpl());
+  impl->raw_resize_(made.sparse_dim(), made.dense_dim(), made.sizes());
+  impl->set_indices_and_values_unsafe(made._indices(), made._values());
+  impl->set_coalesced(made.is_coalesced());
 }
 
 // The arguments and results of one boxed call.
@@ -156,7 +174,9 @@ bool Call::take_generator() {
 }
 
 void Call::call() {
-  const c10::DispatchKeySet cpu(kCpu);
+  const bool is_sparse = std::ranges::any_of(
+      tensors_, [](const at::Tensor& each) { return each.defined() && each.is_sparse(); });
+  const c10::DispatchKeySet cpu(is_sparse ? kSparseCpu : kCpu);
   if (!op_.hasTag(at::Tag::nondeterministic_seeded) || take_generator())
     return op_.redispatchBoxed(cpu, &stack_);
   // Others draw from the default generator: let it stand where the device's does.
@@ -175,7 +195,9 @@ at::Tensor Call::give(Launch& launch, const at::Tensor& made) {
   if (!made.defined()) return made;
   for (std::size_t i = 0; i < aliases_.size(); ++i) {
     if (!made.is_same(aliases_[i])) continue;
-    if (made.sizes() != originals_[i].sizes()) {  // out=, resized
+    if (made.is_sparse()) {
+      put_back(originals_[i], launch.result(made));
+    } else if (made.sizes() != originals_[i].sizes()) {  // out=, resized
       originals_[i].resize_(made.sizes());
       launch.writes(originals_[i]).copy_(made);
     }
@@ -229,22 +251,28 @@ std::string full_name(const c10::OperatorName& name) {
   return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
 }
 
+bool is_of_cpu(const c10::OperatorHandle& op, c10::DispatchKey cpu, c10::DispatchKey cuda) {
+  return op.hasKernelForDispatchKey(cpu) && !op.hasKernelForDispatchKey(cuda);
+}
+
 // A key's fallback is not reached where an operator has a composite kernel, which would compute it
 // in another way than the CPU does (native_layer_norm): so each operator gets its kernel by name.
 bool register_kernels() {
   static auto* library =
       new torch::Library(torch::Library::IMPL, "aten", kCudaKey, __FILE__, __LINE__);
+  static auto* sparse_library =
+      new torch::Library(torch::Library::IMPL, "aten", kSparseCuda, __FILE__, __LINE__);
   const std::set<std::string> refused = refused_operators();
   static const std::set<std::string> composed = {"aten::convolution", "aten::convolution_backward"};
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
     const std::string full = full_name(name);
     const auto op = dispatcher.findSchema(name);
-    if (full.rfind("aten::", 0) != 0 || !op || op->hasKernelForDispatchKey(kCudaKey)) continue;
-    if (composed.count(full) == 0 &&
-        (!op->hasKernelForDispatchKey(kCpu) || refused.count(full) > 0))
-      continue;
-    library->impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
+    if (full.rfind("aten::", 0) != 0 || !op) continue;
+    const auto on_cpu = [] { return torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>(); };
+    if (is_of_cpu(*op, kSparseCpu, kSparseCuda)) sparse_library->impl(full.c_str(), on_cpu());
+    if (composed.count(full) > 0 || (is_of_cpu(*op, kCpu, kCudaKey) && refused.count(full) == 0))
+      library->impl(full.c_str(), on_cpu());
   }
   return true;
 }
@@ -261,6 +289,8 @@ Launch::Launch(c10::Device device, const char* what)
 
 at::Tensor Launch::take(const at::Tensor& tensor, bool writes) {
   if (!on_device(tensor)) return tensor;
+  if (tensor.is_sparse())
+    return sparse_like(tensor, take(tensor._indices(), writes), take(tensor._values(), writes));
   void* bytes = tensor.mutable_data_ptr();
   cox_standin_note(bytes, extent_bytes(tensor), writes, stream_, what_);
   return over(tensor, cox_standin_shadow(bytes));
@@ -275,6 +305,7 @@ at::Tensor Launch::writes(const at::Tensor& tensor) {
 
 at::Tensor Launch::result(const at::Tensor& made) {
   if (!made.defined()) return made;
+  if (made.is_sparse()) return sparse_like(made, result(made._indices()), result(made._values()));
   const auto options = made.options().device(device_);
   const at::Tensor given = made.is_non_overlapping_and_dense()
                                ? at::empty_strided(made.sizes(), made.strides(), options)
