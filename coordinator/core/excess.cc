@@ -285,8 +285,17 @@ void learn_baseline(double& baseline, double seconds, double reports) {
   baseline += weight * (seen - baseline);
 }
 
-// One or two ranks. Of two only what the other did not suffer as well counts as excess. Baselines
-// move towards this round, slowly, and not at all for ranks that are slow.
+// Of two ranks only what the other one did not suffer as well counts; of a rank that is slow, also
+// what the other one gained: work that a plan made shorter for both is no recovery.
+void compare_pair(std::span<double> pair, bool first_is_slow, bool second_is_slow) {
+  const double first = pair[0];
+  const double second = pair[1];
+  pair[0] -= first_is_slow && !second_is_slow ? second : std::max(0.0, second);
+  pair[1] -= second_is_slow && !first_is_slow ? first : std::max(0.0, first);
+}
+
+// One or two ranks. Baselines move towards this round, slowly, and not at all for ranks that are
+// slow.
 template <class Seconds>
 ChannelColumns over_own_past(const Seconds& seconds, std::span<const RankId> ranks,
                              std::span<const double> reports, std::span<const double> slow,
@@ -301,12 +310,24 @@ ChannelColumns over_own_past(const Seconds& seconds, std::span<const RankId> ran
       column[i] = reports[rank] > 0 ? log_ratio(ratio) : 0.0;
       if (slow[rank] == 0) learn_baseline(baseline, seconds(c)[i], reports[rank]);
     }
-    if (ranks.size() < 2) continue;
-    const double first = column[0];
-    column[0] -= std::max(0.0, column[1]);
-    column[1] -= std::max(0.0, first);
+    if (ranks.size() == 2) compare_pair(column, slow[0] == kSurelySlow, slow[1] == kSurelySlow);
   }
   return excess;
+}
+
+// Of two ranks the past of one that is slow moves as the other one's did, from `before`: that says
+// what the same work takes by now.
+void follow_other(std::span<const double> slow, const ChannelColumns& before, OwnPast& past) {
+  for (std::size_t i = 0; i < 2; ++i) {
+    if (slow[i] != kSurelySlow) continue;
+    for (std::size_t c = 0; c < kChannels; ++c) {
+      const double old = before[c][1 - i];
+      const double now = past.at_equal_samples[c][1 - i];
+      if (!(old > 0 && now > 0)) continue;
+      past.at_equal_samples[c][i] *= now / old;
+      past.seconds[c][i] *= now / old;
+    }
+  }
 }
 
 // The lesser of both, and of ranks that are surely slow the one at equal samples. `slow`: of the
@@ -373,9 +394,11 @@ ChannelColumns against_own_past(const Work& work, std::span<const double> report
   const auto as_it_was = [&work](std::size_t c) { return work.seconds(c); };
   const auto at_equal = [&work](std::size_t c) { return work.at_equal(c); };
   const std::vector<RankId>& ranks = work.timings.ranks;
+  const ChannelColumns before = past.at_equal_samples;
   ChannelColumns excess = over_own_past(as_it_was, ranks, reports, slow_ranks, past.seconds);
   const ChannelColumns equal =
       over_own_past(at_equal, ranks, reports, slow_ranks, past.at_equal_samples);
+  if (ranks.size() == 2) follow_other(slow_ranks, before, past);
   for (std::size_t c = 0; c < kChannels; ++c) take_lesser(excess[c], equal[c], slow);
   return excess;
 }

@@ -33,6 +33,7 @@ inline constexpr std::array<Phase, 7> kOwnPhases = {
 inline constexpr std::size_t kChannels = 1 + kOwnPhases.size();  // the whole, then the phases
 
 inline constexpr double kBaselineRounds = 128;  // how slowly the own past is forgotten
+inline constexpr double kSurelySlow = 2;        // of a rank that is confirmed to be slow
 
 // ChannelColumns has one column per channel.
 using ChannelColumns = Columns<kChannels>;
@@ -73,10 +74,12 @@ struct Excess {
 };
 
 // Returns the excess of each rank in this round. `reports` and `slow` have one entry per rank: the
-// number of reports seen before this round, and a value other than 0 for ranks that are suspected
-// or slow already: their own past is not updated, and only their time at equal samples counts, so
-// that a smaller share hides nothing. The result has no rows when there are too few ranks to
-// compare. REQUIRES: `timings` and `summary` were made from `signals`; `past` fits the world.
+// number of reports seen before this round, and kSurelySlow for ranks that are slow already,
+// another value than 0 for those that are suspected: their own past is not updated (of two ranks,
+// one that is slow has its own moved as the other one's is), and only their time at equal samples
+// counts, so that a smaller share hides nothing. The result has no rows when there are too few
+// ranks to compare. REQUIRES: `timings` and `summary` were made from `signals`; `past` fits the
+// world.
 Excess excess_of(Timings timings, std::span<const RankSignal> signals, const StepSummary& summary,
                  const SampleFacts& samples, std::span<const double> reports,
                  std::span<const double> slow, OwnPast past);

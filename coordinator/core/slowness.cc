@@ -61,7 +61,7 @@ void take_entries(Slowness& before, Round& round) {
   for (std::size_t i = 0; i < round.entries.size(); ++i) {
     const auto rank = static_cast<std::size_t>(round.entries[i].rank.value());
     round.place[rank] = static_cast<double>(i + 1);
-    round.slow[rank] = 1;
+    round.slow[rank] = round.entries[i].state == SlowState::confirmed ? kSurelySlow : 1;
   }
 }
 

@@ -260,6 +260,32 @@ TEST_SUITE("core") {
     CHECK(one[0] < 0);
   }
 
+  TEST_CASE("of two ranks one stays slow while a plan makes the work of both shorter") {
+    cox::testing::Random random(6);
+    Rounds rounds(2);
+    std::vector<Worker> workers(2);
+    const auto play = [&](int n) {
+      for (int i = 0; i < n; ++i) rounds.see(step(workers, {32, 32}, random));
+      return cox::find_slow(rounds.estimates, cox::RankId(1));
+    };
+    const auto work_takes = [&](double seconds, double slowdown) {
+      workers[0].per_sample = seconds;
+      workers[1].per_sample = seconds * slowdown;
+    };
+    REQUIRE(play(60) == nullptr);
+    work_takes(1e-3, 2);
+    REQUIRE(play(40) != nullptr);
+    work_takes(0.5e-3, 2);  // as long as it took at first
+    for (int i = 0; i < 400; ++i) REQUIRE(play(1) != nullptr);
+    work_takes(0.5e-3, 1);
+    CHECK(play(60) == nullptr);
+    work_takes(1e-3, 1);
+    for (int i = 0; i < 200; ++i) REQUIRE(play(1) == nullptr);
+    CHECK(cox::find_slow(rounds.estimates, cox::RankId(0)) == nullptr);
+    work_takes(1e-3, 1.3);
+    CHECK(play(60) != nullptr);
+  }
+
   TEST_CASE("a rank with more samples is not slow, whatever a step costs beside them") {
     for (const std::int32_t ranks : {2, 4, 80}) {
       for (const double fixed : {0.0, 0.005, 0.016}) {

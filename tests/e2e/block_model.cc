@@ -1,7 +1,9 @@
 #include "tests/e2e/block_model.h"
 
+#include <chrono>
 #include <cmath>
 #include <string>
+#include <thread>
 
 #include "tests/sdk/session/product_probe.h"
 
@@ -13,7 +15,11 @@ LayerImpl::LayerImpl(std::int64_t width)
 
 at::Tensor LayerImpl::forward(const at::Tensor& x) {
   const at::Tensor wide = in_(x);
-  if (at::GradMode::is_enabled()) found = cox::test::format_of_products(in_->weight);
+  if (at::GradMode::is_enabled()) {
+    found = cox::test::format_of_products(in_->weight);
+    const double ms = device_ms[static_cast<std::size_t>(found)];
+    if (ms > 0) std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(ms));
+  }
   at::Tensor hidden = torch::dropout(torch::gelu(wide), 0.1, is_training());
   if (forward_factor != 1) hidden = hidden * forward_factor;
   if (backward_factor != 1 && hidden.requires_grad()) {
@@ -44,6 +50,11 @@ void StackImpl::inject(const std::vector<Injection>& all, int rank, std::uint64_
     LayerImpl& layer = *blocks_.at(one.block);
     (one.is_backward ? layer.backward_factor : layer.forward_factor) = one.factor;
   }
+}
+
+void StackImpl::set_device(const std::array<double, cox::kPrecisions>& ms, double times) {
+  auto& device = blocks_.front()->device_ms;
+  for (std::size_t p = 0; p < ms.size(); ++p) device[p] = times * ms[p];
 }
 
 double StackImpl::formats() const {

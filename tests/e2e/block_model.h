@@ -1,10 +1,12 @@
 // A model of blocks ("block0", "block1", ...) for the end-to-end tests of
 // numerics. On request a layer multiplies a value of its own, or that value's gradient, so that it
-// overflows. Each layer notes the format that its products run in. Training thread only.
+// overflows. Each layer notes the format that its products run in, and waits as long as a device
+// would compute that is faster the narrower the format. Training thread only.
 #pragma once
 
 #include <torch/torch.h>
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -20,6 +22,7 @@ class LayerImpl : public torch::nn::Module {
 
   float forward_factor = 1;
   float backward_factor = 1;
+  std::array<double, cox::kPrecisions> device_ms{};
   cox::Precision found = cox::Precision::fp32;
 
  private:
@@ -34,6 +37,9 @@ class StackImpl : public torch::nn::Module {
 
   // What goes wrong on this rank in the step that begins.
   void inject(const std::vector<Injection>& all, int rank, std::uint64_t step);
+  // How long the device of the first layer takes from now on, by format.
+  void set_device(const std::array<double, cox::kPrecisions>& ms, double times);
+  cox::Precision first_format() const { return blocks_.front()->found; }
   // The formats found in the last forward pass, a digit a layer (1 = fp32 ... 4 = fp8).
   double formats() const;
 

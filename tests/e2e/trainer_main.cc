@@ -72,6 +72,24 @@ void request(cox::Session& session, const std::vector<FormatRequest>& requests,
   }
 }
 
+// The first block's device in the step that begins; the same on all ranks but for the slow one.
+class Device {
+ public:
+  enum class State { as_it_was, left_8_bits };
+  State begin_step(const Options& options, StackImpl& blocks, int rank, std::uint64_t step) {
+    const bool is_in_8_bits = blocks.first_format() == cox::Precision::fp8;
+    steps_in_8_bits_ += is_in_8_bits ? 1 : 0;
+    const SlowDevice& slow = options.slow;
+    const bool is_slow =
+        rank == slow.rank && step >= slow.from && steps_in_8_bits_ < slow.steps_in_8_bits;
+    blocks.set_device(options.device_ms, is_slow ? slow.factor : 1);
+    return steps_in_8_bits_ > 0 && !is_in_8_bits ? State::left_8_bits : State::as_it_was;
+  }
+
+ private:
+  std::uint64_t steps_in_8_bits_ = 0;
+};
+
 void misbehave(const Options& options, int rank, std::uint64_t step) {
   std::this_thread::sleep_for(std::chrono::milliseconds(options.sleep_ms));
   if (rank == options.throw_on && step == options.throw_at) {
@@ -133,11 +151,16 @@ int run(int argc, char** argv) {
     const std::string name = "rank" + std::to_string(session.rank()) + ".txt";
     samples.open(std::filesystem::path(options.samples) / name, std::ios::app);
   }
+  Device device;
   for (auto& step : trainer.steps(data)) {
     note_samples(samples, step.number(), data.last);
     misbehave(options, session.rank(), step.number());
     request(session, options.requests, step.number());
-    if (model.blocks) model.blocks->inject(options.injections, session.rank(), step.number());
+    if (model.blocks) {
+      model.blocks->inject(options.injections, session.rank(), step.number());
+      const auto state = device.begin_step(options, *model.blocks, session.rank(), step.number());
+      if (options.slow.rank >= 0 && state == Device::State::left_8_bits) trainer.stop();
+    }
     train_step(step, model, options);
   }
   print_end(session, trainer.progress(), model);

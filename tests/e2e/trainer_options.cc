@@ -60,6 +60,12 @@ void read_option(const std::string& name, Words& words, Options& o) {
   if (name == "--width") o.width = words.number();
   if (name == "--inject") o.injections.push_back(read_injection(words));
   if (name == "--request") o.requests.push_back(read_request(words));
+  if (name == "--device-ms") {
+    for (double& ms : o.device_ms) ms = std::stod(words.word());
+  }
+  if (name == "--slow") {
+    o.slow = {words.rank(), std::stod(words.word()), words.count(), words.count()};
+  }
   if (name == "--hold") o.hold = true;
 }
 

@@ -3,8 +3,10 @@
 //               [--throw-on RANK] [--throw-at STEP] [--odd-model-on RANK] [--blocks N] [--width N]
 //               [--inject STEP RANK BLOCK forward|backward FACTOR]...
 //               [--request STEP RANK NAME force|forbid|release FORMAT ROUNDS]... [--hold]
+//               [--device-ms FP32 BF16 FP16 FP8] [--slow RANK FACTOR FROM STEPS]
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -32,6 +34,15 @@ struct FormatRequest {
   std::uint32_t rounds = 0;
 };
 
+// From that step on the device of that rank takes that many times as long, until its block was in 8
+// bits for so many steps. The training ends when the block has left them again.
+struct SlowDevice {
+  int rank = -1;
+  double factor = 1;
+  std::uint64_t from = 0;
+  std::uint64_t steps_in_8_bits = 0;
+};
+
 struct Options {
   std::uint64_t steps = 50;
   std::int64_t size = 100;
@@ -46,6 +57,9 @@ struct Options {
   std::int64_t width = 16;  // of the model with blocks
   std::vector<Injection> injections;
   std::vector<FormatRequest> requests;
+  // Of the device on which the first block computes, by format; it takes no time by default.
+  std::array<double, cox::kPrecisions> device_ms{};
+  SlowDevice slow;
   bool hold = false;  // serve the status page after the last step, until SIGTERM
 };
 

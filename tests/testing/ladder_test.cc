@@ -52,6 +52,15 @@ cox::JobFacts ladder_job() {
   return job;
 }
 
+// Three blocks of twelve gain much by 8 bits, the others nothing.
+cox::JobFacts format_job(std::int32_t ranks) {
+  cox::JobFacts job = ladder_job();
+  job.world_size = ranks;
+  job.precision.blocks.assign(12, {{8000, 5000, 5200, 5000}});
+  for (std::size_t b = 0; b < 3; ++b) job.precision.blocks[b].step_us = {20000, 12000, 13000, 7000};
+  return job;
+}
+
 cox::Config settings(const std::string& text) {
   cox::Config config;
   REQUIRE(cox::apply_text(config, text, "test").ok());
@@ -59,12 +68,12 @@ cox::Config settings(const std::string& text) {
   return config;
 }
 
-SteeredScenario with_straggler(double slowdown) {
+SteeredScenario with_straggler(double slowdown, RankId straggler = RankId(2)) {
   SteeredScenario scenario;
   scenario.noise = {.rank = 0.01, .common = 0.01};
-  scenario.slowdown = [slowdown](RankId rank, RoundId round) {
+  scenario.slowdown = [slowdown, straggler](RankId rank, RoundId round) {
     const bool is_slow =
-        rank == RankId(2) && round.value() >= kSlowFrom && round.value() < kSlowUntil;
+        rank == straggler && round.value() >= kSlowFrom && round.value() < kSlowUntil;
     return is_slow ? slowdown : 1.0;
   };
   return scenario;
@@ -78,6 +87,10 @@ std::size_t kept_blocks(const cox::Plan& plan, RankId rank) {
 const Reason* first_said(const SteeredJob& job, ReasonCode code) {
   const auto found = std::ranges::find(job.said(), code, &Reason::code);
   return found == job.said().end() ? nullptr : &*found;
+}
+
+std::int64_t times_said(const SteeredJob& job, ReasonCode code) {
+  return std::ranges::count(job.said(), code, &Reason::code);
 }
 
 const Reason* last_said(const SteeredJob& job, ReasonCode code) {
@@ -131,28 +144,50 @@ TEST_SUITE("testing.ladder") {
   }
 
   TEST_CASE("a faster format for a straggler shortens the step, and ends with it") {
-    cox::JobFacts facts = ladder_job();
-    facts.precision.blocks.assign(12, {{8000, 5000, 5200, 5000}});
-    for (std::size_t b = 0; b < 3; ++b)
-      facts.precision.blocks[b].step_us = {20000, 12000, 13000, 7000};
-    SteeredScenario scenario = with_straggler(1.3);
-    // Only a straggler brings 8 bits before the others' time: patience is long.
-    SteeredJob job(scenario, facts,
-                   settings("precision.format = auto\nprecision.patience_rounds = 700"),
-                   {std::make_shared<cox::Stragglers>(), std::make_shared<cox::PrecisionPolicy>()});
-    job.rounds(kSlowFrom - 1);
-    const cox::Plan before = job.active();
-    REQUIRE(before.precision[0] == cox::Precision::bf16);
-    job.rounds(kSlowUntil - kSlowFrom - 20);
-    CHECK(job.active().precision[0] == cox::Precision::fp8);
-    CHECK(job.active().precision[11] == cox::Precision::bf16);
-    CHECK(job.step_seconds(job.active()) < job.step_seconds(before));
-    const cox::Effect* const effect = effect_of(job, ReasonCode::precision_straggler);
-    REQUIRE(effect != nullptr);
-    CHECK(effect->verdict == cox::Verdict::helped);
-    job.rounds(120);
-    CHECK(job.active().precision[0] == cox::Precision::bf16);
-    CHECK(first_said(job, ReasonCode::taken_back) == nullptr);
+    // Of two ranks the slow one takes as long in 8 bits as it took before it was slow.
+    for (const std::int32_t ranks : {2, 4}) {
+      CAPTURE(ranks);
+      cox::JobFacts facts = format_job(ranks);
+      // Only a straggler brings 8 bits before the others' time: patience is long.
+      SteeredJob job(
+          with_straggler(1.3, RankId(ranks - 1)), facts,
+          settings("precision.format = auto\nprecision.patience_rounds = 700"),
+          {std::make_shared<cox::Stragglers>(), std::make_shared<cox::PrecisionPolicy>()});
+      job.rounds(kSlowFrom - 1);
+      const cox::Plan before = job.active();
+      REQUIRE(before.precision[0] == cox::Precision::bf16);
+      job.rounds(kSlowUntil - kSlowFrom - 20);
+      CHECK(job.active().precision[0] == cox::Precision::fp8);
+      CHECK(job.active().precision[11] == cox::Precision::bf16);
+      CHECK(job.step_seconds(job.active()) < job.step_seconds(before));
+      const cox::Effect* const effect = effect_of(job, ReasonCode::precision_straggler);
+      REQUIRE(effect != nullptr);
+      CHECK(effect->verdict == cox::Verdict::helped);
+      job.rounds(120);
+      CHECK(job.active().precision[0] == cox::Precision::bf16);
+      CHECK(first_said(job, ReasonCode::taken_back) == nullptr);
+      // Three blocks once there and once back, and nobody else named on the way.
+      CHECK(times_said(job, ReasonCode::precision_straggler) == 6);
+      CHECK(times_said(job, ReasonCode::straggler_found) == 1);
+      CHECK(times_said(job, ReasonCode::straggler_gone) == 1);
+    }
+  }
+
+  TEST_CASE("a straggler brings an imitated format where it was measured to be faster, only") {
+    for (const std::int64_t fp8_us : {7000, 13000}) {
+      CAPTURE(fp8_us);
+      cox::JobFacts facts = format_job(4);
+      facts.precision.emulated = cox::only(cox::Precision::fp8);
+      for (std::size_t b = 0; b < 3; ++b) facts.precision.blocks[b].step_us[3] = fp8_us;
+      SteeredJob job(
+          with_straggler(1.3), facts,
+          settings("precision.format = auto\nprecision.patience_rounds = 700\n"
+                   "precision.emulate = on"),
+          {std::make_shared<cox::Stragglers>(), std::make_shared<cox::PrecisionPolicy>()});
+      job.rounds(kSlowUntil - 20);
+      const bool is_faster = fp8_us < 12000;
+      CHECK(job.active().precision[0] == (is_faster ? cox::Precision::fp8 : cox::Precision::bf16));
+    }
   }
 
   TEST_CASE("a slow rank with fewer samples keeps more within the same budget of bytes") {
@@ -186,7 +221,7 @@ TEST_SUITE("testing.ladder") {
     REQUIRE(advice != nullptr);
     CHECK(advice->rank == RankId(2));
     CHECK(advice->text.find("likely cause: compute (look at its device") != std::string::npos);
-    CHECK(std::ranges::count(job.said(), ReasonCode::straggler_advice, &Reason::code) == 1);
+    CHECK(times_said(job, ReasonCode::straggler_advice) == 1);
   }
 
   TEST_CASE("the advice names the machine and what it told, after a restart too") {

@@ -6,8 +6,9 @@
 //             present one, and to no lower format for cooldown_rounds, twice as long each time.
 //   good      After patience_rounds of good signals a block goes to 8 bits: at most a quarter of
 //             the blocks in one round, those that gain most first. Where a straggler loses its
-//             time in computing, and shares cannot or do not make up for it, its costliest
-//             blocks go after half the patience; those go back once no such straggler is left.
+//             time in computing, and shares cannot or do not make up for it, the costliest
+//             blocks that were measured to gain go after half the patience; those go back once
+//             no such straggler is left.
 //   rested    A block that has rested from trouble goes back to the format of the start.
 //
 // Apart from trouble, rules and requests a block keeps its format for dwell_rounds. Timings never

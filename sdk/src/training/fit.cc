@@ -74,11 +74,11 @@ double sum_over_ranks(detail::SessionState& state, std::vector<double> mine, std
 }
 
 // The mean loss of a model over a data set that it is not trained on. Ranks take whole batches of
-// it, as many as the plan's shares give them, so that nobody waits for a slow one; losses are added
-// up in the order of the batches: the result depends neither on the number of ranks nor on shares
-// as long as batches do not. The model is in evaluation mode meanwhile; every module is
-// put back into the mode it had. No part of the open step's time. Throws the same cox::Error on all
-// ranks when `loss` or the data set throws on one. Collective. REQUIRES: batch >= 1.
+// it, as many as they have time for (agreed_paces), so that nobody waits for a slow one; losses are
+// added up in the order of the batches: the result depends neither on the number of ranks nor on
+// who took which as long as batches do not. The model is in evaluation mode meanwhile; every module
+// is put back into the mode it had. No part of the open step's time. Throws the same cox::Error on
+// all ranks when `loss` or the data set throws on one. Collective. REQUIRES: batch >= 1.
 double evaluate(Session& session, torch::nn::Module& model, const Dataset& dataset,
                 std::int64_t batch, const std::function<at::Tensor(const Batch&)>& loss) {
   detail::SessionState& state = session.state();
@@ -86,9 +86,7 @@ double evaluate(Session& session, torch::nn::Module& model, const Dataset& datas
   detail::StepRecorder& recorder = state.step().recorder();
   const Activity before = recorder.do_aside(Activity::evaluating, began);
   const std::int64_t batches = (dataset.size() + batch - 1) / batch;
-  std::vector<std::uint32_t> shares = session.plan().shares;
-  if (shares.empty()) shares.assign(static_cast<std::size_t>(session.world_size()), 1);
-  const auto counts = detail::require(SamplePlan::assign(batches, shares));
+  const auto counts = detail::require(SamplePlan::assign(batches, detail::agreed_paces(state)));
   const auto mine = SamplePlan::slice(counts, static_cast<std::size_t>(session.rank()));
   const c10::Device device = detail::device_of(model);
   std::vector<double> sums;

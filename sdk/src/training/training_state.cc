@@ -9,6 +9,8 @@
 #include <string>
 #include <utility>
 
+#include "coordinator/core/control_state.h"
+#include "coordinator/core/estimates.h"
 #include "coordinator/core/text.h"
 #include "coordinator/io/folder_lock.h"
 #include "coordinator/io/save_folder.h"
@@ -290,8 +292,36 @@ void TrainingSaves::check_folder() const {
               Error::Scope::all_ranks);
 }
 
-RankId saver_of(std::span<const std::uint32_t> shares, std::size_t at_hand) {
-  const auto some = shares.first(std::min(at_hand, shares.size()));
+std::vector<std::uint32_t> paces_of(std::span<const SlowRank> slow, std::size_t ranks) {
+  constexpr double kOrdinary = 1000;
+  std::vector<std::uint32_t> paces(ranks, static_cast<std::uint32_t>(kOrdinary));
+  for (const SlowRank& one : slow) {
+    const auto rank = static_cast<std::size_t>(one.rank.value());
+    const bool has_time = one.phase() == Phase::communication || one.phase() == Phase::optimizer;
+    if (has_time || rank >= ranks || one.slowdown_ratio <= 1) continue;
+    paces[rank] = static_cast<std::uint32_t>(std::max(1.0, kOrdinary / one.slowdown_ratio));
+  }
+  return paces;
+}
+
+std::vector<std::uint32_t> agreed_paces(SessionState& state) {
+  const std::vector<std::uint32_t>& shares = state.control().plane().plan().shares;
+  if (!shares.empty()) return shares;
+  const auto ranks = static_cast<std::size_t>(state.job().world_size());
+  std::vector<std::uint32_t> paces = paces_of({}, ranks);
+  if (ranks == 1) return paces;
+  if (auto control = state.control().state()) {
+    const auto known = state_of(*control, kEstimates).take_or_fresh<Estimates>();
+    paces = paces_of(known.slowness.slow, ranks);
+  }
+  require(broadcast(state.job().all(), std::as_writable_bytes(std::span(paces)), kRoot,
+                    state.job().between_polls()),
+          "the paces of ranks");
+  return paces;
+}
+
+RankId saver_of(std::span<const std::uint32_t> paces, std::size_t at_hand) {
+  const auto some = paces.first(std::min(at_hand, paces.size()));
   const auto most = std::ranges::max_element(some);
   const bool is_slower = !some.empty() && std::uint64_t{*most} * 4 > std::uint64_t{some[0]} * 5;
   return is_slower ? RankId(static_cast<std::int32_t>(most - some.begin())) : kRoot;
@@ -299,14 +329,20 @@ RankId saver_of(std::span<const std::uint32_t> shares, std::size_t at_hand) {
 
 void TrainingSaves::apply(const Plan& plan, RoundId) {
   order_ = plan.rollback;
-  if (!folder_) return;
-  const RankId saver = saver_of(plan.shares, ranks_beside_root(state_.control().plane().job()));
-  const bool moves = saver != std::exchange(saver_, saver) && !is_written_by_root_;
-  if (!moves || !state_.job().is_root()) return;
+}
+
+RankId TrainingSaves::choose_saver() {
+  if (is_written_by_root_ || !state_.control().is_started()) return kRoot;
+  const WaitingScope waiting(state_.step().recorder());
+  const RankId saver =
+      saver_of(agreed_paces(state_), ranks_beside_root(state_.control().plane().job()));
+  const bool moves = saver != std::exchange(saver_, saver);
+  if (!moves || !state_.job().is_root()) return saver;
   state_.job().log().info(
-      sentence("saves are written by rank %d from now on, as its share of the "
-               "batch is the largest",
-               saver.value()));
+      saver == kRoot
+          ? "saves are written by rank 0 again"
+          : sentence("saves are written by rank %d from now on: rank 0 is slower", saver.value()));
+  return saver;
 }
 
 // The coordinator's state is rank 0's, and each rank has rows of its own. Collective.
@@ -348,7 +384,7 @@ Status TrainingSaves::write_here(const Reducer& reducer, Gathered gathered) {
 }
 
 void TrainingSaves::write(const Reducer& reducer, OnFailure on_failure) {
-  const RankId saver = is_written_by_root_ ? kRoot : saver_;
+  const RankId saver = choose_saver();
   auto gathered = gather_for(saver);
   Status written = gathered.status();
   if (written.ok() && state_.job().rank() == saver) {

@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "coordinator/core/slow_rank.h"
 #include "coordinator/core/status.h"
 #include "coordinator/core/units.h"
 #include "coxswain/named_tensor.h"
@@ -104,10 +105,20 @@ class StepBuffers {
   std::optional<std::uint64_t> seen_;  // versions that the copies are of
 };
 
+// Returns how much of the work beside steps each of `ranks` ranks can do, when these are slow and
+// the others are alike. A rank that is slow in communication or its optimizer alone does as much as
+// the others.
+std::vector<std::uint32_t> paces_of(std::span<const SlowRank> slow, std::size_t ranks);
+
+// Returns the same as every rank has it: by the plan's shares, or, where the plan does not divide
+// the batch, by what the coordinator believes of the ranks now. Equal on all ranks. Collective.
+// Throws cox::Error. REQUIRES: the control plane has started.
+std::vector<std::uint32_t> agreed_paces(SessionState& state);
+
 // Returns who writes the saves: rank 0, unless one of the first `at_hand` ranks has more than 1.25
-// times its share of the batch; then the first of those with the largest. A rank that has less work
-// because it is slow would write slowly, too, and all ranks wait for a save. `shares`: of a plan.
-RankId saver_of(std::span<const std::uint32_t> shares, std::size_t at_hand);
+// times its pace; then the first of the fastest of them. A rank that is slow would write slowly,
+// too, and all ranks wait for a save.
+RankId saver_of(std::span<const std::uint32_t> paces, std::size_t at_hand);
 
 // TrainingSaves writes and reads a trainer's saves: on the disk (checkpoint.*), to resume from, and
 // in memory (checkpoint.snapshot_rounds), to roll back to. Moves the position that the trainer gave
@@ -192,6 +203,7 @@ class TrainingSaves final : public Actuator {
   Status open_folder(std::function<std::uint64_t()> random);
   Status check_unused() const;
   std::filesystem::path find_save();  // collective
+  RankId choose_saver();              // collective
   Result<Gathered> gather_for(RankId saver);
   Status write_here(const Reducer& reducer, Gathered gathered);
   void take_over(const Checkpoint& checkpoint);
@@ -211,7 +223,7 @@ class TrainingSaves final : public Actuator {
   std::vector<NamedTensor> unclaimed_;  // of the resumed save: for parts that are not added yet
   SnapshotShelf snapshots_;
   RollbackOrder order_{};             // of the plan in force
-  RankId saver_ = kRoot;              // by the plan in force
+  RankId saver_ = kRoot;              // of the last save
   std::uint32_t rollback_done_ = 0;   // the last ticket executed
   std::uint64_t saved_step_ = ~0ull;  // of the newest save
 };

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "coordinator/io/save_folder.h"
 #include "coxswain/adamw.h"
 #include "coxswain/error.h"
 #include "coxswain/fit.h"
@@ -152,6 +153,44 @@ TEST_SUITE("fit") {
       losses.push_back(*result.epochs.back().evaluation_loss);
     }
     CHECK(losses[0] == losses[1]);
+  }
+
+  // The plan divides nothing here: the coordinator's estimates do.
+  TEST_CASE("a slow rank evaluates less, and leaves saves to another") {
+    if (solo_session().world_size() == 1) return;
+    const std::string folder = shared_folder();
+    auto session = solo_session(
+        {"--cox.checkpoint.directory=" + folder, "--cox.stragglers.persistent_seconds=0.2"});
+    const bool is_slow = session.rank() == 0;
+    const SmallData held_out(40);
+    SmallModel model;
+    AdamW optimizer(model->parameters(), {.lr = 1e-3});
+    FitOptions options = epochs(60);
+    options.evaluation = &held_out;
+    options.evaluation_batch = 2;
+    std::vector<int> evaluated(options.epochs, 0);
+    std::size_t epoch = 0;
+    options.on_epoch = [&](const FitEpoch&) {
+      ++epoch;
+      return FitNext::go_on;
+    };
+    fit(
+        session, *model, optimizer, SmallData(20),
+        [&](const Batch& batch) {
+          if (!model->is_training()) ++evaluated[epoch];
+          if (model->is_training())
+            std::this_thread::sleep_for(std::chrono::milliseconds(is_slow ? 9 : 3));
+          return model->loss(batch);
+        },
+        options);
+    CHECK(evaluated.front() == 10);
+    CHECK((evaluated.back() < 10) == is_slow);
+    const auto saved = io::read_manifest(std::filesystem::path(folder) / io::save_name(180));
+    REQUIRE(saved.ok());
+    const bool is_mine = saved->writer.ends_with("process " + std::to_string(::getpid()));
+    CHECK(is_mine == !is_slow);
+    session.finish();
+    if (is_slow) std::filesystem::remove_all(folder);
   }
 
   TEST_CASE("on_epoch may end the training") {

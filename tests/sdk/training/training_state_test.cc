@@ -175,6 +175,24 @@ TEST_SUITE("snapshots") {
     }
   }
 
+  TEST_CASE("a rank that is slow in computing or data does less beside the steps") {
+    const auto slow_in = [](std::int32_t rank, Phase phase, double slowdown_ratio) {
+      SlowRank slow;
+      slow.rank = RankId(rank);
+      slow.phase_index =
+          static_cast<std::uint32_t>(std::ranges::find(kOwnPhases, phase) - kOwnPhases.begin());
+      slow.slowdown_ratio = slowdown_ratio;
+      return slow;
+    };
+    CHECK(paces_of({}, 3) == std::vector<std::uint32_t>{1000, 1000, 1000});
+    const SlowRank slow[] = {slow_in(0, Phase::forward, 2), slow_in(1, Phase::communication, 3),
+                             slow_in(2, Phase::data, 4), slow_in(3, Phase::optimizer, 5),
+                             slow_in(9, Phase::other, 2)};
+    const std::vector<std::uint32_t> paces = paces_of(slow, 5);
+    CHECK(paces == std::vector<std::uint32_t>{500, 1000, 250, 1000, 1000});
+    CHECK(saver_of(paces, 5) == RankId(1));
+  }
+
   TEST_CASE("the shelf keeps the newest two and forgets those that are too new") {
     SnapshotShelf shelf;
     CHECK(shelf.newest_before(RoundId(100)) == nullptr);
