@@ -135,7 +135,8 @@ TEST_CASE("a step waits as often at every level of recompute, and when the level
   // A plan of its own would be in the policy's way.
   const std::vector<std::string> flags = {"--cox.run.device=cuda", "--cox.memory.budget=1GiB",
                                           "--cox.memory.mode=observe"};
-  const std::uint64_t waits = waits_of_trainer(flags, small_gpt(), {}, std::move(with), look);
+  const std::uint64_t waits =
+      waits_of_trainer(flags, small_gpt(), {.steps = 20}, std::move(with), look);
   MESSAGE("waits of a step: ", waits, " at ", levels.size(), " levels");
   CHECK(levels.size() > kRecomputeLevels / 2);
   CHECK(waits == waits_of_own_loop(Scaling::none));

@@ -17,7 +17,8 @@ constexpr std::int64_t kUnlimited = std::int64_t{1} << 40;
 
 OffloadOptions options(const TempFolder& folder, std::int64_t in_flight, std::int64_t carried,
                        int prefetch) {
-  return {.folder = folder.path(),
+  return {.device = usual_device(),
+          .folder = folder.path(),
           .tier_bytes = 64 << 20,
           .in_flight_bytes = in_flight,
           .carried_bytes = carried,

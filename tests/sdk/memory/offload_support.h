@@ -11,6 +11,7 @@
 
 #include "sdk/src/memory/counting_allocator.h"
 #include "sdk/src/memory/offload.h"
+#include "sdk/src/memory/tensor_memory.h"
 #include "sdk/src/stream/saved_tensors.h"
 
 namespace offload_test {
@@ -18,6 +19,11 @@ namespace offload_test {
 using at::Tensor;
 using cox::detail::Offloader;
 using cox::detail::OffloadOptions;
+
+// Where tensors lie that are made without naming a device.
+inline c10::Device usual_device() {
+  return at::empty({0}).device();
+}
 
 // Opens a frame that leaves the module's parameters and buffers in memory.
 inline std::shared_ptr<cox::detail::OffloadFrame> frame_of(Offloader& offloader,
@@ -163,16 +169,17 @@ inline bool same_bits(const std::vector<Tensor>& a, const std::vector<Tensor>& b
 // Bytes live above what was live when the object was made.
 class Counted {
  public:
-  Counted() : start_((check(), cox::detail::counted_memory().live_bytes)) {
-    cox::detail::reset_counted_peak();
+  Counted() : memory_(usual_device()), start_((check(), memory_.count().live_bytes)) {
+    memory_.reset_peak();
   }
-  std::int64_t live() const { return cox::detail::counted_memory().live_bytes - start_; }
-  std::int64_t peak() const { return cox::detail::counted_memory().peak_bytes - start_; }
+  std::int64_t live() const { return memory_.count().live_bytes - start_; }
+  std::int64_t peak() const { return memory_.count().peak_bytes - start_; }
 
  private:
   static void check() {
     if (!cox::detail::install_counting_allocator().ok()) throw std::runtime_error("allocator");
   }
+  cox::detail::TensorMemory memory_;
   std::int64_t start_;
 };
 

@@ -29,7 +29,8 @@ constexpr Variant kVariants[] = {
 };
 
 OffloadOptions options(const TempFolder& folder, const Variant& variant = kVariants[1]) {
-  return {.folder = folder.path(),
+  return {.device = usual_device(),
+          .folder = folder.path(),
           .tier_bytes = 64 << 20,
           .in_flight_bytes = variant.in_flight_bytes,
           .carried_bytes = variant.carried_bytes,

@@ -91,8 +91,9 @@ std::string difference(const Outcome& kept, const Outcome& planned) {
   return {};
 }
 
-detail::OffloadOptions options_for(const std::filesystem::path& tier) {
+detail::OffloadOptions options_for(const ModelCase& it, const std::filesystem::path& tier) {
   detail::OffloadOptions options;
+  options.device = it.model->parameters().front().device();
   options.folder = tier;
   options.smallest_bytes = 256;  // the models are small
   return options;
@@ -108,7 +109,7 @@ class Training {
         numbers_(numbers),
         counts_(counts),
         formats_(numbers.seed),
-        offloader_(options_for(tier)) {
+        offloader_(options_for(model_, tier)) {
     blocks_.attach(*model_.model);
     const PrecisionConfig config;
     for (std::size_t b = 0; b < blocks_.size(); ++b) {

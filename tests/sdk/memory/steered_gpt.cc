@@ -18,16 +18,19 @@ void require(const Status& status) {
 // As a trainer would: casts of weights live as long as the forward pass.
 class AutocastScope {
  public:
-  explicit AutocastScope(Arithmetic arithmetic) {
-    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
-    at::autocast::set_autocast_enabled(at::kCPU, arithmetic == Arithmetic::bf16_autocast);
+  AutocastScope(at::DeviceType device, Arithmetic arithmetic) : device_(device) {
+    at::autocast::set_autocast_dtype(device_, at::kBFloat16);
+    at::autocast::set_autocast_enabled(device_, arithmetic == Arithmetic::bf16_autocast);
   }
   ~AutocastScope() {
     at::autocast::clear_cache();
-    at::autocast::set_autocast_enabled(at::kCPU, false);
+    at::autocast::set_autocast_enabled(device_, false);
   }
   AutocastScope(const AutocastScope&) = delete;
   AutocastScope& operator=(const AutocastScope&) = delete;
+
+ private:
+  at::DeviceType device_;
 };
 
 }  // namespace
@@ -43,6 +46,7 @@ SteeredGpt::SteeredGpt(const SampleShape& shape, MemoryConfig config, Arithmetic
   inputs_ = torch::randint(256, sizes, at::kLong);
   targets_ = torch::randint(256, sizes, at::kLong);
   blocks_.attach(*model_);
+  probe_.attach(*model_);
   actuator_ =
       std::make_unique<detail::MemoryActuator>(config_, "", RankId(0), blocks_, probe_, Log());
   actuator_->open({});
@@ -59,7 +63,7 @@ MemoryConfig SteeredGpt::planned() {
 }
 
 at::Tensor SteeredGpt::loss() {
-  const AutocastScope autocast(arithmetic_);
+  const AutocastScope autocast(inputs_.device().type(), arithmetic_);
   return model_->loss(inputs_, targets_);
 }
 
@@ -75,11 +79,11 @@ MemoryModel SteeredGpt::measure() {
 SteeredGpt::Step SteeredGpt::run(const std::vector<MemoryAction>& actions) {
   const detail::BlockWatch::Following shown(blocks_);
   actuator_->steer(actions);
-  detail::reset_counted_peak();
+  probe_.memory().reset_peak();
   const auto start = std::chrono::steady_clock::now();
   require(step_->run());
   blocks_.visits()->forget_step();
-  return {detail::counted_memory().peak_bytes, std::chrono::steady_clock::now() - start};
+  return {probe_.memory().count().peak_bytes, std::chrono::steady_clock::now() - start};
 }
 
 std::int64_t SteeredGpt::held_by_trial() {
