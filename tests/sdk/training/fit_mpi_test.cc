@@ -165,7 +165,7 @@ TEST_SUITE("fit") {
     const SmallData held_out(40);
     SmallModel model;
     AdamW optimizer(model->parameters(), {.lr = 1e-3});
-    FitOptions options = epochs(60);
+    FitOptions options = epochs(40);
     options.evaluation = &held_out;
     options.evaluation_batch = 2;
     std::vector<int> evaluated(options.epochs, 0);
@@ -179,13 +179,13 @@ TEST_SUITE("fit") {
         [&](const Batch& batch) {
           if (!model->is_training()) ++evaluated[epoch];
           if (model->is_training())
-            std::this_thread::sleep_for(std::chrono::milliseconds(is_slow ? 9 : 3));
+            std::this_thread::sleep_for(std::chrono::milliseconds(is_slow ? 20 : 2));
           return model->loss(batch);
         },
         options);
     CHECK(evaluated.front() == 10);
     CHECK((evaluated.back() < 10) == is_slow);
-    const auto saved = io::read_manifest(std::filesystem::path(folder) / io::save_name(180));
+    const auto saved = io::read_manifest(std::filesystem::path(folder) / io::save_name(120));
     REQUIRE(saved.ok());
     const bool is_mine = saved->writer.ends_with("process " + std::to_string(::getpid()));
     CHECK(is_mine == !is_slow);
