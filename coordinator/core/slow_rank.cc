@@ -56,9 +56,10 @@ std::string_view to_string(ComparedWith reference) {
 
 bool SlowRank::is_sane() const {
   const double ratios[] = {slowdown_ratio, slowdown_low, slowdown_high};
-  const double amounts[] = {rounds, recovery, surely_slow, slow_rounds};
+  const double amounts[] = {rounds, recovery, surely_slow};
   const RoundId marks[] = {since, suspected_at, phase_since, until};
   return rank.value() >= 0 && phase_index < kOwnPhases.size() && std::fabs(rarity) <= kLargest &&
+         std::fabs(slow_rounds) <= kLargest &&
          std::ranges::all_of(ratios, [](double ratio) { return ratio > 0 && ratio <= kLargest; }) &&
          std::ranges::all_of(amounts, is_amount) &&
          std::ranges::all_of(marks, [](RoundId round) { return round.value() <= kLastRound; });
@@ -129,7 +130,10 @@ void add_round(SlowRank& entry, const SpellRound& round, const SpellEvidence& ev
   entry.rounds = std::min(entry.rounds + 1, kRatioRounds);
   const double before = portable_log(std::clamp(entry.slowdown_ratio, 1e-4, 1e4));
   put_interval(entry, before + (evidence.excess - before) / entry.rounds, evidence.variance);
-  entry.slow_rounds += evidence.excess > round.shift / 2 ? 1 : 0;
+  // A round of the control plane may be of several steps, so rounds count as they are looked at,
+  // and their numbers say nothing of how many there were.
+  const bool is_slow = evidence.excess > round.shift / 2;
+  entry.slow_rounds += is_slow ? 1 - kMostlySlow : -kMostlySlow;
   const bool is_suspected = entry.state == SlowState::suspected;
   const bool is_back = is_suspected && entry.recovery > 0 && evidence.level < round.shift / 4;
   if (entry.recovery >= evidence.threshold || is_back) {
@@ -145,7 +149,7 @@ void confirm(SlowRank& entry, const SpellRound& round, double level) {
   if (entry.state != SlowState::suspected || entry.recovery > 0) return;
   const double watched = round.number - static_cast<double>(entry.suspected_at.value());
   if (entry.surely_slow + watched < round.least_rounds || level < round.shift / 2) return;
-  if (entry.slow_rounds < kMostlySlow * watched) return;
+  if (entry.slow_rounds < 0) return;
   entry.state = SlowState::confirmed;
   entry.course = SlowCourse::persistent;
 }

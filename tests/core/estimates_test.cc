@@ -286,6 +286,25 @@ TEST_SUITE("core") {
     CHECK(play(60) != nullptr);
   }
 
+  TEST_CASE(
+      "of two ranks one that is slow from the start is named, however many steps a round has") {
+    for (const std::uint32_t steps : {1u, 2u, 5u}) {
+      INFO(steps);
+      cox::testing::Random random(7);
+      Rounds rounds(2);
+      bool is_named = false;
+      for (int i = 0; i < 200 && !is_named; ++i) {
+        std::vector<cox::RankSignal> reports =
+            step({{.per_sample = 5e-3}, {.per_sample = 1e-3}}, {4 * steps, 4 * steps}, random);
+        for (cox::RankSignal& report : reports) report.rounds = steps;
+        rounds.round += steps - 1;
+        const auto& slow = rounds.see(reports).slowness.slow;
+        is_named = slow.size() == 1 && slow[0].state == cox::SlowState::confirmed;
+      }
+      CHECK(is_named);
+    }
+  }
+
   TEST_CASE("a rank with more samples is not slow, whatever a step costs beside them") {
     for (const std::int32_t ranks : {2, 4, 80}) {
       for (const double fixed : {0.0, 0.005, 0.016}) {
