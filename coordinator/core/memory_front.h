@@ -185,4 +185,11 @@ struct MemoryCost {
 // peak with all that these blocks keep. Returns nothing when they compare with no point.
 std::optional<MemoryCost> cost_of(const MemoryModel& model, std::span<const MemoryAction> actions);
 
+// Returns whether each block may have its action. `allowed` has a set for each block.
+bool is_allowed(std::span<const MemoryAction> actions, std::span<const ActionSet> allowed);
+
+// Returns the front of the points that may be used. One that may not is taken with other actions
+// for the blocks that it is about, and with a bound of its bytes.
+MemoryFront usable_front(const MemoryModel& model, std::span<const ActionSet> allowed);
+
 }  // namespace cox

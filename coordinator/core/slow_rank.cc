@@ -59,7 +59,7 @@ bool SlowRank::is_sane() const {
   const double amounts[] = {rounds, recovery, surely_slow};
   const RoundId marks[] = {since, suspected_at, phase_since, until};
   return rank.value() >= 0 && phase_index < kOwnPhases.size() && std::fabs(rarity) <= kLargest &&
-         std::fabs(slow_rounds) <= kLargest &&
+         std::fabs(slow_balance) <= kLargest &&
          std::ranges::all_of(ratios, [](double ratio) { return ratio > 0 && ratio <= kLargest; }) &&
          std::ranges::all_of(amounts, is_amount) &&
          std::ranges::all_of(marks, [](RoundId round) { return round.value() <= kLastRound; });
@@ -133,7 +133,7 @@ void add_round(SlowRank& entry, const SpellRound& round, const SpellEvidence& ev
   // A round of the control plane may be of several steps, so rounds count as they are looked at,
   // and their numbers say nothing of how many there were.
   const bool is_slow = evidence.excess > round.shift / 2;
-  entry.slow_rounds += is_slow ? 1 - kMostlySlow : -kMostlySlow;
+  entry.slow_balance += is_slow ? 1 - kMostlySlow : -kMostlySlow;
   const bool is_suspected = entry.state == SlowState::suspected;
   const bool is_back = is_suspected && entry.recovery > 0 && evidence.level < round.shift / 4;
   if (entry.recovery >= evidence.threshold || is_back) {
@@ -149,7 +149,7 @@ void confirm(SlowRank& entry, const SpellRound& round, double level) {
   if (entry.state != SlowState::suspected || entry.recovery > 0) return;
   const double watched = round.number - static_cast<double>(entry.suspected_at.value());
   if (entry.surely_slow + watched < round.least_rounds || level < round.shift / 2) return;
-  if (entry.slow_rounds < 0) return;
+  if (entry.slow_balance < 0) return;
   entry.state = SlowState::confirmed;
   entry.course = SlowCourse::persistent;
 }

@@ -72,7 +72,7 @@ struct SlowRank {
   double rarity = 0;               // noise alone looks like this once in 10^rarity rank-steps
   double recovery = 0;             // sum of the CUSUM against its being slow
   double surely_slow = 0;          // rounds before `suspected_at` that were slow for certain
-  double slow_rounds = 0;          // looked at since then: 0.4 for a slow one, 0.6 less for others
+  double slow_balance = 0;         // slow rounds since then, less 0.6 of all that were looked at
   std::uint32_t short_spells = 0;  // times that it was suspected and recovered unconfirmed
 
   Phase phase() const { return kOwnPhases[phase_index]; }
@@ -81,7 +81,7 @@ struct SlowRank {
     return std::tie(self.rank, self.state, self.course, self.against, self.phase_index, self.since,
                     self.suspected_at, self.phase_since, self.until, self.slowdown_ratio,
                     self.slowdown_low, self.slowdown_high, self.rounds, self.rarity, self.recovery,
-                    self.surely_slow, self.slow_rounds, self.short_spells);
+                    self.surely_slow, self.slow_balance, self.short_spells);
   }
   // Returns whether the numbers can have come from the functions below.
   bool is_sane() const;

@@ -12,7 +12,6 @@
 #include "coordinator/core/plan.h"
 #include "coordinator/core/summary.h"
 #include "coordinator/planner/share_assignment.h"
-#include "coordinator/policies/memory/usable_front.h"
 
 namespace cox {
 namespace {
@@ -94,6 +93,23 @@ bool shape_fits(const MemoryModel& model, std::size_t blocks) {
 // The peak that was measured as `bytes`, at the rank's share.
 std::int64_t peak_at_share(const RankView& view, std::int64_t bytes) {
   return peak_with(*view.model, bytes, view.samples);
+}
+
+// Keep where nothing is left.
+std::vector<ActionSet> allowed_of_blocks(const PolicyInput& input,
+                                         std::span<const RestingAction> resting) {
+  std::vector<ActionSet> allowed;
+  for (const std::string& block : input.job.blocks) {
+    allowed.push_back(static_cast<ActionSet>(allowed_actions(input.config.memory, block) &
+                                             input.job.capabilities.actions));
+  }
+  for (const RestingAction& rest : resting) {
+    allowed[rest.block] = without_kind(allowed[rest.block], rest.action);
+  }
+  for (ActionSet& set : allowed) {
+    if (set == 0) set = only(MemoryAction::keep);
+  }
+  return allowed;
 }
 
 // --- what a round teaches ---------------------------------------------------------------------

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <iterator>
+#include <span>
 #include <utility>
 
 #include "coordinator/core/job_pace.h"
@@ -267,9 +268,9 @@ PhaseCause cause_of(Phase phase) {
 
 // Returns the hosts after the round's reports, ascending ranks.
 std::vector<RankHost> hosts_after(std::vector<RankHost> before, const PolicyInput& input) {
-  const bool any = input.summary.fragments_of(FragmentKind::host_evidence) > 0;
-  for (const RankSignal& report : input.signals.reports) {
-    if (!any) break;  // thousands of reports need not be read for nothing
+  std::span<const RankSignal> reports = input.signals.reports;
+  if (input.summary.fragments_of(FragmentKind::host_evidence) == 0) reports = {};
+  for (const RankSignal& report : reports) {
     if (report.fragment.kind != FragmentKind::host_evidence) continue;
     const auto evidence = read_host_evidence(report.fragment);
     if (!evidence.ok()) continue;
