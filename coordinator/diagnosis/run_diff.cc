@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "coordinator/core/text.h"
@@ -181,15 +182,50 @@ std::optional<LossDifference> first_loss(const RankRecord& a, const RankRecord& 
   return std::nullopt;
 }
 
-std::optional<std::int64_t> first_plan(const RankRecord& a, const RankRecord& b) {
-  const RowOfStep rows_b = rows_of(b);
+// The same rank of both runs.
+struct Pair {
+  const RankRecord& a;
+  const RankRecord& b;
+};
+
+std::vector<Pair> pairs_of(const RunRecord& a, const RunRecord& b) {
+  std::vector<Pair> out;
+  auto other = b.ranks.begin();
+  for (const RankRecord& rank : a.ranks) {
+    while (other != b.ranks.end() && other->rank < rank.rank) ++other;
+    if (other != b.ranks.end() && other->rank == rank.rank) out.push_back({rank, *other});
+  }
+  return out;
+}
+
+std::optional<std::int64_t> first_plan(const Pair& pair) {
+  std::optional<std::int64_t> first;
+  const RowOfStep rows_b = rows_of(pair.b);
   for (const char* name : {"plan", "recomputed_blocks", "offloaded_blocks", "tiled_blocks"}) {
-    const std::vector<double> plan_a = values_of(a.own, name, a.size());
-    const std::vector<double> plan_b = values_of(b.own, name, b.size());
-    for (const auto& [step, row] : rows_of(a)) {
+    const std::vector<double> plan_a = values_of(pair.a.own, name, pair.a.size());
+    const std::vector<double> plan_b = values_of(pair.b.own, name, pair.b.size());
+    for (const auto& [step, row] : rows_of(pair.a)) {
       const auto other = rows_b.find(step);
-      if (other != rows_b.end() && differ(plan_a[row], plan_b[other->second], 0)) return step;
+      const bool is_other = other != rows_b.end() && differ(plan_a[row], plan_b[other->second], 0);
+      if (!is_other) continue;
+      if (!first || step < *first) first = step;
+      break;
     }
+  }
+  return first;
+}
+
+// Of long histories, the middle of which is left out, only the beginnings can be laid side by side.
+std::optional<PlanDifference> plan_difference(const PlanHistory& a, const PlanHistory& b) {
+  const bool is_whole = a.left_out == 0 && b.left_out == 0;
+  const std::size_t longest = std::max(a.events.size(), b.events.size());
+  const std::size_t end = is_whole ? longest : std::min(longest, PlanHistory::kFirst);
+  const auto event = [](const PlanHistory& history, std::size_t i) {
+    return i < history.events.size() ? std::optional(history.events[i]) : std::nullopt;
+  };
+  for (std::size_t i = 0; i < end; ++i) {
+    PlanDifference each{event(a, i), event(b, i)};
+    if (!each.a || !each.b || each.a->changes != each.b->changes) return each;
   }
   return std::nullopt;
 }
@@ -209,15 +245,22 @@ class SplitMix {
   std::uint64_t state_;
 };
 
-std::vector<double> stretch_means(const RankRecord& rank, std::size_t first) {
+void raise_to(std::vector<double>& most, const RankRecord& rank, std::size_t first) {
   const std::vector<double> times = row_sums(rank.phases, rank.size(), first);
-  std::vector<double> out;
-  const std::size_t stretches = std::min(kStretches, times.size());
-  for (std::size_t k = 0; k < stretches; ++k) {
-    const std::size_t begin = k * times.size() / stretches;
-    const std::size_t end = (k + 1) * times.size() / stretches;
-    out.push_back(mean_of(std::span(times).subspan(begin, end - begin)));
+  for (std::size_t k = 0; k < most.size(); ++k) {
+    const std::size_t begin = k * times.size() / most.size();
+    const std::size_t end = (k + 1) * times.size() / most.size();
+    most[k] =
+        std::max(most[k], mean_of(std::span<const double>(times).subspan(begin, end - begin)));
   }
+}
+
+// Of each stretch the mean step time of the slowest rank.
+std::vector<double> stretch_means(const RunRecord& run, std::size_t first) {
+  std::size_t steps = run.lowest().size();
+  for (const RankRecord& rank : run.ranks) steps = std::min(steps, rank.size());
+  std::vector<double> out(std::min(kStretches, steps - std::min(first, steps)));
+  for (const RankRecord& rank : run.ranks) raise_to(out, rank, first);
   return out;
 }
 
@@ -227,7 +270,7 @@ double resampled_mean(const std::vector<double>& values, SplitMix& random) {
   return sum / static_cast<double>(values.size());
 }
 
-std::optional<TimeRatio> time_ratio(const RankRecord& a, const RankRecord& b, std::size_t first) {
+std::optional<TimeRatio> time_ratio(const RunRecord& a, const RunRecord& b, std::size_t first) {
   const std::vector<double> means_a = stretch_means(a, first);
   const std::vector<double> means_b = stretch_means(b, first);
   if (!(mean_of(means_a) > 0) || !(mean_of(means_b) > 0)) return std::nullopt;
@@ -242,44 +285,191 @@ std::optional<TimeRatio> time_ratio(const RankRecord& a, const RankRecord& b, st
                    percentile_of(ratios, 0.975)};
 }
 
-void judge(RunDiff& diff, const Side& a, const Side& b, const DiffTolerance& tolerance) {
-  if (diff.loss)
-    diff.differences.push_back(
-        concat("losses differ from step ", diff.loss->step, " on (rank ", diff.loss->rank, ")"));
-  if (a.timing.steps != b.timing.steps)
-    diff.differences.push_back(
-        concat("one run has ", a.timing.steps, " steps, the other ", b.timing.steps));
-  if (diff.time && (diff.time->low > 1 + tolerance.time || diff.time->high < 1 - tolerance.time))
-    diff.differences.push_back("step times differ by " + change_text(diff.time->ratio));
-  const double peak_a = a.memory.peak_alloc_bytes;
-  const double peak_b = b.memory.peak_alloc_bytes;
-  if (a.memory.is_there && b.memory.is_there && differ(peak_a, peak_b, tolerance.memory))
-    diff.differences.push_back("peaks of memory differ by " + change_text(peak_b / peak_a));
+// ---- What differs: a sentence each.
+
+using Texts = std::vector<std::string>;
+
+std::vector<std::size_t> lone_ranks(const RunRecord& run, const RunRecord& other) {
+  std::vector<std::size_t> out;
+  for (const RankRecord& rank : run.ranks) {
+    const auto same = [&](const RankRecord& each) { return each.rank == rank.rank; };
+    if (std::ranges::none_of(other.ranks, same)) out.push_back(static_cast<std::size_t>(rank.rank));
+  }
+  return out;
 }
 
-void explain(RunDiff& diff, std::int64_t first_step) {
-  if (diff.differences.empty()) return;
+void compare_ranks(const RunRecord& a, const RunRecord& b, Texts& out) {
+  const std::int32_t size_a = a.lowest().info.world_size;
+  const std::int32_t size_b = b.lowest().info.world_size;
+  if (size_a != size_b) out.push_back(concat("A ran on ", size_a, " ranks, B on ", size_b));
+  const auto tell = [&](const char* name, const std::vector<std::size_t>& ranks) {
+    if (!ranks.empty())
+      out.push_back(concat("only ", name, " has a record of rank", ranks.size() > 1 ? "s " : " ",
+                           ranges_text(ranks)));
+  };
+  tell("A", lone_ranks(a, b));
+  tell("B", lone_ranks(b, a));
+}
+
+std::string steps_text(const RowOfStep& rows) {
+  if (rows.empty()) return "no step";
+  return concat(rows.size(), " steps (", rows.begin()->first, " to ", rows.rbegin()->first, ")");
+}
+
+// The first rank that has other steps in b than in a.
+void compare_steps(const std::vector<Pair>& pairs, Texts& out) {
+  for (const Pair& pair : pairs) {
+    const RowOfStep a = rows_of(pair.a);
+    const RowOfStep b = rows_of(pair.b);
+    const auto is_same = [](const auto& x, const auto& y) { return x.first == y.first; };
+    if (std::ranges::equal(a, b, is_same)) continue;
+    const bool is_common =
+        std::ranges::any_of(a, [&](const auto& row) { return b.contains(row.first); });
+    out.push_back(concat("A has ", steps_text(a), ", B ", steps_text(b), " of rank ", pair.a.rank,
+                         is_common ? "" : ": none is in both, so no loss was compared"));
+    return;
+  }
+}
+
+void compare_losses(const std::vector<Pair>& pairs, double tolerance, RunDiff& diff) {
+  std::size_t ranks = 0;
+  const auto has_loss = [](const RankRecord& rank) {
+    const Column* const column = find(rank.scalars, "loss");
+    return column != nullptr && column->any();
+  };
+  for (const Pair& pair : pairs) {
+    const auto loss = first_loss(pair.a, pair.b, tolerance);
+    ranks += loss ? 1 : 0;
+    if (loss && (!diff.loss || loss->step < diff.loss->step)) diff.loss = loss;
+  }
+  if (diff.loss)
+    diff.differences.push_back(concat("losses differ from step ", diff.loss->step, " on (rank ",
+                                      diff.loss->rank, " first; in ", ranks, " of ", pairs.size(),
+                                      " ranks)"));
+  const auto is_lone = [&](const Pair& p) { return has_loss(p.a) != has_loss(p.b); };
+  const auto lone = std::ranges::find_if(pairs, is_lone);
+  if (lone != pairs.end())
+    diff.differences.push_back(
+        concat("only ", has_loss(lone->a) ? "A" : "B", " has losses of rank ", lone->a.rank));
+}
+
+void compare_times(const DiffTolerance& tolerance, RunDiff& diff) {
+  if (diff.time && (diff.time->low > 1 + tolerance.time || diff.time->high < 1 - tolerance.time))
+    diff.differences.push_back("step times differ by " + change_text(diff.time->ratio));
+}
+
+// The rank whose peak differs most.
+void compare_peaks(const std::vector<Pair>& pairs, const DiffTolerance& tolerance, Texts& out) {
+  double worst = 1;
+  std::int32_t rank = 0;
+  for (const Pair& pair : pairs) {
+    const MemoryUse a = memory_of(pair.a, tolerance.warmup_steps);
+    const MemoryUse b = memory_of(pair.b, tolerance.warmup_steps);
+    const bool is_other = a.is_there && b.is_there && a.peak_alloc_bytes > 0 &&
+                          differ(a.peak_alloc_bytes, b.peak_alloc_bytes, tolerance.memory);
+    const double ratio = is_other ? b.peak_alloc_bytes / a.peak_alloc_bytes : 1;
+    if (std::fabs(ratio - 1) <= std::fabs(worst - 1)) continue;
+    worst = ratio;
+    rank = pair.a.rank;
+  }
+  if (worst != 1)
+    out.push_back(concat("peaks of memory differ by ", change_text(worst), " (rank ", rank, ")"));
+}
+
+// ---- What explains it.
+
+// Settings of Coxswain by which no loss may change: what it promises of plans for memory, and what
+// concerns the record, the pages and the control path.
+bool leaves_losses(const std::string& key) {
+  constexpr std::array<std::string_view, 5> kFamilies = {"run.", "http.", "control.", "memory.",
+                                                         "stragglers."};
+  constexpr std::array<std::string_view, 2> kNot = {"run.seed", "run.device"};
+  const auto is_of = [&](std::string_view family) { return key.starts_with(family); };
+  return std::ranges::any_of(kFamilies, is_of) && std::ranges::find(kNot, key) == kNot.end();
+}
+
+std::string event_text(const char* name, const std::optional<PlanEvent>& event) {
+  if (!event) return concat(name, " changed its plan no more");
+  std::string out = concat(name, " after step ", event->step, ": ",
+                           event->changes.empty() ? "no change" : event->changes.front());
+  if (event->changes.size() > 1) out += concat(" and ", event->changes.size() - 1, " more");
+  return out;
+}
+
+std::string plans_text(const RunDiff& diff) {
+  std::string out = "Plans differ";
+  if (diff.plans_differ_at) out += concat(" from step ", *diff.plans_differ_at, " on");
+  if (diff.plans)
+    return concat(out, ": ", event_text("A", diff.plans->a), "; ", event_text("B", diff.plans->b),
+                  ".");
+  return out +
+         ": the coordinator decided differently, or the same in other steps. Decisions follow "
+         "measured times, unless reduction.reproducible is set.";
+}
+
+void explain_settings(const RunDiff& diff, Texts& out) {
+  const auto counts = [&](const std::string& key) { return !diff.loss || !leaves_losses(key); };
   const auto all = [](const std::string&) { return true; };
-  if (!diff.config.empty())
-    diff.explanation.push_back("The configuration differs: " + keys_text(diff.config, all) + ".");
+  const std::string keys = keys_text(diff.config, counts);
+  if (!keys.empty()) out.push_back("The configuration differs: " + keys + ".");
   if (!diff.environment.empty())
-    diff.explanation.push_back("The environment differs: " + keys_text(diff.environment, all) +
-                               ".");
-  const bool is_plan_first =
-      diff.plans_differ_at && (!diff.loss || *diff.plans_differ_at <= diff.loss->step);
-  if (is_plan_first)
-    diff.explanation.push_back(
-        concat("Plans differ from step ", *diff.plans_differ_at,
-               " on: the coordinator decided differently. Decisions follow measured times, unless "
-               "reduction.reproducible is set."));
-  if (!diff.explanation.empty() || !diff.loss) return;
-  diff.explanation.push_back(
-      diff.loss->step == first_step
-          ? "The first losses differ already: other initial weights or another order of the data "
-            "(seeds), for nothing was computed before."
-          : "Configuration, environment and plans are the same, and the first losses are equal: "
-            "sums were taken in another order (nondeterminism). Use deterministic kernels and "
-            "reduction.reproducible.");
+    out.push_back("The environment differs: " + keys_text(diff.environment, all) + ".");
+}
+
+// Of losses for which no setting, no environment and no plan accounts.
+std::string unexplained_losses(const LossDifference& loss, std::int64_t first_step) {
+  return loss.step == first_step
+             ? "The first losses differ already: other initial weights or another order of the "
+               "data (seeds), for nothing was computed before."
+             : "Configuration, environment and plans are the same, and the first losses are equal: "
+               "sums were taken in another order (nondeterminism). Use deterministic kernels and "
+               "reduction.reproducible.";
+}
+
+bool may_plans_explain(const RunDiff& diff) {
+  if (!diff.loss) return diff.plans_differ_at || diff.plans;
+  return diff.plans_differ_at && *diff.plans_differ_at <= diff.loss->step;
+}
+
+Texts explanation_of(const RunDiff& diff, std::int64_t first_step, const Texts& ranks) {
+  Texts out;
+  explain_settings(diff, out);
+  if (!ranks.empty())
+    out.push_back(
+        "Other ranks took part, and with them other shares of a batch and orders of sums.");
+  if (may_plans_explain(diff)) out.push_back(plans_text(diff));
+  if (out.empty() && diff.loss) out.push_back(unexplained_losses(*diff.loss, first_step));
+  const std::string others = diff.loss ? keys_text(diff.config, leaves_losses) : std::string();
+  if (!others.empty())
+    out.push_back("Other settings differ, by which no loss may change: " + others + ".");
+  if (out.empty())
+    out.emplace_back(
+        "Configuration, environment and plans are the same: look at the findings of each run "
+        "(cox analyze), for example for a slow rank or other programs on its machine.");
+  return out;
+}
+
+// What is not published: all ranks, the job's step times, plans, and why.
+void compare_jobs(const RunRecord& a, const RunRecord& b, const DiffTolerance& tolerance,
+                  RunDiff& diff) {
+  const std::vector<Pair> pairs = pairs_of(a, b);
+  Texts ranks;
+  compare_ranks(a, b, ranks);
+  diff.differences = ranks;
+  compare_steps(pairs, diff.differences);
+  compare_losses(pairs, tolerance.loss, diff);
+  diff.time = time_ratio(a, b, tolerance.warmup_steps);
+  compare_times(tolerance, diff);
+  compare_peaks(pairs, tolerance, diff.differences);
+  for (const Pair& pair : pairs) {
+    const auto step = first_plan(pair);
+    if (step && (!diff.plans_differ_at || *step < *diff.plans_differ_at))
+      diff.plans_differ_at = step;
+  }
+  diff.plans = plan_difference(a.plans, b.plans);
+  if (diff.differences.empty()) return;
+  const RowOfStep rows = rows_of(a.lowest());
+  diff.explanation = explanation_of(diff, rows.empty() ? 0 : rows.begin()->first, ranks);
 }
 
 }  // namespace
@@ -300,15 +490,7 @@ RunDiff diff_of(const RunRecord& a, const RunRecord& b, const DiffTolerance& tol
   diff.first_divergence = first_difference(side_a.losses, side_b.losses);
   diff.is_identical = !side_a.losses.empty() && !diff.first_divergence;
   diff.published_notes = published_notes(diff, environment_a, environment_b);
-  for (std::size_t r = 0; r < std::min(a.ranks.size(), b.ranks.size()); ++r) {
-    auto loss = first_loss(a.ranks[r], b.ranks[r], tolerance.loss);
-    if (loss && (!diff.loss || loss->step < diff.loss->step)) diff.loss = loss;
-  }
-  diff.plans_differ_at = first_plan(low_a, low_b);
-  diff.time = time_ratio(low_a, low_b, tolerance.warmup_steps);
-  judge(diff, side_a, side_b, tolerance);
-  const std::vector<double> steps = low_a.steps.values();
-  explain(diff, steps.empty() ? 0 : static_cast<std::int64_t>(steps.front()));
+  compare_jobs(a, b, tolerance, diff);
   return diff;
 }
 

@@ -40,11 +40,19 @@ struct LossDifference {
 };
 
 // Mean step time of b by that of a, with the interval in which it lies with 95 % confidence
-// (bootstrap over 50 stretches of steps, so that neighbours may depend on each other).
+// (bootstrap over 50 stretches of steps, so that neighbours may depend on each other). The time of
+// a stretch is that of the rank which was slowest in it.
 struct TimeRatio {
   double ratio = 1;
   double low = 1;
   double high = 1;
+};
+
+// Where the journals part: the first change of plan that stands in one of them and not, at the same
+// place of the order, in the other. Nothing where that job changed its plan no more.
+struct PlanDifference {
+  std::optional<PlanEvent> a;
+  std::optional<PlanEvent> b;
 };
 
 struct RunDiff {
@@ -57,20 +65,23 @@ struct RunDiff {
   bool is_identical = false;                    // in all losses of the lowest rank
   std::vector<std::string> published_notes;
 
+  // Of all ranks that both runs have, by their numbers.
   std::optional<LossDifference> loss;
   std::optional<TimeRatio> time;
   std::optional<std::int64_t> plans_differ_at;  // step
-  std::vector<std::string> differences;         // beyond tolerance; empty = equal
-  std::vector<std::string> explanation;         // the likeliest first
+  std::optional<PlanDifference> plans;
+  std::vector<std::string> differences;  // beyond tolerance; empty = equal
+  std::vector<std::string> explanation;  // the likeliest first
 };
 
 struct DiffTolerance {
   double loss = 0;       // relative
   double time = 0.05;    // of the ratio of step times, beyond its confidence
-  double memory = 0.05;  // of the peak
+  double memory = 0.05;  // of a rank's peak
   std::size_t warmup_steps = 0;
 };
 
+// Runs of another number of ranks, of other ranks or of other steps differ, whatever the tolerance.
 // REQUIRES: both have a rank.
 RunDiff diff_of(const RunRecord& a, const RunRecord& b, const DiffTolerance& tolerance);
 

@@ -141,11 +141,31 @@ struct RankRecord {
   std::size_t size() const { return steps.size(); }
 };
 
+// PlanHistory: the plans of a job with what changed and why, as its journal has them.
+struct PlanEvent {
+  std::uint32_t incarnation = 0;     // start of the job, from 1
+  std::uint64_t plan = 0;            // its number
+  std::uint64_t round = 0;           // in which it went out; 0 = with the start
+  std::uint64_t step = 0;            // newest one that a rank had closed then
+  std::vector<std::string> changes;  // a line each
+  std::vector<std::string> reasons;  // a sentence each
+};
+
+struct PlanHistory {
+  static constexpr std::size_t kMost = 200;  // events that are kept,
+  static constexpr std::size_t kFirst = 50;  // of these from the beginning; the others are newest
+
+  std::vector<PlanEvent> events;  // in the order of the journal
+  std::size_t left_out = 0;       // between the first kFirst and the newest ones
+  std::string gap;                // why the journal could not be read to its end; empty = it was
+};
+
 struct RunRecord {
   std::string name;               // of the directory
   std::vector<RankRecord> ranks;  // ascending
   std::vector<std::string> gaps;  // what was left out or is doubtful; a sentence each
   std::vector<Reason> decisions;  // the newest of each policy, code and block; oldest first
+  PlanHistory plans;              // empty where no journal lies in the directory
 
   const RankRecord& lowest() const { return ranks.front(); }
 };

@@ -214,6 +214,20 @@ void put_texts(JsonWriter& out, const char* name, const std::vector<std::string>
   out.end_array();
 }
 
+void put_plan_event(JsonWriter& out, const char* name,
+                    const std::optional<diagnosis::PlanEvent>& event) {
+  out.key(name);
+  if (!event) {
+    out.null();
+    return;
+  }
+  out.begin_object().field("step", event->step).field("round", event->round);
+  out.field("plan", event->plan);
+  put_texts(out, "changes", event->changes);
+  put_texts(out, "reasons", event->reasons);
+  out.end_object();
+}
+
 void put_own_diff(JsonWriter& out, const diagnosis::RunDiff& diff) {
   put_texts(out, "differences", diff.differences);
   put_texts(out, "explanation", diff.explanation);
@@ -232,7 +246,15 @@ void put_own_diff(JsonWriter& out, const diagnosis::RunDiff& diff) {
   } else {
     out.null();
   }
-  out.new_line(1).field("plans_differ_at", diff.plans_differ_at);
+  out.new_line(1).field("plans_differ_at", diff.plans_differ_at).new_line(1).key("plans");
+  if (!diff.plans) {
+    out.null();
+    return;
+  }
+  out.begin_object();
+  put_plan_event(out, "a", diff.plans->a);
+  put_plan_event(out, "b", diff.plans->b);
+  out.end_object();
 }
 
 }  // namespace

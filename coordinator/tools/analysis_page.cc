@@ -305,15 +305,15 @@ std::string lines_of(const std::vector<std::string>& lines) {
   return lines.empty() ? "" : out + "</ul>";
 }
 
-std::string when_of(const PlanEvent& event) {
+std::string when_of(const diagnosis::PlanEvent& event) {
   if (event.round == 0) return "at the start";
   return fmt::format("step {},<br/> round {}", grouped(event.step), grouped(event.round));
 }
 
-std::string plans(const PlanHistory& history) {
+std::string plans(const diagnosis::PlanHistory& history) {
   if (history.events.empty() && history.gap.empty()) return {};
   metrics::Table table({"Plan/n", "Went out", "What changed", "Why"}, "dense plans");
-  for (const PlanEvent& event : history.events) {
+  for (const diagnosis::PlanEvent& event : history.events) {
     const std::string start =
         event.incarnation > 1 ? fmt::format("<br/>start {}", event.incarnation) : "";
     table.add({std::to_string(event.plan),
@@ -398,7 +398,7 @@ std::string analysis_page(const Analysis& analysis) {
   body += card("Ranks over steps", run_heat_map(view));
   body += card("Timeline", phase_lanes(view));
   body += card("Ranks", rank_table(analysis));
-  body += card("Plans", plans(analysis.plans));
+  body += card("Plans", plans(analysis.run->plans));
   body += card("Settings", settings(rank));
   body += card("About the record", about_record(*analysis.run));
   body += "<footer><span>cox report</span><span>Definitions: docs/diagnosis.md</span></footer>";

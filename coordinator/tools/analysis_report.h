@@ -15,27 +15,11 @@
 #include "coordinator/diagnosis/own_rules.h"
 #include "coordinator/diagnosis/run_diff.h"
 #include "coordinator/diagnosis/run_view.h"
+#include "coordinator/tools/terminal.h"
 
 namespace cox::tools {
 
 enum class RuleSet : std::uint8_t { coxswain, pytscope };
-
-// PlanHistory is the plans of a job with what changed and why, as its journal has them. Bounded:
-// the first plans and the newest ones are kept.
-struct PlanEvent {
-  std::uint32_t incarnation = 0;     // start of the job, from 1
-  std::uint64_t plan = 0;            // its number
-  std::uint64_t round = 0;           // in which it went out; 0 = with the start
-  std::uint64_t step = 0;            // newest one that a rank had closed then
-  std::vector<std::string> changes;  // a line each
-  std::vector<std::string> reasons;  // a sentence each
-};
-
-struct PlanHistory {
-  std::vector<PlanEvent> events;  // in the order of the journal
-  std::size_t left_out = 0;       // between the first and the newest ones
-  std::string gap;                // why the journal could not be read to its end; empty = it was
-};
 
 struct Analysis {
   RuleSet rules = RuleSet::coxswain;
@@ -46,13 +30,6 @@ struct Analysis {
   std::string flops_source;                 // where its FLOPs and peak come from; empty = unknown
   std::optional<diagnosis::IdleTime> idle;  // of rules coxswain, where there is a host timeline
   std::vector<diagnosis::Finding> findings;
-  PlanHistory plans;  // for the page
-};
-
-struct Terminal {
-  enum class Colour : std::uint8_t { none, ansi };
-  std::size_t columns = 80;
-  Colour colour = Colour::none;
 };
 
 std::string analysis_json(const Analysis& analysis);

@@ -31,28 +31,15 @@ class Page {
   void line(std::string_view text = {}) { out_ += std::string(text) + "\n"; }
   void heading(const std::string& text) {
     line();
-    line(painted(text, "1"));
+    title(text);
   }
-  // Breaks a text at blanks; each line begins with `indent` blanks.
-  void paragraph(const std::string& text, std::size_t indent) {
-    std::string row(indent, ' ');
-    std::size_t width = indent;
-    std::size_t begin = 0;
-    while (begin < text.size()) {
-      const std::size_t end = std::min(text.find(' ', begin), text.size());
-      const std::string word = text.substr(begin, end - begin);
-      const std::size_t letters = width_of(word);
-      if (width > indent && width + 1 + letters > columns_) {
-        line(row);
-        row.assign(indent, ' ');
-        width = indent;
-      }
-      if (width > indent) row += ' ';
-      width += letters + (width > indent ? 1 : 0);
-      row += word;
-      begin = end + 1;
-    }
-    line(row);
+  void title(const std::string& text) {
+    for (const std::string& row : rows_of(text, 0, 0)) line(painted(row, "1"));
+  }
+  void paragraph(const std::string& text, std::size_t indent) { item(text, indent, indent); }
+  // A paragraph whose first line begins with `first` blanks.
+  void item(const std::string& text, std::size_t first, std::size_t indent) {
+    for (const std::string& row : rows_of(text, first, indent)) line(row);
   }
   std::string painted(const std::string& text, const char* code) const {
     if (terminal_.colour == Terminal::Colour::none) return text;
@@ -67,12 +54,45 @@ class Page {
   }
   std::string take() { return std::move(out_); }
 
+  // Characters that show: no bytes that go on a character, and no colours.
   static std::size_t width_of(std::string_view text) {
-    return static_cast<std::size_t>(std::ranges::count_if(
-        text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+    std::size_t width = 0;
+    bool is_colour = false;
+    for (const char c : text) {
+      is_colour = is_colour || c == '\x1b';
+      if (!is_colour && (static_cast<unsigned char>(c) & 0xC0) != 0x80) ++width;
+      if (c == 'm') is_colour = false;
+    }
+    return width;
   }
 
  private:
+  // Breaks a text at blanks.
+  std::vector<std::string> rows_of(const std::string& text, std::size_t first,
+                                   std::size_t indent) const {
+    std::vector<std::string> out;
+    std::string row(first, ' ');
+    std::size_t start = first;  // of the words in this row
+    std::size_t width = first;
+    std::size_t begin = 0;
+    while (begin < text.size()) {
+      const std::size_t end = std::min(text.find(' ', begin), text.size());
+      const std::string word = text.substr(begin, end - begin);
+      const std::size_t letters = width_of(word);
+      if (width > start && width + 1 + letters > columns_) {
+        out.push_back(row);
+        row.assign(indent, ' ');
+        start = width = indent;
+      }
+      if (width > start) row += ' ';
+      width += letters + (width > start ? 1 : 0);
+      row += word;
+      begin = end + 1;
+    }
+    out.push_back(row);
+    return out;
+  }
+
   Terminal terminal_;
   std::size_t columns_;
   std::string out_;
@@ -100,11 +120,18 @@ std::string sparkline(std::vector<double> values, std::size_t columns) {
   return out;
 }
 
+// Where a name and its bar do not fit beside each other, the name stands above.
 void put_bar(Page& page, const std::string& name, double share, double seconds) {
+  constexpr std::size_t kName = 22;
+  constexpr std::size_t kNumbers = 22;  // with the blanks around them
+  const bool is_narrow = page.columns() < kName + kNumbers + 8;
   const std::size_t width =
-      std::max<std::size_t>(8, std::min<std::size_t>(40, page.columns() - 44));
-  page.line(fmt::format("  {:<22} {} {:>6} {:>10}", name.substr(0, 22), page.bar(share, width),
-                        percent_text(share, 1), seconds_text(seconds)));
+      std::min<std::size_t>(40, page.columns() - kNumbers - (is_narrow ? 0 : kName));
+  if (is_narrow) page.line("  " + name);
+  const std::string begin =
+      is_narrow ? std::string(1, ' ') : fmt::format("  {:<22}", name.substr(0, kName));
+  page.line(fmt::format("{} {} {:>6} {:>10}", begin, page.bar(share, width), percent_text(share, 1),
+                        seconds_text(seconds)));
 }
 
 void put_findings(Page& page, const std::vector<Finding>& findings) {
@@ -119,7 +146,7 @@ void put_findings(Page& page, const std::vector<Finding>& findings) {
                          : f.severity == Severity::medium ? "1;33"
                                                           : "1;36";
     const std::string mark = page.painted(fmt::format("[{}]", to_string(f.severity)), colour);
-    page.line(fmt::format("  {}. {} {}", ++number, mark, printable(f.title)));
+    page.item(fmt::format("{}. {} {}", ++number, mark, printable(f.title)), 2, 5);
     if (f.cost_seconds)
       page.paragraph(fmt::format("costs {} ({} of wall time) · {}", seconds_text(*f.cost_seconds),
                                  percent_text(f.cost_share, 1), f.code),
@@ -205,8 +232,9 @@ void put_ranks(Page& page, const Analysis& analysis) {
   page.heading(fmt::format("Ranks ({}): own work in a step, median", d->ranks.size()));
   double most = 0;
   for (const auto& rank : d->ranks) most = std::max(most, rank.median_compute_seconds);
+  constexpr std::size_t kNumbers = 40;
   const std::size_t width =
-      std::max<std::size_t>(8, std::min<std::size_t>(40, page.columns() - 40));
+      std::min<std::size_t>(40, std::max(page.columns(), kNumbers) - kNumbers);
   std::vector<diagnosis::RankFigures> shown = d->ranks;
   if (shown.size() > kMostRanks)
     std::ranges::sort(shown, std::greater<>(), &diagnosis::RankFigures::median_compute_seconds);
@@ -286,10 +314,45 @@ void put_settings(Page& page, const char* title, const std::vector<diagnosis::Se
                    2);
 }
 
-std::string number_or_dash(const std::optional<double>& value) {
+// With as many digits as the room has.
+std::string number_or_dash(const std::optional<double>& value, std::size_t width) {
   if (!value) return "-";
   const bool is_whole = *value == std::trunc(*value) && std::fabs(*value) < 1e9;
-  return is_whole ? fixed(*value, 0) : significant(*value, 5);
+  std::string out = is_whole ? fixed(*value, 0) : significant(*value, 5);
+  for (int digits = 4; out.size() > width && digits > 0; --digits)
+    out = significant(*value, digits);
+  return out;
+}
+
+void put_figures(Page& page, const std::vector<diagnosis::MetricDiff>& metrics) {
+  constexpr std::size_t kName = 18;  // with all blanks of a row
+  const std::size_t width = std::clamp<std::size_t>((page.columns() - kName) / 3, 7, 13);
+  const auto row = [&](const std::string& name, const std::string& a, const std::string& b,
+                       const std::string& delta) {
+    page.line(
+        fmt::format("  {:<13} {:>{w}} {:>{w}} {:>{w}}", name, a, b, delta, fmt::arg("w", width)));
+  };
+  page.heading("Figures of the lowest ranks");
+  row("", "A", "B", "B - A");
+  for (const auto& metric : metrics)
+    row(metric.key, number_or_dash(metric.a, width), number_or_dash(metric.b, width),
+        number_or_dash(metric.delta(), width));
+}
+
+void put_plans(Page& page, const std::optional<diagnosis::PlanDifference>& plans) {
+  if (!plans) return;
+  page.heading("Where the plans part");
+  const auto put = [&](const char* name, const std::optional<diagnosis::PlanEvent>& event) {
+    if (!event) {
+      page.paragraph(fmt::format("{}: the plan changed no more", name), 2);
+      return;
+    }
+    page.paragraph(fmt::format("{}: plan {}, after step {}", name, event->plan, event->step), 2);
+    for (const std::string& change : event->changes) page.item("- " + printable(change), 4, 6);
+    for (const std::string& reason : event->reasons) page.item("→ " + printable(reason), 4, 6);
+  };
+  put("A", plans->a);
+  put("B", plans->b);
 }
 
 }  // namespace
@@ -298,11 +361,9 @@ std::string analysis_text(const Analysis& analysis, const Terminal& terminal) {
   Page page(terminal);
   const auto ranks = analysis.run->ranks.size();
   const std::size_t warmup = analysis.view.warmup;
-  page.line(
-      page.painted(fmt::format("{}: {} rank{}, {} steps{}", printable(analysis.run->name), ranks,
-                               ranks == 1 ? "" : "s", grouped(analysis.figures.timing.steps),
-                               warmup > 0 ? fmt::format(" after {} of warm-up", warmup) : ""),
-                   "1"));
+  page.title(fmt::format("{}: {} rank{}, {} steps{}", printable(analysis.run->name), ranks,
+                         ranks == 1 ? "" : "s", grouped(analysis.figures.timing.steps),
+                         warmup > 0 ? fmt::format(" after {} of warm-up", warmup) : ""));
   put_findings(page, analysis.findings);
   put_budget(page, analysis);
   put_idle(page, analysis.idle);
@@ -319,8 +380,7 @@ std::string analysis_text(const Analysis& analysis, const Terminal& terminal) {
 
 std::string diff_text(const diagnosis::RunDiff& diff, RuleSet rules, const Terminal& terminal) {
   Page page(terminal);
-  page.line(page.painted(
-      fmt::format("A: {}   B: {}", printable(diff.name_a), printable(diff.name_b)), "1"));
+  page.title(fmt::format("A: {}   B: {}", printable(diff.name_a), printable(diff.name_b)));
   const bool is_own = rules == RuleSet::coxswain;
   const std::vector<std::string>& says = is_own ? diff.differences : diff.published_notes;
   if (is_own && says.empty()) page.heading("Equal within the tolerances");
@@ -329,11 +389,7 @@ std::string diff_text(const diagnosis::RunDiff& diff, RuleSet rules, const Termi
   if (is_own && !diff.explanation.empty()) page.heading("Why, the likeliest first");
   for (std::size_t i = 0; is_own && i < diff.explanation.size(); ++i)
     page.paragraph(fmt::format("{}. {}", i + 1, printable(diff.explanation[i])), 2);
-  page.heading("Figures");
-  page.line(fmt::format("  {:<16} {:>12} {:>12} {:>12}", "", "A", "B", "B - A"));
-  for (const auto& metric : diff.metrics)
-    page.line(fmt::format("  {:<16} {:>12} {:>12} {:>12}", metric.key, number_or_dash(metric.a),
-                          number_or_dash(metric.b), number_or_dash(metric.delta())));
+  put_figures(page, diff.metrics);
   if (is_own && diff.time)
     page.paragraph(
         fmt::format("step time of B by A: {} (95 % sure: {} to {})", fixed(diff.time->ratio, 4),
@@ -344,6 +400,7 @@ std::string diff_text(const diagnosis::RunDiff& diff, RuleSet rules, const Termi
         fmt::format("first different loss: step {} of rank {}, {} and {}", diff.loss->step,
                     diff.loss->rank, significant(diff.loss->a, 9), significant(diff.loss->b, 9)),
         2);
+  if (is_own) put_plans(page, diff.plans);
   put_settings(page, "Configuration", diff.config);
   put_settings(page, "Environment", diff.environment);
   return page.take();

@@ -1,11 +1,8 @@
 #include <fmt/core.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <cstdlib>
 #include <filesystem>
 #include <initializer_list>
 #include <optional>
@@ -15,7 +12,6 @@
 #include <utility>
 
 #include "coordinator/core/operator_table.h"
-#include "coordinator/core/plan.h"
 #include "coordinator/core/text.h"
 #include "coordinator/core/words.h"
 #include "coordinator/diagnosis/published_rules.h"
@@ -25,39 +21,14 @@
 #include "coordinator/io/operator_table_file.h"
 #include "coordinator/io/pipeline_file.h"
 #include "coordinator/io/run_reader.h"
-#include "coordinator/runtime/journal_reader.h"
 #include "coordinator/tools/analysis_report.h"
 #include "coordinator/tools/commands.h"
+#include "coordinator/tools/journal_decisions.h"
 
 namespace cox::tools {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string_view variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? std::string_view() : std::string_view(value);
-}
-
-std::size_t columns_of_terminal() {
-  const std::string_view text = variable("COLUMNS");
-  std::size_t columns = 0;
-  std::from_chars(text.data(), text.data() + text.size(), columns);
-  if (columns > 0) return columns;
-  winsize size{};
-  const bool is_known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-  return is_known ? size.ws_col : Terminal().columns;
-}
-
-// A wish on the command line counts most, then the variables that many programs know.
-Terminal terminal_of(ColourWish wish) {
-  Terminal out{columns_of_terminal(), Terminal::Colour::none};
-  const bool is_wanted = !variable("FORCE_COLOR").empty() ||
-                         (variable("NO_COLOR").empty() && isatty(STDOUT_FILENO) == 1);
-  if (wish == ColourWish::always || (wish == ColourWish::automatic && is_wanted))
-    out.colour = Terminal::Colour::ansi;
-  return out;
-}
 
 // The first of these that lies in the run directory; empty where none does.
 std::string file_in(const std::string& run, std::initializer_list<const char*> names) {
@@ -199,115 +170,6 @@ Result<Analysis> analysis_of(const AnalyzeRequest& request, const diagnosis::Run
   return out;
 }
 
-// ---- What the journal says: reasons for the rules, plans for the page.
-
-constexpr std::uintmax_t kMaxReasonBytes = std::uintmax_t{256} << 20;  // of a journal
-constexpr std::size_t kMostPlans = 200;
-constexpr std::size_t kFirstPlans = 50;  // of these, kept from the beginning
-constexpr std::size_t kMostLines = 12;   // of changes, and of reasons, of an event
-
-std::vector<std::string> shortened(std::vector<std::string> lines) {
-  if (lines.size() <= kMostLines) return lines;
-  const std::size_t more = lines.size() - kMostLines;
-  lines.resize(kMostLines);
-  lines.push_back("and " + std::to_string(more) + " more");
-  return lines;
-}
-
-std::vector<std::string> sentences_of(const std::vector<Reason>& reasons) {
-  std::vector<std::string> out;
-  for (const Reason& reason : reasons)
-    out.push_back(concat(reason.policy, ": ", reason.text, " (", reason.outcome, ")"));
-  return out;
-}
-
-std::uint64_t newest_step(const StepSignals& signals) {
-  std::int64_t step = 0;
-  for (const RankSignal& report : signals.reports)
-    step = std::max(step, static_cast<std::int64_t>(report.step.value()));
-  return static_cast<std::uint64_t>(step);
-}
-
-// Takes the entries of a journal in order and keeps what changed.
-class PlanCollector {
- public:
-  void take(const wire::JournalStart& start) {
-    // The job was described anew before its first round: the earlier answer was never used.
-    std::vector<PlanEvent>& events = history_.events;
-    const bool is_anew =
-        rounds_ == 0 && !events.empty() && events.back().incarnation == start.job.incarnation;
-    if (is_anew) events.pop_back();
-    rounds_ = 0;
-    plan_ = start.state.plan;
-    incarnation_ = start.job.incarnation;
-    if (start.first && start.first->plan) add(*start.first, 0, 0);
-  }
-  void take(const wire::JournalRound& round) {
-    ++rounds_;
-    if (!round.decision.plan) return;
-    add(round.decision, round.signals.round.value(), newest_step(round.signals));
-  }
-  PlanHistory finish(std::string gap) {
-    history_.gap = std::move(gap);
-    return std::move(history_);
-  }
-
- private:
-  void add(const Decision& decision, std::uint64_t round, std::uint64_t step) {
-    PlanEvent event{incarnation_, decision.plan->id.number, round, step, {}, {}};
-    event.changes = shortened(diff(plan_, *decision.plan));
-    event.reasons = shortened(sentences_of(decision.reasons));
-    plan_ = *decision.plan;
-    std::vector<PlanEvent>& events = history_.events;
-    if (events.size() == kMostPlans) {
-      events.erase(events.begin() + kFirstPlans);
-      ++history_.left_out;
-    }
-    events.push_back(std::move(event));
-  }
-
-  PlanHistory history_;
-  Plan plan_;
-  std::uint32_t incarnation_ = 0;
-  std::uint64_t rounds_ = 0;  // of this start
-};
-
-bool wants_reasons(const AnalyzeRequest& request, const fs::path& path, diagnosis::RunRecord& run) {
-  if (request.rules != RuleSet::coxswain) return false;
-  std::error_code error;
-  if (!fs::is_regular_file(fs::symlink_status(path, error)) ||
-      fs::file_size(path, error) <= kMaxReasonBytes)
-    return true;
-  run.gaps.push_back("journal.cox is larger than 256 MiB: reasons of decisions are not looked at");
-  return false;
-}
-
-// Reads the journal that lies in the run directory, once: adds to `run` what the policies said,
-// returns the plans where a page is asked for. A directory without a journal gives nothing, one
-// whose journal cannot be read to its end a gap.
-PlanHistory read_decisions(const AnalyzeRequest& request, diagnosis::RunRecord& run) {
-  const fs::path path = fs::path(request.run) / "journal.cox";
-  std::error_code error;
-  if (!fs::exists(fs::symlink_status(path, error))) return {};
-  const bool keeps_reasons = wants_reasons(request, path, run);
-  const bool keeps_plans = !request.html.empty();
-  if (!keeps_reasons && !keeps_plans) return {};
-  PlanCollector plans;
-  const auto take = [&](const auto& entry, const std::vector<Reason>& reasons) {
-    if (keeps_plans) plans.take(entry);
-    if (keeps_reasons) diagnosis::keep_newest(run.decisions, reasons);
-  };
-  const Status read = runtime::read_journal(
-      path, io::Links::refused,
-      {.start =
-           [&](const wire::JournalStart& start) {
-             take(start, start.first ? start.first->reasons : std::vector<Reason>());
-           },
-       .round = [&](const wire::JournalRound& round) { take(round, round.decision.reasons); }});
-  if (!read.ok() && keeps_reasons) run.gaps.push_back("journal.cox: " + read.message());
-  return plans.finish(read.ok() ? std::string() : read.message());
-}
-
 Status write_page(const AnalyzeRequest& request, const Analysis& analysis) {
   if (request.html.empty()) return ok_status();
   return io::replace_file(request.html, analysis_page(analysis));
@@ -318,10 +180,11 @@ Result<Analysis> look_at(const AnalyzeRequest& request, diagnosis::RunRecord& ru
   auto read = io::read_run(request.run);
   if (!read.ok()) return read.status();
   run = *std::move(read);
-  PlanHistory plans = read_decisions(request, run);
+  const bool is_paged = !request.html.empty();
+  if (is_paged || request.rules == RuleSet::coxswain)
+    read_decisions(request.run, is_paged ? JournalSize::any : JournalSize::quick, run);
   auto analysis = analysis_of(request, run);
   if (!analysis.ok()) return analysis;
-  analysis->plans = std::move(plans);
   if (request.rules == RuleSet::coxswain) {
     const auto folders = io::folders_of_run(request.run);
     if (folders.ok()) analysis->idle = io::read_idle_time(*folders, run.gaps);
@@ -338,11 +201,6 @@ bool is_failure(const Analysis& analysis, const AnalyzeRequest& request) {
     if (request.fail_on && f.severity <= *request.fail_on) return true;
   }
   return false;
-}
-
-std::string base_name(const std::string& path) {
-  const fs::path whole(path);
-  return (whole.has_filename() ? whole : whole.parent_path()).filename().string();
 }
 
 }  // namespace
@@ -367,21 +225,6 @@ Status report_command(const AnalyzeRequest& request) {
   fmt::print("{}: {} finding{}{}\n", printable(request.html), count, count == 1 ? "" : "s",
              count == 0 ? "" : "; the first: " + printable(analysis->findings.front().title));
   return ok_status();
-}
-
-Result<Verdict> diff_command(const DiffRequest& request) {
-  const auto a = io::read_run(request.a);
-  if (!a.ok()) return a.status();
-  const auto b = io::read_run(request.b);
-  if (!b.ok()) return b.status();
-  const diagnosis::RunDiff diff = diff_of(*a, *b, request.tolerance);
-  fmt::print("{}", request.form == ReportForm::json
-                       ? diff_json(diff, request.rules, base_name(request.a), base_name(request.b))
-                       : diff_text(diff, request.rules, terminal_of(request.colour)));
-  const bool is_equal = request.rules == RuleSet::pytscope
-                            ? diff.is_identical && diff.config.empty() && diff.environment.empty()
-                            : diff.differences.empty();
-  return is_equal ? Verdict::yes : Verdict::no;
 }
 
 }  // namespace cox::tools

@@ -1,8 +1,10 @@
 // `cox analyze` and `cox diff`, run as people run them, on the published cases.
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <string>
 
 #include "coordinator/core/host_sample.h"
@@ -75,6 +77,38 @@ void check_equal(const Json& wanted, const Json& found, const std::string& where
     REQUIRE_MESSAGE(value != nullptr, member.name);
     if (is_sentence(member.name)) continue;
     check_equal(member.value, *value, where + "." + member.name);
+  }
+}
+
+// A variable of the environment, for as long as it lives; programs started meanwhile see it.
+class Variable {
+ public:
+  Variable(const char* name, const std::string& value) : name_(name) {
+    setenv(name, value.c_str(), 1);
+  }
+  ~Variable() { unsetenv(name_); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+
+ private:
+  const char* name_;
+};
+
+// Characters, not bytes.
+std::size_t width_of(const std::string& line) {
+  return static_cast<std::size_t>(std::ranges::count_if(
+      line, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+}
+
+// A line may be longer only where a single word is.
+void check_width(const std::string& arguments, std::size_t columns) {
+  CAPTURE(arguments);
+  CAPTURE(columns);
+  std::istringstream lines(test::run_cox(arguments).output);
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t first = line.find_first_not_of(' ');
+    const bool has_words = first != std::string::npos && line.find(' ', first) != std::string::npos;
+    if (has_words) CHECK_MESSAGE(width_of(line) <= columns, line);
   }
 }
 
@@ -215,11 +249,38 @@ TEST_SUITE("tools.analyze") {
     CHECK(code("diff " + run_of("healthy") + " " + run_of("no-such-run")) == 2);
   }
 
-  TEST_CASE("the page fits the terminal, and has colours only when they are asked for") {
-    const Outcome plain = test::run_cox("analyze " + run_of("straggler"));
+  TEST_CASE("the page fits terminals of any width from 40 columns on") {
+    for (const std::size_t columns : {40, 52, 60, 80, 120, 300}) {
+      const Variable width("COLUMNS", std::to_string(columns));
+      for (const char* name : {"two-stragglers", "straggler", "diverged", "healthy"})
+        check_width("analyze " + run_of(name), std::min<std::size_t>(columns, 120));
+      check_width("diff " + run_of("diff-loss-a") + " " + run_of("diff-loss-b"),
+                  std::min<std::size_t>(columns, 120));
+    }
+  }
+
+  TEST_CASE("there are colours when they are asked for, and not beyond NO_COLOR") {
+    const std::string analyze = "analyze " + run_of("straggler");
+    const Outcome plain = test::run_cox(analyze);
     CHECK(plain.says("Rank 2 is slower than the others"));
     CHECK_FALSE(plain.says("\x1b["));
-    CHECK(test::run_cox("analyze " + run_of("straggler") + " --color always").says("\x1b["));
+    CHECK(test::run_cox(analyze + " --color always").says("\x1b["));
+    const Variable forced("FORCE_COLOR", "1");
+    CHECK(test::run_cox(analyze).says("\x1b["));
+    CHECK_FALSE(test::run_cox(analyze + " --color never").says("\x1b["));
+  }
+
+  TEST_CASE("runs of other ranks or other steps are not equal") {
+    const auto folder = std::filesystem::temp_directory_path() / "cox-diff-ranks";
+    std::filesystem::remove_all(folder);
+    std::filesystem::copy(run_of("two-stragglers"), folder,
+                          std::filesystem::copy_options::recursive);
+    std::filesystem::remove_all(folder / "rank3");
+    const Outcome outcome =
+        test::run_cox("diff " + run_of("two-stragglers") + " " + folder.string());
+    CHECK(outcome.exit_code == 1);
+    CHECK(outcome.says("only A has a record of rank"));
+    std::filesystem::remove_all(folder);
   }
 }
 
