@@ -72,13 +72,13 @@ struct DevicePeak {
   std::string_view name;  // lower case
   double teraflops;       // dense bf16, or fp16 where the device has no bf16
 };
-constexpr std::array<DevicePeak, 27> kPeaks = {
+constexpr std::array<DevicePeak, 28> kPeaks = {
     {{"b200", 2250},     {"b100", 1750},    {"gb200", 2500}, {"h200", 989}, {"h100", 989},
      {"h100 pcie", 756}, {"h100 nvl", 835}, {"h800", 989},   {"h20", 148},  {"a100", 312},
      {"a800", 312},      {"a40", 149.7},    {"a30", 165},    {"a10", 125},  {"a10g", 70},
      {"a6000", 155},     {"l40", 181},      {"l40s", 362},   {"l4", 121},   {"v100", 125},
      {"t4", 65},         {"4090", 165},     {"4080", 98},    {"3090", 71},  {"mi300x", 1307},
-     {"mi250", 383},     {"mi210", 181}}};
+     {"mi250", 362},     {"mi250x", 383},   {"mi210", 181}}};
 
 // Returns the entry with the longest name that is part of `name`, in upper or lower case: "NVIDIA
 // L40S" is no L40 and no L4. Null where none is.

@@ -8,9 +8,11 @@
 #include <string>
 
 #include "coordinator/core/host_sample.h"
+#include "coordinator/core/operator_table.h"
 #include "coordinator/io/file.h"
 #include "coordinator/io/host_lines.h"
 #include "coordinator/io/json.h"
+#include "coordinator/io/operator_table_file.h"
 #include "tests/tools/outcome.h"
 
 #include <doctest/doctest.h>
@@ -110,6 +112,13 @@ void check_width(const std::string& arguments, std::size_t columns) {
     const bool has_words = first != std::string::npos && line.find(' ', first) != std::string::npos;
     if (has_words) CHECK_MESSAGE(width_of(line) <= columns, line);
   }
+}
+
+void rename_device(const std::filesystem::path& file, const std::string& name) {
+  std::string text = *io::read_file(file, 1 << 20);
+  const std::size_t begin = text.find('"', text.find("\"gpu\":") + 6) + 1;
+  text.replace(begin, text.find('"', begin) - begin, name);
+  std::ofstream(file) << text;
 }
 
 TEST_SUITE("tools.analyze") {
@@ -232,6 +241,61 @@ TEST_SUITE("tools.analyze") {
     for (const Json& line : json.find("budget")->find("lines")->items)
       sum += line.find("seconds")->number;
     CHECK(sum == doctest::Approx(json.find("budget")->find("wall_seconds")->number));
+  }
+
+  TEST_CASE("FLOPs and peaks that the record does not state are counted and looked up") {
+    const auto run = std::filesystem::temp_directory_path() / "cox-analyze-flops";
+    std::filesystem::remove_all(run);
+    std::filesystem::copy(run_of("healthy"), run, std::filesystem::copy_options::recursive);
+    const std::string analyze = "analyze " + run.string();
+    CHECK(test::run_cox(analyze).says("All that the model computes counts as useful"));
+    OperatorTable table;
+    table.steps = 10;
+    table.blocks = {{"", 0.1, 0.2}};
+    OperatorRow row{"aten::mm", "", 20, 1000, 4096, {}};
+    row.flops = OperatorFlops{3'000'000'000'000, 6'000'000'000'000};
+    table.rows = {row};
+    std::ofstream(run / io::kOperatorTableName) << io::to_json(table);
+    const double seconds = parsed(test::run_cox(analyze + " --json").output)
+                               .find("timing")
+                               ->find("mean_step_time")
+                               ->number;
+    struct Device {
+      const char* name;
+      const char* shown;
+      double flops;
+    };
+    for (const Device& device :
+         {Device{"NVIDIA A100-SXM4-80GB", "peak of a100: 312 TFLOP/s", 312e12},
+          Device{"NVIDIA L40S", "peak of l40s: 362 TFLOP/s", 362e12},
+          Device{"NVIDIA H100 PCIe", "peak of h100 pcie: 756 TFLOP/s", 756e12},
+          Device{"NVIDIA GB200", "peak of gb200: 2500 TFLOP/s", 2500e12},
+          Device{"AMD Instinct MI250X", "peak of mi250x: 383 TFLOP/s", 383e12}}) {
+      CAPTURE(device.name);
+      rename_device(run / "run.json", device.name);
+      const Outcome outcome = test::run_cox(analyze);
+      CHECK(outcome.says("FLOPs as operators.json counts them"));
+      CHECK_MESSAGE(outcome.says(device.shown), outcome.output);
+      const Json json = parsed(test::run_cox(analyze + " --json").output);
+      CHECK(json.find("budget")->find("mfu")->number ==
+            doctest::Approx(0.9e12 / seconds / device.flops));
+    }
+    const Outcome given =
+        test::run_cox(analyze + " --flops-per-step 1e12 --peak-tflops 100 --json");
+    CHECK(parsed(given.output).find("budget")->find("mfu")->number ==
+          doctest::Approx(1e12 / seconds / 100e12));
+    rename_device(run / "run.json", "Another device");
+    CHECK(test::run_cox(analyze).says("All that the model computes counts as useful"));
+    std::filesystem::remove_all(run);
+  }
+
+  TEST_CASE("the warm-up that is asked for is left out by our own rules, too") {
+    const auto steps = [](const std::string& arguments) {
+      const Json json = parsed(test::run_cox("analyze " + run_of("healthy") + arguments).output);
+      return json.find("timing")->find("n_steps")->number;
+    };
+    CHECK(steps(" --json --warmup 30") == 70);
+    CHECK(steps(" --json --warmup 0") == 100);
   }
 
   TEST_CASE("exit codes tell severe findings, differences and bad input") {
