@@ -115,6 +115,17 @@ Status check_exact(const std::vector<at::Tensor>& parameters) {
   return ok_status();
 }
 
+// Tells whether a gradient was added to, or replaced, since.
+struct GradientMark {
+  const void* tensor = nullptr;
+  std::uint32_t version = 0;
+  friend bool operator==(const GradientMark&, const GradientMark&) = default;
+};
+GradientMark mark_of(const at::Tensor& gradient) {
+  if (!gradient.defined()) return {};
+  return {gradient.unsafeGetTensorImpl(), static_cast<std::uint32_t>(gradient._version())};
+}
+
 // BucketedReduction is what the two ways that send buckets share: the queue of gradients of the
 // open step that are still to be sent, and the exchange that sends them.
 class BucketedReduction : public GradientReduction {
@@ -124,7 +135,8 @@ class BucketedReduction : public GradientReduction {
       : parameters_(parameters),
         queue_(std::move(layout)),
         exchange_(std::move(exchange)),
-        nonfinite_(parameters.size()) {}
+        nonfinite_(parameters.size()),
+        marks_(parameters.size()) {}
 
   void begin(const MicroBatchFacts& facts) override {
     facts_ = facts;
@@ -133,11 +145,14 @@ class BucketedReduction : public GradientReduction {
   }
 
   void ready(std::size_t parameter) override {
-    if (!is_open_ || std::this_thread::get_id() != thread_ || !queue_.expects(parameter)) return;
+    if (!is_open_ || std::this_thread::get_id() != thread_ || !has_place(parameter)) return;
+    if (!queue_.expects(parameter)) return look_again(parameter);
+    if (!parameters_[parameter].grad().defined()) return;  // a program's own function gave none
     take(parameter);
-    if (!is_last()) return;
+    if (!is_last() || comes_again_) return;
     order_.push_back(static_cast<std::uint32_t>(parameter));
     put(parameter);
+    marks_[parameter] = mark_of(parameters_[parameter].grad());
     queue_.close(parameter);
     queue_.start_complete(*exchange_);
   }
@@ -156,6 +171,7 @@ class BucketedReduction : public GradientReduction {
 
   StepBallot merge(StepBallot mine, const std::function<void()>& pump) override {
     vote_on_overflow(nonfinite_, mine);
+    if (std::exchange(is_torn_, false)) mine.repeat_max = 1;
     const StepBallot merged = exchange_->merge(mine, pump);
     queue_.reset();
     facts_ = {};
@@ -166,12 +182,16 @@ class BucketedReduction : public GradientReduction {
   const std::vector<std::int64_t>& nonfinite() const override { return nonfinite_; }
   std::span<const std::uint32_t> order() const override { return order_; }
   StepExchange* exchange() override { return exchange_.get(); }
+  bool comes_again() const override { return comes_again_; }
+  void expect_again() override { comes_again_ = true; }
 
  protected:
   // Called when a gradient of the open micro-batch is complete.
   virtual void take(std::size_t) {}
   // Writes this rank's part of the parameter's bucket, zeros where it has none.
   virtual void put(std::size_t parameter) = 0;
+  // Called when a gradient goes on after it was put; the step will be repeated.
+  virtual void drop_rest(std::size_t) {}
 
   const BucketPlace& place(std::size_t parameter) const { return queue_.place(parameter); }
   bool has_place(std::size_t parameter) const {
@@ -187,9 +207,21 @@ class BucketedReduction : public GradientReduction {
  private:
   bool is_last() const { return facts_.which == MicroBatch::last; }
 
+  // A backward pass within a backward pass calls a parameter's hook more than once. Where its
+  // gradient went on meanwhile, what was put into the bucket is a part of it only: the step is
+  // repeated, and from now on buckets are filled at the end of backward.
+  void look_again(std::size_t parameter) {
+    if (!is_last() || mark_of(parameters_[parameter].grad()) == marks_[parameter]) return;
+    is_torn_ = comes_again_ = true;
+    drop_rest(parameter);
+  }
+
+  std::vector<GradientMark> marks_;  // by parameter, when it was put
   std::vector<std::uint32_t> order_;
   std::thread::id thread_ = std::this_thread::get_id();
-  bool is_open_ = false;  // in a backward pass of the reducer's own
+  bool is_open_ = false;      // in a backward pass of the reducer's own
+  bool comes_again_ = false;  // gradients do, in this model
+  bool is_torn_ = false;      // the open step's sums are worth nothing
 };
 
 class OverlappedReduction final : public BucketedReduction {
@@ -341,6 +373,8 @@ class ExactReduction final : public BucketedReduction {
     has_deposit_[parameter] = true;
     grad.reset();  // the next micro-batch starts from nothing
   }
+
+  void drop_rest(std::size_t parameter) override { parameters_[parameter].mutable_grad().reset(); }
 
   void put(std::size_t parameter) override {
     exchange_->counts()[parameter] = has_deposit_[parameter] ? 1 : 0;

@@ -136,6 +136,10 @@ class GradientReduction {
   // is exchanged.
   virtual std::span<const std::uint32_t> order() const { return {}; }
   virtual StepExchange* exchange() { return nullptr; }
+  // Returns whether gradients went on after they were complete, because this model's backward pass
+  // runs others inside. Their buckets are filled at its end, from the start after expect_again().
+  virtual bool comes_again() const { return false; }
+  virtual void expect_again() {}
   // Says that this rank takes no further part, so that the others do not wait for it. Local.
   virtual void leave(const std::string& why) {
     if (exchange() != nullptr) exchange()->leave(why);

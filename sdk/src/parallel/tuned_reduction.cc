@@ -148,6 +148,7 @@ void TunedReduction::adopt(const BucketChoice& choice, const BucketChoice& forme
   if (!bins.empty()) bins_.assign(bins.begin(), bins.end());
   auto old = std::move(reduction_);
   build();
+  if (old->comes_again()) reduction_->expect_again();
   if (reduction_->exchange()->note().empty() || !old->exchange()->note().empty()) return;
   reduction_ = std::move(old);
   tuning_.restore(former);
