@@ -18,6 +18,7 @@ import jobs
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "pages"))
 import chromium  # noqa: E402
 
+STEPS_LANE = 1
 LANES = """select process.name as process, thread.name as lane, count(*) as slices, sum(slice.dur) as ns from slice
 join thread_track on slice.track_id = thread_track.id join thread using (utid) join process using (upid) group by 1, 2"""
 COMPLAINTS = "select name, value from stats where severity <> 'info' and value > 0"
@@ -78,13 +79,17 @@ class Perfetto(jobs.Case):
         return browser
 
     def test_its_importer_takes_all_that_a_job_of_two_ranks_left(self):
-        command = self.gpt2("--steps", 60, "--memory-budget", "12MiB", run_directory="run")
+        command = self.gpt2("--steps", 60, "--memory-budget", "12MiB", "--cox.checkpoint.every_steps=20",
+                            run_directory="run", saves="saves")
         self.ends_well(jobs.run(command, 2, patience=240))
         trace = self.path("trace.json")
         subprocess.run([jobs.programs.cox, "trace", self.path("run"), "--out", trace], check=True,
                        capture_output=True)
         with open(trace, encoding="utf-8") as file:
-            wanted = lanes_of(json.load(file)["traceEvents"])
+            events = json.load(file)["traceEvents"]
+        steps = [e["name"] for e in events if e["ph"] == "X" and e["tid"] == STEPS_LANE]
+        self.assertIn("save", steps)
+        wanted = lanes_of(events)
         browser = self.opened(trace)
         rows = browser.evaluate(ASK % json.dumps(LANES))
         found = {(process, lane): [slices, ns] for process, lane, slices, ns in rows}
