@@ -120,6 +120,7 @@ void RankLanes::draw(const StepLine& line, const TraceSink& sink) {
   for (const Phase& phase : phases_) wall += phase.ns;
   const auto start = place(line, wall);
   if (!start) return;
+  draw_save(line, *start, sink);
   const std::string name = concat("step ", static_cast<std::int64_t>(line.step));
   const std::array<TraceArgument, 2> arguments = {
       {{"round", own(line, "round")}, {"plan", own(line, "plan")}}};
@@ -170,6 +171,14 @@ std::optional<std::int64_t> RankLanes::place(const StepLine& line, std::int64_t 
   if (start + wall_ns <= kMostTraceNs) return start;
   ++beyond_;
   return std::nullopt;
+}
+
+// The record has how long the rank saved since its step before, not when it began.
+void RankLanes::draw_save(const StepLine& line, std::int64_t start, const TraceSink& sink) const {
+  const double seconds = own(line, "save");
+  if (!is_time(seconds)) return;
+  const std::int64_t ns = std::min(nanoseconds(seconds), start - last_end_);
+  if (ns > 0) sink({TraceKind::span, process_of(rank_), kSteps, "save", start - ns, ns});
 }
 
 void RankLanes::draw_communication(const StepLine& line, std::int64_t start, std::int64_t ns,

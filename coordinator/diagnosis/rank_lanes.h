@@ -1,13 +1,14 @@
-// RankLanes draws the steps of one rank: a lane for steps with their phases, one for communication
-// (waiting apart from the rank's own part), one for what memory actions cost, one for plans, one
-// for what happened, and counters of memory and loss.
+// RankLanes draws the steps of one rank: a lane for steps with their phases and the saves between
+// them, one for communication (waiting apart from the rank's own part), one for what memory actions
+// cost, one for plans, one for what happened, and counters of memory and loss.
 //
 //   StepLine (run_record.h)                    -> RankLanes -> TraceEvent (trace_event.h)
 //   signals of a journal -> BlockProfiles -> BlockTimes ->
 //   HostSample, IdleSpan (idle_time.h)         -> HostLanes ->
 //
 // A record has sums per step. So a step ends where its timestamp is, begins as much earlier as its
-// phases take, and its phases stand in the order of a step, each in one piece. Steps that would
+// phases take, and its phases stand in the order of a step, each in one piece. A save ends where
+// the step begins that tells of it, and has no more room than the gap before. Steps that would
 // overlap, because a clock was set back or times are wrong, are drawn one after another, and
 // counted. Holds some hundred bytes. Pure; one thread per object.
 #pragma once
@@ -99,6 +100,7 @@ class RankLanes {
   };
   void read_phases(const StepLine& line);
   std::optional<std::int64_t> place(const StepLine& line, std::int64_t wall_ns);
+  void draw_save(const StepLine& line, std::int64_t start, const TraceSink& sink) const;
   void draw_communication(const StepLine& line, std::int64_t start, std::int64_t ns,
                           const TraceSink& sink) const;
   void draw_recompute(const StepLine& line, std::int64_t start, std::int64_t ns,

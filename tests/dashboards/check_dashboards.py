@@ -56,25 +56,48 @@ def check_rules(args, rules, tests):
             yield "promtool " + " ".join(command[:2]) + ": " + done.stdout + done.stderr
 
 
-def check_runbook(args, alerts):
-    """Every alert has a section, and no section is left over."""
+def runbook_sections(args):
+    """Alert -> its section of the runbook."""
     runbook = read(os.path.join(args.root, "dashboards", "runbook.md"))
-    sections = set(re.findall(r"^## (Coxswain\w+)$", runbook, re.M))
-    if set(alerts) != sections:
-        yield f"runbook and alerts differ: {sorted(set(alerts) ^ sections)}"
+    return dict(re.findall(r"^## (Coxswain\w+)\n(.*?)(?=^## |\Z)", runbook, re.M | re.S))
+
+
+def check_runbook(args, alerts):
+    """Every alert has a section, and no section is left over. It says what to check and what to do."""
+    sections = runbook_sections(args)
+    if set(alerts) != set(sections):
+        yield f"runbook and alerts differ: {sorted(set(alerts) ^ set(sections))}"
     for alert, text in alerts.items():
         if f"runbook.md#{alert.lower()}\n" not in text:
             yield f"{alert}: runbook_url does not point to its section"
         if not re.search(r"severity: (critical|warning|info)\b", text):
             yield f"{alert}: severity is none of critical, warning, info"
+        for part in ("- Check: ", "- Do: "):
+            if part not in sections.get(alert, ""):
+                yield f"runbook, {alert}: expected a line that begins with {part!r}"
+
+
+def tests_of(alert, tests):
+    """What the rules' tests expect of the alert: a text for each moment that they look at."""
+    parts = re.split(r"alertname: ", "".join(read(path) for path in tests))
+    return [part[len(alert) :] for part in parts[1:] if re.match(alert + r"\b", part)]
+
+
+def check_rehearsed(args, alerts, tests):
+    """The runbook quotes of an alert that is no finding's what it says when it fires in the rules' tests."""
+    sections = runbook_sections(args)
+    for alert, text in alerts.items():
+        if 'code="' in text:
+            continue  # check_findings
+        said = [line for part in tests_of(alert, tests) for line in re.findall(r"description: (.*)", part)]
+        if not any(f'- Rehearsed: "{line}" ' in sections.get(alert, "") for line in said):
+            yield f"runbook, {alert}: expected a rehearsed case that begins with what the alert says, one of {said}"
 
 
 def check_tested(alerts, tests):
     """Every alert fires in a test of its own, and is quiet in one."""
-    texts = "".join(read(path) for path in tests)
     for alert in alerts:
-        parts = re.split(r"alertname: ", texts)
-        of_alert = [part[len(alert) :] for part in parts[1:] if re.match(alert + r"\b", part)]
+        of_alert = tests_of(alert, tests)
         fires = [part for part in of_alert if re.match(r"\s+exp_alerts:\s+- exp_labels", part)]
         quiet = [part for part in of_alert if re.match(r", exp_alerts: \[\]", part)]
         if not fires or not quiet:
@@ -104,11 +127,11 @@ def check_findings(args, alerts):
     said = subprocess.run([args.rehearsals], capture_output=True, text=True, check=True).stdout
     sentences = dict(line.split("\t") for line in said.splitlines())
     runbook = read(os.path.join(args.root, "dashboards", "runbook.md"))
-    sections = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", runbook, re.M | re.S))
+    sections = runbook_sections(args)
     for code, alert in alarmed.items():
         section = sections.get(alert, "")
-        if f"`{code}`" not in section or "- Check: " not in section or "- Do: " not in section:
-            yield f"runbook, {alert}: expected the code {code}, what to check and what to do"
+        if f"`{code}`" not in section:
+            yield f"runbook, {alert}: expected the code {code}"
         if code not in NOT_REHEARSED and f'- Rehearsed: "{sentences.get(code)}"\n' not in section:
             yield f"runbook, {alert}: expected the rehearsed case: {sentences.get(code)}"
     for code in NO_ALERT:
@@ -147,6 +170,7 @@ def check_live(args, rules, dashboards):
         with LivePrometheus(args.prometheus, folder, job.url, rules) as prometheus:
             # Prometheus waits some seconds before its first scrape; rates need two.
             prometheus.wait(lambda: prometheus.query("rate(coxswain_rounds_total[1m]) > 0"), "scraping")
+            prometheus.wait(lambda: prometheus.query("coxswain_finding_active == 1"), "told of a finding")
             exposition = fetch(job.url + "/metrics")
             yield from check_exposition(args, exposition)
             kinds = metric_kinds(exposition)
@@ -171,6 +195,7 @@ def main():
         check_rules(args, rules, tests),
         check_runbook(args, alerts),
         check_tested(alerts, tests),
+        check_rehearsed(args, alerts, tests),
         check_findings(args, alerts),
         check_live(args, rules, dashboards),
     )

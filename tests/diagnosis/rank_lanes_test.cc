@@ -75,6 +75,27 @@ TEST_SUITE("diagnosis.rank_lanes") {
     CHECK(canvas.lane(4) == std::vector<Drawn>{{TraceKind::span, 4, "plan 7", 10000, 10500}});
   }
 
+  TEST_CASE("a save stands before the step that tells of it, in no more than the gap there") {
+    Canvas canvas;
+    diagnosis::RankLanes lanes(0, {100, 0});
+    const auto step = [&](double number, double end, double save) {
+      const std::vector<StepValue> values = {{StepSection::phases, "forward", 0.002},
+                                             {StepSection::own, "save", save}};
+      lanes.draw({number, end, values}, canvas.sink());
+    };
+    step(0, 100.002, 0.5);  // before the picture begins
+    step(1, 100.012, 0.003);
+    step(2, 100.022, 0.050);
+    step(3, 100.032, -1);
+    step(4, 100.042, std::numeric_limits<double>::infinity());
+    std::vector<Drawn> saves;
+    for (const Drawn& each : canvas.lane(1)) {
+      if (each.name == "save") saves.push_back(each);
+    }
+    CHECK(saves == std::vector<Drawn>{{TraceKind::span, 1, "save", 7000, 3000},
+                                      {TraceKind::span, 1, "save", 12000, 8000}});
+  }
+
   TEST_CASE("steps that would overlap stand one after another and are counted") {
     Canvas canvas;
     diagnosis::RankLanes lanes(0, {100, 0});

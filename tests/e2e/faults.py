@@ -167,7 +167,7 @@ class FirstUse(jobs.Case):
         self.assertGreater(len(lines), 0)
         self.assertLess(max(map(len, lines)), 40, lines)
 
-    @unittest.skipUnless(shutil.which("chromium"), "there is no chromium")
+    @unittest.skipUnless(shutil.which("chromium"), "expected chromium (scripts/bootstrap --browser installs it), found none")
     def test_the_legend_of_a_step_stays_in_its_place_on_a_narrow_screen(self):
         job = jobs.Job([jobs.programs.parallel, "trainer", "--steps", 10**7, "--slow", 1, 30, 0, 10**7,
                         "--cox.http.port=0"], 2)

@@ -146,7 +146,7 @@ class Meanwhile(Case):
             self.assertGreater(size, 1000)
             self.assertLessEqual(size, MOST_PAGE_BYTES)
 
-    @unittest.skipUnless(chromium.PROGRAM, "expected chromium (Debian's package of that name), found none")
+    @unittest.skipUnless(chromium.PROGRAM, chromium.MISSING)
     def test_a_page_in_a_browser_follows_it_without_a_reload(self):
         _, address = self.trained()
         browser = chromium.Browser()

@@ -17,9 +17,23 @@ import uuid
 
 TINY = ["--layers", "2", "--width", "64", "--heads", "2", "--length", "32", "--batch", "8"]
 PATIENCE = 60  # seconds that a job may take
+SKIPPED = 77  # the exit code of a test that could not be run
 WATCHER = "coxswain-watch"  # a process of the job that is no rank
 
 programs = argparse.Namespace()
+
+
+def package(name):
+    """The folder into which scripts/bootstrap unpacks a package of PyPI."""
+    cache = os.environ.get("COX_CACHE") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "coxswain")
+    return os.path.join(cache, name)
+
+
+def skip(reason):
+    """Ends a whole test, which ctest then counts as skipped."""
+    print("skipped: " + reason)
+    sys.exit(SKIPPED)
 
 
 def main():

@@ -10,15 +10,14 @@ import jobs
 import parallel
 from precision_jobs import PrecisionCase, format_flag
 
-SKIPPED = 77
 RANKS = 4
 
 
 def setUpModule():
     probe = jobs.run(["true"], ranks=2)
-    if probe.code == SKIPPED:
+    if probe.code == jobs.SKIPPED:
         print(probe.out)
-        sys.exit(SKIPPED)
+        sys.exit(jobs.SKIPPED)
 
 
 class TwoNodes(PrecisionCase):

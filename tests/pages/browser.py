@@ -1,8 +1,10 @@
 """The pages in a headless Chromium: at the width of a phone and of a desk, in light and dark.
 
-  browser.py --serve cox_metrics_serve --cox cox --runs FOLDER [--shots FOLDER] [unittest's arguments]
+  browser.py --serve cox_metrics_serve --cox cox --own-run cox_own_run --runs FOLDER [--shots FOLDER]
+             [unittest's arguments]
 
---runs: run directories, of which reports are made. --shots keeps a picture of everything that was looked at.
+Reports are made of the run directories in --runs, which are of another tool's, and of the one that --own-run writes.
+--shots keeps a picture of everything that was looked at.
 Exit code 77 where there is no Chromium."""
 import argparse
 import base64
@@ -61,6 +63,28 @@ class Case(unittest.TestCase):
             self.assertNotEqual(self.browser.evaluate("getComputedStyle(document.activeElement).outlineStyle"), "none")
 
 
+class Audit(Case):
+    """The audit itself, on pages with one fault."""
+
+    def found(self, body):
+        self.browser.look(800, 600, "light")
+        self.browser.open("data:text/html,<meta charset=utf-8><body style='background:%23fff;color:%23000'>" + body)
+        return self.browser.evaluate(AUDIT)
+
+    def test_it_takes_the_worst_stop_of_a_gradient(self):
+        def on(stops):
+            return self.found(f"<p style='background-image:linear-gradient({stops})'>words</p>")
+        self.assertEqual(on("white,silver"), [])
+        self.assertEqual(on("white,rgba(0,0,0,.4)"), [])
+        self.assertEqual(on("white,black,white"), ['"words" has a contrast of 1.00'])
+        self.assertRegex(on("transparent 3px,dimgray 3px 7px")[0], "has a contrast of 3.8")
+
+    def test_it_sees_text_upon_text_and_out_of_the_window(self):
+        self.assertEqual(self.found("<p>words</p>"), [])
+        self.assertIn('"other" lies on "words"', self.found("<p>other</p><p style='margin-top:-2em'>words</p>"))
+        self.assertIn('"words" sticks out of the window', self.found("<p style='position:absolute;left:790px'>words</p>"))
+
+
 class Live(Case):
     """The status page of a job that goes on."""
 
@@ -77,6 +101,14 @@ class Live(Case):
         self.audit(address + "/status", "status", events)
         self.audit(address + "/status/rank?rank=2", "rank")
         self.audit(address + "/", "index")
+
+    def test_findings_of_every_severity_come_first(self):
+        self.browser.look(1280, 900, "light")
+        self.browser.open(self.serve("5") + "/status")
+        self.assertEqual(self.browser.evaluate("document.querySelector('.live h2').innerText"), "Findings")
+        section = "[...document.querySelectorAll('.live section')].find(s => s.querySelector('h2').innerText === 'Findings')"
+        grades = self.browser.evaluate(f"[...{section}.querySelectorAll('td .tag')].map(t => t.innerText)")
+        self.assertEqual(set(grades), {"high", "medium", "low"})
 
     def test_it_follows_the_job_without_a_reload(self):
         self.browser.look(1280, 900, "light")
@@ -142,10 +174,37 @@ class Report(Case):
     """The page of `cox report`, from a disk."""
 
     def report(self, run):
-        path = os.path.join(self.folder, run + ".html")
+        """The path of the report on a run directory: the name of one of --runs, or a path."""
+        path = os.path.join(self.folder, os.path.basename(run) + ".html")
         subprocess.run([options.cox, "report", os.path.join(options.runs, run), "--out", path], check=True,
                        stdout=subprocess.DEVNULL)
         return path
+
+    def own_run(self):
+        run = os.path.join(self.folder, "own")
+        subprocess.run([options.own_run, run], check=True)
+        return run
+
+    def under(self, title, selector):
+        """The texts of what the selector finds in the section of that title."""
+        section = f"[...document.querySelectorAll('section')].find(s => s.querySelector('h2')?.innerText === '{title}')"
+        return self.browser.evaluate(f"[...{section}.querySelectorAll('{selector}')].map(e => e.innerText.trim())")
+
+    def test_a_record_of_ours_is_shown_with_all_that_it_has(self):
+        self.audit("file://" + self.report(self.own_run()), "report-own")
+        titles = self.browser.evaluate("[...document.querySelectorAll('section h2')].map(h => h.innerText)")
+        self.assertEqual(titles, ["Findings", "Where the time went", "Idle time", "A step of rank 0", "Over the run",
+                                  "Ranks over steps", "Timeline", "Ranks", "Plans", "Settings"])
+        lines = self.under("Where the time went", ".legend li")
+        for name in ("recompute", "waiting", "control", "saving"):
+            self.assertTrue(any(line.startswith(name) for line in lines), lines)
+        causes = self.under("Idle time", "tr td:first-child")
+        self.assertEqual(causes, ["startup", "epoch boundary", "save", "evaluation", "averaging", "data",
+                                  "waiting for a rank", "unexplained"])
+        plans = self.under("Plans", "tbody tr")
+        self.assertGreater(len(plans), 3)
+        self.assertTrue(all(self.under("Plans", "tbody td:last-child")), plans)  # the reasons
+        self.assertIn("h.0 to h.3 are recomputed: headroom fell", "".join(plans))
 
     def test_it_is_readable_at_every_size(self):
         for run in sorted(os.listdir(options.runs)):
@@ -200,11 +259,11 @@ class Report(Case):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    for name in ("--serve", "--cox", "--runs"):
+    for name in ("--serve", "--cox", "--own-run", "--runs"):
         parser.add_argument(name, required=True)
     parser.add_argument("--shots")
     options, rest = parser.parse_known_args()
     if not chromium.PROGRAM:
-        print("skipped: expected chromium (Debian's package of that name), found none")
+        print("skipped: " + chromium.MISSING)
         sys.exit(77)
     unittest.main(argv=[sys.argv[0], *rest])

@@ -8,6 +8,7 @@ import tempfile
 import time
 
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+MISSING = "expected chromium (scripts/bootstrap --browser installs it), found none"
 PATIENCE_S = 120  # for one answer; a busy machine is slow
 
 

@@ -170,9 +170,10 @@ void write_steps(const fs::path& run, int ranks, int steps, double clock_off) {
           "{\"step\":%d,\"timestamp\":%.6f,\"phases\":{\"forward\":0.05,\"backward\":0.1,"
           "\"comm\":0.03,\"optimizer\":0.01,\"other\":0.001},\"scalars\":{\"loss\":%.3f},"
           "\"memory\":{\"alloc\":%d,\"peak_alloc\":2000},\"round\":%d,\"plan\":%d,"
-          "\"waiting\":%.3f,\"recompute\":0.02,\"recomputed_blocks\":3%s}\n",
+          "\"waiting\":%.3f,\"recompute\":0.02,\"recomputed_blocks\":3%s%s}\n",
           s, end, 3 - 0.001 * s, 1000 + s % 3, s, s / 40, r == 0 ? 0.02 : 0.001,
-          s % 50 == 9 ? ",\"skipped\":true,\"overflow\":4" : "");
+          s % 50 == 9 ? ",\"skipped\":true,\"overflow\":4" : "",
+          s % 50 == 10 && r == 0 ? ",\"save\":0.005" : "");
     }
     const fs::path folder = run / concat("rank", r);
     fs::create_directories(folder);
@@ -206,8 +207,9 @@ TEST_SUITE("tools.trace") {
     const FormatCheck& format = picture.format;
     CHECK(format.processes.at(1) == "coordinator");
     CHECK(format.processes.at(3) == "rank 1");
-    for (const char* name : {"step 0", "waiting", "own part", "recompute", "plan 3", "plan 1",
-                             "update skipped", "missing reports", "start 1: 2 ranks, 4 blocks"})
+    for (const char* name :
+         {"step 0", "save", "waiting", "own part", "recompute", "plan 3", "plan 1",
+          "update skipped", "missing reports", "start 1: 2 ranks, 4 blocks"})
       CHECK_MESSAGE(format.names.contains(name), name);
     const auto is_decision = [](const std::string& name) { return name.ends_with("(changed)"); };
     CHECK(std::ranges::any_of(format.names, is_decision));
@@ -394,7 +396,7 @@ TEST_SUITE("tools.trace") {
     const std::vector<std::string> names = {
         "forward", "comm",    "backward",  "other",   "lunch",      "\xc3\x28",
         "\\u0000", "a\\\"b",  "loss",      "alloc",   "peak_alloc", "round",
-        "plan",    "waiting", "recompute", "skipped", "overflow"};
+        "plan",    "waiting", "recompute", "skipped", "overflow",   "save"};
     const auto pick = [&](const std::vector<std::string>& from) {
       return from[engine() % from.size()];
     };
