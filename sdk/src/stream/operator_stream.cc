@@ -187,7 +187,12 @@ bool call_autocast(const StreamScope& scope, const c10::OperatorHandle& handle,
     Stream::touch_all(scope, handle, *stack);
   }
   const auto format = Stream::product_format(scope);
-  if (!format || (format->caller != nullptr && is_narrowed_by_autocast(handle))) return false;
+  if (!format) return false;
+  const bool is_for_caller = format->caller != nullptr && is_narrowed_by_autocast(handle);
+  if (is_for_caller && c10::GradMode::is_enabled()) {
+    let_bias_follow(handle, *stack);
+    return false;
+  }
   const auto type = autocast_type_of(handle, *stack, format->type);
   if (type) call_under_autocast(handle, below_stream(keys), *stack, *type);
   return type.has_value();

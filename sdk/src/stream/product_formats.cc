@@ -130,6 +130,19 @@ bool is_narrowed_by_autocast(const c10::OperatorHandle& handle) {
          kNarrowedByAutocast.end();
 }
 
+void let_bias_follow(const c10::OperatorHandle& handle, torch::jit::Stack& stack) {
+  const std::vector<c10::Argument>& arguments = handle.schema().arguments();
+  const std::span values = std::span(stack).last(arguments.size());
+  if (!handle.operator_name().name.starts_with("aten::conv") || !values[0].isTensor()) return;
+  const at::Tensor input = values[0].toTensor();
+  for (std::size_t i = 1; i < arguments.size(); ++i) {
+    if (arguments[i].name() != "bias" || !values[i].isTensor()) continue;
+    const at::Tensor bias = values[i].toTensor();
+    if (bias.defined() && is_wide(bias) && is_narrow(input))
+      values[i] = bias.to(input.scalar_type());
+  }
+}
+
 std::optional<at::ScalarType> autocast_type_of(const c10::OperatorHandle& handle,
                                                const torch::jit::Stack& stack,
                                                at::ScalarType type) {

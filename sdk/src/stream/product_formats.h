@@ -51,6 +51,9 @@ void call_narrowed(const c10::OperatorHandle& handle, torch::jit::Stack& stack,
 bool is_known_to_autocast(const c10::OperatorHandle& handle);
 // Returns whether that kernel is for the narrow type, and has parameters for operands.
 bool is_narrowed_by_autocast(const c10::OperatorHandle& handle);
+// Casts a convolution's wide bias to the type of its narrow input, as the function around the
+// product itself wants it; for a block whose products somebody else computes.
+void let_bias_follow(const c10::OperatorHandle& handle, torch::jit::Stack& stack);
 // Returns in which type autocast is to run a call with these arguments; none where it is not.
 // `type`: the block's. REQUIRES: is_known_to_autocast(handle).
 std::optional<at::ScalarType> autocast_type_of(const c10::OperatorHandle& handle,

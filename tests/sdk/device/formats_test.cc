@@ -3,6 +3,7 @@
 #include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -115,6 +116,33 @@ TEST_CASE("a block that stays in float beside narrow ones computes in float") {
   const Outcome mixed = train_adopted({kFormat + "bf16", "--cox.precision.force=layers.1=fp32"});
   CHECK(mixed.types == std::vector<at::ScalarType>{at::kBFloat16, at::kFloat, at::kBFloat16});
   CHECK(mixed.losses.back() < mixed.losses.front());
+}
+
+TEST_CASE("a convolution with a bias runs in fp8 behind a narrow block, and in an evaluation") {
+  auto session = solo_session({"--cox.run.device=cuda", kFormat + "fp8",
+                               "--cox.precision.emulate=on", "--cox.precision.force=0=bf16"});
+  torch::manual_seed(4);
+  torch::nn::Sequential model;
+  for (const std::int64_t channels : {1, 4, 4})
+    model->push_back(torch::nn::Conv2d(torch::nn::Conv2dOptions(channels, 4, 3)));
+  model->to(session.device());
+  session.adopt(*model);
+  torch::optim::SGD optimizer(model->parameters(), 0.1);
+  const at::Tensor x =
+      torch::linspace(-1, 1, 2 * 12 * 12).view({2, 1, 12, 12}).to(session.device());
+  std::vector<double> losses;
+  for (int i = 0; i < 8; ++i) {
+    optimizer.zero_grad();
+    const at::Tensor loss = (model->forward(x).to(at::kFloat) - 0.5).square().mean();
+    loss.backward();
+    optimizer.step();
+    losses.push_back(loss.item<double>());
+    const torch::NoGradGuard no_grad;
+    CHECK(std::isfinite(model->forward(x).sum().item<double>()));
+  }
+  CHECK(losses.back() < losses.front());
+  CHECK(session.plan().precision.at(2) == Precision::fp8);
+  session.finish();
 }
 
 TEST_CASE("blocks of different formats have the same bits when they are recomputed or offloaded") {
