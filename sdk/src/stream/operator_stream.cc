@@ -163,8 +163,9 @@ c10::DispatchKeySet below_stream(c10::DispatchKeySet keys) {
   return keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kStreamKey);
 }
 
-// Runs a product in the format that a listener has for it. Its casts are shown, and so is the
-// product with narrow operands. REQUIRES: the tensors were shown.
+// Runs a product in the format that a listener has for it, and one that stays wide in float where
+// narrow and wide tensors meet in it. Its casts are shown, and so is the product with the operands
+// that it gets. REQUIRES: the tensors were shown.
 void call_product(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
                   torch::jit::Stack* stack) {
   const auto format = is_under_autocast_call() ? std::nullopt : Stream::product_format(*innermost);
@@ -172,8 +173,12 @@ void call_product(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
     if (format->caller != nullptr && format->caller->call(handle, *stack)) return;
     return call_narrowed(handle, *stack, format->type);
   }
+  const OperatorFacts& facts = known_facts(handle);
+  const auto common =
+      format && facts.is_autocast ? autocast_type_of(handle, *stack, at::kFloat) : std::nullopt;
+  if (common) return call_under_autocast(handle, below_stream(keys), *stack, *common);
   const StreamPause inside;
-  Stream::run(*innermost, handle, known_facts(handle), below_stream(keys), *stack);
+  Stream::run(*innermost, handle, facts, below_stream(keys), *stack);
 }
 
 // Runs an operator under autocast where the block that reads its tensors asks for that. FP8 is for

@@ -79,6 +79,18 @@ bool is_narrow(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kBFloat16 || tensor.scalar_type() == at::kHalf;
 }
 
+// Autocast's kernel for it is an error, because a program that calls it had better be changed. One
+// that nobody changes gets it in float, like other losses.
+constexpr std::string_view kRefusedByAutocast = "aten::binary_cross_entropy";
+
+void widen(torch::jit::Stack& stack, std::size_t arguments) {
+  for (c10::IValue& argument : std::span(stack).last(arguments)) {
+    if (!argument.isTensor() || !argument.toTensor().defined()) continue;
+    const at::Tensor tensor = argument.toTensor();
+    if (is_narrow(tensor)) argument = tensor.to(at::kFloat);
+  }
+}
+
 thread_local int autocast_calls = 0;
 
 // Autocast of CUDA to a type, for one call.
@@ -167,6 +179,10 @@ std::optional<at::ScalarType> autocast_type_of(const c10::OperatorHandle& handle
 
 void call_under_autocast(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
                          torch::jit::Stack& stack, at::ScalarType type) {
+  if (handle.operator_name().name == kRefusedByAutocast) {
+    widen(stack, handle.schema().arguments().size());
+    return handle.redispatchBoxed(keys, &stack);
+  }
   const bool casts_parameters = type != at::kFloat && is_narrowed_by_autocast(handle);
   const AutocastCall inside(type);
   for (std::size_t i = stack.size() - handle.schema().arguments().size();

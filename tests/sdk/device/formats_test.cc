@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include <cmath>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -101,6 +102,37 @@ Outcome train_under_autocast(at::ScalarType type) {
 
 const std::string kFormat = "--cox.precision.format=";
 
+// Packed sequences: the last rows of a batch are of one text alone, a vector.
+struct TextsOfOtherLengths {
+  explicit TextsOfOtherLengths(Session& session) {
+    torch::manual_seed(5);
+    struct NetImpl : torch::nn::Module {
+      torch::nn::Linear in = register_module("in", torch::nn::Linear(6, 8));
+      torch::nn::LSTM lstm = register_module("lstm", torch::nn::LSTM(8, 8));
+      torch::nn::Linear out = register_module("out", torch::nn::Linear(8, 1));
+    };
+    const auto net = std::make_shared<NetImpl>();
+    net->to(session.device());
+    session.adopt(*net);
+    torch::optim::SGD optimizer(net->parameters(), 0.5);
+    const at::Tensor x = torch::linspace(-1, 1, 5 * 3 * 6).view({5, 3, 6}).to(session.device());
+    const at::Tensor lengths =
+        torch::tensor({5, 3, 2}, torch::TensorOptions().dtype(at::kLong).device(at::kCPU));
+    for (int i = 0; i < 6; ++i) {
+      optimizer.zero_grad();
+      const auto packed = torch::nn::utils::rnn::pack_padded_sequence(net->in(x), lengths);
+      const at::Tensor last =
+          std::get<0>(std::get<1>(net->lstm->forward_with_packed_input(packed)));
+      const at::Tensor judged = torch::sigmoid(net->out(last.view({3, 8})));
+      const at::Tensor loss = torch::binary_cross_entropy(judged, at::full_like(judged, 0.9));
+      loss.backward();
+      optimizer.step();
+      losses.push_back(loss.item<double>());
+    }
+  }
+  std::vector<double> losses;
+};
+
 }  // namespace
 
 TEST_CASE("on a device a narrow format is LibTorch's autocast, to the last bit") {
@@ -143,6 +175,17 @@ TEST_CASE("a convolution with a bias runs in fp8 behind a narrow block, and in a
   CHECK(losses.back() < losses.front());
   CHECK(session.plan().precision.at(2) == Precision::fp8);
   session.finish();
+}
+
+TEST_CASE("an LSTM over texts of other lengths, and a binary cross entropy, run in every format") {
+  for (const std::string format : {"bf16", "fp16", "fp8"}) {
+    CAPTURE(format);
+    auto session =
+        solo_session({"--cox.run.device=cuda", kFormat + format, "--cox.precision.emulate=on"});
+    const TextsOfOtherLengths outcome(session);
+    CHECK(outcome.losses.back() < outcome.losses.front());
+    session.finish();
+  }
 }
 
 TEST_CASE("blocks of different formats have the same bits when they are recomputed or offloaded") {
