@@ -39,14 +39,4 @@ std::span<const std::string_view> own_codes();
 
 std::vector<Finding> own_findings(const OwnInput& input);
 
-// The ranks that work more slowly than most, in a stretch of steps; for tests and for pages.
-struct SlowRank {
-  std::size_t rank = 0;  // index
-  std::size_t begin = 0;
-  std::size_t end = 0;  // steps of the view
-  double slowdown = 0;  // 0.2: a fifth longer
-  std::string phase;    // that has most of it
-};
-std::vector<SlowRank> slow_ranks(const RunView& view);
-
 }  // namespace cox::diagnosis

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <utility>
 
-#include "coordinator/diagnosis/own_rules.h"
+#include "coordinator/diagnosis/rule_room.h"
 #include "coordinator/diagnosis/statistics.h"
 
 namespace cox::diagnosis {
@@ -12,8 +12,8 @@ namespace {
 constexpr double kLeastExcess = 0.05;  // less is not worth a person's time
 constexpr std::size_t kLeastStretch = 10;
 constexpr double kDeviationOfMedian = 1.2533;  // of a median, by that of a mean (normal noise)
-constexpr std::array<std::string_view, 6> kWork = {"data",    "forward",   "backward",
-                                                   "compute", "optimizer", "other"};
+constexpr std::array<std::string_view, 7> kPhases = {
+    "data", "forward", "backward", "compute", "optimizer", "other", kRecomputePhase};
 
 // The lower of the two middle values where their number is even: half of the ranks may be slow.
 double lower_median(std::vector<double> values) {
@@ -28,12 +28,12 @@ struct Stretch {
 };
 
 // What the usual rank took in each step.
-std::vector<double> usual_work(const RunView& view) {
+std::vector<double> usual_work(const Work& work) {
   std::vector<double> out;
-  std::vector<double> of_step(view.ranks.size());
-  for (std::size_t s = 0; s < view.size(); ++s) {
-    for (std::size_t r = 0; r < view.ranks.size(); ++r)
-      of_step[r] = static_cast<double>(view.ranks[r].work[s]);
+  std::vector<double> of_step(work.seconds.size());
+  for (std::size_t s = 0; s < work.seconds[0].size(); ++s) {
+    for (std::size_t r = 0; r < of_step.size(); ++r)
+      of_step[r] = static_cast<double>(work.seconds[r][s]);
     out.push_back(lower_median(of_step));
   }
   return out;
@@ -60,30 +60,43 @@ Stretch latest_stretch(const std::vector<float>& work, const std::vector<double>
   return best;
 }
 
-std::vector<double> cut(const std::vector<float>& values, Stretch stretch) {
+template <class Value>
+std::vector<double> cut(const std::vector<Value>& values, Stretch stretch) {
   return {values.begin() + static_cast<std::ptrdiff_t>(stretch.begin),
           values.begin() + static_cast<std::ptrdiff_t>(stretch.end)};
 }
 
 // Deviations that a rank must be late by: all ranks and all stretches of the run are looked at.
-double least_deviations(const RunView& view) {
-  const auto steps = static_cast<double>(view.size());
-  const double tests = steps * steps * static_cast<double>(view.ranks.size());
+double least_deviations(const Work& work) {
+  const auto steps = static_cast<double>(work.seconds[0].size());
+  const double tests = steps * steps * static_cast<double>(work.seconds.size());
   return std::sqrt(2 * std::log(tests / kFalseAlarms));
 }
 
+// What a rank took for a phase in each step; what saving memory took it is a phase of its own.
+std::vector<double> seconds_of_phase(const RunView& view, const Work& work, std::size_t rank,
+                                     std::string_view phase) {
+  std::vector<double> recompute;
+  if (phase == "backward" || phase == kRecomputePhase) recompute = view.recompute(rank);
+  if (phase == kRecomputePhase) {
+    if (work.without_recompute.contains(rank)) recompute.clear();
+    recompute.resize(view.size(), 0);
+    return recompute;
+  }
+  std::vector<double> values = view.column(rank, view.run->ranks[rank].phases, phase);
+  for (double& value : values) value = is_absent(value) ? 0 : value;
+  for (std::size_t s = 0; s < recompute.size(); ++s) values[s] -= recompute[s];
+  return values;
+}
+
 // The work phase in which the rank is behind the usual rank by most.
-std::string slow_phase(const RunView& view, std::size_t rank, Stretch stretch) {
+std::string slow_phase(const RunView& view, const Work& work, std::size_t rank, Stretch stretch) {
   std::string slowest;
   double most = 0;
-  for (const std::string_view phase : kWork) {
+  for (const std::string_view phase : kPhases) {
     std::vector<double> middles;
-    for (std::size_t r = 0; r < view.ranks.size(); ++r) {
-      std::vector<double> values = view.column(r, view.run->ranks[r].phases, phase);
-      for (double& value : values) value = is_absent(value) ? 0 : value;
-      middles.push_back(median_of({values.begin() + static_cast<std::ptrdiff_t>(stretch.begin),
-                                   values.begin() + static_cast<std::ptrdiff_t>(stretch.end)}));
-    }
+    for (std::size_t r = 0; r < view.ranks.size(); ++r)
+      middles.push_back(median_of(cut(seconds_of_phase(view, work, r, phase), stretch)));
     const double excess = middles[rank] - lower_median(middles);
     if (excess > most) slowest = phase;
     most = std::max(most, excess);
@@ -91,30 +104,44 @@ std::string slow_phase(const RunView& view, std::size_t rank, Stretch stretch) {
   return slowest;
 }
 
-// Whether the rank's median in its stretch is above the usual rank's by chance.
-bool is_slow(const RunView& view, std::size_t rank, Stretch stretch, double& slowdown) {
-  if (stretch.end - stretch.begin < std::max(kLeastStretch, view.size() / 20)) return false;
+// Whether the rank's median in its stretch is above the usual rank's by more than chance.
+bool is_slow(const Work& work, std::size_t rank, Stretch stretch, double& slowdown) {
+  if (stretch.end - stretch.begin < std::max(kLeastStretch, work.seconds[0].size() / 20))
+    return false;
   std::vector<double> middles;
-  for (const RankView& each : view.ranks) middles.push_back(median_of(cut(each.work, stretch)));
+  for (const std::vector<float>& each : work.seconds)
+    middles.push_back(median_of(cut(each, stretch)));
   const double usual = lower_median(middles);
-  const std::vector<double> own = cut(view.ranks[rank].work, stretch);
+  const std::vector<double> own = cut(work.seconds[rank], stretch);
   const double error =
       kDeviationOfMedian * robust_deviation(own) * std::sqrt(2 / static_cast<double>(own.size()));
   slowdown = usual > 0 ? middles[rank] / usual - 1 : 0;
-  return slowdown >= kLeastExcess && middles[rank] - usual > least_deviations(view) * error;
+  return slowdown >= kLeastExcess && middles[rank] - usual > least_deviations(work) * error;
 }
 
 }  // namespace
 
-std::vector<SlowRank> slow_ranks(const RunView& view) {
+Work work_of(const RunView& view, Ranks without_recompute) {
+  Work out;
+  for (const RankView& rank : view.ranks) out.seconds.push_back(rank.work);
+  for (const std::size_t r : without_recompute) {
+    const std::vector<double> recompute = view.recompute(r);
+    for (std::size_t s = 0; s < recompute.size(); ++s)
+      out.seconds[r][s] -= static_cast<float>(recompute[s]);
+  }
+  out.without_recompute = std::move(without_recompute);
+  return out;
+}
+
+std::vector<SlowRank> slow_ranks(const RunView& view, const Work& work) {
   std::vector<SlowRank> out;
   if (view.ranks.size() < 2 || view.size() < kLeastSteps) return out;
-  const std::vector<double> usual = usual_work(view);
-  for (std::size_t r = 0; r < view.ranks.size(); ++r) {
-    const Stretch stretch = latest_stretch(view.ranks[r].work, usual);
+  const std::vector<double> usual = usual_work(work);
+  for (std::size_t r = 0; r < work.seconds.size(); ++r) {
+    const Stretch stretch = latest_stretch(work.seconds[r], usual);
     double slowdown = 0;
-    if (is_slow(view, r, stretch, slowdown))
-      out.push_back({r, stretch.begin, stretch.end, slowdown, slow_phase(view, r, stretch)});
+    if (is_slow(work, r, stretch, slowdown))
+      out.push_back({r, stretch.begin, stretch.end, slowdown, slow_phase(view, work, r, stretch)});
   }
   return out;
 }

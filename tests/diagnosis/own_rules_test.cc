@@ -211,7 +211,7 @@ TEST_SUITE("diagnosis.own_rules") {
     }
   }
 
-  TEST_CASE("a machine all of whose ranks are slow is named, in place of its ranks one by one") {
+  TEST_CASE("a machine with all or most of the slow ranks is named, not its ranks one by one") {
     struct Case {
       std::set<std::int32_t> slow;
       std::string title;
@@ -220,10 +220,18 @@ TEST_SUITE("diagnosis.own_rules") {
         {{4, 5, 6, 7},
          "The host of ranks 4-7 is slower than the others",
          "The host of ranks 4-7 takes 30 % longer than most (the middle one of its "
-         "ranks), mostly in forward."},
+         "slow ranks), mostly in forward."},
         {{4, 5, 7},
-         "Ranks 4-5, 7 are slower than the others",
+         "The host of ranks 4-7, but for rank 6, is slower than the others",
+         "The host of ranks 4-7, but for rank 6, takes 30 % longer than most (the middle one of "
+         "its "
+         "slow ranks), mostly in forward."},
+        {{4, 5},
+         "Ranks 4-5 are slower than the others",
          "Rank 4 takes 30 % longer than most, mostly in forward; rank 5 takes"},
+        {{1, 4, 5, 7},
+         "Ranks 1, 4-5, 7 are slower than the others",
+         "Rank 1 takes 30 % longer than most, mostly in forward; rank 4 takes"},
         {{1, 4, 5, 6, 7},
          "Ranks 1, 4-7 are slower than the others",
          "Rank 1 takes 30 % longer than most, mostly in forward; the host of ranks 4-7 takes"},
