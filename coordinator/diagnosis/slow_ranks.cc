@@ -104,17 +104,52 @@ std::string slow_phase(const RunView& view, const Work& work, std::size_t rank, 
   return slowest;
 }
 
+// The deviation of what a rank takes more than `lag` steps before. A change that stays leaves it as
+// it is.
+double deviation_of_moves(const std::vector<float>& work, std::size_t lag) {
+  std::vector<double> moves;
+  for (std::size_t s = lag; s < work.size(); ++s)
+    moves.push_back(static_cast<double>(work[s]) - static_cast<double>(work[s - lag]));
+  return robust_deviation(moves);
+}
+
+// How much a step resembles the one before it, mean of the ranks: 0 where steps vary independently.
+// Where each is so much of the one before (AR(1)), moves over two steps are 1 + that times those
+// over one, squared.
+double correlation_of_steps(const Work& work) {
+  constexpr double kMost = 0.9;
+  double sum = 0;
+  std::size_t ranks = 0;
+  for (const std::vector<float>& each : work.seconds) {
+    const double one = deviation_of_moves(each, 1);
+    if (!(one > 0)) continue;
+    const double ratio = deviation_of_moves(each, 2) / one;
+    sum += ratio * ratio - 1;
+    ++ranks;
+  }
+  return ranks > 0 ? std::clamp(sum / static_cast<double>(ranks), 0.0, kMost) : 0;
+}
+
+// The standard error of the rank's median in its stretch, beside that of the usual rank. Few steps
+// may be alike by chance, so the moves of the whole run say, too, how much they vary.
+double error_of_median(const std::vector<float>& work, Stretch stretch, double correlation) {
+  const double of_stretch = robust_deviation(cut(work, stretch));
+  const double of_moves = deviation_of_moves(work, 1) / std::sqrt(2 * (1 - correlation));
+  const auto steps = static_cast<double>(stretch.end - stretch.begin);
+  const double independent = steps * (1 - correlation) / (1 + correlation);
+  return kDeviationOfMedian * std::max(of_stretch, of_moves) * std::sqrt(2 / independent);
+}
+
 // Whether the rank's median in its stretch is above the usual rank's by more than chance.
-bool is_slow(const Work& work, std::size_t rank, Stretch stretch, double& slowdown) {
+bool is_slow(const Work& work, std::size_t rank, Stretch stretch, double correlation,
+             double& slowdown) {
   if (stretch.end - stretch.begin < std::max(kLeastStretch, work.seconds[0].size() / 20))
     return false;
   std::vector<double> middles;
   for (const std::vector<float>& each : work.seconds)
     middles.push_back(median_of(cut(each, stretch)));
   const double usual = lower_median(middles);
-  const std::vector<double> own = cut(work.seconds[rank], stretch);
-  const double error =
-      kDeviationOfMedian * robust_deviation(own) * std::sqrt(2 / static_cast<double>(own.size()));
+  const double error = error_of_median(work.seconds[rank], stretch, correlation);
   slowdown = usual > 0 ? middles[rank] / usual - 1 : 0;
   return slowdown >= kLeastExcess && middles[rank] - usual > least_deviations(work) * error;
 }
@@ -137,10 +172,11 @@ std::vector<SlowRank> slow_ranks(const RunView& view, const Work& work) {
   std::vector<SlowRank> out;
   if (view.ranks.size() < 2 || view.size() < kLeastSteps) return out;
   const std::vector<double> usual = usual_work(work);
+  const double correlation = correlation_of_steps(work);
   for (std::size_t r = 0; r < work.seconds.size(); ++r) {
     const Stretch stretch = latest_stretch(work.seconds[r], usual);
     double slowdown = 0;
-    if (is_slow(work, r, stretch, slowdown))
+    if (is_slow(work, r, stretch, correlation, slowdown))
       out.push_back({r, stretch.begin, stretch.end, slowdown, slow_phase(view, work, r, stretch)});
   }
   return out;
