@@ -15,7 +15,7 @@
 namespace cox::diagnosis {
 namespace {
 
-constexpr std::array<std::string_view, 27> kCodes = {"DIST.STRAGGLER",
+constexpr std::array<std::string_view, 28> kCodes = {"DIST.STRAGGLER",
                                                      "DIST.LOAD_IMBALANCE",
                                                      "DIST.COMM_BOUND",
                                                      "DIST.EXPOSED_COMM",
@@ -39,6 +39,7 @@ constexpr std::array<std::string_view, 27> kCodes = {"DIST.STRAGGLER",
                                                      "PRECISION.WITHHELD",
                                                      "PRECISION.SKIPPED_STEPS",
                                                      "PRECISION.SCALE_AT_FLOOR",
+                                                     "PRECISION.SCALE_LOW",
                                                      "RECORD.DROPPED",
                                                      "RECORD.IMPOSSIBLE",
                                                      "RULE.FAILED"};

@@ -37,34 +37,118 @@ void flapping_plans(const RuleRoom& room, Findings& out) {
   out.push_back(std::move(f));
 }
 
-void skipped_steps(const RuleRoom& room, Findings& out) {
+// Steps that were not applied: `skipped` is the same on all ranks.
+struct SkippedSteps {
+  std::size_t scaled = 0;     // by a loss scaler
+  std::size_t at_floor = 0;   // of these, at the smallest scale
+  std::size_t unscaled = 0;   // with no loss scaler at work
+  std::size_t all_floor = 0;  // skipped or not, at the smallest scale
+  double lost_seconds = 0;    // in those of a scaler, or in the others where they are more
+
+  std::size_t most() const { return std::max(scaled, unscaled); }
+};
+
+// The smallest loss scale that the run allows; one of less than 1 is no help whatever is allowed.
+double scale_floor(const RuleRoom& room) {
+  return std::max(1.0, room.setting("loss_scale.min").value_or(1));
+}
+
+SkippedSteps count_skipped(const RuleRoom& room) {
+  constexpr double kRounding = 1 + 1e-6;  // settings are decimal numbers, scales are floats
+  const double floor = scale_floor(room) * kRounding;
   const std::vector<double> skipped = room.own(0, "skipped");
   const std::vector<double> scale = room.own(0, "loss_scale");
-  std::size_t count = 0;
-  std::size_t at_floor = 0;
-  double lost = 0;
+  SkippedSteps out;
+  double scaled_seconds = 0;
+  double unscaled_seconds = 0;
   for (std::size_t s = 0; s < skipped.size(); ++s) {
+    const bool is_scaled = scale[s] > 0;
+    const bool is_floor = is_scaled && scale[s] <= floor;
+    out.all_floor += is_floor ? 1u : 0u;
     if (skipped[s] != 1) continue;
-    ++count;
-    at_floor += scale[s] <= 1 ? 1u : 0u;
-    lost += room.view.wall(s);
+    out.at_floor += is_floor ? 1u : 0u;
+    ++(is_scaled ? out.scaled : out.unscaled);
+    (is_scaled ? scaled_seconds : unscaled_seconds) += room.view.wall(s);
   }
-  const double share = static_cast<double>(count) / static_cast<double>(skipped.size());
-  if (skipped.size() < 2 * kLeastSteps || count < 3 || share < 0.03) return;
-  const bool is_floor = at_floor * 2 > count;
+  out.lost_seconds = out.scaled >= out.unscaled ? scaled_seconds : unscaled_seconds;
+  return out;
+}
+
+std::string scale_text(double scale) {
+  return sentence("%.6g", scale);
+}
+
+// What to do where the smallest scale is too large, or no scale is small enough.
+std::string advice_at_floor(double floor) {
+  if (floor <= 1) return "fp16 cannot hold these gradients: use bf16 for the blocks that overflow.";
+  return concat("Lower loss_scale.min, which holds the scale at ", scale_text(floor),
+                "; where gradients still overflow at 1, use bf16 for these blocks.");
+}
+
+Finding scaler_skips(const RuleRoom& room, const SkippedSteps& steps) {
+  const double floor = scale_floor(room);
+  const bool is_floor = steps.at_floor * 2 > steps.scaled;
   Finding f = costly(room, is_floor ? "PRECISION.SCALE_AT_FLOOR" : "PRECISION.SKIPPED_STEPS",
                      is_floor ? "Gradients overflow even with the smallest loss scale"
                               : "Many steps are skipped after an overflow",
-                     lost);
-  f.severity = is_floor ? Severity::high : f.severity;
-  f.detail = concat(count, " of ", skipped.size(), " steps were skipped, ", at_floor,
-                    " of them with a loss scale of 1 or less.");
+                     steps.lost_seconds);
+  if (is_floor) f.severity = Severity::high;
+  f.detail = concat(steps.scaled, " of ", room.view.size(), " steps were skipped, ", steps.at_floor,
+                    " of them with a loss scale of ", scale_text(floor), " or less.");
   f.suggestion = is_floor
-                     ? "fp16 cannot hold these gradients: use bf16 for the blocks that overflow."
+                     ? advice_at_floor(floor)
                      : "Start from a lower loss scale or let it grow more slowly (loss_scale).";
-  f.evidence = {{"skipped", static_cast<double>(count)},
-                {"at_floor", static_cast<double>(at_floor)}};
-  out.push_back(std::move(f));
+  f.evidence = {{"skipped", static_cast<double>(steps.scaled)},
+                {"at_floor", static_cast<double>(steps.at_floor)},
+                {"smallest_scale", floor}};
+  return f;
+}
+
+// No scale is to blame where none is at work.
+Finding unscaled_skips(const RuleRoom& room, const SkippedSteps& steps) {
+  Finding f = costly(room, "PRECISION.SKIPPED_STEPS",
+                     "Many steps are skipped, and no loss scaler is at work", steps.lost_seconds);
+  f.detail = concat(steps.unscaled, " of ", room.view.size(),
+                    " steps were skipped, because a gradient or a loss was not finite, or the "
+                    "guard held them back.");
+  f.suggestion =
+      "Look at the batches of these steps and at the learning rate, and clip gradients; the "
+      "guard's reasons name the rank (cox replay RUN --verbose).";
+  f.evidence = {{"skipped", static_cast<double>(steps.unscaled)}};
+  return f;
+}
+
+// A scale that stays at its floor and seldom overflows there trains on, but what is small in the
+// gradients becomes zero. One that nothing overflows at may have been chosen.
+Finding low_scale(const RuleRoom& room, const SkippedSteps& steps) {
+  const double floor = scale_floor(room);
+  Finding f;
+  f.code = "PRECISION.SCALE_LOW";
+  f.title = "The loss scale stays at its smallest";
+  f.detail = concat("In ", steps.all_floor, " of ", room.view.size(), " steps the loss scale was ",
+                    scale_text(floor), " or less, and ", steps.at_floor, " of these steps ",
+                    steps.at_floor == 1 ? "was" : "were",
+                    " skipped after an overflow. Training goes on, but small gradients may become "
+                    "zero in fp16.");
+  f.suggestion = "Use bf16 for the blocks that overflow; Overflows by block names them.";
+  f.evidence = {{"steps", static_cast<double>(steps.all_floor)},
+                {"skipped", static_cast<double>(steps.at_floor)},
+                {"smallest_scale", floor}};
+  return f;
+}
+
+void skipped_steps(const RuleRoom& room, Findings& out) {
+  const std::size_t all = room.view.size();
+  if (all < 2 * kLeastSteps) return;
+  const SkippedSteps steps = count_skipped(room);
+  const bool is_many = steps.most() >= 3 && steps.most() * 100 >= 3 * all;
+  if (is_many && steps.scaled >= steps.unscaled) {
+    out.push_back(scaler_skips(room, steps));
+  } else if (is_many && !has_diverged(room)) {
+    out.push_back(unscaled_skips(room, steps));
+  } else if (steps.at_floor > 0 && steps.all_floor * 2 >= all) {
+    out.push_back(low_scale(room, steps));
+  }
 }
 
 // Whether no later change of the same policy has overtaken the reason.
@@ -106,6 +190,7 @@ void withheld_precision(const RuleRoom& room, Findings& out) {
   out.push_back(std::move(f));
 }
 
+// Which limit it is, a cap or a minimum, of memory or of the settings, the policy's sentence says.
 void pinned_shares(const RuleRoom& room, Findings& out) {
   constexpr std::array kLimits = {ReasonCode::shares_limited, ReasonCode::shares_unmeetable};
   constexpr std::array kChanges = {ReasonCode::shares_changed};
@@ -119,12 +204,13 @@ void pinned_shares(const RuleRoom& room, Findings& out) {
   }
   if (pinned == nullptr) return;
   Finding f =
-      costly(room, "SHARES.PINNED", "Memory holds shares of the batch where they are", waiting);
+      costly(room, "SHARES.PINNED", "Limits hold the shares of the batch where they are", waiting);
   f.detail = concat("Ranks wait for slower ones for ", percents(room.share(waiting)),
                     " of the time, and shares cannot follow: ", pinned->text, ".");
   f.suggestion =
-      "Give the faster ranks more memory (memory.budget), plan activation memory for "
-      "them, or lower the minimum share (shares.*).";
+      "Where a cap holds a faster rank, raise shares.max_samples, give it more memory "
+      "(memory.budget) or plan activation memory for it; where a minimum holds a slower one, lower "
+      "shares.min_samples.";
   f.evidence = {{"waiting_share", room.share(waiting)}};
   out.push_back(std::move(f));
 }
