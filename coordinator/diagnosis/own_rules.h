@@ -30,7 +30,7 @@ struct OwnInput {
 };
 
 // What the rules hold to when nothing is wrong: of a thousand runs whose steps vary independently,
-// or resemble the one before by no more than 0.6, at most one gets a finding that names a rank.
+// or resemble the one before by no more than 0.3, at most one gets a finding that names a rank.
 inline constexpr double kFalseAlarms = 1e-3;
 inline constexpr std::size_t kLeastSteps = 10;  // fewer say nothing
 

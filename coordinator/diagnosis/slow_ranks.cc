@@ -104,54 +104,85 @@ std::string slow_phase(const RunView& view, const Work& work, std::size_t rank, 
   return slowest;
 }
 
-// The deviation of what a rank takes more than `lag` steps before. A change that stays leaves it as
-// it is.
-double deviation_of_moves(const std::vector<float>& work, std::size_t lag) {
+// What each step took all ranks together.
+std::vector<double> sums_of(const Work& work) {
+  std::vector<double> out(work.seconds[0].size(), 0);
+  for (const std::vector<float>& rank : work.seconds) {
+    for (std::size_t s = 0; s < out.size(); ++s) out[s] += static_cast<double>(rank[s]);
+  }
+  return out;
+}
+
+// A rank's work by the mean of the others', in each step: what makes a step long for all of them is
+// not in it.
+std::vector<double> beside_others(const Work& work, const std::vector<double>& sums,
+                                  std::size_t rank) {
+  const auto others = static_cast<double>(work.seconds.size() - 1);
+  std::vector<double> out;
+  for (std::size_t s = 0; s < sums.size(); ++s) {
+    const auto own = static_cast<double>(work.seconds[rank][s]);
+    const double rest = sums[s] - own;
+    out.push_back(rest > 0 ? own * others / rest : 1);
+  }
+  return out;
+}
+
+// The deviation of moves over so many steps. A change that stays leaves it as it is.
+double deviation_of_moves(const std::vector<double>& values, std::size_t steps) {
   std::vector<double> moves;
-  for (std::size_t s = lag; s < work.size(); ++s)
-    moves.push_back(static_cast<double>(work[s]) - static_cast<double>(work[s - lag]));
+  for (std::size_t s = steps; s < values.size(); ++s)
+    moves.push_back(values[s] - values[s - steps]);
   return robust_deviation(moves);
 }
 
 // How much a step resembles the one before it, mean of the ranks: 0 where steps vary independently.
-// Where each is so much of the one before (AR(1)), moves over two steps are 1 + that times those
-// over one, squared.
-double correlation_of_steps(const Work& work) {
+// Where each keeps so much of the one before (AR(1)), the variance of moves over two steps is 1 +
+// that times the variance of moves over one.
+double correlation_of_steps(const Work& work, const std::vector<double>& sums) {
   constexpr double kMost = 0.9;
   double sum = 0;
   std::size_t ranks = 0;
-  for (const std::vector<float>& each : work.seconds) {
-    const double one = deviation_of_moves(each, 1);
+  for (std::size_t r = 0; r < work.seconds.size(); ++r) {
+    const std::vector<double> values = beside_others(work, sums, r);
+    const double one = deviation_of_moves(values, 1);
     if (!(one > 0)) continue;
-    const double ratio = deviation_of_moves(each, 2) / one;
+    const double ratio = deviation_of_moves(values, 2) / one;
     sum += ratio * ratio - 1;
     ++ranks;
   }
   return ranks > 0 ? std::clamp(sum / static_cast<double>(ranks), 0.0, kMost) : 0;
 }
 
-// The standard error of the rank's median in its stretch, beside that of the usual rank. Few steps
-// may be alike by chance, so the moves of the whole run say, too, how much they vary.
-double error_of_median(const std::vector<float>& work, Stretch stretch, double correlation) {
-  const double of_stretch = robust_deviation(cut(work, stretch));
-  const double of_moves = deviation_of_moves(work, 1) / std::sqrt(2 * (1 - correlation));
-  const auto steps = static_cast<double>(stretch.end - stretch.begin);
+// The standard error of the rank's median in its stretch, by that median. Few steps may be alike by
+// chance, so the moves of the whole run say, too, how much they vary.
+double error_of_median(const std::vector<double>& values, Stretch stretch, double correlation) {
+  const std::vector<double> own = cut(values, stretch);
+  const double of_moves = deviation_of_moves(values, 1) / std::sqrt(2 * (1 - correlation));
+  const double deviation = std::max(robust_deviation(own), of_moves);
+  const auto steps = static_cast<double>(own.size());
   const double independent = steps * (1 - correlation) / (1 + correlation);
-  return kDeviationOfMedian * std::max(of_stretch, of_moves) * std::sqrt(2 / independent);
+  const double middle = median_of(own);
+  return middle > 0 ? kDeviationOfMedian * deviation / middle / std::sqrt(independent) : 0;
 }
 
-// Whether the rank's median in its stretch is above the usual rank's by more than chance.
-bool is_slow(const Work& work, std::size_t rank, Stretch stretch, double correlation,
-             double& slowdown) {
-  if (stretch.end - stretch.begin < std::max(kLeastStretch, work.seconds[0].size() / 20))
-    return false;
+// How much longer a rank takes than the usual one in a stretch of its work.
+struct Slowness {
+  double slowdown = 0;
+  double own_seconds = 0;    // median
+  double usual_seconds = 0;  // lower median of the ranks' medians
+};
+
+Slowness slowness_in(const Work& work, std::size_t rank, Stretch stretch) {
   std::vector<double> middles;
   for (const std::vector<float>& each : work.seconds)
     middles.push_back(median_of(cut(each, stretch)));
-  const double usual = lower_median(middles);
-  const double error = error_of_median(work.seconds[rank], stretch, correlation);
-  slowdown = usual > 0 ? middles[rank] / usual - 1 : 0;
-  return slowdown >= kLeastExcess && middles[rank] - usual > least_deviations(work) * error;
+  Slowness out{0, middles[rank], lower_median(middles)};
+  if (out.usual_seconds > 0) out.slowdown = out.own_seconds / out.usual_seconds - 1;
+  return out;
+}
+
+bool is_long(const Work& work, Stretch stretch) {
+  return stretch.end - stretch.begin >= std::max(kLeastStretch, work.seconds[0].size() / 20);
 }
 
 }  // namespace
@@ -168,16 +199,23 @@ Work work_of(const RunView& view, Ranks without_recompute) {
   return out;
 }
 
+// A rank is slow when its median in its stretch is above the usual rank's by more than chance.
 std::vector<SlowRank> slow_ranks(const RunView& view, const Work& work) {
   std::vector<SlowRank> out;
   if (view.ranks.size() < 2 || view.size() < kLeastSteps) return out;
   const std::vector<double> usual = usual_work(work);
-  const double correlation = correlation_of_steps(work);
+  const std::vector<double> sums = sums_of(work);
+  const double correlation = correlation_of_steps(work, sums);
   for (std::size_t r = 0; r < work.seconds.size(); ++r) {
     const Stretch stretch = latest_stretch(work.seconds[r], usual);
-    double slowdown = 0;
-    if (is_slow(work, r, stretch, correlation, slowdown))
-      out.push_back({r, stretch.begin, stretch.end, slowdown, slow_phase(view, work, r, stretch)});
+    if (!is_long(work, stretch)) continue;
+    const Slowness slow = slowness_in(work, r, stretch);
+    if (slow.slowdown < kLeastExcess) continue;
+    const double error =
+        slow.own_seconds * error_of_median(beside_others(work, sums, r), stretch, correlation);
+    if (slow.own_seconds - slow.usual_seconds > least_deviations(work) * error)
+      out.push_back(
+          {r, stretch.begin, stretch.end, slow.slowdown, slow_phase(view, work, r, stretch)});
   }
   return out;
 }
