@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <ranges>
 #include <set>
 #include <string>
 #include <utility>
@@ -67,6 +68,17 @@ RunRecord empty_record(std::span<const std::shared_ptr<const LiveRound>> rounds)
     run.ranks.back().info.rank = rank;
   }
   return run;
+}
+
+// The settings that rules ask for, as far as the newest plan has them.
+std::vector<diagnosis::RunSetting> settings_of(
+    std::span<const std::shared_ptr<const LiveRound>> rounds) {
+  for (const auto& round : rounds | std::views::reverse) {
+    if (round->plan)
+      return {
+          {"loss_scale.min", sentence("%.9g", static_cast<double>(round->plan->scaler.min_scale))}};
+  }
+  return {};
 }
 
 // The lowest rank of this rank's node.
@@ -135,6 +147,7 @@ RunRecord record_of(std::span<const std::shared_ptr<const LiveRound>> rounds,
     places[rank.rank] = lines.size();
     lines.emplace_back(rank);
   }
+  if (!run.ranks.empty()) run.ranks.front().info.config = settings_of(rounds);
   for (const auto& round : rounds) {
     for (const RankSignal& report : round->reports) {
       const auto place = places.find(report.rank.value());

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdint>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -16,29 +18,57 @@ namespace {
 
 // ---- Learning.
 
-// Losses that are not finite in steps that a loss scaler skipped are its normal work.
-void diverging(const RuleRoom& room, Findings& out) {
-  const std::vector<double> loss = room.scalar(0, "loss");
-  const std::vector<double> skipped = room.own(0, "skipped");
-  std::size_t count = 0;
+// Steps of a rank whose loss is not finite, without those that a loss scaler skipped: they are its
+// normal work. A step that was skipped with no loss scaler at work changed no weights, so one or
+// two in a row are a bad batch; more are a run that learns no more.
+struct BadLosses {
   std::size_t first = 0;
-  for (std::size_t s = 0; s < loss.size(); ++s) {
-    if (is_absent(loss[s]) || std::isfinite(loss[s]) || skipped[s] == 1) continue;
-    if (count++ == 0) first = s;
+  std::size_t steps = 0;
+};
+
+std::optional<BadLosses> bad_losses(const RuleRoom& room, std::size_t r) {
+  constexpr std::size_t kLasting = 3;
+  const std::vector<double> loss = room.scalar(r, "loss");
+  const std::vector<double> skipped = room.own(r, "skipped");
+  const std::vector<double> scale = room.own(r, "loss_scale");
+  const auto is_bad = [&](std::size_t s) {
+    const bool is_scalers = skipped[s] == 1 && scale[s] > 0;
+    return !is_absent(loss[s]) && !std::isfinite(loss[s]) && !is_scalers;
+  };
+  BadLosses out;
+  for (std::size_t begin = 0; begin < loss.size(); ++begin) {
+    std::size_t end = begin;
+    bool is_applied = false;
+    for (; end < loss.size() && is_bad(end); ++end) is_applied |= skipped[end] != 1;
+    if (is_applied || end - begin >= kLasting) {
+      if (out.steps == 0) out.first = begin;
+      out.steps += end - begin;
+    }
+    begin = end;
   }
-  if (count == 0) return;
-  Finding f = costly(room, "CONVERGENCE.DIVERGED", "The loss is not finite",
-                     room.budget.wall_seconds * static_cast<double>(loss.size() - first) /
-                         static_cast<double>(loss.size()));
+  return out.steps > 0 ? std::optional(out) : std::nullopt;
+}
+
+void diverging(const RuleRoom& room, Findings& out) {
+  const auto found = concerned<BadLosses>(
+      room, bad_losses, [](const BadLosses& a, const BadLosses& b) { return a.first < b.first; });
+  if (found.ranks.empty()) return;
+  const BadLosses& worst = found.of_worst;
+  const std::int64_t first = room.view.steps[worst.first];
+  Finding f =
+      costly(room, "CONVERGENCE.DIVERGED", "The loss is not finite",
+             room.budget.wall_seconds * static_cast<double>(room.view.size() - worst.first) /
+                 static_cast<double>(room.view.size()));
   f.severity = Severity::high;
   f.ends_run = true;
-  f.detail = concat("From step ", room.view.steps[first], " on ", count,
+  f.detail = concat("From step ", first, " on ", worst.steps,
                     " steps have a loss that is not finite; what follows is lost.");
   f.suggestion =
       "Resume from a save before that step with a lower learning rate or clipped gradients, and "
       "look at the batch of that step.";
-  f.evidence = {{"first_step", static_cast<double>(room.view.steps[first])},
-                {"steps", static_cast<double>(count)}};
+  f.evidence = {{"first_step", static_cast<double>(first)},
+                {"steps", static_cast<double>(worst.steps)}};
+  name_ranks(room, found.ranks, f);
   out.push_back(std::move(f));
 }
 
@@ -124,6 +154,13 @@ constexpr std::array<NamedRule, 3> kLearningRules = {
     {{"diverging", diverging}, {"flat loss", flat_loss}, {"unstable", unstable}}};
 
 }  // namespace
+
+bool has_diverged(const RuleRoom& room) {
+  for (std::size_t r = 0; r < room.view.ranks.size(); ++r) {
+    if (bad_losses(room, r)) return true;
+  }
+  return false;
+}
 
 std::span<const NamedRule> learning_rules() {
   return kLearningRules;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <exception>
 #include <string>
@@ -14,7 +15,7 @@
 namespace cox::diagnosis {
 namespace {
 
-constexpr std::array<std::string_view, 27> kCodes = {"DIST.STRAGGLER",
+constexpr std::array<std::string_view, 28> kCodes = {"DIST.STRAGGLER",
                                                      "DIST.LOAD_IMBALANCE",
                                                      "DIST.COMM_BOUND",
                                                      "DIST.EXPOSED_COMM",
@@ -38,6 +39,7 @@ constexpr std::array<std::string_view, 27> kCodes = {"DIST.STRAGGLER",
                                                      "PRECISION.WITHHELD",
                                                      "PRECISION.SKIPPED_STEPS",
                                                      "PRECISION.SCALE_AT_FLOOR",
+                                                     "PRECISION.SCALE_LOW",
                                                      "RECORD.DROPPED",
                                                      "RECORD.IMPOSSIBLE",
                                                      "RULE.FAILED"};
@@ -100,6 +102,16 @@ double RuleRoom::phase_seconds(std::string_view name) const {
   return sum.value() / static_cast<double>(view.ranks.size());
 }
 
+std::optional<double> RuleRoom::setting(std::string_view key) const {
+  const std::vector<RunSetting>& config = view.run->lowest().info.config;
+  const auto found = std::ranges::find(config, key, &RunSetting::key);
+  if (found == config.end()) return std::nullopt;
+  const char* end = found->json.data() + found->json.size();
+  double value = 0;
+  const auto read = std::from_chars(found->json.data(), end, value);
+  return read.ec == std::errc() && read.ptr == end ? std::optional(value) : std::nullopt;
+}
+
 Finding costly(const RuleRoom& room, std::string code, std::string title, double seconds) {
   Finding out;
   out.code = std::move(code);
@@ -108,6 +120,20 @@ Finding costly(const RuleRoom& room, std::string code, std::string title, double
   out.cost_share = room.share(seconds);
   out.severity = severity_of(out.cost_share);
   return out;
+}
+
+std::string ranks_named(const RunView& view, const Ranks& ranks) {
+  std::vector<std::size_t> numbers;
+  for (const std::size_t r : ranks)
+    numbers.push_back(static_cast<std::size_t>(view.run->ranks[r].rank));
+  return ranks_text(numbers, view.ranks.size());
+}
+
+void name_ranks(const RuleRoom& room, const Ranks& ranks, Finding& finding) {
+  for (const std::size_t r : ranks) finding.ranks.push_back(room.rank(r).rank);
+  const std::size_t all = room.view.ranks.size();
+  if (ranks.size() < all)
+    finding.title += concat(" on ", ranks_named(room.view, ranks), " of ", all);
 }
 
 std::vector<double> present(std::vector<double> values) {
@@ -130,7 +156,7 @@ std::vector<Finding> own_findings(const OwnInput& input) {
     apply(resource_rules().back(), room, out);  // what is wrong with the record
     return out;
   }
-  for (const auto rules : {time_rules(), learning_rules(), resource_rules()}) {
+  for (const auto rules : {time_rules(), learning_rules(), memory_rules(), resource_rules()}) {
     for (const NamedRule& rule : rules) apply(rule, room, out);
   }
   const auto rank_of = [](const Finding& f) {

@@ -30,7 +30,7 @@ struct OwnInput {
 };
 
 // What the rules hold to when nothing is wrong: of a thousand runs whose steps vary independently,
-// at most one gets a finding that names a rank.
+// or resemble the one before by no more than 0.3, at most one gets a finding that names a rank.
 inline constexpr double kFalseAlarms = 1e-3;
 inline constexpr std::size_t kLeastSteps = 10;  // fewer say nothing
 
@@ -38,15 +38,5 @@ inline constexpr std::size_t kLeastSteps = 10;  // fewer say nothing
 std::span<const std::string_view> own_codes();
 
 std::vector<Finding> own_findings(const OwnInput& input);
-
-// The ranks that work more slowly than most, in a stretch of steps; for tests and for pages.
-struct SlowRank {
-  std::size_t rank = 0;  // index
-  std::size_t begin = 0;
-  std::size_t end = 0;  // steps of the view
-  double slowdown = 0;  // 0.2: a fifth longer
-  std::string phase;    // that has most of it
-};
-std::vector<SlowRank> slow_ranks(const RunView& view);
 
 }  // namespace cox::diagnosis

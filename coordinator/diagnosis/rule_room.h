@@ -2,7 +2,10 @@
 // costs. A rule adds its findings to a list; own_findings() runs them all. Pure; any thread.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,6 +17,7 @@
 namespace cox::diagnosis {
 
 using Findings = std::vector<Finding>;
+using Ranks = std::set<std::size_t>;  // by their index in the view
 
 // What all rules look at.
 class RuleRoom {
@@ -33,6 +37,8 @@ class RuleRoom {
   }
   // Seconds in a phase, mean over the ranks.
   double phase_seconds(std::string_view name) const;
+  // The number that a setting of the run has; nothing where the record does not tell it.
+  std::optional<double> setting(std::string_view key) const;
   std::vector<double> own(std::size_t r, std::string_view name) const {
     return view.column(r, rank(r).own, name);
   }
@@ -47,6 +53,44 @@ class RuleRoom {
 // Returns a finding whose severity follows from what it costs.
 Finding costly(const RuleRoom& room, std::string code, std::string title, double seconds);
 
+// Returns "rank 3", "ranks 0-2, 5" or "all 4 ranks".
+std::string ranks_named(const RunView& view, const Ranks& ranks);
+// Says whom the finding is about: in its ranks, and behind its title where it is not all of them
+// (" on ranks 3, 5 of 8").
+void name_ranks(const RuleRoom& room, const Ranks& ranks, Finding& finding);
+
+// The ranks of which something is so, and what is known of the one with the worst of it.
+template <class Figures>
+struct Concerned {
+  Ranks ranks;
+  std::size_t worst = 0;
+  Figures of_worst{};
+
+  // "rank 3", and where it is not the only one "rank 3, the worst,".
+  std::string worst_named(const RuleRoom& room) const {
+    return ranks_named(room.view, {worst}) + (ranks.size() > 1 ? ", the worst," : "");
+  }
+};
+
+// Asks `figures(room, rank)` of every rank, which gives nothing where it is not so. Of ranks that
+// are equally bad the lowest is the worst.
+template <class Figures, class IsWorse>
+Concerned<Figures> concerned(const RuleRoom& room,
+                             std::optional<Figures> (*figures)(const RuleRoom&, std::size_t),
+                             const IsWorse& is_worse) {
+  Concerned<Figures> out;
+  for (std::size_t r = 0; r < room.view.ranks.size(); ++r) {
+    const std::optional<Figures> of_rank = figures(room, r);
+    if (!of_rank) continue;
+    if (out.ranks.empty() || is_worse(*of_rank, out.of_worst)) {
+      out.worst = r;
+      out.of_worst = *of_rank;
+    }
+    out.ranks.insert(r);
+  }
+  return out;
+}
+
 std::vector<double> present(std::vector<double> values);
 std::string percents(double fraction);
 
@@ -59,6 +103,32 @@ void apply(const NamedRule& rule, const RuleRoom& room, Findings& out);
 
 std::span<const NamedRule> time_rules();      // where the time of the ranks went
 std::span<const NamedRule> learning_rules();  // loss and gradients
-std::span<const NamedRule> resource_rules();  // memory, plans, precision, the record itself
+std::span<const NamedRule> memory_rules();    // what ranks keep, and what saving memory costs
+std::span<const NamedRule> resource_rules();  // plans, precision, shares, saves, the record itself
+
+// Whether the loss of a rank is not finite, and no loss scaler is at work there.
+bool has_diverged(const RuleRoom& room);
+
+// Returns the ranks that a finding about memory names because saving it takes them time.
+Ranks ranks_slowed_by_memory(const RuleRoom& room);
+
+// What each rank worked in each step. Of ranks whose time for saving memory is told elsewhere that
+// time is taken out.
+struct Work {
+  std::vector<std::vector<float>> seconds;  // [rank][step]
+  Ranks without_recompute;
+};
+Work work_of(const RunView& view, Ranks without_recompute);
+
+// A rank that works more slowly than most, in a stretch of steps.
+inline constexpr std::string_view kRecomputePhase = "recomputation";
+struct SlowRank {
+  std::size_t rank = 0;  // index
+  std::size_t begin = 0;
+  std::size_t end = 0;  // steps of the view
+  double slowdown = 0;  // 0.2: a fifth longer
+  std::string phase;    // that has most of it; or kRecomputePhase, which is a part of backward
+};
+std::vector<SlowRank> slow_ranks(const RunView& view, const Work& work);
 
 }  // namespace cox::diagnosis

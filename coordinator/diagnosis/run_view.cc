@@ -189,14 +189,7 @@ double sum_of_own(const RunView& view, std::string_view name) {
 double recompute_seconds(const RunView& view) {
   ExactSum sum;
   for (std::size_t r = 0; r < view.ranks.size(); ++r) {
-    const RankRecord& rank = view.run->ranks[r];
-    if (find(rank.own, "recompute") == nullptr) continue;
-    const std::vector<double> backward = view.column(r, rank.phases, "backward");
-    const std::vector<double> recompute = view.column(r, rank.own, "recompute");
-    for (std::size_t s = 0; s < view.size(); ++s) {
-      // No more than the phase that it is a part of; what is absent is a NaN and compares as false.
-      if (recompute[s] > 0 && backward[s] > 0) sum.add(std::min(recompute[s], backward[s]));
-    }
+    for (const double seconds : view.recompute(r)) sum.add(seconds);
   }
   return sum.value() / static_cast<double>(view.ranks.size());
 }
@@ -220,6 +213,18 @@ double useful_seconds(const RunView& view, const BudgetOptions& options, double 
 double RunView::transfer(std::size_t rank, std::size_t step) const {
   const auto comm = static_cast<double>(ranks[rank].comm[step]);
   return std::max(static_cast<double>(least_comm[step]), comm - wait(rank, step));
+}
+
+std::vector<double> RunView::recompute(std::size_t rank) const {
+  const RankRecord& record = run->ranks[rank];
+  if (find(record.own, "recompute") == nullptr) return {};
+  std::vector<double> out = column(rank, record.own, "recompute");
+  const std::vector<double> backward = column(rank, record.phases, "backward");
+  for (std::size_t s = 0; s < size(); ++s) {
+    // No more than the phase that it is a part of; what is absent is a NaN and compares as false.
+    out[s] = out[s] > 0 && backward[s] > 0 ? std::min(out[s], backward[s]) : 0;
+  }
+  return out;
 }
 
 std::vector<double> RunView::column(std::size_t rank, const Columns& columns,

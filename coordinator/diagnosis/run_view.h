@@ -55,6 +55,9 @@ struct RunView {
     return static_cast<double>(longest_work[step]) - static_cast<double>(ranks[rank].work[step]);
   }
   double transfer(std::size_t rank, std::size_t step) const;
+  // Seconds of each step's backward pass in which the rank made activations again or waited for
+  // them, 0 where it did not. Empty where its record has none.
+  std::vector<double> recompute(std::size_t rank) const;
   // A column of a rank for the steps of the view; absent where the record has none.
   std::vector<double> column(std::size_t rank, const Columns& columns, std::string_view name) const;
 };

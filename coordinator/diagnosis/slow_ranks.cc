@@ -3,7 +3,7 @@
 #include <cmath>
 #include <utility>
 
-#include "coordinator/diagnosis/own_rules.h"
+#include "coordinator/diagnosis/rule_room.h"
 #include "coordinator/diagnosis/statistics.h"
 
 namespace cox::diagnosis {
@@ -12,8 +12,8 @@ namespace {
 constexpr double kLeastExcess = 0.05;  // less is not worth a person's time
 constexpr std::size_t kLeastStretch = 10;
 constexpr double kDeviationOfMedian = 1.2533;  // of a median, by that of a mean (normal noise)
-constexpr std::array<std::string_view, 6> kWork = {"data",    "forward",   "backward",
-                                                   "compute", "optimizer", "other"};
+constexpr std::array<std::string_view, 7> kPhases = {
+    "data", "forward", "backward", "compute", "optimizer", "other", kRecomputePhase};
 
 // The lower of the two middle values where their number is even: half of the ranks may be slow.
 double lower_median(std::vector<double> values) {
@@ -28,12 +28,12 @@ struct Stretch {
 };
 
 // What the usual rank took in each step.
-std::vector<double> usual_work(const RunView& view) {
+std::vector<double> usual_work(const Work& work) {
   std::vector<double> out;
-  std::vector<double> of_step(view.ranks.size());
-  for (std::size_t s = 0; s < view.size(); ++s) {
-    for (std::size_t r = 0; r < view.ranks.size(); ++r)
-      of_step[r] = static_cast<double>(view.ranks[r].work[s]);
+  std::vector<double> of_step(work.seconds.size());
+  for (std::size_t s = 0; s < work.seconds[0].size(); ++s) {
+    for (std::size_t r = 0; r < of_step.size(); ++r)
+      of_step[r] = static_cast<double>(work.seconds[r][s]);
     out.push_back(lower_median(of_step));
   }
   return out;
@@ -60,30 +60,43 @@ Stretch latest_stretch(const std::vector<float>& work, const std::vector<double>
   return best;
 }
 
-std::vector<double> cut(const std::vector<float>& values, Stretch stretch) {
+template <class Value>
+std::vector<double> cut(const std::vector<Value>& values, Stretch stretch) {
   return {values.begin() + static_cast<std::ptrdiff_t>(stretch.begin),
           values.begin() + static_cast<std::ptrdiff_t>(stretch.end)};
 }
 
 // Deviations that a rank must be late by: all ranks and all stretches of the run are looked at.
-double least_deviations(const RunView& view) {
-  const auto steps = static_cast<double>(view.size());
-  const double tests = steps * steps * static_cast<double>(view.ranks.size());
+double least_deviations(const Work& work) {
+  const auto steps = static_cast<double>(work.seconds[0].size());
+  const double tests = steps * steps * static_cast<double>(work.seconds.size());
   return std::sqrt(2 * std::log(tests / kFalseAlarms));
 }
 
+// What a rank took for a phase in each step; what saving memory took it is a phase of its own.
+std::vector<double> seconds_of_phase(const RunView& view, const Work& work, std::size_t rank,
+                                     std::string_view phase) {
+  std::vector<double> recompute;
+  if (phase == "backward" || phase == kRecomputePhase) recompute = view.recompute(rank);
+  if (phase == kRecomputePhase) {
+    if (work.without_recompute.contains(rank)) recompute.clear();
+    recompute.resize(view.size(), 0);
+    return recompute;
+  }
+  std::vector<double> values = view.column(rank, view.run->ranks[rank].phases, phase);
+  for (double& value : values) value = is_absent(value) ? 0 : value;
+  for (std::size_t s = 0; s < recompute.size(); ++s) values[s] -= recompute[s];
+  return values;
+}
+
 // The work phase in which the rank is behind the usual rank by most.
-std::string slow_phase(const RunView& view, std::size_t rank, Stretch stretch) {
+std::string slow_phase(const RunView& view, const Work& work, std::size_t rank, Stretch stretch) {
   std::string slowest;
   double most = 0;
-  for (const std::string_view phase : kWork) {
+  for (const std::string_view phase : kPhases) {
     std::vector<double> middles;
-    for (std::size_t r = 0; r < view.ranks.size(); ++r) {
-      std::vector<double> values = view.column(r, view.run->ranks[r].phases, phase);
-      for (double& value : values) value = is_absent(value) ? 0 : value;
-      middles.push_back(median_of({values.begin() + static_cast<std::ptrdiff_t>(stretch.begin),
-                                   values.begin() + static_cast<std::ptrdiff_t>(stretch.end)}));
-    }
+    for (std::size_t r = 0; r < view.ranks.size(); ++r)
+      middles.push_back(median_of(cut(seconds_of_phase(view, work, r, phase), stretch)));
     const double excess = middles[rank] - lower_median(middles);
     if (excess > most) slowest = phase;
     most = std::max(most, excess);
@@ -91,30 +104,118 @@ std::string slow_phase(const RunView& view, std::size_t rank, Stretch stretch) {
   return slowest;
 }
 
-// Whether the rank's median in its stretch is above the usual rank's by chance.
-bool is_slow(const RunView& view, std::size_t rank, Stretch stretch, double& slowdown) {
-  if (stretch.end - stretch.begin < std::max(kLeastStretch, view.size() / 20)) return false;
+// What each step took all ranks together.
+std::vector<double> sums_of(const Work& work) {
+  std::vector<double> out(work.seconds[0].size(), 0);
+  for (const std::vector<float>& rank : work.seconds) {
+    for (std::size_t s = 0; s < out.size(); ++s) out[s] += static_cast<double>(rank[s]);
+  }
+  return out;
+}
+
+// A rank's work by the mean of the others', in each step: what makes a step long for all of them is
+// not in it.
+std::vector<double> beside_others(const Work& work, const std::vector<double>& sums,
+                                  std::size_t rank) {
+  const auto others = static_cast<double>(work.seconds.size() - 1);
+  std::vector<double> out;
+  for (std::size_t s = 0; s < sums.size(); ++s) {
+    const auto own = static_cast<double>(work.seconds[rank][s]);
+    const double rest = sums[s] - own;
+    out.push_back(rest > 0 ? own * others / rest : 1);
+  }
+  return out;
+}
+
+// The deviation of moves over so many steps. A change that stays leaves it as it is.
+double deviation_of_moves(const std::vector<double>& values, std::size_t steps) {
+  std::vector<double> moves;
+  for (std::size_t s = steps; s < values.size(); ++s)
+    moves.push_back(values[s] - values[s - steps]);
+  return robust_deviation(moves);
+}
+
+// How much a step resembles the one before it, mean of the ranks: 0 where steps vary independently.
+// Where each keeps so much of the one before (AR(1)), the variance of moves over two steps is 1 +
+// that times the variance of moves over one.
+double correlation_of_steps(const Work& work, const std::vector<double>& sums) {
+  constexpr double kMost = 0.9;
+  double sum = 0;
+  std::size_t ranks = 0;
+  for (std::size_t r = 0; r < work.seconds.size(); ++r) {
+    const std::vector<double> values = beside_others(work, sums, r);
+    const double one = deviation_of_moves(values, 1);
+    if (!(one > 0)) continue;
+    const double ratio = deviation_of_moves(values, 2) / one;
+    sum += ratio * ratio - 1;
+    ++ranks;
+  }
+  return ranks > 0 ? std::clamp(sum / static_cast<double>(ranks), 0.0, kMost) : 0;
+}
+
+// The standard error of the rank's median in its stretch, by that median. Few steps may be alike by
+// chance, so the moves of the whole run say, too, how much they vary.
+double error_of_median(const std::vector<double>& values, Stretch stretch, double correlation) {
+  const std::vector<double> own = cut(values, stretch);
+  const double of_moves = deviation_of_moves(values, 1) / std::sqrt(2 * (1 - correlation));
+  const double deviation = std::max(robust_deviation(own), of_moves);
+  const auto steps = static_cast<double>(own.size());
+  const double independent = steps * (1 - correlation) / (1 + correlation);
+  const double middle = median_of(own);
+  return middle > 0 ? kDeviationOfMedian * deviation / middle / std::sqrt(independent) : 0;
+}
+
+// How much longer a rank takes than the usual one in a stretch of its work.
+struct Slowness {
+  double slowdown = 0;
+  double own_seconds = 0;    // median
+  double usual_seconds = 0;  // lower median of the ranks' medians
+};
+
+Slowness slowness_in(const Work& work, std::size_t rank, Stretch stretch) {
   std::vector<double> middles;
-  for (const RankView& each : view.ranks) middles.push_back(median_of(cut(each.work, stretch)));
-  const double usual = lower_median(middles);
-  const std::vector<double> own = cut(view.ranks[rank].work, stretch);
-  const double error =
-      kDeviationOfMedian * robust_deviation(own) * std::sqrt(2 / static_cast<double>(own.size()));
-  slowdown = usual > 0 ? middles[rank] / usual - 1 : 0;
-  return slowdown >= kLeastExcess && middles[rank] - usual > least_deviations(view) * error;
+  for (const std::vector<float>& each : work.seconds)
+    middles.push_back(median_of(cut(each, stretch)));
+  Slowness out{0, middles[rank], lower_median(middles)};
+  if (out.usual_seconds > 0) out.slowdown = out.own_seconds / out.usual_seconds - 1;
+  return out;
+}
+
+bool is_long(const Work& work, Stretch stretch) {
+  return stretch.end - stretch.begin >= std::max(kLeastStretch, work.seconds[0].size() / 20);
 }
 
 }  // namespace
 
-std::vector<SlowRank> slow_ranks(const RunView& view) {
+Work work_of(const RunView& view, Ranks without_recompute) {
+  Work out;
+  for (const RankView& rank : view.ranks) out.seconds.push_back(rank.work);
+  for (const std::size_t r : without_recompute) {
+    const std::vector<double> recompute = view.recompute(r);
+    for (std::size_t s = 0; s < recompute.size(); ++s)
+      out.seconds[r][s] -= static_cast<float>(recompute[s]);
+  }
+  out.without_recompute = std::move(without_recompute);
+  return out;
+}
+
+// A rank is slow when its median in its stretch is above the usual rank's by more than chance.
+std::vector<SlowRank> slow_ranks(const RunView& view, const Work& work) {
   std::vector<SlowRank> out;
   if (view.ranks.size() < 2 || view.size() < kLeastSteps) return out;
-  const std::vector<double> usual = usual_work(view);
-  for (std::size_t r = 0; r < view.ranks.size(); ++r) {
-    const Stretch stretch = latest_stretch(view.ranks[r].work, usual);
-    double slowdown = 0;
-    if (is_slow(view, r, stretch, slowdown))
-      out.push_back({r, stretch.begin, stretch.end, slowdown, slow_phase(view, r, stretch)});
+  const std::vector<double> usual = usual_work(work);
+  const std::vector<double> sums = sums_of(work);
+  const double correlation = correlation_of_steps(work, sums);
+  for (std::size_t r = 0; r < work.seconds.size(); ++r) {
+    const Stretch stretch = latest_stretch(work.seconds[r], usual);
+    if (!is_long(work, stretch)) continue;
+    const Slowness slow = slowness_in(work, r, stretch);
+    if (slow.slowdown < kLeastExcess) continue;
+    const double error =
+        slow.own_seconds * error_of_median(beside_others(work, sums, r), stretch, correlation);
+    if (slow.own_seconds - slow.usual_seconds > least_deviations(work) * error)
+      out.push_back(
+          {r, stretch.begin, stretch.end, slow.slowdown, slow_phase(view, work, r, stretch)});
   }
   return out;
 }

@@ -1,8 +1,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdint>
+#include <iterator>
 #include <map>
-#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -32,22 +33,28 @@ void data_stall(const RuleRoom& room, Findings& out) {
   out.push_back(std::move(f));
 }
 
-bool recomputes(const RuleRoom& room) {
-  const std::vector<double> blocks = room.own(0, "recomputed_blocks");
-  return std::ranges::any_of(blocks, [](double v) { return v > 0; });
+// Of the ranks, those that recompute blocks.
+double recomputing_part(const RuleRoom& room) {
+  std::size_t ranks = 0;
+  for (std::size_t r = 0; r < room.view.ranks.size(); ++r) {
+    const std::vector<double> blocks = room.own(r, "recomputed_blocks");
+    ranks += std::ranges::any_of(blocks, [](double v) { return v > 0; }) ? 1u : 0u;
+  }
+  return static_cast<double>(ranks) / static_cast<double>(room.view.ranks.size());
 }
 
 void slow_backward(const RuleRoom& room, Findings& out) {
   const double forward = room.phase_seconds("forward");
   const double backward = room.phase_seconds("backward");
-  const double normal = recomputes(room) ? 3 : 2;  // recomputation is one forward pass more
   const double ratio = forward > 0 ? backward / forward : 0;
+  if (ratio < 2.5) return;
+  const double normal = 2 + recomputing_part(room);  // recomputation is one forward pass more
   if (ratio < normal + 0.5) return;
   Finding f = costly(room, "TIMING.BACKWARD_HEAVY", "The backward pass is slow",
                      backward - normal * forward);
-  f.detail =
-      concat("Backward takes ", fixed(ratio, 1), " times as long as forward; ", fixed(normal, 0),
-             " times is normal", normal > 2 ? " with recomputation." : " without recomputation.");
+  f.detail = concat("Backward takes ", fixed(ratio, 1), " times as long as forward; ",
+                    sentence("%.3g", normal), " times is normal",
+                    normal > 2 ? " with recomputation." : " without recomputation.");
   f.suggestion =
       "Look for graphs that are kept or built twice, operators whose gradients are not fused, and "
       "recomputation that nobody asked for; cox ops shows FLOPs by block.";
@@ -96,6 +103,14 @@ void exposed_kernels(const RuleRoom& room, Findings& out) {
                     seconds_text(t.communication_seconds), " is hidden.");
   f.suggestion = "Reduce gradients in smaller buckets and earlier, so that backward still runs.";
   f.evidence = {{"exposed_share", share}, {"overlap", t.overlap()}};
+  if (t.devices.size() > 1) {
+    const auto worst = std::ranges::max_element(t.devices, {}, &DeviceTrace::exposed_seconds);
+    const double most = worst->exposed_seconds / t.wall_seconds;
+    f.detail +=
+        concat(" Device ", worst->device, " has most of it, ", percents(most), " of its time.");
+    f.evidence.push_back({"worst_device", static_cast<double>(worst->device)});
+    f.evidence.push_back({"worst_exposed_share", most});
+  }
   out.push_back(std::move(f));
 }
 
@@ -156,23 +171,22 @@ void low_utilization(const RuleRoom& room, Findings& out) {
 
 // ---- Ranks beside each other.
 
-double cost_of_ranks(const RunView& view, const std::set<std::size_t>& slow) {
-  double lost = 0;
-  for (std::size_t s = 0; s < view.size(); ++s) {
-    float others = 0;
-    for (std::size_t r = 0; r < view.ranks.size(); ++r) {
-      if (!slow.contains(r)) others = std::max(others, view.ranks[r].work[s]);
-    }
-    lost += static_cast<double>(view.longest_work[s] - others);
+// What the last rank worked in each step, of those that are not left out.
+std::vector<float> longest_of(const Work& work, const Ranks& left_out) {
+  std::vector<float> out(work.seconds[0].size(), 0);
+  for (std::size_t r = 0; r < work.seconds.size(); ++r) {
+    if (left_out.contains(r)) continue;
+    for (std::size_t s = 0; s < out.size(); ++s) out[s] = std::max(out[s], work.seconds[r][s]);
   }
-  return lost;
+  return out;
 }
 
-std::string ranks_of(const RunView& view, const std::set<std::size_t>& ranks) {
-  std::vector<std::size_t> numbers;
-  for (const std::size_t r : ranks)
-    numbers.push_back(static_cast<std::size_t>(view.run->ranks[r].rank));
-  return ranks_text(numbers, view.ranks.size());
+double cost_of_ranks(const Work& work, const Ranks& slow) {
+  const std::vector<float> all = longest_of(work, {});
+  const std::vector<float> others = longest_of(work, slow);
+  double lost = 0;
+  for (std::size_t s = 0; s < all.size(); ++s) lost += static_cast<double>(all[s] - others[s]);
+  return lost;
 }
 
 std::string capital(std::string text) {
@@ -180,31 +194,39 @@ std::string capital(std::string text) {
   return text;
 }
 
-// Slow ranks that are told as one: all ranks of a machine that has several, or a single rank.
+// Slow ranks that are told as one: those of a machine, or a single rank.
 struct SlowGroup {
-  bool is_host = false;
   std::vector<SlowRank> ranks;
+  Ranks host{};  // all ranks of the machine; empty: a single rank
+
+  bool is_host() const { return !host.empty(); }
 };
 
 // Nothing about hosts where the record does not tell them, or there is one.
-std::map<std::int32_t, std::size_t> ranks_on_hosts(const RunRecord& run) {
-  std::map<std::int32_t, std::size_t> count;
-  for (const RankRecord& rank : run.ranks) ++count[rank.info.node];
-  if (count.size() < 2 || count.contains(-1)) count.clear();
-  return count;
+std::map<std::int32_t, Ranks> ranks_on_hosts(const RunRecord& run) {
+  std::map<std::int32_t, Ranks> hosts;
+  for (std::size_t r = 0; r < run.ranks.size(); ++r) hosts[run.ranks[r].info.node].insert(r);
+  if (hosts.size() < 2 || hosts.contains(-1)) hosts.clear();
+  return hosts;
+}
+
+// A host all of whose ranks are slow; or two thirds of them, where there are some, and no others.
+bool is_slow_host(const Ranks& host, std::size_t slow_on_it, std::size_t all_slow) {
+  if (slow_on_it == host.size()) return slow_on_it > 1;
+  return host.size() >= 4 && 3 * slow_on_it >= 2 * host.size() && slow_on_it == all_slow;
 }
 
 std::vector<SlowGroup> groups_of(const RunRecord& run, const std::vector<SlowRank>& slow) {
   std::map<std::int32_t, std::vector<SlowRank>> on_host;
   for (const SlowRank& s : slow) on_host[run.ranks[s.rank].info.node].push_back(s);
-  const std::map<std::int32_t, std::size_t> all = ranks_on_hosts(run);
+  const std::map<std::int32_t, Ranks> hosts = ranks_on_hosts(run);
   std::vector<SlowGroup> out;
-  for (auto& [host, ranks] : on_host) {
-    const auto count = all.find(host);
-    if (count != all.end() && count->second == ranks.size() && ranks.size() > 1) {
-      out.push_back({true, std::move(ranks)});
+  for (auto& [number, ranks] : on_host) {
+    const auto host = hosts.find(number);
+    if (host != hosts.end() && is_slow_host(host->second, ranks.size(), slow.size())) {
+      out.push_back({std::move(ranks), host->second});
     } else {
-      for (SlowRank& s : ranks) out.push_back({false, {std::move(s)}});
+      for (SlowRank& s : ranks) out.push_back({{std::move(s)}});
     }
   }
   return out;
@@ -218,20 +240,28 @@ const SlowRank& usual_of(const SlowGroup& group) {
   return *ranks[ranks.size() / 2];
 }
 
-std::set<std::size_t> indices_of(const std::vector<SlowRank>& slow) {
-  std::set<std::size_t> out;
+Ranks indices_of(const std::vector<SlowRank>& slow) {
+  Ranks out;
   for (const SlowRank& s : slow) out.insert(s.rank);
   return out;
+}
+
+// "rank 3", "the host of ranks 4-7", "the host of ranks 4-7, but for rank 6,".
+std::string name_of(const RuleRoom& room, const SlowGroup& group) {
+  const Ranks slow = indices_of(group.ranks);
+  if (!group.is_host()) return ranks_named(room.view, slow);
+  Ranks others;
+  std::ranges::set_difference(group.host, slow, std::inserter(others, others.end()));
+  return concat("the host of ", ranks_named(room.view, group.host),
+                others.empty() ? "" : ", but for " + ranks_named(room.view, others) + ",");
 }
 
 // "the host of ranks 4-7 takes 31.0 % longer than most, mostly in forward (steps 40 to 80)".
 std::string sentence_of(const RuleRoom& room, const SlowGroup& group) {
   const SlowRank& s = usual_of(group);
-  const std::string ranks = ranks_of(room.view, indices_of(group.ranks));
   std::string text =
-      concat(group.is_host ? "the host of " : "", ranks, " takes ", percents(s.slowdown),
-             " longer than most", group.is_host ? " (the middle one of its ranks)" : "",
-             ", mostly in ", s.phase);
+      concat(name_of(room, group), " takes ", percents(s.slowdown), " longer than most",
+             group.is_host() ? " (the middle one of its slow ranks)" : "", ", mostly in ", s.phase);
   const bool is_all = s.begin <= room.view.size() / 20 && s.end >= room.view.size() * 19 / 20;
   if (!is_all)
     text += concat(" (steps ", room.view.steps[s.begin], " to ", room.view.steps[s.end - 1], ")");
@@ -240,16 +270,30 @@ std::string sentence_of(const RuleRoom& room, const SlowGroup& group) {
 
 std::string slow_title(const RuleRoom& room, const std::vector<SlowGroup>& groups,
                        const std::vector<SlowRank>& slow) {
-  const std::string ranks = ranks_of(room.view, indices_of(slow));
-  if (groups.size() == 1 && groups[0].is_host)
-    return concat("The host of ", ranks, " is slower than the others");
-  return capital(ranks) + (slow.size() == 1 ? " is" : " are") + " slower than the others";
+  const bool is_host = groups.size() == 1 && groups[0].is_host();
+  const std::string who =
+      is_host ? name_of(room, groups[0]) : ranks_named(room.view, indices_of(slow));
+  return capital(who) + (is_host || slow.size() == 1 ? " is" : " are") + " slower than the others";
 }
 
-Finding slow_finding(const RuleRoom& room, const std::vector<SlowRank>& slow) {
+const char* slow_advice(const std::vector<SlowGroup>& groups) {
+  const std::string& phase = groups.front().ranks.front().phase;
+  if (phase == "data")
+    return "Look at the data loading of these ranks: their disk, their shard, their CPU.";
+  if (phase == kRecomputePhase)
+    return "Raise the memory budget of these ranks (memory.budget), which make activations again "
+           "or wait for them more than others do, or give them a smaller share (shares.mode=on).";
+  if (std::ranges::any_of(groups, &SlowGroup::is_host))
+    return "Look at that host as a whole: other programs, heat, clocks, memory, its network; "
+           "or give its ranks a smaller share (shares.mode=on).";
+  return "Look at these hosts: other programs, heat, clocks, placement of the process; "
+         "or give these ranks a smaller share (shares.mode=on).";
+}
+
+Finding slow_finding(const RuleRoom& room, const Work& work, const std::vector<SlowRank>& slow) {
   const std::vector<SlowGroup> groups = groups_of(*room.view.run, slow);
   Finding f = costly(room, "DIST.STRAGGLER", slow_title(room, groups, slow),
-                     cost_of_ranks(room.view, indices_of(slow)));
+                     cost_of_ranks(work, indices_of(slow)));
   std::string each;
   for (const SlowGroup& group : groups)
     each += (each.empty() ? "" : "; ") + sentence_of(room, group);
@@ -259,36 +303,31 @@ Finding slow_finding(const RuleRoom& room, const std::vector<SlowRank>& slow) {
     f.evidence.push_back({concat("slowdown_of_rank_", number), s.slowdown});
   }
   f.detail = capital(each) + ". The other ranks wait for that in every step.";
-  const bool has_host = std::ranges::any_of(groups, &SlowGroup::is_host);
-  f.suggestion =
-      slow.front().phase == "data"
-          ? "Look at the data loading of these ranks: their disk, their shard, their CPU."
-      : has_host
-          ? "Look at that host as a whole: other programs, heat, clocks, memory, its network; "
-            "or give its ranks a smaller share (shares.mode=on)."
-          : "Look at these hosts: other programs, heat, clocks, placement of the process; "
-            "or give these ranks a smaller share (shares.mode=on).";
+  f.suggestion = slow_advice(groups);
   return f;
+}
+
+// Seconds for which ranks wait for the last one of them, mean over those that are not left out.
+double lost_by_turns(const Work& work, const Ranks& left_out) {
+  const std::size_t ranks = work.seconds.size() - left_out.size();
+  if (ranks < 2) return 0;
+  const std::vector<float> longest = longest_of(work, left_out);
+  double lost = 0;
+  for (std::size_t s = 0; s < longest.size(); ++s) {
+    double sum = 0;
+    for (std::size_t r = 0; r < work.seconds.size(); ++r)
+      sum += left_out.contains(r) ? 0 : static_cast<double>(work.seconds[r][s]);
+    lost += static_cast<double>(longest[s]) - sum / static_cast<double>(ranks);
+  }
+  return lost;
 }
 
 // A rank that is late is told as such; what others lose by turns is imbalance.
 void ranks_apart(const RuleRoom& room, Findings& out) {
-  const RunView& view = room.view;
-  const std::vector<SlowRank> slow = slow_ranks(view);
-  const std::set<std::size_t> named = indices_of(slow);
-  if (!slow.empty()) out.push_back(slow_finding(room, slow));
-  if (view.ranks.size() - named.size() < 2) return;
-  double lost = 0;
-  for (std::size_t s = 0; s < view.size(); ++s) {
-    double most = 0;
-    double sum = 0;
-    for (std::size_t r = 0; r < view.ranks.size(); ++r) {
-      if (named.contains(r)) continue;
-      most = std::max(most, static_cast<double>(view.ranks[r].work[s]));
-      sum += static_cast<double>(view.ranks[r].work[s]);
-    }
-    lost += most - sum / static_cast<double>(view.ranks.size() - named.size());
-  }
+  const Work work = work_of(room.view, ranks_slowed_by_memory(room));
+  const std::vector<SlowRank> slow = slow_ranks(room.view, work);
+  if (!slow.empty()) out.push_back(slow_finding(room, work, slow));
+  const double lost = lost_by_turns(work, indices_of(slow));
   if (room.share(lost) < 0.08) return;
   Finding f = costly(room, "DIST.LOAD_IMBALANCE", "Ranks take turns in being late", lost);
   f.detail =

@@ -189,8 +189,8 @@ TEST_SUITE("diagnosis.own_rules") {
     }
     for (const char* code :
          {"PLAN.FLAPPING", "BUDGET.TOO_TIGHT", "BUDGET.TOO_LOOSE", "OFFLOAD.TIER_SLOW",
-          "PRECISION.SKIPPED_STEPS", "PRECISION.SCALE_AT_FLOOR", "PRECISION.WITHHELD",
-          "SHARES.PINNED", "SAVE.STALLS", "RECORD.DROPPED"})
+          "PRECISION.SKIPPED_STEPS", "PRECISION.SCALE_AT_FLOOR", "PRECISION.SCALE_LOW",
+          "PRECISION.WITHHELD", "SHARES.PINNED", "SAVE.STALLS", "RECORD.DROPPED"})
       CHECK_MESSAGE(seen.contains(code), code);
   }
 
@@ -211,7 +211,7 @@ TEST_SUITE("diagnosis.own_rules") {
     }
   }
 
-  TEST_CASE("a machine all of whose ranks are slow is named, in place of its ranks one by one") {
+  TEST_CASE("a machine with all or most of the slow ranks is named, not its ranks one by one") {
     struct Case {
       std::set<std::int32_t> slow;
       std::string title;
@@ -220,10 +220,18 @@ TEST_SUITE("diagnosis.own_rules") {
         {{4, 5, 6, 7},
          "The host of ranks 4-7 is slower than the others",
          "The host of ranks 4-7 takes 30 % longer than most (the middle one of its "
-         "ranks), mostly in forward."},
+         "slow ranks), mostly in forward."},
         {{4, 5, 7},
-         "Ranks 4-5, 7 are slower than the others",
+         "The host of ranks 4-7, but for rank 6, is slower than the others",
+         "The host of ranks 4-7, but for rank 6, takes 30 % longer than most (the middle one of "
+         "its "
+         "slow ranks), mostly in forward."},
+        {{4, 5},
+         "Ranks 4-5 are slower than the others",
          "Rank 4 takes 30 % longer than most, mostly in forward; rank 5 takes"},
+        {{1, 4, 5, 7},
+         "Ranks 1, 4-5, 7 are slower than the others",
+         "Rank 1 takes 30 % longer than most, mostly in forward; rank 4 takes"},
         {{1, 4, 5, 6, 7},
          "Ranks 1, 4-7 are slower than the others",
          "Rank 1 takes 30 % longer than most, mostly in forward; the host of ranks 4-7 takes"},
@@ -346,6 +354,60 @@ TEST_SUITE("diagnosis.own_rules") {
         CHECK(found.front().code == "MEMORY.GROWTH");
       if (planted.kind == "leak with memory for long, and slow loader")
         CHECK(found.front().code == "TIMING.DATALOADER_BOUND");
+    }
+  }
+
+  TEST_CASE(
+      "steps skipped with no loss scaler at work are no scaler's, and a lasting NaN is told") {
+    const auto found_with = [](std::size_t first, std::size_t count) {
+      RunRecord run;
+      run.ranks.resize(2);
+      run.ranks[1].rank = 1;
+      for (std::size_t s = 0; s < 120; ++s) {
+        for (RankRecord& rank : run.ranks) {
+          const bool is_bad = s >= first && s < first + count;
+          rank.steps.push(static_cast<double>(s));
+          rank.phases["forward"].push(0.125);
+          rank.scalars["loss"].push(is_bad ? std::nan("") : 4 - 0.01 * static_cast<double>(s));
+          rank.own["skipped"].push(is_bad ? 1 : absent());
+        }
+      }
+      return own(run);
+    };
+    const std::vector<Finding> lasting = found_with(60, 60);
+    REQUIRE(codes_of(lasting) == "CONVERGENCE.DIVERGED ");
+    CHECK(lasting[0].detail.starts_with("From step 60 on 60 steps have a loss that is not finite"));
+    CHECK(codes_of(found_with(60, 2)) == "");  // a bad batch, which was skipped as it should be
+  }
+
+  TEST_CASE("steps skipped with no loss scaler at work are not blamed on its scale") {
+    for (const test::PlantedRun& planted : test::own_planted_runs(11)) {
+      if (planted.kind != "one step in 20 is skipped, and no loss scaler is at work") continue;
+      const Finding f = own(planted.run).front();
+      CHECK(f.title == "Many steps are skipped, and no loss scaler is at work");
+      CHECK(f.suggestion.find("scale") == std::string::npos);
+    }
+  }
+
+  TEST_CASE("where the settings hold the loss scale up, the advice is to let it go lower") {
+    for (const test::PlantedRun& planted : test::own_planted_runs(11)) {
+      const std::vector<Finding> found = own(planted.run);
+      if (planted.kind.starts_with("one step in 15 is skipped at the smallest scale that")) {
+        CHECK(found.front().detail.ends_with("10 of them with a loss scale of 128 or less."));
+        CHECK(found.front().suggestion.starts_with("Lower loss_scale.min"));
+      }
+      if (planted.kind == "one step in 60 is skipped at the smallest scale")
+        CHECK(found.front().severity == Severity::low);
+    }
+  }
+
+  TEST_CASE("what holds shares is told in the policy's words, and as nobody's memory") {
+    for (const test::PlantedRun& planted : test::own_planted_runs(11)) {
+      for (const Finding& f : own(planted.run)) {
+        if (f.code != "SHARES.PINNED") continue;
+        CHECK(f.title == "Limits hold the shares of the batch where they are");
+        CHECK(f.detail.ends_with("rank 0 is held to 9 samples by its cap."));
+      }
     }
   }
 

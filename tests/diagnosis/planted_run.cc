@@ -42,12 +42,13 @@ struct Causes {
   double memory_work = 0;          // share of a step, within backward
   std::size_t skip_every = 0;      // steps; skipped with this loss scale
   double loss_scale = std::nan("");
-  std::size_t save_every = 0;  // steps
-  std::size_t saves = 1000;    // at most
-  double save = 0;             // by a step
-  std::size_t lost_rows = 0;   // of rank 1, in the middle
-  std::size_t cut_tail = 0;    // rows of rank 1
-  double dropped_rows = 0;     // as run.json has them
+  const char* least_scale = nullptr;  // of the settings
+  std::size_t save_every = 0;         // steps
+  std::size_t saves = 1000;           // at most
+  double save = 0;                    // by a step
+  std::size_t lost_rows = 0;          // of rank 1, in the middle
+  std::size_t cut_tail = 0;           // rows of rank 1
+  double dropped_rows = 0;            // as run.json has them
   std::vector<Reason> decisions;
 };
 
@@ -83,6 +84,8 @@ class Planter {
     for (std::size_t s = 0; s < causes_.steps; ++s) add_step(s);
     run_.decisions = causes_.decisions;
     run_.ranks[0].info.dropped_rows = causes_.dropped_rows;
+    if (causes_.least_scale != nullptr)
+      run_.ranks[0].info.config = {{"loss_scale.min", causes_.least_scale}};
     return std::move(run_);
   }
 
@@ -341,13 +344,41 @@ const std::vector<Plant> kPlants = {
      }},
 };
 
+// What the policies say of such a thing, in their words.
+const char* sentence_of(ReasonCode code) {
+  switch (code) {
+    case ReasonCode::shares_limited:
+      return "rank 1 takes 7 samples instead of 8 (7.5 ms each), rank 0 takes 9 samples instead "
+             "of 8 (5 ms each); a step is predicted to take 52.5 ms instead of 60 ms (12.5 % "
+             "less), rank 1 is the slowest now; rank 0 is held to 9 samples by its cap";
+    case ReasonCode::shares_unmeetable:
+      return "shares stay: the minima of the ranks add up to 40 units, the batch has 32 (rank 0: "
+             "10, rank 1: 10, rank 2: 10, rank 3: 10); lower the minimum or take a larger batch "
+             "(a unit is a sample)";
+    case ReasonCode::shares_changed:
+      return "rank 1 takes 6 samples instead of 8 (7.5 ms each), rank 0 takes 10 samples instead "
+             "of 8 (5 ms each); a step is predicted to take 50 ms instead of 60 ms (16.7 % "
+             "less), rank 1 is the slowest now";
+    case ReasonCode::precision_not_faster:
+      return "blocks a to d will not go to 8 bits: fp8 takes 910 us, bf16 880 us, and less than "
+             "5.0 % is no gain";
+    case ReasonCode::precision_no_evidence:
+      return "blocks a to d will not go to 8 bits: what fp8 costs on these devices was not "
+             "measured";
+    case ReasonCode::precision_lowered:
+      return "blocks a to d go from bf16 to fp8: no trouble since round 4";
+    default:
+      return "block a goes from fp8 to bf16: precision.forbid has a=fp8";
+  }
+}
+
 Reason said(PolicyKind policy, ReasonCode code, std::uint64_t round, Outcome outcome) {
   Reason reason;
   reason.policy = policy;
   reason.code = code;
   reason.round = RoundId(round);
   reason.outcome = outcome;
-  reason.text = "as the policy says it";
+  reason.text = sentence_of(code);
   return reason;
 }
 
@@ -507,6 +538,24 @@ const std::vector<Plant> kOwnPlants = {
        c.lost_rows = 2;
      }},
     {"rank 1 ended earlier", [](Causes& c, PlantedRun&, Noise&) { c.cut_tail = 12; }},
+    {"one step in 15 is skipped at the smallest scale that settings allow",
+     [](Causes& c, PlantedRun& o, Noise&) {
+       c.skip_every = 15;
+       c.loss_scale = 128;
+       c.least_scale = "128";
+       o.codes = {"PRECISION.SCALE_AT_FLOOR"};
+     }},
+    {"one step in 60 is skipped at the smallest scale",
+     [](Causes& c, PlantedRun& o, Noise&) {
+       c.skip_every = 60;
+       c.loss_scale = 1;
+       o.codes = {"PRECISION.SCALE_LOW"};
+     }},
+    {"one step in 20 is skipped, and no loss scaler is at work",
+     [](Causes& c, PlantedRun& o, Noise&) {
+       c.skip_every = 20;
+       o.codes = {"PRECISION.SKIPPED_STEPS"};
+     }},
 };
 
 std::vector<PlantedRun> runs_of(const std::vector<Plant>& plants, std::uint64_t seed) {

@@ -3,10 +3,12 @@
 #include <cstddef>
 #include <cstdio>
 #include <map>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
 #include "coordinator/diagnosis/own_rules.h"
+#include "coordinator/diagnosis/rule_room.h"
 #include "tests/diagnosis/planted_run.h"
 
 namespace {
@@ -17,13 +19,30 @@ using diagnosis::RunRecord;
 
 constexpr std::uint64_t kSeed = 7;
 
+void say(const diagnosis::Finding& f) {
+  std::printf("%s\t%s. %s\n", f.code.c_str(), f.title.c_str(), f.detail.c_str());
+}
+
 void say(const RunRecord& run, const std::string& code) {
   const diagnosis::RunView view = diagnosis::view_of(run, std::nullopt);
   const diagnosis::Budget budget = diagnosis::budget_of(view, {});
   for (const diagnosis::Finding& f : diagnosis::own_findings({&view, &budget, std::nullopt})) {
-    if (f.code == code)
-      std::printf("%s\t%s. %s\n", f.code.c_str(), f.title.c_str(), f.detail.c_str());
+    if (f.code == code) say(f);
   }
+}
+
+// No run is known that makes a rule fail, so a rule is made that does.
+void say_of_failing_rule(const RunRecord& run) {
+  const diagnosis::RunView view = diagnosis::view_of(run, std::nullopt);
+  const diagnosis::Budget budget = diagnosis::budget_of(view, {});
+  const diagnosis::OwnInput input{&view, &budget, std::nullopt};
+  const diagnosis::NamedRule rule = {"made to fail",
+                                     [](const diagnosis::RuleRoom&, diagnosis::Findings&) {
+                                       throw std::out_of_range("Step 150 of 150 was asked for");
+                                     }};
+  diagnosis::Findings found;
+  diagnosis::apply(rule, diagnosis::RuleRoom(input), found);
+  for (const diagnosis::Finding& f : found) say(f);
 }
 
 // A kind of planted_run.h, and what is found in its first run.
@@ -77,4 +96,5 @@ int main() {
   replace(impossible, &RankRecord::phases, "forward",
           [](std::size_t s) { return s % 40 == 39 ? -1 : 0.014; });
   say(impossible, "RECORD.IMPOSSIBLE");
+  say_of_failing_rule(runs.at("quiet"));
 }

@@ -354,6 +354,27 @@ TEST_SUITE("metrics.live_window") {
     CHECK(nodes({NodeId(7), NodeId(7)}) == std::vector<std::int32_t>{0, 0, -1, -1});
   }
 
+  TEST_CASE("the smallest loss scale is that of the plan, as the settings have it afterwards") {
+    Plan plan = initial_plan(job_of(1));
+    plan.scaler.min_scale = 128;
+    const auto in_force = std::make_shared<const Plan>(plan);
+    LiveRounds rounds;
+    for (std::uint64_t s = 0; s < 40; ++s) {
+      Step step = step_at(s);
+      step.phases = {0.01F, 0.1F, 0.2F};
+      step.loss = 4 - 0.05 * static_cast<double>(s);
+      step.loss_scale = 128;
+      step.is_skipped = s % 10 == 5;
+      auto round = std::make_shared<LiveRound>();
+      round->reports.push_back(report_of(step, 0));
+      round->plan = in_force;
+      rounds.push_back(round);
+    }
+    const std::vector<Finding> found = findings_of(rounds, {}).findings;
+    REQUIRE(std::ranges::count(found, "PRECISION.SCALE_AT_FLOOR", &Finding::code) == 1);
+    CHECK(found.front().suggestion.starts_with("Lower loss_scale.min"));
+  }
+
   TEST_CASE("times that cannot be are found, not believed, and cost no more than a look") {
     Ranks ranks = made_run(3);
     ranks[0][20].phases[1] = std::numeric_limits<float>::infinity();
