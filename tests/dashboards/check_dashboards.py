@@ -132,8 +132,7 @@ def check_findings(args, alerts):
         section = sections.get(alert, "")
         if f"`{code}`" not in section:
             yield f"runbook, {alert}: expected the code {code}"
-        if f'- Rehearsed: "{sentences.get(code)}"
-' not in section:
+        if f'- Rehearsed: "{sentences.get(code)}"\n' not in section:
             yield f"runbook, {alert}: expected the rehearsed case: {sentences.get(code)}"
     for code in NO_ALERT:
         if f"`{code}`" not in runbook:
