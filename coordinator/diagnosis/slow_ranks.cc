@@ -181,6 +181,18 @@ Slowness slowness_in(const Work& work, std::size_t rank, Stretch stretch) {
   return out;
 }
 
+// Twice as long in nine steps of ten is no chance, however much steps vary: where the other ranks'
+// work is short, its noise by itself is as large as what a rank takes.
+bool is_plainly_slow(const std::vector<float>& work, const std::vector<double>& usual,
+                     Stretch stretch) {
+  constexpr double kTimes = 2;
+  constexpr double kMost = 0.9;  // of the steps
+  std::size_t slow = 0;
+  for (std::size_t s = stretch.begin; s < stretch.end; ++s)
+    slow += usual[s] > 0 && static_cast<double>(work[s]) >= kTimes * usual[s] ? 1 : 0;
+  return static_cast<double>(slow) >= kMost * static_cast<double>(stretch.end - stretch.begin);
+}
+
 bool is_long(const Work& work, Stretch stretch) {
   return stretch.end - stretch.begin >= std::max(kLeastStretch, work.seconds[0].size() / 20);
 }
@@ -213,7 +225,8 @@ std::vector<SlowRank> slow_ranks(const RunView& view, const Work& work) {
     if (slow.slowdown < kLeastExcess) continue;
     const double error =
         slow.own_seconds * error_of_median(beside_others(work, sums, r), stretch, correlation);
-    if (slow.own_seconds - slow.usual_seconds > least_deviations(work) * error)
+    if (slow.own_seconds - slow.usual_seconds > least_deviations(work) * error ||
+        is_plainly_slow(work.seconds[r], usual, stretch))
       out.push_back(
           {r, stretch.begin, stretch.end, slow.slowdown, slow_phase(view, work, r, stretch)});
   }

@@ -1,5 +1,6 @@
 // Whom our own rules name: what is wrong on any rank is found, told as one, with the worst of it.
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <set>
@@ -245,6 +246,30 @@ TEST_SUITE("diagnosis.rank_findings") {
     CHECK(found_in(run).empty());
     put(run, {1, 2, 3, 4, 5, 6}, &RankRecord::own, "recomputed_blocks", always(0));
     CHECK(only_finding(run).code == "TIMING.BACKWARD_HEAVY");
+  }
+
+  TEST_CASE("a rank that takes many times as long is named, however much the others' steps vary") {
+    // Milliseconds of two ranks on a busy machine, of which one does six times the work.
+    const std::array<std::vector<int>, 2> work = {
+        {{48, 42, 47, 38, 40, 27, 29, 20, 26, 34, 26, 28, 21, 22,
+          26, 42, 27, 23, 25, 28, 32, 23, 13, 22, 31, 27, 33, 21},
+         {418, 428, 465, 436, 316, 249, 243, 242, 291, 255, 229, 257, 242, 235,
+          263, 335, 240, 235, 235, 242, 234, 247, 272, 244, 259, 240, 365, 292}}};
+    RunRecord run;
+    for (std::int32_t r = 0; r < 2; ++r) {
+      RankRecord& rank = run.ranks.emplace_back();
+      rank.rank = rank.info.rank = r;
+      const std::vector<int>& own = work[static_cast<std::size_t>(r)];
+      for (std::size_t s = 0; s < own.size(); ++s) {
+        rank.steps.push(static_cast<double>(s));
+        rank.phases["forward"].push(own[s] * 1e-3);
+        rank.phases["comm"].push(std::max(work[0][s], work[1][s]) * 1e-3 + 0.001 - own[s] * 1e-3);
+      }
+    }
+    const std::vector<Finding> found = found_in(run);
+    REQUIRE(!found.empty());
+    CHECK(found[0].code == "DIST.STRAGGLER");
+    CHECK(found[0].ranks == std::vector<std::int32_t>{1});
   }
 
   TEST_CASE("of a trace the device with most communication that nothing hides is named") {

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 import unittest
+import urllib.request
 import uuid
 
 TINY = ["--layers", "2", "--width", "64", "--heads", "2", "--length", "32", "--batch", "8"]
@@ -205,6 +206,19 @@ class Case(unittest.TestCase):
         rows = self.rows(run_directory, rank)
         self.assertEqual([row["step"] for row in rows], list(range(len(rows))))
         return [row["scalars"]["loss"] for row in rows]
+
+    def pages_at_the_end(self, command, ranks, *pages, patience=PATIENCE):
+        """(how the job ended, what these pages of /api/v1 said after its last step). The program knows
+        --hold."""
+        job = Job([*command, "--hold"], ranks)
+        self.addCleanup(job.signal, signal.SIGKILL)
+        found = job.until(lambda: re.search(r"holding (http://\S+)/status until", job.output()), patience)
+        answers = []
+        for page in pages:
+            with urllib.request.urlopen(found[1] + "/api/v1/" + page, timeout=10) as answer:
+                answers.append(json.load(answer))
+        job.signal(signal.SIGTERM)
+        return self.ends_well(job.wait()), answers
 
     def ends_well(self, ended):
         self.assertEqual(ended.code, 0, ended)

@@ -1,10 +1,7 @@
 """Budgets that cannot be met, tiers that cannot be used, and rules for blocks."""
 
-import json
 import os
 import re
-import signal
-import urllib.request
 
 import jobs
 from memory_jobs import BLOCKS, MIB, OFFLOAD, MemoryCase
@@ -98,13 +95,7 @@ class Rules(MemoryCase):
 
     def layers(self, name, *flags):
         """Kinds of actions of the layers by name, from the status page's data; all ranks alike."""
-        job = jobs.Job(self.command(name, "--hold", *flags), 2)
-        self.addCleanup(job.signal, signal.SIGKILL)
-        found = job.until(lambda: re.search(r"holding (http://\S+)/status until", job.output()))
-        with urllib.request.urlopen(found[1] + "/api/v1/plan", timeout=10) as answer:
-            plan = json.loads(answer.read())
-        job.signal(signal.SIGTERM)
-        self.ends_well(job.wait())
+        _, (plan,) = self.pages_at_the_end(self.command(name, *flags), 2, "plan")
         for block in plan["blocks"]:
             self.assertEqual(list(block["ranks_by_action"].values()), [2], block)
         # "recompute 2" is recompute at a level.

@@ -1,11 +1,6 @@
 """One of two ranks becomes slow while all recompute by a budget that leaves room: it keeps more until it
 has recovered, which is predicted and measured, and no bit of the training changes."""
 
-import json
-import re
-import signal
-import urllib.request
-
 import jobs
 from memory_jobs import MemoryCase
 
@@ -18,22 +13,11 @@ class Straggler(MemoryCase):
     # Other programs on this machine make a rank slow, too, but hardly by that much.
     SLOW = ["--slow", f"1:2:{SLOW_FROM}-{SLOW_UNTIL}", "--cox.stragglers.slowdown_ratio=1.4"]
 
-    def pages_at_the_end(self, name, *pages):
-        """What the pages say after the last step of a run."""
-        job = jobs.Job(self.command(name, "--hold", *self.ROOM, *self.SLOW), 2)
-        self.addCleanup(job.signal, signal.SIGKILL)
-        found = job.until(lambda: re.search(r"holding (http://\S+)/status until", job.output()),
-                          patience=240)
-        answers = []
-        for page in pages:
-            with urllib.request.urlopen(found[1] + "/api/v1/" + page, timeout=10) as answer:
-                answers.append(json.load(answer)[page])
-        job.signal(signal.SIGTERM)
-        self.ends_well(job.wait())
-        return answers
-
     def slow_run(self):
-        return self.pages_at_the_end("run", "effects", "decisions")
+        """What the pages say of effects and of decisions after the last step."""
+        command = self.command("run", *self.ROOM, *self.SLOW)
+        _, (effects, decisions) = self.pages_at_the_end(command, 2, "effects", "decisions", patience=240)
+        return effects["effects"], decisions["decisions"]
 
     def predicted(self, name, rank):
         """Bytes at the peak of each step, as its plan says. Of two plans of about the same bytes and

@@ -3,9 +3,7 @@ trainer logs, each step, what it really did: `formats` (a digit a block: 1 = fp3
 3 = fp16, 4 = fp8), `scale` (what the loss was multiplied with) and `weights` (a checksum before the
 update)."""
 
-import json
 import re
-import urllib.request
 
 import jobs
 
@@ -57,12 +55,3 @@ class PrecisionCase(jobs.Case):
     def replays(self, name):
         ended = jobs.run([jobs.programs.cox, "replay", self.path(name, "journal.cox")])
         self.assertIn("all equal", self.ends_well(ended).out)
-
-    def numerics_at_the_end(self, command, ranks):
-        """(how the job ended, /api/v1/numerics after its last step). `command` holds."""
-        job = jobs.Job([*command, "--hold"], ranks)
-        found = job.until(lambda: re.search(r"holding (http://\S+)/status until", job.output()))
-        with urllib.request.urlopen(found[1] + "/api/v1/numerics", timeout=10) as answer:
-            numerics = json.load(answer)
-        job.process.terminate()
-        return self.ends_well(job.wait()), numerics

@@ -72,7 +72,7 @@ class Overflow(PrecisionCase):
             cases += [(110, 1, 1, "backward"), (110, 0, 2, "forward")]
         steps = {case[0] for case in cases}
         command = self.command("run", *self.flags(format, cases))
-        ended, numerics = self.numerics_at_the_end(command, ranks)
+        ended, (numerics,) = self.pages_at_the_end(command, ranks, "numerics")
         done = self.all_did_the_same("run", ranks, ended)
         self.assertEqual({f"{row[2]:.0f}" for row in done}, {DIGITS[format] * BLOCKS})
         self.scale_is_what_is_said(done)
@@ -106,14 +106,14 @@ class Overflow(PrecisionCase):
     def test_in_fp32_too_where_nothing_was_asked_for(self):
         case = (20, 1, 2, "backward")
         command = self.command("run", "--steps", 40, "--inject", *case, "inf")
-        _, numerics = self.numerics_at_the_end(command, 2)
+        _, (numerics,) = self.pages_at_the_end(command, 2, "numerics")
         self.check_rows("run", 2, [case])
         self.assertEqual([(o["block"], o["pass"], o["rank"]) for o in numerics["overflows"]],
                          [("block2", "backward", 1)])
 
     def test_what_is_not_finite_in_the_loss_counts_to_the_last_block_which_ends_there(self):
         command = self.command("run", "--steps", 40, "--nan-steps", 20, 20, format_flag("bf16"))
-        _, numerics = self.numerics_at_the_end(command, 2)
+        _, (numerics,) = self.pages_at_the_end(command, 2, "numerics")
         self.assertEqual([(o["block"], o["pass"]) for o in numerics["overflows"]],
                          [("block3", "forward")])
         for rank in range(2):

@@ -3,10 +3,6 @@ narrower the format: all ranks take that block to 8 bits until the rank has reco
 a wait in the block's forward pass. That its times are measured by format, the rank is found, steps
 get shorter and the format goes again is the product's."""
 
-import json
-import re
-import urllib.request
-
 import jobs
 from precision_jobs import DIGITS, PrecisionCase, format_flag
 
@@ -24,23 +20,12 @@ class Straggler(PrecisionCase):
     SLOW_IN_8_BITS = 80  # steps: more than a change is measured for
     STEPS = 1500         # at most: the job ends when the block has left 8 bits
 
-    def pages_at_the_end(self, command, *pages):
-        """(how the job ended, what the pages said after its last step)."""
-        job = jobs.Job([*command, "--hold"], 2)
-        found = job.until(lambda: re.search(r"holding (http://\S+)/status until", job.output()),
-                          patience=240)
-        answers = []
-        for page in pages:
-            with urllib.request.urlopen(found[1] + "/api/v1/" + page, timeout=10) as answer:
-                answers.append(json.load(answer)[page])
-        job.process.terminate()
-        return self.ends_well(job.wait()), answers
-
     def test_a_faster_format_for_a_straggler_helps_and_ends_with_it(self):
         command = self.command(
             "run", *WITHIN, *DEVICE, f"--cox.precision.patience_rounds={self.PATIENCE}",
             "--slow", 1, 3, self.SLOW_FROM, self.SLOW_IN_8_BITS)
-        ended, (effects, decisions) = self.pages_at_the_end(command, "effects", "decisions")
+        ended, pages = self.pages_at_the_end(command, 2, "effects", "decisions", patience=240)
+        effects, decisions = pages[0]["effects"], pages[1]["decisions"]
         done = self.all_did_the_same("run", 2, ended)
         self.replays("run")
         formats = [f"{row[2]:.0f}" for row in done]

@@ -352,6 +352,9 @@ class ProblemTrial {
       if (settings_.budget_bytes <= 0 || point.peak_bytes <= settings_.budget_bytes)
         affordable.push_back(&point);
     }
+    // Where nothing fits, what would is said: the plan of least memory, as it is, too.
+    if (affordable.empty() && !solved->front.empty())
+      affordable.push_back(&*std::ranges::min_element(solved->front, {}, &MemoryPoint::peak_bytes));
     std::int64_t most = 0;
     for (std::size_t i = 0; i < std::min(kPlansTried, affordable.size()); ++i) {
       const std::size_t last = affordable.size() - 1;
