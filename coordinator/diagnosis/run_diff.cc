@@ -163,54 +163,50 @@ bool differ(double a, double b, double tolerance) {
   return std::fabs(a - b) > tolerance * std::max(std::fabs(a), std::fabs(b));
 }
 
-// The first step in which both ranks have the quantity and it differs.
-std::optional<LossDifference> first_loss(const RankRecord& a, const RankRecord& b,
-                                         double tolerance) {
-  const RowOfStep rows_b = rows_of(b);
-  const std::vector<double> loss_a = values_of(a.scalars, "loss", a.size());
-  const std::vector<double> loss_b = values_of(b.scalars, "loss", b.size());
-  for (const auto& [step, row] : rows_of(a)) {
-    const auto other = rows_b.find(step);
-    if (other == rows_b.end() || !differ(loss_a[row], loss_b[other->second], tolerance)) continue;
-    return LossDifference{step,
-                          a.rank,
-                          loss_a[row],
-                          loss_b[other->second],
-                          value_at(values_of(a.own, "plan", a.size()), row),
-                          value_at(values_of(b.own, "plan", b.size()), other->second)};
+// The same rank of both runs, and where its steps are.
+struct Pair {
+  const RankRecord& a;
+  const RankRecord& b;
+  RowOfStep rows_a = rows_of(a);
+  RowOfStep rows_b = rows_of(b);
+};
+
+// The first step that both have and in which the values of its rows differ.
+struct OtherRows {
+  std::int64_t step = 0;
+  std::size_t a = 0;
+  std::size_t b = 0;
+};
+std::optional<OtherRows> first_other(const Pair& pair, const std::vector<double>& values_a,
+                                     const std::vector<double>& values_b, double tolerance) {
+  for (const auto& [step, row] : pair.rows_a) {
+    const auto other = pair.rows_b.find(step);
+    if (other != pair.rows_b.end() && differ(values_a[row], values_b[other->second], tolerance))
+      return OtherRows{step, row, other->second};
   }
   return std::nullopt;
 }
 
-// The same rank of both runs.
-struct Pair {
-  const RankRecord& a;
-  const RankRecord& b;
-};
-
-std::vector<Pair> pairs_of(const RunRecord& a, const RunRecord& b) {
-  std::vector<Pair> out;
-  auto other = b.ranks.begin();
-  for (const RankRecord& rank : a.ranks) {
-    while (other != b.ranks.end() && other->rank < rank.rank) ++other;
-    if (other != b.ranks.end() && other->rank == rank.rank) out.push_back({rank, *other});
-  }
-  return out;
+std::optional<LossDifference> first_loss(const Pair& pair, double tolerance) {
+  const auto& [a, b, rows_a, rows_b] = pair;
+  const std::vector<double> loss_a = values_of(a.scalars, "loss", a.size());
+  const std::vector<double> loss_b = values_of(b.scalars, "loss", b.size());
+  const auto other = first_other(pair, loss_a, loss_b, tolerance);
+  if (!other) return std::nullopt;
+  return LossDifference{other->step,
+                        a.rank,
+                        loss_a[other->a],
+                        loss_b[other->b],
+                        value_at(values_of(a.own, "plan", a.size()), other->a),
+                        value_at(values_of(b.own, "plan", b.size()), other->b)};
 }
 
 std::optional<std::int64_t> first_plan(const Pair& pair) {
   std::optional<std::int64_t> first;
-  const RowOfStep rows_b = rows_of(pair.b);
   for (const char* name : {"plan", "recomputed_blocks", "offloaded_blocks", "tiled_blocks"}) {
-    const std::vector<double> plan_a = values_of(pair.a.own, name, pair.a.size());
-    const std::vector<double> plan_b = values_of(pair.b.own, name, pair.b.size());
-    for (const auto& [step, row] : rows_of(pair.a)) {
-      const auto other = rows_b.find(step);
-      const bool is_other = other != rows_b.end() && differ(plan_a[row], plan_b[other->second], 0);
-      if (!is_other) continue;
-      if (!first || step < *first) first = step;
-      break;
-    }
+    const auto other = first_other(pair, values_of(pair.a.own, name, pair.a.size()),
+                                   values_of(pair.b.own, name, pair.b.size()), 0);
+    if (other && (!first || other->step < *first)) first = other->step;
   }
   return first;
 }
@@ -316,64 +312,86 @@ std::string steps_text(const RowOfStep& rows) {
   return concat(rows.size(), " steps (", rows.begin()->first, " to ", rows.rbegin()->first, ")");
 }
 
-// The first rank that has other steps in b than in a.
-void compare_steps(const std::vector<Pair>& pairs, Texts& out) {
-  for (const Pair& pair : pairs) {
-    const RowOfStep a = rows_of(pair.a);
-    const RowOfStep b = rows_of(pair.b);
-    const auto is_same = [](const auto& x, const auto& y) { return x.first == y.first; };
-    if (std::ranges::equal(a, b, is_same)) continue;
-    const bool is_common =
-        std::ranges::any_of(a, [&](const auto& row) { return b.contains(row.first); });
-    out.push_back(concat("A has ", steps_text(a), ", B ", steps_text(b), " of rank ", pair.a.rank,
-                         is_common ? "" : ": none is in both, so no loss was compared"));
-    return;
-  }
-}
-
-void compare_losses(const std::vector<Pair>& pairs, double tolerance, RunDiff& diff) {
+// What the ranks that both runs have differ in, so far.
+struct RanksCompared {
   std::size_t ranks = 0;
-  const auto has_loss = [](const RankRecord& rank) {
-    const Column* const column = find(rank.scalars, "loss");
-    return column != nullptr && column->any();
-  };
-  for (const Pair& pair : pairs) {
-    const auto loss = first_loss(pair.a, pair.b, tolerance);
-    ranks += loss ? 1 : 0;
-    if (loss && (!diff.loss || loss->step < diff.loss->step)) diff.loss = loss;
+  std::size_t with_other_losses = 0;
+  std::string steps;        // of the first that has others in b than in a; empty = none
+  std::string lone_losses;  // of the first that has losses in one of them alone
+  double peak_ratio = 1;    // of the rank whose peak differs most
+  std::int32_t peak_rank = 0;
+};
+
+std::string other_steps(const Pair& pair) {
+  const auto is_same = [](const auto& x, const auto& y) { return x.first == y.first; };
+  if (std::ranges::equal(pair.rows_a, pair.rows_b, is_same)) return {};
+  const bool is_common = std::ranges::any_of(
+      pair.rows_a, [&](const auto& row) { return pair.rows_b.contains(row.first); });
+  return concat("A has ", steps_text(pair.rows_a), ", B ", steps_text(pair.rows_b), " of rank ",
+                pair.a.rank, is_common ? "" : ": none is in both, so no loss was compared");
+}
+
+bool has_loss(const RankRecord& rank) {
+  const Column* const column = find(rank.scalars, "loss");
+  return column != nullptr && column->any();
+}
+
+std::string lone_losses(const Pair& pair) {
+  if (has_loss(pair.a) == has_loss(pair.b)) return {};
+  return concat("only ", has_loss(pair.a) ? "A" : "B", " has losses of rank ", pair.a.rank);
+}
+
+// 1 where they are equal within the tolerance, or one is not known.
+double peak_ratio(const Pair& pair, const DiffTolerance& tolerance) {
+  const MemoryUse a = memory_of(pair.a, tolerance.warmup_steps);
+  const MemoryUse b = memory_of(pair.b, tolerance.warmup_steps);
+  const bool is_other = a.is_there && b.is_there && a.peak_alloc_bytes > 0 &&
+                        differ(a.peak_alloc_bytes, b.peak_alloc_bytes, tolerance.memory);
+  return is_other ? b.peak_alloc_bytes / a.peak_alloc_bytes : 1;
+}
+
+void compare_rank(const Pair& pair, const DiffTolerance& tolerance, RunDiff& diff,
+                  RanksCompared& seen) {
+  ++seen.ranks;
+  if (seen.steps.empty()) seen.steps = other_steps(pair);
+  if (seen.lone_losses.empty()) seen.lone_losses = lone_losses(pair);
+  if (const auto loss = first_loss(pair, tolerance.loss)) {
+    ++seen.with_other_losses;
+    if (!diff.loss || loss->step < diff.loss->step) diff.loss = loss;
   }
+  const auto plan = first_plan(pair);
+  if (plan && (!diff.plans_differ_at || *plan < *diff.plans_differ_at)) diff.plans_differ_at = plan;
+  const double ratio = peak_ratio(pair, tolerance);
+  if (std::fabs(ratio - 1) <= std::fabs(seen.peak_ratio - 1)) return;
+  seen.peak_ratio = ratio;
+  seen.peak_rank = pair.a.rank;
+}
+
+// One pair at a time: where the steps of a long run are takes as much memory as its record.
+RanksCompared compare_each_rank(const RunRecord& a, const RunRecord& b,
+                                const DiffTolerance& tolerance, RunDiff& diff) {
+  RanksCompared seen;
+  auto other = b.ranks.begin();
+  for (const RankRecord& rank : a.ranks) {
+    while (other != b.ranks.end() && other->rank < rank.rank) ++other;
+    if (other != b.ranks.end() && other->rank == rank.rank)
+      compare_rank({rank, *other}, tolerance, diff, seen);
+  }
+  return seen;
+}
+
+void tell_differences(const RanksCompared& seen, const DiffTolerance& tolerance, RunDiff& diff) {
+  Texts& out = diff.differences;
+  if (!seen.steps.empty()) out.push_back(seen.steps);
   if (diff.loss)
-    diff.differences.push_back(concat("losses differ from step ", diff.loss->step, " on (rank ",
-                                      diff.loss->rank, " first; in ", ranks, " of ", pairs.size(),
-                                      " ranks)"));
-  const auto is_lone = [&](const Pair& p) { return has_loss(p.a) != has_loss(p.b); };
-  const auto lone = std::ranges::find_if(pairs, is_lone);
-  if (lone != pairs.end())
-    diff.differences.push_back(
-        concat("only ", has_loss(lone->a) ? "A" : "B", " has losses of rank ", lone->a.rank));
-}
-
-void compare_times(const DiffTolerance& tolerance, RunDiff& diff) {
+    out.push_back(concat("losses differ from step ", diff.loss->step, " on (rank ", diff.loss->rank,
+                         " first; in ", seen.with_other_losses, " of ", seen.ranks, " ranks)"));
+  if (!seen.lone_losses.empty()) out.push_back(seen.lone_losses);
   if (diff.time && (diff.time->low > 1 + tolerance.time || diff.time->high < 1 - tolerance.time))
-    diff.differences.push_back("step times differ by " + change_text(diff.time->ratio));
-}
-
-// The rank whose peak differs most.
-void compare_peaks(const std::vector<Pair>& pairs, const DiffTolerance& tolerance, Texts& out) {
-  double worst = 1;
-  std::int32_t rank = 0;
-  for (const Pair& pair : pairs) {
-    const MemoryUse a = memory_of(pair.a, tolerance.warmup_steps);
-    const MemoryUse b = memory_of(pair.b, tolerance.warmup_steps);
-    const bool is_other = a.is_there && b.is_there && a.peak_alloc_bytes > 0 &&
-                          differ(a.peak_alloc_bytes, b.peak_alloc_bytes, tolerance.memory);
-    const double ratio = is_other ? b.peak_alloc_bytes / a.peak_alloc_bytes : 1;
-    if (std::fabs(ratio - 1) <= std::fabs(worst - 1)) continue;
-    worst = ratio;
-    rank = pair.a.rank;
-  }
-  if (worst != 1)
-    out.push_back(concat("peaks of memory differ by ", change_text(worst), " (rank ", rank, ")"));
+    out.push_back("step times differ by " + change_text(diff.time->ratio));
+  if (seen.peak_ratio != 1)
+    out.push_back(concat("peaks of memory differ by ", change_text(seen.peak_ratio), " (rank ",
+                         seen.peak_rank, ")"));
 }
 
 // ---- What explains it.
@@ -452,20 +470,12 @@ Texts explanation_of(const RunDiff& diff, std::int64_t first_step, const Texts& 
 // What is not published: all ranks, the job's step times, plans, and why.
 void compare_jobs(const RunRecord& a, const RunRecord& b, const DiffTolerance& tolerance,
                   RunDiff& diff) {
-  const std::vector<Pair> pairs = pairs_of(a, b);
   Texts ranks;
   compare_ranks(a, b, ranks);
   diff.differences = ranks;
-  compare_steps(pairs, diff.differences);
-  compare_losses(pairs, tolerance.loss, diff);
+  const RanksCompared seen = compare_each_rank(a, b, tolerance, diff);
   diff.time = time_ratio(a, b, tolerance.warmup_steps);
-  compare_times(tolerance, diff);
-  compare_peaks(pairs, tolerance, diff.differences);
-  for (const Pair& pair : pairs) {
-    const auto step = first_plan(pair);
-    if (step && (!diff.plans_differ_at || *step < *diff.plans_differ_at))
-      diff.plans_differ_at = step;
-  }
+  tell_differences(seen, tolerance, diff);
   diff.plans = plan_difference(a.plans, b.plans);
   if (diff.differences.empty()) return;
   const RowOfStep rows = rows_of(a.lowest());

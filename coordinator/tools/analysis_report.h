@@ -15,7 +15,6 @@
 #include "coordinator/diagnosis/own_rules.h"
 #include "coordinator/diagnosis/run_diff.h"
 #include "coordinator/diagnosis/run_view.h"
-#include "coordinator/tools/terminal.h"
 
 namespace cox::tools {
 
@@ -30,6 +29,12 @@ struct Analysis {
   std::string flops_source;                 // where its FLOPs and peak come from; empty = unknown
   std::optional<diagnosis::IdleTime> idle;  // of rules coxswain, where there is a host timeline
   std::vector<diagnosis::Finding> findings;
+};
+
+struct Terminal {
+  enum class Colour : std::uint8_t { none, ansi };
+  std::size_t columns = 80;
+  Colour colour = Colour::none;
 };
 
 std::string analysis_json(const Analysis& analysis);

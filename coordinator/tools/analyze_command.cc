@@ -1,8 +1,11 @@
 #include <fmt/core.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstdlib>
 #include <filesystem>
 #include <initializer_list>
 #include <optional>
@@ -12,6 +15,7 @@
 #include <utility>
 
 #include "coordinator/core/operator_table.h"
+#include "coordinator/core/plan.h"
 #include "coordinator/core/text.h"
 #include "coordinator/core/words.h"
 #include "coordinator/diagnosis/published_rules.h"
@@ -21,14 +25,41 @@
 #include "coordinator/io/operator_table_file.h"
 #include "coordinator/io/pipeline_file.h"
 #include "coordinator/io/run_reader.h"
+#include "coordinator/runtime/journal_reader.h"
 #include "coordinator/tools/analysis_report.h"
 #include "coordinator/tools/commands.h"
-#include "coordinator/tools/journal_decisions.h"
 
 namespace cox::tools {
 namespace {
 
 namespace fs = std::filesystem;
+using diagnosis::PlanEvent;
+using diagnosis::PlanHistory;
+
+std::string_view variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? std::string_view() : std::string_view(value);
+}
+
+std::size_t columns_of_terminal() {
+  const std::string_view text = variable("COLUMNS");
+  std::size_t columns = 0;
+  std::from_chars(text.data(), text.data() + text.size(), columns);
+  if (columns > 0) return columns;
+  winsize size{};
+  const bool is_known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return is_known ? size.ws_col : Terminal().columns;
+}
+
+// A wish on the command line counts most, then the variables that many programs know.
+Terminal terminal_of(ColourWish wish) {
+  Terminal out{columns_of_terminal(), Terminal::Colour::none};
+  const bool is_wanted = !variable("FORCE_COLOR").empty() ||
+                         (variable("NO_COLOR").empty() && isatty(STDOUT_FILENO) == 1);
+  if (wish == ColourWish::always || (wish == ColourWish::automatic && is_wanted))
+    out.colour = Terminal::Colour::ansi;
+  return out;
+}
 
 // The first of these that lies in the run directory; empty where none does.
 std::string file_in(const std::string& run, std::initializer_list<const char*> names) {
@@ -170,6 +201,115 @@ Result<Analysis> analysis_of(const AnalyzeRequest& request, const diagnosis::Run
   return out;
 }
 
+// ---- What the journal says: reasons for the rules, plans for pages and comparisons.
+
+// quick: a journal of more than 256 MiB, which takes seconds to read, is passed over.
+enum class JournalSize : std::uint8_t { quick, any };
+
+constexpr std::uintmax_t kMaxQuickBytes = std::uintmax_t{256} << 20;
+constexpr std::size_t kMostLines = 12;  // of changes, and of reasons, of an event
+
+std::vector<std::string> shortened(std::vector<std::string> lines) {
+  if (lines.size() <= kMostLines) return lines;
+  const std::size_t more = lines.size() - kMostLines;
+  lines.resize(kMostLines);
+  lines.push_back("and " + std::to_string(more) + " more");
+  return lines;
+}
+
+std::vector<std::string> sentences_of(const std::vector<Reason>& reasons) {
+  std::vector<std::string> out;
+  for (const Reason& reason : reasons)
+    out.push_back(concat(reason.policy, ": ", reason.text, " (", reason.outcome, ")"));
+  return out;
+}
+
+std::uint64_t newest_step(const StepSignals& signals) {
+  std::int64_t step = 0;
+  for (const RankSignal& report : signals.reports)
+    step = std::max(step, static_cast<std::int64_t>(report.step.value()));
+  return static_cast<std::uint64_t>(step);
+}
+
+// Takes the entries of a journal in order and keeps what changed.
+class PlanCollector {
+ public:
+  void take(const wire::JournalStart& start) {
+    // The job was described anew before its first round: the earlier answer was never used.
+    std::vector<PlanEvent>& events = history_.events;
+    const bool is_anew =
+        rounds_ == 0 && !events.empty() && events.back().incarnation == start.job.incarnation;
+    if (is_anew) events.pop_back();
+    rounds_ = 0;
+    plan_ = start.state.plan;
+    incarnation_ = start.job.incarnation;
+    if (start.first && start.first->plan) add(*start.first, 0, 0);
+  }
+  void take(const wire::JournalRound& round) {
+    ++rounds_;
+    if (!round.decision.plan) return;
+    add(round.decision, round.signals.round.value(), newest_step(round.signals));
+  }
+  PlanHistory finish(std::string gap) {
+    history_.gap = std::move(gap);
+    return std::move(history_);
+  }
+
+ private:
+  void add(const Decision& decision, std::uint64_t round, std::uint64_t step) {
+    PlanEvent event{incarnation_, decision.plan->id.number, round, step, {}, {}};
+    event.changes = shortened(diff(plan_, *decision.plan));
+    event.reasons = shortened(sentences_of(decision.reasons));
+    plan_ = *decision.plan;
+    std::vector<PlanEvent>& events = history_.events;
+    if (events.size() == PlanHistory::kMost) {
+      events.erase(events.begin() + PlanHistory::kFirst);
+      ++history_.left_out;
+    }
+    events.push_back(std::move(event));
+  }
+
+  PlanHistory history_;
+  Plan plan_;
+  std::uint32_t incarnation_ = 0;
+  std::uint64_t rounds_ = 0;  // of this start
+};
+
+bool is_passed_over(const fs::path& path, JournalSize size) {
+  std::error_code error;
+  return size == JournalSize::quick && fs::is_regular_file(fs::symlink_status(path, error)) &&
+         fs::file_size(path, error) > kMaxQuickBytes;
+}
+
+// Reads journal.cox of the run directory once and adds to `run` the newest reasons of its policies
+// and its plans. A directory without a journal adds nothing, a journal that is passed over or
+// cannot be read to its end a gap.
+void read_decisions(const std::string& directory, JournalSize size, diagnosis::RunRecord& run) {
+  const fs::path path = fs::path(directory) / "journal.cox";
+  std::error_code error;
+  if (!fs::exists(fs::symlink_status(path, error))) return;
+  if (is_passed_over(path, size)) {
+    run.gaps.push_back("journal.cox is larger than 256 MiB: decisions are not looked at");
+    return;
+  }
+  PlanCollector plans;
+  const Status read =
+      runtime::read_journal(path, io::Links::refused,
+                            {.start =
+                                 [&](const wire::JournalStart& start) {
+                                   plans.take(start);
+                                   if (start.first)
+                                     diagnosis::keep_newest(run.decisions, start.first->reasons);
+                                 },
+                             .round =
+                                 [&](const wire::JournalRound& round) {
+                                   plans.take(round);
+                                   diagnosis::keep_newest(run.decisions, round.decision.reasons);
+                                 }});
+  if (!read.ok()) run.gaps.push_back("journal.cox: " + read.message());
+  run.plans = plans.finish(read.ok() ? std::string() : read.message());
+}
+
 Status write_page(const AnalyzeRequest& request, const Analysis& analysis) {
   if (request.html.empty()) return ok_status();
   return io::replace_file(request.html, analysis_page(analysis));
@@ -203,6 +343,17 @@ bool is_failure(const Analysis& analysis, const AnalyzeRequest& request) {
   return false;
 }
 
+std::string base_name(const std::string& path) {
+  const fs::path whole(path);
+  return (whole.has_filename() ? whole : whole.parent_path()).filename().string();
+}
+
+Result<diagnosis::RunRecord> record_of(const std::string& directory, RuleSet rules) {
+  auto run = io::read_run(directory);
+  if (run.ok() && rules == RuleSet::coxswain) read_decisions(directory, JournalSize::quick, *run);
+  return run;
+}
+
 }  // namespace
 
 Result<Verdict> analyze_command(const AnalyzeRequest& request) {
@@ -225,6 +376,21 @@ Status report_command(const AnalyzeRequest& request) {
   fmt::print("{}: {} finding{}{}\n", printable(request.html), count, count == 1 ? "" : "s",
              count == 0 ? "" : "; the first: " + printable(analysis->findings.front().title));
   return ok_status();
+}
+
+Result<Verdict> diff_command(const DiffRequest& request) {
+  const auto a = record_of(request.a, request.rules);
+  if (!a.ok()) return a.status();
+  const auto b = record_of(request.b, request.rules);
+  if (!b.ok()) return b.status();
+  const diagnosis::RunDiff diff = diff_of(*a, *b, request.tolerance);
+  fmt::print("{}", request.form == ReportForm::json
+                       ? diff_json(diff, request.rules, base_name(request.a), base_name(request.b))
+                       : diff_text(diff, request.rules, terminal_of(request.colour)));
+  const bool is_equal = request.rules == RuleSet::pytscope
+                            ? diff.is_identical && diff.config.empty() && diff.environment.empty()
+                            : diff.differences.empty();
+  return is_equal ? Verdict::yes : Verdict::no;
 }
 
 }  // namespace cox::tools

@@ -60,6 +60,7 @@ Status whatif_command(const WhatIfRequest& request);
 // other.
 
 enum class ReportForm : std::uint8_t { text, json };
+enum class ColourWish : std::uint8_t { automatic, always, never };
 enum class Verdict : std::uint8_t { yes, no };
 
 struct AnalyzeRequest {
