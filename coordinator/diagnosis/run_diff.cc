@@ -212,10 +212,13 @@ std::optional<std::int64_t> first_plan(const Pair& pair) {
 }
 
 // Of long histories, the middle of which is left out, only the beginnings can be laid side by side.
+// Where a journal ends early, or there is none, what the other has beyond it tells nothing.
 std::optional<PlanDifference> plan_difference(const PlanHistory& a, const PlanHistory& b) {
+  const auto [shortest, longest] = std::minmax({a.events.size(), b.events.size()});
+  const bool is_read = shortest > 0 && a.gap.empty() && b.gap.empty();
   const bool is_whole = a.left_out == 0 && b.left_out == 0;
-  const std::size_t longest = std::max(a.events.size(), b.events.size());
-  const std::size_t end = is_whole ? longest : std::min(longest, PlanHistory::kFirst);
+  const std::size_t known = is_read ? longest : shortest;
+  const std::size_t end = is_whole ? known : std::min(known, PlanHistory::kFirst);
   const auto event = [](const PlanHistory& history, std::size_t i) {
     return i < history.events.size() ? std::optional(history.events[i]) : std::nullopt;
   };
@@ -401,7 +404,9 @@ void tell_differences(const RanksCompared& seen, const DiffTolerance& tolerance,
 bool leaves_losses(const std::string& key) {
   constexpr std::array<std::string_view, 5> kFamilies = {"run.", "http.", "control.", "memory.",
                                                          "stragglers."};
-  constexpr std::array<std::string_view, 2> kNot = {"run.seed", "run.device"};
+  // The last one sets the order in which ranks are summed up.
+  constexpr std::array<std::string_view, 3> kNot = {"run.seed", "run.device",
+                                                    "control.ranks_per_node"};
   const auto is_of = [&](std::string_view family) { return key.starts_with(family); };
   return std::ranges::any_of(kFamilies, is_of) && std::ranges::find(kNot, key) == kNot.end();
 }

@@ -250,6 +250,29 @@ TEST_SUITE("diagnosis.run_diff") {
     CHECK_FALSE(diff(a, b).plans->b);
   }
 
+  TEST_CASE("a journal that is missing or ends early is not taken for a job that decided no more") {
+    Parts a;
+    a.plans.events = {event(0, "no change", "start"), event(10, "block 1 recomputes", "memory")};
+    CHECK_FALSE(diff(a, {}).plans);
+    CHECK_FALSE(diff({}, a).plans);
+    Parts torn = a;
+    torn.plans.events.pop_back();
+    torn.plans.gap = "torn";
+    CHECK_FALSE(diff(a, torn).plans);
+    torn.plans.events[0].changes = {"another"};
+    CHECK(diff(a, torn).plans);
+  }
+
+  TEST_CASE("the layout of nodes may change sums, so it explains other losses") {
+    Parts a;
+    a.config = {{"control.ranks_per_node", "0"}};
+    Parts b;
+    b.config = {{"control.ranks_per_node", "2"}};
+    b.loss = loss_that_parts(0, 20);
+    CHECK(diff(a, b).explanation ==
+          std::vector<std::string>{"The configuration differs: control.ranks_per_node."});
+  }
+
   TEST_CASE("of histories with a gap in the middle only the beginnings are laid side by side") {
     Parts a;
     for (std::uint64_t i = 0; i < PlanHistory::kMost; ++i)
