@@ -5,9 +5,9 @@
 #       registers transport.mpi.np1, .np2 and .np4, each under mpiexec. The main function
 #       initialises MPI; rank 0 prints, the others only when they fail; the result is the worst.
 #
-# All tests of a folder are linked into one program (and one more for those under MPI, and for those
-# with TORCH, see CoxTargets.cmake); a test runs the cases of its own sources, in a process of its
-# own. ALONE gives a test a program of its own: for sources that replace something in the whole
+# All tests of a folder are linked into one program, and one more for those under MPI. Those with TORCH
+# (see CoxTargets.cmake) are linked into one for all folders: what LibTorch's headers cost is paid for
+# each program. A test runs the cases of its own sources, in a process of its own. ALONE gives a test a program of its own: for sources that replace something in the whole
 # program, such as operator new.
 #
 # LAUNCHER names a program that is called in mpiexec's place. A test whose launcher ends with 77 is
@@ -83,7 +83,8 @@ function(_cox_compile_together program)
   foreach(source IN LISTS sources)
     file(STRINGS "${source}" opened REGEX "^(namespace [a-z_:]+ {|template <>|TORCH_LIBRARY|extern |#define )")
     if(opened OR NOT source MATCHES "_test\\.cc$")
-      set_source_files_properties("${source}" PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+      set_source_files_properties("${source}" TARGET_DIRECTORY ${program}
+        PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
       continue()
     endif()
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${source}")
@@ -113,6 +114,9 @@ endfunction()
 function(_cox_test_program result)
   cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH;ALONE;MPI" "NAME" "SOURCES;LINK;DEFINITIONS")
   file(RELATIVE_PATH program "${PROJECT_SOURCE_DIR}/tests" "${CMAKE_CURRENT_SOURCE_DIR}")
+  if(arg_TORCH)
+    string(REGEX REPLACE "/.*" "" program "${program}")
+  endif()
   if(arg_ALONE)
     set(program "${arg_NAME}")
   endif()
@@ -131,8 +135,9 @@ function(_cox_test_program result)
     cox_executable(${program} SOURCES LINK ${main} ${torch})
     set_target_properties(${program} PROPERTIES UNITY_BUILD OFF
       RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests/bin")
-    if(COX_UNITY)  # once the folder has added all sources
-      cmake_language(EVAL CODE "cmake_language(DEFER CALL _cox_compile_together ${program})")
+    if(COX_UNITY)  # once all folders have added their sources
+      cmake_language(EVAL CODE "cmake_language(DEFER DIRECTORY [[${PROJECT_SOURCE_DIR}/tests]]
+        CALL _cox_compile_together ${program})")
       if(NOT arg_TORCH)  # GCC 12 sees writes beyond strings that are appended to (its bug 105651)
         target_compile_options(${program} PRIVATE
           $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds;-Wno-stringop-overflow>)
@@ -196,9 +201,13 @@ function(cox_test)
   if(arg_DEPENDS)
     add_dependencies(${program} ${arg_DEPENDS})
   endif()
-  list(TRANSFORM arg_SOURCES REPLACE ".*/" "")
-  list(TRANSFORM arg_SOURCES PREPEND "*/")
-  list(JOIN arg_SOURCES "," sources)
+  set(sources)
+  foreach(source IN LISTS arg_SOURCES)
+    get_filename_component(source "${source}" ABSOLUTE)
+    file(RELATIVE_PATH source "${PROJECT_SOURCE_DIR}" "${source}")
+    list(APPEND sources "*/${source}")
+  endforeach()
+  list(JOIN sources "," sources)
   set(arguments "--source-file=${sources}" --no-skipped-summary ${arg_ARGS})
   if(NOT arg_RANKS)
     cox_register(NAME ${arg_NAME} COMMAND ${before} $<TARGET_FILE:${program}> ${arguments} LABELS ${arg_LABELS}
