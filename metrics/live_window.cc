@@ -124,6 +124,8 @@ StepRow row_of(const RankSignal& report, const Plan* plan, UnixTime now) {
     row.waiting_seconds = report.waiting_seconds / rounds;
   row.recompute_seconds = report.recompute_seconds / rounds;
   row.save_seconds = report.save_seconds / rounds;
+  row.reduction_seconds = report.reduction_seconds / rounds;
+  row.reduction_exposed_seconds = report.reduction_exposed_seconds / rounds;
   if (report.weight > 0 || !std::isnan(report.loss)) row.loss = report.loss;
   if (!std::isnan(report.gradient_norm)) row.gradient_norm = report.gradient_norm;
   if (report.loss_scale > 0) row.loss_scale = static_cast<double>(report.loss_scale);

@@ -63,6 +63,8 @@ RankSignal report_of(const Step& step, std::size_t rank) {
   out.waiting_seconds = static_cast<float>(step.waiting);
   out.set(SignalFlag::waiting_measured);
   out.recompute_seconds = step.recompute;
+  out.reduction_seconds = 2 * step.phases[static_cast<std::size_t>(Phase::communication)];
+  out.reduction_exposed_seconds = out.reduction_seconds / 2;
   out.save_seconds = step.save;
   out.loss = step.loss;
   out.weight = 4;
@@ -83,6 +85,8 @@ StepRow row_by_rank(const Step& step) {
   out.phase_seconds = step.phases;
   out.waiting_seconds = static_cast<float>(step.waiting);
   out.recompute_seconds = step.recompute;
+  out.reduction_seconds = 2 * step.phases[static_cast<std::size_t>(Phase::communication)];
+  out.reduction_exposed_seconds = out.reduction_seconds / 2;
   out.save_seconds = step.save;
   out.loss = step.loss;
   if (!std::isnan(step.gradient_norm)) out.gradient_norm = step.gradient_norm;
