@@ -84,8 +84,8 @@ struct LossChange {
 };
 
 // Nothing for fewer than 50 losses, or where one is not finite: that is told as such.
-std::optional<LossChange> change_of(const std::vector<double>& losses) {
-  const std::vector<double> loss = present(losses);
+std::optional<LossChange> change_of(std::vector<double> losses) {
+  const std::vector<double> loss = present(std::move(losses));
   const bool is_finite = std::ranges::all_of(loss, [](double v) { return std::isfinite(v); });
   if (!is_finite || loss.size() < 50) return std::nullopt;
   const EndMedians ends = end_medians(loss);
@@ -98,6 +98,7 @@ std::optional<LossChange> change_of(const std::vector<double>& losses) {
 
 // What each step has of a scalar, mean of the ranks whose is finite, else what any of them has.
 std::vector<double> mean_scalar(const RuleRoom& room, std::string_view name) {
+  if (room.view.ranks.size() == 1) return room.scalar(0, name);
   std::vector<double> out(room.view.size(), absent());
   std::vector<double> ranks(room.view.size(), 0);
   for (std::size_t r = 0; r < room.view.ranks.size(); ++r) {
