@@ -212,6 +212,25 @@ TEST_SUITE("diagnosis.rank_findings") {
     CHECK(only_finding(run).code == "CROSS.CORRELATED_INSTABILITY");
   }
 
+  TEST_CASE("much communication is told with what backward hides of it, where that is known") {
+    RunRecord run = quiet_run();
+    put(run, all_ranks(), &RankRecord::phases, "comm", always(0.06));
+    const Finding plain = only_finding(run);
+    CHECK(plain.code == "DIST.COMM_BOUND");
+    CHECK(plain.evidence.size() == 1);
+    CHECK(contains(plain.suggestion, "while backward still runs"));
+    put(run, {2, 4}, &RankRecord::own, "reduction", always(0.1));
+    put(run, {2, 4}, &RankRecord::own, "reduction_exposed",
+        [](std::size_t s) { return s % 2 == 0 ? 0.02 : 0.04; });
+    const Finding told = only_finding(run);
+    CHECK(evidence(told, "hidden_share") == doctest::Approx(0.7));
+    CHECK(contains(told.detail, "backward hides 70 %"));
+    CHECK_FALSE(contains(told.suggestion, "while backward still runs"));
+    put(run, {4}, &RankRecord::own, "reduction_exposed", always(1e300));  // more than there is
+    put(run, {2}, &RankRecord::own, "reduction", always(1e300));
+    CHECK(only_finding(run).evidence.size() == 1);
+  }
+
   TEST_CASE("a rank that recomputes more than the others is told as such, not as a slow one") {
     RunRecord run = quiet_run();
     recompute(run, {3}, 0.03);
