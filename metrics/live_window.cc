@@ -21,8 +21,11 @@ using diagnosis::RunRecord;
 
 constexpr std::size_t kLeastRounds = 32;
 
-bool is_row(const RankSignal& report) {
-  return report.rounds > 0 && !report.has(SignalFlag::finished);
+// How many steps a report covers. A rank's last one covers those that it could not send before, and
+// itself is none.
+std::uint32_t steps_in(const RankSignal& report) {
+  const std::uint32_t itself = report.has(SignalFlag::finished) ? 1 : 0;
+  return report.rounds > itself ? report.rounds - itself : 0;
 }
 
 void count_blocks(const Plan& plan, RankId rank, StepRow& row) {
@@ -90,6 +93,35 @@ std::int32_t node_of(std::span<const NodeId> node_of_rank, std::int32_t rank) {
   return static_cast<std::int32_t>(lowest - node_of_rank.begin());
 }
 
+// The steps that the rows of a view stand for, and how many times the seconds of these rows they
+// took: a row has the mean of its steps.
+struct Coverage {
+  std::size_t steps = 0;
+  double times = 1;
+};
+
+Coverage coverage_of(std::span<const std::shared_ptr<const LiveRound>> rounds,
+                     const diagnosis::RunView& view) {
+  std::map<std::int64_t, std::uint32_t> steps;  // of the lowest rank's rows, by their numbers
+  for (const auto& round : rounds) {
+    for (const RankSignal& report : round->reports) {
+      if (report.rank.value() == view.run->lowest().rank)
+        steps[static_cast<std::int64_t>(report.step.value())] = steps_in(report);
+    }
+  }
+  Coverage out;
+  double of_rows = 0;
+  double of_steps = 0;
+  for (std::size_t s = 0; s < view.size(); ++s) {
+    const std::uint32_t covered = steps[view.steps[s]];
+    out.steps += covered;
+    of_rows += view.wall(s);
+    of_steps += view.wall(s) * covered;
+  }
+  if (of_rows > 0) out.times = of_steps / of_rows;
+  return out;
+}
+
 }  // namespace
 
 std::size_t window_rounds(std::size_t ranks) {
@@ -103,7 +135,7 @@ std::shared_ptr<const LiveRound> PlanShelf::round_of(const StepRecord& record) {
   auto round = std::make_shared<LiveRound>();
   round->now = record.signals.now;
   for (const RankSignal& report : record.signals.reports) {
-    if (is_row(report)) round->reports.push_back(report);
+    if (steps_in(report) > 0) round->reports.push_back(report);
   }
   if (round->reports.empty()) return nullptr;
   const std::uint64_t applied = round->reports.front().plan_applied;
@@ -118,12 +150,14 @@ StepRow row_of(const RankSignal& report, const Plan* plan, UnixTime now) {
   row.step = report.step;
   row.round = report.round;
   row.timestamp = now.seconds;
-  const auto rounds = static_cast<float>(std::max(report.rounds, 1u));
+  const auto rounds = static_cast<float>(std::max(steps_in(report), 1u));
   for (std::size_t p = 0; p < kPhases; ++p) row.phase_seconds[p] = report.phase_seconds[p] / rounds;
   if (report.has(SignalFlag::waiting_measured))
     row.waiting_seconds = report.waiting_seconds / rounds;
   row.recompute_seconds = report.recompute_seconds / rounds;
   row.save_seconds = report.save_seconds / rounds;
+  row.reduction_seconds = report.reduction_seconds / rounds;
+  row.reduction_exposed_seconds = report.reduction_exposed_seconds / rounds;
   if (report.weight > 0 || !std::isnan(report.loss)) row.loss = report.loss;
   if (!std::isnan(report.gradient_norm)) row.gradient_norm = report.gradient_norm;
   if (report.loss_scale > 0) row.loss_scale = static_cast<double>(report.loss_scale);
@@ -167,11 +201,15 @@ FindingsView findings_of(std::span<const std::shared_ptr<const LiveRound>> round
   const diagnosis::RunView view = diagnosis::view_of(run, std::nullopt);
   const diagnosis::Budget budget = diagnosis::budget_of(view, facts.options);
   out.findings = diagnosis::own_findings({&view, &budget, std::nullopt});
+  const Coverage covered = coverage_of(rounds, view);
+  for (diagnosis::Finding& f : out.findings) {
+    if (f.cost_seconds) f.cost_seconds = *f.cost_seconds * covered.times;
+  }
   out.ranks = run.ranks.size();
-  out.steps = view.size();
+  out.steps = covered.steps;
   out.first_step = view.steps.empty() ? 0 : view.steps.front();
   out.last_step = view.steps.empty() ? 0 : view.steps.back();
-  out.wall_seconds = budget.wall_seconds;
+  out.wall_seconds = budget.wall_seconds * covered.times;
   out.time = rounds.back()->now;
   return out;
 }

@@ -4,8 +4,9 @@
 //
 //   StepRecord -> LiveRound -> row_of() -> step_line() -> io::StepLines -> RunRecord
 //
-// What differs: a report that covers several steps is one row with their mean, and `timestamp` is
-// rank 0's. Plain values; the functions are pure.
+// What differs: a report that covers several steps is one row with their mean, which counts in what
+// findings cost as often as there are steps in it, and `timestamp` is rank 0's. Plain values; the
+// functions are pure.
 #pragma once
 
 #include <cstddef>

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <span>
 
 #include "coordinator/core/job.h"
 #include "coordinator/io/json.h"
@@ -98,7 +99,20 @@ void put_control(io::JsonWriter& json, const StepRow& row) {
   if (host != 0) json.key("host").raw(bare_number(host));
   put_number(json, "waiting", row.waiting_seconds);
   if (row.recompute_seconds > 0) json.key("recompute").raw(bare_number(row.recompute_seconds));
+  if (row.reduction_seconds > 0) {
+    json.key("reduction").raw(bare_number(row.reduction_seconds));
+    json.key("reduction_exposed").raw(bare_number(row.reduction_exposed_seconds));
+  }
   if (row.save_seconds > 0) json.key("save").raw(bare_number(row.save_seconds));
+}
+
+void put_buckets(io::JsonWriter& json, const StepBuckets& buckets) {
+  json.key("buckets").begin_array();
+  for (const StepBuckets::Span& span : std::span(buckets.spans).first(buckets.count)) {
+    json.begin_array().value(span.buckets).value(span.bytes);
+    json.raw(bare_number(span.begin_seconds)).raw(bare_number(span.end_seconds)).end_array();
+  }
+  json.end_array();
 }
 
 void put_fields(io::JsonWriter& json, const std::vector<NamedField>& fields) {
@@ -153,13 +167,14 @@ std::size_t kept_bytes(std::string_view text, std::optional<StepId> resume_step)
   return keep;
 }
 
-std::string step_line(const StepRow& row) {
+std::string step_line(const StepRow& row, const StepBuckets* buckets) {
   io::JsonWriter json;
   json.begin_object().field("step", row.step).field("timestamp", row.timestamp);
   put_phases(json, row);
   put_scalars(json, row);
   put_memory(json, row);
   put_control(json, row);
+  if (buckets != nullptr) put_buckets(json, *buckets);
   json.end_object();
   return json.take() + "\n";
 }

@@ -58,6 +58,7 @@ WrittenRun read_run_json(std::string_view json);
 std::size_t kept_bytes(std::string_view lines, std::optional<StepId> resume_step);
 
 // One line with its newline. Non-finite numbers are the bare words NaN, Infinity and -Infinity.
-std::string step_line(const StepRow& row);
+// `buckets` of the step, where they are known, or null.
+std::string step_line(const StepRow& row, const StepBuckets* buckets = nullptr);
 
 }  // namespace cox::metrics

@@ -229,7 +229,8 @@ RunStoreWriter::RunStoreWriter(fs::path folder, RunInfo info, RunStoreOptions op
       file_(std::move(file)),
       progress_(progress),
       opened_(std::chrono::steady_clock::now()),
-      ring_(options_.ring_rows) {}
+      ring_(options_.ring_rows),
+      buckets_(options_.ring_rows / StepBuckets::kEveryRounds + 1) {}
 
 RunStoreWriter::~RunStoreWriter() {
   (void)close();
@@ -294,11 +295,20 @@ void RunStoreWriter::drain() {
     rows = 0;
   };
   while (const std::optional<StepRow> row = ring_.pop()) {
-    text += step_line(*row);
+    text += step_line(*row, buckets_of(row->round));
     ++rows;
     if (text.size() >= kBatchBytes) flush();
   }
   flush();
+}
+
+// Rounds never repeat, and those of rows that were dropped are passed over.
+const StepBuckets* RunStoreWriter::buckets_of(RoundId round) {
+  while (!next_buckets_ || next_buckets_->round < round) {
+    next_buckets_ = buckets_.pop();
+    if (!next_buckets_) return nullptr;
+  }
+  return next_buckets_->round == round ? &*next_buckets_ : nullptr;
 }
 
 void RunStoreWriter::keep(std::shared_ptr<const OperatorTable> operators) {

@@ -109,7 +109,7 @@ struct RunStoreOptions {
   OnExisting on_existing = OnExisting::refuse;
   // With append: rows from this step on belong to work that was lost, and are cut.
   std::optional<StepId> resume_step;
-  std::size_t ring_rows = 2048;  // about 0.9 MB
+  std::size_t ring_rows = 2048;  // about 1.1 MB, with the buckets beside them
   double flush_seconds = 0.2;
   // Called at most once a run, on the writing thread, with the first trouble.
   std::function<void(const Status&)> on_trouble;
@@ -126,8 +126,10 @@ class RunStoreWriter {
   RunStoreWriter(const RunStoreWriter&) = delete;
   RunStoreWriter& operator=(const RunStoreWriter&) = delete;
 
-  // Copies the row, without allocation, system call or waiting. Only one thread may call it.
-  void push(const StepRow& row) {
+  // Copies the row, without allocation, system call or waiting. `buckets` of the same round, or
+  // null; where there is no room for them the row goes without. Only one thread may call it.
+  void push(const StepRow& row, const StepBuckets* buckets = nullptr) {
+    if (buckets != nullptr) static_cast<void>(buckets_.push(*buckets));
     if (!ring_.push(row)) dropped_.fetch_add(1, std::memory_order_relaxed);
   }
 
@@ -153,6 +155,7 @@ class RunStoreWriter {
                  AppendFile file, RunProgress progress);
   void work();
   void drain();
+  const StepBuckets* buckets_of(RoundId round);
   void write_operators();
   Status write_run_json();
   void note(const Status& status);
@@ -164,6 +167,8 @@ class RunStoreWriter {
   RunProgress progress_;  // of the writing thread; wall_time without this start
   std::chrono::steady_clock::time_point opened_;
   RowRing<StepRow> ring_;
+  RowRing<StepBuckets> buckets_;             // each before its row
+  std::optional<StepBuckets> next_buckets_;  // of buckets_, of the newest row or a later one
   std::atomic<std::uint64_t> dropped_{0};
   Status trouble_;
 

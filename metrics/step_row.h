@@ -37,7 +37,10 @@ struct StepRow {
   PhaseSeconds phase_seconds{};
   float waiting_seconds = kNotMeasuredFloat;  // the part of communication before the last rank came
   float recompute_seconds = 0;                // the part of backward that memory actions cost
-  float save_seconds = 0;                     // before the step, in which this rank saved
+  // Of all gradient buckets together, from launch to result, and the part of it behind backward.
+  float reduction_seconds = 0;
+  float reduction_exposed_seconds = 0;
+  float save_seconds = 0;  // before the step, in which this rank saved
 
   // kNotMeasured leaves a field out; NaN and infinities are kept, they are findings.
   double loss = kNotMeasured;
@@ -79,5 +82,31 @@ struct StepRow {
 };
 static_assert(sizeof(StepRow) <= 512);
 static_assert(std::is_trivially_copyable_v<StepRow>);
+
+// StepBuckets is when the gradient buckets of one step were summed, by one rank. It is kept beside
+// the row of one round in so many, because a step may have hundreds of buckets. That number is odd,
+// so that steps which sample gradients, each eighth unless set, have no more than their part.
+// Plain value.
+struct StepBuckets {
+  static constexpr std::uint64_t kEveryRounds = 9;
+  static constexpr std::size_t kSpans = 32;
+
+  // A bucket, from when this rank's part was complete until it saw the sum. Seconds count from the
+  // end of the step's last backward pass; those within it are negative.
+  struct Span {
+    std::uint32_t buckets = 1;  // more where neighbours share a span
+    std::int64_t bytes = 0;
+    float begin_seconds = 0;
+    float end_seconds = 0;
+  };
+
+  RoundId round{};
+  std::uint32_t count = 0;  // of spans
+  std::array<Span, kSpans> spans{};
+
+  // Adds the next bucket of `all`; where these are more than kSpans, neighbours share one.
+  void add(const Span& bucket, std::size_t all);
+};
+static_assert(std::is_trivially_copyable_v<StepBuckets>);
 
 }  // namespace cox::metrics

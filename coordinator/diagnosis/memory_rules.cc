@@ -266,9 +266,39 @@ std::optional<TightBudget> tightness(const RuleRoom& room) {
   return out;
 }
 
+// Ranks that wait for offloaded activations, and what that takes.
+struct SlowTier {
+  Concerned<Saved> ranks;
+  double seconds = 0;
+};
+
+std::optional<SlowTier> slowness_of_tier(const RuleRoom& room) {
+  SlowTier out;
+  out.ranks = concerned<Saved>(room, offloads_often, takes_longer);
+  if (out.ranks.ranks.empty()) return std::nullopt;
+  out.seconds = price_of(room, out.ranks.ranks, Saving::by_offload);
+  return room.share(out.seconds) >= 0.05 ? std::optional(out) : std::nullopt;
+}
+
+}  // namespace
+
+struct MemorySaving {
+  std::optional<TightBudget> budget;
+  std::optional<SlowTier> tier;
+};
+
+namespace {
+
+const MemorySaving& saving_of(const RuleRoom& room) {
+  if (!room.memory_saving)
+    room.memory_saving =
+        std::make_shared<const MemorySaving>(MemorySaving{tightness(room), slowness_of_tier(room)});
+  return *room.memory_saving;
+}
+
 // Memory that is saved by work although there is room, or at a high price.
 void tight_budget(const RuleRoom& room, Findings& out) {
-  const std::optional<TightBudget> budget = tightness(room);
+  const std::optional<TightBudget>& budget = saving_of(room).budget;
   if (!budget) return;
   const bool is_needless = budget->is_needless;
   const std::size_t of_memory = is_needless ? budget->with_room.worst : budget->ranks.worst;
@@ -316,22 +346,8 @@ void loose_budget(const RuleRoom& room, Findings& out) {
   out.push_back(std::move(f));
 }
 
-// Ranks that wait for offloaded activations, and what that takes.
-struct SlowTier {
-  Concerned<Saved> ranks;
-  double seconds = 0;
-};
-
-std::optional<SlowTier> slowness_of_tier(const RuleRoom& room) {
-  SlowTier out;
-  out.ranks = concerned<Saved>(room, offloads_often, takes_longer);
-  if (out.ranks.ranks.empty()) return std::nullopt;
-  out.seconds = price_of(room, out.ranks.ranks, Saving::by_offload);
-  return room.share(out.seconds) >= 0.05 ? std::optional(out) : std::nullopt;
-}
-
 void slow_tier(const RuleRoom& room, Findings& out) {
-  const std::optional<SlowTier> tier = slowness_of_tier(room);
+  const std::optional<SlowTier>& tier = saving_of(room).tier;
   if (!tier) return;
   Finding f =
       costly(room, "OFFLOAD.TIER_SLOW", "Backward waits for offloaded activations", tier->seconds);
@@ -358,9 +374,9 @@ constexpr std::array<NamedRule, 5> kMemoryRules = {{{"fragmented", fragmented},
 
 Ranks ranks_slowed_by_memory(const RuleRoom& room) {
   Ranks out;
-  if (const auto budget = tightness(room)) out = budget->told();
-  if (const auto tier = slowness_of_tier(room))
-    out.insert(tier->ranks.ranks.begin(), tier->ranks.ranks.end());
+  const MemorySaving& saving = saving_of(room);
+  if (saving.budget) out = saving.budget->told();
+  if (saving.tier) out.insert(saving.tier->ranks.ranks.begin(), saving.tier->ranks.ranks.end());
   return out;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <variant>
@@ -61,8 +62,91 @@ std::int64_t bounded_nanoseconds(float seconds) {
   return nanoseconds(double{std::clamp(seconds, 0.0F, kMost)});
 }
 
-constexpr std::int32_t kIdleLane = 7;  // below those of RankLanes
+constexpr std::int32_t kIdleLane = 7;
+constexpr std::int32_t kBucketsLane = 8;
+constexpr std::string_view kBucketsName = "gradient buckets under way";
+constexpr std::string_view kHiddenName = "hidden by backward";
+constexpr std::string_view kExposedName = "exposed";
 constexpr std::string_view kIdleName = "idle time, by its cause";
+
+// A bucket, or several that share a span, where it stands in the picture.
+struct DrawnBucket {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  std::int64_t first = 0;  // number of its first bucket
+  std::int64_t count = 0;
+  double bytes = 0;
+};
+
+// Nothing for numbers that cannot be.
+std::optional<DrawnBucket> placed(const StepBucketSpan& span, std::int64_t zero) {
+  constexpr double kMostBuckets = 1e6;
+  const auto is_moment = [](double seconds) { return std::fabs(seconds) <= kMostPhaseSeconds; };
+  const bool is_possible = is_moment(span.begin_seconds) && is_moment(span.end_seconds) &&
+                           span.begin_seconds <= span.end_seconds && span.buckets >= 1 &&
+                           span.buckets <= kMostBuckets && span.bytes >= 0 &&
+                           std::isfinite(span.bytes);
+  if (!is_possible) return std::nullopt;
+  return DrawnBucket{zero + nanoseconds(span.begin_seconds), zero + nanoseconds(span.end_seconds),
+                     0, static_cast<std::int64_t>(span.buckets), span.bytes};
+}
+
+// A stretch in which the same buckets are under way. Buckets overlap, and slices of one lane may
+// not.
+struct BucketStretch {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  std::int64_t first = 0;
+  std::int64_t last = 0;
+  std::int64_t count = 0;
+  double bytes = 0;
+};
+
+// The stretches in which any bucket is under way, ascending, none of them across `cut`.
+std::vector<BucketStretch> stretches_of(std::span<const DrawnBucket> buckets, std::int64_t cut) {
+  std::vector<std::int64_t> edges = {cut};
+  for (const DrawnBucket& each : buckets) edges.insert(edges.end(), {each.begin, each.end});
+  std::ranges::sort(edges);
+  std::vector<BucketStretch> out;
+  for (std::size_t e = 1; e < edges.size(); ++e) {
+    BucketStretch stretch{edges[e - 1], edges[e]};
+    for (const DrawnBucket& each : buckets) {
+      if (each.begin > stretch.begin || each.end < stretch.end) continue;
+      if (stretch.count == 0) stretch.first = each.first;
+      stretch.last = each.first + each.count - 1;
+      stretch.count += each.count;
+      stretch.bytes += each.bytes;
+    }
+    if (stretch.count > 0 && stretch.end > stretch.begin) out.push_back(stretch);
+  }
+  return out;
+}
+
+void put_stretch(const BucketStretch& stretch, std::int32_t process, const TraceSink& sink) {
+  const std::string name = stretch.first == stretch.last
+                               ? concat("bucket ", stretch.first)
+                               : concat("buckets ", stretch.first, "-", stretch.last);
+  const std::array<TraceArgument, 2> arguments = {
+      {{"buckets", static_cast<double>(stretch.count)}, {"bytes", stretch.bytes}}};
+  sink({TraceKind::span, process, kBucketsLane, name, stretch.begin, stretch.end - stretch.begin,
+        arguments});
+}
+
+// Above stretches that follow each other without a gap stands what they are together.
+void put_stretches(const std::vector<BucketStretch>& all, std::int64_t backward_end,
+                   std::int32_t process, const TraceSink& sink) {
+  const auto is_end = [backward_end](const BucketStretch& a, const BucketStretch& b) {
+    return a.end != b.begin || b.begin == backward_end;
+  };
+  for (auto begin = all.begin(); begin != all.end();) {
+    const auto last = std::adjacent_find(begin, all.end(), is_end);
+    const auto end = last == all.end() ? last : last + 1;
+    const std::string_view name = begin->end <= backward_end ? kHiddenName : kExposedName;
+    sink({TraceKind::span, process, kBucketsLane, name, begin->begin,
+          std::prev(end)->end - begin->begin});
+    for (; begin != end; ++begin) put_stretch(*begin, process, sink);
+  }
+}
 
 // What a sum grew by in a second; no value where it went back, or is not known.
 double rate(double before, double now, double seconds) {
@@ -134,6 +218,7 @@ void RankLanes::draw(const StepLine& line, const TraceSink& sink) {
     if (phase.name == "backward") draw_recompute(line, at, phase.ns, sink);
     at += phase.ns;
   }
+  draw_buckets(line, *start, sink);
   draw_blocks(line, *start, sink);
   draw_plan(line, *start, sink);
   draw_events(line, at, sink);
@@ -207,6 +292,41 @@ void RankLanes::draw_recompute(const StepLine& line, std::int64_t start, std::in
       {{"recomputed blocks", recomputed}, {"offloaded blocks", offloaded}}};
   sink({TraceKind::span, process_of(rank_), kRecompute, name, start,
         std::min(nanoseconds(seconds), ns), arguments});
+}
+
+// No bucket begins before backward does, or ends after the communication behind it.
+std::optional<RankLanes::BucketRoom> RankLanes::room_for_buckets(std::int64_t start) const {
+  std::optional<BucketRoom> room;
+  std::int64_t at = start;
+  for (const Phase& phase : phases_) {
+    if (phase.name == "backward") room = {at, at + phase.ns, at + phase.ns};
+    at += phase.ns;
+    if (phase.name == "comm" && room) room->most = at;
+  }
+  return room;
+}
+
+// Told from the end of backward, where that is in the picture.
+void RankLanes::draw_buckets(const StepLine& line, std::int64_t start, const TraceSink& sink) {
+  const auto room = room_for_buckets(start);
+  if (!room) return;
+  std::vector<DrawnBucket> buckets;
+  std::int64_t number = 0;
+  for (const StepBucketSpan& span : line.buckets) {
+    auto bucket = placed(span, room->backward_end);
+    if (!bucket) {
+      ++impossible_;
+      continue;
+    }
+    bucket->begin = std::clamp(bucket->begin, room->least, room->most);
+    bucket->end = std::clamp(bucket->end, room->least, room->most);
+    bucket->first = std::exchange(number, number + bucket->count);
+    buckets.push_back(*bucket);
+  }
+  const std::vector<BucketStretch> all = stretches_of(buckets, room->backward_end);
+  if (!all.empty() && !std::exchange(has_buckets_, true))
+    sink({TraceKind::lane, process_of(rank_), kBucketsLane, kBucketsName});
+  put_stretches(all, room->backward_end, process_of(rank_), sink);
 }
 
 // From where each pass begins; both keep what was measured, whatever this step took.

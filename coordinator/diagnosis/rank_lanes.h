@@ -1,6 +1,7 @@
 // RankLanes draws the steps of one rank: a lane for steps with their phases and the saves between
 // them, one for communication (waiting apart from the rank's own part), one for what memory actions
-// cost, one for plans, one for what happened, and counters of memory and loss.
+// cost, one for gradient buckets (those that backward hides apart from the rest), one for plans,
+// one for what happened, and counters of memory and loss.
 //
 //   StepLine (run_record.h)                    -> RankLanes -> TraceEvent (trace_event.h)
 //   signals of a journal -> BlockProfiles -> BlockTimes ->
@@ -90,7 +91,7 @@ class RankLanes {
   void finish(const TraceSink& sink);
 
   std::size_t moved() const { return moved_; }            // steps drawn later than they were
-  std::size_t impossible() const { return impossible_; }  // times of phases that cannot be
+  std::size_t impossible() const { return impossible_; }  // times within steps that cannot be
   std::size_t beyond() const { return beyond_; }          // steps beyond kMostTraceNs, left out
 
  private:
@@ -105,6 +106,14 @@ class RankLanes {
                           const TraceSink& sink) const;
   void draw_recompute(const StepLine& line, std::int64_t start, std::int64_t ns,
                       const TraceSink& sink) const;
+  // Where buckets may stand.
+  struct BucketRoom {
+    std::int64_t least = 0;
+    std::int64_t backward_end = 0;
+    std::int64_t most = 0;
+  };
+  std::optional<BucketRoom> room_for_buckets(std::int64_t start) const;
+  void draw_buckets(const StepLine& line, std::int64_t start, const TraceSink& sink);
   void draw_blocks(const StepLine& line, std::int64_t start, const TraceSink& sink);
   void draw_plan(const StepLine& line, std::int64_t start, const TraceSink& sink);
   void draw_events(const StepLine& line, std::int64_t end, const TraceSink& sink) const;
@@ -121,6 +130,7 @@ class RankLanes {
   BlockTimes blocks_;          // none once they are drawn
   std::vector<Phase> phases_;  // of this step, in the order of a step
   std::int64_t last_end_ = 0;
+  bool has_buckets_ = false;  // their lane is named
   std::optional<OpenPlan> plan_;
   double loss_ = 0;
   double alloc_ = 0;

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <set>
 #include <span>
@@ -19,7 +20,9 @@ namespace cox::diagnosis {
 using Findings = std::vector<Finding>;
 using Ranks = std::set<std::size_t>;  // by their index in the view
 
-// What all rules look at.
+struct MemorySaving;  // memory_rules.cc
+
+// What all rules look at. One thread per object.
 class RuleRoom {
  public:
   explicit RuleRoom(const OwnInput& input)
@@ -48,6 +51,9 @@ class RuleRoom {
   std::vector<double> memory(std::size_t r, std::string_view name) const {
     return view.column(r, rank(r).memory, name);
   }
+
+  // Null until the first rule asks for it.
+  mutable std::shared_ptr<const MemorySaving> memory_saving;
 };
 
 // Returns a finding whose severity follows from what it costs.

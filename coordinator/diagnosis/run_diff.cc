@@ -506,6 +506,8 @@ RunDiff diff_of(const RunRecord& a, const RunRecord& b, const DiffTolerance& tol
   diff.is_identical = !side_a.losses.empty() && !diff.first_divergence;
   diff.published_notes = published_notes(diff, environment_a, environment_b);
   compare_jobs(a, b, tolerance, diff);
+  for (const std::string& gap : a.gaps) diff.gaps.push_back("A: " + gap);
+  for (const std::string& gap : b.gaps) diff.gaps.push_back("B: " + gap);
   return diff;
 }
 

@@ -70,6 +70,7 @@ struct RunDiff {
   std::optional<TimeRatio> time;
   std::optional<std::int64_t> plans_differ_at;  // step
   std::optional<PlanDifference> plans;
+  std::vector<std::string> gaps;         // of both records: what was left out or is doubtful
   std::vector<std::string> differences;  // beyond tolerance; empty = equal
   std::vector<std::string> explanation;  // the likeliest first
 };

@@ -45,12 +45,23 @@ struct StepValue {
   double value = 0;
 };
 
+// Gradient buckets of a step (docs/run-directory.md): seconds from the end of backward until they
+// were summed. Numbers are as they stand in the file.
+struct StepBucketSpan {
+  double buckets = 0;
+  double bytes = 0;
+  double begin_seconds = 0;
+  double end_seconds = 0;
+};
+inline constexpr std::size_t kMostBucketSpans = 32;  // of a step; what a file has beyond is ignored
+
 // What a line says, valid during the call that passes it. `step` is a whole number of at most 2^53
 // in magnitude; `timestamp` is Unix time in s, absent() where the line has none.
 struct StepLine {
   double step = 0;
   double timestamp = 0;
   std::span<const StepValue> values;
+  std::span<const StepBucketSpan> buckets{};
 };
 
 // Returns the value of that name, or absent().

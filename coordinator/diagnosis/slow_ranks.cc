@@ -25,6 +25,7 @@ double lower_median(std::vector<double> values) {
 struct Stretch {
   std::size_t begin = 0;
   std::size_t end = 0;
+  friend bool operator==(const Stretch&, const Stretch&) = default;
 };
 
 // What the usual rank took in each step.
@@ -66,11 +67,11 @@ std::vector<double> cut(const std::vector<Value>& values, Stretch stretch) {
           values.begin() + static_cast<std::ptrdiff_t>(stretch.end)};
 }
 
-// Deviations that a rank must be late by: all ranks and all stretches of the run are looked at.
-double least_deviations(const Work& work) {
+// The logarithm of the tests by false alarms in them: all ranks and all stretches of the run are
+// looked at.
+double log_of_tests(const Work& work) {
   const auto steps = static_cast<double>(work.seconds[0].size());
-  const double tests = steps * steps * static_cast<double>(work.seconds.size());
-  return std::sqrt(2 * std::log(tests / kFalseAlarms));
+  return std::log(steps * steps * static_cast<double>(work.seconds.size()) / kFalseAlarms);
 }
 
 // What a rank took for a phase in each step; what saving memory took it is a phase of its own.
@@ -89,16 +90,51 @@ std::vector<double> seconds_of_phase(const RunView& view, const Work& work, std:
   return values;
 }
 
+// The medians of all ranks in a stretch. Ranks that are slow all the time share one, and of many
+// ranks a quarter may be slow, so the newest stretch is kept.
+class StretchMedians {
+ public:
+  StretchMedians(const RunView& view, const Work& work) : view_(view), work_(work) {}
+
+  // Of what each rank worked.
+  const std::vector<double>& of_work(Stretch stretch) {
+    turn_to(stretch);
+    for (std::size_t r = of_work_.size(); r < work_.seconds.size(); ++r)
+      of_work_.push_back(median_of(cut(work_.seconds[r], stretch)));
+    return of_work_;
+  }
+  // Of what each rank took for a phase.
+  const std::vector<double>& of_phase(std::size_t phase, Stretch stretch) {
+    turn_to(stretch);
+    std::vector<double>& out = of_phase_[phase];
+    for (std::size_t r = out.size(); r < view_.ranks.size(); ++r)
+      out.push_back(median_of(cut(seconds_of_phase(view_, work_, r, kPhases[phase]), stretch)));
+    return out;
+  }
+
+ private:
+  void turn_to(Stretch stretch) {
+    if (stretch == stretch_) return;
+    stretch_ = stretch;
+    of_work_.clear();
+    for (auto& medians : of_phase_) medians.clear();
+  }
+
+  const RunView& view_;
+  const Work& work_;
+  Stretch stretch_;
+  std::vector<double> of_work_;
+  std::array<std::vector<double>, kPhases.size()> of_phase_;
+};
+
 // The work phase in which the rank is behind the usual rank by most.
-std::string slow_phase(const RunView& view, const Work& work, std::size_t rank, Stretch stretch) {
+std::string slow_phase(StretchMedians& medians, std::size_t rank, Stretch stretch) {
   std::string slowest;
   double most = 0;
-  for (const std::string_view phase : kPhases) {
-    std::vector<double> middles;
-    for (std::size_t r = 0; r < view.ranks.size(); ++r)
-      middles.push_back(median_of(cut(seconds_of_phase(view, work, r, phase), stretch)));
+  for (std::size_t p = 0; p < kPhases.size(); ++p) {
+    const std::vector<double>& middles = medians.of_phase(p, stretch);
     const double excess = middles[rank] - lower_median(middles);
-    if (excess > most) slowest = phase;
+    if (excess > most) slowest = kPhases[p];
     most = std::max(most, excess);
   }
   return slowest;
@@ -172,25 +208,67 @@ struct Slowness {
   double usual_seconds = 0;  // lower median of the ranks' medians
 };
 
-Slowness slowness_in(const Work& work, std::size_t rank, Stretch stretch) {
-  std::vector<double> middles;
-  for (const std::vector<float>& each : work.seconds)
-    middles.push_back(median_of(cut(each, stretch)));
+Slowness slowness_in(StretchMedians& medians, std::size_t rank, Stretch stretch) {
+  const std::vector<double>& middles = medians.of_work(stretch);
   Slowness out{0, middles[rank], lower_median(middles)};
   if (out.usual_seconds > 0) out.slowdown = out.own_seconds / out.usual_seconds - 1;
   return out;
 }
 
-// Twice as long in nine steps of ten is no chance, however much steps vary: where the other ranks'
-// work is short, its noise by itself is as large as what a rank takes.
-bool is_plainly_slow(const std::vector<float>& work, const std::vector<double>& usual,
-                     Stretch stretch) {
-  constexpr double kTimes = 2;
+// Steps in which a rank takes twice as long as the usual one, and how many runs of such steps.
+struct LongSteps {
+  double steps = 0;
+  double runs = 0;
+};
+
+class TwiceAsLong {
+ public:
+  TwiceAsLong(const Work& work, const std::vector<double>& usual) {
+    constexpr double kTimes = 2;
+    for (const std::vector<float>& rank : work.seconds) {
+      std::vector<bool>& of_rank = is_so_.emplace_back();
+      for (std::size_t s = 0; s < usual.size(); ++s)
+        of_rank.push_back(usual[s] > 0 && static_cast<double>(rank[s]) >= kTimes * usual[s]);
+      const LongSteps found = in(is_so_.size() - 1, {0, usual.size()});
+      all_.steps += found.steps;
+      all_.runs += found.runs;
+    }
+  }
+
+  double rows() const { return static_cast<double>(is_so_.size() * is_so_[0].size()); }
+  LongSteps all() const { return all_; }  // of all ranks
+  LongSteps in(std::size_t rank, Stretch stretch) const {
+    LongSteps out;
+    for (std::size_t s = stretch.begin; s < stretch.end; ++s) {
+      if (!is_so_[rank][s]) continue;
+      ++out.steps;
+      out.runs += s == stretch.begin || !is_so_[rank][s - 1] ? 1 : 0;
+    }
+    return out;
+  }
+
+ private:
+  std::vector<std::vector<bool>> is_so_;  // [rank][step]
+  LongSteps all_;
+};
+
+// Twice as long in nine steps of ten, where that is no chance however much steps vary: where the
+// other ranks' work is short, its noise by itself is as large as what a rank takes. All other steps
+// tell how often chance makes one twice as long, and for how many in a row; the logarithm of the
+// probability of so many is bounded by their number times the relative entropy (Chernoff).
+bool is_plainly_slow(const TwiceAsLong& twice, std::size_t rank, Stretch stretch,
+                     double log_tests) {
   constexpr double kMost = 0.9;  // of the steps
-  std::size_t slow = 0;
-  for (std::size_t s = stretch.begin; s < stretch.end; ++s)
-    slow += usual[s] > 0 && static_cast<double>(work[s]) >= kTimes * usual[s] ? 1 : 0;
-  return static_cast<double>(slow) >= kMost * static_cast<double>(stretch.end - stretch.begin);
+  const auto steps = static_cast<double>(stretch.end - stretch.begin);
+  const LongSteps own = twice.in(rank, stretch);
+  if (own.steps < kMost * steps) return false;
+  const double others = twice.all().steps - own.steps;
+  const double chance = (others + 1) / (twice.rows() - steps + 2);
+  if (chance >= kMost) return false;
+  const double in_a_row = (others + 1) / std::max(1.0, twice.all().runs - own.runs + 1);
+  const double entropy =
+      kMost * std::log(kMost / chance) + (1 - kMost) * std::log((1 - kMost) / (1 - chance));
+  return steps / in_a_row * entropy > log_tests;
 }
 
 bool is_long(const Work& work, Stretch stretch) {
@@ -218,17 +296,20 @@ std::vector<SlowRank> slow_ranks(const RunView& view, const Work& work) {
   const std::vector<double> usual = usual_work(work);
   const std::vector<double> sums = sums_of(work);
   const double correlation = correlation_of_steps(work, sums);
+  const double log_tests = log_of_tests(work);
+  const TwiceAsLong twice(work, usual);
+  StretchMedians medians(view, work);
   for (std::size_t r = 0; r < work.seconds.size(); ++r) {
     const Stretch stretch = latest_stretch(work.seconds[r], usual);
     if (!is_long(work, stretch)) continue;
-    const Slowness slow = slowness_in(work, r, stretch);
+    const Slowness slow = slowness_in(medians, r, stretch);
     if (slow.slowdown < kLeastExcess) continue;
     const double error =
         slow.own_seconds * error_of_median(beside_others(work, sums, r), stretch, correlation);
-    if (slow.own_seconds - slow.usual_seconds > least_deviations(work) * error ||
-        is_plainly_slow(work.seconds[r], usual, stretch))
+    if (slow.own_seconds - slow.usual_seconds > std::sqrt(2 * log_tests) * error ||
+        is_plainly_slow(twice, r, stretch, log_tests))
       out.push_back(
-          {r, stretch.begin, stretch.end, slow.slowdown, slow_phase(view, work, r, stretch)});
+          {r, stretch.begin, stretch.end, slow.slowdown, slow_phase(medians, r, stretch)});
   }
   return out;
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -74,6 +75,26 @@ void slow_optimizer(const RuleRoom& room, Findings& out) {
   out.push_back(std::move(f));
 }
 
+// The part of the time for which gradient buckets were under way that backward hid; nothing where
+// no rank tells of any.
+std::optional<double> hidden_by_backward(const RuleRoom& room) {
+  constexpr double kMostSeconds = 1e9;  // of a step
+  double all = 0;
+  double exposed = 0;
+  for (std::size_t r = 0; r < room.view.ranks.size(); ++r) {
+    const std::vector<double> seconds = room.own(r, "reduction");
+    const std::vector<double> behind = room.own(r, "reduction_exposed");
+    for (std::size_t s = 0; s < seconds.size(); ++s) {
+      const bool is_possible =
+          seconds[s] <= kMostSeconds && behind[s] >= 0 && behind[s] <= seconds[s];
+      if (!is_possible) continue;
+      all += seconds[s];
+      exposed += behind[s];
+    }
+  }
+  return all > 0 ? std::optional(1 - exposed / all) : std::nullopt;
+}
+
 void communication(const RuleRoom& room, Findings& out) {
   const double seconds = room.seconds_of("exposed_communication");
   const double share = room.share(seconds);
@@ -83,10 +104,17 @@ void communication(const RuleRoom& room, Findings& out) {
       concat("Ranks spend ", percents(share),
              " of their time on communication that nothing hides; waiting for slower ranks (",
              percents(room.share(room.seconds_of("waiting"))), ") is not in it.");
-  f.suggestion =
-      "Reduce while backward still runs (buckets), send gradients in 16 bits, accumulate over "
-      "micro-batches, or check the network between the nodes.";
+  const auto hidden = hidden_by_backward(room);
+  f.suggestion = concat(
+      hidden && *hidden >= 0.5 ? "Send" : "Reduce while backward still runs (buckets), send",
+      " gradients in 16 bits, accumulate over micro-batches, or check the network between the "
+      "nodes.");
   f.evidence = {{"communication_share", share}};
+  if (hidden) {
+    f.detail += concat(" Of the time for which gradient buckets are under way, backward hides ",
+                       percents(*hidden), ".");
+    f.evidence.push_back({"hidden_share", *hidden});
+  }
   out.push_back(std::move(f));
 }
 

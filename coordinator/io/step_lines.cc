@@ -199,12 +199,13 @@ class StepLineReader::Parser {
   void add(std::string_view line) {
     if (line.empty() || line == "\r") return;
     values_.clear();
+    buckets_.clear();
     step_ = time_ = absent();
     if (line.size() > kMaxStepLineBytes || !read(line) || !is_step()) {
       ++damaged_;
       return;
     }
-    take_({step_, time_, values_});
+    take_({step_, time_, values_, buckets_});
   }
 
   bool is_step() const { return std::fabs(step_) <= kMostNumber && step_ == std::trunc(step_); }
@@ -233,11 +234,41 @@ class StepLineReader::Parser {
       read_section(text, StepSection::memory);
     } else if (name == "step" || name == "timestamp") {
       (name == "step" ? step_ : time_) = text.number();
+    } else if (name == "buckets" && next == '[') {
+      read_list(text, [this, &text] { read_bucket(text); });
     } else if (next == '"' || next == '{' || next == '[') {
       text.skip_value();
     } else {
       values_.push_back({StepSection::own, name, text.number()});
     }
+  }
+
+  template <class Read>
+  static void read_list(LineText& text, const Read& read) {
+    text.take('[');
+    if (text.take(']')) return;
+    do {
+      read();
+    } while (text.ok() && text.take(','));
+    if (!text.take(']')) text.fail();
+  }
+
+  // What is no list of four numbers is passed over, like all that is not known.
+  void read_bucket(LineText& text) {
+    if (text.next() != '[') return text.skip_value();
+    std::array<double, 4> numbers{};
+    std::size_t count = 0;
+    bool is_one = true;
+    read_list(text, [&] {
+      const bool is_other = text.next() == '"' || text.next() == '{' || text.next() == '[';
+      if (is_other || count == numbers.size()) {
+        is_one = false;
+        return text.skip_value();
+      }
+      numbers[count++] = text.number();
+    });
+    is_one = is_one && count == numbers.size() && buckets_.size() < diagnosis::kMostBucketSpans;
+    if (is_one) buckets_.push_back({numbers[0], numbers[1], numbers[2], numbers[3]});
   }
 
   void read_section(LineText& text, StepSection section) {
@@ -260,6 +291,7 @@ class StepLineReader::Parser {
   Take take_;
   std::string kept_;  // the beginning of a line
   std::vector<StepValue> values_;
+  std::vector<diagnosis::StepBucketSpan> buckets_;
   double step_ = 0;
   double time_ = 0;
 };

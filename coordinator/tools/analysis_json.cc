@@ -231,6 +231,7 @@ void put_plan_event(JsonWriter& out, const char* name,
 void put_own_diff(JsonWriter& out, const diagnosis::RunDiff& diff) {
   put_texts(out, "differences", diff.differences);
   put_texts(out, "explanation", diff.explanation);
+  put_texts(out, "gaps", diff.gaps);
   out.new_line(1).key("loss_difference");
   if (diff.loss) {
     out.begin_object().field("step", diff.loss->step).field("rank", diff.loss->rank);

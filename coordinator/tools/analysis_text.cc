@@ -306,6 +306,11 @@ void put_idle(Page& page, const std::optional<diagnosis::IdleTime>& idle) {
   }
 }
 
+void put_gaps(Page& page, const char* title, const std::vector<std::string>& gaps) {
+  if (!gaps.empty()) page.heading(title);
+  for (const std::string& gap : gaps) page.paragraph(printable(gap), 2);
+}
+
 void put_settings(Page& page, const char* title, const std::vector<diagnosis::SettingDiff>& diffs) {
   if (diffs.empty()) return;
   page.heading(title);
@@ -373,8 +378,7 @@ std::string analysis_text(const Analysis& analysis, const Terminal& terminal) {
   put_pipeline(page, analysis.figures.pipeline);
   put_learning(page, analysis);
   put_memory(page, analysis.figures.memory);
-  if (!analysis.run->gaps.empty()) page.heading("About the record");
-  for (const std::string& gap : analysis.run->gaps) page.paragraph(printable(gap), 2);
+  put_gaps(page, "About the record", analysis.run->gaps);
   return page.take();
 }
 
@@ -403,6 +407,7 @@ std::string diff_text(const diagnosis::RunDiff& diff, RuleSet rules, const Termi
   if (is_own) put_plans(page, diff.plans);
   put_settings(page, "Configuration", diff.config);
   put_settings(page, "Environment", diff.environment);
+  if (is_own) put_gaps(page, "About the records", diff.gaps);
   return page.take();
 }
 

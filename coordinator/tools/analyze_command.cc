@@ -354,6 +354,15 @@ Result<diagnosis::RunRecord> record_of(const std::string& directory, RuleSet rul
   return run;
 }
 
+// Of a warm-up that leaves nothing of a run, nothing can be compared.
+Status check_warmup(const char* name, const diagnosis::RunRecord& run, std::size_t warmup) {
+  std::size_t steps = run.lowest().size();
+  for (const diagnosis::RankRecord& rank : run.ranks) steps = std::min(steps, rank.size());
+  if (warmup == 0 || warmup < steps) return ok_status();
+  return invalid_argument("--warmup: expected fewer than the ", steps, " steps that each rank of ",
+                          name, " has, found ", warmup);
+}
+
 }  // namespace
 
 Result<Verdict> analyze_command(const AnalyzeRequest& request) {
@@ -383,6 +392,9 @@ Result<Verdict> diff_command(const DiffRequest& request) {
   if (!a.ok()) return a.status();
   const auto b = record_of(request.b, request.rules);
   if (!b.ok()) return b.status();
+  const std::size_t warmup = request.tolerance.warmup_steps;
+  if (Status fits = check_warmup("A", *a, warmup); !fits.ok()) return fits;
+  if (Status fits = check_warmup("B", *b, warmup); !fits.ok()) return fits;
   const diagnosis::RunDiff diff = diff_of(*a, *b, request.tolerance);
   fmt::print("{}", request.form == ReportForm::json
                        ? diff_json(diff, request.rules, base_name(request.a), base_name(request.b))

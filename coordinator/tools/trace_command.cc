@@ -479,7 +479,7 @@ class Picture {
     tell(lanes.moved(),
          " steps are drawn later than their timestamps say, because they would "
          "overlap: a clock was set back, or times are wrong");
-    tell(lanes.impossible(), " times of phases that cannot be are left out");
+    tell(lanes.impossible(), " times within steps that cannot be are left out");
     tell(lanes.beyond(), " steps are left out: their times are years from the others'");
     draw_host(rank);
     return read;

@@ -1,6 +1,7 @@
 // What it costs to look for findings while a job runs: a full window of 2, 64 and 1,024 ranks, of
-// which none, one, or every fourth is slow. Prints the milliseconds of a look and the microseconds
-// of keeping a round, medians of five, and how often a look may then come.
+// which none, one, or every fourth is slow, all the time or each in its own stretch. Prints the
+// milliseconds of a look and the microseconds of keeping a round, medians of five, and how often a
+// look may then come.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -31,13 +32,24 @@ class NoSink final : public StepSink {
   void record(const StepRecord&) override {}
 };
 
-StepSignals signals_of(std::size_t ranks, std::size_t slow_every, std::uint64_t step,
+// Of the ranks, each `every`th is slow.
+struct Slow {
+  std::size_t every = 0;  // 0 = none
+  enum class When { always, by_turns } when = When::always;
+
+  bool has(std::size_t rank, std::uint64_t step) const {
+    if (every == 0 || rank % every != every - 1) return false;
+    return when == When::always || (step + 5 * rank / every) % 61 < 20 + rank % 17;
+  }
+};
+
+StepSignals signals_of(std::size_t ranks, const Slow& slow_ranks, std::uint64_t step,
                        std::mt19937_64& random) {
   std::normal_distribution<float> noise(1.0F, 0.03F);
   StepSignals out;
   out.now = UnixTime{1.75e9 + static_cast<double>(step)};
   for (std::size_t r = 0; r < ranks; ++r) {
-    const float slow = slow_every > 0 && r % slow_every == slow_every - 1 ? 1.3F : 1.0F;
+    const float slow = slow_ranks.has(r, step) ? 1.3F : 1.0F;
     RankSignal report;
     report.rank = RankId(static_cast<std::int32_t>(r));
     report.round = RoundId(step);
@@ -57,7 +69,7 @@ StepSignals signals_of(std::size_t ranks, std::size_t slow_every, std::uint64_t 
   return out;
 }
 
-void measure(std::size_t ranks, std::size_t slow_every) {
+void measure(std::size_t ranks, const Slow& slow) {
   NoSink end;
   FindingsWatch watch(end, [](FindingsWatch::Found) {});
   JobFacts job;
@@ -69,7 +81,7 @@ void measure(std::size_t ranks, std::size_t slow_every) {
   std::vector<double> look;
   std::uint64_t step = 0;
   const auto play = [&] {
-    const StepSignals signals = signals_of(ranks, slow_every, step++, random);
+    const StepSignals signals = signals_of(ranks, slow, step++, random);
     const auto began = Clock::now();
     watch.record({signals, decision, plan, job, {}});
     keep.push_back(1e6 * seconds_since(began));
@@ -85,20 +97,21 @@ void measure(std::size_t ranks, std::size_t slow_every) {
   const double pause = std::max(FindingsWatch::kLookSeconds.count(),
                                 FindingsWatch::kPauseFactor * median(look) / 1e3);
   fmt::print(
-      "{{\"ranks\": {}, \"slow\": {}, \"steps\": {}, \"look_ms\": {:.1f}, \"keep_us\": {:.1f}, "
+      "{{\"ranks\": {}, \"slow\": {}, \"by_turns\": {}, \"steps\": {}, \"look_ms\": {:.1f}, "
+      "\"keep_us\": {:.1f}, "
       "\"pause_s\": {:.1f}, \"findings\": {}}}\n",
-      ranks, slow_every > 0 ? ranks / slow_every : 0, window_rounds(ranks), median(look),
-      median(keep), pause, found->findings.size());
+      ranks, slow.every > 0 ? ranks / slow.every : 0, slow.when == Slow::When::by_turns,
+      window_rounds(ranks), median(look), median(keep), pause, found->findings.size());
 }
 
 }  // namespace
 
 int main() {
-  measure(2, 0);
-  measure(2, 2);
+  measure(2, {});
+  measure(2, {2});
   for (const std::size_t ranks : {std::size_t{64}, std::size_t{1024}}) {
-    for (const std::size_t slow_every : {std::size_t{0}, ranks, std::size_t{4}})
-      measure(ranks, slow_every);
+    for (const std::size_t every : {std::size_t{0}, ranks, std::size_t{4}}) measure(ranks, {every});
+    measure(ranks, {4, Slow::When::by_turns});
   }
   return 0;
 }

@@ -38,6 +38,8 @@ metrics::StepRow row_of(std::uint64_t step, testing::Random& random) {
   put(Phase::other, about(1e-4));
   row.waiting_seconds = about(0.001);
   row.recompute_seconds = about(0.003);
+  row.reduction_seconds = about(0.02);
+  row.reduction_exposed_seconds = about(0.002);
   row.loss = 3 / (1 + 1e-6 * static_cast<double>(step)) + 0.1 * random.uniform();
   row.gradient_norm = 1 + random.uniform();
   row.learning_rate = 3e-4;

@@ -172,6 +172,65 @@ TEST_SUITE("diagnosis.rank_findings") {
     CHECK(f.ends_run);
   }
 
+  TEST_CASE("a rank whose own loss does not fall with the others' is found, and named") {
+    RunRecord run = quiet_run();
+    put(run, {3, 5}, &RankRecord::scalars, "loss",
+        [](std::size_t s) { return 4 + 0.001 * static_cast<double>(s % 3); });
+    const Finding flat = only_finding(run);
+    CHECK(flat.code == "CONVERGENCE.NO_PROGRESS");
+    CHECK(flat.severity == Severity::low);
+    CHECK(flat.title == "The loss no longer falls on ranks 3, 5 of 8");
+    CHECK(named(flat) == Numbers{3, 5});
+    put(run, {5}, &RankRecord::scalars, "loss",
+        [](std::size_t s) { return 4 + 0.01 * static_cast<double>(s); });
+    const Finding rising = only_finding(run);
+    CHECK(rising.severity == Severity::high);
+    CHECK(contains(rising.detail, "of rank 5, the worst,"));
+    put(run, all_ranks(), &RankRecord::scalars, "loss", always(4));
+    const Finding all = only_finding(run);
+    CHECK(all.title == "The loss no longer falls");
+    CHECK(all.ranks.empty());
+  }
+
+  TEST_CASE("figures that jump at once are found on any rank") {
+    const auto jump = [](double usual, double high) {
+      return [=](std::size_t s) {
+        return s == 40 ? high : usual + 0.001 * static_cast<double>(s % 5);
+      };
+    };
+    RunRecord run = quiet_run();
+    put(run, {6}, &RankRecord::scalars, "loss",
+        [](std::size_t s) { return s == 40 ? 9 : 4 - 0.02 * static_cast<double>(s); });
+    CHECK(found_in(run).empty());  // a loss alone
+    put(run, all_ranks(), &RankRecord::scalars, "grad_norm", jump(1, 20));
+    const Finding f = only_finding(run);
+    CHECK(f.code == "CROSS.CORRELATED_INSTABILITY");
+    CHECK(evidence(f, "first_step") == 40);
+    CHECK(evidence(f, "events") == 1);
+    put(run, all_ranks(), &RankRecord::scalars, "grad_norm", jump(1, 1));
+    put(run, {6}, &RankRecord::phases, "forward", jump(0.031, 0.3));
+    CHECK(only_finding(run).code == "CROSS.CORRELATED_INSTABILITY");
+  }
+
+  TEST_CASE("much communication is told with what backward hides of it, where that is known") {
+    RunRecord run = quiet_run();
+    put(run, all_ranks(), &RankRecord::phases, "comm", always(0.06));
+    const Finding plain = only_finding(run);
+    CHECK(plain.code == "DIST.COMM_BOUND");
+    CHECK(plain.evidence.size() == 1);
+    CHECK(contains(plain.suggestion, "while backward still runs"));
+    put(run, {2, 4}, &RankRecord::own, "reduction", always(0.1));
+    put(run, {2, 4}, &RankRecord::own, "reduction_exposed",
+        [](std::size_t s) { return s % 2 == 0 ? 0.02 : 0.04; });
+    const Finding told = only_finding(run);
+    CHECK(evidence(told, "hidden_share") == doctest::Approx(0.7));
+    CHECK(contains(told.detail, "backward hides 70 %"));
+    CHECK_FALSE(contains(told.suggestion, "while backward still runs"));
+    put(run, {4}, &RankRecord::own, "reduction_exposed", always(1e300));  // more than there is
+    put(run, {2}, &RankRecord::own, "reduction", always(1e300));
+    CHECK(only_finding(run).evidence.size() == 1);
+  }
+
   TEST_CASE("a rank that recomputes more than the others is told as such, not as a slow one") {
     RunRecord run = quiet_run();
     recompute(run, {3}, 0.03);

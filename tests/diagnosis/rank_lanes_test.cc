@@ -127,6 +127,48 @@ TEST_SUITE("diagnosis.rank_lanes") {
     CHECK(lanes.beyond() == 1);
   }
 
+  TEST_CASE("buckets stand where backward ends, those that it hides apart from the exposed ones") {
+    Canvas canvas;
+    diagnosis::RankLanes lanes(0, {100, 0});
+    const std::vector<diagnosis::StepBucketSpan> buckets = {
+        {1, 64, -0.002, -0.001}, {1, 128, -0.0015, 0.0005}, {2, 256, 0.001, 0.002}};
+    lanes.draw({5, 100.0205, kValues, buckets}, canvas.sink());
+    lanes.draw({6, 100.0405, kValues}, canvas.sink());
+    // Backward is from 12 to 15 ms.
+    CHECK(canvas.lane(8) ==
+          std::vector<Drawn>{{TraceKind::lane, 8, "gradient buckets under way", 0, 0},
+                             {TraceKind::span, 8, "hidden by backward", 13000, 2000},
+                             {TraceKind::span, 8, "bucket 0", 13000, 500},
+                             {TraceKind::span, 8, "buckets 0-1", 13500, 500},
+                             {TraceKind::span, 8, "bucket 1", 14000, 1000},
+                             {TraceKind::span, 8, "exposed", 15000, 500},
+                             {TraceKind::span, 8, "bucket 1", 15000, 500},
+                             {TraceKind::span, 8, "exposed", 16000, 1000},
+                             {TraceKind::span, 8, "buckets 2-3", 16000, 1000}});
+    CHECK(lanes.impossible() == 0);
+  }
+
+  TEST_CASE("buckets stay between the beginning of backward and the end of communication") {
+    Canvas canvas;
+    diagnosis::RankLanes lanes(0, {100, 0});
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    const double nan = std::nan("");
+    const std::vector<diagnosis::StepBucketSpan> buckets = {
+        {1, 8, -9, 9},  {1, 8, nan, 0},     {1, 8, 0, kInfinity}, {1, 8, 0.002, 0.001},
+        {0, 8, 0, 0.1}, {1e300, 8, 0, 0.1}, {1, -1, 0, 0.1},      {1, kInfinity, 0, 0.1},
+        {1, 8, 50, 60}, {1, 8, -60, -50},   {1, 8, 1e300, 1e301}};
+    lanes.draw({5, 100.0205, kValues, buckets}, canvas.sink());
+    const std::vector<StepValue> no_backward = {{StepSection::phases, "compute", 0.002}};
+    lanes.draw({6, 100.0405, no_backward, buckets}, canvas.sink());
+    CHECK(canvas.lane(8) ==
+          std::vector<Drawn>{{TraceKind::lane, 8, "gradient buckets under way", 0, 0},
+                             {TraceKind::span, 8, "hidden by backward", 12000, 3000},
+                             {TraceKind::span, 8, "bucket 0", 12000, 3000},
+                             {TraceKind::span, 8, "exposed", 15000, 4000},
+                             {TraceKind::span, 8, "bucket 0", 15000, 4000}});
+    CHECK(lanes.impossible() == 8);
+  }
+
   TEST_CASE("blocks are drawn once, from where the passes begin, backward in reverse") {
     Canvas canvas;
     diagnosis::RankLanes lanes(0, {100, 0},

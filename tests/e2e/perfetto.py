@@ -80,6 +80,7 @@ class Perfetto(jobs.Case):
 
     def test_its_importer_takes_all_that_a_job_of_two_ranks_left(self):
         command = self.gpt2("--steps", 60, "--memory-budget", "12MiB", "--cox.checkpoint.every_steps=20",
+                            "--cox.reduction.bucket_bytes=64KiB",
                             run_directory="run", saves="saves")
         self.ends_well(jobs.run(command, 2, patience=240))
         trace = self.path("trace.json")
@@ -90,6 +91,7 @@ class Perfetto(jobs.Case):
         steps = [e["name"] for e in events if e["ph"] == "X" and e["tid"] == STEPS_LANE]
         self.assertIn("save", steps)
         wanted = lanes_of(events)
+        self.assertIn(("rank 1", "gradient buckets under way"), wanted)
         browser = self.opened(trace)
         rows = browser.evaluate(ASK % json.dumps(LANES))
         found = {(process, lane): [slices, ns] for process, lane, slices, ns in rows}

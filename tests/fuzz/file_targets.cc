@@ -11,6 +11,7 @@
 #include "coordinator/core/config.h"
 #include "coordinator/diagnosis/own_rules.h"
 #include "coordinator/diagnosis/published_rules.h"
+#include "coordinator/diagnosis/rank_lanes.h"
 #include "coordinator/diagnosis/run_diff.h"
 #include "coordinator/diagnosis/run_phases.h"
 #include "coordinator/diagnosis/trace_model.h"
@@ -26,6 +27,7 @@
 #include "coordinator/io/run_steps.h"
 #include "coordinator/io/safetensors_header.h"
 #include "coordinator/io/save_folder.h"
+#include "coordinator/io/step_lines.h"
 #include "coordinator/io/trace_file.h"
 #include "coordinator/planner/front.h"
 #include "metrics/run_format.h"
@@ -149,6 +151,19 @@ Taken fuzz_phases(std::string_view bytes) {
   return Taken::yes;
 }
 
+// Whatever the steps are, their spans have a length, and none of them lies beyond the picture.
+void draw_steps(std::string_view bytes) {
+  const diagnosis::TraceSink sink = [](const diagnosis::TraceEvent& event) {
+    expect(event.start_ns >= 0 && event.duration_ns >= 0, "spans that have a beginning and an end");
+    expect(event.start_ns + event.duration_ns <= diagnosis::kMostTraceNs, "spans in the picture");
+  };
+  diagnosis::RankLanes lanes(0, {});
+  io::StepLineReader lines([&](const diagnosis::StepLine& line) { lanes.draw(line, sink); });
+  lines.take(bytes);
+  lines.finish();
+  lanes.finish(sink);
+}
+
 // Whatever the steps are, no rule fails, and the budget adds up.
 Taken fuzz_steps(std::string_view bytes) {
   diagnosis::RunRecord run;
@@ -159,6 +174,7 @@ Taken fuzz_steps(std::string_view bytes) {
     lines.finish();
   }
   if (run.lowest().size() == 0) return Taken::no;
+  draw_steps(bytes);
   diagnosis::published_findings(figures_of(run, {}));
   diagnosis::diff_of(run, run, {});
   const diagnosis::RunView view = diagnosis::view_of(run, std::nullopt);

@@ -261,6 +261,16 @@ Seeds phases() {
       "{\"loss\":NaN}}\n{\"step\":1,\"timestamp\":6,\"phases\":{\"forward\":0.75}}\n{\"step\":2,"};
 }
 
+// The second one has gradient buckets.
+Seeds steps() {
+  Seeds seeds = phases();
+  seeds.emplace_back(
+      "{\"step\":0,\"timestamp\":5.5,\"phases\":{\"backward\":0.5,\"comm\":0.25},\"reduction\":0.5,"
+      "\"reduction_exposed\":0.25,\"round\":9,\"buckets\":[[1,64,-0.25,-0.125],[2,128,-0.2,0.25]]}"
+      "\n");
+  return seeds;
+}
+
 Seeds kernels() {
   return {
       "{\"traceEvents\":[{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"gemm\",\"ts\":1,\"dur\":5},"
@@ -320,7 +330,7 @@ std::vector<std::string> seeds_of(std::string_view target) {
       {"run", runs},
       {"safetensors", safetensors},
       {"signals", signals},
-      {"steps", phases},
+      {"steps", steps},
       {"trace", traces}};
   return kMakers.at(target)();
 }

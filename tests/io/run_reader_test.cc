@@ -101,6 +101,38 @@ TEST_SUITE("io.run_reader") {
     CHECK(lines.is_torn());
   }
 
+  TEST_CASE("buckets are those of their line, and what is no list of four numbers is none") {
+    std::vector<std::vector<double>> seen;
+    io::StepLineReader lines([&](const diagnosis::StepLine& line) {
+      seen.emplace_back();
+      for (const auto& b : line.buckets)
+        seen.back().insert(seen.back().end(), {b.buckets, b.bytes, b.begin_seconds, b.end_seconds});
+    });
+    const auto take = [&lines](const std::string& buckets) {
+      lines.take("{\"step\":1,\"buckets\":" + buckets + ",\"round\":2}\n");
+    };
+    take("[[1,64,-0.5,0.25],[2,128,-0.25,0.5]]");
+    lines.take("{\"step\":2}\n");
+    take("[ [1,2,3] , [1,2,3,4,5], [1,2,3,\"4\"], [1,2,3,[4]], [], 7, {\"a\":[1]}, [4,3,2,NaN] ]");
+    for (const char* odd : {"[]", "3", "null", "{}", "\"x\"", "[[]]"}) take(odd);
+    std::string many = "[[1,2,3,4]";
+    for (int i = 0; i < 5000; ++i) many += ",[1,2,3,4]";
+    take(many + "]");
+    CHECK(lines.damaged() == 0);
+    REQUIRE(seen.size() == 10);
+    CHECK(seen[0] == std::vector<double>{1, 64, -0.5, 0.25, 2, 128, -0.25, 0.5});
+    CHECK(seen[1].empty());
+    REQUIRE(seen[2].size() == 4);
+    CHECK(std::isnan(seen[2][3]));
+    for (std::size_t i = 3; i < 9; ++i) CHECK(seen[i].empty());
+    CHECK(seen[9].size() == 4 * diagnosis::kMostBucketSpans);
+    for (const char* torn :
+         {"[[1,2,3,4]", "[[1,2,3,4", "[[1,2,,4]]", "[[1 2]]", "[[1,2,3,4],]", "[1"})
+      take(torn);
+    take(std::string(5000, '['));
+    CHECK(lines.damaged() == 7);
+  }
+
   TEST_CASE("lines beyond the limit, deep nesting and many names do no harm") {
     const std::string deep(5000, '[');
     const std::string text = "{\"step\":1,\"x\":" + deep + "}\n{\"step\":2,\"y\":\"" +

@@ -11,6 +11,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "coordinator/diagnosis/own_rules.h"
@@ -63,6 +64,8 @@ RankSignal report_of(const Step& step, std::size_t rank) {
   out.waiting_seconds = static_cast<float>(step.waiting);
   out.set(SignalFlag::waiting_measured);
   out.recompute_seconds = step.recompute;
+  out.reduction_seconds = 2 * step.phases[static_cast<std::size_t>(Phase::communication)];
+  out.reduction_exposed_seconds = out.reduction_seconds / 2;
   out.save_seconds = step.save;
   out.loss = step.loss;
   out.weight = 4;
@@ -83,6 +86,8 @@ StepRow row_by_rank(const Step& step) {
   out.phase_seconds = step.phases;
   out.waiting_seconds = static_cast<float>(step.waiting);
   out.recompute_seconds = step.recompute;
+  out.reduction_seconds = 2 * step.phases[static_cast<std::size_t>(Phase::communication)];
+  out.reduction_exposed_seconds = out.reduction_seconds / 2;
   out.save_seconds = step.save;
   out.loss = step.loss;
   if (!std::isnan(step.gradient_norm)) out.gradient_norm = step.gradient_norm;
@@ -143,6 +148,61 @@ std::vector<Finding> afterwards(const Ranks& ranks, std::size_t steps) {
   const diagnosis::Budget budget = diagnosis::budget_of(view, {});
   return diagnosis::own_findings({&view, &budget, std::nullopt});
 }
+
+// Two ranks of which the second is slower, and the first waits for it.
+Ranks half_slow_run(std::size_t steps) {
+  Ranks ranks(2);
+  std::mt19937_64 random(7);
+  for (std::size_t s = 0; s < steps; ++s) {
+    const float noise = 0.001F * static_cast<float>(random() % 10);
+    for (std::size_t r = 0; r < 2; ++r) {
+      Step step = step_at(s);
+      step.phases = {0.001F, 0.1F + noise, (r == 1 ? 0.3F : 0.2F) + noise, 0,
+                     r == 1 ? 0.01F : 0.11F};
+      step.loss = 4 - 0.02 * static_cast<double>(s);
+      ranks[r].push_back(step);
+    }
+  }
+  return ranks;
+}
+
+RankSignal last_report(std::size_t rank, std::size_t step) {
+  RankSignal last;
+  last.rank = RankId(static_cast<std::int32_t>(rank));
+  last.step = StepId(step);
+  last.loss = last.gradient_norm = std::nan("");
+  last.rounds = 1;
+  last.set(SignalFlag::finished);
+  return last;
+}
+
+// Ranks whose reports wait, and are merged with those that follow, until they are sent.
+class LateRanks {
+ public:
+  LateRanks(FindingsWatch& watch, std::size_t ranks) : watch_(watch), job_(job_of(ranks)) {}
+
+  void add(const RankSignal& report) {
+    const auto rank = static_cast<std::size_t>(report.rank.value());
+    if (rank == waiting_.size()) {
+      waiting_.push_back(report);
+    } else {
+      waiting_[rank] = merge_reports(waiting_[rank], report);
+    }
+  }
+  void send() {
+    StepSignals signals;
+    signals.now = UnixTime{1.75e9};
+    signals.reports = std::exchange(waiting_, {});
+    watch_.record({signals, decision_, plan_, job_, {}});
+  }
+
+ private:
+  FindingsWatch& watch_;
+  const JobFacts job_;
+  const Decision decision_;
+  const Plan plan_ = initial_plan(job_);
+  std::vector<RankSignal> waiting_;
+};
 
 bool same_bits(double a, double b) {
   return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b);
@@ -322,6 +382,40 @@ TEST_SUITE("metrics.live_window") {
     const StepRow row = row_of(report, nullptr, {});
     CHECK(row.phase_seconds[1] == 0.5F);
     CHECK(row.save_seconds == 0.75F);
+  }
+
+  TEST_CASE("steps that reports brought late, several at once, cost what they took") {
+    constexpr std::size_t kSteps = 120;
+    constexpr std::size_t kWithTheEnd = 5;  // go out with the ranks' last reports
+    const Ranks ranks = half_slow_run(kSteps);
+    NoSink end;
+    FindingsWatch watch(end, [](FindingsWatch::Found) {});
+    LateRanks late(watch, ranks.size());
+    for (std::size_t s = 0; s < kSteps; ++s) {
+      for (std::size_t r = 0; r < ranks.size(); ++r) late.add(report_of(ranks[r][s], r));
+      if (s + kWithTheEnd < kSteps && s % 7 > 1) late.send();
+    }
+    const double before = watch.look()->wall_seconds;
+    for (std::size_t r = 0; r < ranks.size(); ++r) late.add(last_report(r, kSteps - 1));
+    late.send();
+    const FindingsView found = *watch.look();
+    CHECK(found.steps == kSteps);
+    CHECK(found.last_step == static_cast<std::int64_t>(kSteps) - 1);
+    double wall = 0;
+    for (const Step& step : ranks[1]) {
+      for (const float seconds : step.phases) wall += static_cast<double>(seconds);
+    }
+    CHECK(found.wall_seconds == doctest::Approx(wall).epsilon(1e-4));
+    CHECK(found.wall_seconds - before ==
+          doctest::Approx(kWithTheEnd * wall / kSteps).epsilon(0.05));
+    const std::vector<Finding> after = afterwards(ranks, kSteps);
+    REQUIRE_FALSE(after.empty());
+    REQUIRE(found.findings.size() == after.size());
+    for (std::size_t i = 0; i < after.size(); ++i) {
+      CHECK(found.findings[i].code == after[i].code);
+      CHECK(found.findings[i].cost_seconds.value_or(0) ==
+            doctest::Approx(after[i].cost_seconds.value_or(0)).epsilon(0.02));
+    }
   }
 
   TEST_CASE("a rank that reported in few rounds does not empty the window, and is told") {

@@ -85,6 +85,32 @@ TEST_SUITE("metrics") {
     CHECK(step_line(row).find("\"recompute\":0.25") != std::string::npos);
   }
 
+  TEST_CASE("gradient buckets stand in the line where they are known, neighbours of many as one") {
+    StepRow row;
+    CHECK(step_line(row).find("reduction") == std::string::npos);
+    row.reduction_seconds = 0.75F;
+    row.reduction_exposed_seconds = 0.25F;
+    CHECK(step_line(row).find("\"reduction\":0.75,\"reduction_exposed\":0.25") !=
+          std::string::npos);
+    StepBuckets buckets;
+    buckets.add({1, 64, -0.5F, -0.25F}, 2);
+    buckets.add({1, 128, -0.375F, 0.125F}, 2);
+    CHECK(step_line(row, &buckets)
+              .ends_with("\"buckets\":[[1,64,-0.5,-0.25],[1,128,-0.375,0.125]]}\n"));
+    StepBuckets many;
+    for (int b = 0; b < 100; ++b) {
+      const auto at = static_cast<float>(b);
+      many.add({1, 10, at, at + 2}, 100);
+    }
+    REQUIRE(many.count == 25);
+    CHECK(many.spans[24].buckets == 4);
+    CHECK(many.spans[24].bytes == 40);
+    CHECK(many.spans[24].begin_seconds == 96);
+    CHECK(many.spans[24].end_seconds == 101);
+    for (int b = 0; b < 1000; ++b) many.add({1, 10, 0, 1}, 100);  // more than were announced
+    CHECK(many.count == StepBuckets::kSpans);
+  }
+
   TEST_CASE("a peak that nobody predicted is left out") {
     StepRow row;
     row.memory_peak_alloc_bytes = 30;

@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "coordinator/io/operator_table_file.h"
 #include "run_fixture.h"
@@ -83,6 +84,33 @@ TEST_SUITE("metrics") {
     options.on_existing = OnExisting::replace;
     CHECK(RunStoreWriter::open(folder.path(), info(), std::move(options)).ok());
     CHECK_FALSE(std::filesystem::exists(file));
+  }
+
+  TEST_CASE("buckets stand in the line of their round, also where rows between were dropped") {
+    const TemporaryFolder folder;
+    RunStoreOptions options;
+    options.ring_rows = 16;
+    options.flush_seconds = 3600;
+    auto store = RunStoreWriter::open(folder.path(), info(), std::move(options));
+    REQUIRE(store.ok());
+    const auto push = [&](std::uint64_t step) {
+      StepBuckets buckets;
+      buckets.round = RoundId(step);
+      buckets.add({1, static_cast<std::int64_t>(step), 0, 1}, 1);
+      (*store)->push(row(step), step % StepBuckets::kEveryRounds == 0 ? &buckets : nullptr);
+    };
+    for (std::uint64_t step = 0; step < 40; ++step) push(step);  // from 16 on there is no room
+    (*store)->flush();
+    for (std::uint64_t step = 40; step < 50; ++step) push(step);
+    CHECK((*store)->close().ok());
+    std::vector<std::string> with;
+    for (const std::string& line : lines_of(folder.path() / "rank0" / "steps.jsonl")) {
+      const auto at = line.find("\"buckets\"");
+      if (at != std::string::npos) with.push_back(line.substr(0, 10) + line.substr(at));
+    }
+    CHECK(with == std::vector<std::string>{"{\"step\":0,\"buckets\":[[1,0,0,1]]}",
+                                           "{\"step\":9,\"buckets\":[[1,9,0,1]]}",
+                                           "{\"step\":45\"buckets\":[[1,45,0,1]]}"});
   }
 
   TEST_CASE("a full ring drops rows and counts them, and what is written stays whole") {

@@ -346,6 +346,31 @@ TEST_SUITE("tools.analyze") {
     CHECK(outcome.says("only A has a record of rank"));
     std::filesystem::remove_all(folder);
   }
+
+  TEST_CASE("a comparison of which the warm-up leaves nothing is none, and says so in a line") {
+    const std::string runs = "diff " + run_of("healthy") + " " + run_of("healthy");
+    CHECK(test::run_cox(runs + " --warmup 99").exit_code == 0);
+    for (const char* rules : {"", " --rules pytscope", " --json"}) {
+      const Outcome outcome = test::run_cox(runs + " --warmup 100" + rules);
+      CHECK(outcome.exit_code == 2);
+      CHECK(outcome.lines() == 1);
+      CHECK(outcome.says("fewer than the 100 steps that each rank of A has"));
+    }
+  }
+
+  TEST_CASE("a comparison tells what is doubtful about a record") {
+    const auto folder = std::filesystem::temp_directory_path() / "cox-diff-gaps";
+    std::filesystem::remove_all(folder);
+    std::filesystem::copy(run_of("two-stragglers"), folder,
+                          std::filesystem::copy_options::recursive);
+    std::ofstream(folder / "rank1" / "steps.jsonl", std::ios::app) << "{\"step\":";
+    const std::string runs = "diff " + run_of("two-stragglers") + " " + folder.string();
+    const Outcome outcome = test::run_cox(runs);
+    CHECK(outcome.exit_code == 0);
+    CHECK(outcome.says("B: rank 1: the last line is cut off"));
+    CHECK(test::run_cox(runs + " --json").says("B: rank 1: the last line is cut off"));
+    std::filesystem::remove_all(folder);
+  }
 }
 
 }  // namespace

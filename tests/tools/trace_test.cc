@@ -419,6 +419,11 @@ TEST_SUITE("tools.trace") {
               line += (k == 0 ? "\"" : ",\"") + pick(names) + "\":" + pick(odd);
             line += "}";
           }
+          line += ",\"buckets\":[";
+          for (std::size_t k = 0, n = engine() % 4; k < n; ++k)
+            line += std::string(k == 0 ? "" : ",") + "[1," + pick(odd) + "," + pick(odd) + "," +
+                    pick(odd) + "]";
+          line += "]";
           std::size_t at = engine() % text.size();
           if (engine() % 3 != 0) at = text.find('\n', at) + 1;
           text.insert(at, line + "}\n");

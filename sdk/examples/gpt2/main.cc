@@ -194,10 +194,13 @@ int run(int argc, char** argv) {
       if (session.rank() == 0) require(save_model(options.save_model, *model));
     });
   }
+  // Before the summary, which then knows the last reports of all ranks, and before holding, so that
+  // the status page says that the job is over.
+  session.finish();
   if (session.rank() == 0) {
     std::cout << summary_text(summary, session.report(), session.config());
+    std::cout.flush();
   }
-  session.finish();  // before holding: the status page then says that the job is over
   if (options.hold) hold(session);
   return 0;
 }

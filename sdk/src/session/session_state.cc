@@ -13,6 +13,7 @@
 #include "coordinator/core/hash.h"
 #include "coordinator/core/text.h"
 #include "coxswain/error.h"
+#include "coxswain/reducer.h"
 #include "sdk/src/parallel/agreement.h"
 
 namespace cox::detail {
@@ -111,6 +112,21 @@ void OpenStep::compare_clocks() {
   static_cast<void>(job_.clocks().compare(attend("the comparison of clocks")));
 }
 
+void OpenStep::note_buckets(const ReductionReport& reduction) {
+  const bool is_told = control_.rows() != nullptr && job_.device().is_cpu() &&
+                       round_.value() % metrics::StepBuckets::kEveryRounds == 0;
+  if (!is_told || reduction.buckets.empty()) return;
+  metrics::StepBuckets& kept = buckets_.emplace();
+  kept.round = round_;
+  const auto from_end = [&](double seconds) {
+    return static_cast<float>(seconds - reduction.backward_seconds);
+  };
+  for (const BucketReport& each : reduction.buckets) {
+    kept.add({1, each.bytes, from_end(each.started_seconds), from_end(each.done_seconds)},
+             reduction.buckets.size());
+  }
+}
+
 SlowWait OpenStep::slow_wait(const char* where) const {
   const runtime::ControlPlane& plane = control_.plane();
   return SlowWait({job_.log(), where, marked_, [&plane] { return plane.marks_here(); },
@@ -164,7 +180,8 @@ void OpenStep::end() noexcept {
     if (!open_control_round_ || signal.fragment.kind != FragmentKind::none) break;
     signal.fragment = actuator->next_fragment();
   }
-  if (row) control_.rows()->push(*row);
+  if (row) control_.rows()->push(*row, buckets_ ? &*buckets_ : nullptr);
+  buckets_.reset();
   if (output.operators) control_.keep(std::move(output.operators));
   plane.report(signal, output.evidence,
                open_control_round_ ? runtime::MayOpen::yes : runtime::MayOpen::no);

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,12 +18,17 @@
 #include "coordinator/runtime/control_plane.h"
 #include "coxswain/named_tensor.h"
 #include "coxswain/session.h"
+#include "metrics/step_row.h"
 #include "sdk/src/blocks/actuator.h"
 #include "sdk/src/parallel/slow_wait.h"
 #include "sdk/src/session/control_end.h"
 #include "sdk/src/session/membership.h"
 #include "sdk/src/session/step_recorder.h"
 #include "sdk/src/session/tick_clock.h"
+
+namespace cox {
+struct ReductionReport;
+}
 
 namespace cox::detail {
 
@@ -77,6 +83,11 @@ class OpenStep {
   // the nodes' clocks where it is time: then it waits for all ranks.
   void agreed(const StepBallot& merged);
 
+  // Keeps when the buckets of the open step's reduction were summed, in steps whose record tells
+  // it. Nothing is kept where phases are timed on a device: the host sees their sums at other
+  // times.
+  void note_buckets(const ReductionReport& reduction);
+
   // Returns the present moment on a clock that all ranks share: before a call of all ranks, once
   // this rank has given its part. all_arrived() then books the wait for the last one.
   ArrivalStamp arrive() const { return job_.clocks().stamp(); }
@@ -110,7 +121,8 @@ class OpenStep {
   TickClock clock_{has_steady_ticks()};
   LoopKind loop_ = LoopKind::watching;
   StepId next_{};
-  std::uint64_t begun_ = 0;  // steps of this process
+  std::optional<metrics::StepBuckets> buckets_;  // of the open step; none as a rule
+  std::uint64_t begun_ = 0;                      // steps of this process
   RoundId round_{};
   RoundId marked_{};                 // the first round that is not complete on this rank
   std::uint64_t plan_of_round_ = 0;  // number in force while the open round runs

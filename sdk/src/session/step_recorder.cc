@@ -323,6 +323,8 @@ metrics::StepRow row_from(const StepReport& report, RoundId round, UnixTime now)
   if (report.has(SignalFlag::waiting_measured))
     row.waiting_seconds = static_cast<float>(report.waiting_seconds);
   row.save_seconds = static_cast<float>(report.save_seconds);
+  row.reduction_seconds = report.reduction_seconds;
+  row.reduction_exposed_seconds = report.reduction_exposed_seconds;
   const bool has_loss = report.weight > 0 || !std::isnan(report.loss);
   if (has_loss) row.loss = report.loss;
   if (report.has_gradient_norm) row.gradient_norm = report.gradient_norm;

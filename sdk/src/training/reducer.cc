@@ -330,6 +330,7 @@ struct Reducer::Impl {
       exposed += seconds_between(std::max(times.started, backward_ended), times.done);
     }
     state.step().recorder().reduction(seconds, exposed);
+    state.step().note_buckets(last);
   }
 
   // What buckets cost this rank: adding and copying, and the wait after backward.
