@@ -178,13 +178,14 @@ RandomTrials try_random_programs(std::uint64_t first, int count) {
        ++seed) {
     const Program program = random_program(seed);
     const Backward backward = seed % 4 == 0 ? Backward::twice : Backward::once;
-    const Outcome expected = run_program(program, {.is_taped = false}, backward);
+    const TrialOutcome expected = run_program(program, {.is_taped = false}, backward);
     if (!expected.error.empty()) {
       ++trials.refused;
       continue;
     }
     const double keep = static_cast<double>(seed % 3) * 0.4;
-    const Outcome taped = run_program(program, {.keep_probability = keep, .seed = seed}, backward);
+    const TrialOutcome taped =
+        run_program(program, {.keep_probability = keep, .seed = seed}, backward);
     const std::string text = difference(expected, taped);
     if (text.empty()) {
       ++trials.equal;

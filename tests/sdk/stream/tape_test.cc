@@ -345,7 +345,7 @@ const std::vector<Program>& programs() {
   return all;
 }
 
-Outcome plain(const Program& program, Backward backward) {
+TrialOutcome plain(const Program& program, Backward backward) {
   return run_program(program, {.is_taped = false}, backward);
 }
 
@@ -354,11 +354,11 @@ TEST_SUITE_BEGIN("tape");
 TEST_CASE("a program's bits are those of plain autograd, whatever is dropped") {
   torch::set_num_threads(1);
   for (const Program& program : programs()) {
-    const Outcome expected = plain(program, Backward::once);
+    const TrialOutcome expected = plain(program, Backward::once);
     REQUIRE_MESSAGE(expected.error == "", program.name << ": " << expected.error);
     for (const double probability : {0.0, 0.3, 0.7, 1.0}) {
       for (std::uint64_t seed = 1; seed <= 4; ++seed) {
-        const Outcome taped =
+        const TrialOutcome taped =
             run_program(program, {.keep_probability = probability, .seed = seed}, Backward::once);
         CHECK_MESSAGE(difference(expected, taped) == "",
                       program.name << ", kept " << probability << ", seed " << seed << ": "
@@ -371,10 +371,10 @@ TEST_CASE("a program's bits are those of plain autograd, whatever is dropped") {
 TEST_CASE("backward over a retained graph, and of gradients, gives the same bits") {
   for (const Program& program : programs()) {
     for (const Backward backward : {Backward::twice, Backward::thrice_differentiated}) {
-      const Outcome expected = plain(program, backward);
+      const TrialOutcome expected = plain(program, backward);
       if (!expected.error.empty()) continue;  // some functions have no second derivative
       for (std::uint64_t seed = 1; seed <= 3; ++seed) {
-        const Outcome taped =
+        const TrialOutcome taped =
             run_program(program, {.keep_probability = 0.4, .seed = seed}, backward);
         CHECK_MESSAGE(difference(expected, taped) == "",
                       program.name << ", seed " << seed << ": " << difference(expected, taped));
@@ -386,7 +386,7 @@ TEST_CASE("backward over a retained graph, and of gradients, gives the same bits
 TEST_CASE("dropping everything keeps little, and replays") {
   std::uint64_t dropped = 0, replayed = 0;
   for (const Program& program : programs()) {
-    const Outcome taped = run_program(program, {.holds_tapes = true}, Backward::once);
+    const TrialOutcome taped = run_program(program, {.holds_tapes = true}, Backward::once);
     dropped += taped.counts.dropped;
     replayed += taped.counts.replayed;
   }
@@ -425,7 +425,7 @@ TEST_CASE("each rule is needed: without it the program named for it goes wrong")
       return std::string_view(each.name) == item.program;
     });
     REQUIRE(program != programs().end());
-    const Outcome expected = plain(*program, Backward::once);
+    const TrialOutcome expected = plain(*program, Backward::once);
     int wrong = 0;
     for (std::uint64_t seed = 1; seed <= 40; ++seed) {
       TapePlan plan{.keep_probability = seed % 2 == 0 ? 0.0 : 0.4, .seed = seed};

@@ -93,8 +93,8 @@ void collect(const Workbench& bench, const at::Tensor& loss, std::vector<at::Ten
 
 }  // namespace
 
-Outcome run_program(const Program& program, const TapePlan& plan, Backward backward) {
-  Outcome outcome;
+TrialOutcome run_program(const Program& program, const TapePlan& plan, Backward backward) {
+  TrialOutcome outcome;
   Workbench bench(plan);
   try {
     torch::manual_seed(7);
@@ -112,7 +112,7 @@ Outcome run_program(const Program& program, const TapePlan& plan, Backward backw
   return outcome;
 }
 
-std::string difference(const Outcome& plain, const Outcome& taped) {
+std::string difference(const TrialOutcome& plain, const TrialOutcome& taped) {
   if (!plain.error.empty()) return "plain autograd refuses: " + plain.error;
   if (!taped.error.empty()) return "throws: " + taped.error;
   for (std::size_t i = 0; i < plain.bits.size(); ++i) {

@@ -62,16 +62,16 @@ struct Program {
   std::function<void(Workbench&)> before_backward = {};
 };
 
-struct Outcome {
+struct TrialOutcome {
   std::vector<at::Tensor> bits;
   std::string error;  // what was thrown, else empty
   TapeCounts counts;
 };
 
 enum class Backward { once, twice, thrice_differentiated };
-Outcome run_program(const Program& program, const TapePlan& plan, Backward backward);
+TrialOutcome run_program(const Program& program, const TapePlan& plan, Backward backward);
 
 // Empty when both are the same; else what differs first.
-std::string difference(const Outcome& plain, const Outcome& taped);
+std::string difference(const TrialOutcome& plain, const TrialOutcome& taped);
 
 }  // namespace cox::detail

@@ -133,9 +133,9 @@ class Trainee {
   std::string name() const { return model_.name; }
 
   // Without a plan: without tapes.
-  Outcome train(Way way, Casts casts, const std::optional<RegionPlan>& plan) {
+  TrialOutcome train(Way way, Casts casts, const std::optional<RegionPlan>& plan) {
     start_again();
-    Outcome outcome;
+    TrialOutcome outcome;
     torch::optim::SGD optimizer(model_.model->parameters(),
                                 torch::optim::SGDOptions(0.02).momentum(0.9));
     try {
@@ -168,7 +168,7 @@ class Trainee {
   }
 
   void run_step(Way way, Casts casts, const std::optional<RegionPlan>& plan,
-                std::uint64_t first_batch, Outcome& outcome) {
+                std::uint64_t first_batch, TrialOutcome& outcome) {
     std::optional<RegionScope> whole;
     const bool is_whole = plan && plan->span == RegionPlan::Span::step;
     if (is_whole) whole.emplace(blocks_, *plan);
@@ -230,14 +230,14 @@ TEST_CASE("models trained under random plans have the bits of plain training") {
   for (ModelCase& model : stream_models::all_models(5)) {
     Trainee trainee(std::move(model));
     for (const TrainingCase& training : kTrainings) {
-      const Outcome expected = trainee.train(training.way, training.casts, std::nullopt);
+      const TrialOutcome expected = trainee.train(training.way, training.casts, std::nullopt);
       REQUIRE_MESSAGE(expected.error == "", trainee.name() << ", " << training.text);
       for (std::uint64_t i = 0; i < 3 * training.seeds; ++i) {
         const RegionPlan plan{
             .keep_probability = 0.3 * static_cast<double>(i % 3),
             .seed = i + 1,
             .span = i % 2 == 0 ? RegionPlan::Span::forward : RegionPlan::Span::step};
-        const Outcome taped = trainee.train(training.way, training.casts, plan);
+        const TrialOutcome taped = trainee.train(training.way, training.casts, plan);
         const std::string different = difference(expected, taped);
         CHECK_MESSAGE(different == "", trainee.name() << ", " << training.text << ", kept "
                                                       << plan.keep_probability << ", seed "
