@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <torch/nn/module.h>
 
+#include <array>
 #include <filesystem>
 
 #include "coordinator/core/text.h"
@@ -72,6 +73,15 @@ Result<c10::Device> choose_device(DeviceSetting setting, const CudaFacts& facts,
   return failed_precondition(
       concat("run.device=cuda: expected a CUDA device that LibTorch can use, found none: ", why,
              "; use run.device=auto to train on the CPU where there is none"));
+}
+
+std::string device_address(c10::Device device) {
+  using Address = int (*)(char*, int, int);
+  const auto ask = reinterpret_cast<Address>(dlsym(RTLD_DEFAULT, "cudaDeviceGetPCIBusId"));
+  std::array<char, 32> address{};
+  if (device.is_cpu() || ask == nullptr) return {};
+  if (ask(address.data(), static_cast<int>(address.size()), device.index()) != 0) return {};
+  return address.data();
 }
 
 c10::Device device_of(const torch::nn::Module& model) {

@@ -40,6 +40,11 @@ CudaFacts find_cuda();
 Result<c10::Device> choose_device(DeviceSetting setting, const CudaFacts& facts,
                                   std::int32_t rank_on_node);
 
+// Returns where the device is on its machine, which tells ranks that train on one from ranks that a
+// launcher shows one each: the address on the PCI bus, "0000:3b:00.0". Parts of one GPU (MIG) have
+// one address. Empty for the CPU, and where CUDA's runtime does not say.
+std::string device_address(c10::Device device);
+
 // Returns the device of a model's parameters; the CPU only where none is elsewhere.
 c10::Device device_of(const torch::nn::Module& model);
 

@@ -199,8 +199,9 @@ std::uint64_t NodeMemory::resident_bytes() {
          static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
-MemoryProbe::MemoryProbe(std::int32_t ranks_on_node, NodeMemory node)
-    : sharing_(static_cast<std::uint64_t>(std::max(1, ranks_on_node))), node_(std::move(node)) {
+MemoryProbe::MemoryProbe(MemorySharers sharers, NodeMemory node)
+    : sharers_{std::max(1, sharers.of_node), std::max(1, sharers.of_device)},
+      node_(std::move(node)) {
   look_around();
 }
 
@@ -262,12 +263,14 @@ void MemoryProbe::look_at_process() {
 }
 
 void MemoryProbe::look_around() {
-  if (const auto reachable = memory_.reachable_bytes()) {
-    reading_.limit_bytes = *reachable;
+  if (const auto free = memory_.free_bytes()) {
+    const auto held = not_below_zero(memory_.reserved().live_bytes);
+    reading_.limit_bytes = held + *free / static_cast<std::uint64_t>(sharers_.of_device);
     return;
   }
+  const auto sharing = static_cast<std::uint64_t>(sharers_.of_node);
   const NodeReading node = node_.look();
-  const std::uint64_t share = node.limit_bytes / sharing_;
+  const std::uint64_t share = node.limit_bytes / sharing;
   reading_.limit_bytes = share;
   const std::uint64_t resident = node_.resident_bytes();
   if (!node.free_bytes || resident == 0) return;
@@ -281,7 +284,7 @@ void MemoryProbe::look_around() {
     uncounted = *uncounted_bytes_;
   }
   const std::uint64_t reachable =
-      resident - std::min(resident, uncounted) + *node.free_bytes / sharing_;
+      resident - std::min(resident, uncounted) + *node.free_bytes / sharing;
   reading_.limit_bytes = share == 0 ? reachable : std::min(share, reachable);
 }
 

@@ -76,13 +76,18 @@ struct MemoryReading {
   std::uint64_t limit_bytes = 0;  // that this rank may come to use; 0 = unknown
 };
 
+// The ranks that share a memory with this one, which is among them.
+struct MemorySharers {
+  std::int32_t of_node = 1;
+  std::int32_t of_device = 1;
+};
+
 class MemoryProbe final : public Actuator {
  public:
   static constexpr std::uint64_t kEverySteps = 16;
   static constexpr std::chrono::seconds kLimitEvery{1};
 
-  // `ranks_on_node`: the ranks that share the memory, this one included.
-  explicit MemoryProbe(std::int32_t ranks_on_node = 1, NodeMemory node = NodeMemory());
+  explicit MemoryProbe(MemorySharers sharers = {}, NodeMemory node = NodeMemory());
 
   const char* name() const override { return "memory"; }
   // The tensors of a model on a device are counted there.
@@ -102,7 +107,7 @@ class MemoryProbe final : public Actuator {
  private:
   void look_at_process();
 
-  const std::uint64_t sharing_;
+  const MemorySharers sharers_;  // at least 1 of each
   NodeMemory node_;
   TensorMemory memory_;
   std::uint64_t calls_ = 0;

@@ -34,10 +34,9 @@ MemoryCount TensorMemory::reserved() const {
   return {stats.reserved_bytes[kAll].current, stats.reserved_bytes[kAll].peak};
 }
 
-std::optional<std::uint64_t> TensorMemory::reachable_bytes() const {
+std::optional<std::uint64_t> TensorMemory::free_bytes() const {
   if (device_.is_cpu()) return std::nullopt;
-  const auto free = c10::getDeviceAllocator(device_.type())->getMemoryInfo(device_.index()).first;
-  return static_cast<std::uint64_t>(reserved().live_bytes) + free;
+  return c10::getDeviceAllocator(device_.type())->getMemoryInfo(device_.index()).first;
 }
 
 }  // namespace cox::detail

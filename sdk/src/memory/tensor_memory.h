@@ -25,9 +25,9 @@ class TensorMemory {
   // Lowers the peak to the bytes that are live now.
   void reset_peak() const;
 
-  // Returns what the device's memory allows this process: what its allocator holds, and what the
-  // device has free. Nothing on the CPU. Asks the driver, which takes some 100 us.
-  std::optional<std::uint64_t> reachable_bytes() const;
+  // Returns what the device has free, which all of its processes share. Nothing on the CPU. Asks
+  // the driver, which takes some 100 us.
+  std::optional<std::uint64_t> free_bytes() const;
   // Returns what the device's allocator holds of the device's memory, used and unused; what count()
   // does on the CPU.
   MemoryCount reserved() const;

@@ -310,6 +310,7 @@ class NcclReduction final : public GatheredReduction {
       : GatheredReduction(parameters, std::move(layout), std::move(exchange)),
         sums_(sums_over(setup, buckets_, ends)),
         let_others_first_(setup.let_others_first),
+        marks_(parameters.size()),
         own_magnitudes_(buckets_.size()) {}
 
   void begin(const MicroBatchFacts& facts) override {
@@ -327,7 +328,9 @@ class NcclReduction final : public GatheredReduction {
     const std::lock_guard lock(mutex_);
     const std::size_t bucket = layout_.places[p].bucket;
     if (!arrivals_ || bucket == BucketPlace::kNowhere) return;
-    if (!arrivals_->note(p)) return came_again(bucket);
+    if (!parameters_[p].grad().defined()) return;  // a program's own function gave none
+    if (!arrivals_->note(p)) return look_again(p);
+    marks_[p] = mark_of(parameters_[p].grad());
     if (current_stream() != arrivals_->stream()) waits_for_end_ = true;
     if (waits_for_end_) return;
     gather(arrivals_->complete_from(gathered()));
@@ -392,6 +395,8 @@ class NcclReduction final : public GatheredReduction {
     GatheredReduction::leave(why);
     sums_->leave(why);
   }
+  bool comes_again() const override { return comes_again_; }
+  void expect_again() override { comes_again_ = true; }
   const char* path() override { return sums_->path(); }
   // The host sees all sums of a step at once.
   std::vector<SentBucket> sent() override {
@@ -429,6 +434,7 @@ class NcclReduction final : public GatheredReduction {
   void set_out(std::size_t b) override {
     std::vector<at::Tensor> parts;
     for (const std::size_t p : layout_.buckets[b].parameters) {
+      marks_[p] = mark_of(parameters_[p].grad());
       if (has_elements(p)) parts.push_back(on_device_[p]);
     }
     if (!parts.empty()) {
@@ -454,11 +460,12 @@ class NcclReduction final : public GatheredReduction {
     arrivals_.reset();
   }
 
-  // A backward pass within a backward pass completes a gradient more than once. Where its bucket
-  // has set out, the sum holds a part of it only: the step is repeated, and from now on buckets
-  // wait for the end of backward.
-  void came_again(std::size_t bucket) {
-    is_torn_ = is_torn_ || bucket < gathered();
+  // A backward pass within a backward pass calls a parameter's hook more than once. Where its
+  // gradient went on meanwhile and its bucket has set out, the sum holds a part of it only: the
+  // step is repeated. From now on buckets wait for the end of backward.
+  void look_again(std::size_t parameter) {
+    if (mark_of(parameters_[parameter].grad()) == marks_[parameter]) return;
+    is_torn_ = is_torn_ || layout_.places[parameter].bucket < gathered();
     waits_for_end_ = comes_again_ = true;
   }
 
@@ -469,6 +476,7 @@ class NcclReduction final : public GatheredReduction {
   bool is_torn_ = false;              // the open step's sums are worth nothing
   const std::unique_ptr<transport::DeviceExchange> sums_;
   const std::function<void()> let_others_first_;
+  std::vector<GradientMark> marks_;  // by parameter, when it came, and when its bucket set out
   std::chrono::steady_clock::time_point done_{};  // the last step's sums
   // Of each bucket: of its parameters that have elements, before the sum.
   std::vector<at::Tensor> own_magnitudes_;

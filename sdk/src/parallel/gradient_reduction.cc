@@ -115,17 +115,6 @@ Status check_exact(const std::vector<at::Tensor>& parameters) {
   return ok_status();
 }
 
-// Tells whether a gradient was added to, or replaced, since.
-struct GradientMark {
-  const void* tensor = nullptr;
-  std::uint32_t version = 0;
-  friend bool operator==(const GradientMark&, const GradientMark&) = default;
-};
-GradientMark mark_of(const at::Tensor& gradient) {
-  if (!gradient.defined()) return {};
-  return {gradient.unsafeGetTensorImpl(), static_cast<std::uint32_t>(gradient._version())};
-}
-
 // BucketedReduction is what the two ways that send buckets share: the queue of gradients of the
 // open step that are still to be sent, and the exchange that sends them.
 class BucketedReduction : public GradientReduction {
@@ -510,6 +499,11 @@ const std::vector<std::int64_t>& LocalReduction::nonfinite() const {
   nonfinite_.clear();
   for (const at::Tensor& p : parameters_) nonfinite_.push_back(count_nonfinite(p.grad()));
   return nonfinite_;
+}
+
+GradientMark mark_of(const at::Tensor& gradient) {
+  if (!gradient.defined()) return {};
+  return {gradient.unsafeGetTensorImpl(), static_cast<std::uint32_t>(gradient._version())};
 }
 
 std::vector<bool> required_of(const std::vector<at::Tensor>& parameters) {

@@ -196,6 +196,15 @@ std::span<float> floats_of(const at::Tensor& place);
 // the division, in the pass that takes the norm.
 bool has_exact_inverse(double divisor);
 
+// Tells whether a gradient was added to, or replaced, since: autograd calls a parameter's hook also
+// where it has nothing new.
+struct GradientMark {
+  const void* tensor = nullptr;
+  std::uint32_t version = 0;
+  friend bool operator==(const GradientMark&, const GradientMark&) = default;
+};
+GradientMark mark_of(const at::Tensor& gradient);
+
 // Returns whether each parameter requires a gradient now.
 std::vector<bool> required_of(const std::vector<at::Tensor>& parameters);
 

@@ -21,6 +21,7 @@
 #include <string_view>
 #include <thread>
 
+#include "coordinator/core/hash.h"
 #include "coordinator/core/policy.h"
 #include "coordinator/core/text.h"
 #include "coordinator/transport/launch.h"
@@ -345,6 +346,7 @@ Membership::Membership(int argc, const char* const* argv, const SessionOptions& 
   devices_ = std::make_unique<DeviceLink>(
       std::chrono::duration_cast<std::chrono::nanoseconds>(Seconds(config().control.nccl_seconds)));
   device_ = agreed_device();
+  ranks_on_device_ = count_on_device();
   make_current(device_);
   clocks_.emplace(require(NodeClocks::make(*data_)));
 }
@@ -368,12 +370,26 @@ c10::Device Membership::agreed_device() const {
   const bool has_all = std::ranges::count(kinds, std::uint64_t{0}) == 0;
   if (!cuda.why_unusable.empty()) log_.warning("CUDA is left out: " + cuda.why_unusable);
   if (cuda.devices == 0) log_.debug("no CUDA device: " + cuda.why_none);
-  if (!has_all) return at::kCPU;
-  if (node->rank() == kRoot && node->size() > cuda.devices) {
-    log_.warning(concat(node->size(), " ranks of a node share ",
-                        count_of(cuda.devices, "CUDA device"), "; NCCL wants one for each"));
+  return has_all ? *mine : c10::Device(at::kCPU);
+}
+
+std::int32_t Membership::count_on_device() const {
+  if (device_.is_cpu()) return 1;
+  const auto node = require(all().split_by_node());
+  std::string address = device_address(device_);
+  if (address.empty()) address = device_.str();
+  Fnv1a64 hash;
+  hash.add(address);
+  const auto addresses = require(gather_values(*node, hash.value(), between_polls()));
+  const auto mine = addresses[static_cast<std::size_t>(node->rank().value())];
+  const auto ranks = static_cast<std::int32_t>(std::ranges::count(addresses, mine));
+  const auto first = std::ranges::find(addresses, mine) - addresses.begin();
+  if (ranks > 1 && first == node->rank().value()) {
+    log_.warning(concat(ranks, " ranks of a node train on one CUDA device, ", address,
+                        ": each plans with its part of the memory that is free there; NCCL wants a "
+                        "device for each"));
   }
-  return *mine;
+  return ranks;
 }
 
 void Membership::agree(const Status& mine) const {

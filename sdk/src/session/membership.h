@@ -143,6 +143,8 @@ class Membership {
   // Returns the device that this rank trains on (run.device).
   c10::Device device() const { return device_; }
 
+  // Returns how many ranks, this one included, train on that device; 1 on the CPU.
+  std::int32_t ranks_on_device() const { return ranks_on_device_; }
   // How the devices of all ranks reach each other, from the first average of gradients on.
   DeviceLink& devices() const { return *devices_; }
 
@@ -166,6 +168,7 @@ class Membership {
  private:
   void check_equal_configs() const;
   c10::Device agreed_device() const;
+  std::int32_t count_on_device() const;
 
   std::vector<std::string> environment_;
   Status config_status_;
@@ -173,6 +176,7 @@ class Membership {
   Termination termination_;
   World world_;
   c10::Device device_ = c10::Device(c10::DeviceType::CPU);
+  std::int32_t ranks_on_device_ = 1;
   std::unique_ptr<transport::Communicator> data_;
   std::unique_ptr<DeviceLink> devices_;
   std::optional<NodeClocks> clocks_;

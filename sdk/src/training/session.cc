@@ -53,7 +53,8 @@ HostWatch::Setup host_setup(const Membership& job) {
 std::vector<std::unique_ptr<Actuator>> make_actuators(const Membership& job) {
   const Config& config = job.config();
   auto blocks = std::make_unique<BlockWatch>(config.blocks);
-  auto probe = std::make_unique<MemoryProbe>(job.all().ranks_on_node());
+  auto probe = std::make_unique<MemoryProbe>(detail::MemorySharers{
+      .of_node = job.all().ranks_on_node(), .of_device = job.ranks_on_device()});
   auto formats = std::make_unique<FormatActuator>(config, *blocks, job.log());
   auto memory = std::make_unique<MemoryActuator>(config.memory, config.run.directory, job.rank(),
                                                  *blocks, *probe, job.log());

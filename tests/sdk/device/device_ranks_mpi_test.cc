@@ -2,6 +2,8 @@
 #include <torch/torch.h>
 
 #include <cmath>
+#include <cstdint>
+#include <cstdlib>
 #include <limits>
 #include <memory>
 #include <span>
@@ -11,6 +13,7 @@
 
 #include "coordinator/core/text.h"
 #include "coordinator/runtime/control_plane.h"
+#include "sdk/src/memory/memory_probe.h"
 #include "sdk/src/session/session_state.h"
 #include "small_text.h"
 #include "tests/support/cuda/nccl_script.h"
@@ -221,6 +224,25 @@ TEST_CASE("weights that part on a device are found, with the parameter") {
   }
   CHECK(last == 5);  // hashed in step 4, compared in the next one
   CHECK(found.find("parameter 2 of 40") != std::string::npos);
+}
+
+TEST_CASE("ranks on one device plan with their part of what is free there") {
+  for (const bool is_shared : {false, true}) {
+    CAPTURE(is_shared);
+    if (is_shared) setenv("CUDA_STANDIN_SHARED", "yes", 1);
+    auto session = solo_session({"--cox.run.device=cuda"});
+    const int sharers = is_shared ? session.world_size() : 1;
+    CHECK(session.state().job().ranks_on_device() == sharers);
+    const at::Tensor used = torch::empty({1 << 20}, session.device());
+    auto& probe = session.state().actuators().get<cox::detail::MemoryProbe>();
+    probe.count_on(session.device());
+    const auto held = static_cast<std::uint64_t>(probe.memory().reserved().live_bytes);
+    CHECK(held >= used.nbytes());
+    CHECK(probe.reading().limit_bytes ==
+          held + *probe.memory().free_bytes() / static_cast<std::uint64_t>(sharers));
+    session.finish();
+    unsetenv("CUDA_STANDIN_SHARED");
+  }
 }
 
 TEST_CASE("a NaN on one rank's device makes all ranks skip that step, and no other") {

@@ -134,7 +134,7 @@ ReadText reading(const Files& files) {
 }
 
 std::uint64_t limit_of(const Files& files, std::int32_t ranks_on_node) {
-  return MemoryProbe(ranks_on_node, NodeMemory(reading(files))).reading().limit_bytes;
+  return MemoryProbe({.of_node = ranks_on_node}, NodeMemory(reading(files))).reading().limit_bytes;
 }
 
 }  // namespace
@@ -173,7 +173,7 @@ TEST_SUITE("memory probe") {
   TEST_CASE("what is free is looked at anew, and the headroom follows") {
     Files machine = {{"/proc/meminfo", "MemTotal: 1000000 kB\nMemAvailable: 8000 kB\n"},
                      {"/proc/self/statm", "500 100 20 1 0 30 0\n"}};
-    MemoryProbe probe(2, NodeMemory(reading(machine)));
+    MemoryProbe probe({.of_node = 2}, NodeMemory(reading(machine)));
     const std::uint64_t resident = 100 * page_bytes();
     CHECK(probe.reading().limit_bytes == resident + 4000 * kKib);
     machine["/proc/meminfo"] = "MemTotal: 1000000 kB\nMemAvailable: 40 kB\n";

@@ -2,8 +2,10 @@
 // machine.h. Those that they need and never call here refuse. The prototypes are those of CUDA's
 // own header, so the compiler compares them.
 #include <cuda_runtime_api.h>
+#include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "tests/support/cuda/machine.h"
@@ -131,6 +133,15 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   properties->warpSize = kWarp;
   properties->maxThreadsPerBlock = kMostThreads;
   properties->pciBusID = device + 1;
+  return cudaSuccess;
+}
+
+// Devices of other processes are other ones, unless CUDA_STANDIN_SHARED says that all see the same.
+cudaError_t cudaDeviceGetPCIBusId(char* address, int length, int device) {
+  if (!is_device(device)) return fail(cudaErrorInvalidDevice);
+  const bool is_shared = std::getenv("CUDA_STANDIN_SHARED") != nullptr;
+  const unsigned domain = is_shared ? 0 : static_cast<unsigned>(getpid()) & 0xffffu;
+  std::snprintf(address, static_cast<std::size_t>(length), "%04x:%02x:00.0", domain, device + 1);
   return cudaSuccess;
 }
 
