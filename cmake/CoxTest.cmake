@@ -7,8 +7,8 @@
 #
 # All tests of a folder are linked into one program, and one more for those under MPI. Those with TORCH
 # (see CoxTargets.cmake) are linked into one for all folders: what LibTorch's headers cost is paid for
-# each program. A test runs the cases of its own sources, in a process of its own. ALONE gives a test a program of its own: for sources that replace something in the whole
-# program, such as operator new.
+# each program. A test runs the cases of its own sources, in a process of its own. ALONE gives a test a
+# program of its own: for sources that replace something in the whole program, such as operator new.
 #
 # LAUNCHER names a program that is called in mpiexec's place. A test whose launcher ends with 77 is
 # skipped; the launcher prints the reason.

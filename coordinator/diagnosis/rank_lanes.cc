@@ -62,24 +62,28 @@ std::int64_t bounded_nanoseconds(float seconds) {
   return nanoseconds(double{std::clamp(seconds, 0.0F, kMost)});
 }
 
+// Below the lanes that each rank has.
 constexpr std::int32_t kIdleLane = 7;
+constexpr std::string_view kIdleName = "idle time, by its cause";
 constexpr std::int32_t kBucketsLane = 8;
 constexpr std::string_view kBucketsName = "gradient buckets under way";
 constexpr std::string_view kHiddenName = "hidden by backward";
 constexpr std::string_view kExposedName = "exposed";
-constexpr std::string_view kIdleName = "idle time, by its cause";
 
-// A bucket, or several that share a span, where it stands in the picture.
-struct DrawnBucket {
+// Buckets that are under way together: those of one span of a record, or all that are in a stretch
+// of time.
+struct BucketsUnderWay {
   std::int64_t begin = 0;
   std::int64_t end = 0;
-  std::int64_t first = 0;  // number of its first bucket
+  std::int64_t first = 0;  // the lowest number of them
+  std::int64_t last = 0;   // the highest
   std::int64_t count = 0;
   double bytes = 0;
 };
 
-// Nothing for numbers that cannot be.
-std::optional<DrawnBucket> placed(const StepBucketSpan& span, std::int64_t zero) {
+// The buckets of a span from number `first` on; nothing for numbers that cannot be.
+std::optional<BucketsUnderWay> placed(const StepBucketSpan& span, std::int64_t zero,
+                                      std::int64_t first) {
   constexpr double kMostBuckets = 1e6;
   const auto is_moment = [](double seconds) { return std::fabs(seconds) <= kMostPhaseSeconds; };
   const bool is_possible = is_moment(span.begin_seconds) && is_moment(span.end_seconds) &&
@@ -87,33 +91,29 @@ std::optional<DrawnBucket> placed(const StepBucketSpan& span, std::int64_t zero)
                            span.buckets <= kMostBuckets && span.bytes >= 0 &&
                            std::isfinite(span.bytes);
   if (!is_possible) return std::nullopt;
-  return DrawnBucket{zero + nanoseconds(span.begin_seconds), zero + nanoseconds(span.end_seconds),
-                     0, static_cast<std::int64_t>(span.buckets), span.bytes};
+  const auto count = static_cast<std::int64_t>(span.buckets);
+  return BucketsUnderWay{zero + nanoseconds(span.begin_seconds),
+                         zero + nanoseconds(span.end_seconds),
+                         first,
+                         first + count - 1,
+                         count,
+                         span.bytes};
 }
 
-// A stretch in which the same buckets are under way. Buckets overlap, and slices of one lane may
-// not.
-struct BucketStretch {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-  std::int64_t first = 0;
-  std::int64_t last = 0;
-  std::int64_t count = 0;
-  double bytes = 0;
-};
-
-// The stretches in which any bucket is under way, ascending, none of them across `cut`.
-std::vector<BucketStretch> stretches_of(std::span<const DrawnBucket> buckets, std::int64_t cut) {
+// The stretches in which the same buckets are under way, ascending, none of them across `cut`:
+// buckets overlap, and slices of one lane may not.
+std::vector<BucketsUnderWay> stretches_of(std::span<const BucketsUnderWay> buckets,
+                                          std::int64_t cut) {
   std::vector<std::int64_t> edges = {cut};
-  for (const DrawnBucket& each : buckets) edges.insert(edges.end(), {each.begin, each.end});
+  for (const BucketsUnderWay& each : buckets) edges.insert(edges.end(), {each.begin, each.end});
   std::ranges::sort(edges);
-  std::vector<BucketStretch> out;
+  std::vector<BucketsUnderWay> out;
   for (std::size_t e = 1; e < edges.size(); ++e) {
-    BucketStretch stretch{edges[e - 1], edges[e]};
-    for (const DrawnBucket& each : buckets) {
+    BucketsUnderWay stretch{edges[e - 1], edges[e]};
+    for (const BucketsUnderWay& each : buckets) {
       if (each.begin > stretch.begin || each.end < stretch.end) continue;
       if (stretch.count == 0) stretch.first = each.first;
-      stretch.last = each.first + each.count - 1;
+      stretch.last = each.last;
       stretch.count += each.count;
       stretch.bytes += each.bytes;
     }
@@ -122,7 +122,7 @@ std::vector<BucketStretch> stretches_of(std::span<const DrawnBucket> buckets, st
   return out;
 }
 
-void put_stretch(const BucketStretch& stretch, std::int32_t process, const TraceSink& sink) {
+void put_stretch(const BucketsUnderWay& stretch, std::int32_t process, const TraceSink& sink) {
   const std::string name = stretch.first == stretch.last
                                ? concat("bucket ", stretch.first)
                                : concat("buckets ", stretch.first, "-", stretch.last);
@@ -133,9 +133,9 @@ void put_stretch(const BucketStretch& stretch, std::int32_t process, const Trace
 }
 
 // Above stretches that follow each other without a gap stands what they are together.
-void put_stretches(const std::vector<BucketStretch>& all, std::int64_t backward_end,
+void put_stretches(const std::vector<BucketsUnderWay>& all, std::int64_t backward_end,
                    std::int32_t process, const TraceSink& sink) {
-  const auto is_end = [backward_end](const BucketStretch& a, const BucketStretch& b) {
+  const auto is_end = [backward_end](const BucketsUnderWay& a, const BucketsUnderWay& b) {
     return a.end != b.begin || b.begin == backward_end;
   };
   for (auto begin = all.begin(); begin != all.end();) {
@@ -310,20 +310,20 @@ std::optional<RankLanes::BucketRoom> RankLanes::room_for_buckets(std::int64_t st
 void RankLanes::draw_buckets(const StepLine& line, std::int64_t start, const TraceSink& sink) {
   const auto room = room_for_buckets(start);
   if (!room) return;
-  std::vector<DrawnBucket> buckets;
+  std::vector<BucketsUnderWay> buckets;
   std::int64_t number = 0;
   for (const StepBucketSpan& span : line.buckets) {
-    auto bucket = placed(span, room->backward_end);
+    auto bucket = placed(span, room->backward_end, number);
     if (!bucket) {
       ++impossible_;
       continue;
     }
     bucket->begin = std::clamp(bucket->begin, room->least, room->most);
     bucket->end = std::clamp(bucket->end, room->least, room->most);
-    bucket->first = std::exchange(number, number + bucket->count);
+    number += bucket->count;
     buckets.push_back(*bucket);
   }
-  const std::vector<BucketStretch> all = stretches_of(buckets, room->backward_end);
+  const std::vector<BucketsUnderWay> all = stretches_of(buckets, room->backward_end);
   if (!all.empty() && !std::exchange(has_buckets_, true))
     sink({TraceKind::lane, process_of(rank_), kBucketsLane, kBucketsName});
   put_stretches(all, room->backward_end, process_of(rank_), sink);
