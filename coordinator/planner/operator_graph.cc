@@ -121,8 +121,8 @@ std::int64_t saved_bytes(const OperatorGraph& graph) {
   return sum;
 }
 
-Slice slice(const OperatorGraph& graph, const KeptSet& kept) {
-  return ReplayModel(graph).slice(kept);
+Slice slice(const OperatorGraph& graph, const KeptSet& kept, std::int64_t gradient_copies) {
+  return ReplayModel(graph).slice(kept, gradient_copies);
 }
 
 }  // namespace cox::planner

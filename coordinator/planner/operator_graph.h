@@ -4,6 +4,7 @@
 // again:
 //
 //   tape (sdk/src/stream) -> OperatorGraph -> storage_front() -> levels() -> memory planner
+//                                          -> least_alive() ->
 //
 // The rules are those of the tape. A value is a storage and the number of writes to it so far.
 // Backward visits the operators from the last to the first. Where a saved value that was dropped is
@@ -14,6 +15,7 @@
 // whole for each operator that saved it, and once for each replay that reads it. Pure; any thread.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -95,15 +97,22 @@ struct Slice {
   // Most alive at once of what was made again: results, found values, masks that were made whole.
   std::int64_t bytes = 0;
   std::int64_t bytes_with_held = 0;  // most alive at once of that and of what is kept
+  // The same with gradients, each as large as its storage: of what an operator made while its
+  // backward waits for a replay, and also of what it read while it runs.
+  std::int64_t bytes_with_gradients = 0;
 };
-// REQUIRES: a valid graph; kept.size() == graph.storages.size().
-Slice slice(const OperatorGraph& graph, const KeptSet& kept);
+// Backward is taken to hold `gradient_copies` of each gradient. REQUIRES: a valid graph;
+// kept.size()
+// == graph.storages.size().
+Slice slice(const OperatorGraph& graph, const KeptSet& kept, std::int64_t gradient_copies = 1);
+inline constexpr std::array<std::int64_t, 3> kGradientCopies = {1, 2, 4};
 
 struct StoragePoint {
   KeptSet kept;
   std::int64_t held_bytes = 0;
   std::int64_t replay_ns = 0;
   std::int64_t replay_bytes = 0;  // Slice::bytes
+  std::int64_t alive_bytes = 0;   // Slice::bytes_with_gradients
 };
 
 // Limits count work, not seconds: the same graph gives the same front everywhere.
@@ -127,5 +136,14 @@ StorageFront storage_front(const OperatorGraph& graph, const StorageFrontLimits&
 // Returns the indices of at most `most` points strictly between the first and the last, ascending:
 // those with which the least time is lost, summed over all budgets between the two.
 std::vector<std::size_t> levels(const StorageFront& front, std::size_t most);
+
+// Returns sets of kept storages with which little is alive at once while backward runs: for each of
+// a few guesses at what the backward of an operator takes for itself (kGradientCopies) the one with
+// the least Slice::bytes_with_gradients. Which is best is for a measurement to say. They are found
+// from none and from all kept, by changes of one or two storages for as long as one helps, so a
+// better set that differs in more may be missed; and by bytes alone, so graphs that differ in times
+// have equal answers. None twice. REQUIRES: a valid graph.
+std::vector<StoragePoint> least_alive(const OperatorGraph& graph,
+                                      const StorageFrontLimits& limits = {});
 
 }  // namespace cox::planner

@@ -29,6 +29,7 @@ ReplayModel::ReplayModel(const OperatorGraph& graph)
   for (std::size_t i = 0; i < graph.operators.size(); ++i) add_operator(static_cast<Index>(i));
   add_first_savers();
   add_objects();
+  add_gradients();
   states_.resize(saves_.size());
   waits_in_.resize(saves_.size());
 }
@@ -75,6 +76,24 @@ void ReplayModel::add_first_savers() {
   }
 }
 
+// The gradient of a value is as large as its storage.
+void ReplayModel::add_gradients() {
+  for (std::size_t i = 0; i < graph_.operators.size(); ++i) {
+    std::int64_t made = 0;
+    for (const Index s : makes_[i]) made += graph_.storages[at(s)].bytes;
+    result_bytes_.push_back(made);
+    std::vector<Index> sources;
+    for (std::size_t r = reads_of_[i].first; r < reads_of_[i].end; ++r) {
+      if (reads_[r].source != kOutside) sources.push_back(reads_[r].source);
+    }
+    std::ranges::sort(sources);
+    sources.erase(std::unique(sources.begin(), sources.end()), sources.end());
+    std::int64_t read = 0;
+    for (const Index s : sources) read += graph_.storages[at(s)].bytes;
+    read_bytes_.push_back(read);
+  }
+}
+
 // A result of an operator lies in the storages that it made, and in those that others read of it.
 void ReplayModel::add_objects() {
   for (std::size_t s = 0; s < graph_.storages.size(); ++s) {
@@ -100,11 +119,12 @@ std::int64_t ReplayModel::nanoseconds(const KeptSet& kept) {
   return ns_;
 }
 
-Slice ReplayModel::slice(const KeptSet& kept) {
+Slice ReplayModel::slice(const KeptSet& kept, std::int64_t gradient_copies) {
   begin(kept);
+  gradient_copies_ = gradient_copies;
   Slice slice;
   position_ = static_cast<Index>(graph_.operators.size()) - 1;
-  slice.bytes_with_held = kept_alive();
+  slice.bytes_with_held = slice.bytes_with_gradients = kept_alive();
   walk(&slice);
   slice.ns = ns_;
   return slice;
@@ -132,7 +152,9 @@ void ReplayModel::walk(Slice* slice) {
       fetch(k);
       if (slice != nullptr) run_again(*slice);
     }
-    if (slice != nullptr) release(position_);
+    if (slice == nullptr) continue;
+    note(*slice, waiting_bytes_ + unpacked_bytes_, result_bytes_[i] + read_bytes_[i]);
+    release(position_);
   }
 }
 
@@ -233,8 +255,7 @@ void ReplayModel::run_again(Slice& slice) {
       }
     }
     const std::int64_t now = waiting_bytes_ + unpacked_bytes_ + whole + alive;
-    slice.bytes = std::max(slice.bytes, now);
-    slice.bytes_with_held = std::max(slice.bytes_with_held, now + kept_alive());
+    note(slice, now, result_bytes_[at(position_)]);
     for (const Index s : deaths[i]) alive -= graph_.storages[at(s)].bytes;
   }
   waiting_bytes_ += alive;
@@ -265,6 +286,15 @@ ReplayModel::Index ReplayModel::death_of(Index storage) const {
   return last;
 }
 
+// `now` bytes are alive beside what is kept, and gradients.
+void ReplayModel::note(Slice& slice, std::int64_t now, std::int64_t gradients) const {
+  const std::int64_t held = now + kept_alive();
+  slice.bytes = std::max(slice.bytes, now);
+  slice.bytes_with_held = std::max(slice.bytes_with_held, held);
+  slice.bytes_with_gradients =
+      std::max(slice.bytes_with_gradients, held + gradient_copies_ * gradients);
+}
+
 // The backward of an operator has run, so what it used is no longer needed.
 void ReplayModel::release(Index op) {
   for (std::size_t k = saves_of_[at(op)].first; k < saves_of_[at(op)].end; ++k) {
@@ -283,9 +313,7 @@ void ReplayModel::unpack(Slice& slice) {
       unpacked_bytes_ += storage.bytes;
   }
   if (unpacked_bytes_ == 0) return;
-  const std::int64_t now = waiting_bytes_ + unpacked_bytes_;
-  slice.bytes = std::max(slice.bytes, now);
-  slice.bytes_with_held = std::max(slice.bytes_with_held, now + kept_alive());
+  note(slice, waiting_bytes_ + unpacked_bytes_, result_bytes_[at(position_)]);
 }
 
 // Returns the bytes of the masks that the operator reads first in a replay.

@@ -19,7 +19,7 @@ class ReplayModel {
 
   // Returns the time alone, which is quicker. REQUIRES: an entry per storage, for both.
   std::int64_t nanoseconds(const KeptSet& kept);
-  Slice slice(const KeptSet& kept);
+  Slice slice(const KeptSet& kept, std::int64_t gradient_copies = 1);
   // Returns how many operators were looked at so far.
   std::size_t work() const { return work_; }
 
@@ -49,6 +49,7 @@ class ReplayModel {
   void add_operator(Index index);
   void add_first_savers();
   void add_objects();
+  void add_gradients();
 
   void begin(const KeptSet& kept);
   void walk(Slice* slice);
@@ -67,6 +68,7 @@ class ReplayModel {
   void plan_last_uses();
   void use_last(const Value& value, Index user);
   Index death_of(Index storage) const;
+  void note(Slice& slice, std::int64_t now, std::int64_t gradients) const;
   void release(Index op);
   void unpack(Slice& slice);
   std::int64_t unpacked_by(Index op);
@@ -86,9 +88,12 @@ class ReplayModel {
   std::vector<Index> first_holder_;                 // the first that saved anything of it
   std::vector<std::vector<Index>> makes_;           // storages of each operator
   std::vector<std::vector<Index>> objects_;         // operators whose results lie in a storage
+  std::vector<std::int64_t> result_bytes_;          // of what each operator made
+  std::vector<std::int64_t> read_bytes_;            // of what each operator read
 
   // Of one set.
   const KeptSet* kept_ = nullptr;
+  std::int64_t gradient_copies_ = 1;
   std::vector<SaveState> states_;
   std::int64_t ns_ = 0;
   std::size_t work_ = 0;

@@ -29,6 +29,12 @@ bool is_before(const StoragePoint& a, const StoragePoint& b) {
   return a.kept > b.kept;
 }
 
+StoragePoint point_of(const OperatorGraph& graph, ReplayModel& model, const KeptSet& kept,
+                      std::int64_t gradient_copies = 1) {
+  const Slice slice = model.slice(kept, gradient_copies);
+  return {kept, held_bytes(graph, kept), slice.ns, slice.bytes, slice.bytes_with_gradients};
+}
+
 class FrontSearch {
  public:
   FrontSearch(const OperatorGraph& graph, const StorageFrontLimits& limits)
@@ -40,7 +46,7 @@ class FrontSearch {
     std::vector<StoragePoint> points;
     for (const Trial& it : not_beaten(std::move(trials))) {
       set(it.mask);
-      points.push_back(priced(kept_));
+      points.push_back(point_of(graph_, model_, kept_));
     }
     front_.points = thinned(std::move(points));
     if (!front_.is_exact) improve();
@@ -119,11 +125,6 @@ class FrontSearch {
     return left;
   }
 
-  StoragePoint priced(const KeptSet& kept) {
-    const Slice slice = model_.slice(kept);
-    return {kept, held_bytes(graph_, kept), slice.ns, slice.bytes};
-  }
-
   static std::vector<StoragePoint> thinned(std::vector<StoragePoint> points) {
     std::ranges::sort(points, is_before);
     std::vector<StoragePoint> left;
@@ -146,7 +147,8 @@ class FrontSearch {
           kept[static_cast<std::size_t>(s)].flip();
           ++front_.subsets;
           const std::int64_t bytes = held_bytes(graph_, kept);
-          if (!is_beaten(bytes, model_.nanoseconds(kept))) tried.push_back(priced(kept));
+          if (!is_beaten(bytes, model_.nanoseconds(kept)))
+            tried.push_back(point_of(graph_, model_, kept));
         }
       }
       fresh = merge(std::move(tried));
@@ -179,6 +181,82 @@ class FrontSearch {
   KeptSet kept_;
   std::vector<Group> groups_;
   StorageFront front_;
+};
+
+// LeastAlive looks for the set with which the least is alive at once.
+class LeastAlive {
+ public:
+  LeastAlive(const OperatorGraph& graph, const StorageFrontLimits& limits,
+             std::int64_t gradient_copies)
+      : graph_(graph),
+        limits_(limits),
+        gradient_copies_(gradient_copies),
+        model_(graph),
+        candidates_(candidates(graph)) {}
+
+  StoragePoint run() {
+    const StoragePoint from_none = improved(priced(end_of(Keeps::none)));
+    const StoragePoint from_all = improved(priced(end_of(Keeps::all)));
+    return is_less(from_all, from_none) ? from_all : from_none;
+  }
+
+ private:
+  static bool is_less(const StoragePoint& a, const StoragePoint& b) {
+    if (a.alive_bytes != b.alive_bytes) return a.alive_bytes < b.alive_bytes;
+    return a.held_bytes < b.held_bytes;
+  }
+
+  enum class Keeps : bool { none, all };
+  KeptSet end_of(Keeps keeps) const {
+    KeptSet kept(graph_.storages.size());
+    for (std::size_t s = 0; s < kept.size(); ++s) kept[s] = graph_.storages[s].is_held;
+    for (const std::int32_t s : candidates_)
+      kept[static_cast<std::size_t>(s)] = keeps == Keeps::all;
+    return kept;
+  }
+
+  StoragePoint priced(const KeptSet& kept) {
+    ++subsets_;
+    return point_of(graph_, model_, kept, gradient_copies_);
+  }
+
+  bool is_spent() const {
+    return subsets_ >= limits_.most_subsets || model_.work() >= limits_.most_work;
+  }
+
+  // Takes the best of all changes of one storage, and where none helps of two, again and again.
+  StoragePoint improved(StoragePoint from) {
+    for (bool helps = true; helps && !is_spent();) {
+      StoragePoint best = best_change(from, Changes::one);
+      if (!is_less(best, from)) best = best_change(from, Changes::two);
+      helps = is_less(best, from);
+      from = std::move(best);
+    }
+    return from;
+  }
+
+  enum class Changes : bool { one, two };
+  StoragePoint best_change(const StoragePoint& from, Changes changes) {
+    StoragePoint best = from;
+    for (std::size_t i = 0; i < candidates_.size(); ++i) {
+      const std::size_t end = changes == Changes::one ? i + 1 : candidates_.size();
+      for (std::size_t k = changes == Changes::one ? i : i + 1; k < end && !is_spent(); ++k) {
+        KeptSet kept = from.kept;
+        kept[static_cast<std::size_t>(candidates_[i])].flip();
+        if (k != i) kept[static_cast<std::size_t>(candidates_[k])].flip();
+        StoragePoint tried = priced(kept);
+        if (is_less(tried, best)) best = std::move(tried);
+      }
+    }
+    return best;
+  }
+
+  const OperatorGraph& graph_;
+  const StorageFrontLimits limits_;
+  const std::int64_t gradient_copies_;
+  ReplayModel model_;
+  const std::vector<std::int32_t> candidates_;
+  std::size_t subsets_ = 0;
 };
 
 // StepLosses says what is lost where only some points of a front are left: a budget between two of
@@ -225,6 +303,17 @@ std::vector<Choice> with_one_more(const std::vector<Choice>& choices, const Step
 
 StorageFront storage_front(const OperatorGraph& graph, const StorageFrontLimits& limits) {
   return FrontSearch(graph, limits).run();
+}
+
+std::vector<StoragePoint> least_alive(const OperatorGraph& graph,
+                                      const StorageFrontLimits& limits) {
+  std::vector<StoragePoint> found;
+  for (const std::int64_t copies : kGradientCopies) {
+    StoragePoint it = LeastAlive(graph, limits, copies).run();
+    if (std::ranges::find(found, it.kept, &StoragePoint::kept) == found.end())
+      found.push_back(std::move(it));
+  }
+  return found;
 }
 
 std::vector<std::size_t> levels(const StorageFront& front, std::size_t most) {

@@ -67,15 +67,14 @@ class MemoryCase(jobs.SharedCase):
             self.assertEqual(found, self.losses(other, rank), f"rank {rank}")
         self.assertEqual(self.weights(name), self.weights(other))
 
-    def within(self, name, rank, budget, too_high=0.002):
-        """Peaks are within the budget and the prediction, which is above them by a part of `too_high`
-        at most."""
+    def within(self, name, rank, budget):
+        """Peaks are within the budget and the prediction, which is little above them."""
         for row in self.rows(name, rank):
             memory = row["memory"]
             self.assertLessEqual(memory["peak_alloc"], budget, row)
             self.assertLessEqual(memory["peak_alloc"], memory["predicted_peak"], row)
         predicted = self.rows(name, rank)[-1]["memory"]["predicted_peak"]
-        self.assertLessEqual(predicted - self.peak(name, rank), too_high * predicted + HELD_BY_TRIAL)
+        self.assertLessEqual(predicted - self.peak(name, rank), 0.002 * predicted + HELD_BY_TRIAL)
 
     def lines(self, ended, part):
         return [line for line in ended.err.splitlines() if part in line]

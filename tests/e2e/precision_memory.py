@@ -6,18 +6,14 @@ import math
 import jobs
 from memory_jobs import BLOCKS, LAYERS, MemoryCase
 
-# Of a prediction. Beside other work the times of operators are noisy, so each run finds other levels
-# of a block, and in narrow formats some of these are predicted up to 0.7 % too high.
-TOO_HIGH = 0.01
 
-
-def a_little_above(least, _):
-    """The smallest peak of one run is up to a twentieth above that of another, for the same reason."""
-    return least * 11 // 10
+def enough(least, _):
+    """What the run that only observes says to be enough is enough in the next run."""
+    return least
 
 
 class Budgets(MemoryCase):
-    STEPS = 6
+    STEPS = 10  # so that one of them, the ninth, samples gradients, which is what peaks are predicted for
 
     def check(self, format, *budget_of_bounds):
         """On two ranks, within a budget that each function makes of the least and the largest peak;
@@ -30,19 +26,19 @@ class Budgets(MemoryCase):
             self.train(name, 2, *chosen, "--memory-budget", str(budget))
             self.same_training(name, self.kept(2, *chosen), 2)
             for rank in range(2):
-                self.within(name, rank, budget, TOO_HIGH)
+                self.within(name, rank, budget)
             for row in self.rows(name):
                 self.assertEqual(row["precision"], {format: BLOCKS})
             recomputed.append(self.mix(name)[0])
         return recomputed
 
     def test_in_bf16_two_ranks_train_to_the_same_bits(self):
-        half, tight = self.check("bf16", lambda least, most: (least + most) // 2, a_little_above)
+        half, tight = self.check("bf16", lambda least, most: (least + most) // 2, enough)
         self.assertGreater(half, 0)
         self.assertGreaterEqual(tight, LAYERS)
 
     def test_in_fp8_two_ranks_train_to_the_same_bits(self):
-        [tight] = self.check("fp8", a_little_above)
+        [tight] = self.check("fp8", enough)
         self.assertGreaterEqual(tight, LAYERS)
 
 

@@ -53,6 +53,7 @@ Slice slice_of(const OperatorGraph& graph, std::uint32_t mask) {
   CHECK(slice.ns == step.ns);
   CHECK(slice.bytes == step.bytes);
   CHECK(slice.bytes_with_held == step.bytes_with_held);
+  CHECK(slice.bytes_with_gradients == step.bytes_with_gradients);
   return slice;
 }
 
@@ -274,6 +275,40 @@ TEST_SUITE("planner.operators") {
         CHECK(front.points[k].replay_ns > front.points[k + 1].replay_ns);
       }
     }
+  }
+
+  TEST_CASE("sets of the least peak are by bytes alone, and nearly always the best of all") {
+    std::mt19937_64 random(22);
+    int best = 0;
+    int graphs = 0;
+    for (int i = 0; i < 300; ++i) {
+      CAPTURE(i);
+      OperatorGraph graph = test::random_graph(random, 3 + random() % 14);
+      const std::size_t n = candidates(graph).size();
+      if (n > 9) continue;
+      const auto alive = [&graph](KeptSet kept, std::int64_t copies) {
+        for (std::size_t s = 0; s < kept.size(); ++s)
+          kept[s] = kept[s] || graph.storages[s].is_held;
+        return planner::slice(graph, kept, copies).bytes_with_gradients;
+      };
+      const std::vector<StoragePoint> found = planner::least_alive(graph);
+      for (const std::int64_t copies : planner::kGradientCopies) {
+        std::int64_t least = std::numeric_limits<std::int64_t>::max();
+        for (std::uint32_t mask = 0; mask < std::uint32_t{1} << n; ++mask)
+          least = std::min(least, alive(set_of(graph, mask), copies));
+        std::int64_t lowest = std::numeric_limits<std::int64_t>::max();
+        for (const StoragePoint& it : found) lowest = std::min(lowest, alive(it.kept, copies));
+        CHECK(lowest <= alive(set_of(graph, 0), copies));
+        best += lowest == least;
+        ++graphs;
+      }
+      for (GraphOperator& it : graph.operators) it.ns = static_cast<std::int64_t>(random() % 1000);
+      const std::vector<StoragePoint> again = planner::least_alive(graph);
+      CHECK(std::ranges::equal(again, found, {}, &StoragePoint::kept, &StoragePoint::kept));
+    }
+    CAPTURE(best);
+    CAPTURE(graphs);
+    CHECK(100 * best >= 98 * graphs);
   }
 
   TEST_CASE("beyond the limits storages are grouped, the ends stay, and the work is bounded") {

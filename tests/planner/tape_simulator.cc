@@ -46,7 +46,7 @@ class Simulator {
   SimulatedStep run() {
     forward();
     now_ = static_cast<std::int32_t>(graph_.operators.size()) - 1;
-    step_.bytes_with_held = alive_bytes({});
+    step_.bytes_with_held = step_.bytes_with_gradients = alive_bytes({});
     for (std::size_t i = graph_.operators.size(); i-- > 0;) backward(static_cast<std::int32_t>(i));
     return std::move(step_);
   }
@@ -96,6 +96,7 @@ class Simulator {
                                       : mix(results_[at(op)], k);
       if (!found_.contains(id) || found_[id].bits != want) step_.error = "other bits were found";
     }
+    note_alive({}, gradient_bytes(op, Reads::too));
     std::erase_if(found_, [&](const auto& item) { return item.first.saver == op; });
     std::erase_if(wanted_, [&](const SaveId& id) { return id.saver == op; });
   }
@@ -272,9 +273,27 @@ class Simulator {
     for (const SavedRead& save : graph_.operators[at(now_)].saves) {
       if (is_packed(save.storage)) unpacked_bytes_ += graph_.storages[at(save.storage)].bytes;
     }
-    if (unpacked_bytes_ == 0) return;
-    step_.bytes = std::max(step_.bytes, remade_bytes({}));
-    step_.bytes_with_held = std::max(step_.bytes_with_held, alive_bytes({}));
+    if (unpacked_bytes_ > 0) note_alive({}, gradient_bytes(now_, Reads::not_yet));
+  }
+
+  void note_alive(const std::set<std::int32_t>& now, std::int64_t gradients) {
+    step_.bytes = std::max(step_.bytes, remade_bytes(now));
+    step_.bytes_with_held = std::max(step_.bytes_with_held, alive_bytes(now));
+    step_.bytes_with_gradients = std::max(step_.bytes_with_gradients, alive_bytes(now) + gradients);
+  }
+
+  enum class Reads : bool { not_yet, too };
+  std::int64_t gradient_bytes(std::int32_t op, Reads reads) const {
+    std::int64_t sum = 0;
+    std::set<std::int32_t> read;
+    for (const ValueRead& it : graph_.operators[at(op)].reads)
+      if (it.storage != planner::kOutside) read.insert(it.storage);
+    for (std::size_t s = 0; s < graph_.storages.size(); ++s) {
+      if (graph_.storages[s].maker == op) sum += graph_.storages[s].bytes;
+      if (reads == Reads::too && read.contains(static_cast<std::int32_t>(s)))
+        sum += graph_.storages[s].bytes;
+    }
+    return sum;
   }
 
   // Bytes of the kept ones that autograd still holds and of what replays found and have now.
@@ -311,8 +330,7 @@ class Simulator {
     for (const auto& [s, one] : memory) {
       if (is_used(s, last, needed, op - 1)) now.insert(s);
     }
-    step_.bytes = std::max(step_.bytes, remade_bytes(now));
-    step_.bytes_with_held = std::max(step_.bytes_with_held, alive_bytes(now));
+    note_alive(now, gradient_bytes(now_, Reads::not_yet));
   }
 
   void forget_unused(std::map<std::int32_t, Memory>& memory,

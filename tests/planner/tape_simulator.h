@@ -20,7 +20,8 @@ struct SimulatedStep {
   std::int64_t ns = 0;
   std::int64_t bytes = 0;            // most alive of what was made again
   std::int64_t bytes_with_held = 0;  // and of what is kept
-  std::string error;                 // empty: all bits were right
+  std::int64_t bytes_with_gradients = 0;
+  std::string error;  // empty: all bits were right
 };
 
 SimulatedStep simulate(const planner::OperatorGraph& graph, const planner::KeptSet& kept);

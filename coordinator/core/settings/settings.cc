@@ -115,7 +115,8 @@ Result<std::int64_t> parse_bytes(std::string_view text) {
     break;
   }
   const Result<double> value = parse_number(number, {0, static_cast<double>(kMaxBytes)});
-  const double bytes = value.ok() ? *value * static_cast<double>(unit.bytes) : -1;
+  double bytes = value.ok() ? *value * static_cast<double>(unit.bytes) : -1;
+  if (unit.bytes > 1) bytes = std::round(bytes);  // 4.8MiB
   if (!(bytes >= 0 && bytes <= static_cast<double>(kMaxBytes)) || bytes != std::floor(bytes))
     return expected("bytes up to 1024TiB, such as 6GiB, 512MiB or 65536", text);
   return static_cast<std::int64_t>(bytes);

@@ -78,7 +78,8 @@ Result<double> parse_number(std::string_view text, NumberRange range);
 Result<std::size_t> parse_name(std::string_view text, std::span<const std::string_view> names);
 // Takes on|off, true|false, yes|no, 1|0.
 Result<bool> parse_switch(std::string_view text);
-// Takes "6GiB", "1.5MiB", "4096": whole bytes up to 1024TiB. Units: B, KiB, MiB, GiB, TiB.
+// Takes "6GiB", "1.5MiB", "4096": bytes up to 1024TiB, rounded to whole ones where there is a unit.
+// Units: B, KiB, MiB, GiB, TiB.
 Result<std::int64_t> parse_bytes(std::string_view text);
 
 // Returns the shortest text that reads back as the same number.

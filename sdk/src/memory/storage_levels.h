@@ -5,7 +5,10 @@
 //   VisitWatch: measured regions -> planner::storage_front(), levels() -> VisitWatch: choices
 //
 // Where all ranks measured the same operators, they choose by rank 0's times, so that a level is
-// the same set of storages on all of them, and one front serves all. Training thread only.
+// the same set of storages on all of them, and one front serves all. Times are noisy, and levels
+// chosen by them differ from run to run; the smallest peak that a job can reach should not. So one
+// level is chosen by bytes alone: planner::least_alive() proposes sets, and the trial measures
+// which of them has the lowest peak. Training thread only.
 #pragma once
 
 #include <cstddef>
@@ -32,6 +35,16 @@ class StorageLevels {
   // those of `ranks`.
   Status learn_together(transport::Communicator& ranks);
 
+  // Returns the level of the block that has proposals to be tried; 0 where it has none. Blocks of
+  // equal operators have equal ones, so only the first of them is tried.
+  unsigned proposed_level(std::size_t block) const;
+  // Returns how many proposals the block with the most has.
+  std::size_t proposals() const;
+  // Makes the level of each block that has so many proposals that one. REQUIRES: < proposals().
+  void try_proposal(std::size_t proposal);
+  // Chooses, for the block and those equal to it. Ends the proposals of each.
+  void choose_proposal(std::size_t block, std::size_t proposal);
+
   // Returns how many levels the block has, from 0 to kRecomputeLevels. REQUIRES: learn() was
   // called.
   unsigned count(std::size_t block) const;
@@ -40,12 +53,21 @@ class StorageLevels {
   std::int64_t added_us(std::size_t block, MemoryAction action) const;
 
  private:
+  struct Level {
+    std::int64_t ns = 0;
+    HoldChoice choice;
+  };
   struct Block {
     std::int64_t full_ns = 0;
-    std::vector<std::int64_t> level_ns;  // from level 1 on
+    std::vector<Level> levels;     // from level 1 on
+    std::size_t like = 0;          // the first block with equal operators
+    std::size_t proposed = 0;      // the index of the level that the proposals are for
+    std::vector<Level> proposals;  // none where there is nothing to choose
   };
 
   void choose();
+  void choose_levels(std::size_t block);
+  void show_levels(std::size_t block);
 
   VisitWatch& visits_;
   bool is_learnt_ = false;

@@ -35,6 +35,7 @@ TEST_SUITE("core") {
                        {"1000B", 1000, "1000"},
                        {"6GiB", std::int64_t{6} << 30, "6GiB"},
                        {"1.5MiB", 1572864, "1536KiB"},
+                       {"4.8MiB", 5033165, "5033165"},  // as messages name budgets; to the nearest
                        {"1024TiB", std::int64_t{1} << 50, "1024TiB"},
                        {"1125899906842623", (std::int64_t{1} << 50) - 1, "1125899906842623"}};
     for (const auto& row : table) {
