@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/io/signals_blocked.h"
 #include "metrics/http/access.h"
 #include "metrics/http/connections.h"
 #include "metrics/http/event_feed.h"
@@ -73,23 +74,6 @@ bool is_short_of_descriptors(const error_code& error) {
   return error == asio::error::no_descriptors || error == asio::error::no_buffer_space ||
          error == asio::error::no_memory || error.value() == ENFILE;
 }
-
-// Blocks all signals while it lives: threads that are started meanwhile keep them blocked, because
-// signals are for the program's own threads.
-class NoSignals {
- public:
-  NoSignals() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~NoSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  NoSignals(const NoSignals&) = delete;
-  NoSignals& operator=(const NoSignals&) = delete;
-
- private:
-  sigset_t before_{};
-};
 
 class Connection;
 struct Service;
@@ -533,7 +517,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpConfig& config, 
   if (Status exposed = check_exposure(config); !exposed.ok()) return exposed;
   const std::string host = config.host == "localhost" ? "127.0.0.1" : config.host;
   const asio::ip::address address = asio::ip::make_address_v4(host);
-  const NoSignals no_signals;
+  const io::SignalsBlocked no_signals;
   auto threads = std::make_unique<Threads>(config, std::move(source));
   error_code error = threads->door().open({address, config.port});
   if (error == asio::error::address_in_use && busy == BusyPort::take_another)

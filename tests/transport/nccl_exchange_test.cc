@@ -26,14 +26,17 @@ DeviceExchangeOptions exchange_options(Weighting weighting = Weighting::none) {
 // A rank with buckets of float32 of these sizes.
 class Trainer {
  public:
-  Trainer(Communicator& ranks, const std::vector<std::size_t>& sizes)
+  Trainer(Communicator& ranks, const std::vector<std::size_t>& sizes,
+          std::chrono::nanoseconds end_limit = test_options().end_limit)
       : lane_(std::make_shared<test::HostLane>(training_)) {
     for (const std::size_t size : sizes) {
       memory_.push_back(*lane_->staging(size * sizeof(float)));
       buckets_.push_back({memory_.back().device, size, Type::float32});
     }
     std::unique_ptr<NcclGroup> made;
-    status_ = take(NcclGroup::create(ranks, fake_nccl(), test_options()), made);
+    NcclGroupOptions group = test_options();
+    group.end_limit = end_limit;
+    status_ = take(NcclGroup::create(ranks, fake_nccl(), group), made);
     group_ = std::move(made);
   }
 
@@ -57,6 +60,12 @@ class Trainer {
       std::memcpy(into.data(), from, into.size() * sizeof(float));
       return true;
     });
+  }
+
+  // Ends the round, with the sums on the device.
+  Status sums() {
+    Status taken = exchange->wait_all({});
+    return taken.ok() ? exchange->wait_for_device([] { return ok_status(); }) : taken;
   }
 
   // Returns whether the training stream came to its end.
@@ -145,7 +154,7 @@ std::string train(Communicator& ranks, Weighting weighting) {
       if (Status s = trainer.exchange->start(b); !s.ok()) return s.text();
       if (Status s = trainer.exchange->advance(); !s.ok()) return s.text();
     }
-    if (Status s = trainer.exchange->wait_all({}); !s.ok()) return s.text();
+    if (Status s = trainer.sums(); !s.ok()) return s.text();
     for (std::size_t b = 0; b < kSizes.size(); ++b) trainer.read(b, sums[b]);
     if (!trainer.finish()) return "the training stream is stuck";
     for (std::size_t b = 0; b < kSizes.size(); ++b) {
@@ -171,8 +180,7 @@ TEST_SUITE("nccl exchange") {
     }
   }
 
-  TEST_CASE(
-      "wait_all returns while the device is still at work, and the host has waited for nothing") {
+  TEST_CASE("wait_all returns while the device is still at work, and no stream waits for that") {
     const Script script("rank=1 slow_us=100000");
     const LoopbackWorld world(2);
     const auto results = on_every_rank(world, 2, [&](Communicator& c) -> std::string {
@@ -183,11 +191,17 @@ TEST_SUITE("nccl exchange") {
         if (Status s = trainer.exchange->start(b); !s.ok()) return s.text();
       }
       if (Status s = trainer.exchange->wait_all({}); !s.ok()) return s.text();
-      const bool was_behind = !trainer.training().drain();
-      if (!trainer.finish()) return "stuck";
-      return was_behind ? "behind" : "not behind";
+      if (!trainer.training().drain()) return "the training stream waits";
+      int looks = 0;
+      const Status done = trainer.exchange->wait_for_device([&] {
+        ++looks;
+        return ok_status();
+      });
+      if (!done.ok()) return done.text();
+      return looks > 0 ? "behind" : "not behind";
     });
     CHECK(std::ranges::count(results, std::string("behind")) >= 1);
+    CHECK(std::ranges::count(results, std::string("the training stream waits")) == 0);
   }
 
   TEST_CASE("all buckets are with the device before the host waits for a stream that is at work") {
@@ -206,7 +220,7 @@ TEST_SUITE("nccl exchange") {
       const Status sent = trainer.exchange->send_off();
       const bool are_there = trainer.exchange->is_done(kSizes.size() - 1);
       is_backward_over->store(true);
-      if (Status s = sent.ok() ? trainer.exchange->wait_all({}) : sent; !s.ok()) return s.text();
+      if (Status s = sent.ok() ? trainer.sums() : sent; !s.ok()) return s.text();
       if (!trainer.finish()) return "stuck";
       return are_there ? "" : "not there";
     });
@@ -339,7 +353,7 @@ TEST_SUITE("nccl exchange") {
         for (std::size_t b = 0; b < 2; ++b) {
           if (Status s = trainer.exchange->start(b); !s.ok()) return s.text();
         }
-        if (Status s = trainer.exchange->wait_all({}); !s.ok()) return s.text();
+        if (Status s = trainer.sums(); !s.ok()) return s.text();
         if (!trainer.finish()) return "stuck";
         trainer.exchange.reset();
       }
@@ -370,6 +384,44 @@ TEST_SUITE("nccl exchange") {
       CHECK(result.find("unavailable: exchange over NCCL: expected the device to finish its sums "
                         "in time, found it behind in round 0") == 0);
     }
+  }
+
+  TEST_CASE("behind a lost sum whose abort does not end either nobody waits") {
+    const Script script("rank=1 op=1 lost; rank=0 abort=hang; rank=1 abort=hang");
+    const LoopbackWorld world(2);
+    const auto results = on_every_rank(world, 2, [&](Communicator& c) -> std::string {
+      Trainer trainer(c, {8, 8}, std::chrono::milliseconds(20));
+      DeviceExchangeOptions options = exchange_options();
+      options.limit = std::chrono::milliseconds(200);
+      if (Status s = trainer.open(c, options); !s.ok()) return s.text();
+      for (std::size_t b = 0; b < 2; ++b) {
+        if (Status s = trainer.exchange->start(b); !s.ok()) return s.text();
+      }
+      if (trainer.sums().ok()) return "not lost";
+      trainer.exchange->leave("late");
+      if (!trainer.group().may_still_write()) return "the abort ended";
+      return trainer.training().drain() ? "" : "the training stream is stuck";
+    });
+    CHECK(results == std::vector<std::string>(2));
+  }
+
+  TEST_CASE("a host that gives up its wait for the device takes the group along") {
+    const Script script("rank=1 op=1 lost");
+    const LoopbackWorld world(2);
+    const auto results = on_every_rank(world, 2, [&](Communicator& c) -> std::string {
+      Trainer trainer(c, {8, 8});
+      if (Status s = trainer.open(c, exchange_options()); !s.ok()) return s.text();
+      for (std::size_t b = 0; b < 2; ++b) {
+        if (Status s = trainer.exchange->start(b); !s.ok()) return s.text();
+      }
+      if (Status s = trainer.exchange->wait_all({}); !s.ok()) return s.text();
+      const Status gone = trainer.exchange->wait_for_device([] { return unavailable("gone"); });
+      if (gone != unavailable("gone")) return gone.text();
+      trainer.exchange.reset();
+      if (!trainer.group().is_aborted() || trainer.group().may_still_write()) return "not aborted";
+      return trainer.finish() ? "" : "the training stream is stuck";
+    });
+    CHECK(results == std::vector<std::string>(2));
   }
 
   TEST_CASE("an error of NCCL's ends the exchange for good, on the rank that has it") {

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <vector>
 
+#include "tests/support/no_threads.h"
 #include "tests/transport/nccl_trial.h"
 
 #include <doctest/doctest.h>
@@ -324,6 +325,24 @@ TEST_SUITE("nccl group") {
     CHECK(results[0] == "unavailable: rank 1 has failed");
     CHECK(results[1].find("unavailable: NCCL: asynchronous error: remote error (6): fake NCCL, "
                           "rank 1: collective 1 was scripted to fail") == 0);
+  }
+
+  TEST_CASE("an abort that cannot be started is told, and made good when the group goes") {
+    const LoopbackWorld world(1);
+    const auto results = on_every_rank(world, 1, [&](Communicator& c) -> std::string {
+      NcclRank rank;
+      if (std::string why = rank.join(c, test_options()); !why.empty()) return why;
+      {
+        const test::NoThreads none;
+        rank.group->abort(unavailable("rank 0 is lost"));
+      }
+      if (rank.group->is_aborted() || !rank.group->may_still_write()) return "aborted";
+      const std::string text = rank.group->status().text();
+      rank.group->abort(unavailable("again"));
+      return rank.group->is_aborted() && !rank.group->may_still_write() ? text : "not aborted";
+    });
+    CHECK(results[0].find("unavailable: NCCL's abort could not be started: ") == 0);
+    CHECK(results[0].find(": rank 0 is lost") != std::string::npos);
   }
 
   TEST_CASE("an abort that never ends costs its limit, and is told") {

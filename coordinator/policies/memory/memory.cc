@@ -155,8 +155,8 @@ std::string explain_room(const PolicyInput& input, std::size_t rank, const RankV
                 saved, " of the step");
 }
 
-// What was measured can differ a little from one start of a job to the next, and in FP8 the smallest
-// peak with it; the budget that is named is to be enough all the same.
+// What was measured can differ a little from one start of a job to the next, and in FP8 the
+// smallest peak with it; the budget that is named is to be enough all the same.
 std::int64_t surely_enough_bytes(std::int64_t least_bytes) {
   constexpr std::int64_t kShownBytes = 64 << 10;  // as mib_text() rounds
   return least_bytes + std::max(least_bytes / 20, kShownBytes);

@@ -97,7 +97,7 @@ DeviceExchange::DeviceExchange(std::shared_ptr<NcclGroup> group, std::shared_ptr
 }
 
 DeviceExchange::~DeviceExchange() {
-  if (is_open() || has_failed() || !group_->status().ok())
+  if (is_open() || has_failed() || patience_ || !group_->status().ok())
     end_group(unavailable("an exchange ended in the middle of a round, or failed"));
   for (const DeviceLane::Mark mark : filled_) lane_->give_back(mark);
   for (const DeviceLane::Mark mark : marks_) lane_->give_back(mark);
@@ -108,6 +108,7 @@ DeviceExchange::~DeviceExchange() {
 // The buckets may be used for something else soon: behind what was still writing to them.
 void DeviceExchange::end_group(const Status& why) {
   group_->abort(why);
+  if (group_->may_still_write()) return;
   if (lane_->mark(round_mark_).ok()) static_cast<void>(lane_->hold_current_until(round_mark_));
 }
 
@@ -167,8 +168,6 @@ Status DeviceExchange::hand_over() {
 
 Status DeviceExchange::close() {
   if (buckets() == 0) return ok_status();
-  Status held = lane_->hold_current_until(marks_.back());
-  if (!held.ok() || patience_) return held;
   patience_.emplace(limit_);
   return lane_->mark(round_mark_);
 }
@@ -196,7 +195,7 @@ Status DeviceExchange::wait_for_device(const std::function<Status()>& pump) {
   }
 }
 
-// Looks at the oldest round that the device may not have finished. Later ones wait behind it.
+// Looks at the round that the device may not have finished.
 Status DeviceExchange::check_device() {
   if (!patience_) return ok_status();
   const auto passed = lane_->passed(round_mark_);

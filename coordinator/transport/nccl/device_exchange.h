@@ -5,11 +5,10 @@
 // - start(bucket) takes the bucket as it will be once the calling thread's current stream has done
 //   all that it was given so far: that is the event behind which the bucket is ready. Its sum runs
 //   on the lane's stream, behind the sums of the buckets before it.
-// - "done" means that the sum has been handed to the lane's stream. wait_all() returns then, and
-//   lets the calling thread's current stream wait, on the device, for all sums of the round. What
-//   that stream is given afterwards (the division, the optimizer) sees them; the host must not
-//   look. A host that would, calls wait_for_device() first: behind a sum that never ends, anything
-//   that waits for that stream would wait for ever.
+// - "done" means that the sum has been handed to the lane's stream. wait_all() returns then;
+//   wait_for_device() follows, and polls until the device has all sums of the round. What streams
+//   are given afterwards (the division, the optimizer) sees them. No stream is made to wait for the
+//   lane: behind a sum that never ends, whoever waits for that stream would wait for ever.
 // - buffer() is an address of the device. The memory is the caller's; memory() has none.
 //
 // Counts, magnitudes and the step's ballot stay on the host path, in a BucketExchange of their own.
@@ -19,8 +18,9 @@
 // good. The buckets of the round are lost then, on all ranks, also where a rank has not heard of
 // it: an average that did not happen must not be trained on, so the job ends as it does when the
 // host path fails. leave() aborts the group, which frees the stream, and so does the destructor of
-// an exchange that failed or whose round is still open: its buckets are about to go, and what the
-// calling thread's current stream is given from then on runs behind what was still writing to them.
+// an exchange that failed or whose round is not over: its buckets are about to go, and what the
+// calling thread's current stream is given from then on runs behind what was still writing to them,
+// unless the abort did not end (NcclGroup::may_still_write): then nobody may wait for the lane.
 // Other ranks hear of it over the host path. Nobody gets another exchange on a group that a rank
 // has aborted.
 //
@@ -51,8 +51,8 @@
 namespace cox::transport {
 
 struct DeviceBucket {
-  // Of the device. Stays valid as long as the exchange; given back, where that is done in the order
-  // of the stream that called wait_all(), which is behind the sums.
+  // Of the device. Stays valid as long as the exchange, and for ever where its group may still
+  // write then.
   void* address = nullptr;
   std::size_t count = 0;  // elements; equal on all ranks; where there are none, NCCL is not asked
   nccl::Type type = nccl::Type::float32;
@@ -92,7 +92,7 @@ class DeviceExchange final : public RoundExchange {
 
   // Waits by polling until the device has finished the sums of the round that wait_all() closed.
   // `pump` is called between polls; where it fails, the wait ends with its error. REQUIRES: it is
-  // called after every wait_all(), or never.
+  // called after every wait_all().
   Status wait_for_device(const std::function<Status()>& pump);
 
   // Sets the factor of this rank's values in the buckets that are started from here on; 1 at first.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <future>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -177,14 +178,21 @@ Status NcclGroup::end() {
 void NcclGroup::abort(const Status& why) {
   if (status_.ok()) status_ = why;
   if (handle_ == nullptr) return;
+  is_busy_ = true;
   std::promise<void> over;
   const std::future<void> end = over.get_future();
-  std::thread([abort = nccl_.CommAbort, handle = std::exchange(handle_, nullptr),
-               over = std::move(over)]() mutable {
-    static_cast<void>(abort(handle));
-    over.set_value();
-  }).detach();
-  if (end.wait_for(end_limit_) == std::future_status::ready) return;
+  try {
+    std::thread([abort = nccl_.CommAbort, handle = handle_, over = std::move(over)]() mutable {
+      static_cast<void>(abort(handle));
+      over.set_value();
+    }).detach();
+  } catch (const std::system_error& error) {
+    status_ = status_.with_context(concat("NCCL's abort could not be started: ", error.what()));
+    return;
+  }
+  handle_ = nullptr;
+  is_busy_ = end.wait_for(end_limit_) != std::future_status::ready;
+  if (!is_busy_) return;
   const double seconds = std::chrono::duration<double>(end_limit_).count();
   status_ = status_.with_context(
       concat("NCCL's abort is not over after ", significant(seconds, 3), " s"));

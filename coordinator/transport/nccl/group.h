@@ -95,10 +95,13 @@ class NcclGroup {
 
   // Ends everything that this rank has given to streams through the group, done or not; buffers
   // hold anything. `why` becomes status() unless there was an error before. Later calls do nothing.
-  // Where NCCL takes longer than the limit it goes on in a thread of its own, status() says so, and
-  // the streams may stay busy.
+  // Where NCCL takes longer than the limit it goes on in a thread of its own, where that cannot be
+  // started nothing is ended until the destructor tries again; status() says so.
   void abort(const Status& why);
   bool is_aborted() const { return handle_ == nullptr; }
+  // Whether an abort did not end. Then the streams may stay busy for ever, so that nobody may wait
+  // for them, and may still write to the buffers that they were given.
+  bool may_still_write() const { return is_busy_; }
 
  private:
   NcclGroup(const NcclLibrary& library, RankId rank, std::int32_t size,
@@ -118,6 +121,7 @@ class NcclGroup {
   nccl::Communicator* handle_ = nullptr;  // null: never started, or aborted, or ended
   bool is_settled_ = true;
   bool in_batch_ = false;
+  bool is_busy_ = false;  // behind an abort
   Status status_;
   nccl::Outcome outcome_ = nccl::Outcome::success;
 };

@@ -196,7 +196,7 @@ void BlockWatch::block_edge(BlockId block, BlockEdge edge) noexcept {
 // must not throw.
 Nanoseconds BlockWatch::TrialClock::now() const noexcept {
   try {
-    if (waits_) wait_for(device_);
+    if (waits_) wait_for_current_stream(device_);
   } catch (const std::exception&) {
   }
   return steady_now();

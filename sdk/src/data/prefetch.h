@@ -11,8 +11,6 @@
 // that trains calls it.
 #pragma once
 
-#include <signal.h>
-
 #include <algorithm>
 #include <condition_variable>
 #include <cstdint>
@@ -26,20 +24,15 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/io/signals_blocked.h"
 #include "coxswain/error.h"
 
 namespace cox::detail {
 
-// Starts a thread of ours with all signals blocked, because signals are for the program's own
-// threads.
+// Starts a thread of ours, which gets no signals.
 inline std::thread quiet_thread(std::function<void()> work) {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread(std::move(work));
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return thread;
+  const io::SignalsBlocked blocked;
+  return std::thread(std::move(work));
 }
 
 template <class Value>

@@ -1,6 +1,7 @@
 #include "sdk/src/device/choice.h"
 
 #include <ATen/Context.h>
+#include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
 #include <torch/nn/module.h>
@@ -91,9 +92,11 @@ c10::Device device_of(const torch::nn::Module& model) {
   return at::kCPU;
 }
 
-void wait_for(c10::Device device) {
-  if (!device.is_cpu())
-    c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+void wait_for_current_stream(c10::Device device) {
+  if (device.is_cpu()) return;
+  c10::Event here(device.type());
+  here.record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  here.synchronize();
 }
 
 void make_current(c10::Device device) {

@@ -48,9 +48,10 @@ std::string device_address(c10::Device device);
 // Returns the device of a model's parameters; the CPU only where none is elsewhere.
 c10::Device device_of(const torch::nn::Module& model);
 
-// Waits until the device has done all that it was given; for measurements before the first step.
-// Nothing to wait for on the CPU.
-void wait_for(c10::Device device);
+// Waits until the device has done all that the calling thread's current stream was given; for
+// measurements. Not for other streams: on the lane of masks something may be that ends only when
+// this host votes. Nothing to wait for on the CPU.
+void wait_for_current_stream(c10::Device device);
 
 // Makes `device` the calling thread's current one, so that tensors "on CUDA" are made there.
 void make_current(c10::Device device);

@@ -7,9 +7,12 @@
 namespace cox::detail {
 
 at::Tensor staged_for(const at::Tensor& tensor, c10::Device device) {
-  const bool is_staged = !tensor.defined() || device.is_cpu() || !tensor.is_cpu() ||
-                         tensor.layout() != at::kStrided || tensor.is_pinned();
-  return is_staged ? tensor : tensor.pin_memory();
+  const bool stays =
+      !tensor.defined() || device.is_cpu() || !tensor.is_cpu() || tensor.layout() != at::kStrided;
+  if (stays) return tensor;
+  // Of a tensor with gaps or overlaps LibTorch makes a copy in plain memory first, and waits.
+  const at::Tensor dense = tensor.is_non_overlapping_and_dense() ? tensor : tensor.contiguous();
+  return dense.is_pinned() ? dense : dense.pin_memory();
 }
 
 at::Tensor sent_to(const at::Tensor& tensor, c10::Device device) {

@@ -9,8 +9,8 @@
 
 namespace cox::detail {
 
-// Returns the tensor in pinned memory, ready to be sent to `device`; itself where that is the CPU.
-// Undefined tensors stay so.
+// Returns the tensor in pinned memory without gaps or overlaps, ready to be sent to `device`;
+// itself where that is the CPU. Undefined tensors stay so.
 at::Tensor staged_for(const at::Tensor& tensor, c10::Device device);
 
 // Returns the tensor on `device`; itself where it is there already. The host goes on at once.

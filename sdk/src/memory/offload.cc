@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <system_error>
 #include <utility>
 
 #include "coxswain/error.h"
@@ -74,7 +75,13 @@ std::unique_ptr<Tier> open_tier(const OffloadOptions& options, Status& status) {
   if (!options.device.is_cpu()) return std::make_unique<PinnedTier>(options.device);
   Result<TierFile> file = TierFile::create(options.folder);
   status = file.status();
-  return file.ok() ? std::make_unique<TierThread>(std::move(*file)) : nullptr;
+  if (!file.ok()) return nullptr;
+  try {
+    return std::make_unique<TierThread>(std::move(*file));
+  } catch (const std::system_error& error) {
+    status = resource_exhausted("offload: its thread could not be started: ", error.what());
+    return nullptr;
+  }
 }
 
 std::int64_t capacity_of(const OffloadOptions& options) {

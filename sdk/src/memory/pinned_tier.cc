@@ -63,8 +63,11 @@ void PinnedTier::start(Transfer& transfer) {
 }
 
 // Does not throw where the device is lost: those who let go of what they saved must not.
+// Each stream that takes what was copied waits for it, not the first alone.
 Transfer::State PinnedTier::finish(Transfer& transfer) {
-  if (transfer.state != Transfer::State::running) return transfer.state;
+  const bool was_started =
+      transfer.state == Transfer::State::running || transfer.state == Transfer::State::done;
+  if (!was_started) return transfer.state;
   try {
     std::static_pointer_cast<Copy>(transfer.kept)->over.block(current());
     return transfer.state = Transfer::State::done;
@@ -84,10 +87,10 @@ Result<TierSpeed> measure_pinned(c10::Device device, std::int64_t bytes) {
   const torch::NoGradGuard no_grad;
   const auto per_ms = [&](const auto& work) {
     work();
-    wait_for(device);
+    wait_for_current_stream(device);
     const auto began = Clock::now();
     work();
-    wait_for(device);
+    wait_for_current_stream(device);
     const std::chrono::duration<double, std::milli> spent = Clock::now() - began;
     return static_cast<std::int64_t>(static_cast<double>(bytes) / std::max(1e-3, spent.count()));
   };

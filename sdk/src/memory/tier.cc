@@ -1,7 +1,6 @@
 #include "sdk/src/memory/tier.h"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include "coordinator/io/file.h"
+#include "coordinator/io/signals_blocked.h"
 
 namespace cox::detail {
 namespace {
@@ -170,13 +170,8 @@ void TierSpace::give_back(std::int64_t offset, std::int64_t bytes) {
 }
 
 TierThread::TierThread(TierFile file) : file_(std::move(file)) {
-  // Signals are for the threads of the program: this one starts with all of them blocked.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const io::SignalsBlocked blocked;
   thread_ = std::thread([this] { work(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 TierThread::~TierThread() {

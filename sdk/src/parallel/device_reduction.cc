@@ -119,6 +119,10 @@ class GatheredReduction : public GradientReduction {
   bool has_gradient(std::size_t p) const {
     return on_device_[p].defined() && exchange_->counts()[p] != 0;
   }
+  c10::Stream current_stream() const {
+    const at::Device device = buckets_.front().device();
+    return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+  }
   at::Tensor part_of(const at::Tensor& flat, std::size_t parameter) const {
     return flat.narrow(0, layout_.places[parameter].offset, parameters_[parameter].numel());
   }
@@ -170,7 +174,11 @@ class GatheredReduction : public GradientReduction {
     if (!to.empty()) at::_foreach_copy_(to, from, /*non_blocking=*/true);
     if (!to.empty() && facts_.unit != 1) at::_foreach_mul_(to, facts_.unit);
     for (const std::uint32_t p : found) {
-      if (has_view(p)) parameters_[p].mutable_grad() = views_[p];
+      if (!has_view(p)) continue;
+      at::Tensor& grad = parameters_[p].mutable_grad();
+      // It may be of another stream, which must not have its memory again before it was copied.
+      if (grad.layout() == at::kStrided) grad.record_stream(current_stream());
+      grad = views_[p];
     }
     order_.insert(order_.end(), found.begin(), found.end());
   }
@@ -308,10 +316,17 @@ class NcclReduction final : public GatheredReduction {
                 GradientLayout layout, std::unique_ptr<StepExchange> exchange,
                 const DeviceLink::Ends& ends)
       : GatheredReduction(parameters, std::move(layout), std::move(exchange)),
+        group_(ends.group),
         sums_(sums_over(setup, buckets_, ends)),
         let_others_first_(setup.let_others_first),
         marks_(parameters.size()),
         own_magnitudes_(buckets_.size()) {}
+
+  // What a group that did not end may still write to is nobody's from here on.
+  ~NcclReduction() override {
+    sums_.reset();
+    if (group_->may_still_write()) static_cast<void>(new std::vector<at::Tensor>(buckets_));
+  }
 
   void begin(const MicroBatchFacts& facts) override {
     GatheredReduction::begin(facts);
@@ -360,11 +375,16 @@ class NcclReduction final : public GatheredReduction {
       static_cast<void>(sums_->advance());  // an error stays until wait_all()
       if (pump) pump();
     });
-    need(sums_->wait_all(pump));
-    need(sums_->wait_for_device([&] {
-      if (pump) pump();
-      return exchange_->look();  // NCCL does not tell of a rank that failed
-    }));
+    try {
+      need(sums_->wait_all(pump));
+      need(sums_->wait_for_device([&] {
+        if (pump) pump();
+        return exchange_->look();  // NCCL does not tell of a rank that failed
+      }));
+    } catch (const std::exception& error) {
+      sums_->leave(first_line(error.what()));  // the step has no averages
+      throw;
+    }
     done_ = std::chrono::steady_clock::now();
     return merged;
   }
@@ -444,11 +464,6 @@ class NcclReduction final : public GatheredReduction {
     need(sums_->start(b));
   }
 
-  c10::Stream current_stream() const {
-    const at::Device device = buckets_.front().device();
-    return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
-  }
-
   // It may talk to other ranks: never in autograd's thread.
   void let_others_first() const {
     if (let_others_first_) let_others_first_();
@@ -474,7 +489,8 @@ class NcclReduction final : public GatheredReduction {
   bool waits_for_end_ = false;        // none does any more in this one
   bool comes_again_ = false;          // gradients do, in this model
   bool is_torn_ = false;              // the open step's sums are worth nothing
-  const std::unique_ptr<transport::DeviceExchange> sums_;
+  const std::shared_ptr<transport::NcclGroup> group_;
+  std::unique_ptr<transport::DeviceExchange> sums_;
   const std::function<void()> let_others_first_;
   std::vector<GradientMark> marks_;  // by parameter, when it came, and when its bucket set out
   std::chrono::steady_clock::time_point done_{};  // the last step's sums

@@ -8,6 +8,7 @@
 #include <limits>
 #include <mutex>
 
+#include "sdk/src/device/choice.h"
 #include "sdk/src/device/tensor_scan.h"
 
 namespace cox::detail {
@@ -147,11 +148,10 @@ Fp8Quantized told(const Fp8Made& made) {
 
 // REQUIRES: `device` has an index, as that of a tensor has.
 double seconds_of(const std::function<void()>& work, at::Device device) {
-  const c10::impl::VirtualGuardImpl guard(device.type());
-  guard.synchronizeDevice(device.index());
+  wait_for_current_stream(device);
   const auto start = std::chrono::steady_clock::now();
   work();
-  guard.synchronizeDevice(device.index());
+  wait_for_current_stream(device);
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 

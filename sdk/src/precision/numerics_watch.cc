@@ -492,8 +492,12 @@ void NumericsWatch::read_fp8() {
 void NumericsWatch::add_fp8() {
   read_fp8();
   for (std::size_t b = 0; b < fp8_.size(); ++b) {
+    if (is_skipped_) {
+      fp8_[b]->drop_step();
+      continue;
+    }
     const Fp8Counts counts = fp8_[b]->take_counts();
-    is_skipped_ ? fp8_[b]->drop_step() : fp8_[b]->end_step();
+    fp8_[b]->end_step();
     if (counts.sampled == 0) continue;
     BlockEvidence seen;
     seen.sampled = saturated(counts.sampled);

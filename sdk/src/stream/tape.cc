@@ -293,7 +293,7 @@ std::int32_t Tape::random_state(const OperatorCall& call) {
   for (const c10::IValue& value : call.arguments) {
     if (value.isGenerator()) generator = value.toGenerator();
     if (value.isDevice()) device = value.toDevice();  // a factory's, behind its tensors
-    for_each_tensor_in(value, [&](const at::Tensor& tensor) { device = tensor.device(); });
+    for_each_tensor_in(value, [&](const auto& it) { device = it.is_cpu() ? device : it.device(); });
   }
   if (!generator.defined()) generator = at::globalContext().defaultGenerator(device);
   const std::lock_guard lock(generator.mutex());

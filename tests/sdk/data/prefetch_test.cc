@@ -11,6 +11,8 @@
 #include <stdexcept>
 #include <vector>
 
+#include "tests/support/no_threads.h"
+
 #include <doctest/doctest.h>
 
 using cox::detail::Prefetcher;
@@ -154,5 +156,14 @@ TEST_SUITE("prefetch") {
     prefetcher.request(0, {});
     CHECK(prefetcher.take(0));
     CHECK_FALSE(blocks_them({}));
+  }
+
+  TEST_CASE("signals are as they were where that thread cannot be started") {
+    const cox::test::NoThreads none;
+    const auto nothing = [](Indices) { return 0; };
+    CHECK_THROWS_AS(Prefetcher<int>(nothing, 1), std::system_error);
+    sigset_t mask;
+    pthread_sigmask(SIG_SETMASK, nullptr, &mask);
+    CHECK(sigismember(&mask, SIGTERM) == 0);
   }
 }

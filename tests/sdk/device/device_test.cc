@@ -202,6 +202,17 @@ TEST_CASE("tensors are sent without a wait, and what is there already stays") {
   CHECK_FALSE(sent_to(at::Tensor(), kDevice).defined());
 }
 
+TEST_CASE("so are tensors with gaps or overlaps, pinned or not, as a batch cut in time is") {
+  const at::Tensor whole = torch::arange(64).reshape({4, 16});
+  for (const at::Tensor& here : {whole.narrow(1, 0, 5), whole.pin_memory().narrow(1, 0, 5),
+                                 whole.t(), whole.narrow(0, 0, 1).expand({3, 16})}) {
+    const std::uint64_t before = synchronisations();
+    const at::Tensor there = sent_to(here, kDevice);
+    CHECK(synchronisations() == before);
+    CHECK(there.cpu().equal(here));
+  }
+}
+
 TEST_CASE("which tensors are finite is known without a wait") {
   const at::Tensor large = torch::full({3}, 1e300, at::kDouble).to(kDevice);
   const at::Tensor bad = torch::tensor({1.0f, NAN}).to(kDevice);

@@ -180,7 +180,8 @@ TEST_CASE(
                         {"op=22 error=6", "remote error (6)"},
                         {"op=20 lost", lost},
                         {"op=22 lost", lost},
-                        {"op=23 lost", lost}};
+                        {"op=23 lost", lost},
+                        {"op=22 lost; abort=hang", lost}};
   for (const Case& each : cases) {
     CAPTURE(each.script);
     std::string found;

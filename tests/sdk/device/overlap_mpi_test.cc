@@ -61,12 +61,13 @@ struct Part {
 };
 using PartOf = std::function<Part(int rank, int step)>;
 
-// Multiplies on a stream of its own, on a device.
-at::Tensor product_aside(const at::Tensor& x, const at::Tensor& parameter) {
-  if (x.is_cpu()) return x * parameter;
-  const c10::impl::VirtualGuardImpl devices(x.device().type());
-  const c10::Stream here = devices.getStream(x.device());
-  const c10::Stream aside = devices.getStreamFromGlobalPool(x.device());
+c10::Stream some_stream(c10::Device device) {
+  return c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+}
+
+// Multiplies on another stream.
+at::Tensor product_on(const c10::Stream& aside, const at::Tensor& x, const at::Tensor& parameter) {
+  const c10::Stream here = c10::impl::VirtualGuardImpl(x.device().type()).getStream(x.device());
   c10::Event before(x.device().type());
   c10::Event after(x.device().type());
   before.record(here);
@@ -81,6 +82,11 @@ at::Tensor product_aside(const at::Tensor& x, const at::Tensor& parameter) {
   after.block(here);
   product.record_stream(here);
   return product;
+}
+
+// Multiplies on a stream of its own, on a device.
+at::Tensor product_aside(const at::Tensor& x, const at::Tensor& parameter) {
+  return x.is_cpu() ? x * parameter : product_on(some_stream(x.device()), x, parameter);
 }
 
 at::Tensor loss_of(const std::vector<at::Tensor>& parameters, const Part& part, double scale) {
@@ -221,6 +227,25 @@ TEST_CASE("what is summed beside the backward pass is what ranks on CPUs get") {
       CHECK((here[p] - 0.9).abs().max().item<double>() > (p == 3 ? -1 : 1e-3));
     }
   }
+}
+
+TEST_CASE("the memory of a gradient of another stream is not given out before it was copied") {
+  auto session = session_on("cuda");
+  const std::vector<at::Tensor> parameters = chain_on(session.device(), 0.9);
+  Reducer reducer(session, parameters);
+  const c10::Stream aside = some_stream(session.device());
+  StepScope step = session.step();
+  at::Tensor x = torch::linspace(0.5, 1.5, kWidth).to(session.device());
+  for (const at::Tensor& each : parameters) x = torch::tanh(product_on(aside, x, each));
+  reducer.backward(step, x.mean(), 1);
+  {
+    const c10::StreamGuard guard(aside);
+    std::vector<at::Tensor> others;
+    for (int i = 0; i < 64; ++i) others.push_back(at::full_like(parameters[0], 7));
+  }
+  CHECK(reducer.average(step).finite);
+  if (on_stand_in()) CHECK(of_stand_in<std::uint64_t()>("cox_standin_take_races")() == 0);
+  session.finish();
 }
 
 TEST_CASE(

@@ -8,6 +8,7 @@
 #include "tests/sdk/memory/file_size_limit.h"
 #include "tests/sdk/memory/offload_support.h"
 #include "tests/sdk/temp_folder.h"
+#include "tests/support/no_threads.h"
 
 #include <doctest/doctest.h>
 
@@ -59,6 +60,21 @@ TEST_CASE("without a usable folder training goes on, with one report and the sam
     CHECK(reports[0].message().find(unusable.string()) != std::string::npos);
     CHECK(offloader.counts().written_bytes == 0);
   }
+}
+
+TEST_CASE("so it does where the thread that writes cannot be started") {
+  const TempFolder folder;
+  Mlp net;
+  const auto kept = step(net, nullptr);
+  std::vector<Status> reports;
+  const auto offloader = [&] {
+    const cox::test::NoThreads none;
+    return std::make_unique<Offloader>(options(folder.path(), reports));
+  }();
+  CHECK(same_bits(step(net, offloader.get()), kept));
+  REQUIRE(reports.size() == 1);
+  CHECK(reports[0] == offloader->tier_status());
+  CHECK(reports[0].message().find("its thread could not be started") != std::string::npos);
 }
 
 TEST_CASE("a disk that is full keeps tensors in memory, with one report and the same gradients") {

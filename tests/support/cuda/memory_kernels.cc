@@ -79,7 +79,7 @@ void copy_between_devices(const at::Tensor& to, const at::Tensor& from) {
   order_streams(stream, other);
 }
 
-// REQUIRES: same type, both contiguous, one of them on a device.
+// REQUIRES: they lie alike, one of them on a device.
 void copy_bytes(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
   if (to.nbytes() == 0) return;
   const at::Tensor& there = to.is_cuda() ? to : from;
@@ -99,12 +99,17 @@ void copy_bytes(const at::Tensor& to, const at::Tensor& from, bool non_blocking)
   }
 }
 
-// As the real library: bytes move between contiguous tensors of one type, which are made where
+// Both without gaps or overlaps, with their elements in one order.
+bool lie_alike(const at::Tensor& a, const at::Tensor& b) {
+  if (a.dtype() != b.dtype() || a.sizes() != b.sizes()) return false;
+  if (a.is_contiguous() && b.is_contiguous()) return true;
+  return a.strides() == b.strides() && a.is_non_overlapping_and_dense();
+}
+
+// As the real library: bytes move between tensors of one type that lie alike, which are made where
 // there are none.
 void copy_across(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
-  const bool same_type = to.dtype() == from.dtype();
-  if (same_type && to.is_contiguous() && from.is_contiguous() && to.sizes() == from.sizes())
-    return copy_bytes(to, from, non_blocking);
+  if (lie_alike(to, from)) return copy_bytes(to, from, non_blocking);
   const auto type = to.is_cuda() ? to.dtype() : from.dtype();
   const at::Tensor packed_from = from.to(type).expand(to.sizes()).contiguous();
   const at::Tensor packed_to = to.is_contiguous() && to.dtype() == type

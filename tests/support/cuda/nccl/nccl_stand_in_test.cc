@@ -182,6 +182,7 @@ std::string average(Communicator& c, Order order) {
       kernel(training, static_cast<float*>(buckets[0].address), kCount, nullptr, &early);
     }
     if (Status s = (*made)->wait_all({}); !s.ok()) return s.text();
+    if (Status s = (*made)->wait_for_device([] { return ok_status(); }); !s.ok()) return s.text();
     for (const transport::DeviceBucket& bucket : buckets) {
       float sum = 0;
       kernel(training, static_cast<float*>(bucket.address), kCount, nullptr, &sum);
