@@ -176,3 +176,16 @@ TEST_CASE("an adopted loop waits for the device as often as the same loop that n
     session.finish();
   }
 }
+
+TEST_CASE("steps whose gradients are not finite wait once more, to learn which block is to blame") {
+  const auto waits_with = [](const auto& begin) {
+    return waits_of_own_loop(Scaling::none, begin, Losses::end_in_nan);
+  };
+  const std::uint64_t plain = waits_with([](auto&) {});
+  for (const std::string format : {"bf16", "fp8"}) {
+    CAPTURE(format);
+    auto session = solo_session({"--cox.run.device=cuda", kFormat + format});
+    CHECK(waits_with([&](torch::nn::Module& model) { session.adopt(model); }) == plain + 1);
+    session.finish();
+  }
+}
