@@ -9,7 +9,6 @@
 #include <cstring>
 #include <exception>
 #include <string>
-#include <thread>
 #include <unordered_map>
 
 #include "coxswain/error.h"
@@ -141,10 +140,10 @@ Status TrialStep::run() {
   for (std::size_t p = 0; p < parameters.size(); ++p) {
     places.emplace(parameters[p].unsafeGetTensorImpl(), p);
   }
-  const auto drop = [&, thread = std::this_thread::get_id()](std::size_t r) {
+  // Of a model on a device autograd calls this in the device's thread; each entry has one caller.
+  const auto drop = [&](std::size_t r) {
     const auto place = places.find(released_[r].unsafeGetTensorImpl());
-    if (place == places.end() || std::this_thread::get_id() != thread) return;
-    take_gradient(place->second, released_[r]);
+    if (place != places.end()) take_gradient(place->second, released_[r]);
   };
   Status status;
   {

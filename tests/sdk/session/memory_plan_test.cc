@@ -142,7 +142,8 @@ TEST_SUITE("memory plans of a session") {
     const Trained kept = train({"--cox.memory.budget=1GiB"}, 20);
     CHECK(kept.recomputed == 0);
     const std::int64_t budget = kept.peak_bytes * 7 / 10;
-    const Trained within = train({budget_of(budget)}, 20);
+    // On a device offload may be faster.
+    const Trained within = train({budget_of(budget), "--cox.memory.offload=off"}, 20);
     CHECK(within.recomputed > 0);
     CHECK(within.peak_bytes <= budget);
     CHECK(same(kept, within));

@@ -32,7 +32,7 @@ class Author {
       weights_[i] = bench.weights[i].narrow(0, 0, 6).narrow(1, 0, 6);
     const Tensor start = torch::cat({bench.x, bench.x}, 0).narrow(0, 0, 6).narrow(1, 0, 6);
     values_ = {start * 1.0, start + 0.1};
-    sum_ = torch::zeros({});
+    sum_ = torch::zeros({}, bench.x.device());
   }
 
   Tensor loss() {
@@ -154,8 +154,13 @@ class Author {
   }
   Tensor random() { return torch::dropout(value(), 0.3, true); }
   Tensor fresh() {
-    Tensor made = torch::zeros({6, 6});
-    made.accessor<float, 2>()[1][2] = static_cast<float>(below(5));
+    Tensor made = torch::zeros({6, 6}, bench_.x.device());
+    const auto written = static_cast<float>(below(5));
+    if (made.is_cpu()) {
+      made.accessor<float, 2>()[1][2] = written;  // which no operator sees
+    } else {
+      made[1][2].fill_(written);
+    }
     return below(2) == 0 ? made : made + value();
   }
 

@@ -5,16 +5,29 @@
 
 #include "sdk/src/stream/storage.h"
 
+// Outside of namespace cox, whose tensors stay on the CPU (tests/support/cuda/on_device.cc).
+namespace tests_of_tapes {
+at::Device default_device() {
+  return torch::zeros({1}).device();
+}
+}  // namespace tests_of_tapes
+
 namespace cox::detail {
+
+at::Device trial_device() {
+  static const at::Device device = tests_of_tapes::default_device();
+  return device;
+}
 
 Workbench::Workbench(const TapePlan& plan) : plan_(plan), choices_(plan.seed) {
   const bool installed = install_saved_tensor_engine().ok();
   if (!installed) throw std::runtime_error("the engine is not ours");
   torch::manual_seed(11);
-  x = torch::randn({4, 8}).requires_grad_();
-  for (at::Tensor& weight : weights) weight = (torch::randn({8, 8}) * 0.5).requires_grad_();
-  mean = torch::zeros({8});
-  variance = torch::ones({8});
+  const at::Device device = trial_device();
+  x = torch::randn({4, 8}, device).requires_grad_();
+  for (at::Tensor& weight : weights) weight = (torch::randn({8, 8}, device) * 0.5).requires_grad_();
+  mean = torch::zeros({8}, device);
+  variance = torch::ones({8}, device);
   raw.fill(0.3F);
   cut();
 }
@@ -88,7 +101,7 @@ void collect(const Workbench& bench, const at::Tensor& loss, std::vector<at::Ten
   for (const at::Tensor& weight : bench.weights) bits.push_back(weight.grad());
   bits.push_back(bench.mean);
   bits.push_back(bench.variance);
-  bits.push_back(torch::rand({2}));  // the random state
+  bits.push_back(torch::rand({2}, bench.x.device()));  // the random state
 }
 
 }  // namespace

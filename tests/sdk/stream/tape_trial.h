@@ -26,6 +26,9 @@ struct TapePlan {
   bool holds_tapes = false;  // beyond the graph, to count what backward replayed
 };
 
+// Where programs run: where a test's tensors are made that name no device.
+at::Device trial_device();
+
 class Workbench {
  public:
   explicit Workbench(const TapePlan& plan);
