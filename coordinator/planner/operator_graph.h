@@ -143,7 +143,8 @@ std::vector<std::size_t> levels(const StorageFront& front, std::size_t most);
 // from none and from all kept, by changes of one or two storages for as long as one helps, so a
 // better set that differs in more may be missed; and by bytes alone, so graphs that differ in times
 // have equal answers. None twice. REQUIRES: a valid graph.
+// `limits` are of each guess.
 std::vector<StoragePoint> least_alive(const OperatorGraph& graph,
-                                      const StorageFrontLimits& limits = {});
+                                      const StorageFrontLimits& limits = {1 << 14, 4'000'000});
 
 }  // namespace cox::planner

@@ -124,7 +124,8 @@ Slice ReplayModel::slice(const KeptSet& kept, std::int64_t gradient_copies) {
   gradient_copies_ = gradient_copies;
   Slice slice;
   position_ = static_cast<Index>(graph_.operators.size()) - 1;
-  slice.bytes_with_held = slice.bytes_with_gradients = kept_alive();
+  held_bytes_ = kept_alive();
+  slice.bytes_with_held = slice.bytes_with_gradients = held_bytes_;
   walk(&slice);
   slice.ns = ns_;
   return slice;
@@ -146,7 +147,11 @@ void ReplayModel::walk(Slice* slice) {
   for (std::size_t i = graph_.operators.size(); i-- > 0;) {
     position_ = static_cast<Index>(i);
     const Span saves = saves_of_[i];
-    if (slice != nullptr) unpack(*slice);
+    if (slice != nullptr) {
+      held_bytes_ = kept_alive();
+      work_ += graph_.storages.size() / 8;
+      unpack(*slice);
+    }
     for (std::size_t k = saves.first; k < saves.end; ++k) {
       if (states_[k] != SaveState::wanted) continue;
       fetch(k);
@@ -229,6 +234,7 @@ bool ReplayModel::is_on_the_way(const Value& value) const {
 
 // The same replay again, for what lives how long in it.
 void ReplayModel::run_again(Slice& slice) {
+  work_ += at(position_) + graph_.storages.size() / 8;
   plan_last_uses();
   std::vector<std::size_t> wait_of(graph_.storages.size(), kNowhere);
   for (const std::size_t k : found_) {
@@ -288,7 +294,7 @@ ReplayModel::Index ReplayModel::death_of(Index storage) const {
 
 // `now` bytes are alive beside what is kept, and gradients.
 void ReplayModel::note(Slice& slice, std::int64_t now, std::int64_t gradients) const {
-  const std::int64_t held = now + kept_alive();
+  const std::int64_t held = now + held_bytes_;
   slice.bytes = std::max(slice.bytes, now);
   slice.bytes_with_held = std::max(slice.bytes_with_held, held);
   slice.bytes_with_gradients =

@@ -94,6 +94,7 @@ class ReplayModel {
   // Of one set.
   const KeptSet* kept_ = nullptr;
   std::int64_t gradient_copies_ = 1;
+  std::int64_t held_bytes_ = 0;  // of kept storages that backward at position_ still needs
   std::vector<SaveState> states_;
   std::int64_t ns_ = 0;
   std::size_t work_ = 0;
