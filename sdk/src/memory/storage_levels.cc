@@ -73,6 +73,7 @@ std::uint64_t digest_of(const std::optional<MeasuredRegion>& region) {
     add(it.bytes);
     add(it.maker);
     add(it.packed_bytes);
+    add(it.is_held ? 1 : 0);
   }
   for (const planner::GraphOperator& it : region->graph.operators) {
     hash.add(it.name);

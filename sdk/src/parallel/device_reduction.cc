@@ -376,11 +376,12 @@ class NcclReduction final : public GatheredReduction {
       if (pump) pump();
     });
     try {
-      need(sums_->wait_all(pump));
-      need(sums_->wait_for_device([&] {
+      require(sums_->wait_all(pump), kSums);
+      const auto look = [&] {
         if (pump) pump();
         return exchange_->look();  // NCCL does not tell of a rank that failed
-      }));
+      };
+      require(sums_->wait_for_device(look), kSums);
     } catch (const std::exception& error) {
       sums_->leave(first_line(error.what()));  // the step has no averages
       throw;
@@ -429,6 +430,8 @@ class NcclReduction final : public GatheredReduction {
   }
 
  private:
+  static constexpr const char* kSums = "gradient reduction over NCCL";
+
   bool has_elements(std::size_t p) const { return on_device_[p].numel() > 0; }
 
   // Makes .grad the sums divided; returns them, each 1-D.
@@ -448,7 +451,7 @@ class NcclReduction final : public GatheredReduction {
   void need(const Status& status) {
     if (status.ok()) return;
     sums_->leave(status.message());
-    require(status, "gradient reduction over NCCL");
+    require(status, kSums);
   }
 
   void set_out(std::size_t b) override {
