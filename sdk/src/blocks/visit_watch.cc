@@ -56,7 +56,7 @@ bool is_comparable(const at::Tensor& tensor) {
 // As the bytes lie, too: two tensors of the same strides are compared. Needs little memory, as the
 // step in which it happens has a budget.
 at::Tensor bits_on_device(const at::Tensor& tensor) {
-  constexpr std::int64_t kElementsAtOnce = 1L << 18;
+  constexpr std::int64_t kElementsAtOnce = 1L << 16;
   const at::Tensor flat = tensor.detach().as_strided({tensor.numel()}, {1});
   return bits_hash_on(tensor.device(), {{flat}}, kElementsAtOnce);
 }

@@ -33,8 +33,8 @@ at::Tensor bits_hash_on(at::Device device, std::span<const at::Tensor> tensors,
     const at::Tensor bits = tensor.detach().contiguous().view({-1}).view(bits_type(tensor));
     for (std::int64_t first = 0; first < bits.numel(); first += at_once) {
       const std::int64_t count = std::min(at_once, bits.numel() - first);
-      const at::Tensor places = at::arange(place, place + count, options);
-      sum += (bits.narrow(0, first, count).to(at::kLong) * (places * kSpread * 2 + 1)).sum();
+      at::Tensor products = at::arange(place, place + count, options).mul_(kSpread * 2).add_(1);
+      sum += products.mul_(bits.narrow(0, first, count)).sum();
       place += count;
     }
   }

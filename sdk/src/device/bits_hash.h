@@ -11,7 +11,7 @@ namespace cox::detail {
 
 // Returns one int64 on `device`: the bits of each element times an odd number of its place, added
 // up modulo 2^64. Any order of adding gives the same, and an element that differs alone always
-// shows. Needs 24 bytes of the device for each of `at_once` elements, for a moment. REQUIRES:
+// shows. Needs 8 bytes of the device for each of `at_once` elements, for a moment. REQUIRES:
 // tensors are strided, lie on `device`, and have elements of 1, 2, 4 or 8 bytes.
 at::Tensor bits_hash_on(at::Device device, std::span<const at::Tensor> tensors,
                         std::int64_t at_once = std::int64_t{1} << 22);

@@ -70,7 +70,7 @@ double sampled_norm(const at::Tensor& values) {
 // memory beside it.
 GradientPrint print_on_device(const at::Tensor& gradient) {
   const at::NoGradGuard no_grad;
-  constexpr std::int64_t kElementsAtOnce = 1L << 18;
+  constexpr std::int64_t kElementsAtOnce = 1L << 16;
   const at::Tensor flat = gradient.detach().reshape({-1});
   const at::Tensor sample = flat.slice(0, 0, flat.numel(), sample_stride(flat));
   const at::Tensor norm = at::linalg_vector_norm(sample, 2, {}, false, at::kDouble);
