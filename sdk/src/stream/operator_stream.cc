@@ -277,21 +277,20 @@ struct Hot;
 template <class Operator, class Result, class... Arguments>
 struct Hot<Operator, Result(Arguments...)> {
   static Result show(c10::DispatchKeySet keys, Arguments... arguments) {
-    static const c10::OperatorHandle handle =
-        c10::Dispatcher::singleton().findSchemaOrThrow(Operator::name, Operator::overload_name);
-    static const OperatorFacts facts = facts_of(handle);
+    static const Known known;
+    const auto& [handle, facts] = known;
     const StreamScope* const scope = innermost;
     if (scope != nullptr && facts.is_autocast && keys.has_backend(c10::BackendComponent::CUDABit) &&
         !is_under_autocast_call() && Stream::has_formats(*scope))
       return call_boxed<&show_boxed>(handle, keys, std::forward<Arguments>(arguments)...);
     if (scope == nullptr || facts.is_composite)
-      return Operator::redispatch(below_stream(keys), std::forward<Arguments>(arguments)...);
+      return handle.redispatch(below_stream(keys), std::forward<Arguments>(arguments)...);
     {
       const StreamPause inside;
       Stream::touch_all(*scope, handle, arguments...);
       if (!facts.is_product || !Stream::product_format(*scope)) {
         if (!Stream::wants_calls(*scope))
-          return Operator::redispatch(below_stream(keys), std::forward<Arguments>(arguments)...);
+          return handle.redispatch(below_stream(keys), std::forward<Arguments>(arguments)...);
         return show_call(*scope, handle, facts, keys, std::forward<Arguments>(arguments)...);
       }
     }
@@ -299,6 +298,14 @@ struct Hot<Operator, Result(Arguments...)> {
   }
 
  private:
+  using Handle = c10::TypedOperatorHandle<Result(Arguments...)>;
+  struct Known {
+    const Handle handle = c10::Dispatcher::singleton()
+                              .findSchemaOrThrow(Operator::name, Operator::overload_name)
+                              .template typed<Result(Arguments...)>();
+    const OperatorFacts facts = facts_of(handle);
+  };
+
   template <c10::BoxedKernel::BoxedKernelFunction_withDispatchKeys* function>
   static Result call_boxed(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
                            Arguments... arguments) {
@@ -306,14 +313,14 @@ struct Hot<Operator, Result(Arguments...)> {
     return c10::impl::BoxedKernelWrapper<Result(Arguments...)>::call(
         kernel, handle, keys, std::forward<Arguments>(arguments)...);
   }
-  static Result show_call(const StreamScope& scope, const c10::OperatorHandle& handle,
+  static Result show_call(const StreamScope& scope, const Handle& handle,
                           const OperatorFacts& facts, c10::DispatchKeySet keys,
                           Arguments... arguments) {
     Shown<sizeof...(Arguments)> call;
     (call.add(arguments), ...);
     Stream::Begun begun(scope);
     begun.all({handle, facts, call.arguments(), call.integers(), Stream::excluded_keys()});
-    Result result = Operator::redispatch(below_stream(keys), std::forward<Arguments>(arguments)...);
+    Result result = handle.redispatch(below_stream(keys), std::forward<Arguments>(arguments)...);
     begun.end(results_of(result));
     return result;
   }
@@ -323,8 +330,8 @@ template <class Operator>
 void add_hot(torch::Library& library) {
   std::string name = std::string(Operator::name).substr(std::string_view("aten::").size());
   if (*Operator::overload_name != '\0') name += "." + std::string(Operator::overload_name);
-  library.impl(name.c_str(), torch::CppFunction::makeFromUnboxedFunction(
-                                 &Hot<Operator, typename Operator::schema>::show));
+  using Kernel = Hot<Operator, typename Operator::schema>;
+  library.impl(name.c_str(), torch::CppFunction::makeFromUnboxedFunction(TORCH_FN(Kernel::show)));
 }
 
 template <class... Operators>
