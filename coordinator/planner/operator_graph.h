@@ -15,9 +15,9 @@
 // whole for each operator that saved it, and once for each replay that reads it. Pure; any thread.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -53,6 +53,11 @@ struct GraphOperator {
   std::vector<ValueRead> reads;
   std::vector<std::int32_t> writes;  // storages made before that it writes to; twice counts twice
   std::vector<SavedRead> saves;      // in the order in which autograd saved them
+  std::int64_t own_bytes = 0;        // it takes while it runs, beside its results
+  // Of backward, beside what is kept and made again: gradients, and what it takes for itself. 0 for
+  // an operator that saved nothing; such a one counts with the one behind it that did.
+  std::int64_t asking_bytes = 0;    // alive when backward asks for what the operator saved
+  std::int64_t backward_bytes = 0;  // most alive from then until it asks for what another one saved
   friend bool operator==(const GraphOperator&, const GraphOperator&) = default;
 };
 
@@ -90,6 +95,18 @@ std::int64_t held_bytes(const OperatorGraph& graph, const KeptSet& kept);
 // Returns the bytes of all candidates as autograd alone holds them, masks too.
 std::int64_t saved_bytes(const OperatorGraph& graph);
 
+// BackwardLevels are the most bytes that were alive in a backward pass, about one operator that
+// saved something. Only their differences count.
+struct BackwardLevels {
+  std::int32_t op = 0;
+  std::int64_t asking_bytes = 0;  // as in GraphOperator, but with all that was alive
+  std::int64_t most_bytes = 0;
+};
+// Learns asking_bytes and backward_bytes of all operators from a pass with these storages kept.
+// REQUIRES: a valid graph; kept.size() == graph.storages.size(); operators of the graph.
+void learn_backward(OperatorGraph& graph, const KeptSet& kept,
+                    std::span<const BackwardLevels> measured);
+
 // Slice is what backward runs again under a set of kept storages.
 struct Slice {
   std::vector<std::int32_t> operators;  // in the order in which they run; once for each run
@@ -97,15 +114,11 @@ struct Slice {
   // Most alive at once of what was made again: results, found values, masks that were made whole.
   std::int64_t bytes = 0;
   std::int64_t bytes_with_held = 0;  // most alive at once of that and of what is kept
-  // The same with gradients, each as large as its storage: of what an operator made while its
-  // backward waits for a replay, and also of what it read while it runs.
+  // The same with all that operators and their backward take besides (GraphOperator).
   std::int64_t bytes_with_gradients = 0;
 };
-// Backward is taken to hold `gradient_copies` of each gradient. REQUIRES: a valid graph;
-// kept.size()
-// == graph.storages.size().
-Slice slice(const OperatorGraph& graph, const KeptSet& kept, std::int64_t gradient_copies = 1);
-inline constexpr std::array<std::int64_t, 3> kGradientCopies = {1, 2, 4};
+// REQUIRES: a valid graph; kept.size() == graph.storages.size().
+Slice slice(const OperatorGraph& graph, const KeptSet& kept);
 
 struct StoragePoint {
   KeptSet kept;
@@ -137,14 +150,14 @@ StorageFront storage_front(const OperatorGraph& graph, const StorageFrontLimits&
 // those with which the least time is lost, summed over all budgets between the two.
 std::vector<std::size_t> levels(const StorageFront& front, std::size_t most);
 
-// Returns sets of kept storages with which little is alive at once while backward runs: for each of
-// a few guesses at what the backward of an operator takes for itself (kGradientCopies) the one with
-// the least Slice::bytes_with_gradients. Which is best is for a measurement to say. They are found
-// from none and from all kept, by changes of one or two storages for as long as one helps, so a
-// better set that differs in more may be missed; and by bytes alone, so graphs that differ in times
-// have equal answers. None twice. REQUIRES: a valid graph.
-// `limits` are of each guess.
-std::vector<StoragePoint> least_alive(const OperatorGraph& graph,
-                                      const StorageFrontLimits& limits = {1 << 14, 4'000'000});
+// Returns what is alive at most while backward runs a region behind one that is like it: what that
+// one holds comes on top.
+std::int64_t chain_bytes(const StoragePoint& point);
+// Returns the set of kept storages with the least chain_bytes(). It is found from
+// none and from all kept, by changes of one or two storages for as long as one helps, so a better
+// set that differs in more may be missed; and by bytes alone, so graphs that differ in times have
+// equal answers. REQUIRES: a valid graph.
+StoragePoint least_alive(const OperatorGraph& graph,
+                         const StorageFrontLimits& limits = {1 << 14, 8'000'000});
 
 }  // namespace cox::planner

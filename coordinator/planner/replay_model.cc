@@ -29,7 +29,6 @@ ReplayModel::ReplayModel(const OperatorGraph& graph)
   for (std::size_t i = 0; i < graph.operators.size(); ++i) add_operator(static_cast<Index>(i));
   add_first_savers();
   add_objects();
-  add_gradients();
   states_.resize(saves_.size());
   waits_in_.resize(saves_.size());
 }
@@ -76,24 +75,6 @@ void ReplayModel::add_first_savers() {
   }
 }
 
-// The gradient of a value is as large as its storage.
-void ReplayModel::add_gradients() {
-  for (std::size_t i = 0; i < graph_.operators.size(); ++i) {
-    std::int64_t made = 0;
-    for (const Index s : makes_[i]) made += graph_.storages[at(s)].bytes;
-    result_bytes_.push_back(made);
-    std::vector<Index> sources;
-    for (std::size_t r = reads_of_[i].first; r < reads_of_[i].end; ++r) {
-      if (reads_[r].source != kOutside) sources.push_back(reads_[r].source);
-    }
-    std::ranges::sort(sources);
-    sources.erase(std::unique(sources.begin(), sources.end()), sources.end());
-    std::int64_t read = 0;
-    for (const Index s : sources) read += graph_.storages[at(s)].bytes;
-    read_bytes_.push_back(read);
-  }
-}
-
 // A result of an operator lies in the storages that it made, and in those that others read of it.
 void ReplayModel::add_objects() {
   for (std::size_t s = 0; s < graph_.storages.size(); ++s) {
@@ -119,9 +100,8 @@ std::int64_t ReplayModel::nanoseconds(const KeptSet& kept) {
   return ns_;
 }
 
-Slice ReplayModel::slice(const KeptSet& kept, std::int64_t gradient_copies) {
+Slice ReplayModel::slice(const KeptSet& kept) {
   begin(kept);
-  gradient_copies_ = gradient_copies;
   Slice slice;
   position_ = static_cast<Index>(graph_.operators.size()) - 1;
   held_bytes_ = kept_alive();
@@ -129,6 +109,14 @@ Slice ReplayModel::slice(const KeptSet& kept, std::int64_t gradient_copies) {
   walk(&slice);
   slice.ns = ns_;
   return slice;
+}
+
+std::vector<HeldLevels> ReplayModel::held(const KeptSet& kept) {
+  std::vector<HeldLevels> levels(graph_.operators.size());
+  levels_ = &levels;
+  (void)slice(kept);
+  levels_ = nullptr;
+  return levels;
 }
 
 void ReplayModel::begin(const KeptSet& kept) {
@@ -149,6 +137,7 @@ void ReplayModel::walk(Slice* slice) {
     const Span saves = saves_of_[i];
     if (slice != nullptr) {
       held_bytes_ = kept_alive();
+      if (levels_ != nullptr) (*levels_)[i].asking_bytes = waiting_bytes_ + held_bytes_;
       work_ += graph_.storages.size() / 8;
       unpack(*slice);
     }
@@ -158,7 +147,9 @@ void ReplayModel::walk(Slice* slice) {
       if (slice != nullptr) run_again(*slice);
     }
     if (slice == nullptr) continue;
-    note(*slice, waiting_bytes_ + unpacked_bytes_, result_bytes_[i] + read_bytes_[i]);
+    if (levels_ != nullptr)
+      (*levels_)[i].running_bytes = waiting_bytes_ + unpacked_bytes_ + held_bytes_;
+    note(*slice, waiting_bytes_ + unpacked_bytes_, graph_.operators[i].backward_bytes);
     release(position_);
   }
 }
@@ -252,7 +243,9 @@ void ReplayModel::run_again(Slice& slice) {
   unpacked_.assign(graph_.storages.size(), false);
   std::vector<std::vector<Index>> deaths(at(position_) + 1);
   for (std::size_t i = 0; i <= at(position_); ++i) {
+    std::int64_t own = 0;
     if (is_needed(static_cast<Index>(i))) {
+      own = graph_.operators[i].own_bytes;
       slice.operators.push_back(static_cast<Index>(i));
       whole += unpacked_by(static_cast<Index>(i));
       for (const Index s : makes_[i]) {
@@ -261,7 +254,7 @@ void ReplayModel::run_again(Slice& slice) {
       }
     }
     const std::int64_t now = waiting_bytes_ + unpacked_bytes_ + whole + alive;
-    note(slice, now, result_bytes_[at(position_)]);
+    note(slice, now, graph_.operators[at(position_)].asking_bytes + own);
     for (const Index s : deaths[i]) alive -= graph_.storages[at(s)].bytes;
   }
   waiting_bytes_ += alive;
@@ -297,8 +290,7 @@ void ReplayModel::note(Slice& slice, std::int64_t now, std::int64_t gradients) c
   const std::int64_t held = now + held_bytes_;
   slice.bytes = std::max(slice.bytes, now);
   slice.bytes_with_held = std::max(slice.bytes_with_held, held);
-  slice.bytes_with_gradients =
-      std::max(slice.bytes_with_gradients, held + gradient_copies_ * gradients);
+  slice.bytes_with_gradients = std::max(slice.bytes_with_gradients, held + gradients);
 }
 
 // The backward of an operator has run, so what it used is no longer needed.
@@ -319,7 +311,7 @@ void ReplayModel::unpack(Slice& slice) {
       unpacked_bytes_ += storage.bytes;
   }
   if (unpacked_bytes_ == 0) return;
-  note(slice, waiting_bytes_ + unpacked_bytes_, result_bytes_[at(position_)]);
+  note(slice, waiting_bytes_ + unpacked_bytes_, graph_.operators[at(position_)].asking_bytes);
 }
 
 // Returns the bytes of the masks that the operator reads first in a replay.

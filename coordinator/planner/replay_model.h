@@ -12,6 +12,13 @@
 
 namespace cox::planner {
 
+// HeldLevels are the bytes of what is kept and was made again when backward comes to an operator,
+// and when it has all that the operator saved.
+struct HeldLevels {
+  std::int64_t asking_bytes = 0;
+  std::int64_t running_bytes = 0;
+};
+
 class ReplayModel {
  public:
   // REQUIRES: a valid graph that outlives this.
@@ -19,7 +26,9 @@ class ReplayModel {
 
   // Returns the time alone, which is quicker. REQUIRES: an entry per storage, for both.
   std::int64_t nanoseconds(const KeptSet& kept);
-  Slice slice(const KeptSet& kept, std::int64_t gradient_copies = 1);
+  Slice slice(const KeptSet& kept);
+  // Returns one for each operator.
+  std::vector<HeldLevels> held(const KeptSet& kept);
   // Returns how many operators were looked at so far.
   std::size_t work() const { return work_; }
 
@@ -49,7 +58,6 @@ class ReplayModel {
   void add_operator(Index index);
   void add_first_savers();
   void add_objects();
-  void add_gradients();
 
   void begin(const KeptSet& kept);
   void walk(Slice* slice);
@@ -88,12 +96,10 @@ class ReplayModel {
   std::vector<Index> first_holder_;                 // the first that saved anything of it
   std::vector<std::vector<Index>> makes_;           // storages of each operator
   std::vector<std::vector<Index>> objects_;         // operators whose results lie in a storage
-  std::vector<std::int64_t> result_bytes_;          // of what each operator made
-  std::vector<std::int64_t> read_bytes_;            // of what each operator read
 
   // Of one set.
   const KeptSet* kept_ = nullptr;
-  std::int64_t gradient_copies_ = 1;
+  std::vector<HeldLevels>* levels_ = nullptr;  // null: nobody asks
   std::int64_t held_bytes_ = 0;  // of kept storages that backward at position_ still needs
   std::vector<SaveState> states_;
   std::int64_t ns_ = 0;

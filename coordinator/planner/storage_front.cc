@@ -29,9 +29,8 @@ bool is_before(const StoragePoint& a, const StoragePoint& b) {
   return a.kept > b.kept;
 }
 
-StoragePoint point_of(const OperatorGraph& graph, ReplayModel& model, const KeptSet& kept,
-                      std::int64_t gradient_copies = 1) {
-  const Slice slice = model.slice(kept, gradient_copies);
+StoragePoint point_of(const OperatorGraph& graph, ReplayModel& model, const KeptSet& kept) {
+  const Slice slice = model.slice(kept);
   return {kept, held_bytes(graph, kept), slice.ns, slice.bytes, slice.bytes_with_gradients};
 }
 
@@ -183,16 +182,11 @@ class FrontSearch {
   StorageFront front_;
 };
 
-// LeastAlive looks for the set with which the least is alive at once.
+// LeastAlive looks for the set with which the least is alive at once in a chain of such regions.
 class LeastAlive {
  public:
-  LeastAlive(const OperatorGraph& graph, const StorageFrontLimits& limits,
-             std::int64_t gradient_copies)
-      : graph_(graph),
-        limits_(limits),
-        gradient_copies_(gradient_copies),
-        model_(graph),
-        candidates_(candidates(graph)) {}
+  LeastAlive(const OperatorGraph& graph, const StorageFrontLimits& limits)
+      : graph_(graph), limits_(limits), model_(graph), candidates_(candidates(graph)) {}
 
   StoragePoint run() {
     const StoragePoint from_none = improved(priced(end_of(Keeps::none)));
@@ -202,8 +196,8 @@ class LeastAlive {
 
  private:
   static bool is_less(const StoragePoint& a, const StoragePoint& b) {
-    if (a.alive_bytes != b.alive_bytes) return a.alive_bytes < b.alive_bytes;
-    return a.held_bytes < b.held_bytes;
+    const std::int64_t of_a = chain_bytes(a), of_b = chain_bytes(b);
+    return of_a != of_b ? of_a < of_b : a.held_bytes < b.held_bytes;
   }
 
   enum class Keeps : bool { none, all };
@@ -217,7 +211,7 @@ class LeastAlive {
 
   StoragePoint priced(const KeptSet& kept) {
     ++subsets_;
-    return point_of(graph_, model_, kept, gradient_copies_);
+    return point_of(graph_, model_, kept);
   }
 
   bool is_spent() const {
@@ -253,7 +247,6 @@ class LeastAlive {
 
   const OperatorGraph& graph_;
   const StorageFrontLimits limits_;
-  const std::int64_t gradient_copies_;
   ReplayModel model_;
   const std::vector<std::int32_t> candidates_;
   std::size_t subsets_ = 0;
@@ -301,19 +294,16 @@ std::vector<Choice> with_one_more(const std::vector<Choice>& choices, const Step
 
 }  // namespace
 
+std::int64_t chain_bytes(const StoragePoint& point) {
+  return point.held_bytes + point.alive_bytes;
+}
+
 StorageFront storage_front(const OperatorGraph& graph, const StorageFrontLimits& limits) {
   return FrontSearch(graph, limits).run();
 }
 
-std::vector<StoragePoint> least_alive(const OperatorGraph& graph,
-                                      const StorageFrontLimits& limits) {
-  std::vector<StoragePoint> found;
-  for (const std::int64_t copies : kGradientCopies) {
-    StoragePoint it = LeastAlive(graph, limits, copies).run();
-    if (std::ranges::find(found, it.kept, &StoragePoint::kept) == found.end())
-      found.push_back(std::move(it));
-  }
-  return found;
+StoragePoint least_alive(const OperatorGraph& graph, const StorageFrontLimits& limits) {
+  return LeastAlive(graph, limits).run();
 }
 
 std::vector<std::size_t> levels(const StorageFront& front, std::size_t most) {

@@ -277,7 +277,7 @@ TEST_SUITE("planner.operators") {
     }
   }
 
-  TEST_CASE("sets of the least peak are by bytes alone, and nearly always the best of all") {
+  TEST_CASE("the set of the least peak is found by bytes alone, and is nearly always the best") {
     std::mt19937_64 random(22);
     int best = 0;
     int graphs = 0;
@@ -286,29 +286,55 @@ TEST_SUITE("planner.operators") {
       OperatorGraph graph = test::random_graph(random, 3 + random() % 14);
       const std::size_t n = candidates(graph).size();
       if (n > 9) continue;
-      const auto alive = [&graph](KeptSet kept, std::int64_t copies) {
+      const auto alive = [&graph](KeptSet kept) {
         for (std::size_t s = 0; s < kept.size(); ++s)
           kept[s] = kept[s] || graph.storages[s].is_held;
-        return planner::slice(graph, kept, copies).bytes_with_gradients;
+        return planner::held_bytes(graph, kept) + planner::slice(graph, kept).bytes_with_gradients;
       };
-      const std::vector<StoragePoint> found = planner::least_alive(graph);
-      for (const std::int64_t copies : planner::kGradientCopies) {
-        std::int64_t least = std::numeric_limits<std::int64_t>::max();
-        for (std::uint32_t mask = 0; mask < std::uint32_t{1} << n; ++mask)
-          least = std::min(least, alive(set_of(graph, mask), copies));
-        std::int64_t lowest = std::numeric_limits<std::int64_t>::max();
-        for (const StoragePoint& it : found) lowest = std::min(lowest, alive(it.kept, copies));
-        CHECK(lowest <= alive(set_of(graph, 0), copies));
-        best += lowest == least;
-        ++graphs;
-      }
-      for (GraphOperator& it : graph.operators) it.ns = static_cast<std::int64_t>(random() % 1000);
-      const std::vector<StoragePoint> again = planner::least_alive(graph);
-      CHECK(std::ranges::equal(again, found, {}, &StoragePoint::kept, &StoragePoint::kept));
+      const StoragePoint it = planner::least_alive(graph);
+      const std::int64_t found = planner::chain_bytes(it);
+      CHECK(found == alive(it.kept));
+      CHECK(found <= alive(set_of(graph, 0)));
+      std::int64_t least = std::numeric_limits<std::int64_t>::max();
+      for (std::uint32_t mask = 0; mask < std::uint32_t{1} << n; ++mask)
+        least = std::min(least, alive(set_of(graph, mask)));
+      best += found == least;
+      ++graphs;
+      for (GraphOperator& op : graph.operators) op.ns = static_cast<std::int64_t>(random() % 1000);
+      CHECK(planner::least_alive(graph).kept == it.kept);
     }
     CAPTURE(best);
     CAPTURE(graphs);
     CHECK(100 * best >= 98 * graphs);
+  }
+
+  // What was alive in a pass, less what was kept and made again there, says what it will be in
+  // passes that keep something else.
+  TEST_CASE("what backward takes besides is learnt from one pass and holds for all others") {
+    std::mt19937_64 random(23);
+    for (int i = 0; i < 200; ++i) {
+      CAPTURE(i);
+      OperatorGraph graph = test::random_graph(random, 3 + random() % 14);
+      // One operator takes nothing besides, so that levels say all that there is to know.
+      GraphOperator& first = graph.operators[random() % graph.operators.size()];
+      first.asking_bytes = first.backward_bytes = 0;
+      const KeptSet seen = set_of(graph, static_cast<std::uint32_t>(random()));
+      const std::int64_t base = 1000;
+      std::vector<planner::BackwardLevels> measured;
+      const std::vector<test::SimulatedLevels> levels = test::simulate(graph, seen).levels;
+      for (std::size_t op = 0; op < graph.operators.size(); ++op) {
+        const GraphOperator& it = graph.operators[op];
+        measured.push_back({static_cast<std::int32_t>(op),
+                            base + levels[op].asking_bytes + it.asking_bytes,
+                            base + levels[op].running_bytes + it.backward_bytes});
+      }
+      OperatorGraph learnt = graph;
+      for (GraphOperator& it : learnt.operators) it.asking_bytes = it.backward_bytes = 7;
+      planner::learn_backward(learnt, seen, measured);
+      CHECK(learnt == graph);
+      planner::learn_backward(learnt, seen, {});
+      CHECK(learnt.operators[0].backward_bytes == 0);
+    }
   }
 
   TEST_CASE("beyond the limits storages are grouped, the ends stay, and the work is bounded") {

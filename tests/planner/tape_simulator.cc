@@ -45,6 +45,7 @@ class Simulator {
 
   SimulatedStep run() {
     forward();
+    step_.levels.resize(graph_.operators.size());
     now_ = static_cast<std::int32_t>(graph_.operators.size()) - 1;
     step_.bytes_with_held = step_.bytes_with_gradients = alive_bytes({});
     for (std::size_t i = graph_.operators.size(); i-- > 0;) backward(static_cast<std::int32_t>(i));
@@ -86,6 +87,8 @@ class Simulator {
 
   void backward(std::int32_t op) {
     now_ = op;
+    unpacked_bytes_ = 0;
+    step_.levels[at(op)].asking_bytes = alive_bytes({});
     unpack();
     for (std::size_t k = 0; k < graph_.operators[at(op)].saves.size(); ++k) {
       const SaveId id{op, k};
@@ -96,7 +99,8 @@ class Simulator {
                                       : mix(results_[at(op)], k);
       if (!found_.contains(id) || found_[id].bits != want) step_.error = "other bits were found";
     }
-    note_alive({}, gradient_bytes(op, Reads::too));
+    step_.levels[at(op)].running_bytes = alive_bytes({});
+    note_alive({}, graph_.operators[at(op)].backward_bytes);
     std::erase_if(found_, [&](const auto& item) { return item.first.saver == op; });
     std::erase_if(wanted_, [&](const SaveId& id) { return id.saver == op; });
   }
@@ -269,31 +273,16 @@ class Simulator {
 
   // Masks that the operator saved are made whole, one for each saved value.
   void unpack() {
-    unpacked_bytes_ = 0;
     for (const SavedRead& save : graph_.operators[at(now_)].saves) {
       if (is_packed(save.storage)) unpacked_bytes_ += graph_.storages[at(save.storage)].bytes;
     }
-    if (unpacked_bytes_ > 0) note_alive({}, gradient_bytes(now_, Reads::not_yet));
+    if (unpacked_bytes_ > 0) note_alive({}, graph_.operators[at(now_)].asking_bytes);
   }
 
   void note_alive(const std::set<std::int32_t>& now, std::int64_t gradients) {
     step_.bytes = std::max(step_.bytes, remade_bytes(now));
     step_.bytes_with_held = std::max(step_.bytes_with_held, alive_bytes(now));
     step_.bytes_with_gradients = std::max(step_.bytes_with_gradients, alive_bytes(now) + gradients);
-  }
-
-  enum class Reads : bool { not_yet, too };
-  std::int64_t gradient_bytes(std::int32_t op, Reads reads) const {
-    std::int64_t sum = 0;
-    std::set<std::int32_t> read;
-    for (const ValueRead& it : graph_.operators[at(op)].reads)
-      if (it.storage != planner::kOutside) read.insert(it.storage);
-    for (std::size_t s = 0; s < graph_.storages.size(); ++s) {
-      if (graph_.storages[s].maker == op) sum += graph_.storages[s].bytes;
-      if (reads == Reads::too && read.contains(static_cast<std::int32_t>(s)))
-        sum += graph_.storages[s].bytes;
-    }
-    return sum;
   }
 
   // Bytes of the kept ones that autograd still holds and of what replays found and have now.
@@ -330,7 +319,8 @@ class Simulator {
     for (const auto& [s, one] : memory) {
       if (is_used(s, last, needed, op - 1)) now.insert(s);
     }
-    note_alive(now, gradient_bytes(now_, Reads::not_yet));
+    const std::int64_t own = needed.contains(op) ? graph_.operators[at(op)].own_bytes : 0;
+    note_alive(now, graph_.operators[at(now_)].asking_bytes + own);
   }
 
   void forget_unused(std::map<std::int32_t, Memory>& memory,
@@ -389,7 +379,8 @@ class Draw {
 
   void add() {
     const auto op = static_cast<std::int32_t>(graph_.operators.size());
-    GraphOperator it{"op" + std::to_string(op), draw(0, 9), {}, {}, {}};
+    GraphOperator it{"op" + std::to_string(op), draw(0, 9), {}, {}, {}, draw(0, 9), draw(0, 30)};
+    it.backward_bytes = it.asking_bytes + draw(0, 30);
     const std::int64_t kind = draw(0, 9);
     const std::size_t reads = objects_.empty() ? 0 : static_cast<std::size_t>(draw(0, 2));
     std::vector<Object> used;

@@ -15,13 +15,21 @@
 
 namespace cox::test {
 
+// What is alive of kept values and of those made again when backward comes to an operator, and when
+// it has all that the operator saved.
+struct SimulatedLevels {
+  std::int64_t asking_bytes = 0;
+  std::int64_t running_bytes = 0;
+};
+
 struct SimulatedStep {
   std::vector<std::int32_t> replayed;
   std::int64_t ns = 0;
   std::int64_t bytes = 0;            // most alive of what was made again
   std::int64_t bytes_with_held = 0;  // and of what is kept
   std::int64_t bytes_with_gradients = 0;
-  std::string error;  // empty: all bits were right
+  std::vector<SimulatedLevels> levels;  // of each operator
+  std::string error;                    // empty: all bits were right
 };
 
 SimulatedStep simulate(const planner::OperatorGraph& graph, const planner::KeptSet& kept);

@@ -168,13 +168,18 @@ void VisitWatch::set_levels(BlockId block, std::vector<HoldChoice> levels) {
   it.levels_format = it.format;
 }
 
-void VisitWatch::begin_regions() {
+void VisitWatch::begin_regions(RegionMeter::ReadMemory memory) {
+  read_memory_ = std::move(memory);
   measures_regions_ = true;
   regions_.assign(blocks_.size(), std::nullopt);
 }
 
 std::vector<std::optional<MeasuredRegion>> VisitWatch::end_regions() {
   measures_regions_ = false;
+  read_memory_ = nullptr;
+  for (std::optional<MeasuredRegion>& region : regions_) {
+    if (region) learn_backward(*region);
+  }
   return std::exchange(regions_, {});
 }
 
@@ -298,7 +303,10 @@ void VisitWatch::open_region(BlockId block) {
   if (is_recompute(entered.action) && !entered.pinned) {
     tape_ = Tape::make("block " + entered.name, choice_of_action(entered));
     tape_->time_replays(replay_ns_);
-    if (measures_regions_) tape_->measure([now = now_] { return now().count(); });
+    if (measures_regions_) {
+      tape_->measure(
+          std::make_shared<RegionMeter>([now = now_] { return now().count(); }, read_memory_));
+    }
   }
   if (entered.action == MemoryAction::offload && !entered.pinned && open_offload_)
     offload_ = open_offload_(entered.name);
@@ -383,7 +391,7 @@ void VisitWatch::note_region(BlockId block) {
   std::optional<MeasuredRegion>& known = regions_[block.value()];
   MeasuredRegion now = measured_region(*tape_);
   if (known && is_alike(known->graph, now.graph)) {
-    take_lesser_times(known->graph, now.graph);
+    take_lesser(*known, now);
   } else {
     known = std::move(now);
   }

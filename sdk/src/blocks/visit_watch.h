@@ -103,8 +103,9 @@ class VisitWatch final : public SavedTensorFrame,
   // block has other operators: a level is then recompute in full.
   void set_levels(BlockId block, std::vector<HoldChoice> levels);
   // Regions that are recomputed are measured from here on, and until the other call, which returns
-  // one of each block, with the least time that each of its operators took.
-  void begin_regions();
+  // one of each block, with the least time that each of its operators took, and what its newest
+  // backward pass took. Without `memory`, which any thread may call, bytes are not.
+  void begin_regions(RegionMeter::ReadMemory memory = {});
   std::vector<std::optional<MeasuredRegion>> end_regions();
   void pin(BlockId block, std::string reason);
   std::vector<PinnedBlock> pinned() const;
@@ -249,6 +250,7 @@ class VisitWatch final : public SavedTensorFrame,
   bool awaits_shape_ = false;  // the region's first operand has not been read
   bool has_tiles_ = false;
   bool measures_regions_ = false;
+  RegionMeter::ReadMemory read_memory_;                 // of regions that are measured
   std::vector<std::optional<MeasuredRegion>> regions_;  // by block
   // Storages saved since backward ran last; a weak reference keeps an address from being used
   // again.

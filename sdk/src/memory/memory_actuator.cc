@@ -165,7 +165,11 @@ Result<MemoryProblem> MemoryActuator::measure(
     const Status same = same_gradients(step, gradients, spread_);
     return same.ok() ? std::move(reading) : Result<StepReading>(same);
   };
-  if (!levels_ && has_levels()) levels_.emplace(*blocks_.visits());
+  if (!levels_ && has_levels()) {
+    levels_.emplace(*blocks_.visits(), probe_.memory());
+    run_recomputed(step, forget_run);
+    levels_->learn();
+  }
   settings.levels = levels_ ? &*levels_ : nullptr;
   settings.other_peak = std::move(other_peak);
   auto problem = measure_problem(blocks_.size(), settings, pass);
@@ -368,17 +372,24 @@ bool MemoryActuator::has_levels() const {
   return blocks_.visits() != nullptr && contains(actions(), MemoryAction::recompute_1);
 }
 
-// Operators on a device are timed with the device waited for, one by one. A rank whose runs fail
-// has no operators to tell; what failed is told when it measures.
-void MemoryActuator::find_levels(const SampleStep& sample, CalibrationHost& host) {
-  levels_.emplace(*blocks_.visits());
-  TrialStep step(sample.model, sample.loss);
+// Operators on a device are timed with the device waited for, one by one.
+void MemoryActuator::run_recomputed(TrialStep& step, const std::function<void()>& forget_run) {
   steer(Actions(blocks_.size(), MemoryAction::recompute));
-  bool goes_on = sample.loss != nullptr;
-  for (int run = 0; run < kTimedRuns && goes_on; ++run) {
-    host.forget_run();
-    if (sample.release) sample.release();
-    goes_on = blocks_.run_timed([&] { return step.run(); }).ok();
+  for (int run = 0; run < kTimedRuns; ++run) {
+    if (forget_run) forget_run();
+    if (!blocks_.run_timed([&] { return step.run(); }).ok()) return;
+  }
+}
+
+// A rank whose runs fail has no operators to tell; what failed is told when it measures.
+void MemoryActuator::find_levels(const SampleStep& sample, CalibrationHost& host) {
+  levels_.emplace(*blocks_.visits(), probe_.memory());
+  if (sample.loss) {
+    TrialStep step(sample.model, sample.loss);
+    run_recomputed(step, [&] {
+      host.forget_run();
+      if (sample.release) sample.release();
+    });
   }
   require(levels_->learn_together(host.ranks()), "memory");
 }

@@ -98,6 +98,8 @@ class MemoryActuator final : public Actuator {
   void open_tier();
   Result<StepReading> traced(TrialStep& step);
   bool has_levels() const;
+  // Runs the step some times with every block recomputed, for `levels_` to measure.
+  void run_recomputed(TrialStep& step, const std::function<void()>& forget_run);
   void find_levels(const SampleStep& sample, CalibrationHost& host);
   // Returns the peak of a step of that many samples, 0 where it is not known.
   std::int64_t predicted_peak_with(std::uint64_t samples) const;

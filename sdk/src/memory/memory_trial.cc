@@ -258,7 +258,6 @@ class ProblemTrial {
     Status tried = try_least();
     if (tried.ok()) tried = try_kept();
     const bool has_levels = recomputes_ && settings_.levels != nullptr;
-    if (tried.ok() && has_levels) tried = try_proposals();
     if (tried.ok() && has_levels) tried = try_levels();
     if (tried.ok()) tried = try_others();
     const bool may_take_more = settings_.levels != nullptr || settings_.other_peak != nullptr;
@@ -267,12 +266,6 @@ class ProblemTrial {
   }
 
  private:
-  struct BestProposal {
-    std::size_t proposal = 0;
-    std::int64_t peak_bytes = std::numeric_limits<std::int64_t>::max();
-  };
-  using Proposals = std::vector<BestProposal>;  // of each block
-
   Result<StepReading> run_pass(const Actions& actions) {
     auto reading = pass_(actions);
     if (reading.ok() && !least_.order.empty() && reading->order != least_.order)
@@ -290,7 +283,6 @@ class ProblemTrial {
     least_ = std::move(*least);
     problem_ = empty_problem(least_.order);
     note_gaps(problem_, least_);
-    if (settings_.levels != nullptr && recomputes_) settings_.levels->learn();
     return ok_status();
   }
 
@@ -306,44 +298,6 @@ class ProblemTrial {
     for (std::size_t s = 1; recomputes_ && s + 1 < problem_.stages.size(); ++s)
       note_tried(problem_, least_, s, MemoryAction::recompute,
                  recompute_us(s, MemoryAction::recompute));
-    return ok_status();
-  }
-
-  // Each level that has proposals becomes the one of least peak, where the next block is like it:
-  // its backward pass comes on top of what this one keeps.
-  Status try_proposals() {
-    StorageLevels& levels = *settings_.levels;
-    Proposals best(blocks_);
-    for (std::size_t proposal = 0; proposal < levels.proposals(); ++proposal) {
-      levels.try_proposal(proposal);
-      for (const auto& slice : slices_within_budget()) {
-        if (Status tried = try_proposal(proposal, slice, best); !tried.ok()) return tried;
-      }
-    }
-    for (std::size_t block = 0; block < blocks_; ++block)
-      levels.choose_proposal(block, best[block].proposal);
-    return ok_status();
-  }
-
-  Status try_proposal(std::size_t proposal, const std::vector<std::size_t>& slice,
-                      Proposals& best) {
-    Actions actions = all(lightest_);
-    std::vector<std::size_t> stages;
-    for (const std::size_t s : slice) {
-      const unsigned n = settings_.levels->proposed_level(least_.order[s - 1]);
-      if (n == 0) continue;
-      actions[least_.order[s - 1]] = recompute_level(n);
-      stages.push_back(s);
-    }
-    if (stages.empty()) return ok_status();
-    const auto tried = run_pass(actions);
-    if (!tried.ok()) return tried.status();
-    for (const std::size_t s : stages) {
-      const StageReading& stage = tried->stages[s];
-      const std::int64_t peak = stage.kept_bytes + stage.backward_high_bytes;
-      BestProposal& known = best[least_.order[s - 1]];
-      if (peak < known.peak_bytes) known = {proposal, peak};
-    }
     return ok_status();
   }
 

@@ -36,7 +36,8 @@ class RegionBuilder {
     const TapeRecords::Operator& it = records_.operators[index];
     planner::GraphOperator made;
     made.name = it.handle.operator_name().name;
-    made.ns = std::max<std::int64_t>(0, records_.measured->operator_ns[index]);
+    made.ns = std::max<std::int64_t>(0, records_.measured->operators[index].ns);
+    made.own_bytes = records_.measured->operators[index].own_bytes;
     for (std::size_t i = 0; i < it.arguments; ++i) {
       const TapeRecords::Argument& argument = records_.arguments[it.first_argument + i];
       if (argument.kind == TapeRecords::ArgumentKind::integers) continue;
@@ -103,7 +104,9 @@ std::int64_t steady_ns() {
 }
 
 MeasuredRegion measured_region(const Tape& tape) {
-  return RegionBuilder(tape.records()).run();
+  MeasuredRegion region = RegionBuilder(tape.records()).run();
+  region.meter = tape.meter();
+  return region;
 }
 
 bool is_alike(const planner::OperatorGraph& a, const planner::OperatorGraph& b) {
@@ -115,9 +118,23 @@ bool is_alike(const planner::OperatorGraph& a, const planner::OperatorGraph& b) 
                             });
 }
 
-void take_lesser_times(planner::OperatorGraph& graph, const planner::OperatorGraph& other) {
-  for (std::size_t i = 0; i < graph.operators.size(); ++i)
-    graph.operators[i].ns = std::min(graph.operators[i].ns, other.operators[i].ns);
+void take_lesser(MeasuredRegion& region, const MeasuredRegion& newer) {
+  auto other = newer.graph.operators.begin();
+  for (planner::GraphOperator& it : region.graph.operators) {
+    it.ns = std::min(it.ns, other->ns);
+    it.own_bytes = std::min(it.own_bytes, other->own_bytes);
+    ++other;
+  }
+  region.meter = newer.meter;
+}
+
+void learn_backward(MeasuredRegion& region) {
+  std::vector<planner::BackwardLevels> levels = region.meter->end();
+  std::erase_if(levels, [&region](const planner::BackwardLevels& it) {
+    return at(it.op) >= region.graph.operators.size();  // of an operator that failed
+  });
+  planner::learn_backward(region.graph, planner::KeptSet(region.graph.storages.size(), false),
+                          levels);
 }
 
 HoldChoice choice_of(const MeasuredRegion& region, const planner::KeptSet& kept) {

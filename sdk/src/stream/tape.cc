@@ -36,22 +36,6 @@ bool is_tensor_list(const c10::IValue& value) {
 
 }  // namespace
 
-// Counts its lifetime as time of the tape, not of the operator that runs.
-class Tape::Unmeasured {
- public:
-  explicit Unmeasured(Tape& tape)
-      : tape_(tape), started_ns_(tape.now_ns_ ? tape.now_ns_() : std::int64_t{0}) {}
-  ~Unmeasured() {
-    if (tape_.now_ns_) tape_.own_ns_ += tape_.now_ns_() - started_ns_;
-  }
-  Unmeasured(const Unmeasured&) = delete;
-  Unmeasured& operator=(const Unmeasured&) = delete;
-
- private:
-  Tape& tape_;
-  const std::int64_t started_ns_;
-};
-
 // What autograd holds in place of one saved tensor.
 class Tape::Hooks final : public torch::autograd::SavedVariableHooks {
  public:
@@ -68,11 +52,21 @@ class Tape::Hooks final : public torch::autograd::SavedVariableHooks {
 
   void call_pack_hook(const at::Tensor& tensor) override {
     const StreamPause unseen;
-    const Unmeasured own(*tape_);
+    const RegionMeter::Pause own(tape_->is_measuring() ? tape_->meter_.get() : nullptr);
+    saver_ = tape_->newest_operator();
     saved_ = tape_->save(tensor, kept_);
   }
 
   at::Tensor call_unpack_hook() override {
+    if (tape_->meter_ == nullptr) return unpacked();
+    tape_->meter_->asks(saver_);
+    at::Tensor found = unpacked();
+    tape_->meter_->has(saver_);
+    return found;
+  }
+
+ private:
+  at::Tensor unpacked() {
     const bool is_packed = kept_.packed != nullptr;
     if (!is_packed && !kept_.tensor.defined()) return tape_->fetch(saved_);
     if (!kept_.is_changed()) return is_packed ? kept_.packed->tensor() : kept_.tensor;
@@ -80,12 +74,13 @@ class Tape::Hooks final : public torch::autograd::SavedVariableHooks {
                                           kept_.version, kept_.counter().current_version()));
   }
 
- private:
   void let_go() noexcept {
+    if (tape_ != nullptr && tape_->meter_ != nullptr) tape_->meter_->lets_go(saver_);
     if (saved_ != kNone) tape_->forget(std::exchange(saved_, kNone));
   }
 
   std::shared_ptr<Tape> tape_;
+  std::int32_t saver_ = kNone;  // the operator
   std::int32_t saved_ = kNone;  // in the records; none for a tensor that must be kept
   Kept kept_;                   // nothing for a dropped tensor
 };
@@ -172,7 +167,7 @@ void Tape::close() {
   current_ = kNone;
   if (recording_ != nullptr) spares_->give_back(std::move(recording_));
   for (Storage& storage : records_.storages) storage.alive.reset();
-  if (now_ns_) end_measuring();
+  if (meter_ != nullptr) end_measuring();
 }
 
 void Tape::stop_copying() {
@@ -212,8 +207,7 @@ void Tape::begin(const OperatorCall& call) {
   current_is_random_ = call.facts.is_random;
   saved_ = 0;
   ++records_.counts.operators;
-  own_ns_ = 0;
-  if (now_ns_) started_ns_ = now_ns_();
+  if (is_measuring()) meter_->begin_operator();
 }
 
 void Tape::record_writes(const OperatorCall& call, Operator& recorded) {
@@ -345,7 +339,7 @@ void Tape::copy_outside(const c10::StorageImpl* storage) {
 }
 
 void Tape::end(std::span<const c10::IValue> results) {
-  if (now_ns_) records_.measured->operator_ns.push_back(now_ns_() - started_ns_ - own_ns_);
+  if (is_measuring()) records_.measured->operators.push_back(meter_->end_operator());
   const Operator& recorded = at_operator(current_);
   note_writes(recorded);
   if (!recorded.keeps_results && !recorded.writes_outside) {
@@ -360,7 +354,7 @@ void Tape::end(std::span<const c10::IValue> results) {
       }
     }
   }
-  if (now_ns_) resolve_notes();
+  if (is_measuring()) resolve_notes();
   if (!recording_->pending.empty()) resolve_pending();
   current_ = kNone;
   recording_->current_tensors.clear();
@@ -417,8 +411,8 @@ void Tape::pack(Kept& kept, Saved& saved) {
   ++records_.counts.packed;
 }
 
-void Tape::measure(std::function<std::int64_t()> now_ns) {
-  now_ns_ = std::move(now_ns);
+void Tape::measure(std::shared_ptr<RegionMeter> meter) {
+  meter_ = std::move(meter);
   records_.measured.emplace();
 }
 
@@ -459,7 +453,6 @@ void Tape::resolve_notes() {
 
 // Later writes count no more, and the counters must not be held on to.
 void Tape::end_measuring() {
-  now_ns_ = nullptr;
   for (TapeRecords::SavedNote& note : records_.measured->saved) {
     if (note.counter.enabled() && note.counter.current_version() != note.version)
       note.can_serve = false;
@@ -505,7 +498,7 @@ std::int32_t Tape::save(const at::Tensor& tensor, Kept& kept) {
   const c10::StorageImpl* const storage = storage_impl(tensor);
   const Place place = place_of(storage);
   const bool is_forced = must_keep(tensor, place);
-  if (now_ns_) note_saved(key, tensor, is_forced);
+  if (is_measuring()) note_saved(key, tensor, is_forced);
   const bool is_kept = is_forced || choose(key, tensor, place.storage) == Hold::keep;
   ++(is_kept ? records_.counts.kept : records_.counts.dropped);
   if (is_kept) keep(tensor, kept);

@@ -98,9 +98,9 @@ class Tape final : public SavedTensorFrame,
   Tape& operator=(const Tape&) = delete;
   ~Tape() override;
 
-  // Notes from now on how long each operator takes and what autograd saves of it
-  // (operator_times.h). `now_ns` may wait for a device first. REQUIRES: nothing was recorded yet.
-  void measure(std::function<std::int64_t()> now_ns);
+  // Notes from now on what each operator takes and what autograd saves of it (operator_times.h).
+  // REQUIRES: nothing was recorded yet; not null.
+  void measure(std::shared_ptr<RegionMeter> meter);
 
   // Adds the nanoseconds of every replay to `spent_ns` from now on, for two readings of the clock
   // each. REQUIRES: nobody asks for a dropped tensor meanwhile.
@@ -114,6 +114,7 @@ class Tape final : public SavedTensorFrame,
   void stop_copying();
   // REQUIRES: nobody asks for a dropped tensor meanwhile.
   TapeRecords& records() { return records_; }
+  const std::shared_ptr<RegionMeter>& meter() const { return meter_; }  // null: it does not measure
   const TapeRecords& records() const { return records_; }
   TapeCounts counts() const;
   std::size_t bytes() const;  // of the records, without tensors
@@ -184,7 +185,11 @@ class Tape final : public SavedTensorFrame,
   bool is_written_by_current(StorageIndex storage) const;
 
   // For measuring.
-  class Unmeasured;
+  // What a custom Function saves comes behind its operators. Below 0: there is none.
+  OperatorIndex newest_operator() const {
+    return static_cast<OperatorIndex>(records_.operators.size()) - 1;
+  }
+  bool is_measuring() const { return meter_ != nullptr && is_open_; }
   void note_saved(SavedKey key, const at::Tensor& tensor, bool is_forced);
   void resolve_notes();
   void end_measuring();
@@ -211,9 +216,7 @@ class Tape final : public SavedTensorFrame,
   bool current_is_random_ = false;
   std::int32_t saved_ = 0;  // tensors saved by it
 
-  std::function<std::int64_t()> now_ns_;  // null: does not measure
-  std::int64_t started_ns_ = 0;
-  std::int64_t own_ns_ = 0;  // spent by the tape since then
+  std::shared_ptr<RegionMeter> meter_;  // null: does not measure
 
   // Guards what was saved, outsides and counts of the records.
   mutable std::recursive_mutex mutex_;

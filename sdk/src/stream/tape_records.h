@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "sdk/src/stream/packed_mask.h"
+#include "sdk/src/stream/region_meter.h"
 
 namespace cox::detail {
 
@@ -178,7 +179,7 @@ struct TapeRecords {
   };
   // What a tape that measures notes besides.
   struct Measured {
-    std::vector<std::int64_t> operator_ns;  // for each operator, without what the tape itself does
+    std::vector<OperatorCost> operators;
     std::vector<std::int64_t> storage_bytes;
     std::vector<SavedNote> saved;
   };

@@ -142,7 +142,7 @@ TEST_SUITE("packed masks") {
     REQUIRE(install_saved_tensor_engine().ok());
     for (const Hold hold : {Hold::keep, Hold::drop}) {
       const auto tape = Tape::make("measured", [hold](const SavedValue&) { return hold; });
-      tape->measure(&steady_ns);
+      tape->measure(std::make_shared<RegionMeter>(&steady_ns));
       train(tape.get());
       const MeasuredRegion region = measured_region(*tape);
       REQUIRE(planner::validate(region.graph).ok());

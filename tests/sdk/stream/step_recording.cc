@@ -296,7 +296,7 @@ Pass measured_pass(const ModelCase& model) {
   model.model->zero_grad();
   const auto keep = [](const cox::detail::SavedValue&) { return cox::detail::Hold::keep; };
   Pass pass{Tape::make("a step", keep), 0};
-  pass.tape->measure(&cox::detail::steady_ns);
+  pass.tape->measure(std::make_shared<cox::detail::RegionMeter>(&cox::detail::steady_ns));
   at::Tensor loss;
   {
     const cox::detail::TapeScope scope(*pass.tape);
@@ -320,8 +320,7 @@ StepGraph record_step(const ModelCase& model, int passes) {
   for (int i = 1; i < passes; ++i) {
     const Pass pass = measured_pass(model);
     const MeasuredRegion other = cox::detail::measured_region(*pass.tape);
-    if (cox::detail::is_alike(region.graph, other.graph))
-      cox::detail::take_lesser_times(region.graph, other.graph);
+    if (cox::detail::is_alike(region.graph, other.graph)) cox::detail::take_lesser(region, other);
     first.backward_ns = std::min(first.backward_ns, pass.backward_ns);
   }
   StepGraph step = StepBuilder(first.tape->records(), std::move(region), first.backward_ns).run();
