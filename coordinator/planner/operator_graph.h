@@ -95,12 +95,12 @@ std::int64_t held_bytes(const OperatorGraph& graph, const KeptSet& kept);
 // Returns the bytes of all candidates as autograd alone holds them, masks too.
 std::int64_t saved_bytes(const OperatorGraph& graph);
 
-// BackwardLevels are the most bytes that were alive in a backward pass, about one operator that
-// saved something. Only their differences count.
+// BackwardLevels are the bytes that were alive in a backward pass about one operator that saved
+// something. Only their differences count.
 struct BackwardLevels {
   std::int32_t op = 0;
   std::int64_t asking_bytes = 0;  // as in GraphOperator, but with all that was alive
-  std::int64_t most_bytes = 0;
+  std::int64_t most_bytes = 0;    // backward_bytes, the same way
 };
 // Learns asking_bytes and backward_bytes of all operators from a pass with these storages kept.
 // REQUIRES: a valid graph; kept.size() == graph.storages.size(); operators of the graph.
@@ -153,10 +153,10 @@ std::vector<std::size_t> levels(const StorageFront& front, std::size_t most);
 // Returns what is alive at most while backward runs a region behind one that is like it: what that
 // one holds comes on top.
 std::int64_t chain_bytes(const StoragePoint& point);
-// Returns the set of kept storages with the least chain_bytes(). It is found from
-// none and from all kept, by changes of one or two storages for as long as one helps, so a better
-// set that differs in more may be missed; and by bytes alone, so graphs that differ in times have
-// equal answers. REQUIRES: a valid graph.
+// Returns the set of kept storages with the least chain_bytes(). It is found from none and from all
+// kept, by changes of one or two storages for as long as one helps, so a better set that differs in
+// more may be missed; and by bytes alone, so graphs that differ in times have equal answers.
+// REQUIRES: a valid graph.
 StoragePoint least_alive(const OperatorGraph& graph,
                          const StorageFrontLimits& limits = {1 << 14, 8'000'000});
 

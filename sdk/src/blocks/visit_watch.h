@@ -44,6 +44,7 @@
 #include "sdk/src/stream/operator_meter.h"
 #include "sdk/src/stream/operator_stream.h"
 #include "sdk/src/stream/operator_times.h"
+#include "sdk/src/stream/region_meter.h"
 #include "sdk/src/stream/saved_tensors.h"
 #include "sdk/src/stream/tape.h"
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "coordinator/planner/operator_graph.h"
+#include "sdk/src/stream/region_meter.h"
 #include "sdk/src/stream/tape.h"
 
 namespace cox::detail {

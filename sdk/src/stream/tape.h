@@ -37,6 +37,7 @@
 #include <vector>
 
 #include "sdk/src/stream/operator_stream.h"
+#include "sdk/src/stream/region_meter.h"
 #include "sdk/src/stream/saved_tensors.h"
 #include "sdk/src/stream/tape_records.h"
 #include "sdk/src/stream/tape_values.h"
