@@ -4,7 +4,7 @@
 
 For README.md, docs/ and dashboards/: quoted blocks equal the marked regions of their files, commands
 name scripts, options, presets and settings that exist, relative links, anchors, images and paths in
-backticks lead somewhere. With the `cox` program it also compares the table of settings with what
+backticks lead somewhere, and .ci/run executes README's test command. With the `cox` program it also compares the table of settings with what
 `cox config --markdown` prints. Prints each finding and exits 1 if there was one. --write first
 brings quoted blocks and the table up to date.
 
@@ -93,6 +93,18 @@ def path_findings(root, page):
             yield f"{page.path}:{line}: names {path}, which does not exist"
 
 
+def ci_findings(root):
+    """Continuous integration runs the test command that README shows a stranger."""
+    if not os.path.isfile(os.path.join(root, ".ci/run")):
+        return
+    page = pages.parse("README.md", pages.read(root, "README.md"))
+    lines = "\n".join(block.text for block in page.blocks if block.language == "sh").split("\n")
+    shown = [line.split("#")[0].strip() for line in lines if line.startswith("scripts/test")]
+    run = pages.read(root, ".ci/run").split("\n")
+    if len(shown) != 1 or f"exec {shown[0]}" not in run:
+        yield f".ci/run: expected a line 'exec ' with README's test command {shown}"
+
+
 def printed_table(cox):
     command = [cox, "config", "--markdown"]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
@@ -116,6 +128,7 @@ def findings(root, cox=None):
         yield from block_findings(root, page, tree)
         yield from link_findings(root, page)
         yield from path_findings(root, page)
+    yield from ci_findings(root)
     if cox:
         yield from table_findings(root, cox)
 

@@ -1,9 +1,15 @@
 """Tests of the layering tests: each rule is broken once in a tree made for it, and must be seen."""
 
+import contextlib
+import io
+import json
 import os
+import sys
 import tempfile
 import unittest
+from unittest import mock
 
+import alone
 import includes
 import lengths
 import shape
@@ -246,6 +252,37 @@ class Shape(unittest.TestCase):
         ):
             with Tree({**alone, **more}) as root:
                 self.assertEqual(list(shape.one_user_headers(root)), expected)
+
+
+class Alone(unittest.TestCase):
+    def compile_alone(self, sources, files):
+        """What alone.py prints about files of a unity build with these sources."""
+        with Tree(sources) as root:
+            unity = os.path.join(root, "build/Unity/unity_0_cxx.cxx")
+            os.makedirs(os.path.dirname(unity))
+            with open(unity, "w", encoding="utf-8") as file:
+                file.writelines(f'#include "{os.path.join(root, path)}"\n' for path in sources if path.endswith(".cc"))
+            command = f"ccache /usr/bin/c++ -I{root} -o unity.o -c {unity}"
+            entry = {"directory": root, "file": unity, "command": command}
+            with open(os.path.join(root, "build/compile_commands.json"), "w", encoding="utf-8") as file:
+                json.dump([entry], file)
+            arguments = ["alone.py", root, os.path.join(root, "build"), *files]
+            with mock.patch.object(sys, "argv", arguments), contextlib.redirect_stdout(io.StringIO()) as out:
+                code = alone.main()
+            return code, out.getvalue()
+
+    def test_what_a_unity_neighbour_brings_is_seen(self):
+        sources = {"metrics/a.cc": "int a() { return 1; }\n", "metrics/b.cc": "int b() { return a(); }\n"}
+        self.assertEqual(self.compile_alone(sources, ["metrics/a.cc"])[0], 0)
+        code, text = self.compile_alone(sources, list(sources))
+        self.assertEqual(code, 1)
+        self.assertIn("metrics/b.cc: does not compile alone", text)
+        self.assertIn("2 files compiled alone, 1 failed", text)
+
+    def test_a_header_that_needs_another_one_is_seen(self):
+        sources = {"metrics/a.h": "struct A { int value; };\n", "metrics/b.h": "A of();\n", "metrics/a.cc": ""}
+        self.assertEqual(self.compile_alone(sources, ["metrics/a.h"])[0], 0)
+        self.assertEqual(self.compile_alone(sources, ["metrics/b.h"])[0], 1)
 
 
 if __name__ == "__main__":

@@ -26,8 +26,8 @@ function(expect_code expected preset floor ctest_code)
   endif()
 endfunction()
 
-expect_code(0 ci 5 0)
-expect_code(8 ci 5 8)
-expect_code(1 ci 6 0)
-expect_code(8 ci 6 8)
+expect_code(0 quick 5 0)
+expect_code(8 quick 5 8)
+expect_code(1 quick 6 0)
+expect_code(8 quick 6 8)
 expect_code(0 tsan 6 0)  # leaves out LibTorch and MPI, and so their tests

@@ -64,21 +64,21 @@ std::vector<std::string> flags_with(const std::vector<std::string>& more = {}) {
   return flags;
 }
 
-struct Outcome {
+struct Trained {
   std::vector<at::Tensor> parameters;  // on the CPU
   int repeats = 0;
 };
 
 enum class Memory { suffices, ends_with_gradient, ends_with_backward };
 
-struct Plan {
+struct Fault {
   Memory memory = Memory::suffices;  // of the last rank's device, in the third step
   std::size_t gradient = 0;          // the one that it ends with
   std::size_t without = 0;           // so many parameters at the end have no gradients
 };
 
 // Trains six steps.
-Outcome train(const Plan& plan) {
+Trained train(const Fault& fault) {
   auto session = solo_session(flags_with());
   const bool is_last = session.rank() == session.world_size() - 1;
   std::vector<at::Tensor> parameters = parameters_on(session.device());
@@ -87,26 +87,26 @@ Outcome train(const Plan& plan) {
   torch::optim::SGD optimizer(parameters, 0.1);
   FullDevice full;
   bool is_short = false;
-  parameters[plan.gradient].register_hook([&](const at::Tensor&) {
+  parameters[fault.gradient].register_hook([&](const at::Tensor&) {
     if (!is_short) return;
-    if (plan.memory == Memory::ends_with_gradient) return full.fill(session.device());
+    if (fault.memory == Memory::ends_with_gradient) return full.fill(session.device());
     torch::autograd::Engine::get_default_engine().queue_callback(
         [&] { full.fill(session.device()); });
   });
-  const auto used = std::span(parameters).first(parameters.size() - plan.without);
-  Outcome outcome;
+  const auto used = std::span(parameters).first(parameters.size() - fault.without);
+  Trained outcome;
   for (int done = 0, tries = 0; done < 6; ++tries) {
     REQUIRE(tries < 8);
     StepScope step = session.step();
     optimizer.zero_grad();
     const at::Tensor input =
         torch::full({4, 16}, 0.1 * (done + 1) * (session.rank() + 1)).to(session.device());
-    is_short = plan.memory != Memory::suffices && is_last && tries == 2;
+    is_short = fault.memory != Memory::suffices && is_last && tries == 2;
     try {
       reducer.backward(step, loss_of(used, input), 4);
       CHECK_FALSE(is_short);
     } catch (const c10::OutOfMemoryError&) {
-      CHECK(parameters[plan.gradient].grad().defined());  // so it was gathering
+      CHECK(parameters[fault.gradient].grad().defined());  // so it was gathering
       reducer.abandon();
     }
     full.free();
@@ -128,14 +128,14 @@ Outcome train(const Plan& plan) {
 TEST_CASE("ranks train on the same averages after one ran out of memory while it gathered") {
   // The first two buckets set out in the backward pass. Without all of its gradients the first one,
   // and therefore all, set out at its end.
-  const Plan plans[] = {{Memory::ends_with_gradient, kEndsFirstBucket},
-                        {Memory::ends_with_gradient, kEndsSecondBucket},
-                        {.memory = Memory::ends_with_backward, .without = 1}};
-  for (const Plan& plan : plans) {
-    CAPTURE(plan.gradient);
-    const Outcome calm = train({.without = plan.without});
+  const Fault faults[] = {{Memory::ends_with_gradient, kEndsFirstBucket},
+                          {Memory::ends_with_gradient, kEndsSecondBucket},
+                          {.memory = Memory::ends_with_backward, .without = 1}};
+  for (const Fault& fault : faults) {
+    CAPTURE(fault.gradient);
+    const Trained calm = train({.without = fault.without});
     CHECK(calm.repeats == 0);
-    const Outcome outcome = train(plan);
+    const Trained outcome = train(fault);
     CHECK(outcome.repeats == 1);
     for (std::size_t p = 0; p < calm.parameters.size(); ++p) {
       CAPTURE(p);
