@@ -16,14 +16,12 @@
 
 namespace cox::tools {
 
-// ---- `cox plan`: what memory budgets cost, of a saved profile, of each instance in a file, or of
-// the operators of a step.
+// ---- `cox plan`: what memory budgets cost, of a saved profile or of each instance in a file.
 
-// Sizes as in settings: "6GiB". REQUIRES: one of `profile`, `instances` and `operators` is given.
+// Sizes as in settings: "6GiB". REQUIRES: `profile` or `instances` is given.
 struct PlanRequest {
   std::string profile;  // memory_profile.json, or the run directory that has it
   std::string instances;
-  std::string operators;  // a file of io/operator_files.h; without budgets, some are chosen
   std::vector<std::string> budgets;
 };
 

@@ -225,13 +225,10 @@ struct CommandLine {
     auto* instances = command->add_option("--instances", plan.instances,
                                           "a JSON line for each instance and budget in FILE");
     instances->type_name("FILE")->excludes(profile)->excludes(budgets);
-    auto* operators = command->add_option("--ops", plan.operators,
-                                          "a JSON line for each budget of the step in FILE");
-    operators->type_name("FILE")->excludes(profile)->excludes(instances);
     command->callback([this] {
       const bool has_profile = !plan.profile.empty() && !plan.budgets.empty();
-      if (!has_profile && plan.instances.empty() && plan.operators.empty())
-        throw CLI::RequiredError("PROFILE and --budget SIZE, --instances FILE, or --ops FILE");
+      if (!has_profile && plan.instances.empty())
+        throw CLI::RequiredError("PROFILE and --budget SIZE, or --instances FILE");
       if (plan.budgets.size() > kMostBudgets)
         throw CLI::ValidationError("--budget", fmt::format("at most {} in one call; call it again "
                                                            "for the others",

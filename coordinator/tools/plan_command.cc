@@ -8,10 +8,8 @@
 #include "coordinator/core/words.h"
 #include "coordinator/io/file.h"
 #include "coordinator/io/json.h"
-#include "coordinator/io/operator_files.h"
 #include "coordinator/io/planning_files.h"
 #include "coordinator/planner/front.h"
-#include "coordinator/planner/step_graph.h"
 #include "coordinator/tools/commands.h"
 #include "coordinator/tools/run_file.h"
 
@@ -19,7 +17,6 @@ namespace cox::tools {
 namespace {
 
 constexpr std::size_t kMostLabels = 1 << 15;
-constexpr std::int64_t kChosenBudgets = 24;
 constexpr std::size_t kCurveRows = 16;
 constexpr std::size_t kCurveWidth = 40;
 constexpr std::size_t kMostNameColumns = 60;
@@ -242,56 +239,11 @@ Result<Fit> answer_profile(const std::string& given, const Budgets& budgets) {
   return met.empty() ? Fit::nothing : Fit::something;
 }
 
-// Evenly from the least peak that was found to that of the fastest plan.
-Budgets chosen_budgets(const planner::StepGraph& graph) {
-  const std::int64_t high = planner::keep_all(graph).peak_bytes;
-  const std::int64_t low = planner::plan_step(graph, {graph.base_bytes}).front().peak_bytes;
-  Budgets budgets;
-  for (std::int64_t i = 0; i < kChosenBudgets; ++i)
-    budgets.push_back(low + (high - low) * i / (kChosenBudgets - 1));
-  return budgets;
-}
-
-// A run is the operator's index, a free is -1 minus the tensor's.
-std::string step_line(const planner::StepGraph& graph, std::int64_t budget,
-                      const planner::StepPlan& plan) {
-  io::JsonWriter json;
-  const bool fits = plan.peak_bytes <= budget;
-  json.begin_object().field("name", graph.name).field("budget", budget).field("feasible", fits);
-  if (!fits) {
-    json.key("extra_ns").null().key("overhead").null().key("peak").null().key("schedule").null();
-    return json.field("least_budget", plan.peak_bytes).end_object().take();
-  }
-  const auto step = static_cast<double>(std::max<std::int64_t>(1, planner::step_ns(graph)));
-  json.field("extra_ns", plan.added_ns);
-  json.field("overhead", static_cast<double>(plan.added_ns) / step);
-  json.field("peak", plan.peak_bytes).key("schedule").begin_array();
-  for (const planner::StepAction& action : plan.schedule)
-    json.value(action.kind == planner::StepAction::Kind::run ? action.index : -1 - action.index);
-  return json.end_array().end_object().take();
-}
-
-Result<Fit> plan_operators(const std::string& path, Budgets budgets) {
-  const Result<std::string> text = io::read_file(path, io::kMaxOperatorFileBytes);
-  if (!text.ok()) return text.status();
-  const auto graph = io::read_operator_graph(*text);
-  if (!graph.ok()) return graph.status().with_context(path);
-  if (budgets.empty()) budgets = chosen_budgets(*graph);
-  const auto plans = planner::plan_step(*graph, budgets);
-  Fit fit = Fit::nothing;
-  for (std::size_t i = 0; i < budgets.size(); ++i) {
-    fmt::print("{}\n", step_line(*graph, budgets[i], plans[i]));
-    if (plans[i].peak_bytes <= budgets[i]) fit = Fit::something;
-  }
-  return fit;
-}
-
 }  // namespace
 
 Result<Fit> plan_command(const PlanRequest& request) {
   const Result<Budgets> budgets = parse_budgets(request.budgets);
   if (!budgets.ok()) return budgets.status();
-  if (!request.operators.empty()) return plan_operators(request.operators, *budgets);
   return request.instances.empty() ? answer_profile(request.profile, *budgets)
                                    : solve_instances(request.instances);
 }

@@ -24,14 +24,6 @@ constexpr const char* kInstances =
  {"interior": 50, "forward_us": 500, "backward_us": 900, "forward_ws": 2, "backward_ws": 3}],
 "budgets": [{"budget": 300}, {"budget": 160}, {"budget": 120}]}]})";
 
-// A small and a large tensor; the first is read again at the end.
-constexpr const char* kStep = R"({"format": "coxswain-operator-graph", "version": 1,
-"name": "four", "base_bytes": 100, "tensors": [10, 1, 30, 0], "results": [], "operators": [
- {"name": "a", "ns": 5, "reads": [], "makes": [0]},
- {"name": "b", "ns": 5, "reads": [0], "makes": [1]},
- {"name": "c", "ns": 5, "reads": [1], "makes": [2]},
- {"name": "d", "ns": 5, "reads": [0, 1], "makes": [3]}]})";
-
 planner::MemoryProfile profile(test::Levels levels = test::Levels::none) {
   testing::Random random(3);
   planner::RankProfile rank;
@@ -127,27 +119,6 @@ TEST_SUITE("tools.plan") {
     CHECK_FALSE(outcome.says("\x1b"));
   }
 
-  TEST_CASE("the operators of a step give one JSON line a budget, with a schedule") {
-    test::TempFolder folder;
-    const std::string path = (folder / "step.json").string();
-    test::write_file(path, kStep);
-    const Outcome outcome =
-        cox_plan("--ops " + path + " --budget 141B --budget 131B --budget 130B");
-    CHECK_MESSAGE(outcome.exit_code == 0, outcome.output);
-    CHECK(outcome.lines() == 3);
-    CHECK(outcome.says(R"("budget":141,"feasible":true,"extra_ns":0,"overhead":0)"));
-    CHECK(outcome.says(R"("schedule":[0,1,2,-3,3,-1,-2,-4]})"));
-    CHECK(outcome.says(R"("budget":131,"feasible":true,"extra_ns":5,"overhead":0.25,"peak":131)"));
-    CHECK(outcome.says(
-        R"("budget":130,"feasible":false,"extra_ns":null,"overhead":null,"peak":null)"));
-    CHECK(outcome.says(R"("least_budget":131)"));
-    const Outcome chosen = cox_plan("--ops " + path);
-    CHECK_MESSAGE(chosen.exit_code == 0, chosen.output);
-    CHECK(chosen.lines() == 24);
-    CHECK_FALSE(chosen.says(R"("feasible":false)"));
-    CHECK(cox_plan("--ops " + path + " --budget 1B").exit_code == 1);
-  }
-
   TEST_CASE("bad input is one clear line and exit code 2") {
     test::TempFolder folder;
     const std::string instances = (folder / "i.json").string();
@@ -171,13 +142,6 @@ TEST_SUITE("tools.plan") {
         instances + " --budget 1GiB",
         "--instances " + good,
         "--instances " + bad,
-        "--ops",
-        "--ops " + bad,
-        "--ops " + good,
-        "--ops " + instances + " --instances " + instances,
-        "--ops " + (folder / "none").string(),
-        "--ops " + (folder / "deep.json").string(),
-        "--ops " + (folder / "large.json").string(),
         "--instances " + (folder / "none").string(),
         "--instances " + (folder / "").string(),
         "--instances " + (folder / "deep.json").string(),
