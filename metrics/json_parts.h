@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include "coordinator/core/summary.h"
-#include "coordinator/diagnosis/finding.h"
 #include "coordinator/io/json.h"
+#include "metrics/analysis/findings/finding.h"
 
 namespace cox::metrics {
 

@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "coordinator/core/text.h"
-#include "coordinator/diagnosis/own_rules.h"
-#include "coordinator/io/run_reader.h"
-#include "metrics/run_format.h"
+#include "metrics/analysis/findings/own_rules.h"
+#include "metrics/records/run_format.h"
+#include "metrics/records/run_reader.h"
 
 namespace cox::metrics {
 namespace {

@@ -16,11 +16,11 @@
 #include <vector>
 
 #include "coordinator/core/plan.h"
-#include "coordinator/core/record.h"
-#include "coordinator/diagnosis/finding.h"
-#include "coordinator/diagnosis/run_record.h"
-#include "coordinator/diagnosis/run_view.h"
-#include "metrics/step_row.h"
+#include "coordinator/decide/record.h"
+#include "metrics/analysis/findings/finding.h"
+#include "metrics/analysis/findings/run_view.h"
+#include "metrics/records/run_record.h"
+#include "metrics/records/step_row.h"
 
 namespace cox::metrics {
 

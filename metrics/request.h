@@ -38,6 +38,11 @@ Result<std::optional<std::uint64_t>> query_number(std::string_view query, std::s
 // are replaced by "(set)".
 std::vector<ConfigOption> settings_of(const Config& config);
 
+// One endpoint, for the index page.
+struct Endpoint {
+  std::string path;
+  std::string help;
+};
 // Served is everything that the pages of one moment are made from.
 struct Served {
   std::shared_ptr<const Snapshot> snapshot;  // never null

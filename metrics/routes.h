@@ -20,11 +20,6 @@ Response respond(const Request& request, const Served& served);
 // without the token, because those who probe have none.
 bool is_probe(std::string_view path);
 
-// One endpoint, for the index page.
-struct Endpoint {
-  std::string path;
-  std::string help;
-};
 // Stream is an endpoint that goes on: server-sent events tell how its parts change.
 struct Stream {
   Endpoint endpoint;

@@ -10,8 +10,8 @@
 
 #include "coordinator/core/job.h"
 #include "coordinator/core/plan.h"
-#include "coordinator/core/record.h"
 #include "coordinator/core/summary.h"
+#include "coordinator/decide/record.h"
 #include "metrics/live_window.h"
 #include "metrics/topics/decisions.h"
 #include "metrics/topics/heat_map.h"

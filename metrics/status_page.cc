@@ -8,7 +8,6 @@
 #include "metrics/format.h"
 #include "metrics/health.h"
 #include "metrics/html.h"
-#include "metrics/routes.h"
 #include "metrics/topic.h"
 
 namespace cox::metrics {

@@ -18,8 +18,6 @@
 
 namespace cox::metrics {
 
-struct Endpoint;
-
 inline constexpr std::string_view kStatusPath = "/status";
 inline constexpr std::string_view kPageEventsPath = "/status/events";
 inline constexpr std::string_view kStatusScriptPath = "/status.js";

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <optional>
 
-#include "coordinator/core/record.h"
+#include "coordinator/decide/record.h"
 #include "metrics/snapshot.h"
 #include "metrics/topics/numerics_fold.h"
 

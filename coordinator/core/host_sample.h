@@ -1,8 +1,8 @@
 // HostSample: what one look at a rank's process and its machine finds, some times a second, for the
 // host timeline of a run (docs/traces.md).
 //
-//   /proc, /sys -> HostRecorder (sdk) -> HostSample -> host.jsonl (io/host_lines.h)
-//                                     -> diagnosis/idle_time.h, tools
+//   /proc, /sys -> HostRecorder (sdk) -> HostSample -> host.jsonl (records/host_lines.h)
+//                                     -> timeline/idle_time.h, tools
 //
 // Times of computing and bytes that moved are sums since the process or the machine began, so that
 // a sample that is lost or left out falsifies none beside it. Plain values.

@@ -71,6 +71,8 @@ MemoryAction action_of(const Plan& plan, RankId rank, BlockId block);
 // are valid for the same job.
 bool same_actions(const Plan& a, const Plan& b);
 
+// The functions below follow from the table of fields; plan_fields.cc has them.
+
 // Returns whether both plans tell the ranks the same, apart from ids and rounds. REQUIRES: both
 // plans are valid for the same job.
 bool same_effect(const Plan& a, const Plan& b);

@@ -220,3 +220,57 @@ void diff_actions(const Plan& before, const Plan& after, std::vector<std::string
 void diff_nothing(const Plan&, const Plan&, std::vector<std::string>&) {}
 
 }  // namespace cox::plan_rules
+
+namespace cox {
+
+bool same_effect(const Plan& a, const Plan& b) {
+  bool same = true;
+  for_each_plan_field([&](const auto& field) {
+    if (!same) return;
+    same =
+        field.rules.same != nullptr ? field.rules.same(a, b) : a.*field.member == b.*field.member;
+  });
+  return same;
+}
+
+Status validate(const Plan& plan, const JobFacts& job) {
+  if (plan.id.incarnation != job.incarnation) {
+    return invalid_argument("plan: expected incarnation ", job.incarnation, ", found ",
+                            plan.id.incarnation);
+  }
+  Status status;
+  for_each_plan_field([&](const auto& field) {
+    if (!status.ok()) return;
+    if (!is_capable(field, plan.*field.member, job.capabilities)) {
+      status = invalid_argument("plan: ", field.name, " cannot be applied by this job");
+    } else if (field.rules.check != nullptr) {
+      status = field.rules.check(plan, job);
+    }
+  });
+  return status;
+}
+
+std::vector<std::string> diff(const Plan& before, const Plan& after) {
+  std::vector<std::string> lines;
+  for_each_plan_field([&](const auto& field) {
+    if (field.rules.diff != nullptr) return field.rules.diff(before, after, lines);
+    if (before.*field.member == after.*field.member) return;
+    lines.push_back(
+        concat(field.name, ": ", field.rules.text(before), " -> ", field.rules.text(after)));
+  });
+  return lines;
+}
+
+std::string text(const Plan& plan) {
+  std::string out =
+      concat("plan ", plan.id.incarnation, ".", plan.id.number, ", from round ",
+             plan.earliest_round, " on, ",
+             plan.activated_round ? concat("active since round ", *plan.activated_round)
+                                  : "not seen active yet",
+             "\n");
+  for_each_plan_field(
+      [&](const auto& field) { out += concat(field.name, ": ", field.rules.text(plan), "\n"); });
+  return out;
+}
+
+}  // namespace cox

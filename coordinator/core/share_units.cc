@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "coordinator/core/estimates.h"
-
 namespace cox {
 namespace {
 
@@ -40,6 +38,10 @@ std::vector<std::uint64_t> units_of_shares(std::uint64_t units,
   });
   for (auto it = order.begin(); it != end; ++it) ++parts[*it];
   return parts;
+}
+
+std::uint64_t samples_of_step(const JobFacts& job, const Plan& plan) {
+  return plan.step_samples != 0 ? plan.step_samples : job.global_batch;
 }
 
 std::vector<std::uint64_t> samples_of_ranks(const JobFacts& job, const Plan& plan) {

@@ -20,6 +20,9 @@ std::vector<std::uint64_t> units_of_shares(std::uint64_t units,
                                            std::span<const std::uint32_t> shares,
                                            std::size_t ranks);
 
+// Returns the samples of a step under the plan, of all ranks; 0 where the loop decides that itself.
+std::uint64_t samples_of_step(const JobFacts& job, const Plan& plan);
+
 // Returns the samples of a step of each rank under the plan; empty where peaks do not depend on
 // them: the loop divides the batch itself, or works in micro-batches of equal size.
 std::vector<std::uint64_t> samples_of_ranks(const JobFacts& job, const Plan& plan);

@@ -54,8 +54,8 @@ std::string least_peak_text(const MemoryProblem& problem, const MemoryModel& mod
 // "5120 MiB", "12.3 MiB", "0.004 MiB".
 std::string mib_text(std::int64_t bytes);
 
-// Returns the same ranks as a profile for a file (io/planning_files.h), one entry per kind of rank.
-// `blocks` has the names of the blocks by index.
+// Returns the same ranks as a profile for a file (records/planning_files.h), one entry per kind of
+// rank. `blocks` has the names of the blocks by index.
 MemoryProfile profile_of(std::vector<RankProblem> ranks, const std::vector<std::string>& blocks);
 
 }  // namespace cox::planner

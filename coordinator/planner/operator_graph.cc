@@ -5,7 +5,6 @@
 #include <limits>
 #include <utility>
 
-#include "coordinator/planner/replay_model.h"
 
 namespace cox::planner {
 namespace {
@@ -121,30 +120,6 @@ std::int64_t saved_bytes(const OperatorGraph& graph) {
   for (const std::int32_t s : candidates(graph))
     sum += graph.storages[static_cast<std::size_t>(s)].bytes;
   return sum;
-}
-
-Slice slice(const OperatorGraph& graph, const KeptSet& kept) {
-  return ReplayModel(graph).slice(kept);
-}
-
-void learn_backward(OperatorGraph& graph, const KeptSet& kept,
-                    std::span<const BackwardLevels> measured) {
-  for (GraphOperator& it : graph.operators) it.asking_bytes = it.backward_bytes = 0;
-  if (measured.empty()) return;
-  const std::vector<HeldLevels> held = ReplayModel(graph).held(kept);
-  std::int64_t least = std::numeric_limits<std::int64_t>::max();
-  std::vector<BackwardLevels> beside(measured.begin(), measured.end());
-  for (BackwardLevels& it : beside) {
-    const HeldLevels& there = held[static_cast<std::size_t>(it.op)];
-    it.asking_bytes -= there.asking_bytes;
-    it.most_bytes -= there.running_bytes;
-    least = std::min({least, it.asking_bytes, it.most_bytes});
-  }
-  for (const BackwardLevels& it : beside) {
-    GraphOperator& op = graph.operators[static_cast<std::size_t>(it.op)];
-    op.asking_bytes = it.asking_bytes - least;
-    op.backward_bytes = it.most_bytes - least;
-  }
 }
 
 }  // namespace cox::planner

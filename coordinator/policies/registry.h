@@ -2,7 +2,7 @@
 // own behind them. Policies have no state of their own, so a set may be shared.
 #pragma once
 
-#include "coordinator/core/policy.h"
+#include "coordinator/decide/policy.h"
 
 namespace cox {
 

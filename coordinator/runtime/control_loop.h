@@ -19,10 +19,10 @@
 #include <vector>
 
 #include "coordinator/core/config.h"
-#include "coordinator/core/decide.h"
 #include "coordinator/core/log.h"
-#include "coordinator/core/policy.h"
-#include "coordinator/core/record.h"
+#include "coordinator/decide/decide.h"
+#include "coordinator/decide/policy.h"
+#include "coordinator/decide/record.h"
 #include "coordinator/runtime/inbox.h"
 #include "coordinator/runtime/journal.h"
 #include "coordinator/runtime/stall_watch.h"

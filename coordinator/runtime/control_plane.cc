@@ -9,7 +9,7 @@
 
 #include "coordinator/core/evidence.h"
 #include "coordinator/core/signal.h"
-#include "coordinator/runtime/boards.h"
+#include "coordinator/runtime/control_boards.h"
 #include "coordinator/runtime/node_leader.h"
 #include "coordinator/runtime/plan_book.h"
 #include "coordinator/transport/shared/mask_board.h"
@@ -401,7 +401,7 @@ Status ControlPlane::set_up_marks_of(transport::Communicator& world, NodeGroup& 
   marks_ = std::move(*marks);
   mark_ = marks_->writer();
   mark_.begin_round(start_.first_round, transport::MarkClock::now());
-  return transport::take(set_up_mail(world, nodes, *marks_, log_), mail_);
+  return transport::take(set_up_relay(world, nodes, *marks_, log_), mail_);
 }
 
 void ControlPlane::start_stall_watch(const ControlPlaneSetup& setup) {

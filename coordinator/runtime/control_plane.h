@@ -17,13 +17,13 @@
 
 #include "coordinator/core/ballot.h"
 #include "coordinator/core/config.h"
-#include "coordinator/core/decide.h"
 #include "coordinator/core/log.h"
-#include "coordinator/core/record.h"
-#include "coordinator/runtime/boards.h"
+#include "coordinator/decide/decide.h"
+#include "coordinator/decide/record.h"
+#include "coordinator/runtime/control_boards.h"
 #include "coordinator/runtime/control_loop.h"
 #include "coordinator/runtime/journal.h"
-#include "coordinator/runtime/mark_post.h"
+#include "coordinator/runtime/mark_relay.h"
 #include "coordinator/runtime/mask_broadcast.h"
 #include "coordinator/runtime/node_marks.h"
 #include "coordinator/runtime/plan_book.h"
@@ -161,7 +161,7 @@ class ControlPlane {
   std::unique_ptr<ControlLink> link_;
   std::optional<NodeMarks> marks_;
   transport::MarkWriter mark_;         // of this rank, on marks_
-  MarkMail mail_;                      // reads marks_
+  MarkRelay mail_;                     // reads marks_
   bool mask_comes_ = false;            // down with the next control round: agreed by the ranks
   std::optional<RankSignal> waiting_;  // reports that could not leave yet
   std::vector<BlockEvidence> waiting_evidence_;

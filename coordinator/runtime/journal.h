@@ -12,11 +12,11 @@
 #include <string>
 
 #include "coordinator/core/config.h"
-#include "coordinator/core/decide.h"
 #include "coordinator/core/job.h"
-#include "coordinator/core/policy.h"
 #include "coordinator/core/status.h"
 #include "coordinator/core/step_signals.h"
+#include "coordinator/decide/decide.h"
+#include "coordinator/decide/policy.h"
 #include "coordinator/wire/control_codec.h"
 
 namespace cox::runtime {

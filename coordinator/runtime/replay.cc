@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "coordinator/core/config.h"
-#include "coordinator/core/decide.h"
+#include "coordinator/decide/decide.h"
 
 namespace cox::runtime {
 namespace {

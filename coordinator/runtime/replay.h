@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/core/policy.h"
 #include "coordinator/core/status.h"
+#include "coordinator/decide/policy.h"
 #include "coordinator/runtime/journal_reader.h"
 
 namespace cox::runtime {

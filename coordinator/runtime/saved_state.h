@@ -1,6 +1,6 @@
 // The coordinator's state as a file beside the training state: the newest plan, the history and
 // what each policy remembers. The file is written whole or not at all. refit() in
-// core/control_state.h fits what was loaded to another start of the job. Saving and loading block
+// decide/control_state.h fits what was loaded to another start of the job. Saving and loading block
 // on the disk, so they are not for the step path; any thread may call them. They never throw.
 #pragma once
 
@@ -8,8 +8,8 @@
 #include <string>
 #include <string_view>
 
-#include "coordinator/core/decide.h"
 #include "coordinator/core/status.h"
+#include "coordinator/decide/decide.h"
 
 namespace cox::runtime {
 

@@ -8,9 +8,9 @@
 #include <optional>
 #include <vector>
 
-#include "coordinator/core/decide.h"
 #include "coordinator/core/phase.h"
 #include "coordinator/core/units.h"
+#include "coordinator/decide/decide.h"
 #include "coordinator/testing/random.h"
 
 namespace cox::testing {

@@ -9,7 +9,7 @@
 #include <functional>
 #include <vector>
 
-#include "coordinator/core/decide.h"
+#include "coordinator/decide/decide.h"
 #include "coordinator/testing/random.h"
 
 namespace cox::testing {

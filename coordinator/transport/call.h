@@ -4,11 +4,17 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 
-#include "coordinator/transport/communicator.h"
+#include "coordinator/core/status.h"
+#include "coordinator/core/units.h"
+#include "coordinator/transport/reduction.h"
 
 namespace cox::transport {
+
+using ConstBytes = std::span<const std::byte>;
+using Bytes = std::span<std::byte>;
 
 enum class Operation : std::uint8_t {
   none = 0,

@@ -2,8 +2,6 @@
 
 #include <functional>
 
-#include "coordinator/transport/call.h"
-
 namespace cox::transport {
 namespace {
 

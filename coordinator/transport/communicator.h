@@ -18,6 +18,7 @@
 
 #include "coordinator/core/status.h"
 #include "coordinator/core/units.h"
+#include "coordinator/transport/call.h"
 #include "coordinator/transport/reduction.h"
 #include "coordinator/transport/shared/segment.h"
 
@@ -40,13 +41,6 @@ Status take(Result<T> from, T& into) {
   if (from.ok()) into = *std::move(from);
   return from.status();
 }
-
-using ConstBytes = std::span<const std::byte>;
-using Bytes = std::span<std::byte>;
-
-enum class Operation : std::uint8_t;  // call.h
-struct Call;
-struct Buffers;
 
 // Communicator checks what needs no other rank, so that a wrong call fails in the same words on
 // every transport. Each transport starts and tests checked calls.

@@ -14,10 +14,10 @@
 #include <string_view>
 #include <vector>
 
-#include "coordinator/core/decide.h"
 #include "coordinator/core/job.h"
 #include "coordinator/core/status.h"
 #include "coordinator/core/step_signals.h"
+#include "coordinator/decide/decide.h"
 #include "coordinator/wire/plan_codec.h"
 
 namespace cox::wire {

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "coordinator/core/paired_ratio.h"
+#include "coordinator/decide/paired_ratio.h"
 #include "metrics/blocks.h"
 #include "metrics/catalogue.h"
 #include "metrics/format.h"

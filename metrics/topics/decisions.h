@@ -9,8 +9,8 @@
 #include <memory>
 #include <vector>
 
-#include "coordinator/core/policy_score.h"
-#include "coordinator/core/record.h"
+#include "coordinator/decide/policy_score.h"
+#include "coordinator/decide/record.h"
 #include "metrics/histogram.h"
 
 namespace cox::metrics {

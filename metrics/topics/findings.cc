@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "coordinator/diagnosis/own_rules.h"
+#include "metrics/analysis/findings/own_rules.h"
 #include "metrics/catalogue.h"
 #include "metrics/format.h"
 #include "metrics/html.h"

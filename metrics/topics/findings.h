@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "coordinator/diagnosis/finding.h"
+#include "metrics/analysis/findings/finding.h"
 
 namespace cox::metrics {
 

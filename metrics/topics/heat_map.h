@@ -12,8 +12,8 @@
 #include <string_view>
 #include <vector>
 
-#include "coordinator/core/record.h"
 #include "coordinator/core/status.h"
+#include "coordinator/decide/record.h"
 
 namespace cox::metrics {
 

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "coordinator/core/signal.h"
-#include "coordinator/core/slow_findings.h"
 #include "coordinator/core/step_signals.h"
+#include "coordinator/estimates/slow_findings.h"
 #include "coordinator/io/json.h"
 
 namespace cox::metrics {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "coordinator/core/job.h"
-#include "coordinator/core/record.h"
+#include "coordinator/decide/record.h"
 
 namespace cox::metrics {
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "coordinator/core/record.h"
+#include "coordinator/decide/record.h"
 #include "metrics/topics/numerics.h"
 
 namespace cox::metrics {

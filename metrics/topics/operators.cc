@@ -9,12 +9,12 @@
 #include <string_view>
 #include <vector>
 
-#include "coordinator/io/operator_table_file.h"
 #include "metrics/blocks.h"
 #include "metrics/catalogue.h"
 #include "metrics/format.h"
 #include "metrics/html.h"
 #include "metrics/json_parts.h"
+#include "metrics/records/operator_table_file.h"
 #include "metrics/snapshot.h"
 #include "metrics/topic.h"
 

@@ -11,8 +11,8 @@
 
 #include "coordinator/core/job.h"
 #include "coordinator/core/plan.h"
-#include "coordinator/core/record.h"
 #include "coordinator/core/step_signals.h"
+#include "coordinator/decide/record.h"
 
 namespace cox::metrics {
 

@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include "coordinator/core/record.h"
+#include "coordinator/decide/record.h"
 #include "metrics/histogram.h"
 
 namespace cox::metrics {

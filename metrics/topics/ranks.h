@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/core/record.h"
+#include "coordinator/decide/record.h"
 #include "metrics/topics/hosts.h"
 
 namespace cox::metrics {

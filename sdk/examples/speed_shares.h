@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/core/policy.h"
+#include "coordinator/decide/policy.h"
 
 namespace example {
 

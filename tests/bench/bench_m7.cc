@@ -16,7 +16,7 @@
 #include "sdk/src/blocks/block_watch.h"
 #include "sdk/src/memory/counting_allocator.h"
 #include "sdk/src/memory/memory_actuator.h"
-#include "sdk/src/precision/trial_step.h"
+#include "sdk/src/precision/trial_pass.h"
 #include "sdk/src/stream/block_map.h"
 #include "sdk/src/stream/storage.h"
 #include "tests/bench/line.h"

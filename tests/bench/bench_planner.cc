@@ -11,9 +11,9 @@
 #include <string>
 #include <string_view>
 
-#include "coordinator/io/planning_files.h"
 #include "coordinator/planner/front.h"
 #include "coordinator/planner/memory_problem.h"
+#include "metrics/records/planning_files.h"
 #include "tests/bench/line.h"
 #include "tests/planner/random_problem.h"
 

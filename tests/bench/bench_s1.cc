@@ -13,8 +13,8 @@
 
 #include "coordinator/testing/simulated_job.h"
 #include "tests/bench/line.h"
-#include "tests/core/detection_trial.h"
-#include "tests/core/published_rules.h"
+#include "tests/estimates/detection_trial.h"
+#include "tests/estimates/published_rules.h"
 
 namespace {
 

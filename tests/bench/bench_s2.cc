@@ -5,7 +5,7 @@
 
 #include "coordinator/io/file.h"
 #include "coordinator/testing/random.h"
-#include "tests/diagnosis/made_trace.h"
+#include "tests/metrics/analysis/made_trace.h"
 
 int main(int argc, char** argv) {
   using namespace cox;

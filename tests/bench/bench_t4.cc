@@ -12,8 +12,8 @@
 
 #include "coordinator/core/text.h"
 #include "coordinator/testing/random.h"
-#include "metrics/run_format.h"
-#include "metrics/run_store.h"
+#include "metrics/records/run_format.h"
+#include "metrics/records/run_store.h"
 
 namespace {
 

@@ -17,9 +17,9 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/core/decide.h"
 #include "coordinator/core/hash.h"
 #include "coordinator/core/share_units.h"
+#include "coordinator/decide/decide.h"
 #include "coordinator/policies/registry.h"
 #include "coordinator/testing/random.h"
 #include "coordinator/testing/straggler_scenario.h"

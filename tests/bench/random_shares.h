@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "coordinator/core/policy.h"
+#include "coordinator/decide/policy.h"
 
 namespace cox::bench {
 

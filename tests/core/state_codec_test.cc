@@ -4,7 +4,7 @@
 #include <string>
 
 #include "coordinator/core/columns.h"
-#include "coordinator/core/policy.h"
+#include "coordinator/decide/policy.h"
 #include "coordinator/testing/random.h"
 
 #include <doctest/doctest.h>

@@ -25,7 +25,7 @@ class Tree:
         own_policy = re.findall(r'name\(\).*return "(\w+)"', self._read("sdk/examples/speed_shares.h"))
         self.settings |= {name + ".mode" for name in own_policy}
         self.subcommands = set(
-            re.findall(r'add_subcommand\(\s*"(\w+)"', self._read("coordinator/tools/cox_main.cc"))
+            re.findall(r'add_subcommand\(\s*"(\w+)"', self._read("metrics/command/cox_main.cc"))
         )
         self.gpt2_options = set(
             re.findall(r'"(--[\w-]+)"', self._read("sdk/examples/gpt2/options.cc"))
@@ -40,7 +40,7 @@ class Tree:
         return pages.read(self.root, path) if os.path.isfile(os.path.join(self.root, path)) else ""
 
     def _programs(self):
-        found = set(re.findall(r"cox_executable\((\w+)", self._read("coordinator/tools/CMakeLists.txt")))
+        found = set(re.findall(r"cox_executable\((\w+)", self._read("metrics/command/CMakeLists.txt")))
         for example in ["gpt2", "models"]:
             path = f"sdk/examples/{example}/CMakeLists.txt"
             found |= set(re.findall(r"cox_executable\((\w+)", self._read(path)))

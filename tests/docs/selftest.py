@@ -17,7 +17,7 @@ import check_blocks
 import results
 
 ROOT = os.path.abspath(sys.argv[1])
-LENT = ("CMakePresets.json", "coordinator/tools/cox_main.cc", "sdk/examples/gpt2/options.cc")
+LENT = ("CMakePresets.json", "metrics/command/cox_main.cc", "sdk/examples/gpt2/options.cc")
 
 SOURCE = "int a;\n  // [part]\n  int b;\n    int c;\n  // [/part]\nint d;\n"
 SETTINGS = (

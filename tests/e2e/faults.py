@@ -83,7 +83,7 @@ class Saves(jobs.Case):
 
 class RunFiles(jobs.Case):
     def test_a_pipe_or_a_device_as_a_file_of_a_run_is_refused_at_once(self):
-        """Other files and kinds: tests/metrics/run_files_test.cc."""
+        """Other files and kinds: tests/metrics/records/run_files_test.cc."""
         for name, kind in (("run.json", "device"), ("steps.jsonl", "pipe")):
             with self.subTest(name, kind=kind):
                 shutil.rmtree(self.path("run"), ignore_errors=True)

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "coordinator/core/bytes.h"
-#include "coordinator/core/decide.h"
 #include "coordinator/core/hash.h"
+#include "coordinator/decide/decide.h"
 #include "coordinator/policies/registry.h"
 #include "coordinator/runtime/journal_reader.h"
 #include "coordinator/runtime/replay.h"

@@ -6,8 +6,6 @@
 #include <span>
 
 #include "coordinator/core/config.h"
-#include "coordinator/io/operator_table_file.h"
-#include "coordinator/io/planning_files.h"
 #include "coordinator/io/safetensors_header.h"
 #include "coordinator/io/save_folder.h"
 #include "coordinator/policies/registry.h"
@@ -16,8 +14,10 @@
 #include "coordinator/runtime/saved_state.h"
 #include "coordinator/wire/mask.h"
 #include "coordinator/wire/plan_codec.h"
-#include "metrics/run_format.h"
-#include "tests/diagnosis/made_trace.h"
+#include "metrics/records/operator_table_file.h"
+#include "metrics/records/planning_files.h"
+#include "metrics/records/run_format.h"
+#include "tests/metrics/analysis/made_trace.h"
 #include "tests/planner/random_problem.h"
 #include "tests/runtime/driven_job.h"
 #include "tests/wire/random_values.h"

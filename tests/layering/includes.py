@@ -16,13 +16,22 @@ import sys
 import tree
 
 CORE = "coordinator/core/"
-PLANNING = (CORE, "coordinator/policies/", "coordinator/planner/")
-DIAGNOSIS = "coordinator/diagnosis/"
+ESTIMATES = "coordinator/estimates/"
+DECIDE = "coordinator/decide/"
+PLANNER = "coordinator/planner/"
+POLICIES = "coordinator/policies/"
 IO = "coordinator/io/"
+WIRE = "coordinator/wire/"
 TRANSPORT = "coordinator/transport/"
+RUNTIME = "coordinator/runtime/"
 TESTING = "coordinator/testing/"
+DECISIONS = (CORE, ESTIMATES, DECIDE, PLANNER, POLICIES)
 # Everything that programs are made of: not what tests are made of.
-COORDINATOR = PLANNING + (DIAGNOSIS, IO, "coordinator/wire/", TRANSPORT, "coordinator/runtime/")
+COORDINATOR = DECISIONS + (IO, WIRE, TRANSPORT, RUNTIME)
+
+RECORDS = "metrics/records/"
+ANALYSIS = "metrics/analysis/"
+COMMAND = "metrics/command/"
 
 # The floors of sdk/src, from the ground up.
 SDK = COORDINATOR + ("metrics/", "sdk/include/")
@@ -42,18 +51,23 @@ ROOMS = GROUND + (BLOCKS, PARALLEL, PRECISION, MEMORY, OPTIM, DATA)
 
 # Folder -> folders of this repository that it may include, beside itself. The longest match counts.
 MAY_INCLUDE = {
-    "coordinator/core/": (),
-    "coordinator/policies/": (CORE, "coordinator/planner/"),
-    "coordinator/planner/": (CORE,),
-    DIAGNOSIS: (CORE,),
-    IO: (CORE, DIAGNOSIS, "coordinator/planner/"),
-    "coordinator/wire/": (CORE,),
+    CORE: (),
+    ESTIMATES: (CORE,),
+    DECIDE: (CORE, ESTIMATES),
+    PLANNER: (CORE,),
+    POLICIES: (CORE, ESTIMATES, DECIDE, PLANNER),
+    IO: (CORE,),
+    WIRE: (CORE, DECIDE, ESTIMATES),
     TRANSPORT: (CORE, IO),
-    "coordinator/runtime/": PLANNING + (IO, "coordinator/wire/", TRANSPORT),
-    TESTING: PLANNING + (TRANSPORT,),
-    "coordinator/tools/": COORDINATOR + ("metrics/",),
-    "metrics/": (CORE, DIAGNOSIS, IO),
-    "sdk/include/coxswain/": (CORE,),
+    RUNTIME: DECISIONS + (IO, WIRE, TRANSPORT),
+    TESTING: DECISIONS + (TRANSPORT,),
+    RECORDS: (CORE, IO, PLANNER),
+    "metrics/analysis/findings/": (CORE, RECORDS),
+    "metrics/analysis/whatif/": (CORE, RECORDS),
+    "metrics/analysis/timeline/": (CORE, RECORDS),
+    "metrics/": (CORE, ESTIMATES, DECIDE, IO, RECORDS, ANALYSIS),
+    COMMAND: COORDINATOR + ("metrics/",),
+    "sdk/include/coxswain/": (CORE, ESTIMATES, DECIDE),
     DEVICE: SDK,
     STREAM: SDK,
     CHECKPOINT: SDK,
@@ -70,7 +84,7 @@ MAY_INCLUDE = {
 }
 
 # These build with a compiler alone: the headers of C++, not even those of POSIX.
-STANDARD_ONLY = (CORE, DIAGNOSIS, "coordinator/policies/", "coordinator/planner/", TESTING)
+STANDARD_ONLY = DECISIONS + (ANALYSIS, TESTING)
 
 # Stands in for LibTorch's CUDA library and the CUDA runtime.
 STANDIN = "tests/support/cuda/"
@@ -82,7 +96,7 @@ FOREIGN = {
     r"(cuda|cublas|cudnn|nvtx).*": ("sdk/src/device/cuda", STANDIN),
     r"google/protobuf/.*|.*\.pb\.h": ("coordinator/wire/", "tests/wire/", "tests/fuzz/"),
     r"prometheus/.*": ("metrics/collectable.h", "tests/metrics/", "tests/bench/"),
-    r"boost/.*": ("metrics/http/message.cc", "metrics/http_server.cc"),
+    r"boost/.*": ("metrics/http/message.cc", "metrics/http/http_server.cc"),
     r"(torch|ATen|c10|caffe2)/.*": (
         "sdk/",
         "tests/sdk/",
@@ -95,11 +109,10 @@ FOREIGN = {
     r"xxhash\.h": ("coordinator/io/content_hash.cc",),
     r"zlib\.h": ("coordinator/io/gzip.cc",),
     # The standard-only folders have sentence() of core/text.h instead.
-    r"fmt/.*": ("coordinator/io/", "coordinator/tools/", "coordinator/transport/")
-    + ("coordinator/runtime/", "metrics/", "sdk/src/", "sdk/examples/", "tests/"),
+    r"fmt/.*": (IO, TRANSPORT, RUNTIME, "metrics/", "sdk/src/", "sdk/examples/", "tests/"),
     # Files are opened by io::InputFile, which refuses pipes and devices; these read the kernel's.
     r"fstream": ("sdk/src/session/", "sdk/src/memory/", "tests/"),
-    r"CLI/.*": ("coordinator/tools/", "sdk/examples/", "tests/"),
+    r"CLI/.*": (COMMAND, "sdk/examples/", "tests/"),
     r"doctest/doctest\.h": ("tests/",),
 }
 
@@ -139,7 +152,9 @@ def judge_own(path, target):
     folder = longest_folder(path)
     if folder is None:
         return "stands in a folder that the table in tests/layering/includes.py does not know"
-    if target.startswith((folder,) + MAY_INCLUDE[folder]):
+    into = longest_folder(target)
+    may = into == folder or target.startswith(MAY_INCLUDE[folder])
+    if may and (into != COMMAND or folder in (COMMAND, "tests/")):  # nothing stands on the command
         return None
     allowed = ", ".join((folder,) + MAY_INCLUDE[folder])
     return f"expected an include from {allowed}"

@@ -51,7 +51,7 @@ GOOD = {
     "coordinator/wire/mask.cc": '#include "control.pb.h"\n#include "coordinator/core/plan.h"\n',
     "coordinator/transport/mpi/gather.cc": "#include <mpi.h>\n#include <unistd.h>\n",
     "coordinator/runtime/loop.cc": '#include "coordinator/core/plan.h"\n',
-    "metrics/http_server.cc": '#include <boost/asio.hpp>\n#include "coordinator/core/plan.h"\n',
+    "metrics/http/http_server.cc": '#include <boost/asio.hpp>\n#include "coordinator/core/plan.h"\n',
     "sdk/include/coxswain/session.h": "#include <ATen/core/Tensor.h>\n",
     "sdk/src/session/session.cc": "#include <coxswain/session.h>\n#include <torch/torch.h>\n",
     "tests/core/helper.h": "#pragma once\n",
@@ -241,6 +241,14 @@ class Shape(unittest.TestCase):
         self.assertEqual(classes_in("void Plan::f() {}\n", "void Plan::Impl::f() {\n"), [])
         self.assertEqual(classes_in("void Own::f() {}\n", "void Own::f() {}\n"), [])
         self.assertEqual(classes_in("void Plan::f() {}\n", "// Plan::f() and\nvoid detail::f() {\n"), [])
+
+    def test_rooms_that_include_each_other_through_others_are_seen(self):
+        use = '#include "metrics/%s.h"\n'
+        straight = {"metrics/a.h": "", "metrics/b.h": use % "a", "metrics/c.h": use % "b", "metrics/c.cc": use % "a"}
+        with Tree(straight) as root:
+            self.assertEqual(shape.circles(root), set())
+        with Tree({**straight, "metrics/a.cc": use % "a" + use % "c"}) as root:
+            self.assertEqual(shape.circles(root), {frozenset({"metrics/a", "metrics/b", "metrics/c"})})
 
     def test_a_header_for_one_file_beside_it_is_seen(self):
         use = '#include "metrics/a.h"\n'

@@ -1,9 +1,10 @@
-"""One class in one source, and few private headers with a single user.
+"""One class in one source, no circle of rooms, and few private headers with a single user.
 
     shape.py ROOT
 
-Prints each class whose member functions stand in several sources of the library, and the private
-headers with one user when there are more of them than MAX_ONE_USER, and exits 1 if there was one.
+Prints each class whose member functions stand in several sources of the library, each circle of rooms (a
+room is a header with its source), and the private headers with one user when there are more of them than
+MAX_ONE_USER, and exits 1 if there was one.
 A header with one user is one that a single library file includes, besides the header's own source,
 and that stands beside that file: a header that another folder includes is its floor's interface.
 """
@@ -66,7 +67,40 @@ def one_user_headers(root):
             yield path, beside[0]
 
 
+def room_of(path):
+    return os.path.splitext(path)[0]
+
+
+def arrows(root):
+    """Room of the library -> rooms that it includes."""
+    rooms = {room_of(path) for path in library_files(root, tree.CPP)}
+    found = {room: set() for room in rooms}
+    for path in library_files(root, tree.CPP):
+        for target in INCLUDE.findall(tree.read(root, path)):
+            if room_of(target) in rooms and room_of(target) != room_of(path):
+                found[room_of(path)].add(room_of(target))
+    return found
+
+
+def circles(root):
+    """Each set of rooms that include each other, directly or through others."""
+    below = arrows(root)
+
+    def reached_from(room):
+        seen, open_rooms = set(), [room]
+        while open_rooms:
+            for other in below[open_rooms.pop()] - seen:
+                seen.add(other)
+                open_rooms.append(other)
+        return seen
+
+    reached = {room: reached_from(room) for room in below}
+    return {frozenset(other for other in reached[room] if room in reached[other]) for room in below if room in reached[room]}
+
+
 def violations(root):
+    for circle in sorted(sorted(circle) for circle in circles(root)):
+        yield f"rooms in a circle: {', '.join(circle)}: one of them must know less"
     for name, paths in sorted(split_classes(root).items()):
         yield f"{name}: expected one source, found {', '.join(sorted(paths))}: merge them"
     headers = sorted(one_user_headers(root))

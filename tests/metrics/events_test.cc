@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "http_client.h"
-#include "metrics/http_server.h"
+#include "metrics/http/http_server.h"
 #include "simulated_job.h"
 #include "text_search.h"
 

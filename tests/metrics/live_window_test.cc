@@ -14,11 +14,11 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/diagnosis/own_rules.h"
-#include "coordinator/io/run_reader.h"
+#include "metrics/analysis/findings/own_rules.h"
 #include "metrics/findings_watch.h"
-#include "metrics/run_store.h"
-#include "tests/metrics/run_fixture.h"
+#include "metrics/records/run_reader.h"
+#include "metrics/records/run_store.h"
+#include "tests/metrics/records/run_fixture.h"
 
 #include <doctest/doctest.h>
 

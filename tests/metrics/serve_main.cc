@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "metrics/findings_watch.h"
-#include "metrics/http_server.h"
+#include "metrics/http/http_server.h"
 #include "simulated_job.h"
 
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "coordinator/core/operator_table.h"
-#include "coordinator/core/record.h"
+#include "coordinator/decide/record.h"
 #include "simulated_numerics.h"
 
 namespace cox::metrics {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/core/decide.h"
 #include "coordinator/core/loss_scale.h"
+#include "coordinator/decide/decide.h"
 
 namespace cox::metrics {
 

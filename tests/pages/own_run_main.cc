@@ -10,13 +10,13 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/core/decide.h"
 #include "coordinator/core/host_sample.h"
-#include "coordinator/io/host_lines.h"
+#include "coordinator/decide/decide.h"
 #include "coordinator/policies/registry.h"
 #include "coordinator/runtime/journal.h"
 #include "metrics/live_window.h"
-#include "metrics/run_format.h"
+#include "metrics/records/host_lines.h"
+#include "metrics/records/run_format.h"
 #include "tests/metrics/simulated_job.h"
 
 namespace {

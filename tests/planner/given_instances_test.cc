@@ -3,9 +3,9 @@
 #include <sstream>
 
 #include "coordinator/io/json.h"
-#include "coordinator/io/planning_files.h"
 #include "coordinator/planner/front.h"
 #include "coordinator/planner/memory_problem.h"
+#include "metrics/records/planning_files.h"
 
 #include <doctest/doctest.h>
 

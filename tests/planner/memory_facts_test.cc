@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/io/planning_files.h"
+#include "metrics/records/planning_files.h"
 #include "tests/planner/random_problem.h"
 
 #include <doctest/doctest.h>

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/core/decide.h"
+#include "coordinator/decide/decide.h"
 #include "coordinator/policies/accumulation/accumulation.h"
 #include "coordinator/testing/random.h"
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/core/decide.h"
+#include "coordinator/decide/decide.h"
 
 #include <doctest/doctest.h>
 

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/core/decide.h"
 #include "coordinator/core/plan.h"
+#include "coordinator/decide/decide.h"
 #include "coordinator/policies/memory/memory.h"
 
 namespace cox::test {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/policies/memory/model.h"
+#include "coordinator/policies/memory/rank_memory.h"
 #include "tests/policies/memory_job.h"
 
 #include <doctest/doctest.h>

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/core/decide.h"
+#include "coordinator/decide/decide.h"
 #include "coordinator/policies/precision/precision.h"
 
 namespace cox::test {

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/policies/precision/model.h"
+#include "coordinator/policies/precision/block_formats.h"
 #include "coordinator/testing/random.h"
 #include "tests/policies/precision_job.h"
 

@@ -2,7 +2,7 @@
 #include <random>
 #include <string>
 
-#include "coordinator/runtime/boards.h"
+#include "coordinator/runtime/control_boards.h"
 #include "coordinator/runtime/node_leader.h"
 #include "coordinator/runtime/plan_book.h"
 #include "coordinator/transport/shared/segment.h"

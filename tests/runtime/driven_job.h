@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <random>
 
-#include "coordinator/core/decide.h"
+#include "coordinator/decide/decide.h"
 #include "coordinator/runtime/journal.h"
 
 namespace cox::test {

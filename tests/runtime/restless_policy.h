@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "coordinator/core/policy.h"
+#include "coordinator/decide/policy.h"
 
 namespace cox::test {
 

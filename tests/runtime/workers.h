@@ -10,8 +10,8 @@
 
 #include "coordinator/core/config.h"
 #include "coordinator/core/job.h"
-#include "coordinator/core/policy.h"
-#include "coordinator/core/record.h"
+#include "coordinator/decide/policy.h"
+#include "coordinator/decide/record.h"
 #include "coordinator/runtime/mask_broadcast.h"
 #include "coordinator/transport/communicator.h"
 

@@ -8,7 +8,7 @@
 #include <map>
 #include <vector>
 
-#include "coordinator/core/decide.h"
+#include "coordinator/decide/decide.h"
 #include "coordinator/planner/share_assignment.h"
 #include "coordinator/testing/random.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/transport/shared/segment.h"
+#include "coordinator/transport/shared/shared_file.h"
 #include "tests/transport/ranks.h"
 
 #include <doctest/doctest.h>

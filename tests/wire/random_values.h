@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <random>
 
-#include "coordinator/core/decide.h"
 #include "coordinator/core/job.h"
 #include "coordinator/core/plan.h"
 #include "coordinator/core/step_signals.h"
+#include "coordinator/decide/decide.h"
 
 namespace cox::test {
 

@@ -14,7 +14,7 @@
 #include <cstdint>
 #include <span>
 
-#include "coordinator/core/policy.h"
+#include "coordinator/decide/policy.h"
 
 namespace cox {
 

@@ -13,7 +13,7 @@
 // shows it. Stateless and thread-safe; Decide owns the state.
 #pragma once
 
-#include "coordinator/core/policy.h"
+#include "coordinator/decide/policy.h"
 
 namespace cox {
 

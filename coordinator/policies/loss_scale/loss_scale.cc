@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/core/portable_math.h"
 #include "coordinator/core/state_codec.h"
 #include "coordinator/core/text.h"
+#include "coordinator/estimates/portable_math.h"
 
 namespace cox {
 namespace {

@@ -15,7 +15,7 @@
 // owns the state.
 #pragma once
 
-#include "coordinator/core/policy.h"
+#include "coordinator/decide/policy.h"
 
 namespace cox {
 

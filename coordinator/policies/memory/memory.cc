@@ -10,11 +10,11 @@
 #include <tuple>
 #include <utility>
 
-#include "coordinator/core/estimates.h"
 #include "coordinator/core/settings/settings.h"
 #include "coordinator/core/text.h"
+#include "coordinator/estimates/estimates.h"
 #include "coordinator/planner/memory_facts.h"
-#include "coordinator/policies/memory/model.h"
+#include "coordinator/policies/memory/rank_memory.h"
 
 namespace cox {
 namespace {

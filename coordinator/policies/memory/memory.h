@@ -19,8 +19,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "coordinator/core/control_state.h"
-#include "coordinator/core/policy.h"
+#include "coordinator/decide/control_state.h"
+#include "coordinator/decide/policy.h"
 
 namespace cox {
 

@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/core/estimates.h"
 #include "coordinator/core/settings/settings.h"
 #include "coordinator/core/text.h"
-#include "coordinator/policies/precision/model.h"
+#include "coordinator/estimates/estimates.h"
+#include "coordinator/policies/precision/block_formats.h"
 
 namespace cox {
 namespace {

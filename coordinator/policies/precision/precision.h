@@ -14,7 +14,7 @@
 // thread-safe; Decide owns the state.
 #pragma once
 
-#include "coordinator/core/policy.h"
+#include "coordinator/decide/policy.h"
 
 namespace cox {
 

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "coordinator/core/selection.h"
-#include "coordinator/core/speeds.h"
 #include "coordinator/core/text.h"
+#include "coordinator/estimates/speeds.h"
 #include "coordinator/planner/share_assignment.h"
 
 namespace cox {

@@ -1,7 +1,7 @@
 // Shares: how many units of a step's batch (micro-batches of the job, or samples) each rank takes,
-// so that all finish together. Speeds are those of the estimates (core/speeds.h), the best whole
-// assignment under minima and caps is exact (planner/share_assignment.h), and a change is proposed
-// when all of this holds:
+// so that all finish together. Speeds are those of the estimates (estimates/speeds.h), the best
+// whole assignment under minima and caps is exact (planner/share_assignment.h), and a change is
+// proposed when all of this holds:
 //
 //   - every rank has been measured for shares.settle_rounds reports since the start, and as many
 //     rounds have passed under the present shares; no plan is in flight, and no rank has finished;
@@ -17,7 +17,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "coordinator/core/policy.h"
+#include "coordinator/decide/policy.h"
 
 namespace cox {
 

@@ -7,12 +7,12 @@
 #include <span>
 #include <utility>
 
-#include "coordinator/core/job_pace.h"
-#include "coordinator/core/slow_hosts.h"
-#include "coordinator/core/slow_rank.h"
 #include "coordinator/core/summary.h"
 #include "coordinator/core/text.h"
 #include "coordinator/core/words.h"
+#include "coordinator/estimates/job_pace.h"
+#include "coordinator/estimates/slow_hosts.h"
+#include "coordinator/estimates/slow_rank.h"
 
 namespace cox {
 namespace {

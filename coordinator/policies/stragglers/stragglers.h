@@ -1,17 +1,17 @@
 // Stragglers: tells people which ranks are slower than they should be, in which phase, since when
 // and how sure that is; whether it is a whole host, or the whole job; and which ranks pause again
-// and again. The estimates (core/slowness.h) detect it; this policy turns what changed in them into
-// findings. Once the other policies had their time and the step still waits for a slow rank, it
-// tells a person what is likely wrong with that rank and where to look. No knob belongs to it.
+// and again. The estimates (estimates/slowness.h) detect it; this policy turns what changed in them
+// into findings. Once the other policies had their time and the step still waits for a slow rank,
+// it tells a person what is likely wrong with that rank and where to look. No knob belongs to it.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <string_view>
 
-#include "coordinator/core/policy.h"
 #include "coordinator/core/signal.h"
-#include "coordinator/core/slow_rank.h"
+#include "coordinator/decide/policy.h"
+#include "coordinator/estimates/slow_rank.h"
 
 namespace cox {
 

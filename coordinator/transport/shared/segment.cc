@@ -1,138 +1,13 @@
 #include "coordinator/transport/shared/segment.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/statvfs.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
-#include <memory>
 #include <new>
-#include <random>
-#include <string>
-#include <system_error>
-#include <vector>
-
-#include "coordinator/transport/communicator.h"
-#include "coordinator/transport/exchange/departure_watch.h"
-#include "coordinator/transport/wait.h"
 
 namespace cox::transport {
-namespace {
-
-constexpr const char* kPrefix = "coxswain-";
-
-class File {
- public:
-  explicit File(int descriptor) : descriptor_(descriptor) {}
-  ~File() {
-    if (descriptor_ >= 0) close(descriptor_);
-  }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  int get() const { return descriptor_; }
-
- private:
-  int descriptor_;
-};
-
-std::string unique_path(const std::string& folder) {
-  std::random_device random;
-  return folder + "/" + kPrefix + std::to_string(getpid()) + "-" + std::to_string(random());
-}
-
-// A new file whose name is gone when this is. It is locked for as long as it has a name, so that
-// others can tell it from one that a killed process left.
-class NamedFile {
- public:
-  explicit NamedFile(const std::string& folder)
-      : path_(unique_path(folder)),
-        file_(open(path_.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR)),
-        error_(file_.get() < 0 || flock(file_.get(), LOCK_EX) != 0 ? errno : 0) {}
-  ~NamedFile() {
-    if (file_.get() >= 0) unlink(path_.c_str());
-  }
-  NamedFile(const NamedFile&) = delete;
-  NamedFile& operator=(const NamedFile&) = delete;
-
-  const std::string& path() const { return path_; }
-  int descriptor() const { return file_.get(); }
-  int error() const { return error_; }  // 0 where the file is there
-  // Whether nobody took it for a forgotten one before it was locked.
-  bool has_name() const {
-    struct stat info {};
-    return fstat(descriptor(), &info) == 0 && info.st_nlink > 0;
-  }
-
- private:
-  std::string path_;
-  File file_;
-  int error_;
-};
-
-// Removes what processes left that were killed before they could.
-void remove_forgotten(const std::string& folder) {
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    if (!entry.path().filename().string().starts_with(kPrefix)) continue;
-    const File file(open(entry.path().c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-    if (file.get() >= 0 && flock(file.get(), LOCK_EX | LOCK_NB) == 0) unlink(entry.path().c_str());
-  }
-}
-
-Status no_room(const std::string& folder, std::size_t bytes, int error) {
-  std::string free = "unknown";
-  struct statvfs info {};
-  if (statvfs(folder.c_str(), &info) == 0) free = std::to_string(info.f_bavail * info.f_frsize);
-  return resource_exhausted("shared memory in " + folder + ": expected room for " +
-                            std::to_string(bytes) + " bytes, found " + free + " free (" +
-                            std::strerror(error) +
-                            "); enlarge it, or choose another folder with COX_SHM_DIR");
-}
-
-Result<SharedSegment> map(int descriptor, std::size_t bytes, const std::string& folder) {
-  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
-  if (memory == MAP_FAILED) return no_room(folder, bytes, errno);
-  std::shared_ptr<void> owner(memory, [bytes](void* p) { munmap(p, bytes); });
-  return SharedSegment({static_cast<std::byte*>(memory), bytes}, std::move(owner));
-}
-
-// Gives the file all of its memory: a folder that is too small is an error here and now, and no
-// SIGBUS at the first touch.
-Result<SharedSegment> fill(const NamedFile& file, const std::string& folder, std::size_t bytes) {
-  if (file.error() != 0) return no_room(folder, bytes, file.error());
-  const int error = posix_fallocate(file.descriptor(), 0, static_cast<off_t>(bytes));
-  if (error != 0) return no_room(folder, bytes, error);
-  return map(file.descriptor(), bytes, folder);
-}
-
-Result<SharedSegment> attach(const std::string& path, const std::string& folder,
-                             std::size_t bytes) {
-  const File file(open(path.c_str(), O_RDWR | O_CLOEXEC));
-  if (file.get() < 0) return no_room(folder, bytes, errno);
-  struct stat info {};
-  if (fstat(file.get(), &info) != 0 || static_cast<std::size_t>(info.st_size) != bytes) {
-    return no_room(folder, bytes, EINVAL);
-  }
-  return map(file.get(), bytes, folder);
-}
-
-// Every rank learns whether all have the segment; else the first failure, by rank.
-Status agree(Communicator& communicator, const Status& mine, const WaitPolicy& policy) {
-  const auto refusal = first_to_depart(communicator, mine.message(), policy);
-  if (!refusal.ok()) return refusal.status();
-  if (!refusal->somebody()) return ok_status();
-  return resource_exhausted("rank " + std::to_string(refusal->rank) +
-                            " of this node: " + refusal->why.data());
-}
-
-}  // namespace
 
 SharedSegment heap_segment(std::size_t bytes) {
   constexpr std::align_val_t kAlignment{64};
@@ -150,30 +25,6 @@ Result<SharedSegment> inherited_segment(std::size_t bytes) {
                               std::strerror(errno), ")");
   std::shared_ptr<void> owner(memory, [bytes](void* p) { munmap(p, bytes); });
   return SharedSegment({static_cast<std::byte*>(memory), bytes}, std::move(owner));
-}
-
-Result<SharedSegment> share_file(Communicator& communicator, std::size_t bytes,
-                                 const std::string& folder, const WaitPolicy& policy) {
-  const bool leader = communicator.rank() == RankId(0);
-  const std::size_t mapped = std::max<std::size_t>(bytes, 1);
-  std::array<char, 512> name{};  // of the file; empty where there is none
-  Result<SharedSegment> segment = resource_exhausted("there is no file to map");
-  std::unique_ptr<NamedFile> file;  // the leader's, until all have mapped it
-  if (leader) {
-    remove_forgotten(folder);
-    do {
-      file = std::make_unique<NamedFile>(folder);
-    } while (file->error() == 0 && !file->has_name());
-    segment = fill(*file, folder, mapped);
-    if (segment.ok()) file->path().copy(name.data(), name.size() - 1);
-  }
-  Status agreed = broadcast(communicator, name, policy);
-  const std::string path = name.data();
-  if (agreed.ok() && !leader && !path.empty()) segment = attach(path, folder, mapped);
-  if (agreed.ok()) agreed = agree(communicator, segment.status(), policy);
-  file.reset();
-  if (!agreed.ok()) return agreed;
-  return SharedSegment(segment->bytes().first(bytes), std::make_shared<SharedSegment>(*segment));
 }
 
 }  // namespace cox::transport

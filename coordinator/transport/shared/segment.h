@@ -6,14 +6,10 @@
 #include <cstddef>
 #include <memory>
 #include <span>
-#include <string>
 
 #include "coordinator/core/status.h"
 
 namespace cox::transport {
-
-class Communicator;
-struct WaitPolicy;
 
 class SharedSegment {
  public:
@@ -34,14 +30,5 @@ SharedSegment heap_segment(std::size_t bytes);
 
 // Returns zeroed memory that this process shares with those that it forks from now on.
 Result<SharedSegment> inherited_segment(std::size_t bytes);
-
-// Returns zeroed memory shared by the processes of one node, through a file that exists only for a
-// moment: rank 0 creates it, the others map it, and its name is removed when all have it; what
-// killed processes left the next call removes. Collective over one node, waiting (start-up only).
-// `folder` should be memory (/dev/shm). When any rank fails, every rank gets resource_exhausted
-// with that rank's reason: the folder, the size wanted, the size free and what to do; the caller
-// can go on without the memory. Other errors are those of the communicator.
-Result<SharedSegment> share_file(Communicator& communicator, std::size_t bytes,
-                                 const std::string& folder, const WaitPolicy& policy);
 
 }  // namespace cox::transport

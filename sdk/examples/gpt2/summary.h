@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "coordinator/core/config.h"
-#include "coordinator/core/effects.h"
-#include "coordinator/core/policy_score.h"
+#include "coordinator/decide/effects.h"
+#include "coordinator/decide/policy_score.h"
 #include "coxswain/session.h"
 #include "sdk/examples/gpt2/options.h"
 

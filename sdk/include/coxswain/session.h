@@ -25,11 +25,11 @@
 #include <vector>
 
 #include "coordinator/core/config.h"
-#include "coordinator/core/effects.h"
 #include "coordinator/core/phase.h"
 #include "coordinator/core/plan.h"
-#include "coordinator/core/policy.h"
-#include "coordinator/core/policy_score.h"
+#include "coordinator/decide/effects.h"
+#include "coordinator/decide/policy.h"
+#include "coordinator/decide/policy_score.h"
 #include "coxswain/error.h"
 
 namespace at {

@@ -16,10 +16,10 @@
 #include <string_view>
 #include <vector>
 
-#include "coordinator/core/decide.h"
 #include "coordinator/core/loss_scale.h"
 #include "coordinator/core/status.h"
 #include "coordinator/core/units.h"
+#include "coordinator/decide/decide.h"
 #include "coordinator/io/folder_lock.h"
 #include "coxswain/named_tensor.h"
 

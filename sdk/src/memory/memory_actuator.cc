@@ -8,12 +8,12 @@
 #include <utility>
 
 #include "coordinator/io/file.h"
-#include "coordinator/io/planning_files.h"
 #include "coordinator/planner/memory_problem.h"
-#include "coordinator/policies/memory/model.h"
+#include "coordinator/policies/memory/rank_memory.h"
 #include "coordinator/runtime/control_plane.h"
 #include "coxswain/error.h"
-#include "metrics/step_row.h"
+#include "metrics/records/planning_files.h"
+#include "metrics/records/step_row.h"
 #include "sdk/src/blocks/block_rules.h"
 #include "sdk/src/memory/counting_allocator.h"
 #include "sdk/src/memory/pinned_tier.h"

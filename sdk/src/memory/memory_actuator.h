@@ -24,7 +24,7 @@
 #include "sdk/src/memory/offload.h"
 #include "sdk/src/memory/storage_levels.h"
 #include "sdk/src/parallel/gradient_holders.h"
-#include "sdk/src/precision/trial_step.h"
+#include "sdk/src/precision/trial_pass.h"
 
 namespace cox::detail {
 

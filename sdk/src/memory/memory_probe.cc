@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "coordinator/core/text.h"
-#include "metrics/step_row.h"
+#include "metrics/records/step_row.h"
 #include "sdk/src/device/choice.h"
 #include "sdk/src/memory/counting_allocator.h"
 

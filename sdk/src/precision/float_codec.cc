@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstddef>
 
 #include "sdk/src/device/float_vectors.h"
@@ -281,6 +282,13 @@ float finite_amax(std::span<const float> values) {
 }
 float finite_amax(std::span<const std::uint16_t> bf16_values) {
   return amax_of(bf16_values.data(), bf16_values.size());
+}
+
+float fp8_multiplier(FloatFormat format, float amax, std::uint32_t margin) {
+  if (amax == 0) return 1;
+  int exponent = 0;
+  std::frexp(static_cast<double>(largest_finite(format)) / amax, &exponent);
+  return std::ldexp(1.0f, std::clamp(exponent - 1 - static_cast<int>(margin), -126, 126));
 }
 
 }  // namespace cox::detail

@@ -68,6 +68,10 @@ QuantizeCounts quantize(FloatFormat format, std::span<const float> values, float
 QuantizeCounts quantize(FloatFormat format, std::span<const std::uint16_t> bf16_values, float scale,
                         std::span<std::uint8_t> codes);
 
+// Returns 2^e, the largest that leaves `margin` bits free: amax * 2^e * 2^margin <=
+// largest_finite(format); 1 where amax is 0. Its inverse is a float too.
+float fp8_multiplier(FloatFormat format, float amax, std::uint32_t margin);
+
 // Returns the largest finite magnitude, 0 if there is none.
 float finite_amax(std::span<const float> values);
 float finite_amax(std::span<const std::uint16_t> bf16_values);

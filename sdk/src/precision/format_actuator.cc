@@ -11,11 +11,11 @@
 #include "coordinator/runtime/control_plane.h"
 #include "coxswain/error.h"
 #include "coxswain/precision.h"
-#include "metrics/step_row.h"
+#include "metrics/records/step_row.h"
 #include "sdk/src/blocks/block_rules.h"
 #include "sdk/src/device/choice.h"
 #include "sdk/src/parallel/agreement.h"
-#include "sdk/src/precision/trial_step.h"
+#include "sdk/src/precision/trial_pass.h"
 
 namespace cox::detail {
 namespace {

@@ -208,13 +208,6 @@ double time_on(at::Device device, const ProductShape& shape, ProductPath path) {
 
 }  // namespace
 
-float fp8_multiplier(FloatFormat format, float amax, std::uint32_t margin) {
-  if (amax == 0) return 1;
-  int exponent = 0;
-  std::frexp(static_cast<double>(largest_finite(format)) / amax, &exponent);
-  return std::ldexp(1.0f, std::clamp(exponent - 1 - static_cast<int>(margin), -126, 126));
-}
-
 at::ScalarType fp8_type(FloatFormat format) {
   return format == FloatFormat::e4m3 ? at::kFloat8_e4m3fn : at::kFloat8_e5m2;
 }

@@ -32,10 +32,6 @@ namespace cox::detail {
 // Returns torch's type for e4m3 or e5m2.
 at::ScalarType fp8_type(FloatFormat format);
 
-// Returns 2^e, the largest that leaves `margin` bits free: amax * 2^e * 2^margin <=
-// largest_finite(format); 1 where amax is 0. Its inverse is a float too.
-float fp8_multiplier(FloatFormat format, float amax, std::uint32_t margin);
-
 // value = codes * scale. The scale is float, one element, or one per row: the sizes of codes with
 // the last one 1.
 struct Fp8Operand {

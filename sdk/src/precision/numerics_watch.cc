@@ -9,7 +9,7 @@
 #include <numeric>
 
 #include "coordinator/core/text.h"
-#include "metrics/step_row.h"
+#include "metrics/records/step_row.h"
 #include "sdk/src/blocks/block_rules.h"
 #include "sdk/src/device/choice.h"
 #include "sdk/src/device/split_mix.h"

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "coordinator/core/text.h"
-#include "coordinator/io/host_lines.h"
 #include "coordinator/io/save_folder.h"
 #include "coordinator/policies/registry.h"
 #include "coordinator/transport/wait.h"
@@ -16,6 +15,7 @@
 #include "metrics/collectable.h"
 #include "metrics/findings_watch.h"
 #include "metrics/format.h"
+#include "metrics/records/host_lines.h"
 #include "metrics/topics/memory.h"
 #include "sdk/src/device/stream_lane.h"
 #include "sdk/src/parallel/slow_wait.h"

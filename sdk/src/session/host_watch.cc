@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "coordinator/core/units.h"
-#include "coordinator/io/host_lines.h"
+#include "metrics/records/host_lines.h"
 
 namespace cox::detail {
 namespace {

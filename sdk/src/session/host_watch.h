@@ -21,7 +21,7 @@
 #include "coordinator/core/stall.h"
 #include "coordinator/core/status.h"
 #include "coordinator/core/units.h"
-#include "metrics/run_store.h"
+#include "metrics/records/run_store.h"
 #include "sdk/src/blocks/actuator.h"
 
 namespace cox::detail {
@@ -151,7 +151,7 @@ class LookSpacing {
 // a node what the machine did. A thread of its own reads and writes; the training thread has no
 // part in it, so nothing that goes wrong here costs a step.
 //
-//   /proc, the rank's mark -> HostSample -> io/host_lines.h
+//   /proc, the rank's mark -> HostSample -> records/host_lines.h
 //
 // Samples are taken at whole multiples of the period, by the system's clock, so that those of all
 // ranks tell of the same moments. Looking takes at most kMostShare of a core: where a look takes

@@ -22,8 +22,8 @@
 #include <thread>
 
 #include "coordinator/core/hash.h"
-#include "coordinator/core/policy.h"
 #include "coordinator/core/text.h"
+#include "coordinator/decide/policy.h"
 #include "coordinator/transport/launch.h"
 #include "coordinator/transport/solo.h"
 #include "coxswain/error.h"

@@ -18,7 +18,7 @@
 #include "coordinator/runtime/control_plane.h"
 #include "coxswain/named_tensor.h"
 #include "coxswain/session.h"
-#include "metrics/step_row.h"
+#include "metrics/records/step_row.h"
 #include "sdk/src/blocks/actuator.h"
 #include "sdk/src/parallel/slow_wait.h"
 #include "sdk/src/session/control_end.h"

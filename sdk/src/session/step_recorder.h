@@ -21,8 +21,8 @@
 #include "coordinator/core/stall.h"
 #include "coordinator/core/units.h"
 #include "coordinator/transport/shared/mark_board.h"
-#include "metrics/run_format.h"
-#include "metrics/step_row.h"
+#include "metrics/records/run_format.h"
+#include "metrics/records/step_row.h"
 #include "sdk/src/device/phase_events.h"
 #include "sdk/src/session/tick_clock.h"
 

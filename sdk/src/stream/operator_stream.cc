@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "sdk/src/stream/product_formats.h"
+#include "sdk/src/stream/storage.h"
 
 namespace cox::detail {
 namespace {

@@ -156,21 +156,4 @@ void tell_backward_ended(BackwardKind kind);
 // Returns how many operators this thread's scopes have shown so far.
 std::uint64_t operators_shown();
 
-// Calls `use` with every defined tensor in an argument or a result: a tensor, a list of tensors or
-// of optional tensors.
-template <class Use>
-void for_each_tensor_in(const c10::IValue& value, const Use& use) {
-  if (value.isTensor()) {
-    if (value.toTensor().defined()) use(value.toTensor());
-  } else if (value.isList()) {
-    for (const c10::IValue& element : value.toListRef()) {
-      if (!element.isTensor()) {
-        if (!element.isNone()) return;  // a list of something else
-        continue;
-      }
-      if (element.toTensor().defined()) use(element.toTensor());
-    }
-  }
-}
-
 }  // namespace cox::detail

@@ -9,7 +9,6 @@
 #include <span>
 #include <string_view>
 
-#include "sdk/src/stream/operator_stream.h"
 #include "sdk/src/stream/storage.h"
 
 namespace cox::detail {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
 
 #include <cstdint>
 #include <string>
@@ -115,5 +116,22 @@ class BufferScope {
  private:
   std::vector<BufferCopies::Copy> now_;
 };
+
+// Calls `use` with every defined tensor in an argument or a result: a tensor, a list of tensors or
+// of optional tensors.
+template <class Use>
+void for_each_tensor_in(const c10::IValue& value, const Use& use) {
+  if (value.isTensor()) {
+    if (value.toTensor().defined()) use(value.toTensor());
+  } else if (value.isList()) {
+    for (const c10::IValue& element : value.toListRef()) {
+      if (!element.isTensor()) {
+        if (!element.isNone()) return;  // a list of something else
+        continue;
+      }
+      if (element.toTensor().defined()) use(element.toTensor());
+    }
+  }
+}
 
 }  // namespace cox::detail

@@ -23,7 +23,7 @@
 #include "coordinator/core/status.h"
 #include "sdk/src/blocks/block_watch.h"
 #include "sdk/src/memory/memory_trial.h"
-#include "sdk/src/precision/trial_step.h"
+#include "sdk/src/precision/trial_pass.h"
 #include "sdk/src/stream/operator_stream.h"
 #include "sdk/src/stream/recorded_pass.h"
 

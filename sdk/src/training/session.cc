@@ -20,7 +20,7 @@
 #include "sdk/src/memory/memory_probe.h"
 #include "sdk/src/precision/format_actuator.h"
 #include "sdk/src/precision/numerics_watch.h"
-#include "sdk/src/precision/trial_step.h"
+#include "sdk/src/precision/trial_pass.h"
 #include "sdk/src/session/host_watch.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/training/adoption.h"

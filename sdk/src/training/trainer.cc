@@ -22,11 +22,11 @@
 #include "sdk/src/parallel/batch_statistics.h"
 #include "sdk/src/parallel/gradient_holders.h"
 #include "sdk/src/precision/format_actuator.h"
-#include "sdk/src/precision/trial_step.h"
+#include "sdk/src/precision/trial_pass.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/training/equal_ranks.h"
-#include "sdk/src/training/memory_repeat.h"
 #include "sdk/src/training/optimizer_port.h"
+#include "sdk/src/training/out_of_memory.h"
 #include "sdk/src/training/step_queue.h"
 #include "sdk/src/training/training_state.h"
 

@@ -9,9 +9,9 @@
 #include <string>
 #include <utility>
 
-#include "coordinator/core/control_state.h"
-#include "coordinator/core/estimates.h"
 #include "coordinator/core/text.h"
+#include "coordinator/decide/control_state.h"
+#include "coordinator/estimates/estimates.h"
 #include "coordinator/io/folder_lock.h"
 #include "coordinator/io/save_folder.h"
 #include "coordinator/runtime/saved_state.h"

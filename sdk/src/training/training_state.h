@@ -15,9 +15,9 @@
 #include <string_view>
 #include <vector>
 
-#include "coordinator/core/slow_rank.h"
 #include "coordinator/core/status.h"
 #include "coordinator/core/units.h"
+#include "coordinator/estimates/slow_rank.h"
 #include "coxswain/named_tensor.h"
 #include "coxswain/reducer.h"
 #include "coxswain/session.h"

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "coordinator/diagnosis/own_rules.h"
+#include "metrics/analysis/findings/own_rules.h"
 #include "metrics/findings_watch.h"
 #include "metrics/routes.h"
 #include "metrics/telemetry_state.h"

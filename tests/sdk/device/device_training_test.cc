@@ -12,7 +12,7 @@
 #include "coxswain/fit.h"
 #include "sdk/src/blocks/block_watch.h"
 #include "sdk/src/precision/numerics_watch.h"
-#include "sdk/src/precision/trial_step.h"
+#include "sdk/src/precision/trial_pass.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/stream/recorded_pass.h"
 #include "sdk/src/stream/saved_tensors.h"

@@ -13,7 +13,7 @@
 #include "coordinator/core/settings/memory.h"
 #include "sdk/examples/gpt2/model.h"
 #include "sdk/src/memory/memory_actuator.h"
-#include "sdk/src/precision/trial_step.h"
+#include "sdk/src/precision/trial_pass.h"
 
 namespace cox::test {
 

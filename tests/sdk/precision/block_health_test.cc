@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "metrics/step_row.h"
+#include "metrics/records/step_row.h"
 #include "sdk/src/precision/numerics_watch.h"
 #include "tests/sdk/precision/fault_support.h"
 #include "tests/sdk/precision/watched_blocks.h"

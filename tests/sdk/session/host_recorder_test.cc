@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "coordinator/io/host_lines.h"
+#include "metrics/records/host_lines.h"
 #include "sdk/src/session/host_watch.h"
 #include "tests/sdk/temp_folder.h"
 

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "coordinator/io/file.h"
-#include "coordinator/io/operator_table_file.h"
 #include "coxswain/adamw.h"
 #include "coxswain/trainer.h"
+#include "metrics/records/operator_table_file.h"
 #include "sdk/src/blocks/block_watch.h"
 #include "sdk/src/session/session_state.h"
 #include "solo.h"

@@ -1,4 +1,4 @@
-#include "metrics/step_row.h"
+#include "metrics/records/step_row.h"
 
 #include <torch/torch.h>
 
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "metrics/live_window.h"
-#include "metrics/run_format.h"
+#include "metrics/records/run_format.h"
 #include "sdk/src/memory/memory_actuator.h"
 #include "sdk/src/memory/memory_probe.h"
 #include "sdk/src/precision/numerics_watch.h"

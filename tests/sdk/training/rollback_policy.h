@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "coordinator/core/policy.h"
+#include "coordinator/decide/policy.h"
 
 class RollBackOnce final : public cox::Policy {
  public:

@@ -1,0 +1,50 @@
+// ControlState: everything that Decide carries from round to round; journalled at the start, saved
+// with the training state and restored. Plain value; pure functions.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "coordinator/core/job.h"
+#include "coordinator/core/plan.h"
+#include "coordinator/core/reason.h"
+#include "coordinator/core/summary.h"
+#include "coordinator/decide/policy.h"
+
+namespace cox {
+
+// The names of Decide's own states: of Estimates and of Effects.
+inline constexpr std::string_view kEstimates = "estimates";
+inline constexpr std::string_view kEffects = "effects";
+
+struct NamedPolicyState {
+  std::string policy;
+  PolicyState state;
+  friend bool operator==(const NamedPolicyState&, const NamedPolicyState&) = default;
+};
+
+struct ControlState {
+  Plan plan;  // the newest published one
+  History history;
+  // Sorted by name. "decide", "effects" and "estimates" are Decide's own.
+  std::vector<NamedPolicyState> policies;
+};
+
+ControlState initial_state(const JobFacts& job);
+
+// Fits a saved state to a new start of the job. Global knobs, history, policy states and the count
+// of rollbacks stay; what the new job cannot apply or has other blocks for starts anew; per-rank
+// knobs are dropped when the world size differs; a hold ends; each with a reason. The plan gets the
+// new incarnation and number 0, so all ranks must start from this plan, not from initial_plan().
+struct Refitted {
+  ControlState state;
+  std::vector<Reason> reasons;
+};
+Refitted refit(ControlState saved, const JobFacts& job);
+
+// Returns the state kept under the name `policy`, and adds a fresh one if there is none. The
+// reference is valid until the next state is added.
+PolicyState& state_of(ControlState& state, std::string_view policy);
+
+}  // namespace cox

@@ -1,0 +1,84 @@
+#include "coordinator/decide/policy_score.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "coordinator/core/text.h"
+
+namespace cox {
+namespace {
+
+double promised_saving(const AppliedChange& change) {
+  return change.promised_ratio > 0 ? 1 - change.promised_ratio : 0;
+}
+
+bool is_amount(double value) {
+  constexpr double kLargest = 1e15;
+  return value >= 0 && value <= kLargest;
+}
+
+}  // namespace
+
+std::string gain_text(double seconds) {
+  constexpr double kShort = 59.95;
+  const double size = std::abs(seconds);
+  if (size < 0.05) return "0 s";
+  const std::string text = size < kShort ? sentence("%.1f s", size) : duration_text(size);
+  return seconds < 0 ? "-" + text : text;
+}
+
+PolicyScore& score_of(std::vector<PolicyScore>& scores, PolicyKind policy) {
+  const auto at = std::ranges::lower_bound(scores, policy, {}, &PolicyScore::policy);
+  if (at != scores.end() && at->policy == policy) return *at;
+  return *scores.insert(at, PolicyScore{policy});
+}
+
+void add_seconds(Account& account, double seconds, std::vector<PolicyScore>& scores) {
+  const double without = seconds / account.ratio;
+  const double saved = without - seconds;
+  account.seconds_saved += saved;
+  double promises = 0;
+  for (const AppliedChange& change : account.changes) {
+    promises += std::abs(promised_saving(change));
+  }
+  for (const AppliedChange& change : account.changes) {
+    const double part = promises > 0 ? std::abs(promised_saving(change)) / promises
+                                     : 1 / static_cast<double>(account.changes.size());
+    PolicyScore& score = score_of(scores, change.kind);
+    (saved > 0 ? score.seconds_gained : score.seconds_lost) += std::abs(saved) * part;
+    score.seconds_promised += without * promised_saving(change);
+  }
+}
+
+bool Account::is_sane() const {
+  return ratio > 1e-9 && is_amount(ratio) && !changes.empty() &&
+         std::ranges::all_of(changes, &AppliedChange::is_sane) &&
+         is_amount(std::abs(seconds_saved));
+}
+
+bool AppliedChange::is_sane() const {
+  return kind <= PolicyKind::accumulation && is_amount(promised_ratio);
+}
+
+bool PolicyScore::is_sane() const {
+  return policy <= PolicyKind::accumulation && is_amount(seconds_gained) &&
+         is_amount(seconds_lost) && is_amount(std::abs(seconds_promised));
+}
+
+std::string_view to_string(Knob knob) {
+  switch (knob) {
+    case Knob::precision:
+      return "precision";
+    case Knob::actions:
+      return "memory actions";
+    case Knob::shares:
+      return "shares";
+    case Knob::batch:
+      return "the samples of a step";
+    case Knob::other:
+      return "another knob";
+  }
+  return "unknown";
+}
+
+}  // namespace cox

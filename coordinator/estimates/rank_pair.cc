@@ -1,0 +1,59 @@
+#include "coordinator/estimates/rank_pair.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace cox {
+namespace {
+
+constexpr double kLeastShift = 0.1397619423751587;  // log 1.15
+constexpr double kLevelRounds = 8;                  // that a running level remembers
+constexpr double kNoiseRounds = 64;
+constexpr double kCut = 9;  // squared: residuals count as 3 deviations at most
+constexpr double kSmallestVariance = 1e-12;
+constexpr double kLargest = 1e18;
+
+bool are_bounded(const std::array<double, 2>& values) {
+  return std::fabs(values[0]) <= kLargest && std::fabs(values[1]) <= kLargest;
+}
+
+}  // namespace
+
+double least_other_shift(double shift) {
+  return std::max(shift, kLeastShift);
+}
+
+CusumTest rank_pair_test(const RankPair& other, double shift, double rate) {
+  const double wider = 1 + 2 * std::sqrt(2 / std::max(other.rounds, 1.0));
+  const double sigma = std::sqrt(std::max(other.variance, kSmallestVariance) * wider);
+  return make_cusum_test(2 * least_other_shift(shift), sigma, rate);  // k is half of it
+}
+
+// The second rank's difference is nearly that of the first with the other sign, so the noise is
+// learnt from the first.
+void learn_rank_pair(RankPair& other, const Excess& excess) {
+  const double residual = excess.of_other[0][0] - other.level[0][0];
+  if (other.rounds > 0) {
+    const double steady = 1 + 1 / (2 * kLevelRounds - 1);
+    const double square = residual * residual / std::max(steady, 1 + 1 / other.rounds);
+    const double most = other.rounds < 4 ? kLargest : kCut * other.variance;
+    const double weight = std::max(1 / other.rounds, 1 / kNoiseRounds);
+    other.variance += (std::min(square, most) - other.variance) * weight;
+  }
+  const double weight = std::max(1 / (other.rounds + 1), 1 / kLevelRounds);
+  for (std::size_t c = 0; c < kChannels; ++c) {
+    for (std::size_t r = 0; r < 2; ++r) {
+      double& level = other.level[c][r];
+      level += weight * (excess.of_other[c][r] - level);
+    }
+  }
+  other.rounds = std::min(other.rounds + 1, kLargest);
+}
+
+bool RankPair::is_sane() const {
+  return (rounds == 0 || (rounds >= 1 && rounds <= kLargest)) && variance >= 0 &&
+         variance <= kLargest && are_bounded(sum) && are_bounded(since) &&
+         std::ranges::all_of(level, are_bounded);
+}
+
+}  // namespace cox

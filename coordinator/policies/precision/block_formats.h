@@ -1,0 +1,208 @@
+// The model behind policy `precision`: which formats a block may have, which of them are worth
+// having before any signal is known, and which blocks should change by the evidence of a round.
+// Called by the policy once a round. Values and pure functions.
+//
+//   trouble   A block goes to a safer format on the first evidence that covers only rounds in its
+//             present one, and to no lower format for cooldown_rounds, twice as long each time.
+//   good      After patience_rounds of good signals a block goes to 8 bits: at most a quarter of
+//             the blocks in one round, those that gain most first. Where a straggler loses its
+//             time in computing, and shares cannot or do not make up for it, the costliest
+//             blocks that were measured to gain go after half the patience; those go back once
+//             no such straggler is left.
+//   rested    A block that has rested from trouble goes back to the format of the start.
+//
+// Apart from trouble, rules and requests a block keeps its format for dwell_rounds. Timings never
+// count against a format. A round without reports teaches nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "coordinator/core/config.h"
+#include "coordinator/core/job.h"
+#include "coordinator/core/precision_format.h"
+#include "coordinator/core/signal.h"
+#include "coordinator/core/state_codec.h"
+#include "coordinator/decide/policy.h"
+
+namespace cox {
+
+// --- what is remembered -----------------------------------------------------------------------
+
+// FormatCause says why a block should change its format. Values are kept in states: never renumber.
+enum class FormatCause : std::uint8_t {
+  none = 0,
+  // To a safer format, at once. The amount of an overflow is the number of values that were not
+  // finite; that of saturation and underflow is their part of the values looked at.
+  overflow_forward = 1,
+  overflow_backward = 2,
+  saturated = 3,
+  underflow = 4,
+  noise = 5,  // amount: noise over signal
+  // To a faster format.
+  signals_good = 6,
+  rested = 7,  // from trouble
+  // To either.
+  memory = 8,           // amount: peak over limit
+  rule = 9,             // settings or requests leave no other one
+  straggler_gone = 10,  // for which it had gone to a faster one
+};
+
+template <>
+inline constexpr FormatCause kLargestOf<FormatCause> = FormatCause::straggler_gone;
+template <>
+inline constexpr PrecisionRequest::What kLargestOf<PrecisionRequest::What> =
+    PrecisionRequest::What::release;
+
+// FormatTrouble is the trouble of a block with the safer format that it asks for, or another cause
+// to change.
+struct FormatTrouble {
+  Precision to = Precision::fp32;
+  FormatCause cause = FormatCause::none;
+  double amount = 0;  // see FormatCause
+  RankId rank{-1};    // whose evidence it was; -1 = nobody in particular
+
+  static auto fields(auto& self) { return std::tie(self.to, self.cause, self.amount, self.rank); }
+};
+
+struct BlockPrecisionState {
+  std::optional<Precision> seen{};         // format in the newest plan
+  std::uint64_t changed_in = 0;            // number of the plan that brought it
+  std::optional<RoundId> changed_round{};  // in which it was seen first; empty: as it started
+  RoundId rest_until{};                    // no lower format before this round
+  std::uint32_t failures = 0;              // times in trouble
+  std::optional<RoundId> good_since{};     // round in which good signals began
+  std::uint32_t good_samples = 0;          // since then
+  double noise = 0;                        // newest noise over signal
+  std::optional<FormatTrouble> trouble{};  // until the plan shows the safer format
+  bool is_guest = false;                   // settings or requests brought the format
+  bool for_straggler = false;              // a straggler brought the format before its time
+  bool told = false;                       // why it does not go lower was said since it changed
+
+  static auto fields(auto& self) {
+    return std::tie(self.seen, self.changed_in, self.changed_round, self.rest_until, self.failures,
+                    self.good_since, self.good_samples, self.noise, self.trouble, self.is_guest,
+                    self.for_straggler, self.told);
+  }
+};
+
+// StandingRequest is a request of the program that is in force.
+struct StandingRequest {
+  PrecisionRequest what{};
+  RoundId until{};  // 0 = until released
+  RankId asked_by{-1};
+
+  static auto fields(auto& self) {
+    return std::tie(self.what.block, self.what.what, self.what.format, self.until, self.asked_by);
+  }
+};
+
+struct PrecisionState {
+  static constexpr std::uint32_t kVersion = 4;
+  std::uint64_t applied_before = 0;         // oldest plan in force on a rank in the last round
+  std::uint32_t silent_rounds = 0;          // in a row without evidence of gradients
+  bool short_of_memory = false;             // some rank was, in the last round
+  std::vector<StandingRequest> requests{};  // of several for a block the last one counts
+  std::vector<BlockPrecisionState> blocks{};
+
+  static auto fields(auto& self) {
+    return std::tie(self.applied_before, self.silent_rounds, self.short_of_memory, self.requests,
+                    self.blocks);
+  }
+};
+
+inline constexpr std::size_t kMostRequests = 4096;  // in force
+
+// --- the formats of a block -------------------------------------------------------------------
+
+// Held says who leaves a block no choice.
+enum class Held : std::uint8_t { free, by_request, by_rule, by_format };
+
+struct Leeway {
+  PrecisionSet allowed = only(Precision::fp32);
+  Held held = Held::free;
+  Precision wanted = Precision::fp32;  // by whoever holds it, before anything clamped that
+};
+
+// Returns the formats that the block may have, and who decides them. REQUIRES: `block` is below
+// job.blocks.size().
+Leeway leeway_of(const JobFacts& job, const PrecisionConfig& config,
+                 std::span<const StandingRequest> requests, std::size_t block);
+
+// Returns the nearest format that is no less safe: fp8 and fp16 fall to bf16, all to fp32.
+Precision nearest_safe(Precision wanted, PrecisionSet allowed);
+
+// FormatVeto is the reason why the policy does not choose a format on its own.
+enum class FormatVeto : std::uint8_t {
+  none,
+  not_allowed,
+  not_capable,
+  imitated,
+  not_measured,
+  not_faster,
+  resting  // from trouble of before the restart
+};
+
+// BaseFormat is the format of a block while nothing is known of its values.
+struct BaseFormat {
+  Precision format = Precision::fp32;
+  FormatVeto bf16 = FormatVeto::none;  // why not
+  FormatVeto fp16 = FormatVeto::none;
+};
+BaseFormat base_format(const JobFacts& job, const PrecisionConfig& config, PrecisionSet allowed,
+                       std::size_t block);
+
+// Returns why a block does not go to 8 bits, apart from its signals. A block in 8 bits needs bf16
+// around its products.
+FormatVeto fp8_veto(const JobFacts& job, const PrecisionConfig& config, PrecisionSet allowed,
+                    std::size_t block, Precision base);
+
+// Returns the microseconds of forward and backward; 0 = not measured.
+std::int64_t step_us(const JobFacts& job, std::size_t block, Precision format);
+
+// --- a round ----------------------------------------------------------------------------------
+
+struct BlockMove {
+  std::size_t block = 0;
+  Precision from = Precision::fp32;
+  Precision to = Precision::fp32;
+  FormatCause cause = FormatCause::none;
+  double amount = 0;  // see FormatCause
+  RankId rank{-1};    // whose evidence it was
+  bool for_straggler = false;
+  Leeway leeway;
+};
+
+// RequestEvent is a request of this round, or one that is over.
+struct RequestEvent {
+  enum class What : std::uint8_t { taken, over, unknown_block, not_capable, forbidden, too_many };
+  What what = What::taken;
+  StandingRequest request;
+};
+
+// BlockWaits is a block whose signals allow 8 bits while something else forbids them.
+struct BlockWaits {
+  std::size_t block = 0;
+  FormatVeto veto = FormatVeto::none;  // none: it dwells or rests ...
+  RoundId until{};                     // ... until this round
+};
+
+// PrecisionRound is the policy's reading of one round: the new state and the changes to propose.
+// precision.cc puts it into sentences.
+struct PrecisionRound {
+  PrecisionState state;
+  std::vector<BlockMove> moves;  // in the order in which they matter
+  std::vector<BlockMove> held;   // trouble in a block that settings or requests hold
+  std::vector<RequestEvent> requests;
+  std::vector<BlockWaits> waits;
+  // Slow because of what it computes, and nothing else makes up for it; owned by the estimates.
+  const SlowRank* straggler = nullptr;
+};
+
+// Takes in requests, reads the evidence of every block and chooses which ones should change.
+PrecisionRound look_at_round(const PolicyInput& input, PrecisionState state);
+
+}  // namespace cox

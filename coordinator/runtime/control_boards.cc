@@ -1,0 +1,253 @@
+#include "coordinator/runtime/control_boards.h"
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <span>
+#include <utility>
+
+#include "coordinator/transport/wait.h"
+#include "coordinator/wire/mask.h"
+
+namespace cox::runtime {
+
+namespace {
+
+using transport::BoardShape;
+using transport::Communicator;
+using transport::MaskBoard;
+using transport::SharedSegment;
+using transport::SignalBoard;
+using transport::take;
+
+constexpr std::chrono::seconds kStartUpTimeout{120};
+
+BoardShape shape_for(std::size_t ranks, const JobFacts& job) {
+  return {static_cast<std::int32_t>(ranks), static_cast<std::uint32_t>(job.blocks.size())};
+}
+
+std::size_t padded(std::size_t bytes) {
+  return (bytes + 63) / 64 * 64;
+}
+
+enum class Role { formats, attaches };
+
+Result<BoardPair> lay_out(SharedSegment memory, const BoardShape& shape, std::size_t capacity,
+                          Role role) {
+  const std::size_t split = padded(SignalBoard::bytes_needed(shape));
+  const auto front = memory.bytes().first(split);
+  const auto back = memory.bytes().subspan(split);
+  auto signals =
+      role == Role::formats ? SignalBoard::format(front, shape) : SignalBoard::attach(front, shape);
+  if (!signals.ok()) return signals.status();
+  auto masks = role == Role::formats ? MaskBoard::format(back, capacity) : MaskBoard::attach(back);
+  if (!masks.ok()) return masks.status();
+  return BoardPair{std::move(memory), *signals, *masks};
+}
+
+std::size_t pair_bytes(const BoardShape& shape, std::size_t capacity) {
+  return padded(SignalBoard::bytes_needed(shape)) + padded(MaskBoard::bytes_needed(capacity));
+}
+
+Result<BoardPair> private_boards(const BoardShape& shape, std::size_t capacity) {
+  return lay_out(transport::heap_segment(pair_bytes(shape, capacity)), shape, capacity,
+                 Role::formats);
+}
+
+// The leader formats, everybody learns that it did, the others attach.
+Result<BoardPair> shared_boards(Communicator& node, const BoardShape& shape, std::size_t capacity) {
+  auto segment = node.shared_segment(pair_bytes(shape, capacity));
+  if (!segment.ok()) return segment.status();
+  const bool is_leader = node.rank() == kRoot;
+  Result<BoardPair> mine = internal_error("not laid out");
+  std::uint64_t is_formatted = 1;
+  if (is_leader) {
+    mine = lay_out(*segment, shape, capacity, Role::formats);
+    is_formatted = mine.ok() ? 1 : 0;
+  }
+  if (Status told = broadcast(node, is_formatted, start_up_patience(node)); !told.ok()) return told;
+  if (is_leader) return mine;
+  if (is_formatted == 0) {
+    return unavailable(
+        "expected mailboxes laid out by the node's leader, found that it failed; its own message "
+        "says why");
+  }
+  return lay_out(std::move(*segment), shape, capacity, Role::attaches);
+}
+
+Result<std::unique_ptr<LeaderExchange>> make_exchange(Communicator& world, const Topology& topology,
+                                                      const JobFacts& job) {
+  auto leaders = world.split(topology.is_leader() ? 0 : 1);
+  if (!leaders.ok()) return leaders.status();
+  if (!topology.is_leader()) return std::unique_ptr<LeaderExchange>();
+  LeaderExchange::Links links;
+  for (auto* link : {&links.gathers, &links.masks, &links.endings}) {
+    if (Status made = take((*leaders)->duplicate(), *link); !made.ok()) return made;
+  }
+  return std::make_unique<LeaderExchange>(std::move(links), topology.self, topology.largest_node(),
+                                          job.blocks.size());
+}
+
+// Every rank alone on its node: what pure MPI makes of any machine.
+std::vector<NodeId> everybody_alone(std::int32_t ranks) {
+  std::vector<NodeId> nodes;
+  for (std::int32_t r = 0; r < ranks; ++r) nodes.push_back(NodeId(r));
+  return nodes;
+}
+
+// Mailboxes where all nodes can have them; otherwise every rank for itself.
+Result<Boards> node_boards(Communicator& world, NodeGroup& nodes, const JobFacts& job,
+                           const ControlConfig& config, const Log& log) {
+  const std::size_t capacity = mask_capacity_bytes(job);
+  if (config.path != ControlPath::mpi) {
+    const Topology topology = make_topology(world.rank(), nodes.node_of_rank);
+    auto shared = shared_boards(*nodes.ranks, shape_for(topology.my_node().size(), job), capacity);
+    std::uint64_t all_share = shared.ok() ? 1 : 0;
+    Status agreed = all_reduce(world, all_share, transport::min_u64(), start_up_patience(world));
+    if (!agreed.ok()) return agreed;
+    if (all_share == 1) return Boards{topology, std::move(*shared)};
+    if (config.path == ControlPath::mailbox) {
+      return shared.ok()
+                 ? unavailable(
+                       "control.path=mailbox: expected mailboxes on every rank, found a rank "
+                       "without; its own message says why, control.path=auto goes on over MPI")
+                 : shared.status();
+    }
+    if (!shared.ok()) log.warning(shared.status().text() + "; control goes over MPI instead");
+  }
+  auto alone = private_boards(shape_for(1, job), capacity);
+  if (!alone.ok()) return alone.status();
+  return Boards{make_topology(world.rank(), everybody_alone(world.size())), std::move(*alone)};
+}
+
+}  // namespace
+
+std::size_t Topology::node_index() const {
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    if (std::binary_search(nodes[i].begin(), nodes[i].end(), self)) return i;
+  }
+  return 0;
+}
+
+std::int32_t Topology::slot() const {
+  const auto& mine = my_node();
+  return static_cast<std::int32_t>(std::lower_bound(mine.begin(), mine.end(), self) - mine.begin());
+}
+
+std::size_t Topology::largest_node() const {
+  std::size_t largest = 0;
+  for (const auto& node : nodes) largest = std::max(largest, node.size());
+  return largest;
+}
+
+std::int32_t Topology::world_size() const {
+  std::size_t ranks = 0;
+  for (const auto& node : nodes) ranks += node.size();
+  return static_cast<std::int32_t>(ranks);
+}
+
+Topology make_topology(RankId self, const std::vector<NodeId>& node_of_rank) {
+  std::map<NodeId, std::vector<RankId>> members;
+  for (std::size_t r = 0; r < node_of_rank.size(); ++r) {
+    members[node_of_rank[r]].push_back(RankId(static_cast<std::int32_t>(r)));
+  }
+  Topology topology;
+  topology.self = self;
+  for (auto& [node, ranks] : members) topology.nodes.push_back(std::move(ranks));
+  std::sort(topology.nodes.begin(), topology.nodes.end(),
+            [](const auto& a, const auto& b) { return a.front() < b.front(); });
+  return topology;
+}
+
+transport::WaitPolicy start_up_patience(const Communicator& communicator) {
+  return transport::with_timeout(
+      transport::wait_policy(communicator.ranks_on_node(), transport::usable_cores()),
+      kStartUpTimeout, "all ranks to start");
+}
+
+Result<NodeGroup> find_nodes(Communicator& world) {
+  auto ranks = world.split_by_node();
+  if (!ranks.ok()) return ranks.status();
+  NodeId lowest(world.rank().value());
+  if (Status s = broadcast(**ranks, lowest, start_up_patience(**ranks)); !s.ok()) return s;
+  auto nodes = all_gather(world, lowest, start_up_patience(world));
+  if (!nodes.ok()) return nodes.status();
+  return NodeGroup{std::move(*ranks), std::move(*nodes)};
+}
+
+std::size_t mask_capacity_bytes(const JobFacts& job) {
+  // Frames of 160 bytes and 8 of bookkeeping: blocks at a byte, profiles at half a byte a block and
+  // class, runs of ranks and shares at up to 8 bytes a rank. As many profiles as a valid plan may
+  // have (kMaxProfiles).
+  const std::size_t payload =
+      4096 + job.blocks.size() * 513 + static_cast<std::size_t>(job.world_size) * 16;
+  return std::clamp<std::size_t>(payload * 2, 64 << 10, 8 << 20);
+}
+
+Result<Plan> broadcast_first_plan(Communicator& world, const JobFacts& job, const Plan& mine) {
+  Plan numbered = mine;
+  numbered.id = {job.incarnation, 1};  // frames of number 0 would be old news to an assembler
+  std::vector<wire::Frame> frames;
+  if (world.rank() == kRoot) {
+    auto encoded = wire::encode_plan(numbered, nullptr);
+    if (!encoded.ok()) return encoded.status();
+    frames = std::move(*encoded);
+  }
+  const transport::WaitPolicy patience = start_up_patience(world);
+  std::uint64_t count = frames.size();
+  if (Status s = broadcast(world, count, patience); !s.ok()) return s;
+  frames.resize(count);
+  if (Status s = broadcast(world, std::span(frames), patience); !s.ok()) return s;
+  wire::PlanAssembler assembler(job, initial_plan(job));
+  for (const wire::Frame& frame : frames) {
+    if (auto fed = assembler.feed(frame.used()); !fed.ok()) return fed.status();
+  }
+  Plan first = assembler.held();
+  first.id.number = 0;
+  return first;
+}
+
+Result<Boards> set_up_boards(Communicator& world, NodeGroup& nodes, const JobFacts& job,
+                             const ControlConfig& config, const Log& log) {
+  auto made = node_boards(world, nodes, job, config, log);
+  if (!made.ok() || made->topology.nodes.size() == 1) return made;
+  Boards& boards = *made;
+  boards.path = boards.topology.largest_node() == 1 ? "mpi" : "mailbox+mpi";
+  Status linked = take(make_exchange(world, boards.topology, job), boards.exchange);
+  if (!linked.ok()) return linked;
+  if (world.rank() != kRoot) return made;
+  auto own = private_boards(shape_for(static_cast<std::size_t>(job.world_size), job),
+                            mask_capacity_bytes(job));
+  if (!own.ok()) return own.status();
+  boards.own = std::move(*own);
+  return made;
+}
+
+Status add_mask_broadcast(Communicator& world, Boards& boards, const JobFacts& job,
+                          const ControlConfig& config, MaskBroadcast::Setup setup, const Log& log) {
+  const bool is_wanted = config.masks != MaskPath::mpi && setup.make_lane && world.size() > 1;
+  std::uint64_t wanting = is_wanted ? 1 : 0;
+  setup.wait = start_up_patience(world);
+  setup.limit = std::chrono::duration_cast<std::chrono::nanoseconds>(Seconds(config.nccl_seconds));
+  Status made = all_reduce(world, wanting, transport::sum_u64(), setup.wait);
+  if (!made.ok()) return made;
+  if (wanting == static_cast<std::uint64_t>(world.size())) {
+    made = take(MaskBroadcast::create(world, setup), boards.broadcast);
+  } else if (wanting > 0 || config.masks == MaskPath::nccl) {
+    made = unavailable("masks over NCCL: expected several ranks with a device each, found ",
+                       wanting, " of ", world.size());
+  }
+  if (!made.ok() && config.masks == MaskPath::nccl) return made.with_context("control.masks=nccl");
+  if (!made.ok() && world.rank() == kRoot) {  // the reason is the same on all ranks
+    log.warning(made.message() + "; masks go without NCCL");
+  }
+  boards.no_broadcast = made;
+  if (boards.broadcast == nullptr || world.rank() != kRoot) return ok_status();
+  const std::size_t capacity = mask_capacity_bytes(job);
+  boards.outbox_memory = transport::heap_segment(MaskBoard::bytes_needed(capacity));
+  auto outbox = MaskBoard::format(boards.outbox_memory.bytes(), capacity);
+  if (outbox.ok()) boards.outbox = *outbox;
+  return outbox.status();
+}
+
+}  // namespace cox::runtime

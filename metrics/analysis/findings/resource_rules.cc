@@ -1,0 +1,278 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coordinator/core/text.h"
+#include "metrics/analysis/findings/rule_input.h"
+#include "metrics/records/statistics.h"
+
+namespace cox::diagnosis {
+namespace {
+
+// ---- What the coordinator did.
+
+void flapping_plans(const RuleInput& input, Findings& out) {
+  const std::vector<double> plans = input.own(0, "plan");
+  if (plans.size() < 40) return;
+  std::size_t changes = 0;
+  for (std::size_t s = 1; s < plans.size(); ++s) {
+    if (!is_absent(plans[s]) && !is_absent(plans[s - 1]) && plans[s] != plans[s - 1]) ++changes;
+  }
+  const double every =
+      static_cast<double>(plans.size()) / static_cast<double>(std::max<std::size_t>(1, changes));
+  if (changes < 6 || every > 10) return;
+  Finding f;
+  f.code = "PLAN.FLAPPING";
+  f.severity = Severity::medium;
+  f.title = "Plans change all the time";
+  f.detail = concat("The plan changed ", changes, " times, every ", fixed(every, 1), " steps.");
+  f.suggestion = "cox replay RUN --verbose names the policy; raise its threshold or its interval.";
+  f.evidence = {{"changes", static_cast<double>(changes)}};
+  out.push_back(std::move(f));
+}
+
+// Steps that were not applied: `skipped` is the same on all ranks.
+struct SkippedSteps {
+  std::size_t scaled = 0;     // by a loss scaler
+  std::size_t at_floor = 0;   // of these, at the smallest scale
+  std::size_t unscaled = 0;   // with no loss scaler at work
+  std::size_t all_floor = 0;  // skipped or not, at the smallest scale
+  double lost_seconds = 0;    // in those of a scaler, or in the others where they are more
+
+  std::size_t most() const { return std::max(scaled, unscaled); }
+};
+
+// The smallest loss scale that the run allows; one of less than 1 is no help whatever is allowed.
+double scale_floor(const RuleInput& input) {
+  return std::max(1.0, input.setting("loss_scale.min").value_or(1));
+}
+
+SkippedSteps count_skipped(const RuleInput& input) {
+  constexpr double kRounding = 1 + 1e-6;  // settings are decimal numbers, scales are floats
+  const double floor = scale_floor(input) * kRounding;
+  const std::vector<double> skipped = input.own(0, "skipped");
+  const std::vector<double> scale = input.own(0, "loss_scale");
+  SkippedSteps out;
+  double scaled_seconds = 0;
+  double unscaled_seconds = 0;
+  for (std::size_t s = 0; s < skipped.size(); ++s) {
+    const bool is_scaled = scale[s] > 0;
+    const bool is_floor = is_scaled && scale[s] <= floor;
+    out.all_floor += is_floor ? 1u : 0u;
+    if (skipped[s] != 1) continue;
+    out.at_floor += is_floor ? 1u : 0u;
+    ++(is_scaled ? out.scaled : out.unscaled);
+    (is_scaled ? scaled_seconds : unscaled_seconds) += input.view.wall(s);
+  }
+  out.lost_seconds = out.scaled >= out.unscaled ? scaled_seconds : unscaled_seconds;
+  return out;
+}
+
+std::string scale_text(double scale) {
+  return sentence("%.6g", scale);
+}
+
+// What to do where the smallest scale is too large, or no scale is small enough.
+std::string advice_at_floor(double floor) {
+  if (floor <= 1) return "fp16 cannot hold these gradients: use bf16 for the blocks that overflow.";
+  return concat("Lower loss_scale.min, which holds the scale at ", scale_text(floor),
+                "; where gradients still overflow at 1, use bf16 for these blocks.");
+}
+
+Finding scaler_skips(const RuleInput& input, const SkippedSteps& steps) {
+  const double floor = scale_floor(input);
+  const bool is_floor = steps.at_floor * 2 > steps.scaled;
+  Finding f = costly(input, is_floor ? "PRECISION.SCALE_AT_FLOOR" : "PRECISION.SKIPPED_STEPS",
+                     is_floor ? "Gradients overflow even with the smallest loss scale"
+                              : "Many steps are skipped after an overflow",
+                     steps.lost_seconds);
+  if (is_floor) f.severity = Severity::high;
+  f.detail =
+      concat(steps.scaled, " of ", input.view.size(), " steps were skipped, ", steps.at_floor,
+             " of them with a loss scale of ", scale_text(floor), " or less.");
+  f.suggestion = is_floor
+                     ? advice_at_floor(floor)
+                     : "Start from a lower loss scale or let it grow more slowly (loss_scale).";
+  f.evidence = {{"skipped", static_cast<double>(steps.scaled)},
+                {"at_floor", static_cast<double>(steps.at_floor)},
+                {"smallest_scale", floor}};
+  return f;
+}
+
+// No scale is to blame where none is at work.
+Finding unscaled_skips(const RuleInput& input, const SkippedSteps& steps) {
+  Finding f = costly(input, "PRECISION.SKIPPED_STEPS",
+                     "Many steps are skipped, and no loss scaler is at work", steps.lost_seconds);
+  f.detail = concat(steps.unscaled, " of ", input.view.size(),
+                    " steps were skipped, because a gradient or a loss was not finite, or the "
+                    "guard held them back.");
+  f.suggestion =
+      "Look at the batches of these steps and at the learning rate, and clip gradients; the "
+      "guard's reasons name the rank (cox replay RUN --verbose).";
+  f.evidence = {{"skipped", static_cast<double>(steps.unscaled)}};
+  return f;
+}
+
+// A scale that stays at its floor and seldom overflows there trains on, but what is small in the
+// gradients becomes zero. One that nothing overflows at may have been chosen.
+Finding low_scale(const RuleInput& input, const SkippedSteps& steps) {
+  const double floor = scale_floor(input);
+  Finding f;
+  f.code = "PRECISION.SCALE_LOW";
+  f.title = "The loss scale stays at its smallest";
+  f.detail = concat("In ", steps.all_floor, " of ", input.view.size(), " steps the loss scale was ",
+                    scale_text(floor), " or less, and ", steps.at_floor, " of these steps ",
+                    steps.at_floor == 1 ? "was" : "were",
+                    " skipped after an overflow. Training goes on, but small gradients may become "
+                    "zero in fp16.");
+  f.suggestion = "Use bf16 for the blocks that overflow; Overflows by block names them.";
+  f.evidence = {{"steps", static_cast<double>(steps.all_floor)},
+                {"skipped", static_cast<double>(steps.at_floor)},
+                {"smallest_scale", floor}};
+  return f;
+}
+
+void skipped_steps(const RuleInput& input, Findings& out) {
+  const std::size_t all = input.view.size();
+  if (all < 2 * kLeastSteps) return;
+  const SkippedSteps steps = count_skipped(input);
+  const bool is_many = steps.most() >= 3 && steps.most() * 100 >= 3 * all;
+  if (is_many && steps.scaled >= steps.unscaled) {
+    out.push_back(scaler_skips(input, steps));
+  } else if (is_many && !has_diverged(input)) {
+    out.push_back(unscaled_skips(input, steps));
+  } else if (steps.at_floor > 0 && steps.all_floor * 2 >= all) {
+    out.push_back(low_scale(input, steps));
+  }
+}
+
+// Whether no later change of the same policy has overtaken the reason.
+bool is_in_force(const RuleInput& input, const Reason& reason,
+                 std::span<const ReasonCode> changes) {
+  return std::ranges::none_of(input.view.run->decisions, [&](const Reason& other) {
+    return other.policy == reason.policy && std::ranges::count(changes, other.code) > 0 &&
+           other.round > reason.round;
+  });
+}
+
+bool withholds(const Reason& reason) {
+  constexpr std::array kAlways = {ReasonCode::not_capable, ReasonCode::precision_no_evidence,
+                                  ReasonCode::precision_not_faster};
+  constexpr std::array kVetoes = {ReasonCode::precision_forbidden, ReasonCode::precision_raised};
+  if (reason.policy != PolicyKind::precision) return false;
+  return std::ranges::count(kAlways, reason.code) > 0 ||
+         (std::ranges::count(kVetoes, reason.code) > 0 && reason.outcome == Outcome::vetoed);
+}
+
+void withheld_precision(const RuleInput& input, Findings& out) {
+  constexpr std::array kChanges = {ReasonCode::precision_lowered};
+  constexpr std::size_t kTold = 3;
+  std::vector<std::string> why;
+  for (const Reason& reason : input.view.run->decisions) {
+    if (withholds(reason) && is_in_force(input, reason, kChanges)) why.push_back(reason.text);
+  }
+  if (why.empty()) return;
+  Finding f;
+  f.code = "PRECISION.WITHHELD";
+  f.severity = Severity::low;
+  f.title = "Blocks compute in more bits than they might";
+  for (std::size_t i = 0; i < std::min(kTold, why.size()); ++i)
+    f.detail += concat(i == 0 ? "" : "; ", why[i]);
+  if (why.size() > kTold) f.detail += concat("; and ", why.size() - kTold, " more");
+  f.detail += ".";
+  f.suggestion =
+      "Where the reason is a setting (precision.*), change it; else nothing is to be won.";
+  f.evidence = {{"reasons", static_cast<double>(why.size())}};
+  out.push_back(std::move(f));
+}
+
+// Which limit it is, a cap or a minimum, of memory or of the settings, the policy's sentence says.
+void pinned_shares(const RuleInput& input, Findings& out) {
+  constexpr std::array kLimits = {ReasonCode::shares_limited, ReasonCode::shares_unmeetable};
+  constexpr std::array kChanges = {ReasonCode::shares_changed};
+  const double waiting = input.seconds_of("waiting");
+  if (input.share(waiting) < 0.05) return;
+  const Reason* pinned = nullptr;
+  for (const Reason& reason : input.view.run->decisions) {
+    if (reason.policy == PolicyKind::shares && std::ranges::count(kLimits, reason.code) > 0 &&
+        is_in_force(input, reason, kChanges))
+      pinned = &reason;
+  }
+  if (pinned == nullptr) return;
+  Finding f =
+      costly(input, "SHARES.PINNED", "Limits hold the shares of the batch where they are", waiting);
+  f.detail = concat("Ranks wait for slower ones for ", percents(input.share(waiting)),
+                    " of the time, and shares cannot follow: ", pinned->text, ".");
+  f.suggestion =
+      "Where a cap holds a faster rank, raise shares.max_samples, give it more memory "
+      "(memory.budget) or plan activation memory for it; where a minimum holds a slower one, lower "
+      "shares.min_samples.";
+  f.evidence = {{"waiting_share", input.share(waiting)}};
+  out.push_back(std::move(f));
+}
+
+void stalling_saves(const RuleInput& input, Findings& out) {
+  const double seconds = input.seconds_of("saving");
+  const auto saves = static_cast<std::size_t>(
+      std::ranges::count_if(input.view.saving, [](float each) { return each > 0; }));
+  if (saves < 2 || input.share(seconds) < 0.02) return;
+  Finding f = costly(input, "SAVE.STALLS", "Saves hold all ranks up", seconds);
+  const double each = seconds / static_cast<double>(saves);
+  const std::size_t every = input.view.size() / saves;
+  f.detail =
+      concat(saves, " saves, one in ", every, " steps, took ", seconds_text(each),
+             " each while every rank waited: ", percents(input.share(seconds)), " of the time.");
+  f.suggestion = "Save more seldom (checkpoint.every_steps), or to a faster disk.";
+  f.evidence = {{"saves", static_cast<double>(saves)}, {"seconds_each", each}};
+  out.push_back(std::move(f));
+}
+
+void lost_rows(const RuleInput& input, Findings& out) {
+  constexpr double kFew = 0.005;  // of the steps; a report comes late now and then
+  double dropped = 0;
+  for (const RankRecord& rank : input.view.run->ranks) dropped += rank.info.dropped_rows;
+  const auto missing = static_cast<double>(input.view.missing);
+  if (dropped > 0 || missing > kFew * static_cast<double>(input.view.size())) {
+    Finding f;
+    f.code = "RECORD.DROPPED";
+    f.title = "The record has holes";
+    f.detail = concat(fixed(std::max(dropped, missing), 0), " steps were not recorded",
+                      dropped > 0 ? ": the disk was full or too slow."
+                                  : " by every rank: reports were lost, or rows.");
+    f.suggestion = dropped > 0
+                       ? "Give the run directory a faster disk or more input."
+                       : "Look at the log of the ranks, and at coxswain_report_faults_total.";
+    f.evidence = {{"rows", dropped}, {"missing_steps", missing}};
+    out.push_back(std::move(f));
+  }
+  if (input.view.impossible == 0) return;
+  Finding f;
+  f.code = "RECORD.IMPOSSIBLE";
+  f.title = "Some steps have times that cannot be";
+  f.detail =
+      concat(input.view.impossible, " steps with times below zero or not finite are left out.");
+  f.suggestion = "Look at what wrote the record, and at the clock of the machine.";
+  f.evidence = {{"steps", static_cast<double>(input.view.impossible)}};
+  out.push_back(std::move(f));
+}
+
+constexpr std::array<NamedRule, 6> kResourceRules = {{{"flapping plans", flapping_plans},
+                                                      {"skipped steps", skipped_steps},
+                                                      {"withheld precision", withheld_precision},
+                                                      {"pinned shares", pinned_shares},
+                                                      {"stalling saves", stalling_saves},
+                                                      {"lost rows", lost_rows}}};
+
+}  // namespace
+
+std::span<const NamedRule> resource_rules() {
+  return kResourceRules;
+}
+
+}  // namespace cox::diagnosis

@@ -1,0 +1,386 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coordinator/core/text.h"
+#include "metrics/analysis/findings/published_rules.h"
+#include "metrics/analysis/findings/rule_input.h"
+#include "metrics/records/statistics.h"
+
+namespace cox::diagnosis {
+namespace {
+
+// ---- Where the time of all ranks went.
+
+void data_stall(const RuleInput& input, Findings& out) {
+  const double data = input.seconds_of("data_stall");
+  const double share = input.share(data);
+  if (share < 0.20) return;
+  Finding f = costly(input, "TIMING.DATALOADER_BOUND", "Steps wait for data", data);
+  f.detail = concat("All ranks spend ", percents(share), " of their time (",
+                    seconds_text(data / static_cast<double>(input.view.size())),
+                    " a step) on fetching data, apart from computing.");
+  f.suggestion =
+      "Load in more worker threads, prefetch further, and move decoding out of the step.";
+  f.evidence = {{"data_share", share}};
+  out.push_back(std::move(f));
+}
+
+// Of the ranks, those that recompute blocks.
+double recomputing_part(const RuleInput& input) {
+  std::size_t ranks = 0;
+  for (std::size_t r = 0; r < input.view.ranks.size(); ++r) {
+    const std::vector<double> blocks = input.own(r, "recomputed_blocks");
+    ranks += std::ranges::any_of(blocks, [](double v) { return v > 0; }) ? 1u : 0u;
+  }
+  return static_cast<double>(ranks) / static_cast<double>(input.view.ranks.size());
+}
+
+void slow_backward(const RuleInput& input, Findings& out) {
+  const double forward = input.phase_seconds("forward");
+  const double backward = input.phase_seconds("backward");
+  const double ratio = forward > 0 ? backward / forward : 0;
+  if (ratio < 2.5) return;
+  const double normal = 2 + recomputing_part(input);  // recomputation is one forward pass more
+  if (ratio < normal + 0.5) return;
+  Finding f = costly(input, "TIMING.BACKWARD_HEAVY", "The backward pass is slow",
+                     backward - normal * forward);
+  f.detail = concat("Backward takes ", fixed(ratio, 1), " times as long as forward; ",
+                    sentence("%.3g", normal), " times is normal",
+                    normal > 2 ? " with recomputation." : " without recomputation.");
+  f.suggestion =
+      "Look for graphs that are kept or built twice, operators whose gradients are not fused, and "
+      "recomputation that nobody asked for; cox ops shows FLOPs by block.";
+  f.evidence = {{"backward_by_forward", ratio}, {"normal", normal}};
+  out.push_back(std::move(f));
+}
+
+void slow_optimizer(const RuleInput& input, Findings& out) {
+  const double seconds = input.phase_seconds("optimizer");
+  const double share = input.share(seconds);
+  if (share < 0.15) return;
+  Finding f = costly(input, "TIMING.OPTIMIZER_HEAVY", "The optimizer step is slow",
+                     seconds - 0.05 * input.budget.wall_seconds);
+  f.detail = concat("The optimizer takes ", percents(share), " of the time; 5 % is common.");
+  f.suggestion = "Use a fused or multi-tensor optimizer, or shard its state over the ranks.";
+  f.evidence = {{"optimizer_share", share}};
+  out.push_back(std::move(f));
+}
+
+// The part of the time for which gradient buckets were under way that backward hid; nothing where
+// no rank tells of any.
+std::optional<double> hidden_by_backward(const RuleInput& input) {
+  constexpr double kMostSeconds = 1e9;  // of a step
+  double all = 0;
+  double exposed = 0;
+  for (std::size_t r = 0; r < input.view.ranks.size(); ++r) {
+    const std::vector<double> seconds = input.own(r, "reduction");
+    const std::vector<double> behind = input.own(r, "reduction_exposed");
+    for (std::size_t s = 0; s < seconds.size(); ++s) {
+      const bool is_possible =
+          seconds[s] <= kMostSeconds && behind[s] >= 0 && behind[s] <= seconds[s];
+      if (!is_possible) continue;
+      all += seconds[s];
+      exposed += behind[s];
+    }
+  }
+  return all > 0 ? std::optional(1 - exposed / all) : std::nullopt;
+}
+
+void communication(const RuleInput& input, Findings& out) {
+  const double seconds = input.seconds_of("exposed_communication");
+  const double share = input.share(seconds);
+  if (input.view.ranks.size() < 2 || share < 0.20) return;
+  Finding f = costly(input, "DIST.COMM_BOUND", "Communication takes much of the step", seconds);
+  f.detail =
+      concat("Ranks spend ", percents(share),
+             " of their time on communication that nothing hides; waiting for slower ranks (",
+             percents(input.share(input.seconds_of("waiting"))), ") is not in it.");
+  const auto hidden = hidden_by_backward(input);
+  f.suggestion = concat(
+      hidden && *hidden >= 0.5 ? "Send" : "Reduce while backward still runs (buckets), send",
+      " gradients in 16 bits, accumulate over micro-batches, or check the network between the "
+      "nodes.");
+  f.evidence = {{"communication_share", share}};
+  if (hidden) {
+    f.detail += concat(" Of the time for which gradient buckets are under way, backward hides ",
+                       percents(*hidden), ".");
+    f.evidence.push_back({"hidden_share", *hidden});
+  }
+  out.push_back(std::move(f));
+}
+
+void exposed_kernels(const RuleInput& input, Findings& out) {
+  if (!input.trace || input.trace->exposed_of_devices() < 0.05) return;
+  const KernelTrace& t = *input.trace;
+  const double share = t.exposed_of_devices();
+  Finding f = costly(input, "DIST.EXPOSED_COMM", "Computation does not hide communication",
+                     share * input.budget.wall_seconds);
+  f.detail = concat("In the trace ", percents(share),
+                    t.devices.size() > 1 ? concat(" of the time of ", t.devices.size(), " devices")
+                                         : std::string(" of the time"),
+                    " is communication with no kernel beside it; ", percents(t.overlap()), " of ",
+                    seconds_text(t.communication_seconds), " is hidden.");
+  f.suggestion = "Reduce gradients in smaller buckets and earlier, so that backward still runs.";
+  f.evidence = {{"exposed_share", share}, {"overlap", t.overlap()}};
+  if (t.devices.size() > 1) {
+    const auto worst = std::ranges::max_element(t.devices, {}, &DeviceTrace::exposed_seconds);
+    const double most = worst->exposed_seconds / t.wall_seconds;
+    f.detail +=
+        concat(" Device ", worst->device, " has most of it, ", percents(most), " of its time.");
+    f.evidence.push_back({"worst_device", static_cast<double>(worst->device)});
+    f.evidence.push_back({"worst_exposed_share", most});
+  }
+  out.push_back(std::move(f));
+}
+
+// As published; what a pipeline idles beyond what it must can be won back.
+void pipeline_bubble(const RuleInput& input, Findings& out) {
+  if (!input.pipeline) return;
+  for (Finding& f : published_findings(*input.pipeline)) {
+    f.evidence = {{"bubble", input.pipeline->bubble}};
+    if (const auto excess = input.pipeline->excess()) {
+      f.evidence.push_back({"ideal_bubble", *input.pipeline->ideal_bubble});
+      f.cost_seconds = *excess * input.budget.wall_seconds;
+      f.cost_share = *excess;
+    }
+    out.push_back(std::move(f));
+  }
+}
+
+// Steps that took more than 1.5 times those around them.
+void uneven_steps(const RuleInput& input, Findings& out) {
+  const std::size_t n = input.view.size();
+  std::vector<double> walls;
+  for (std::size_t s = 0; s < n; ++s) walls.push_back(input.view.wall(s));
+  const double usual = median_of(walls);
+  std::size_t count = 0;
+  double lost = 0;
+  for (const double wall : walls) {
+    if (wall <= 1.5 * usual) continue;
+    ++count;
+    lost += wall - usual;
+  }
+  const bool is_rule = count >= std::max<std::size_t>(3, n / 25);
+  if (n < 2 * kLeastSteps || !is_rule || input.share(lost) < 0.02) return;
+  Finding f = costly(input, "TIMING.JITTER", "Some steps take much longer than others", lost);
+  f.detail = concat(count, " of ", n, " steps take more than 1.5 times the median of ",
+                    seconds_text(usual), ".");
+  f.suggestion =
+      "Look at what happens in those steps: logging, saves, evaluation, batches of other lengths, "
+      "or other programs on the machine.";
+  f.evidence = {{"slow_steps", static_cast<double>(count)}, {"median_seconds", usual}};
+  out.push_back(std::move(f));
+}
+
+void low_utilization(const RuleInput& input, Findings& out) {
+  if (!input.budget.mfu || *input.budget.mfu >= 0.50) return;
+  const double overhead = input.seconds_of("compute_overhead");
+  if (input.share(overhead) < 0.10) return;
+  Finding f =
+      costly(input, "EFFICIENCY.LOW_MFU", "The device does little of what it could", overhead);
+  f.severity = *input.budget.mfu < 0.30 ? Severity::high : Severity::medium;
+  f.detail = concat("Model FLOPs take ", percents(*input.budget.mfu),
+                    " of what the device could do in that time; ", percents(input.share(overhead)),
+                    " of the time goes into kernels below its peak.");
+  f.suggestion =
+      "Use 16-bit precision, larger batches and fused kernels; cox ops names the slow ones.";
+  f.evidence = {{"mfu", *input.budget.mfu}};
+  out.push_back(std::move(f));
+}
+
+// ---- Ranks beside each other.
+
+// What the last rank worked in each step, of those that are not left out.
+std::vector<float> longest_of(const Work& work, const Ranks& left_out) {
+  std::vector<float> out(work.seconds[0].size(), 0);
+  for (std::size_t r = 0; r < work.seconds.size(); ++r) {
+    if (left_out.contains(r)) continue;
+    for (std::size_t s = 0; s < out.size(); ++s) out[s] = std::max(out[s], work.seconds[r][s]);
+  }
+  return out;
+}
+
+double cost_of_ranks(const Work& work, const Ranks& slow) {
+  const std::vector<float> all = longest_of(work, {});
+  const std::vector<float> others = longest_of(work, slow);
+  double lost = 0;
+  for (std::size_t s = 0; s < all.size(); ++s) lost += static_cast<double>(all[s] - others[s]);
+  return lost;
+}
+
+std::string capital(std::string text) {
+  if (!text.empty() && text[0] >= 'a' && text[0] <= 'z') text[0] = static_cast<char>(text[0] - 32);
+  return text;
+}
+
+// Slow ranks that are told as one: those of a machine, or a single rank.
+struct SlowGroup {
+  std::vector<SlowRank> ranks;
+  Ranks host{};  // all ranks of the machine; empty: a single rank
+
+  bool is_host() const { return !host.empty(); }
+};
+
+// Nothing about hosts where the record does not tell them, or there is one.
+std::map<std::int32_t, Ranks> ranks_on_hosts(const RunRecord& run) {
+  std::map<std::int32_t, Ranks> hosts;
+  for (std::size_t r = 0; r < run.ranks.size(); ++r) hosts[run.ranks[r].info.node].insert(r);
+  if (hosts.size() < 2 || hosts.contains(-1)) hosts.clear();
+  return hosts;
+}
+
+// A host all of whose ranks are slow; or two thirds of them, where there are some, and no others.
+bool is_slow_host(const Ranks& host, std::size_t slow_on_it, std::size_t all_slow) {
+  if (slow_on_it == host.size()) return slow_on_it > 1;
+  return host.size() >= 4 && 3 * slow_on_it >= 2 * host.size() && slow_on_it == all_slow;
+}
+
+std::vector<SlowGroup> groups_of(const RunRecord& run, const std::vector<SlowRank>& slow) {
+  std::map<std::int32_t, std::vector<SlowRank>> on_host;
+  for (const SlowRank& s : slow) on_host[run.ranks[s.rank].info.node].push_back(s);
+  const std::map<std::int32_t, Ranks> hosts = ranks_on_hosts(run);
+  std::vector<SlowGroup> out;
+  for (auto& [number, ranks] : on_host) {
+    const auto host = hosts.find(number);
+    if (host != hosts.end() && is_slow_host(host->second, ranks.size(), slow.size())) {
+      out.push_back({std::move(ranks), host->second});
+    } else {
+      for (SlowRank& s : ranks) out.push_back({{std::move(s)}});
+    }
+  }
+  return out;
+}
+
+// The rank in the middle, which speaks for the group.
+const SlowRank& usual_of(const SlowGroup& group) {
+  std::vector<const SlowRank*> ranks;
+  for (const SlowRank& s : group.ranks) ranks.push_back(&s);
+  std::ranges::sort(ranks, {}, &SlowRank::slowdown);
+  return *ranks[ranks.size() / 2];
+}
+
+Ranks indices_of(const std::vector<SlowRank>& slow) {
+  Ranks out;
+  for (const SlowRank& s : slow) out.insert(s.rank);
+  return out;
+}
+
+// "rank 3", "the host of ranks 4-7", "the host of ranks 4-7, but for rank 6,".
+std::string name_of(const RuleInput& input, const SlowGroup& group) {
+  const Ranks slow = indices_of(group.ranks);
+  if (!group.is_host()) return ranks_named(input.view, slow);
+  Ranks others;
+  std::ranges::set_difference(group.host, slow, std::inserter(others, others.end()));
+  return concat("the host of ", ranks_named(input.view, group.host),
+                others.empty() ? "" : ", but for " + ranks_named(input.view, others) + ",");
+}
+
+// "the host of ranks 4-7 takes 31.0 % longer than most, mostly in forward (steps 40 to 80)".
+std::string sentence_of(const RuleInput& input, const SlowGroup& group) {
+  const SlowRank& s = usual_of(group);
+  std::string text =
+      concat(name_of(input, group), " takes ", percents(s.slowdown), " longer than most",
+             group.is_host() ? " (the middle one of its slow ranks)" : "", ", mostly in ", s.phase);
+  const bool is_all = s.begin <= input.view.size() / 20 && s.end >= input.view.size() * 19 / 20;
+  if (!is_all)
+    text += concat(" (steps ", input.view.steps[s.begin], " to ", input.view.steps[s.end - 1], ")");
+  return text;
+}
+
+std::string slow_title(const RuleInput& input, const std::vector<SlowGroup>& groups,
+                       const std::vector<SlowRank>& slow) {
+  const bool is_host = groups.size() == 1 && groups[0].is_host();
+  const std::string who =
+      is_host ? name_of(input, groups[0]) : ranks_named(input.view, indices_of(slow));
+  return capital(who) + (is_host || slow.size() == 1 ? " is" : " are") + " slower than the others";
+}
+
+const char* slow_advice(const std::vector<SlowGroup>& groups) {
+  const std::string& phase = groups.front().ranks.front().phase;
+  if (phase == "data")
+    return "Look at the data loading of these ranks: their disk, their shard, their CPU.";
+  if (phase == kRecomputePhase)
+    return "Raise the memory budget of these ranks (memory.budget), which make activations again "
+           "or wait for them more than others do, or give them a smaller share (shares.mode=on).";
+  if (std::ranges::any_of(groups, &SlowGroup::is_host))
+    return "Look at that host as a whole: other programs, heat, clocks, memory, its network; "
+           "or give its ranks a smaller share (shares.mode=on).";
+  return "Look at these hosts: other programs, heat, clocks, placement of the process; "
+         "or give these ranks a smaller share (shares.mode=on).";
+}
+
+Finding slow_finding(const RuleInput& input, const Work& work, const std::vector<SlowRank>& slow) {
+  const std::vector<SlowGroup> groups = groups_of(*input.view.run, slow);
+  Finding f = costly(input, "DIST.STRAGGLER", slow_title(input, groups, slow),
+                     cost_of_ranks(work, indices_of(slow)));
+  std::string each;
+  for (const SlowGroup& group : groups)
+    each += (each.empty() ? "" : "; ") + sentence_of(input, group);
+  for (const SlowRank& s : slow) {
+    const std::int32_t number = input.rank(s.rank).rank;
+    f.ranks.push_back(number);
+    f.evidence.push_back({concat("slowdown_of_rank_", number), s.slowdown});
+  }
+  f.detail = capital(each) + ". The other ranks wait for that in every step.";
+  f.suggestion = slow_advice(groups);
+  return f;
+}
+
+// Seconds for which ranks wait for the last one of them, mean over those that are not left out.
+double lost_by_turns(const Work& work, const Ranks& left_out) {
+  const std::size_t ranks = work.seconds.size() - left_out.size();
+  if (ranks < 2) return 0;
+  const std::vector<float> longest = longest_of(work, left_out);
+  double lost = 0;
+  for (std::size_t s = 0; s < longest.size(); ++s) {
+    double sum = 0;
+    for (std::size_t r = 0; r < work.seconds.size(); ++r)
+      sum += left_out.contains(r) ? 0 : static_cast<double>(work.seconds[r][s]);
+    lost += static_cast<double>(longest[s]) - sum / static_cast<double>(ranks);
+  }
+  return lost;
+}
+
+// A rank that is late is told as such; what others lose by turns is imbalance.
+void ranks_apart(const RuleInput& input, Findings& out) {
+  const Work work = work_of(input.view, ranks_slowed_by_memory(input));
+  const std::vector<SlowRank> slow = slow_ranks(input.view, work);
+  if (!slow.empty()) out.push_back(slow_finding(input, work, slow));
+  const double lost = lost_by_turns(work, indices_of(slow));
+  if (input.share(lost) < 0.08) return;
+  Finding f = costly(input, "DIST.LOAD_IMBALANCE", "Ranks take turns in being late", lost);
+  f.detail =
+      concat("No one rank is slow in it, but in each step the last one is later than the mean: ",
+             percents(input.share(lost)), " of the time is waiting for it.");
+  f.suggestion =
+      "Even out the work in a step: sort samples by length, or count tokens, not samples.";
+  f.evidence = {{"lost_share", input.share(lost)}};
+  out.push_back(std::move(f));
+}
+
+constexpr std::array<NamedRule, 9> kTimeRules = {{{"data stall", data_stall},
+                                                  {"slow backward", slow_backward},
+                                                  {"slow optimizer", slow_optimizer},
+                                                  {"communication", communication},
+                                                  {"exposed kernels", exposed_kernels},
+                                                  {"pipeline bubble", pipeline_bubble},
+                                                  {"uneven steps", uneven_steps},
+                                                  {"low utilization", low_utilization},
+                                                  {"ranks apart", ranks_apart}}};
+
+}  // namespace
+
+std::span<const NamedRule> time_rules() {
+  return kTimeRules;
+}
+
+}  // namespace cox::diagnosis

@@ -1,0 +1,177 @@
+// RankLanes draws the steps of one rank: a lane for steps with their phases and the saves between
+// them, one for communication (waiting apart from the rank's own part), one for what memory actions
+// cost, one for gradient buckets (those that backward hides apart from the rest), one for plans,
+// one for what happened, and counters of memory and loss.
+//
+//   StepLine (run_record.h)                    -> RankLanes -> TraceEvent (trace_event.h)
+//   signals of a journal -> BlockProfiles -> BlockTimes ->
+//   HostSample, IdleSpan (idle_time.h)         -> HostLanes ->
+//
+// A record has sums per step. So a step ends where its timestamp is, begins as much earlier as its
+// phases take, and its phases stand in the order of a step, each in one piece. A save ends where
+// the step begins that tells of it, and has no more room than the gap before. Steps that would
+// overlap, because a clock was set back or times are wrong, are drawn one after another, and
+// counted. Holds some hundred bytes. Pure; one thread per object.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "coordinator/core/host_sample.h"
+#include "coordinator/core/signal.h"
+#include "metrics/analysis/timeline/idle_time.h"
+#include "metrics/records/run_record.h"
+#include "metrics/records/trace_event.h"
+
+namespace cox::diagnosis {
+
+struct LaneClock {
+  double origin_seconds = 0;  // Unix time at which the picture begins
+  double offset_seconds = 0;  // what is added to the rank's timestamps
+};
+
+// Returns the Unix time at which the step began by the rank's clock; absent() where the line has no
+// timestamp that can be.
+double begin_of(const StepLine& line);
+
+// What the blocks of a rank take, by the newest profile of each (BlockProfile of core/signal.h).
+struct BlockTimes {
+  struct Block {
+    std::string name;
+    std::int64_t forward_ns = 0;
+    std::int64_t backward_ns = 0;
+  };
+  double round = 0;           // in which the last of them was measured
+  std::vector<Block> blocks;  // in the order in which they run
+};
+
+// Keeps 16 bytes a block and rank, of up to kMostBlocks; the ranks that report later have none.
+class BlockProfiles {
+ public:
+  static constexpr std::size_t kMostBlocks = std::size_t{1} << 20;
+
+  // `names` of a job's blocks, in the order in which they run.
+  explicit BlockProfiles(std::vector<std::string> names = {}) : names_(std::move(names)) {}
+  // Keeps the profile that the report carries, if it does and fits the job.
+  void note(const RankSignal& report);
+  // No blocks until all of the rank's have been measured.
+  BlockTimes times(std::int32_t rank) const;
+
+ private:
+  struct Profile {
+    std::int64_t forward_ns = -1;  // -1 = not known yet
+    std::int64_t backward_ns = -1;
+  };
+  struct OfRank {
+    double round = 0;  // of the newest
+    std::vector<Profile> blocks;
+  };
+  std::vector<std::string> names_;
+  std::map<std::int32_t, OfRank> ranks_;
+};
+
+class RankLanes {
+ public:
+  // `blocks` are drawn once, in the first step of their round or a later one.
+  RankLanes(std::int32_t rank, const LaneClock& clock, BlockTimes blocks = {})
+      : rank_(rank), clock_(clock), blocks_(std::move(blocks)) {}
+
+  // Names the process and its lanes.
+  void begin(const TraceSink& sink);
+  // Draws the next step of the file.
+  void draw(const StepLine& line, const TraceSink& sink);
+  // Draws what is still open.
+  void finish(const TraceSink& sink);
+
+  std::size_t moved() const { return moved_; }            // steps drawn later than they were
+  std::size_t impossible() const { return impossible_; }  // times within steps that cannot be
+  std::size_t beyond() const { return beyond_; }          // steps beyond kMostTraceNs, left out
+
+ private:
+  struct Phase {
+    std::string_view name;
+    std::int64_t ns = 0;
+  };
+  void read_phases(const StepLine& line);
+  std::optional<std::int64_t> place(const StepLine& line, std::int64_t wall_ns);
+  void draw_save(const StepLine& line, std::int64_t start, const TraceSink& sink) const;
+  void draw_communication(const StepLine& line, std::int64_t start, std::int64_t ns,
+                          const TraceSink& sink) const;
+  void draw_recompute(const StepLine& line, std::int64_t start, std::int64_t ns,
+                      const TraceSink& sink) const;
+  // Where buckets may stand.
+  struct BucketRoom {
+    std::int64_t least = 0;
+    std::int64_t backward_end = 0;
+    std::int64_t most = 0;
+  };
+  std::optional<BucketRoom> room_for_buckets(std::int64_t start) const;
+  void draw_buckets(const StepLine& line, std::int64_t start, const TraceSink& sink);
+  void draw_blocks(const StepLine& line, std::int64_t start, const TraceSink& sink);
+  void draw_plan(const StepLine& line, std::int64_t start, const TraceSink& sink);
+  void draw_events(const StepLine& line, std::int64_t end, const TraceSink& sink) const;
+  void draw_counters(const StepLine& line, std::int64_t start, std::int64_t end,
+                     const TraceSink& sink);
+
+  struct OpenPlan {
+    double number = 0;
+    std::int64_t start = 0;
+  };
+
+  std::int32_t rank_;
+  LaneClock clock_;
+  BlockTimes blocks_;          // none once they are drawn
+  std::vector<Phase> phases_;  // of this step, in the order of a step
+  std::int64_t last_end_ = 0;
+  bool has_buckets_ = false;  // their lane is named
+  std::optional<OpenPlan> plan_;
+  double loss_ = 0;
+  double alloc_ = 0;
+  double peak_ = 0;
+  std::size_t moved_ = 0;
+  std::size_t impossible_ = 0;
+  std::size_t beyond_ = 0;
+};
+
+// The most events that one sample becomes.
+std::size_t events_of(const HostSample& sample);
+
+// HostLanes draws the host timeline of one rank: counters of what its process used, of the machine
+// and its GPUs where the rank tells of them, and a lane of the stretches in which the rank was
+// idle. Holds one sample.
+class HostLanes {
+ public:
+  // Moments beyond `last_seconds` (Unix time, by the rank's clock) are not drawn, nor any before
+  // the picture begins. Every `stride`-th sample is drawn, with what passed since the one drawn
+  // before; one whose clock was set back is not. REQUIRES: stride >= 1.
+  HostLanes(std::int32_t rank, const LaneClock& clock, double last_seconds, std::size_t stride)
+      : rank_(rank), clock_(clock), last_seconds_(last_seconds), stride_(stride) {}
+
+  // Draws the next sample of the file.
+  void draw(const HostSample& sample, const TraceSink& sink);
+  void draw_idle(std::span<const IdleSpan> spans, const TraceSink& sink) const;
+
+ private:
+  std::optional<std::int64_t> place(double seconds) const;
+  void put(std::string_view name, std::span<const TraceArgument> series, std::int64_t at,
+           const TraceSink& sink) const;
+  void draw_rates(const HostSample& sample, std::int64_t at, const TraceSink& sink) const;
+  void draw_levels(const HostSample& sample, std::int64_t at, const TraceSink& sink) const;
+
+  std::int32_t rank_;
+  LaneClock clock_;
+  double last_seconds_;
+  std::size_t stride_;
+  std::size_t since_ = 0;      // samples since the one drawn last
+  std::int64_t drawn_at_ = 0;  // that one's moment
+  std::optional<HostSample> before_;
+};
+
+}  // namespace cox::diagnosis

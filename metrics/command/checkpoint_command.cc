@@ -1,0 +1,99 @@
+#include <fmt/chrono.h>
+#include <fmt/core.h>
+
+#include <chrono>
+#include <ctime>
+#include <filesystem>
+#include <random>
+#include <vector>
+
+#include "coordinator/core/text.h"
+#include "coordinator/core/words.h"
+#include "coordinator/io/file.h"
+#include "coordinator/io/folder_lock.h"
+#include "coordinator/io/save_folder.h"
+#include "metrics/command/commands.h"
+
+namespace cox::tools {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string time_text(UnixTime time) {
+  return fmt::format("{:%Y-%m-%d %H:%M:%S} UTC",
+                     fmt::gmtime(static_cast<std::time_t>(time.seconds)));
+}
+
+std::uint64_t bytes_of(const io::SaveManifest& manifest) {
+  std::uint64_t bytes = 0;
+  for (const io::SaveFile& file : manifest.files) bytes += file.bytes;
+  return bytes;
+}
+
+Result<std::vector<fs::path>> saves_of(const std::string& path) {
+  if (io::step_of_save(fs::path(path).lexically_normal())) return std::vector<fs::path>{path};
+  auto saves = io::saves_in(path);
+  if (!saves.empty()) return saves;
+  return not_found(path, ": expected a folder of saves (step-000000000100, ...), found none in it");
+}
+
+std::uint64_t random_bits() {
+  std::random_device device;
+  return std::uint64_t{device()} << 32 | device();
+}
+
+}  // namespace
+
+Result<Wholeness> list_saves(const std::string& directory) {
+  const auto saves = saves_of(directory);
+  if (!saves.ok()) return saves.status();
+  Wholeness all = Wholeness::whole;
+  for (const fs::path& save : *saves) {
+    const std::string name = save.filename().string();
+    const auto manifest = io::read_manifest(save);
+    if (!manifest.ok()) {
+      fmt::print("{}  {}\n", name, printable(manifest.status().message()));
+      all = Wholeness::damaged;
+      continue;
+    }
+    fmt::print("{}  {:>10}  {}  {} ranks, start {}, {}\n", name, bytes_text(bytes_of(*manifest)),
+               time_text(manifest->written), manifest->world_size, manifest->incarnation,
+               printable(manifest->writer));
+  }
+  return all;
+}
+
+Result<Wholeness> verify_saves(const std::string& path) {
+  const auto saves = saves_of(path);
+  if (!saves.ok()) return saves.status();
+  Wholeness all = Wholeness::whole;
+  for (const fs::path& save : *saves) {
+    const auto manifest = io::verify_save(save, io::VerifyDepth::pieces);
+    if (manifest.ok()) {
+      fmt::print("{}: whole, {} files of {}, {} tensors\n", save.filename().string(),
+                 manifest->files.size(), bytes_text(bytes_of(*manifest)), manifest->pieces.size());
+    } else {
+      fmt::print("{}: damaged: {}\n", save.filename().string(),
+                 printable(manifest.status().message()));
+      all = Wholeness::damaged;
+    }
+  }
+  return all;
+}
+
+Status seal_save(const std::string& path) {
+  const fs::path save(path);
+  io::SaveManifest manifest;
+  manifest.id = io::save_id(random_bits(), random_bits());
+  manifest.writer = "cox checkpoint seal on " + io::this_process_text();
+  manifest.written = UnixTime{
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count()};
+  Status described = io::describe_files(save, manifest);
+  if (described.ok()) described = io::replace_file(save / io::kManifestName, io::to_json(manifest));
+  if (!described.ok()) return described;
+  fmt::print("{}: sealed with {} files, {} tensors\n", save.filename().string(),
+             manifest.files.size(), manifest.pieces.size());
+  return ok_status();
+}
+
+}  // namespace cox::tools

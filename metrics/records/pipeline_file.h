@@ -1,0 +1,40 @@
+// Reads when the stages of a pipeline were busy, from a file of either form, packed by gzip or not:
+//
+//   {"microbatches": 8, "intervals": [[0, 0.0, 1.0], ...]}   stage, start and end in seconds;
+//                                                            microbatches may be null or missing
+//   a Chrome / Kineto trace (kernel_trace_file.h)            each device is a stage, in the order
+//   of
+//                                                            their numbers, busy while it computes
+//
+// The file is read piece by piece. Blocks on the disk; any thread.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "coordinator/core/status.h"
+#include "metrics/records/kernel_trace_file.h"
+#include "metrics/records/stage_interval.h"
+
+namespace cox::io {
+
+inline constexpr std::size_t kMaxStageIntervals = std::size_t{1} << 22;
+inline constexpr std::size_t kMaxStages = kMaxDevices;
+inline constexpr std::size_t kMaxMicrobatches = std::size_t{1} << 20;
+
+struct PipelineFile {
+  std::vector<diagnosis::StageInterval> intervals;
+  std::optional<std::size_t> microbatches;
+};
+
+// Pure. Errors: data_loss (no JSON), invalid_argument (neither form; a number that cannot be; fewer
+// than two stages or no time), resource_exhausted (more than the limits above).
+Result<PipelineFile> parse_pipeline(std::string_view json);
+
+// Errors: those of InputFile, GzipPieces, parse_pipeline() and parse_kernel_trace().
+Result<PipelineFile> read_pipeline(const std::filesystem::path& path);
+
+}  // namespace cox::io

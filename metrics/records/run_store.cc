@@ -1,0 +1,342 @@
+#include "metrics/records/run_store.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <utility>
+
+#include "coordinator/io/file.h"
+#include "coordinator/io/json.h"
+#include "metrics/records/host_lines.h"
+#include "metrics/records/operator_table_file.h"
+
+namespace cox::metrics {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kPartBytes = 1 << 16;
+constexpr std::uint64_t kMostRunJsonBytes = 16 << 20;
+constexpr std::uint64_t kMostLineBytes = 16 << 20;  // thousands of times what a row takes
+
+Status file_error(std::string_view what, const fs::path& file, int error) {
+  Status status =
+      io::errno_status(error, "run directory: cannot " + std::string(what) + " " + file.string());
+  if (status.code() != StatusCode::failed_precondition) return status;
+  return failed_precondition(status.message() +
+                             "; choose a directory that you may write to (COX_RUN_DIRECTORY=...)");
+}
+
+// Our own files: a link or a pipe in their place is refused.
+Result<io::InputFile> open_own(const fs::path& file) {
+  auto opened = io::InputFile::open(file, io::Links::refused);
+  if (!opened.ok()) return opened.status().with_context("run directory");
+  return opened;
+}
+
+bool is_there(const fs::path& file) {
+  std::error_code error;
+  return fs::exists(fs::symlink_status(file, error));
+}
+
+// A record of days is larger than memory, so it is read in parts. Lines of rows are short; bytes
+// without any are no record, and may be without end.
+Result<std::uint64_t> count_lines(const fs::path& file) {
+  const auto in = open_own(file);
+  if (!in.ok()) return in.status();
+  std::string part(kPartBytes, '\0');
+  std::uint64_t lines = 0;
+  std::uint64_t since_line = 0;
+  for (std::uint64_t at = 0; at < in->size_bytes(); at += part.size()) {
+    part.resize(std::min<std::uint64_t>(part.size(), in->size_bytes() - at));
+    if (Status read = in->read_at(at, part.data(), part.size()); !read.ok())
+      return read.with_context(file.string());
+    const auto found = static_cast<std::uint64_t>(std::ranges::count(part, '\n'));
+    since_line = found > 0 ? 0 : since_line + part.size();
+    if (since_line > kMostLineBytes)
+      return data_loss("run directory: ", file.string(), ": expected a line a step, found ",
+                       since_line, " bytes without an end of a line; move the file away");
+    lines += found;
+  }
+  return lines;
+}
+
+// Returns the last `bytes` of the file.
+Result<std::string> read_end(const io::InputFile& in, std::size_t bytes) {
+  std::string text(bytes, '\0');
+  const Status read = in.read_at(in.size_bytes() - bytes, text.data(), bytes);
+  if (!read.ok()) return read.with_context("run directory: steps.jsonl");
+  return text;
+}
+
+// The same as kept_bytes() of a whole file, from an end of it that is large enough to say.
+Result<std::uint64_t> kept_of_file(const io::InputFile& in, std::optional<StepId> resume_step) {
+  const std::uint64_t size = in.size_bytes();
+  for (std::uint64_t end = kPartBytes;; end *= 2) {
+    const std::uint64_t bytes = std::min(end, size);
+    const auto text = read_end(in, static_cast<std::size_t>(bytes));
+    if (!text.ok()) return text.status();
+    const bool is_whole = bytes == size;
+    const std::size_t whole_lines = is_whole ? 0 : text->find('\n') + 1;  // from there on
+    const std::size_t kept = kept_bytes(std::string_view(*text).substr(whole_lines), resume_step);
+    if (is_whole || kept > 0) return size - bytes + whole_lines + kept;
+  }
+}
+
+constexpr double kRunJsonSeconds = 10;  // so that a killed run leaves fresh totals
+constexpr std::size_t kBatchBytes = 64 * 1024;
+
+Status refusal(const fs::path& folder, const ExistingRun& run) {
+  return failed_precondition(
+      "run directory: " + folder.string() + " already holds run \"" + run.name + "\" with " +
+      std::to_string(run.steps) +
+      " steps; choose another directory (COX_RUN_DIRECTORY=...), or resume it");
+}
+
+Status other_run(const fs::path& folder, const ExistingRun& run, const RunInfo& info) {
+  return failed_precondition("run directory: " + folder.string() + " belongs to run \"" + run.name +
+                             "\", expected \"" + info.name + "\"; choose another directory");
+}
+
+// Returns the name as it stands between quotes in run.json.
+std::string written_name(const RunInfo& info) {
+  const std::string quoted = io::json_string(info.name);
+  return quoted.substr(1, quoted.size() - 2);
+}
+
+// Makes the folder ready for rows, and says where they start.
+Result<RunProgress> prepare(const fs::path& folder, RunInfo& info, const RunStoreOptions& options) {
+  if (Status made = make_run_folder(folder); !made.ok()) return made;
+  const auto found = look_at_run(folder);
+  if (!found.ok()) return found.status();
+  RunProgress progress;
+  if (!found->has_value()) return progress;
+  const ExistingRun& run = **found;
+  if (options.on_existing == OnExisting::refuse && run.steps > 0) return refusal(folder, run);
+  if (options.on_existing != OnExisting::append) {
+    std::error_code error;
+    fs::remove(folder / io::kOperatorTableName, error);
+    fs::remove(folder / io::kHostFileName, error);
+    fs::remove(folder / "steps.jsonl", error);
+    if (!error) return progress;
+    return failed_precondition("run directory: cannot remove " + (folder / "steps.jsonl").string() +
+                               ": " + error.message());
+  }
+  if (!run.name.empty() && run.name != written_name(info)) return other_run(folder, run, info);
+  const auto left = trim_steps(folder / "steps.jsonl", options.resume_step);
+  if (!left.ok()) return left.status();
+  progress.n_steps = *left;
+  progress.wall_time = run.wall_time;
+  if (run.started > 0) info.started = run.started;
+  return progress;
+}
+
+}  // namespace
+
+Status make_run_folder(const fs::path& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (!error) return ok_status();
+  return failed_precondition("run directory: cannot create " + folder.string() + ": " +
+                             error.message() +
+                             "; choose a directory that you may write to (COX_RUN_DIRECTORY=...)");
+}
+
+Result<std::optional<ExistingRun>> look_at_run(const fs::path& folder) {
+  const bool has_run = is_there(folder / "run.json");
+  const bool has_steps = is_there(folder / "steps.jsonl");
+  if (!has_run && !has_steps) return std::optional<ExistingRun>();
+  ExistingRun run;
+  if (has_run) {
+    const auto json = io::read_file(folder / "run.json", kMostRunJsonBytes, io::Links::refused);
+    if (!json.ok()) return json.status().with_context("run directory");
+    static_cast<WrittenRun&>(run) = read_run_json(*json);
+  }
+  if (has_steps) {
+    const auto lines = count_lines(folder / "steps.jsonl");
+    if (!lines.ok()) return lines.status();
+    run.steps = *lines;
+  }
+  return std::optional<ExistingRun>(run);
+}
+
+Result<std::uint64_t> trim_steps(const fs::path& steps_file, std::optional<StepId> resume_step) {
+  if (!is_there(steps_file)) return std::uint64_t{0};
+  const auto in = open_own(steps_file);
+  if (!in.ok()) return in.status();
+  const bool keeps_none = resume_step == StepId(0);
+  const auto keep =
+      keeps_none ? Result<std::uint64_t>(std::uint64_t{0}) : kept_of_file(*in, resume_step);
+  if (!keep.ok()) return keep.status();
+  std::error_code error;
+  if (*keep != in->size_bytes()) fs::resize_file(steps_file, *keep, error);
+  if (error) return file_error("cut", steps_file, error.value());
+  return count_lines(steps_file);
+}
+
+Result<AppendFile> AppendFile::open(const fs::path& file) {
+  // O_NONBLOCK: a pipe that nobody reads must not hang before it can be refused.
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+  const int descriptor = ::open(file.c_str(), kFlags, 0644);
+  if (descriptor < 0) return file_error("open", file, errno);
+  AppendFile opened(descriptor, file.filename().string());
+  const auto size = io::regular_size(descriptor, file);
+  if (!size.ok()) return size.status().with_context("run directory");
+  return opened;
+}
+
+AppendFile::~AppendFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+Status AppendFile::append(std::string_view text) {
+  struct stat before {};
+  const bool known = ::fstat(descriptor_, &before) == 0;
+  const int error = io::write_all(descriptor_, text);
+  if (error == 0) return ok_status();
+  const Status status = file_error("write", name_, error);
+  if (known && ::ftruncate(descriptor_, before.st_size) != 0)
+    return status.with_context("and a torn line is left behind");
+  return status;
+}
+
+Result<std::unique_ptr<RunStoreWriter>> RunStoreWriter::open(const fs::path& directory,
+                                                             RunInfo info,
+                                                             RunStoreOptions options) {
+  const fs::path folder = directory / ("rank" + std::to_string(info.rank.value()));
+  const auto progress = prepare(folder, info, options);
+  if (!progress.ok()) return progress.status();
+  io::remove_temporaries(folder);
+  if (info.rank == kRoot) io::remove_temporaries(directory);  // where rank 0 alone writes files
+  auto file = AppendFile::open(folder / "steps.jsonl");
+  if (!file.ok()) return file.status();
+  std::unique_ptr<RunStoreWriter> store(
+      new RunStoreWriter(folder, std::move(info), std::move(options), std::move(*file), *progress));
+  if (Status written = store->write_run_json(); !written.ok()) return written;
+  store->writer_ = std::thread([raw = store.get()] { raw->work(); });
+  return store;
+}
+
+RunStoreWriter::RunStoreWriter(fs::path folder, RunInfo info, RunStoreOptions options,
+                               AppendFile file, RunProgress progress)
+    : folder_(std::move(folder)),
+      info_(std::move(info)),
+      options_(std::move(options)),
+      file_(std::move(file)),
+      progress_(progress),
+      opened_(std::chrono::steady_clock::now()),
+      ring_(options_.ring_rows),
+      buckets_(options_.ring_rows / StepBuckets::kEveryRounds + 1) {}
+
+RunStoreWriter::~RunStoreWriter() {
+  (void)close();
+}
+
+void RunStoreWriter::flush() {
+  std::unique_lock lock(mutex_);
+  if (closing_) return;
+  const std::uint64_t mine = ++flushes_asked_;
+  wake_.notify_one();
+  flushed_.wait(lock, [&] { return flushes_done_ >= mine; });
+}
+
+Status RunStoreWriter::close() {
+  if (!writer_.joinable()) return trouble_;
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+  }
+  wake_.notify_one();
+  writer_.join();
+  return trouble_;
+}
+
+void RunStoreWriter::work() {
+  const auto pause = std::chrono::duration<double>(options_.flush_seconds);
+  auto written = std::chrono::steady_clock::now();
+  for (bool last = false; !last;) {
+    std::uint64_t asked = 0;
+    {
+      std::unique_lock lock(mutex_);
+      wake_.wait_for(lock, pause, [this] { return closing_ || flushes_asked_ > flushes_done_; });
+      last = closing_;
+      asked = flushes_asked_;
+    }
+    drain();
+    write_operators();
+    {
+      const std::lock_guard lock(mutex_);
+      flushes_done_ = asked;
+    }
+    flushed_.notify_all();
+    const auto now = std::chrono::steady_clock::now();
+    if (last || now - written > std::chrono::duration<double>(kRunJsonSeconds)) {
+      note(write_run_json());
+      written = now;
+    }
+  }
+}
+
+void RunStoreWriter::drain() {
+  std::string text;
+  std::uint64_t rows = 0;
+  const auto flush = [&] {
+    const Status status = text.empty() ? ok_status() : file_.append(text);
+    if (status.ok())
+      progress_.n_steps += rows;
+    else
+      dropped_.fetch_add(rows, std::memory_order_relaxed);
+    note(status);
+    text.clear();
+    rows = 0;
+  };
+  while (const std::optional<StepRow> row = ring_.pop()) {
+    text += step_line(*row, buckets_of(row->round));
+    ++rows;
+    if (text.size() >= kBatchBytes) flush();
+  }
+  flush();
+}
+
+// Rounds never repeat, and those of rows that were dropped are passed over.
+const StepBuckets* RunStoreWriter::buckets_of(RoundId round) {
+  while (!next_buckets_ || next_buckets_->round < round) {
+    next_buckets_ = buckets_.pop();
+    if (!next_buckets_) return nullptr;
+  }
+  return next_buckets_->round == round ? &*next_buckets_ : nullptr;
+}
+
+void RunStoreWriter::keep(std::shared_ptr<const OperatorTable> operators) {
+  const std::lock_guard lock(mutex_);
+  operators_ = std::move(operators);
+}
+
+void RunStoreWriter::write_operators() {
+  std::shared_ptr<const OperatorTable> newest;
+  {
+    const std::lock_guard lock(mutex_);
+    newest.swap(operators_);
+  }
+  if (newest) note(io::replace_file(folder_ / io::kOperatorTableName, io::to_json(*newest)));
+}
+
+Status RunStoreWriter::write_run_json() {
+  RunProgress progress = progress_;
+  const std::chrono::duration<double> open_for = std::chrono::steady_clock::now() - opened_;
+  progress.wall_time += open_for.count();
+  progress.dropped_rows = dropped();
+  return io::replace_file(folder_ / "run.json", run_json(info_, progress));
+}
+
+void RunStoreWriter::note(const Status& status) {
+  if (status.ok() || !trouble_.ok()) return;
+  trouble_ = status;
+  if (options_.on_trouble) options_.on_trouble(status);
+}
+
+}  // namespace cox::metrics

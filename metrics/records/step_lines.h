@@ -1,0 +1,47 @@
+// steps.jsonl line by line, in the memory of one line:
+//
+//   read_step_file() -> bytes -> StepLineReader -> StepLine, for each line that is a step
+//
+// Files may be hostile: lines have a limit, and links are refused. One thread per object.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string_view>
+
+#include "coordinator/core/status.h"
+#include "metrics/records/run_record.h"
+
+namespace cox::io {
+
+inline constexpr std::size_t kMaxStepLineBytes = std::size_t{1} << 20;
+
+// Takes the bytes of a file as they come. Lines that are no step are skipped and counted; so is a
+// last line that is cut off. Numbers may be the bare words NaN, Infinity and -Infinity.
+class StepLineReader {
+ public:
+  using Take = std::function<void(const diagnosis::StepLine&)>;
+  explicit StepLineReader(Take take);
+  StepLineReader(StepLineReader&&) noexcept;
+  ~StepLineReader();
+
+  void take(std::string_view bytes);
+  // Ends the file: a last line without a line feed counts if it is whole.
+  void finish();
+
+  std::size_t damaged() const;  // lines that were skipped
+  bool is_torn() const;         // the last line was cut off
+
+ private:
+  class Parser;
+  std::unique_ptr<Parser> parser_;
+};
+
+// Passes the bytes of a file piece by piece; a complaint of `take` ends the reading. Blocks on the
+// disk. Errors: those of InputFile and of `take`.
+Status read_step_file(const std::filesystem::path& path,
+                      const std::function<Status(std::string_view bytes)>& take);
+
+}  // namespace cox::io

@@ -1,0 +1,50 @@
+// Writes a picture of a run as JSON in the Trace Event Format, which ui.perfetto.dev and
+// chrome://tracing open: one event a line, in the order in which they come.
+//
+//   TraceEvent (records/trace_event.h) -> TraceEventFile -> text, piece by piece
+//
+// Holds one piece of text. One thread per object.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "coordinator/core/status.h"
+#include "metrics/records/trace_event.h"
+
+namespace cox::io {
+
+class TraceEventFile {
+ public:
+  using Put = std::function<Status(std::string_view text)>;
+  // `put` takes the text, at most some 64 KiB at a time; its first complaint ends the writing.
+  explicit TraceEventFile(Put put);
+
+  // From now on, at most so many spans, moments and counters are written; what comes beyond is
+  // counted. Names of lanes and processes are always written.
+  void allow(std::uint64_t events) { allowed_ = events; }
+  void take(const diagnosis::TraceEvent& event);
+  // Ends the file. `facts` is a JSON object, for people and tools that ask where it came from.
+  Status finish(std::string_view facts);
+
+  std::uint64_t written() const { return written_; }
+  std::uint64_t left_out() const { return left_out_; }  // since the beginning
+
+ private:
+  void put_time(std::string_view name, std::int64_t ns);
+  void put_arguments(const diagnosis::TraceEvent& event);
+  void pass_on();
+
+  Put put_;
+  Status status_;
+  std::string text_;
+  std::uint64_t allowed_ = ~std::uint64_t{0};
+  std::uint64_t written_ = 0;
+  std::uint64_t left_out_ = 0;
+};
+
+}  // namespace cox::io

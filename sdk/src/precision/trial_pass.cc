@@ -1,0 +1,186 @@
+#include "sdk/src/precision/trial_pass.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <exception>
+#include <string>
+#include <unordered_map>
+
+#include "coxswain/error.h"
+#include "sdk/src/device/bits_hash.h"
+#include "sdk/src/parallel/ready_hooks.h"
+#include "sdk/src/precision/execution_state.h"
+#include "sdk/src/stream/storage.h"
+
+namespace cox::detail {
+namespace {
+
+// As fast as a copy, because a step that moves gradients to buckets copies them where this is
+// called. Every step of it is a bijection of its lane.
+std::uint64_t hash_of(const std::byte* data, std::size_t size) {
+  std::array<std::uint64_t, 4> lanes = {size, 1, 2, 3};
+  std::array<std::uint64_t, 4> words;
+  const auto mix = [&] {
+    for (std::size_t i = 0; i < lanes.size(); ++i) {
+      lanes[i] = std::rotl(lanes[i] ^ words[i], 29) * 0x9E3779B97F4A7C15U;
+    }
+  };
+  for (; size >= sizeof(words); data += sizeof(words), size -= sizeof(words)) {
+    std::memcpy(words.data(), data, sizeof(words));
+    mix();
+  }
+  words.fill(0);
+  if (size > 0) std::memcpy(words.data(), data, size);
+  mix();
+  return lanes[0] ^ std::rotl(lanes[1], 16) ^ std::rotl(lanes[2], 32) ^ std::rotl(lanes[3], 48);
+}
+
+at::Tensor on_host(const at::Tensor& gradient) {
+  const bool is_dense = gradient.layout() == at::kStrided;
+  return (is_dense ? gradient.detach() : gradient.to_dense()).cpu().contiguous();
+}
+
+std::uint64_t hash_of(const at::Tensor& values) {
+  return hash_of(static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes());
+}
+
+std::int64_t sample_stride(const at::Tensor& values) {
+  constexpr std::int64_t kSampled = 65536;
+  return std::max<std::int64_t>(1, values.numel() / kSampled);
+}
+
+// Reads elements where they lie: a trial counts memory.
+double sampled_norm(const at::Tensor& values) {
+  const std::int64_t stride = sample_stride(values);
+  double sum = 0;
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, values.scalar_type(), "norm", [&] {
+    const scalar_t* data = values.const_data_ptr<scalar_t>();
+    for (std::int64_t i = 0; i < values.numel(); i += stride)
+      sum += static_cast<double>(data[i]) * static_cast<double>(data[i]);
+  });
+  return std::sqrt(sum);
+}
+
+// The same where the gradient is, which may be large, and the way to the host slow. Takes little
+// memory beside it.
+GradientPrint print_on_device(const at::Tensor& gradient) {
+  const at::NoGradGuard no_grad;
+  constexpr std::int64_t kElementsAtOnce = 1L << 16;
+  const at::Tensor flat = gradient.detach().reshape({-1});
+  const at::Tensor sample = flat.slice(0, 0, flat.numel(), sample_stride(flat));
+  const at::Tensor norm = at::linalg_vector_norm(sample, 2, {}, false, at::kDouble);
+  const at::Tensor bits = bits_hash_on(flat.device(), {{flat}}, kElementsAtOnce);
+  const auto size = static_cast<std::uint64_t>(flat.numel());  // zeros are not no gradient
+  return {static_cast<std::uint64_t>(bits.item<std::int64_t>()) + size, norm.item<double>()};
+}
+
+// How far the norms of runs of one step may lie apart, beyond what runs under the same settings
+// did.
+constexpr double kSpreads = 8, kLeastApart = 1e-3;
+
+double apart(const GradientPrint& one, const GradientPrint& other) {
+  const double larger = std::max(one.norm, other.norm);
+  return larger > 0 ? std::abs(one.norm - other.norm) / larger : 0;
+}
+
+}  // namespace
+
+std::uint64_t fingerprint(const at::Tensor& gradient) {
+  return hash_of(on_host(gradient));
+}
+
+GradientPrint print_of(const at::Tensor& gradient) {
+  const bool is_there = !gradient.is_cpu() && gradient.layout() == at::kStrided &&
+                        c10::isFloatingType(gradient.scalar_type()) && gradient.numel() > 0;
+  if (is_there) return print_on_device(gradient);
+  const at::Tensor values = on_host(gradient);
+  return {hash_of(values), c10::isFloatingType(values.scalar_type()) ? sampled_norm(values) : 0};
+}
+
+void GradientSpread::note(const GradientPrints& one, const GradientPrints& other) {
+  if (one.size() != other.size()) return;
+  spread_.resize(std::max(spread_.size(), one.size()), -1);
+  for (std::size_t p = 0; p < one.size(); ++p) {
+    if (one[p].bits != other[p].bits) spread_[p] = std::max(spread_[p], apart(one[p], other[p]));
+  }
+}
+
+std::size_t GradientSpread::unsteady() const {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(spread_, [](double spread) { return spread >= 0; }));
+}
+
+std::optional<std::size_t> GradientSpread::first_unlike(const GradientPrints& one,
+                                                        const GradientPrints& other) const {
+  const double widest = spread_.empty() ? -1 : std::ranges::max(spread_);
+  if (one.size() != other.size()) return std::min(one.size(), other.size());
+  for (std::size_t p = 0; p < one.size(); ++p) {
+    if (one[p].bits == other[p].bits) continue;
+    const double spread = p < spread_.size() && spread_[p] >= 0 ? spread_[p] : widest;
+    // A comparison that NaN fails.
+    if (spread < 0 || !(apart(one[p], other[p]) <= std::max(kLeastApart, kSpreads * spread)))
+      return p;
+  }
+  return std::nullopt;
+}
+
+TrialStep::TrialStep(torch::nn::Module& model, std::function<at::Tensor()> loss,
+                     std::vector<at::Tensor> released)
+    : model_(model), loss_(std::move(loss)), released_(std::move(released)) {}
+
+Status TrialStep::run() {
+  const std::vector<at::Tensor> parameters = model_.parameters();
+  gradients_.assign(parameters.size(), {});
+  std::unordered_map<const void*, std::size_t> places;
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    places.emplace(parameters[p].unsafeGetTensorImpl(), p);
+  }
+  // Of a model on a device autograd calls this in the device's thread; each entry has one caller.
+  const auto drop = [&](std::size_t r) {
+    const auto place = places.find(released_[r].unsafeGetTensorImpl());
+    if (place != places.end()) take_gradient(place->second, released_[r]);
+  };
+  Status status;
+  {
+    const ReadyHooks hooks(released_, drop);
+    status = run_once();
+  }
+  for (std::size_t p = 0; p < parameters.size(); ++p) take_gradient(p, parameters[p]);
+  return status;
+}
+
+Status TrialStep::run_once() {
+  const ExecutionState state = capture_state(model_);
+  const BufferCopies buffers(model_.buffers());
+  try {
+    const StateScope undone(state);
+    const BufferScope put_back(buffers);
+    const at::Tensor loss = loss_();
+    loss.backward();
+  } catch (const std::exception& error) {
+    return internal_error("trial step: " + first_line(error.what()));
+  }
+  return ok_status();
+}
+
+void TrialStep::take_gradient(std::size_t place, const at::Tensor& parameter) {
+  at::Tensor& gradient = parameter.mutable_grad();
+  if (!gradient.defined()) return;
+  const GradientPrint print = print_of(gradient);
+  GradientPrint& known = gradients_[place];
+  known = {std::rotl(known.bits, 1) ^ print.bits, std::hypot(known.norm, print.norm)};
+  gradient.reset();
+}
+
+std::vector<std::string> TrialStep::parameter_names() const {
+  std::vector<std::string> names;
+  for (const auto& item : model_.named_parameters()) names.push_back(item.key());
+  return names;
+}
+
+}  // namespace cox::detail

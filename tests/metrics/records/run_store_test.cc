@@ -1,0 +1,273 @@
+#include "metrics/records/run_store.h"
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "metrics/records/operator_table_file.h"
+#include "run_fixture.h"
+#include "tests/metrics/text_search.h"
+#include "tests/support/small_files_only.h"
+
+#include <doctest/doctest.h>
+
+using namespace cox;
+using namespace cox::metrics;
+
+namespace {
+
+RunInfo info(std::string name = "demo") {
+  RunInfo run;
+  run.name = std::move(name);
+  run.world_size = 2;
+  run.started = 1000;
+  return run;
+}
+
+StepRow row(std::uint64_t step) {
+  StepRow r;
+  r.step = StepId(step);
+  r.round = RoundId(step);
+  r.timestamp = 1000 + static_cast<double>(step);
+  r.loss = 2;
+  return r;
+}
+
+void write_steps(const std::filesystem::path& directory, std::uint64_t from, std::uint64_t to,
+                 RunStoreOptions options = {}) {
+  auto store = RunStoreWriter::open(directory, info(), std::move(options));
+  REQUIRE(store.ok());
+  for (std::uint64_t step = from; step < to; ++step) (*store)->push(row(step));
+  CHECK((*store)->close().ok());
+  CHECK((*store)->dropped() == 0);
+}
+
+RunStoreOptions append_from(std::uint64_t step) {
+  RunStoreOptions options;
+  options.on_existing = OnExisting::append;
+  options.resume_step = StepId(step);
+  return options;
+}
+
+}  // namespace
+
+TEST_SUITE("metrics") {
+  TEST_CASE("every pushed row becomes one line, in order, and run.json counts them") {
+    const TemporaryFolder folder;
+    write_steps(folder.path(), 0, 500);
+    const auto lines = lines_of(folder.path() / "rank0" / "steps.jsonl");
+    REQUIRE(lines.size() == 500);
+    for (std::size_t i = 0; i < lines.size(); ++i)
+      CHECK(lines[i].starts_with("{\"step\":" + std::to_string(i) + ","));
+    CHECK(contains(read_text(folder.path() / "rank0" / "run.json"), "\"n_steps\":500"));
+    CHECK_FALSE(std::filesystem::exists(folder.path() / "rank0" / "run.json.new"));
+  }
+
+  TEST_CASE("the newest table of operators is in the rank's folder, and of no earlier run") {
+    const TemporaryFolder folder;
+    const auto file = folder.path() / "rank0" / "operators.json";
+    OperatorTable table;
+    table.steps = 1;
+    table.rows = {{"aten::mm", "h.0", 1, 2, 3}};
+    auto store = RunStoreWriter::open(folder.path(), info());
+    REQUIRE(store.ok());
+    CHECK_FALSE(std::filesystem::exists(file));
+    (*store)->keep(std::make_shared<const OperatorTable>(table));
+    (*store)->flush();
+    CHECK(io::read_operator_table(read_text(file)).value() == table);
+    table.steps = 2;
+    (*store)->keep(std::make_shared<const OperatorTable>(table));
+    CHECK((*store)->close().ok());
+    CHECK(io::read_operator_table(read_text(file)).value() == table);
+    RunStoreOptions options;
+    options.on_existing = OnExisting::replace;
+    CHECK(RunStoreWriter::open(folder.path(), info(), std::move(options)).ok());
+    CHECK_FALSE(std::filesystem::exists(file));
+  }
+
+  TEST_CASE("buckets stand in the line of their round, also where rows between were dropped") {
+    const TemporaryFolder folder;
+    RunStoreOptions options;
+    options.ring_rows = 16;
+    options.flush_seconds = 3600;
+    auto store = RunStoreWriter::open(folder.path(), info(), std::move(options));
+    REQUIRE(store.ok());
+    const auto push = [&](std::uint64_t step) {
+      StepBuckets buckets;
+      buckets.round = RoundId(step);
+      buckets.add({1, static_cast<std::int64_t>(step), 0, 1}, 1);
+      (*store)->push(row(step), step % StepBuckets::kEveryRounds == 0 ? &buckets : nullptr);
+    };
+    for (std::uint64_t step = 0; step < 40; ++step) push(step);  // from 16 on there is no room
+    (*store)->flush();
+    for (std::uint64_t step = 40; step < 50; ++step) push(step);
+    CHECK((*store)->close().ok());
+    std::vector<std::string> with;
+    for (const std::string& line : lines_of(folder.path() / "rank0" / "steps.jsonl")) {
+      const auto at = line.find("\"buckets\"");
+      if (at != std::string::npos) with.push_back(line.substr(0, 10) + line.substr(at));
+    }
+    CHECK(with == std::vector<std::string>{"{\"step\":0,\"buckets\":[[1,0,0,1]]}",
+                                           "{\"step\":9,\"buckets\":[[1,9,0,1]]}",
+                                           "{\"step\":45\"buckets\":[[1,45,0,1]]}"});
+  }
+
+  TEST_CASE("a full ring drops rows and counts them, and what is written stays whole") {
+    const TemporaryFolder folder;
+    RunStoreOptions options;
+    options.ring_rows = 8;
+    options.flush_seconds = 3600;
+    auto store = RunStoreWriter::open(folder.path(), info(), std::move(options));
+    REQUIRE(store.ok());
+    for (std::uint64_t step = 0; step < 20; ++step) (*store)->push(row(step));
+    CHECK((*store)->dropped() == 12);
+    CHECK((*store)->close().ok());
+    CHECK(lines_of(folder.path() / "rank0" / "steps.jsonl").size() == 8);
+    CHECK(contains(read_text(folder.path() / "rank0" / "run.json"), "\"dropped_rows\":12"));
+  }
+
+  TEST_CASE("after a flush the rows pushed before are in the file, while the run goes on") {
+    const TemporaryFolder folder;
+    RunStoreOptions options;
+    options.flush_seconds = 3600;
+    auto store = RunStoreWriter::open(folder.path(), info(), std::move(options));
+    REQUIRE(store.ok());
+    for (std::uint64_t step = 0; step < 300; ++step) {
+      (*store)->push(row(step));
+      if (step % 100 != 99) continue;
+      (*store)->flush();
+      CHECK(lines_of(folder.path() / "rank0" / "steps.jsonl").size() == step + 1);
+    }
+    CHECK((*store)->close().ok());
+    (*store)->flush();
+    CHECK(lines_of(folder.path() / "rank0" / "steps.jsonl").size() == 300);
+  }
+
+  TEST_CASE("a folder that holds a run is refused, and stays as it was") {
+    const TemporaryFolder folder;
+    write_steps(folder.path(), 0, 3);
+    const std::string before = read_text(folder.path() / "rank0" / "steps.jsonl");
+    const auto again = RunStoreWriter::open(folder.path(), info());
+    REQUIRE_FALSE(again.ok());
+    CHECK(again.status().code() == StatusCode::failed_precondition);
+    CHECK(contains(again.status().message(), "already holds run \"demo\" with 3 steps"));
+    CHECK(read_text(folder.path() / "rank0" / "steps.jsonl") == before);
+  }
+
+  TEST_CASE("replace starts anew") {
+    const TemporaryFolder folder;
+    write_steps(folder.path(), 0, 5);
+    RunStoreOptions options;
+    options.on_existing = OnExisting::replace;
+    write_steps(folder.path(), 0, 2, std::move(options));
+    CHECK(lines_of(folder.path() / "rank0" / "steps.jsonl").size() == 2);
+  }
+
+  TEST_CASE("a resumed run goes on behind the step it resumes from, torn lines and lost work cut") {
+    const TemporaryFolder folder;
+    write_steps(folder.path(), 0, 10);
+    const auto steps = folder.path() / "rank0" / "steps.jsonl";
+    write_text(steps, read_text(steps) + "{\"step\":10,\"times");
+    write_steps(folder.path(), 7, 12, append_from(7));
+    const auto lines = lines_of(steps);
+    REQUIRE(lines.size() == 12);
+    for (std::size_t i = 0; i < lines.size(); ++i)
+      CHECK(lines[i].starts_with("{\"step\":" + std::to_string(i) + ","));
+    const std::string run = read_text(folder.path() / "rank0" / "run.json");
+    CHECK(contains(run, "\"n_steps\":12"));
+    CHECK(contains(run, "\"started\":1000"));
+  }
+
+  TEST_CASE("a run that goes on removes what its killed ranks were about to write") {
+    const TemporaryFolder folder;
+    write_steps(folder.path(), 0, 3);
+    const auto ours = folder.path() / "rank0" / ".run.json.tmp-21947-0";
+    const auto roots = folder.path() / ".memory_profile.json.tmp-5-0";
+    for (const auto& file : {ours, roots}) write_text(file, "{");
+    write_steps(folder.path(), 3, 5, append_from(3));
+    for (const auto& file : {ours, roots}) CHECK_FALSE(std::filesystem::exists(file));
+  }
+
+  TEST_CASE("another run's folder is not appended to") {
+    const TemporaryFolder folder;
+    write_steps(folder.path(), 0, 3);
+    const auto other = RunStoreWriter::open(folder.path(), info("else"), append_from(3));
+    REQUIRE_FALSE(other.ok());
+    CHECK(contains(other.status().message(), "belongs to run \"demo\", expected \"else\""));
+  }
+
+  TEST_CASE("a run of any name goes on in its own folder") {
+    for (const char* name : {"gpt2 \"small\"", "a\\b", "tab\there", "caf\xc3\xa9", "\xff"}) {
+      CAPTURE(name);
+      const TemporaryFolder folder;
+      REQUIRE(RunStoreWriter::open(folder.path(), info(name), {}).ok());
+      CHECK(RunStoreWriter::open(folder.path(), info(name), append_from(0)).ok());
+      CHECK_FALSE(RunStoreWriter::open(folder.path(), info("else"), append_from(0)).ok());
+    }
+  }
+
+  TEST_CASE("appending to nothing starts a run") {
+    const TemporaryFolder folder;
+    write_steps(folder.path(), 0, 3, append_from(0));
+    CHECK(lines_of(folder.path() / "rank0" / "steps.jsonl").size() == 3);
+  }
+
+  TEST_CASE("a directory that cannot be is refused with the path and what to do") {
+    const TemporaryFolder folder;
+    write_text(folder.path() / "file", "x");
+    const auto store = RunStoreWriter::open(folder.path() / "file" / "run", info());
+    REQUIRE_FALSE(store.ok());
+    CHECK(store.status().code() == StatusCode::failed_precondition);
+    CHECK(contains(store.status().message(), "rank0"));
+    CHECK(contains(store.status().message(), "COX_RUN_DIRECTORY"));
+  }
+
+  TEST_CASE("a full disk costs rows, is told once, leaves whole lines, and stops nothing") {
+    const TemporaryFolder folder;
+    RunStoreOptions options;
+    options.flush_seconds = 0.001;
+    int told = 0;
+    Status first;
+    options.on_trouble = [&](const Status& status) {
+      ++told;
+      first = status;
+    };
+    auto store = RunStoreWriter::open(folder.path(), info(), std::move(options));
+    REQUIRE(store.ok());
+    {
+      const SmallFilesOnly full(4000);
+      for (std::uint64_t step = 0; step < 200; ++step) {
+        (*store)->push(row(step));
+        if (step % 10 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(3));
+      }
+      CHECK((*store)->close().code() == StatusCode::resource_exhausted);
+    }
+    CHECK(told == 1);
+    CHECK(contains(first.message(), "steps.jsonl"));
+    const auto lines = lines_of(folder.path() / "rank0" / "steps.jsonl");
+    CHECK(lines.size() + (*store)->dropped() == 200);
+    CHECK((*store)->dropped() > 100);
+    for (const std::string& line : lines) CHECK(line.back() == '}');
+  }
+
+  TEST_CASE("rows pushed on a training thread while the writer works all arrive") {
+    const TemporaryFolder folder;
+    RunStoreOptions options;
+    options.flush_seconds = 0.0005;
+    options.ring_rows = 64;
+    auto store = RunStoreWriter::open(folder.path(), info(), std::move(options));
+    REQUIRE(store.ok());
+    std::thread trainer([&] {
+      for (std::uint64_t step = 0; step < 3000; ++step) {
+        (*store)->push(row(step));
+        if (step % 16 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    });
+    trainer.join();
+    CHECK((*store)->close().ok());
+    const std::size_t lines = lines_of(folder.path() / "rank0" / "steps.jsonl").size();
+    CHECK(lines + (*store)->dropped() == 3000);
+    CHECK(lines > 500);
+  }
+}
