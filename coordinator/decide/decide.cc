@@ -9,6 +9,7 @@
 #include <utility>
 #include <variant>
 
+#include "coordinator/core/share_units.h"
 #include "coordinator/decide/plan_change.h"
 #include "coordinator/decide/revert.h"
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "coordinator/core/share_units.h"
 #include "coordinator/core/summary.h"
 #include "coordinator/estimates/portable_math.h"
 

@@ -102,8 +102,9 @@ struct BackwardLevels {
   std::int64_t asking_bytes = 0;  // as in GraphOperator, but with all that was alive
   std::int64_t most_bytes = 0;    // backward_bytes, the same way
 };
-// Learns asking_bytes and backward_bytes of all operators (replay_model.cc) from a pass with these storages kept.
-// REQUIRES: a valid graph; kept.size() == graph.storages.size(); operators of the graph.
+// Learns asking_bytes and backward_bytes of all operators (replay_model.cc) from a pass with these
+// storages kept. REQUIRES: a valid graph; kept.size() == graph.storages.size(); operators of the
+// graph.
 void learn_backward(OperatorGraph& graph, const KeptSet& kept,
                     std::span<const BackwardLevels> measured);
 

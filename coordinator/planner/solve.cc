@@ -1,5 +1,3 @@
-#include "coordinator/planner/front.h"
-
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -7,6 +5,7 @@
 
 #include "coordinator/planner/bounds.h"
 #include "coordinator/planner/budget_search.h"
+#include "coordinator/planner/front.h"
 
 namespace cox::planner {
 namespace {

@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "coordinator/io/file.h"
+#include "metrics/analysis/whatif/run_model.h"
 #include "metrics/analysis/whatif/trace_model.h"
 #include "metrics/command/commands.h"
 #include "metrics/command/whatif_report.h"
-#include "metrics/records/run_phases.h"
 #include "metrics/records/run_steps.h"
 #include "metrics/records/trace_file.h"
 

@@ -48,7 +48,7 @@ bool comes_true(const Done& done) {
   return false;
 }
 
-TEST_SUITE("runtime.mark_post") {
+TEST_SUITE("runtime.mark_relay") {
   TEST_CASE("a letter comes back as it was written") {
     std::vector<RankMark> marks;
     for (std::int32_t r = 0; r < static_cast<std::int32_t>(kMarksOfALetter); ++r)

@@ -1,3 +1,5 @@
+#include "coordinator/transport/shared/shared_file.h"
+
 #include <fcntl.h>
 #include <sys/file.h>
 #include <unistd.h>
@@ -8,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/transport/shared/shared_file.h"
 #include "tests/transport/ranks.h"
 
 #include <doctest/doctest.h>

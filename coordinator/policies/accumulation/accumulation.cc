@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "coordinator/core/selection.h"
+#include "coordinator/core/share_units.h"
 #include "coordinator/core/text.h"
 
 namespace cox {

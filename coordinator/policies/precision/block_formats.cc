@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "coordinator/core/share_units.h"
 #include "coordinator/core/summary.h"
 #include "coordinator/estimates/estimates.h"
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "coordinator/core/selection.h"
+#include "coordinator/core/share_units.h"
 #include "coordinator/core/text.h"
 #include "coordinator/estimates/speeds.h"
 #include "coordinator/planner/share_assignment.h"

@@ -1,10 +1,9 @@
 // Creates an exchange: all ranks compare what they want, learn who is on which node, and choose one
 // path for all, with shared memory only if every node has it.
-#include "coordinator/transport/exchange/bucket_exchange.h"
-
 #include <algorithm>
 #include <optional>
 
+#include "coordinator/transport/exchange/bucket_exchange.h"
 #include "coordinator/transport/exchange/round_exchange.h"
 
 namespace cox::transport {

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "coordinator/core/status.h"
-#include "coordinator/transport/call.h"
+#include "coordinator/transport/communicator.h"
 
 namespace cox::transport {
 

@@ -12,9 +12,8 @@
 
 #include "coordinator/transport/launch.h"
 #include "coordinator/transport/mpi/operation.h"
-#include "coordinator/transport/shared/shared_file.h"
 #include "coordinator/transport/request_table.h"
-
+#include "coordinator/transport/shared/shared_file.h"
 #include "coordinator/transport/wait.h"
 
 namespace cox::transport {

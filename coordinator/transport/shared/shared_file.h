@@ -1,5 +1,5 @@
-// Shares memory between the processes of a node through a file in a folder such as /dev/shm. The mpi
-// transport makes its shared segments this way.
+// Shares memory between the processes of a node through a file in a folder such as /dev/shm. The
+// mpi transport makes its shared segments this way.
 #pragma once
 
 #include <cstddef>

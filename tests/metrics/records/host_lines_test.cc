@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "metrics/analysis/timeline/idle_time.h"
+
 #include <doctest/doctest.h>
 
 namespace cox {
