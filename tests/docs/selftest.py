@@ -128,13 +128,13 @@ class Pages(unittest.TestCase):
         self.assertIn("cox config --markdown", found[0])
 
     def test_continuous_integration_that_runs_another_command(self):
-        self.write(".ci/run", "export COX_WERROR=ON\nexec scripts/test --preset ci\n")
+        self.write(".ci/run", "export WERROR=ON\nexec scripts/test --preset ci\n")
         self.write("README.md", GOOD + "\n```sh\nscripts/go --fast\nscripts/test  # all\n```\n")
         os.chmod(self.write("scripts/test", "#!/bin/sh\n"), 0o755)
         found = list(check_blocks.findings(self.root))
         self.assertEqual(len(found), 1, found)
         self.assertIn(".ci/run: expected a line 'exec ' with README's test command", found[0])
-        self.write(".ci/run", "export COX_WERROR=ON\nexec scripts/test\n")
+        self.write(".ci/run", "export WERROR=ON\nexec scripts/test\n")
         self.assertEqual(list(check_blocks.findings(self.root)), [])
 
     def test_a_block_that_is_never_closed(self):

@@ -1,5 +1,5 @@
-"""scripts/demo takes a memory budget. It runs in a tree of its own, in which bootstrap and cmake do
-nothing, because everything is built already."""
+"""scripts/demo tells its story, and takes a memory budget. It runs in a tree of its own, in which bootstrap
+and cmake do nothing, because everything is built already."""
 
 import os
 import re
@@ -23,7 +23,8 @@ class Demo(MemoryCase):
         jobs.Case.setUp(self)  # a tree for each test
         for parts in (("tree", "scripts", "bootstrap"), ("tools", "cmake")):
             self.program("#!/bin/sh\nexit 0\n", *parts)
-        shutil.copy(os.path.join(SCRIPTS, "demo"), self.path("tree", "scripts", "demo"))
+        for name in ("demo", "dictionary"):
+            shutil.copy(os.path.join(SCRIPTS, name), self.path("tree", "scripts", name))
         release = self.path("tree", "build", "release")
         os.makedirs(os.path.join(release, "bin"))
         os.symlink(os.path.realpath(jobs.programs.gpt2), os.path.join(release, "bin", "gpt2"))
@@ -52,6 +53,22 @@ class Demo(MemoryCase):
                 for rank in range(2):
                     self.within("demo", rank, 7.5 * MIB)
                     self.assertGreater(self.mix("demo", rank)[0], 0)
+
+    def test_its_default_form_keeps_the_budget_and_ends_with_a_table_of_decisions(self):
+        """The whole story in 90 steps in place of 600; who is found slow in so few hangs on the machine."""
+        path = self.path("tools") + os.pathsep + os.environ["PATH"]
+        command = ["bash", self.path("tree", "scripts", "demo"), "--steps", "90"]
+        ended = self.ends_well(jobs.run(command, env={"PATH": path}, patience=300))
+        for words in (r"status page: http", r"step  decision +promised +measured", r"peak [0-9.]+ MiB of 40\.0 MiB",
+                      r"loss [0-9.]+ -> [0-9.]+ in 90 steps", r"run directory: .*runs/demo-"):
+            self.assertRegex(ended.out + ended.err, words)
+        first, last = map(float, re.search(r"loss ([0-9.]+) -> ([0-9.]+) in", ended.out).groups())
+        self.assertLess(last, first)
+        most = re.search(r"memory: at most ([0-9.]+) MiB on a rank \(measured\)", ended.out)
+        self.assertLessEqual(float(most[1]), 40.0)
+        runs = os.listdir(self.path("tree", "runs"))
+        self.assertEqual(len(runs), 1, runs)
+        self.assertTrue(os.path.exists(self.path("tree", "runs", runs[0], "rank1", "steps.jsonl")))
 
     def test_its_help_has_the_option(self):
         ended = self.ends_well(self.demo("--help"))
