@@ -22,16 +22,6 @@ if(TARGET coxswain_metrics)
   install(DIRECTORY metrics/ DESTINATION "${_cox_headers}/tree/metrics" FILES_MATCHING PATTERN "*.h")
 endif()
 
-# Headers that moved are found under their old paths, too: each line is an old path and a new one.
-file(STRINGS cmake/moved-headers _cox_moved REGEX "^[a-z]")
-foreach(_cox_line IN LISTS _cox_moved)
-  string(REPLACE " " ";" _cox_line "${_cox_line}")
-  list(GET _cox_line 0 _cox_old)
-  list(GET _cox_line 1 _cox_new)
-  file(CONFIGURE OUTPUT "moved/${_cox_old}" CONTENT "#include \"@_cox_new@\"\n" @ONLY)
-endforeach()
-install(DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}/moved/" DESTINATION "${_cox_headers}/tree" FILES_MATCHING PATTERN "*.h")
-
 configure_package_config_file(cmake/coxswainConfig.cmake.in coxswainConfig.cmake
   INSTALL_DESTINATION "${_cox_package}" NO_SET_AND_CHECK_MACRO)
 write_basic_package_version_file(coxswainConfigVersion.cmake COMPATIBILITY SameMinorVersion)
