@@ -64,14 +64,4 @@ double slowdown_ratio(const Estimates& estimates, RankId rank) {
   return place < level.size() ? portable_exp(std::clamp(level[place], -8.0, 8.0)) : 1;
 }
 
-std::vector<SlowRank> slowest_ranks(const Estimates& estimates, std::size_t most) {
-  const std::vector<SlowRank>& slow = estimates.slowness.slow;
-  std::vector<SlowRank> slowest(std::min(slow.size(), most));
-  std::ranges::partial_sort_copy(slow, slowest, [](const SlowRank& a, const SlowRank& b) {
-    if (a.slowdown_ratio != b.slowdown_ratio) return a.slowdown_ratio > b.slowdown_ratio;
-    return a.rank < b.rank;
-  });
-  return slowest;
-}
-
 }  // namespace cox

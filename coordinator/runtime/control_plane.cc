@@ -575,8 +575,7 @@ void ControlPlane::stop_loop() {
   loop_->stop();
   thread_.join();
   if (!journal_) return;
-  journal_status_ = journal_->close();
-  if (!journal_status_.ok()) log_.error(journal_status_.text());
+  if (const Status closed = journal_->close(); !closed.ok()) log_.error(closed.text());
 }
 
 // No further round will come, and nobody needs this rank for one.

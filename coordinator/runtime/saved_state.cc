@@ -52,13 +52,6 @@ Result<std::string_view> payload_of(std::string_view file) {
 
 }  // namespace
 
-Status save_control_state(const fs::path& path, const ControlState& state) {
-  const std::string context = "control state " + path.string();
-  const auto file = control_state_file(state);
-  if (!file.ok()) return file.status().with_context(context);
-  return io::replace_file(path, *file).with_context(context);
-}
-
 Result<std::string> control_state_file(const ControlState& state) {
   const std::string payload = wire::serialize(state);
   if (payload.size() > wire::kMaxMessageBytes) return resource_exhausted("too large to be saved");
