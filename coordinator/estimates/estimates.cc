@@ -61,7 +61,7 @@ const SlowRank* find_slow(const Estimates& estimates, RankId rank) {
 double slowdown_ratio(const Estimates& estimates, RankId rank) {
   const std::vector<double>& level = estimates.slowness.channels[0].level;
   const auto place = static_cast<std::size_t>(rank.value());
-  return place < level.size() ? portable_exp(std::clamp(level[place], -8.0, 8.0)) : 1;
+  return place < level.size() ? bounded_exp(level[place]) : 1;
 }
 
 }  // namespace cox
