@@ -112,10 +112,6 @@ std::string_view to_string(Activity activity) {
   return place < kNames.size() ? kNames[place] : "unknown";
 }
 
-bool Stall::has_culprit(RankId rank) const {
-  return std::ranges::find(culprits, rank, &RankMark::rank) != culprits.end();
-}
-
 bool Stall::is_waiting(RankId rank) const {
   return std::ranges::find(waiting, rank) != waiting.end();
 }
@@ -124,11 +120,6 @@ bool Stall::is_save() const {
   return !culprits.empty() && std::ranges::all_of(culprits, [](const RankMark& mark) {
     return mark.activity == Activity::saving && !cannot_move(mark);
   });
-}
-
-bool Stall::is_departure() const {
-  return std::ranges::any_of(
-      culprits, [](const RankMark& mark) { return mark.activity == Activity::finished; });
 }
 
 StallPatience patience_for(double typical_step_seconds) {

@@ -71,12 +71,9 @@ struct Stall {
   std::vector<RankId> waiting;     // ascending
   std::vector<RankId> silent;      // ascending; ranks without a mark, which may be at fault as well
 
-  bool has_culprit(RankId rank) const;
   bool is_waiting(RankId rank) const;
   // All culprits save: slow, and as it should be.
   bool is_save() const;
-  // Ranks have left their loop; the others wait in vain.
-  bool is_departure() const;
   friend bool operator==(const Stall&, const Stall&) = default;
 };
 

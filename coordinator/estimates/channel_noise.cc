@@ -1,9 +1,9 @@
-#include "coordinator/estimates/channel_noise.h"
-
+// The noise of a channel: levels, variances and the pool.
 #include <algorithm>
 #include <cmath>
 
 #include "coordinator/core/selection.h"
+#include "coordinator/estimates/slowness_round.h"
 
 namespace cox {
 namespace {

@@ -61,17 +61,7 @@ const SlowRank* find_slow(const Estimates& estimates, RankId rank) {
 double slowdown_ratio(const Estimates& estimates, RankId rank) {
   const std::vector<double>& level = estimates.slowness.channels[0].level;
   const auto place = static_cast<std::size_t>(rank.value());
-  return place < level.size() ? portable_exp(std::clamp(level[place], -8.0, 8.0)) : 1;
-}
-
-std::vector<SlowRank> slowest_ranks(const Estimates& estimates, std::size_t most) {
-  const std::vector<SlowRank>& slow = estimates.slowness.slow;
-  std::vector<SlowRank> slowest(std::min(slow.size(), most));
-  std::ranges::partial_sort_copy(slow, slowest, [](const SlowRank& a, const SlowRank& b) {
-    if (a.slowdown_ratio != b.slowdown_ratio) return a.slowdown_ratio > b.slowdown_ratio;
-    return a.rank < b.rank;
-  });
-  return slowest;
+  return place < level.size() ? bounded_exp(level[place]) : 1;
 }
 
 }  // namespace cox

@@ -56,7 +56,4 @@ const SlowRank* find_slow(const Estimates& estimates, RankId rank);
 // fast as the others or nothing is known of it.
 double slowdown_ratio(const Estimates& estimates, RankId rank);
 
-// Returns the slowest of the ranks that count as slow, at most `most` of them, slowest first.
-std::vector<SlowRank> slowest_ranks(const Estimates& estimates, std::size_t most);
-
 }  // namespace cox

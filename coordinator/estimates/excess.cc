@@ -108,18 +108,14 @@ void keep_with_samples(Timings& timings) {
   for (std::size_t i = 0; i < timings.ranks.size(); ++i) {
     if (!(timings.samples[i] > 0)) continue;
     timings.ranks[kept] = timings.ranks[i];
-    timings.own[kept] = timings.own[i];
-    timings.waiting[kept] = timings.waiting[i];
-    timings.recompute[kept] = timings.recompute[i];
-    timings.samples[kept] = timings.samples[i];
+    for (auto* column : {&timings.own, &timings.waiting, &timings.recompute, &timings.samples})
+      (*column)[kept] = (*column)[i];
     for (std::size_t p = 0; p < kPhases; ++p) timings.phases[p][kept] = timings.phases[p][i];
     ++kept;
   }
   timings.ranks.resize(kept);
-  timings.own.resize(kept);
-  timings.waiting.resize(kept);
-  timings.recompute.resize(kept);
-  timings.samples.resize(kept);
+  for (auto* column : {&timings.own, &timings.waiting, &timings.recompute, &timings.samples})
+    column->resize(kept);
   timings.phases.keep_rows(kept);
 }
 
@@ -187,11 +183,6 @@ Work work_of(Timings timings, std::span<const RankSignal> reports, const StepSum
 // as a part of those expected of the whole; 1 where nothing is expected.
 double ratio_of(double seconds, double expected, double expected_own) {
   return expected_own > 0 ? 1 + (seconds - expected) / expected_own : 1;
-}
-
-// Inline always: loops over ranks take several at once only where nothing is called.
-[[gnu::always_inline]] inline double log_ratio(double ratio) {
-  return portable_log(std::min(std::max(ratio, 1e-3), 1e3));
 }
 
 // Medians of all values but one. Which of the few candidates it is depends only on the half that

@@ -54,9 +54,9 @@ void move_ratio(SlowJob& slow, double residual, double variance) {
   const double before = portable_log(slow.slowdown_ratio);
   const double mean = before + (residual - before) / slow.rounds;
   const double error = k95 * std::sqrt(variance / slow.rounds);
-  slow.slowdown_ratio = portable_exp(std::clamp(mean, -8.0, 8.0));
-  slow.slowdown_low = portable_exp(std::clamp(mean - error, -8.0, 8.0));
-  slow.slowdown_high = portable_exp(std::clamp(mean + error, -8.0, 8.0));
+  slow.slowdown_ratio = bounded_exp(mean);
+  slow.slowdown_low = bounded_exp(mean - error);
+  slow.slowdown_high = bounded_exp(mean + error);
 }
 
 // One round of a test: its residual, and what the test makes of it.
@@ -93,7 +93,7 @@ void test_slower(JobPace& pace, const Score& score, const PaceOfRound& now) {
   SlowJob slow;
   slow.since = RoundId(static_cast<std::uint64_t>(std::clamp(pace.since, 0.0, round)));
   slow.rounds = std::min(age, kRatioMemory) - 1;
-  slow.slowdown_ratio = portable_exp(std::clamp(pace.risen / age, -8.0, 8.0));
+  slow.slowdown_ratio = bounded_exp(pace.risen / age);
   slow.rarity = cusum_rarity(pace.sum, score.test.k);
   pace.slow = slow;
 }

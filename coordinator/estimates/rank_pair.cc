@@ -1,13 +1,13 @@
-#include "coordinator/estimates/rank_pair.h"
-
+// The test of two ranks against each other.
 #include <algorithm>
 #include <cmath>
+
+#include "coordinator/estimates/slowness_round.h"
 
 namespace cox {
 namespace {
 
 constexpr double kLeastShift = 0.1397619423751587;  // log 1.15
-constexpr double kLevelRounds = 8;                  // that a running level remembers
 constexpr double kNoiseRounds = 64;
 constexpr double kCut = 9;  // squared: residuals count as 3 deviations at most
 constexpr double kSmallestVariance = 1e-12;

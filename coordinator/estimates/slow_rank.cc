@@ -25,10 +25,6 @@ constexpr std::array<std::string_view, 2> kCourseNames = {"transient", "persiste
 constexpr std::array<std::string_view, 3> kReferenceNames = {"the other ranks", "its own past",
                                                              "the other rank"};
 
-double bounded_exp(double logarithm) {
-  return portable_exp(std::clamp(logarithm, -8.0, 8.0));
-}
-
 void put_interval(SlowRank& entry, double mean, double variance) {
   const double error = k95 * std::sqrt(variance / std::max(entry.rounds, 1.0));
   entry.slowdown_ratio = bounded_exp(mean);

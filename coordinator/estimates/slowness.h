@@ -26,7 +26,7 @@
 // opposite test is as sure.
 //
 // A slowdown of all ranks at once slows nobody; the job's own past tells it (job_pace.h). Of two
-// ranks, each is also compared with the other (rank_pair.h). Not seen is, with one rank, anything
+// ranks, each is also compared with the other (RankPair). Not seen is, with one rank, anything
 // from before its first reports; nor a rank that slows down but still works faster than the others
 // for its samples (its speed is followed by speeds.h). Any number of ranks below half may be slow
 // at once.
@@ -40,13 +40,47 @@
 #include "coordinator/core/config.h"
 #include "coordinator/core/step_signals.h"
 #include "coordinator/core/summary.h"
-#include "coordinator/estimates/channel_noise.h"
 #include "coordinator/estimates/excess.h"
 #include "coordinator/estimates/job_pace.h"
-#include "coordinator/estimates/rank_pair.h"
 #include "coordinator/estimates/slow_rank.h"
 
 namespace cox {
+
+inline constexpr double kMostSlowRounds = 32;  // that are counted
+
+// SlownessChannel is what is known of one channel. Columns have one entry per rank.
+struct SlownessChannel {
+  double pooled_variance = 0;
+  double pooled_samples = 0;
+  std::vector<double> level;     // running mean of the excess over 8 rounds
+  std::vector<double> variance;  // of one round's excess around it
+  std::vector<double> sum;       // CUSUM
+  std::vector<double> since;     // the round in which `sum` last left 0
+  // While noise is larger than the slowdown that is looked for; else without entries.
+  std::vector<double> large_sum;    // CUSUM for slowdowns that stand out of that noise
+  std::vector<double> slow_rounds;  // of late that stood out, less two for each that did not
+
+  static auto fields(auto& self) {
+    return std::tie(self.pooled_variance, self.pooled_samples, self.level, self.variance, self.sum,
+                    self.since, self.large_sum, self.slow_rounds);
+  }
+};
+
+// RankPair is the test of two ranks against each other: of the whole, at equal samples where those
+// differ. It needs no past, so it sees what was slow from the start.
+struct RankPair {
+  double rounds = 0;    // in which both reported
+  double variance = 0;  // of the difference of one round
+  // Running mean of each rank's excess over the other, by channel.
+  std::array<std::array<double, 2>, kChannels> level{};
+  std::array<double, 2> sum{};    // CUSUM
+  std::array<double, 2> since{};  // the round in which `sum` last left 0
+
+  static auto fields(auto& self) {
+    return std::tie(self.rounds, self.variance, self.level, self.sum, self.since);
+  }
+  bool is_sane() const;
+};
 
 struct Slowness {
   std::vector<SlowRank> slow;     // confirmed; ascending ranks

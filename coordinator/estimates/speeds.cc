@@ -30,12 +30,6 @@ constexpr int kSteps = 44;                  // the last one is about nine times 
 constexpr double kLargest = 1e18;
 constexpr std::uint32_t kMostSeen = 1u << 30;  // a multiple of kRecentTimes
 
-// The logarithm of a ratio, taken as one between 0.001 and 1,000. Inline always: loops over ranks
-// take several at once only where nothing is called.
-[[gnu::always_inline]] inline double log_ratio(double ratio) {
-  return portable_log(std::min(std::max(ratio, 1e-3), 1e3));
-}
-
 // The mean of the newest `count` times of a rank without the smallest and the largest. REQUIRES:
 // 1 <= count <= kRecentTimes, that many seen.
 double trimmed_mean(const RankSpeed& rank, std::uint32_t count) {

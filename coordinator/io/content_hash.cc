@@ -68,8 +68,8 @@ Result<std::uint64_t> hash_from_hex(std::string_view text) {
   const auto parsed = std::from_chars(text.data(), end, hash, 16);
   const bool is_whole = parsed.ec == std::errc{} && parsed.ptr == end && to_hex(hash) == text;
   if (is_whole) return hash;
-  return data_loss("expected a hash of 16 hexadecimal digits, found \"" +
-                   std::string(text.substr(0, 40)) + "\"");
+  return data_loss("expected a hash of 16 hexadecimal digits, found \"",
+                   std::string(text.substr(0, 40)), "\"");
 }
 
 }  // namespace cox::io

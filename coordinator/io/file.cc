@@ -84,28 +84,27 @@ int write_all(int descriptor, std::string_view bytes) {
 Result<AtomicFile> AtomicFile::create(const fs::path& target) {
   const std::string stem = concat(".", target.filename().string(), kTemporary, ::getpid());
   for (int attempt = 0; attempt < kNameAttempts; ++attempt) {
-    AtomicFile file(target, folder_of(target) / (stem + "-" + std::to_string(attempt)), -1);
-    file.descriptor_ =
-        ::open(file.temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (file.descriptor_ >= 0) return file;
+    AtomicFile file(target, folder_of(target) / (stem + "-" + std::to_string(attempt)));
+    file.file_ =
+        Descriptor(::open(file.temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    if (file.file_.is_open()) return file;
     const int error = errno;
     file.temporary_.clear();  // not ours
     if (error != EEXIST) return file.fail("cannot create a file in its folder", error);
   }
-  return resource_exhausted(target.string() + ": too many temporary files \"" + stem +
+  return resource_exhausted(target.string(), ": too many temporary files \"", stem,
                             "-*\" beside it; remove them");
 }
 
-AtomicFile::AtomicFile(fs::path target, fs::path temporary, int descriptor)
-    : target_(std::move(target)), temporary_(std::move(temporary)), descriptor_(descriptor) {}
+AtomicFile::AtomicFile(fs::path target, fs::path temporary)
+    : target_(std::move(target)), temporary_(std::move(temporary)) {}
 
 AtomicFile::AtomicFile(AtomicFile&& other) noexcept
     : target_(std::move(other.target_)),
       temporary_(std::exchange(other.temporary_, {})),
-      descriptor_(std::exchange(other.descriptor_, -1)) {}
+      file_(std::move(other.file_)) {}
 
 AtomicFile::~AtomicFile() {
-  if (descriptor_ >= 0) ::close(descriptor_);
   if (!temporary_.empty()) ::unlink(temporary_.c_str());
 }
 
@@ -115,13 +114,13 @@ Status AtomicFile::fail(const std::string& doing, int error) const {
 }
 
 Status AtomicFile::write(const void* data, std::size_t bytes) {
-  const int error = write_all(descriptor_, {static_cast<const char*>(data), bytes});
+  const int error = write_all(file_.number(), {static_cast<const char*>(data), bytes});
   return error == 0 ? ok_status() : fail("cannot write", error);
 }
 
 Status AtomicFile::commit() {
-  if (::fsync(descriptor_) != 0) return fail("cannot sync", errno);
-  if (::close(std::exchange(descriptor_, -1)) != 0) return fail("cannot close", errno);
+  if (::fsync(file_.number()) != 0) return fail("cannot sync", errno);
+  if (::close(file_.release()) != 0) return fail("cannot close", errno);
   if (::rename(temporary_.c_str(), target_.c_str()) != 0) return fail("cannot rename to it", errno);
   temporary_.clear();
   return sync_folder(folder_of(target_)).with_context(target_.string() + ": written, but");
@@ -146,53 +145,45 @@ void remove_temporaries(const fs::path& folder) {
 
 Status sync_folder(const fs::path& folder) {
   const std::string doing = "the folder " + folder.string() + " cannot be synced";
-  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) return errno_status(errno, doing);
+  const Descriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!opened.is_open()) return errno_status(errno, doing);
   // Some file systems know no sync of folders.
-  const int error = ::fsync(descriptor) == 0 || errno == EINVAL ? 0 : errno;
-  ::close(descriptor);
-  return error == 0 ? ok_status() : errno_status(error, doing);
+  const bool is_synced = ::fsync(opened.number()) == 0 || errno == EINVAL;
+  return is_synced ? ok_status() : errno_status(errno, doing);
 }
 
 Result<std::uint64_t> regular_size(int descriptor, const fs::path& path) {
   struct stat info {};
   if (::fstat(descriptor, &info) != 0) return open_error(path, errno);
   if (S_ISREG(info.st_mode)) return static_cast<std::uint64_t>(info.st_size);
-  return failed_precondition(path.string() + ": expected a regular file, found " +
+  return failed_precondition(path.string(), ": expected a regular file, found ",
                              kind_of(info.st_mode));
 }
 
 Result<InputFile> InputFile::open(const fs::path& path, Links links) {
   // O_NONBLOCK: opening a pipe that nobody writes to must not hang before it can be refused.
   const int follow = links == Links::refused ? O_NOFOLLOW : 0;
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | follow);
-  if (descriptor < 0 && errno == ELOOP && links == Links::refused)
-    return failed_precondition(path.string() + ": expected a regular file, found a link");
-  if (descriptor < 0) return open_error(path, errno);
-  InputFile file(descriptor, 0);
-  const Result<std::uint64_t> size = regular_size(descriptor, path);
+  InputFile file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | follow));
+  const bool is_open = file.file_.is_open();
+  if (!is_open && errno == ELOOP && links == Links::refused)
+    return failed_precondition(path.string(), ": expected a regular file, found a link");
+  if (!is_open) return open_error(path, errno);
+  const Result<std::uint64_t> size = regular_size(file.descriptor(), path);
   if (!size.ok()) return size.status();
   file.size_bytes_ = *size;
   return file;
-}
-
-InputFile::InputFile(InputFile&& other) noexcept
-    : descriptor_(std::exchange(other.descriptor_, -1)), size_bytes_(other.size_bytes_) {}
-
-InputFile::~InputFile() {
-  if (descriptor_ >= 0) ::close(descriptor_);
 }
 
 Status InputFile::read_at(std::uint64_t offset, void* out, std::uint64_t bytes) const {
   char* next = static_cast<char*>(out);
   while (bytes > 0) {
     const std::size_t piece = std::min<std::uint64_t>(bytes, kMaxPiece);
-    const ssize_t got = ::pread(descriptor_, next, piece, static_cast<off_t>(offset));
+    const ssize_t got = ::pread(descriptor(), next, piece, static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return data_loss("cannot read: " + std::generic_category().message(errno));
+    if (got < 0) return data_loss("cannot read: ", std::generic_category().message(errno));
     if (got == 0) {
-      return data_loss("expected " + std::to_string(bytes) + " more bytes at " +
-                       std::to_string(offset) + ", found the end (cut while being read)");
+      return data_loss("expected ", bytes, " more bytes at ", offset,
+                       ", found the end (cut while being read)");
     }
     next += got;
     offset += static_cast<std::uint64_t>(got);
@@ -205,8 +196,8 @@ Result<std::string> read_file(const fs::path& path, std::uint64_t max_bytes, Lin
   Result<InputFile> file = InputFile::open(path, links);
   if (!file.ok()) return file.status();
   if (file->size_bytes() > max_bytes) {
-    return resource_exhausted(path.string() + ": expected at most " + std::to_string(max_bytes) +
-                              " bytes, found " + std::to_string(file->size_bytes()));
+    return resource_exhausted(path.string(), ": expected at most ", max_bytes, " bytes, found ",
+                              file->size_bytes());
   }
   std::string text(file->size_bytes(), '\0');
   if (Status status = file->read_at(0, text.data(), text.size()); !status.ok())

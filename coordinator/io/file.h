@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "coordinator/core/status.h"
+#include "coordinator/io/descriptor.h"
 
 namespace cox::io {
 
@@ -49,12 +50,12 @@ class AtomicFile {
   Status commit();
 
  private:
-  AtomicFile(std::filesystem::path target, std::filesystem::path temporary, int descriptor);
+  AtomicFile(std::filesystem::path target, std::filesystem::path temporary);
   Status fail(const std::string& doing, int error) const;
 
   std::filesystem::path target_;
   std::filesystem::path temporary_;  // empty once there is nothing to remove
-  int descriptor_;                   // -1 once closed
+  Descriptor file_;                  // none once closed
 };
 
 // Replaces the file by one with this content, through an AtomicFile. After an error the old file is
@@ -84,22 +85,17 @@ class InputFile {
   // a pipe, device or folder; a link where those are refused), resource_exhausted (descriptors).
   static Result<InputFile> open(const std::filesystem::path& path, Links links = Links::followed);
 
-  InputFile(InputFile&& other) noexcept;
-  InputFile& operator=(InputFile&&) = delete;
-  ~InputFile();
-
   std::uint64_t size_bytes() const { return size_bytes_; }
-  int descriptor() const { return descriptor_; }
+  int descriptor() const { return file_.number(); }
 
   // Fills `bytes` bytes at `out` from `offset`, or fails with data_loss.
   Status read_at(std::uint64_t offset, void* out, std::uint64_t bytes) const;
 
  private:
-  InputFile(int descriptor, std::uint64_t size_bytes)
-      : descriptor_(descriptor), size_bytes_(size_bytes) {}
+  explicit InputFile(int descriptor) : file_(descriptor) {}
 
-  int descriptor_;  // -1 after a move
-  std::uint64_t size_bytes_;
+  Descriptor file_;
+  std::uint64_t size_bytes_ = 0;
 };
 
 // Reads a whole file. Errors: those of InputFile; resource_exhausted if it has more than

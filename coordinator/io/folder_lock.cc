@@ -66,16 +66,16 @@ int lock_record(int descriptor) {
 }
 
 struct LockFile {
-  int descriptor = -1;
+  Descriptor descriptor;
   bool is_new = false;  // this call made it
 };
 
 Result<LockFile> open_lock(const fs::path& path) {
   constexpr int kFlags = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
-  const int made = ::open(path.c_str(), kFlags | O_EXCL, 0666);
-  if (made >= 0) return LockFile{made, true};
-  const int found = errno == EEXIST ? ::open(path.c_str(), kFlags, 0666) : -1;
-  if (found >= 0) return LockFile{found, false};
+  Descriptor made(::open(path.c_str(), kFlags | O_EXCL, 0666));
+  if (made.is_open()) return LockFile{std::move(made), true};
+  Descriptor found(errno == EEXIST ? ::open(path.c_str(), kFlags, 0666) : -1);
+  if (found.is_open()) return LockFile{std::move(found), false};
   return errno_status(errno, path.string() + ": cannot open it");
 }
 
@@ -113,51 +113,44 @@ Result<FolderLock> FolderLock::take(const fs::path& directory, std::string_view 
                                     std::string_view holder, std::string token,
                                     const LockCalls& calls) {
   const fs::path path = directory / name;
-  const auto file = open_lock(path);
+  auto file = open_lock(path);
   if (!file.ok()) return file.status();
-  FolderLock lock(path, std::move(token), file->descriptor);
+  FolderLock lock(path, std::move(token), std::move(file->descriptor));
+  const int opened = lock.file_.number();
   struct stat info {};
-  if (::fstat(file->descriptor, &info) != 0 || !S_ISREG(info.st_mode))
-    return failed_precondition(path.string() + ": expected a regular file; remove what is there");
-  const auto locking = lock_file(file->descriptor, calls);
+  if (::fstat(opened, &info) != 0 || !S_ISREG(info.st_mode))
+    return failed_precondition(path.string(), ": expected a regular file; remove what is there");
+  const auto locking = lock_file(opened, calls);
   if (!locking.ok()) return locking.status().with_context(path.string());
   const bool is_free =
       *locking == FileLocking::none ? file->is_new : *locking == FileLocking::locked;
-  if (!is_free) return held_elsewhere(path, holder_in(content_of_lock(file->descriptor)), *locking);
+  if (!is_free) return held_elsewhere(path, holder_in(content_of_lock(opened)), *locking);
   // It may have been removed between open() and the lock: then somebody else makes a new one.
-  if (!is_same_file(file->descriptor, path))
+  if (!is_same_file(opened, path))
     return held_elsewhere(path, "a job that starts just now", *locking);
   lock.file_is_lock_ = *locking == FileLocking::none;
   const std::string content = concat(lock.token_, "\n", holder, "\n");
-  if (Status written = write_holder(file->descriptor, path, content); !written.ok()) return written;
+  if (Status written = write_holder(opened, path, content); !written.ok()) return written;
   return lock;
 }
 
 FolderLock FolderLock::of_job(const fs::path& directory, std::string_view name, std::string token) {
-  return {directory / name, std::move(token), -1};
+  return {directory / name, std::move(token), Descriptor()};
 }
 
-FolderLock::FolderLock(FolderLock&& other) noexcept
-    : path_(std::move(other.path_)),
-      token_(std::move(other.token_)),
-      descriptor_(std::exchange(other.descriptor_, -1)),
-      file_is_lock_(other.file_is_lock_) {}
-
 FolderLock::~FolderLock() {
-  if (descriptor_ < 0) return;
-  if (file_is_lock_ && is_same_file(descriptor_, path_)) ::unlink(path_.c_str());
-  ::close(descriptor_);
+  const bool is_ours = file_is_lock_ && file_.is_open() && is_same_file(file_.number(), path_);
+  if (is_ours) ::unlink(path_.c_str());
 }
 
 Status FolderLock::check_held() const {
-  const int now = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-  const std::string content = now < 0 ? std::string() : content_of_lock(now);
-  const std::string holder = now < 0 ? "nobody" : holder_in(content);
-  if (now >= 0) ::close(now);
-  const bool is_same = descriptor_ < 0 || is_same_file(descriptor_, path_);
+  const Descriptor now(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  const std::string content = content_of_lock(now.number());
+  const std::string holder = now.is_open() ? holder_in(content) : "nobody";
+  const bool is_same = !file_.is_open() || is_same_file(file_.number(), path_);
   if (is_same && content.starts_with(token_ + "\n")) return ok_status();
-  return failed_precondition(path_.parent_path().string() +
-                             ": expected to hold it still, found it held by " + holder +
+  return failed_precondition(path_.parent_path().string(),
+                             ": expected to hold it still, found it held by ", holder,
                              " since this job was away; nothing in it was changed");
 }
 

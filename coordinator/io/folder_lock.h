@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "coordinator/core/status.h"
+#include "coordinator/io/descriptor.h"
 
 namespace cox::io {
 
@@ -44,7 +45,7 @@ class FolderLock {
   static FolderLock of_job(const std::filesystem::path& directory, std::string_view name,
                            std::string token);
 
-  FolderLock(FolderLock&& other) noexcept;
+  FolderLock(FolderLock&&) noexcept = default;
   FolderLock& operator=(FolderLock&&) = delete;
   // Releases it. The file stays where the system locks it: removing it would take it from somebody
   // who waits for it.
@@ -55,12 +56,12 @@ class FolderLock {
   const std::string& token() const { return token_; }
 
  private:
-  FolderLock(std::filesystem::path path, std::string token, int descriptor)
-      : path_(std::move(path)), token_(std::move(token)), descriptor_(descriptor) {}
+  FolderLock(std::filesystem::path path, std::string token, Descriptor file)
+      : path_(std::move(path)), token_(std::move(token)), file_(std::move(file)) {}
 
   std::filesystem::path path_;
   std::string token_;
-  int descriptor_;             // -1 after a move, and where another process holds it
+  Descriptor file_;            // none where another process holds it
   bool file_is_lock_ = false;  // the file system has no locks, so the file's presence is one
 };
 

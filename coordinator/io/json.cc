@@ -146,7 +146,7 @@ class StrictReader {
   bool end_array() { return end(); }
   bool key(const std::string& name) {
     if (!names_.back().insert(name).second)
-      return keep(data_loss("the name \"" + name.substr(0, kMaxMessage) + "\" occurs twice"));
+      return keep(data_loss("the name \"", name.substr(0, kMaxMessage), "\" occurs twice"));
     if (names_.back().size() > kMaxNames)
       return keep(data_loss("expected at most ", kMaxNames, " names in an object, found more"));
     return keep(events_.name(name));
@@ -160,7 +160,7 @@ class StrictReader {
 
   bool begin(JsonKind kind) {
     if (names_.size() >= kMaxDepth)
-      return keep(data_loss("nested deeper than " + std::to_string(kMaxDepth) + " levels"));
+      return keep(data_loss("nested deeper than ", kMaxDepth, " levels"));
     names_.emplace_back();
     return keep(events_.begin(kind));
   }
@@ -215,7 +215,7 @@ class TreeBuilder : public JsonEvents {
  private:
   Status add(Json value) {
     if (++values_ > kMaxValues)
-      return data_loss("expected at most " + std::to_string(kMaxValues) + " values, found more");
+      return data_loss("expected at most ", kMaxValues, " values, found more");
     const bool is_open = value.kind == JsonKind::array || value.kind == JsonKind::object;
     Json* made = &root_;
     if (open_.empty()) {

@@ -47,8 +47,8 @@ class HeaderReader : public JsonEvents {
   Status name(std::string_view name) override {
     if (place_ == Place::tensor) {
       if (name != "dtype" && name != "shape" && name != "data_offsets")
-        return data_loss(who() + ": expected dtype, shape and data_offsets, found \"" +
-                         shortened(name) + "\"");
+        return data_loss(who(), ": expected dtype, shape and data_offsets, found \"",
+                         shortened(name), "\"");
       ++keys_;
     }
     (place_ == Place::top ? member_ : key_) = name;
@@ -73,10 +73,9 @@ class HeaderReader : public JsonEvents {
     const Place left = place_;
     place_ = left == Place::shape || left == Place::offsets ? Place::tensor : Place::top;
     if (left == Place::offsets && offsets_ != 2)
-      return data_loss(who() + ": data_offsets: expected 2 numbers, found " +
-                       std::to_string(offsets_));
+      return data_loss(who(), ": data_offsets: expected 2 numbers, found ", offsets_);
     if (left == Place::tensor && keys_ != 3)
-      return data_loss(who() + ": one of dtype, shape, data_offsets is missing");
+      return data_loss(who(), ": one of dtype, shape, data_offsets is missing");
     return ok_status();
   }
 
@@ -105,8 +104,8 @@ class HeaderReader : public JsonEvents {
   Status dtype(std::string_view name) {
     const SafetensorsDtype* known = find_dtype(name);
     if (known == nullptr)
-      return data_loss(who() + ": expected a dtype out of " + known_dtypes() + ", found \"" +
-                       shortened(name) + "\"");
+      return data_loss(who(), ": expected a dtype out of ", known_dtypes(), ", found \"",
+                       shortened(name), "\"");
     header_.entries.back().dtype = known->name;
     return ok_status();
   }
@@ -114,15 +113,14 @@ class HeaderReader : public JsonEvents {
   Status number(const JsonScalar& scalar) {
     SafetensorsEntry& entry = header_.entries.back();
     if (!scalar.whole || *scalar.whole > INT64_MAX)
-      return data_loss(who() + ": " + key_ + ": expected a whole number below 2^63");
+      return data_loss(who(), ": ", key_, ": expected a whole number below 2^63");
     if (place_ == Place::offsets) {
       if (offsets_ < 2) (offsets_ == 0 ? entry.begin : entry.end) = *scalar.whole;
       ++offsets_;
       return ok_status();
     }
     if (entry.shape.size() == kMaxSafetensorsDimensions)
-      return data_loss(who() + ": more than " + std::to_string(kMaxSafetensorsDimensions) +
-                       " dimensions");
+      return data_loss(who(), ": more than ", kMaxSafetensorsDimensions, " dimensions");
     entry.shape.push_back(static_cast<std::int64_t>(*scalar.whole));
     return ok_status();
   }
@@ -133,7 +131,7 @@ class HeaderReader : public JsonEvents {
     if (place_ == Place::shape || place_ == Place::offsets) expected = "a whole number";
     if (place_ == Place::tensor) expected = key_ == "dtype" ? "a text" : "an array";
     const std::string where = place_ == Place::tensor ? who() + ": " + key_ : who();
-    return data_loss(where + ": expected " + expected + ", found " + std::string(found));
+    return data_loss(where, ": expected ", expected, ", found ", found);
   }
 
   SafetensorsHeader header_;
@@ -152,16 +150,16 @@ Status check_entry(const SafetensorsEntry& entry) {
   for (const std::int64_t size : entry.shape) {
     if (__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(size), &bytes) ||
         bytes > INT64_MAX) {
-      return data_loss(who + "the shape needs more than 2^63 bytes");
+      return data_loss(who, "the shape needs more than 2^63 bytes");
     }
   }
   if (entry.end < entry.begin || entry.end - entry.begin != bytes) {
-    return data_loss(who + "expected " + std::to_string(bytes) + " bytes for its shape, found [" +
-                     std::to_string(entry.begin) + ", " + std::to_string(entry.end) + ")");
+    return data_loss(who, "expected ", bytes, " bytes for its shape, found [", entry.begin, ", ",
+                     entry.end, ")");
   }
   if (entry.begin % element != 0) {
-    return data_loss(who + "expected a start that is a multiple of " + std::to_string(element) +
-                     ", found " + std::to_string(entry.begin));
+    return data_loss(who, "expected a start that is a multiple of ", element, ", found ",
+                     entry.begin);
   }
   return ok_status();
 }
@@ -170,16 +168,15 @@ Status check_tiling(const std::vector<SafetensorsEntry>& entries, std::uint64_t 
   std::uint64_t covered = 0;
   for (const SafetensorsEntry& entry : entries) {
     if (entry.begin != covered) {
-      return data_loss(tensor_text(entry.name) + ": expected its data to start at byte " +
-                       std::to_string(covered) + ", found " + std::to_string(entry.begin) +
-                       (entry.begin > covered ? " (a gap)" : " (an overlap)"));
+      return data_loss(tensor_text(entry.name), ": expected its data to start at byte ", covered,
+                       ", found ", entry.begin,
+                       entry.begin > covered ? " (a gap)" : " (an overlap)");
     }
     covered = entry.end;
   }
   if (covered == data_bytes) return ok_status();
-  return data_loss("expected " + std::to_string(covered) +
-                   " bytes of data behind the header, found " + std::to_string(data_bytes) +
-                   (covered > data_bytes ? " (the file is cut short)" : " (surplus bytes)"));
+  return data_loss("expected ", covered, " bytes of data behind the header, found ", data_bytes,
+                   covered > data_bytes ? " (the file is cut short)" : " (surplus bytes)");
 }
 
 Status check_header(SafetensorsHeader& header, std::uint64_t data_bytes) {
@@ -196,16 +193,15 @@ Status check_header(SafetensorsHeader& header, std::uint64_t data_bytes) {
 
 Status check_safetensors_length(std::uint64_t header_bytes, std::uint64_t file_bytes) {
   if (file_bytes < 8) {
-    return data_loss("expected at least 8 bytes of header length, found a file of " +
-                     std::to_string(file_bytes));
+    return data_loss("expected at least 8 bytes of header length, found a file of ", file_bytes);
   }
   if (header_bytes > kMaxSafetensorsHeaderBytes) {
-    return data_loss("expected a header of at most " + std::to_string(kMaxSafetensorsHeaderBytes) +
-                     " bytes, found a length of " + std::to_string(header_bytes));
+    return data_loss("expected a header of at most ", kMaxSafetensorsHeaderBytes,
+                     " bytes, found a length of ", header_bytes);
   }
   if (header_bytes > file_bytes - 8) {
-    return data_loss("expected a header of " + std::to_string(header_bytes) + " bytes, found " +
-                     std::to_string(file_bytes - 8) + " bytes behind its length");
+    return data_loss("expected a header of ", header_bytes, " bytes, found ", file_bytes - 8,
+                     " bytes behind its length");
   }
   return ok_status();
 }

@@ -56,7 +56,7 @@ Result<std::string_view> unsealed(std::string_view text) {
   if (!expected.ok()) return expected.status();
   const std::string_view body = text.substr(0, seal);
   if (content_hash(body) == *expected) return body;
-  return data_loss("its text does not have the hash that it says, " + std::string(hash));
+  return data_loss("its text does not have the hash that it says, ", hash);
 }
 
 std::uint64_t hash_field(JsonFields& fields, const Json& object, const std::string& where) {
@@ -103,17 +103,16 @@ Status check_places(const SaveManifest& manifest) {
   std::map<std::string_view, std::uint64_t> size_of;
   for (const SaveFile& file : manifest.files) {
     if (!size_of.emplace(file.name, file.bytes).second)
-      return data_loss("file " + file.name + " is listed twice");
+      return data_loss("file ", file.name, " is listed twice");
   }
   for (const SavePiece& piece : manifest.pieces) {
     const auto file = size_of.find(piece.file);
     const bool is_inside = file != size_of.end() && piece.offset <= file->second &&
                            piece.bytes <= file->second - piece.offset;
     if (!is_inside)
-      return data_loss("tensor \"" + piece.tensor +
-                       "\": expected bytes within a file of the save, found " +
-                       std::to_string(piece.bytes) + " at " + std::to_string(piece.offset) +
-                       " of \"" + piece.file + "\"");
+      return data_loss("tensor \"", piece.tensor,
+                       "\": expected bytes within a file of the save, found ", piece.bytes, " at ",
+                       piece.offset, " of \"", piece.file, "\"");
   }
   return ok_status();
 }
@@ -145,10 +144,9 @@ Status check_version(const Json& root) {
   const std::int64_t version = fields.integer(root, "version", 1'000'000, "manifest");
   if (!fields.ok()) return fields.status();
   if (format != kFormat)
-    return data_loss("expected format \"" + std::string(kFormat) + "\", found \"" + format + "\"");
+    return data_loss("expected format \"", kFormat, "\", found \"", format, "\"");
   if (version == kManifestVersion) return ok_status();
-  return failed_precondition("expected version " + std::to_string(kManifestVersion) + ", found " +
-                             std::to_string(version) +
+  return failed_precondition("expected version ", kManifestVersion, ", found ", version,
                              "; resume it with the version of Coxswain that wrote it");
 }
 
@@ -159,11 +157,11 @@ Status verify_file(const fs::path& save, const SaveFile& file) {
     return data_loss(content.status().message());
   if (!content.ok()) return content.status();
   if (content->bytes != file.bytes)
-    return data_loss((save / file.name).string() + ": expected " + std::to_string(file.bytes) +
-                     " bytes, found " + std::to_string(content->bytes));
+    return data_loss((save / file.name).string(), ": expected ", file.bytes, " bytes, found ",
+                     content->bytes);
   if (content->hash == file.hash) return ok_status();
-  return data_loss((save / file.name).string() + ": expected content of hash " + to_hex(file.hash) +
-                   ", found " + to_hex(content->hash) + "; the file is damaged or of another save");
+  return data_loss((save / file.name).string(), ": expected content of hash ", to_hex(file.hash),
+                   ", found ", to_hex(content->hash), "; the file is damaged or of another save");
 }
 
 Status verify_piece(const fs::path& save, const SavePiece& piece) {
@@ -173,7 +171,7 @@ Status verify_piece(const fs::path& save, const SavePiece& piece) {
   if (Status read = file->read_at(piece.offset, bytes.data(), bytes.size()); !read.ok())
     return read;
   if (content_hash(bytes) == piece.hash) return ok_status();
-  return data_loss(save.string() + ": tensor \"" + piece.tensor + "\" in " + piece.file +
+  return data_loss(save.string(), ": tensor \"", piece.tensor, "\" in ", piece.file,
                    ": its bytes do not have the hash that the manifest says");
 }
 
@@ -254,7 +252,7 @@ Result<SaveManifest> parse_manifest(std::string_view text) {
 Status describe_files(const fs::path& save, SaveManifest& manifest) {
   const auto step = step_of_save(save);
   if (!step)
-    return invalid_argument(save.string() + ": expected a folder called as step-000000000100 is");
+    return invalid_argument(save.string(), ": expected a folder called as step-000000000100 is");
   manifest.step = *step;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(save, error)) {
@@ -269,7 +267,7 @@ Status describe_files(const fs::path& save, SaveManifest& manifest) {
   }
   std::ranges::sort(manifest.files, {}, &SaveFile::name);
   if (error || manifest.files.empty())
-    return not_found(save.string() + ": expected a save, found no files in it");
+    return not_found(save.string(), ": expected a save, found no files in it");
   return ok_status();
 }
 
@@ -299,7 +297,7 @@ Result<SaveManifest> read_manifest(const fs::path& save) {
   const fs::path path = save / kManifestName;
   const Result<std::string> text = read_file(path, kMaxManifestBytes);
   if (text.status().code() == StatusCode::not_found)
-    return data_loss(save.string() + ": expected " + std::string(kManifestName) +
+    return data_loss(save.string(), ": expected ", kManifestName,
                      ", found none; the save is damaged, or one of version 0.2 or earlier, which "
                      "`cox checkpoint seal` takes over");
   if (!text.ok()) return text.status();
@@ -312,8 +310,8 @@ Result<SaveManifest> verify_save(const fs::path& save, VerifyDepth depth) {
   Result<SaveManifest> manifest = read_manifest(save);
   if (!manifest.ok()) return manifest;
   if (step_of_save(save) != manifest->step)
-    return data_loss(save.string() + ": expected the save of that step, found one of step " +
-                     std::to_string(manifest->step) + "; it was renamed or copied");
+    return data_loss(save.string(), ": expected the save of that step, found one of step ",
+                     manifest->step, "; it was renamed or copied");
   for (const SaveFile& file : manifest->files) {
     if (Status whole = verify_file(save, file); !whole.ok()) return whole;
   }

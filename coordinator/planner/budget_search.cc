@@ -41,48 +41,38 @@ class Departures {
  public:
   std::int32_t add(std::int32_t previous, std::int64_t ready_us, std::int64_t copy_us,
                    std::int64_t bytes) {
-    const std::int64_t before = previous < 0 ? 0 : all_[index(previous)].total_bytes;
-    all_.push_back({previous, std::max(ready_us, end_us(previous)) + copy_us, before + bytes});
+    all_.push_back(
+        {previous, std::max(ready_us, end_us(previous)) + copy_us, total(previous) + bytes});
     return static_cast<std::int32_t>(all_.size()) - 1;
   }
 
   // Bytes of the chain up to `newest` that are not out yet at `time`.
   std::int64_t bytes_after(std::int32_t newest, std::int64_t time) const {
-    if (newest < 0 || all_[index(newest)].end_us <= time) return 0;
-    const std::int64_t total = all_[index(newest)].total_bytes;
+    if (end_us(newest) <= time) return 0;
     std::int32_t i = newest;
-    while (i >= 0 && all_[index(i)].end_us > time) i = all_[index(i)].previous;
-    return total - (i < 0 ? 0 : all_[index(i)].total_bytes);
+    while (i >= 0 && end_us(i) > time) i = previous(i);
+    return total(newest) - total(i);
   }
 
   // The same, less what a copy in progress has moved already.
   std::int64_t bytes_to_move(std::int32_t newest, std::int64_t time, std::int64_t per_ms) const {
-    if (newest < 0 || all_[index(newest)].end_us <= time) return 0;
-    const std::int64_t total = all_[index(newest)].total_bytes;
+    if (end_us(newest) <= time) return 0;
     std::int32_t oldest = newest;
-    while (previous(oldest) >= 0 && all_[index(previous(oldest))].end_us > time)
-      oldest = previous(oldest);
-    const std::int32_t gone = previous(oldest);
-    const std::int64_t gone_bytes = gone < 0 ? 0 : all_[index(gone)].total_bytes;
-    const std::int64_t bytes = all_[index(oldest)].total_bytes - gone_bytes;
-    const std::int64_t remaining_us = all_[index(oldest)].end_us - time;
+    while (end_us(previous(oldest)) > time) oldest = previous(oldest);
+    const std::int64_t gone_bytes = total(previous(oldest));
+    const std::int64_t bytes = total(oldest) - gone_bytes;
+    const std::int64_t remaining_us = end_us(oldest) - time;
     const double movable = static_cast<double>(remaining_us) * static_cast<double>(per_ms) / 1000;
     const bool has_moved = movable < static_cast<double>(bytes);
-    return total - gone_bytes - (has_moved ? bytes - remaining_us * per_ms / 1000 : 0);
+    return total(newest) - gone_bytes - (has_moved ? bytes - remaining_us * per_ms / 1000 : 0);
   }
 
   // The earliest time from which at most `room` bytes are left; 0 if that many never wait.
   std::int64_t time_within(std::int32_t newest, std::int64_t room) const {
-    if (newest < 0) return 0;
-    const std::int64_t total = all_[index(newest)].total_bytes;
-    std::int32_t i = newest;
     // While all up to and with the one before `i` may be gone and it still is too much, `i` must
     // go.
-    while (i >= 0) {
-      const std::int32_t before = all_[index(i)].previous;
-      const std::int64_t left = total - (before < 0 ? 0 : all_[index(before)].total_bytes);
-      if (left > room) return all_[index(i)].end_us;
-      i = before;
+    for (std::int32_t i = newest; i >= 0; i = previous(i)) {
+      if (total(newest) - total(previous(i)) > room) return end_us(i);
     }
     return 0;
   }
@@ -97,14 +87,17 @@ class Departures {
     if (lead < 0) return false;
     if (a.departure == b.departure) return true;
     if (bytes_after(a.departure, now) - bytes_after(b.departure, now) > lead) return false;
-    for (std::int32_t i = b.departure; i >= 0 && all_[index(i)].end_us > now; i = previous(i)) {
-      const std::int64_t time = all_[index(i)].end_us;
+    for (std::int32_t i = b.departure; end_us(i) > now; i = previous(i)) {
+      const std::int64_t time = end_us(i);
       if (bytes_after(a.departure, time) - bytes_after(b.departure, time) > lead) return false;
     }
     return true;
   }
 
  private:
+  std::int64_t total(std::int32_t newest) const {
+    return newest < 0 ? 0 : all_[index(newest)].total_bytes;
+  }
   static std::size_t index(std::int32_t i) { return static_cast<std::size_t>(i); }
   std::vector<Departure> all_;
 };
@@ -335,97 +328,6 @@ class LabelSearch {
   std::vector<Label> next_;
 };
 
-// A budget that was searched. Nothing up to it adds less than the bound.
-struct Searched {
-  std::int64_t budget_bytes = 0;
-  std::int64_t bound_us = 0;
-  std::int64_t peak_bytes = 0;  // of the plan found
-};
-
-// Budgets from `low` to just below a searched plan's peak: nobody has looked there.
-struct Stretch {
-  std::int64_t low_bytes = 0;
-  std::int64_t high_bytes = 0;  // the peak, not itself part of it
-  std::int64_t gap_us = 0;
-  std::size_t below = 0;  // index of the searched budget above it
-};
-
-class FrontSearch {
- public:
-  FrontSearch(const MemoryProblem& problem, const FrontLimits& limits, MemoryFront known)
-      : problem_(problem), limits_(limits), search_(problem), known_(front_of(std::move(known))) {}
-
-  SolvedFront run() {
-    if (!look(0, boundless(problem_))) return std::move(solved_);
-    const std::int64_t least = known_.front().peak_bytes;
-    if (least < searched_.front().peak_bytes) look(1, least);
-    const std::size_t first = std::min(kFirstLabels, limits_.most_labels);
-    known_.push_back(towards_least(problem_, first, problem_.base_bytes - 1, known_.front(),
-                                   std::max<std::size_t>(1, limits_.most_budgets / 4)));
-    known_ = front_of(std::move(known_));
-    if (known_.front().peak_bytes < searched_.back().budget_bytes)
-      look(searched_.size(), known_.front().peak_bytes);
-    Stretch widest = widest_gap();
-    while (widest.gap_us > 0 && searched_.size() < limits_.most_budgets &&
-           solved_.labels < limits_.most_labels_in_all) {
-      look(widest.below + 1, widest.low_bytes + (widest.high_bytes - 1 - widest.low_bytes) / 2);
-      widest = widest_gap();
-    }
-    solved_.gap_us = std::max(widest.gap_us, largest_miss());
-    solved_.front = std::move(known_);
-    return std::move(solved_);
-  }
-
- private:
-  // Searches one budget and puts it at `place` of the searched ones; false: nothing fits.
-  bool look(std::size_t place, std::int64_t budget_bytes) {
-    const std::size_t first = std::min(kFirstLabels, limits_.most_labels);
-    const auto seed = lookup(known_, budget_bytes);
-    const std::int64_t below = seed ? known_[*seed].added_us : kNever;
-    SearchResult found = search_.run_to_proof({budget_bytes, below, first}, limits_.most_labels);
-    solved_.labels += found.labels;
-    MemoryPoint point;
-    if (!found.actions.empty()) {
-      point = priced(problem_, std::move(found.actions));
-    } else if (seed) {
-      point = known_[*seed];
-    } else {
-      return false;
-    }
-    searched_.insert(searched_.begin() + static_cast<std::ptrdiff_t>(place),
-                     {budget_bytes, found.bound_us, point.peak_bytes});
-    known_.push_back(std::move(point));
-    known_ = front_of(std::move(known_));
-    return true;
-  }
-
-  Stretch widest_gap() const {
-    Stretch widest;
-    for (std::size_t i = 0; i + 1 < searched_.size(); ++i) {
-      const std::int64_t low = searched_[i + 1].budget_bytes + 1;
-      if (low >= searched_[i].peak_bytes) continue;
-      const std::int64_t gap = known_[*lookup(known_, low)].added_us - searched_[i].bound_us;
-      if (gap > widest.gap_us) widest = {low, searched_[i].peak_bytes, gap, i};
-    }
-    return widest;
-  }
-
-  // Returns the largest gap of a search that was not brought to its end.
-  std::int64_t largest_miss() const {
-    std::int64_t miss = 0;
-    for (const Searched& s : searched_)
-      miss = std::max(miss, known_[*lookup(known_, s.peak_bytes)].added_us - s.bound_us);
-    return miss;
-  }
-
-  const MemoryProblem& problem_;
-  const FrontLimits& limits_;
-  BudgetSearch search_;
-  MemoryFront known_;
-  std::vector<Searched> searched_;  // largest budget first
-  SolvedFront solved_;
-};
-
 }  // namespace
 
 MemoryPoint priced(const MemoryProblem& problem, std::vector<MemoryAction> actions) {
@@ -470,11 +372,6 @@ std::int64_t boundless(const MemoryProblem& problem) {
     bytes += most;
   }
   return bytes;
-}
-
-SolvedFront budget_front(const MemoryProblem& problem, const FrontLimits& limits,
-                         MemoryFront known) {
-  return FrontSearch(problem, limits, std::move(known)).run();
 }
 
 MemoryPoint towards_least(const MemoryProblem& problem, std::size_t most_labels,

@@ -90,10 +90,7 @@ class Clockwork {
     if (i > 0 && is_offloaded(i - 1)) fetch(i - 1);
     reach(problem_.base_bytes + kept_ + transient_before(i, true) + option(i).backward_high_bytes,
           {i, now_, true});
-    if (is_offloaded(i) && copies_[i].in_end > now_) {
-      result_.waited_us += copies_[i].in_end - now_;
-      now_ = copies_[i].in_end;
-    }
+    if (is_offloaded(i)) now_ = std::max(now_, copies_[i].in_end);
     now_ += option(i).added_us + problem_.stages[i].backward_us;
   }
 

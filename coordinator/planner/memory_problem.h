@@ -80,7 +80,6 @@ struct ScheduledStep {
   std::int64_t peak_bytes = 0;    // most bytes resident in the step
   std::int64_t total_us = 0;      // from the first forward to the end of the last backward
   std::int64_t added_us = 0;      // beyond the sum of forward_us and backward_us
-  std::int64_t waited_us = 0;     // the part of added_us in which compute waits for a copy
   std::int64_t copied_bytes = 0;  // bytes sent to the tier
   std::int32_t recomputed = 0;    // stages under recompute, at any level or in full
 };

@@ -19,20 +19,19 @@ class Validation {
 
   Status run() {
     if (graph_.operators.empty() || graph_.operators.size() > kMaxGraphOperators)
-      return invalid_argument("operator graph: expected 1 to " +
-                              std::to_string(kMaxGraphOperators) + " operators, found " +
-                              std::to_string(graph_.operators.size()));
+      return invalid_argument("operator graph: expected 1 to ", kMaxGraphOperators,
+                              " operators, found ", graph_.operators.size());
     for (std::size_t i = 0; i < graph_.storages.size(); ++i) {
       const GraphStorage& it = graph_.storages[i];
       if (it.bytes < 0 || it.bytes > kMaxGraphValue || it.packed_bytes < 0 ||
           it.packed_bytes > it.bytes || it.maker < 0 ||
           static_cast<std::size_t>(it.maker) >= graph_.operators.size())
-        return invalid_argument("operator graph: storage " + std::to_string(i) +
+        return invalid_argument("operator graph: storage ", i,
                                 ": expected bytes in range and an operator that made it");
     }
     for (std::size_t i = 0; i < graph_.operators.size(); ++i) {
       if (const char* wrong = fault(i); wrong != nullptr)
-        return invalid_argument("operator graph: " + operator_text(graph_, i) + ": " + wrong);
+        return invalid_argument("operator graph: ", operator_text(graph_, i), ": ", wrong);
       for (const std::int32_t s : graph_.operators[i].writes) ++writers_[at(s)];
     }
     return ok_status();

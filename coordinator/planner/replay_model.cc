@@ -336,6 +336,11 @@ std::int64_t ReplayModel::kept_alive() const {
   return sum;
 }
 
+StoragePoint point_of(const OperatorGraph& graph, ReplayModel& model, const KeptSet& kept) {
+  const Slice slice = model.slice(kept);
+  return {kept, held_bytes(graph, kept), slice.ns, slice.bytes, slice.bytes_with_gradients};
+}
+
 Slice slice(const OperatorGraph& graph, const KeptSet& kept) {
   return ReplayModel(graph).slice(kept);
 }

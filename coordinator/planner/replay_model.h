@@ -123,4 +123,7 @@ class ReplayModel {
   std::vector<Index> last_use_;
 };
 
+// Returns the set with what it costs by the model, which is of this graph.
+StoragePoint point_of(const OperatorGraph& graph, ReplayModel& model, const KeptSet& kept);
+
 }  // namespace cox::planner

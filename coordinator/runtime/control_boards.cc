@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <map>
 #include <span>
 #include <utility>
 
@@ -20,21 +19,13 @@ using transport::SharedSegment;
 using transport::SignalBoard;
 using transport::take;
 
-constexpr std::chrono::seconds kStartUpTimeout{120};
-
 BoardShape shape_for(std::size_t ranks, const JobFacts& job) {
   return {static_cast<std::int32_t>(ranks), static_cast<std::uint32_t>(job.blocks.size())};
 }
 
-std::size_t padded(std::size_t bytes) {
-  return (bytes + 63) / 64 * 64;
-}
-
-enum class Role { formats, attaches };
-
 Result<BoardPair> lay_out(SharedSegment memory, const BoardShape& shape, std::size_t capacity,
                           Role role) {
-  const std::size_t split = padded(SignalBoard::bytes_needed(shape));
+  const std::size_t split = transport::round_up(SignalBoard::bytes_needed(shape));
   const auto front = memory.bytes().first(split);
   const auto back = memory.bytes().subspan(split);
   auto signals =
@@ -46,7 +37,8 @@ Result<BoardPair> lay_out(SharedSegment memory, const BoardShape& shape, std::si
 }
 
 std::size_t pair_bytes(const BoardShape& shape, std::size_t capacity) {
-  return padded(SignalBoard::bytes_needed(shape)) + padded(MaskBoard::bytes_needed(capacity));
+  return transport::round_up(SignalBoard::bytes_needed(shape)) +
+         transport::round_up(MaskBoard::bytes_needed(capacity));
 }
 
 Result<BoardPair> private_boards(const BoardShape& shape, std::size_t capacity) {
@@ -54,25 +46,10 @@ Result<BoardPair> private_boards(const BoardShape& shape, std::size_t capacity) 
                  Role::formats);
 }
 
-// The leader formats, everybody learns that it did, the others attach.
 Result<BoardPair> shared_boards(Communicator& node, const BoardShape& shape, std::size_t capacity) {
   auto segment = node.shared_segment(pair_bytes(shape, capacity));
   if (!segment.ok()) return segment.status();
-  const bool is_leader = node.rank() == kRoot;
-  Result<BoardPair> mine = internal_error("not laid out");
-  std::uint64_t is_formatted = 1;
-  if (is_leader) {
-    mine = lay_out(*segment, shape, capacity, Role::formats);
-    is_formatted = mine.ok() ? 1 : 0;
-  }
-  if (Status told = broadcast(node, is_formatted, start_up_patience(node)); !told.ok()) return told;
-  if (is_leader) return mine;
-  if (is_formatted == 0) {
-    return unavailable(
-        "expected mailboxes laid out by the node's leader, found that it failed; its own message "
-        "says why");
-  }
-  return lay_out(std::move(*segment), shape, capacity, Role::attaches);
+  return laid_out(node, [&](Role role) { return lay_out(*segment, shape, capacity, role); });
 }
 
 Result<std::unique_ptr<LeaderExchange>> make_exchange(Communicator& world, const Topology& topology,
@@ -122,59 +99,6 @@ Result<Boards> node_boards(Communicator& world, NodeGroup& nodes, const JobFacts
 
 }  // namespace
 
-std::size_t Topology::node_index() const {
-  for (std::size_t i = 0; i < nodes.size(); ++i) {
-    if (std::binary_search(nodes[i].begin(), nodes[i].end(), self)) return i;
-  }
-  return 0;
-}
-
-std::int32_t Topology::slot() const {
-  const auto& mine = my_node();
-  return static_cast<std::int32_t>(std::lower_bound(mine.begin(), mine.end(), self) - mine.begin());
-}
-
-std::size_t Topology::largest_node() const {
-  std::size_t largest = 0;
-  for (const auto& node : nodes) largest = std::max(largest, node.size());
-  return largest;
-}
-
-std::int32_t Topology::world_size() const {
-  std::size_t ranks = 0;
-  for (const auto& node : nodes) ranks += node.size();
-  return static_cast<std::int32_t>(ranks);
-}
-
-Topology make_topology(RankId self, const std::vector<NodeId>& node_of_rank) {
-  std::map<NodeId, std::vector<RankId>> members;
-  for (std::size_t r = 0; r < node_of_rank.size(); ++r) {
-    members[node_of_rank[r]].push_back(RankId(static_cast<std::int32_t>(r)));
-  }
-  Topology topology;
-  topology.self = self;
-  for (auto& [node, ranks] : members) topology.nodes.push_back(std::move(ranks));
-  std::sort(topology.nodes.begin(), topology.nodes.end(),
-            [](const auto& a, const auto& b) { return a.front() < b.front(); });
-  return topology;
-}
-
-transport::WaitPolicy start_up_patience(const Communicator& communicator) {
-  return transport::with_timeout(
-      transport::wait_policy(communicator.ranks_on_node(), transport::usable_cores()),
-      kStartUpTimeout, "all ranks to start");
-}
-
-Result<NodeGroup> find_nodes(Communicator& world) {
-  auto ranks = world.split_by_node();
-  if (!ranks.ok()) return ranks.status();
-  NodeId lowest(world.rank().value());
-  if (Status s = broadcast(**ranks, lowest, start_up_patience(**ranks)); !s.ok()) return s;
-  auto nodes = all_gather(world, lowest, start_up_patience(world));
-  if (!nodes.ok()) return nodes.status();
-  return NodeGroup{std::move(*ranks), std::move(*nodes)};
-}
-
 std::size_t mask_capacity_bytes(const JobFacts& job) {
   // Frames of 160 bytes and 8 of bookkeeping: blocks at a byte, profiles at half a byte a block and
   // class, runs of ranks and shares at up to 8 bytes a rank. As many profiles as a valid plan may
@@ -182,29 +106,6 @@ std::size_t mask_capacity_bytes(const JobFacts& job) {
   const std::size_t payload =
       4096 + job.blocks.size() * 513 + static_cast<std::size_t>(job.world_size) * 16;
   return std::clamp<std::size_t>(payload * 2, 64 << 10, 8 << 20);
-}
-
-Result<Plan> broadcast_first_plan(Communicator& world, const JobFacts& job, const Plan& mine) {
-  Plan numbered = mine;
-  numbered.id = {job.incarnation, 1};  // frames of number 0 would be old news to an assembler
-  std::vector<wire::Frame> frames;
-  if (world.rank() == kRoot) {
-    auto encoded = wire::encode_plan(numbered, nullptr);
-    if (!encoded.ok()) return encoded.status();
-    frames = std::move(*encoded);
-  }
-  const transport::WaitPolicy patience = start_up_patience(world);
-  std::uint64_t count = frames.size();
-  if (Status s = broadcast(world, count, patience); !s.ok()) return s;
-  frames.resize(count);
-  if (Status s = broadcast(world, std::span(frames), patience); !s.ok()) return s;
-  wire::PlanAssembler assembler(job, initial_plan(job));
-  for (const wire::Frame& frame : frames) {
-    if (auto fed = assembler.feed(frame.used()); !fed.ok()) return fed.status();
-  }
-  Plan first = assembler.held();
-  first.id.number = 0;
-  return first;
 }
 
 Result<Boards> set_up_boards(Communicator& world, NodeGroup& nodes, const JobFacts& job,

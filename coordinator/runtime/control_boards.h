@@ -19,48 +19,19 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "coordinator/core/config.h"
 #include "coordinator/core/job.h"
 #include "coordinator/core/log.h"
 #include "coordinator/core/units.h"
 #include "coordinator/runtime/mask_broadcast.h"
+#include "coordinator/runtime/node_group.h"
 #include "coordinator/runtime/node_leader.h"
 #include "coordinator/transport/communicator.h"
 #include "coordinator/transport/shared/mask_board.h"
 #include "coordinator/transport/shared/signal_board.h"
 
 namespace cox::runtime {
-
-// Topology says which ranks share a node and who leads them: the lowest rank of each node.
-// Derived once at start-up; equal on all ranks but for `self`. Pure value.
-struct Topology {
-  std::vector<std::vector<RankId>> nodes;  // ascending ranks; nodes in order of their leaders
-  RankId self{};
-
-  std::size_t node_index() const;  // of self
-  const std::vector<RankId>& my_node() const { return nodes[node_index()]; }
-  std::int32_t slot() const;  // of self within its node
-  bool is_leader() const { return my_node().front() == self; }
-  std::size_t largest_node() const;  // ranks
-  std::int32_t world_size() const;
-};
-
-// Returns the topology as `self` sees it. `node_of_rank` has the node of every rank, in any
-// numbering.
-Topology make_topology(RankId self, const std::vector<NodeId>& node_of_rank);
-
-// Returns the way in which ranks wait for each other at start-up, and for how long.
-transport::WaitPolicy start_up_patience(const transport::Communicator& communicator);
-
-// NodeGroup has the communicator of this rank's node, as the transport groups ranks
-// (control.ranks_per_node included).
-struct NodeGroup {
-  std::unique_ptr<transport::Communicator> ranks;
-  std::vector<NodeId> node_of_rank;  // numbered by the lowest rank on them
-};
-Result<NodeGroup> find_nodes(transport::Communicator& world);
 
 // BoardPair is a board for reports and one for masks, in one piece of memory.
 struct BoardPair {
@@ -89,10 +60,6 @@ struct Boards {
 
 // Returns the size of the largest plan that a job of this size may get, as frames on a board.
 std::size_t mask_capacity_bytes(const JobFacts& job);
-
-// Copies rank 0's plan (number 0) to all ranks, as mask frames. REQUIRES: it is valid for `job`.
-Result<Plan> broadcast_first_plan(transport::Communicator& world, const JobFacts& job,
-                                  const Plan& mine);
 
 Result<Boards> set_up_boards(transport::Communicator& world, NodeGroup& nodes, const JobFacts& job,
                              const ControlConfig& config, const Log& log);

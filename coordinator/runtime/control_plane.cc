@@ -9,26 +9,20 @@
 
 #include "coordinator/core/evidence.h"
 #include "coordinator/core/signal.h"
-#include "coordinator/runtime/control_boards.h"
-#include "coordinator/runtime/node_leader.h"
-#include "coordinator/runtime/plan_book.h"
-#include "coordinator/transport/shared/mask_board.h"
+#include "coordinator/runtime/control_link.h"
 #include "coordinator/transport/wait.h"
+#include "coordinator/wire/mask.h"
 
 namespace cox::runtime {
 namespace {
 
 using transport::Communicator;
-using transport::Progress;
 using SteadyClock = std::chrono::steady_clock;
 
 // For finish(): ranks that train come to it after the same step, others when they like.
 constexpr std::chrono::nanoseconds kTogetherLimit = std::chrono::minutes(10);
 constexpr std::chrono::nanoseconds kWatchingLimit = std::chrono::hours(24);
 
-// Said in as many parcels, so that a damaged one keeps nobody waiting for rounds that never come.
-constexpr std::uint16_t kEndingRounds = 3;
-constexpr std::chrono::seconds kStuck{1};  // that long in one exchange, at this rank's end
 constexpr std::chrono::milliseconds kMarksEvery{500};
 constexpr double kWaitsForUsSeconds = 2;
 
@@ -65,290 +59,31 @@ void drop_wrong_facts(JobFacts& job, Log& log) {
   }
 }
 
+// Copies rank 0's plan (number 0) to all ranks, as mask frames. REQUIRES: it is valid for `job`.
+Result<Plan> broadcast_first_plan(Communicator& world, const JobFacts& job, const Plan& mine) {
+  Plan numbered = mine;
+  numbered.id = {job.incarnation, 1};  // frames of number 0 would be old news to an assembler
+  std::vector<wire::Frame> frames;
+  if (world.rank() == kRoot) {
+    auto encoded = wire::encode_plan(numbered, nullptr);
+    if (!encoded.ok()) return encoded.status();
+    frames = std::move(*encoded);
+  }
+  const transport::WaitPolicy patience = start_up_patience(world);
+  std::uint64_t count = frames.size();
+  if (Status s = broadcast(world, count, patience); !s.ok()) return s;
+  frames.resize(count);
+  if (Status s = broadcast(world, std::span(frames), patience); !s.ok()) return s;
+  wire::PlanAssembler assembler(job, initial_plan(job));
+  for (const wire::Frame& frame : frames) {
+    if (auto fed = assembler.feed(frame.used()); !fed.ok()) return fed.status();
+  }
+  Plan first = assembler.held();
+  first.id.number = 0;
+  return first;
+}
+
 }  // namespace
-
-// ControlLink: how a rank's report leaves and how masks arrive. Within a node both go through
-// boards in memory that the node's ranks share; between nodes their leaders run a LeaderExchange.
-// With one rank a node (pure MPI) the boards are private and the exchange is everything. Thread
-// rule: the rank's training thread. Nothing blocks.
-//
-// An exchange that fails is a lost round. One that cannot even be started is the last: every rank
-// keeps its plan, control rounds cease, and at the end of the job each leader hears who failed.
-class ControlLink {
- public:
-  // `boards` must outlive the link. `late`: how long a leader waits for the ranks of its node.
-  ControlLink(Boards& boards, Seconds late, Log log)
-      : boards_(boards),
-        late_(late),
-        log_(std::move(log)),
-        masks_(boards.node.masks),
-        outbox_(boards.masks()),
-        uses_nccl_(boards.broadcast != nullptr) {
-    if (boards_.exchange == nullptr) return;
-    reports_.emplace(boards_.node.signals, boards_.topology.my_node());
-    relay_.emplace(boards_.node.masks);
-    finished_.assign(static_cast<std::size_t>(boards_.topology.world_size()), 0);
-  }
-
-  // Returns whether this rank's last report was taken and nothing of its control round is under
-  // way.
-  bool closed() const {
-    if (stage_ != Stage::idle || !boards_.node.signals.consumed(boards_.topology.slot()))
-      return false;
-    if (!boards_.own) return true;
-    // The coordinator must have taken the last gathered round before the next may overwrite it.
-    for (std::int32_t r = 0; r < boards_.topology.world_size(); ++r) {
-      if (!boards_.own->signals.consumed(r)) return false;
-    }
-    return true;
-  }
-
-  // Rank 0: whether a frame waits for the ranks to agree on its way: a control round between nodes,
-  // or a broadcast over NCCL.
-  bool mask_waits() {
-    const bool has_readers_elsewhere =
-        uses_nccl_ ? boards_.outbox.has_value() : boards_.own.has_value();
-    if (!has_readers_elsewhere) return false;
-    if (outbox_.poll()) outgoing_next_ = 0;
-    return outgoing_next_ < outbox_.frames().size();
-  }
-
-  bool uses_nccl() const { return uses_nccl_; }
-  MaskLane mask_lane() const { return uses_nccl_ ? boards_.broadcast->lane() : MaskLane::free; }
-
-  // Takes the merged ballot of a round: all ranks start a broadcast over NCCL, or give NCCL up, or
-  // neither.
-  void agree(const StepBallot& merged) {
-    if (!uses_nccl_) return;
-    if (merged.mask_lane_min == MaskLane::failed) return leave_nccl();
-    boards_.broadcast->round_agreed();
-    if (merged.mask_waits_max == 0 || merged.mask_lane_min != MaskLane::free) return;
-    boards_.broadcast->start(next_frames());
-  }
-
-  // Hands the report over. REQUIRES: closed(), and `downward` is the same on all ranks.
-  void open(const RankSignal& signal, std::span<const BlockEvidence> evidence, Downward downward) {
-    if (!boards_.node.signals.post(boards_.topology.slot(), signal, evidence)) return;
-    if (!reports_) return;
-    reports_->open();
-    stage_ = Stage::node_reports;
-    downward_ = downward;
-    opened_ = SteadyClock::now();
-  }
-
-  // Moves everything on; new masks go into `plans`.
-  void pump(PlanBook& plans) {
-    if (reports_) pump_exchange(plans);
-    if (reports_ && has_begun_ending_ && !all_end_) pump_ending();
-    if (uses_nccl_) pump_broadcast(plans);
-    if (relays_outbox_ && outbox_.poll()) show_outbox();
-    read_masks(plans);
-  }
-
-  // Ok, or why control rounds ended before the job; names the leader that failed, if one did.
-  const Status& status() const { return status_; }
-
-  // This rank is at its end: it opens rounds only for those who are not.
-  void begin_ending() { has_begun_ending_ = true; }
-  // Says that this leader needs no further exchange. The others wait for these words before they
-  // leave. Later calls do nothing.
-  void end_exchange() {
-    if (reports_) boards_.exchange->end(ok_status());
-  }
-
-  // After this rank's last report: whether no rank of its node needs it any more.
-  bool node_finished() {
-    if (!reports_) return true;
-    // Ranks of the node whose last report came too late for the last exchange leave all the same.
-    if (stage_ == Stage::idle || stage_ == Stage::broken) reports_->take();
-    return stage_ == Stage::broken ? reports_->others_finished() : reports_->all_finished();
-  }
-
-  // For ranks that only watch. Returns whether the exchange between nodes has come to its agreed
-  // end.
-  bool exchange_ended() const { return !reports_ || (is_ending_ && rounds_left_ == 0); }
-  // Returns whether all leaders have said that they need no further exchange, or one has failed.
-  bool all_leaders_end() const { return !reports_ || all_end_; }
-
- private:
-  enum class Stage { idle, node_reports, exchanging, broken };
-
-  void pump_exchange(PlanBook& plans) {
-    reports_->take_when_complete();
-    if (stage_ == Stage::node_reports) {
-      const bool is_late = Seconds(SteadyClock::now() - opened_) > late_;
-      if (reports_->complete() || is_late) start_exchange();
-    }
-    if (stage_ != Stage::exchanging) return;
-    const auto progress = boards_.exchange->pump();
-    if (progress.ok() && *progress == Progress::pending) return;
-    stage_ = Stage::idle;
-    if (is_ending_ && rounds_left_ > 0) --rounds_left_;
-    if (progress.ok()) return deliver(plans);
-    log_.on_change(LogLevel::error, "exchange",
-                   "a control round is lost: " + progress.status().text());
-    if (downward_ == Downward::mask) plans.note_damage();
-  }
-
-  void start_exchange() {
-    reports_->take();  // also a last report that this leader repeats, which nobody is owed
-    const Status opened =
-        boards_.exchange->open(reports_->signals(), reports_->evidence(), downward_, next_parcel());
-    reports_->sent();
-    stage_ = Stage::exchanging;
-    if (opened.ok()) return;
-    break_off(opened);
-    boards_.exchange->end(opened);
-  }
-
-  void deliver(PlanBook& plans) {
-    if (boards_.own) deliver_signals();
-    const MaskParcel* parcel = boards_.exchange->parcel();
-    if (parcel != nullptr) return deliver_parcel(*parcel, plans);
-    if (downward_ == Downward::mask) plans.note_damage();
-  }
-
-  void deliver_parcel(const MaskParcel& parcel, PlanBook& plans) {
-    if (parcel.word.rounds_left > 0) {
-      is_ending_ = true;
-      rounds_left_ = static_cast<std::uint16_t>(parcel.word.rounds_left - 1);
-    }
-    if (downward_ == Downward::word || parcel.size == 0) return;
-    const Status passed = relay_->pass(std::span(parcel.frame).first(parcel.size));
-    if (passed.ok()) return;
-    plans.note_damage();
-    log_.on_change(LogLevel::error, "masks", passed.text());
-  }
-
-  void deliver_signals() {
-    const auto& nodes = boards_.topology.nodes;
-    posted_ = 0;
-    const auto still_expected = std::count(finished_.begin(), finished_.end(), 0);
-    for (std::size_t n = nodes.size(); n-- > 0;) {
-      const auto gathered = boards_.exchange->gathered(n);
-      for (std::size_t slot = nodes[n].size(); slot-- > 0;) {
-        post_gathered(nodes[n][slot], gathered[slot]);
-      }
-    }
-    // The coordinator would wait for the others, who are not in this round any more.
-    if (posted_ < static_cast<std::size_t>(still_expected)) boards_.own->signals.notify();
-  }
-
-  void post_gathered(RankId expected, const RankSignal& signal) {
-    auto& finished = finished_[static_cast<std::size_t>(expected.value())];
-    // A rank's last report comes again and again until all have finished.
-    if (signal.magic == 0 || finished != 0) return;
-    const bool fits = check(signal).ok() && signal.rank == expected;
-    if (fits && signal.has(SignalFlag::finished)) finished = 1;
-    // The first one carries what was merged. closed() has seen every slot of the inbox taken, so
-    // this cannot be refused.
-    const auto evidence =
-        posted_ == 0 ? boards_.exchange->evidence() : std::span<const BlockEvidence>();
-    posted_ += boards_.own->signals.post(expected.value(), signal, evidence) ? 1 : 0;
-  }
-
-  void read_masks(PlanBook& plans) {
-    if (!masks_.poll()) return;
-    for (const auto frame : masks_.frames()) plans.hold(frame);
-  }
-
-  void pump_broadcast(PlanBook& plans) {
-    switch (boards_.broadcast->poll()) {
-      case MaskBroadcast::Arrival::nothing:
-        return;
-      case MaskBroadcast::Arrival::damaged:
-        return plans.note_damage();
-      case MaskBroadcast::Arrival::frames:
-        for (const auto frame : boards_.broadcast->frames()) plans.hold(frame);
-    }
-  }
-
-  // Rank 0: the frames of the next broadcast; none elsewhere.
-  MaskBroadcast::Frames next_frames() {
-    if (!boards_.outbox || !mask_waits()) return {};
-    const auto waiting = outbox_.frames().subspan(outgoing_next_);
-    const auto sent = waiting.first(std::min(waiting.size(), MaskBroadcast::kFramesAtOnce));
-    outgoing_next_ += sent.size();
-    return sent;
-  }
-
-  // From this round on masks go as without a device. What was on its way is sent again: frames that
-  // come twice change nothing.
-  void leave_nccl() {
-    boards_.broadcast->give_up(unavailable("another rank's NCCL failed; its own log says why"));
-    uses_nccl_ = false;
-    log_.warning("masks go without NCCL from here on: " + boards_.broadcast->status().message());
-    outgoing_next_ = 0;
-    relays_outbox_ = boards_.outbox && !boards_.own;
-    if (relays_outbox_) show_outbox();
-  }
-
-  // Rank 0 of one node: the coordinator goes on writing to the outbox, which nobody else sees.
-  void show_outbox() {
-    static_cast<void>(outbox_.poll());
-    if (outbox_.frames().empty()) return;
-    const Status shown = boards_.node.masks.publish(outbox_.frames());
-    if (!shown.ok()) log_.on_change(LogLevel::error, "masks", shown.text());
-  }
-
-  MaskParcel next_parcel() {
-    MaskParcel parcel;
-    if (!boards_.own) return parcel;
-    if (downward_ == Downward::mask && mask_waits()) {
-      const auto frame = outbox_.frames()[outgoing_next_++];
-      parcel.size = static_cast<std::uint16_t>(frame.size());
-      std::copy(frame.begin(), frame.end(), parcel.frame.begin());
-    }
-    if (!is_ending_ && std::count(finished_.begin(), finished_.end(), 0) == 0) {
-      is_ending_ = true;
-      rounds_left_ = kEndingRounds;
-    }
-    parcel.word.rounds_left = rounds_left_;
-    return parcel;
-  }
-
-  // An exchange that gets nowhere may wait for a leader that failed, whose name is heard only once
-  // all leaders have said their last words.
-  void pump_ending() {
-    if (stage_ == Stage::exchanging && SteadyClock::now() - opened_ > kStuck) end_exchange();
-    const auto progress = boards_.exchange->pump_end();
-    all_end_ = !progress.ok() || *progress == Progress::done;
-    if (!progress.ok() && stage_ != Stage::broken) break_off(progress.status());
-  }
-
-  void break_off(const Status& why) {
-    stage_ = Stage::broken;
-    status_ = why;
-    log_.error("control rounds end here, the plan stays as it is: " + why.text());
-  }
-
-  Boards& boards_;
-  Seconds late_;
-  Log log_;
-  Stage stage_ = Stage::idle;
-  Downward downward_ = Downward::word;  // of the round that is open
-  Status status_;
-  std::chrono::steady_clock::time_point opened_{};
-  transport::MaskReader masks_;
-
-  // Leaders with an exchange.
-  std::optional<NodeReports> reports_;
-  std::optional<MaskRelay> relay_;
-  bool has_begun_ending_ = false;
-  bool all_end_ = false;
-  bool is_ending_ = false;
-  std::uint16_t rounds_left_ = 0;  // once the end is near: exchanges still to come
-
-  // The root with an exchange or a broadcast.
-  transport::MaskReader outbox_;
-  std::size_t outgoing_next_ = 0;       // of outbox_.frames(): the next one to send
-  std::vector<std::uint8_t> finished_;  // 1 for ranks whose last report has arrived
-  std::size_t posted_ = 0;              // reports of the last round
-
-  // Masks over NCCL.
-  bool uses_nccl_;
-  bool relays_outbox_ = false;  // rank 0 of one node, after NCCL was left
-};
 
 ControlPlane::ControlPlane(JobFacts job, Log log, StartFacts start, Plan first)
     : job_(std::move(job)), log_(std::move(log)), start_(start), plans_(job_, std::move(first)) {}
@@ -575,8 +310,7 @@ void ControlPlane::stop_loop() {
   loop_->stop();
   thread_.join();
   if (!journal_) return;
-  journal_status_ = journal_->close();
-  if (!journal_status_.ok()) log_.error(journal_status_.text());
+  if (const Status closed = journal_->close(); !closed.ok()) log_.error(closed.text());
 }
 
 // No further round will come, and nobody needs this rank for one.

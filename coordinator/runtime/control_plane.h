@@ -140,7 +140,6 @@ class ControlPlane {
 
   // Returns a copy of the coordinator's state on rank 0.
   std::optional<ControlState> state() const;
-  Status journal_status() const { return journal_status_; }
 
  private:
   ControlPlane(JobFacts job, Log log, StartFacts start, Plan first);
@@ -168,7 +167,6 @@ class ControlPlane {
 
   // Rank 0.
   std::unique_ptr<JournalWriter> journal_;
-  Status journal_status_;
   std::unique_ptr<StallWatch> stalls_;
   std::unique_ptr<ControlLoop> loop_;
   std::thread thread_;

@@ -17,9 +17,7 @@
 #include <array>
 #include <cctype>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
-#include <concepts>
 #include <ctime>
 #include <system_error>
 #include <thread>
@@ -27,6 +25,7 @@
 #include "coordinator/core/text.h"
 #include "coordinator/io/file.h"
 #include "coordinator/io/json.h"
+#include "coordinator/runtime/forked_text.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define COX_SANITIZED 1
@@ -47,133 +46,6 @@ constexpr std::uint64_t kOver = ~std::uint64_t{0};
 constexpr unsigned kWriteSeconds = 5;      // for a line or a file that cannot be written
 constexpr int kReapedMilliseconds = 2000;  // from a lifeline's end to its process'
 constexpr int kConnectMilliseconds = 10000;
-
-// The forked process has dropped the memory in which the dynamic linker looks functions up, so what
-// it does is done by functions of this file and by calls that were looked up when the program
-// started (-fno-plt). Functions of the standard library that call others are not among them.
-
-constexpr std::size_t kNowhere = static_cast<std::size_t>(-1);
-
-bool is_at(std::string_view text, std::size_t place, std::string_view part) {
-  if (part.size() > text.size() || place > text.size() - part.size()) return false;
-  for (std::size_t i = 0; i < part.size(); ++i) {
-    if (text[place + i] != part[i]) return false;
-  }
-  return true;
-}
-
-std::size_t place_of(std::string_view part, std::string_view text) {
-  for (std::size_t i = 0; i + part.size() <= text.size(); ++i) {
-    if (is_at(text, i, part)) return i;
-  }
-  return kNowhere;
-}
-
-// A text in memory of the caller's, cut to what fits.
-class Text {
- public:
-  explicit Text(std::span<char> to) : to_(to) {}
-
-  Text& operator<<(std::string_view part) {
-    for (const char c : part) {
-      if (size_ < to_.size()) to_[size_++] = c;
-    }
-    return *this;
-  }
-  template <std::integral Number>
-  Text& operator<<(Number number) {
-    std::array<char, 24> digits;
-    const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), number).ptr;
-    return *this << std::string_view(digits.data(), static_cast<std::size_t>(end - digits.data()));
-  }
-  std::string_view view() const { return {to_.data(), size_}; }
-
- private:
-  std::span<char> to_;
-  std::size_t size_ = 0;
-};
-
-template <class Number>
-std::optional<Number> number_from(std::string_view text, int base = 10) {
-  Number number{};
-  const auto read = std::from_chars(text.data(), text.data() + text.size(), number, base);
-  if (read.ec != std::errc{}) return std::nullopt;
-  return number;
-}
-
-// The fields of /proc/PID/stat by their number in proc(5), from 3 on: the name before them may hold
-// any characters.
-std::string_view stat_field(std::string_view line, int number) {
-  std::size_t begin = line.size();
-  while (begin > 0 && line[begin - 1] != ')') --begin;
-  if (begin == 0 || begin == line.size()) return {};
-  ++begin;
-  for (int i = 3; i < number; ++i) {
-    const std::size_t blank = place_of(" ", {line.data() + begin, line.size() - begin});
-    if (blank == kNowhere) return {};
-    begin += blank + 1;
-  }
-  std::size_t end = begin;
-  while (end < line.size() && line[end] != ' ' && line[end] != '\n') ++end;
-  return {line.data() + begin, end - begin};
-}
-
-struct SignalWords {
-  int signal;
-  std::string_view words;
-};
-constexpr SignalWords kSignals[] = {
-    {SIGKILL, "SIGKILL: somebody's kill, the launcher's, or the kernel's for want of memory"},
-    {SIGSEGV, "SIGSEGV: memory that is not its own"},
-    {SIGABRT, "SIGABRT: abort(), or an exception that nobody caught"},
-    {SIGBUS, "SIGBUS: a mapped file that was cut, or no room behind it"},
-    {SIGFPE, "SIGFPE: a whole number divided by 0"},
-    {SIGILL, "SIGILL: an instruction that this processor does not have"},
-    {SIGTERM, "SIGTERM: somebody asked it to end"},
-    {SIGINT, "SIGINT: Ctrl-C"},
-};
-
-std::string_view signal_words(int signal) {
-  for (const SignalWords& each : kSignals) {
-    if (each.signal == signal) return each.words;
-  }
-  return "see signal(7)";
-}
-
-void write_how(const std::optional<std::int32_t>& code, Text& text) {
-  if (!code) {
-    text << "how is not known";
-  } else if (WIFSIGNALED(*code)) {
-    const int signal = WTERMSIG(*code);
-    text << "killed by signal " << signal << " (" << signal_words(signal) << ")";
-  } else {
-    text << "exit code " << WEXITSTATUS(*code) << ", without Session::finish()";
-  }
-}
-
-// By activity; a step follows.
-constexpr std::string_view kPhaseWords[kActivities] = {"",
-                                                       "was outside of a step, after step ",
-                                                       "was in data of step ",
-                                                       "was in forward of step ",
-                                                       "was in backward of step ",
-                                                       "was in compute of step ",
-                                                       "waited for other ranks in step ",
-                                                       "was in optimizer of step ",
-                                                       "was in none of the phases of step ",
-                                                       "was in the coordinator's work in step ",
-                                                       "saved after step ",
-                                                       "had left its loop, after step ",
-                                                       "evaluated after step ",
-                                                       "was between two epochs, after step "};
-
-void write_where(const RankMark& mark, Text& text) {
-  if (mark.activity == Activity::unknown) return void(text << "it had begun no step");
-  const double seconds = mark.activity_seconds < 1e9 ? mark.activity_seconds : 1e9;
-  const auto tenths = static_cast<std::uint64_t>(seconds * 10);
-  text << "it " << kPhaseWords[static_cast<std::size_t>(mark.activity)] << mark.step.value()
-       << " for " << tenths / 10 << "." << tenths % 10 << " s";
-}
 
 // --- What the forked process needs, made before: it has none of the job's memory but its stack and
 // what is mapped from files.
@@ -525,24 +397,6 @@ std::int32_t start_watcher(Orders& orders) {
 EndKind kind_of(const RankEnd& end) {
   if (end.is_explained) return EndKind::explained;
   return end.mark.activity == Activity::finished ? EndKind::in_order : EndKind::death;
-}
-
-std::optional<std::int32_t> parse_exit_code(std::string_view stat_line) {
-  constexpr int kExitCode = 52;
-  const std::string_view state = stat_field(stat_line, 3);
-  if (state.size() != 1 || place_of(state, "ZXx") == kNowhere) return std::nullopt;
-  return number_from<std::int32_t>(stat_field(stat_line, kExitCode));
-}
-
-std::string_view write_death(const RankEnd& end, std::string_view host, std::int32_t process,
-                             std::span<char> to) {
-  Text text(to);
-  text << "rank " << end.mark.rank.value() << " on " << host << " (process " << process
-       << ") ended before its loop did: ";
-  write_how(end.code, text);
-  text << "; ";
-  write_where(end.mark, text);
-  return text.view();
 }
 
 Result<std::unique_ptr<DeathWatch>> DeathWatch::start(transport::LifelinePort port,

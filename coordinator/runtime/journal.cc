@@ -8,6 +8,7 @@
 #include <system_error>
 #include <vector>
 
+#include "coordinator/io/descriptor.h"
 #include "coordinator/io/file.h"
 #include "coordinator/io/folder_lock.h"
 #include "coordinator/runtime/journal_reader.h"
@@ -40,7 +41,7 @@ Result<std::uint64_t> prepare(int file, const std::filesystem::path& path) {
   const auto locking = io::lock_file(file);
   if (!locking.ok()) return locking.status().with_context("journal " + path.string());
   if (*locking == io::FileLocking::held_elsewhere)
-    return failed_precondition("journal " + path.string() +
+    return failed_precondition("journal ", path.string(),
                                ": another job writes to it; give each job a file of its own");
   if (*size == 0) return std::uint64_t{0};
   const auto end = end_of_journal(path);
@@ -85,15 +86,12 @@ JournalWriter::JournalWriter(int file, std::filesystem::path path, std::uint64_t
 
 Result<std::unique_ptr<JournalWriter>> JournalWriter::open(const std::filesystem::path& path,
                                                            const JournalHead& head) {
-  const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644);
-  if (file < 0) return cannot(path, "cannot be opened for writing", errno);
-  const auto end = prepare(file, path);
-  if (!end.ok()) {
-    ::close(file);
-    return end.status();
-  }
+  io::Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644));
+  if (!file.is_open()) return cannot(path, "cannot be opened for writing", errno);
+  const auto end = prepare(file.number(), path);
+  if (!end.ok()) return end.status();
   std::unique_ptr<JournalWriter> writer(
-      new JournalWriter(file, path, *end, wire::size_of(head.job)));
+      new JournalWriter(file.release(), path, *end, wire::size_of(head.job)));
   if (*end == 0) writer->buffer_ += journal_header();
   if (Status status = writer->begin(head); !status.ok()) return status;
   return writer;
@@ -116,7 +114,7 @@ Status JournalWriter::append(const StepSignals& signals, const Decision& decisio
   if (file_ < 0 || gave_up_) {
     ++lost_rounds_;
     return gave_up_ ? ok_status()
-                    : failed_precondition("journal " + path_.string() + ": it is closed");
+                    : failed_precondition("journal ", path_.string(), ": it is closed");
   }
   ++buffered_rounds_;
   if (signals.faults.size() > job_size_.faults() || decision.reasons.size() > job_size_.reasons())
@@ -145,9 +143,9 @@ Status JournalWriter::give_up(const std::string& why) {
   lost_rounds_ += buffered_rounds_;
   buffer_.clear();
   const int cut = ::ftruncate(file_, static_cast<off_t>(written_end_));
-  return resource_exhausted("journal " + path_.string() + ": " + why +
-                            "; the job goes on, but from here on it cannot be replayed" +
-                            (cut == 0 ? "" : " (the file may end within a record)"));
+  return resource_exhausted("journal ", path_.string(), ": ", why,
+                            "; the job goes on, but from here on it cannot be replayed",
+                            cut == 0 ? "" : " (the file may end within a record)");
 }
 
 Status JournalWriter::close() {

@@ -45,13 +45,13 @@ RecordHeader read_header(std::string_view bytes) {
 
 Status check(const std::optional<Plan>& plan, const JobFacts& job) {
   const Status status = plan ? validate(*plan, job) : ok_status();
-  return status.ok() ? status : data_loss("expected a plan of this job, found " + status.message());
+  return status.ok() ? status : data_loss("expected a plan of this job, found ", status.message());
 }
 
 // Decisions rely on plans that fit the job.
 Status check(const wire::JournalStart& start) {
   const Status status = validate(start.state.plan, start.job);
-  if (!status.ok()) return data_loss("expected a start of a job, found " + status.message());
+  if (!status.ok()) return data_loss("expected a start of a job, found ", status.message());
   return start.first ? check(start.first->plan, start.job) : ok_status();
 }
 
@@ -135,7 +135,7 @@ Status JournalReader::read_file_header() {
   const Status read = file_.read_at(0, found.data(), there);
   const std::string_view bytes(found.data(), there);
   if (!read.ok() || bytes.substr(0, kMagic.size()) != kMagic.substr(0, there))
-    return data_loss("journal " + path_.string() +
+    return data_loss("journal ", path_.string(),
                      ": expected a journal of Coxswain, found other bytes");
   if (there < found.size()) {
     torn_bytes_ = size_;
@@ -146,8 +146,7 @@ Status JournalReader::read_file_header() {
   const std::uint64_t version = get(bytes.substr(8, 4));
   if (version != kJournalVersion)
     return failed_precondition(
-        "journal " + path_.string() + ": expected version " + std::to_string(kJournalVersion) +
-        ", found " + std::to_string(version) +
+        "journal ", path_.string(), ": expected version ", kJournalVersion, ", found ", version,
         "; replay it with the Coxswain that wrote it, and let this one begin another file");
   position_ = kJournalHeaderBytes;
   return ok_status();
@@ -199,8 +198,7 @@ bool JournalReader::rest_is_zero() {
 }
 
 Status JournalReader::damaged(const std::string& what) const {
-  return data_loss("journal " + path_.string() + ": " + what + " is damaged at byte " +
-                   std::to_string(position_) +
+  return data_loss("journal ", path_.string(), ": ", what, " is damaged at byte ", position_,
                    "; what stands before it can be used, keep a copy and move it away");
 }
 

@@ -127,6 +127,24 @@ std::optional<std::vector<RankMark>> read_letter(std::span<const std::byte> byte
   return marks;
 }
 
+namespace {
+
+// Calls take(marks, from) for each letter of this job that has come.
+template <class Take>
+void take_letters(const transport::Datagrams& socket, const RelaySecret& secret,
+                  std::size_t world_size, const Take& take) {
+  std::array<std::byte, kLetterBytes> bytes;
+  for (int i = 0; i < kMostLetters; ++i) {
+    const auto received = socket.receive(bytes);
+    if (!received) return;
+    if (received->size > bytes.size()) continue;
+    auto marks = read_letter(std::span(bytes).first(received->size), secret, world_size);
+    if (marks) take(*marks, received->from);
+  }
+}
+
+}  // namespace
+
 MarkReceiver::MarkReceiver(transport::Datagrams socket, std::size_t world_size)
     : socket_(std::move(socket)), world_size_(world_size) {
   address_.secret = new_secret();
@@ -146,22 +164,16 @@ void MarkReceiver::collect(Clock::time_point now) {
   const Clock::time_point before = last_collect_.value_or(now);
   const bool is_news = last_collect_ && now - before <= kNews;
   last_collect_ = now;
-  std::array<std::byte, kLetterBytes> bytes;
-  for (int i = 0; i < kMostLetters; ++i) {
-    const auto received = socket_.receive(bytes);
-    if (!received) return;
-    if (!is_news || received->size > bytes.size()) continue;
-    const auto marks =
-        read_letter(std::span(bytes).first(received->size), address_.secret, world_size_);
-    if (!marks) continue;
-    for (const RankMark& mark : *marks) heard_[mark.rank.value()] = {mark, before, now};
-    const auto known = std::ranges::find(senders_, received->from, &Sender::address);
+  take_letters(socket_, address_.secret, world_size_, [&](const auto& marks, const auto& from) {
+    if (!is_news) return;
+    for (const RankMark& mark : marks) heard_[mark.rank.value()] = {mark, before, now};
+    const auto known = std::ranges::find(senders_, from, &Sender::address);
     if (known != senders_.end()) {
       known->at = now;
     } else if (senders_.size() < kMostSenders) {
-      senders_.push_back({received->from, now});
+      senders_.push_back({from, now});
     }
-  }
+  });
 }
 
 // A letter that may be from before the round that a rank of this node is in says nothing of this
@@ -240,17 +252,11 @@ void MarkSender::send_marks() {
 }
 
 void MarkSender::take_answers() {
-  std::array<std::byte, kLetterBytes> bytes;
   std::optional<std::vector<RankMark>> newest;
-  for (int i = 0; i < kMostLetters; ++i) {
-    const auto received = socket_.receive(bytes);
-    if (!received) break;
-    if (received->size > bytes.size()) continue;
-    auto told = read_letter(std::span(bytes).first(received->size), post_.secret, world_size_);
-    if (!told) continue;
-    answers_from_ = received->from;
-    newest = std::move(told);
-  }
+  take_letters(socket_, post_.secret, world_size_, [&](auto& marks, const auto& from) {
+    answers_from_ = from;
+    newest = std::move(marks);
+  });
   if (newest) marks_.board.tell(*newest, MarkClock::now());
 }
 
@@ -276,10 +282,9 @@ std::vector<RankMark> MarkRelay::marks_of_all(const NodeMarks& marks, std::size_
 Result<MarkRelay> set_up_relay(transport::Communicator& world, const NodeGroup& nodes,
                                const NodeMarks& marks, const Log& log) {
   MarkRelay mail;
-  const auto& node_of_rank = nodes.node_of_rank;
-  const auto is_first = [&](NodeId node) { return node == node_of_rank.front(); };
-  if (std::ranges::all_of(node_of_rank, is_first)) return mail;
-  const std::size_t world_size = node_of_rank.size();
+  const Topology topology = make_topology(world.rank(), nodes.node_of_rank);
+  if (topology.nodes.size() == 1) return mail;
+  const std::size_t world_size = nodes.node_of_rank.size();
   RelayAddress address;
   Status trouble;
   if (world.rank() == kRoot) {
@@ -287,11 +292,8 @@ Result<MarkRelay> set_up_relay(transport::Communicator& world, const NodeGroup& 
     if (mail.post != nullptr) address = mail.post->address();
   }
   if (Status told = broadcast(world, address, start_up_patience(world)); !told.ok()) return told;
-  const auto self = static_cast<std::size_t>(world.rank().value());
-  const NodeId node = node_of_rank[self];
-  const auto leader = std::ranges::find(node_of_rank, node) - node_of_rank.begin();
-  const bool is_leader = static_cast<std::size_t>(leader) == self;
-  if (is_leader && !is_first(node) && address.port != 0)
+  const bool is_far = topology.node_index() > 0;  // the first node is rank 0's
+  if (topology.is_leader() && is_far && address.port != 0)
     trouble = transport::take(MarkSender::start(marks, address, world_size), mail.courier);
   if (!trouble.ok())
     log.warning("where ranks stand is not told between nodes: " + trouble.message());

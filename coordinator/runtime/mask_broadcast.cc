@@ -145,7 +145,6 @@ MaskBroadcast::Arrival MaskBroadcast::unpack() {
     frames_[i] =
         buffer.host.subspan(offsetof(Parcel, bytes) + i * wire::kFrameBytes).first(parcel.sizes[i]);
   }
-  on_device_ = {static_cast<const std::byte*>(buffer.device) + offsetof(Parcel, bytes), count_};
   return count_ == 0 ? Arrival::nothing : Arrival::frames;
 }
 

@@ -40,14 +40,6 @@ namespace cox::runtime {
 // Makes this rank's lane for masks, on its device. Called once, at the start of a job.
 using MakeLane = std::function<Result<std::unique_ptr<transport::DeviceLane>>()>;
 
-// DeviceMask is the newest parcel that arrived whole, in device memory: `frames` frames of
-// wire::kFrameBytes each, those with fewer bytes padded with zeros. Valid until the second
-// broadcast after it is started.
-struct DeviceMask {
-  const void* frames = nullptr;  // null = none has come yet
-  std::size_t count = 0;
-};
-
 class MaskBroadcast {
  public:
   struct Setup {
@@ -81,7 +73,6 @@ class MaskBroadcast {
   Arrival poll();
   // Returns what the last poll() brought. Valid until the next start().
   Frames frames() const { return std::span(frames_).first(count_); }
-  DeviceMask on_device() const { return on_device_; }
 
   // Ends NCCL on this rank: the ranks agreed on it.
   void give_up(const Status& why);
@@ -108,7 +99,6 @@ class MaskBroadcast {
   std::optional<transport::WaitLimit> patience_;
   std::array<std::span<const std::byte>, kFramesAtOnce> frames_{};
   std::size_t count_ = 0;
-  DeviceMask on_device_;
   Status status_;
 };
 

@@ -1,26 +1,13 @@
 #include "coordinator/runtime/node_marks.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <utility>
-
-#include "coordinator/transport/wait.h"
 
 namespace cox::runtime {
 namespace {
 
 using transport::MarkBoard;
 using transport::SharedSegment;
-
-std::vector<RankId> members_of(const NodeGroup& nodes, RankId self) {
-  const auto& node_of_rank = nodes.node_of_rank;
-  const NodeId node = node_of_rank[static_cast<std::size_t>(self.value())];
-  std::vector<RankId> members;
-  for (std::size_t r = 0; r < node_of_rank.size(); ++r) {
-    if (node_of_rank[r] == node) members.push_back(rank_id(r));
-  }
-  return members;
-}
 
 NodeMarks signed_by(RankId self, SharedSegment memory, const MarkBoard& board,
                     std::vector<RankId> ranks) {
@@ -58,7 +45,7 @@ std::vector<RankMark> NodeMarks::read_all_known(transport::MarkClock::time_point
 
 Result<NodeMarks> set_up_marks(NodeGroup& nodes, RankId self, const Log& log) {
   transport::Communicator& node = *nodes.ranks;
-  std::vector<RankId> members = members_of(nodes, self);
+  std::vector<RankId> members = make_topology(self, nodes.node_of_rank).my_node();
   if (members.size() == 1) return alone(self);
   auto memory = node.shared_segment(MarkBoard::bytes_needed(members.size()));
   if (!memory.ok() && memory.status().code() != StatusCode::resource_exhausted)
@@ -69,12 +56,10 @@ Result<NodeMarks> set_up_marks(NodeGroup& nodes, RankId self, const Log& log) {
                   memory.status().message());
     return alone(self);
   }
-  const bool formats = node.rank() == kRoot;
-  Result<MarkBoard> board = data_loss("no board yet");
-  if (formats) board = MarkBoard::format(memory->bytes(), members.size());
-  std::uint64_t is_formatted = board.ok() ? 1 : 0;
-  if (Status told = broadcast(node, is_formatted, start_up_patience(node)); !told.ok()) return told;
-  if (!formats) board = MarkBoard::attach(memory->bytes(), members.size());
+  const auto board = laid_out(node, [&](Role role) {
+    return role == Role::formats ? MarkBoard::format(memory->bytes(), members.size())
+                                 : MarkBoard::attach(memory->bytes(), members.size());
+  });
   if (!board.ok()) return board.status();
   return signed_by(self, std::move(*memory), *board, std::move(members));
 }

@@ -10,7 +10,7 @@
 #include "coordinator/core/log.h"
 #include "coordinator/core/stall.h"
 #include "coordinator/core/units.h"
-#include "coordinator/runtime/control_boards.h"
+#include "coordinator/runtime/node_group.h"
 #include "coordinator/transport/shared/mark_board.h"
 #include "coordinator/transport/shared/segment.h"
 

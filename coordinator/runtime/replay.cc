@@ -22,8 +22,8 @@ Result<PolicySet> recorded_policies(const std::vector<std::string>& names, const
     const auto found = std::find_if(known.begin(), known.end(),
                                     [&](const auto& policy) { return policy->name() == name; });
     if (found == known.end())
-      return failed_precondition("the journal was made with the policies " + joined(names) +
-                                 ", and '" + name +
+      return failed_precondition("the journal was made with the policies ", joined(names),
+                                 ", and '", name,
                                  "' is not built into this program; replay it with the program "
                                  "that registers it");
     set.push_back(*found);
@@ -43,7 +43,7 @@ Result<Config> recorded_config(const wire::JournalStart& start, const ReplayOpti
   const auto applied = apply_flags(config, options.flags);
   if (!applied.ok()) return applied.status();
   if (!applied->rest.empty())
-    return invalid_argument("expected --cox.key=value, found '" + applied->rest.front() + "'");
+    return invalid_argument("expected --cox.key=value, found '", applied->rest.front(), "'");
   if (Status s = validate(config); !s.ok()) return s;
   return config;
 }

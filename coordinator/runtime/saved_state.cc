@@ -37,27 +37,19 @@ Result<std::string_view> payload_of(std::string_view file) {
   ByteReader header(as_bytes(file.substr(kMagic.size(), kHeaderBytes - kMagic.size())));
   const std::uint32_t version = header.u32();
   if (version != kVersion)
-    return failed_precondition("expected version " + std::to_string(kVersion) + ", found " +
-                               std::to_string(version) +
+    return failed_precondition("expected version ", kVersion, ", found ", version,
                                "; restore it with the Coxswain that wrote it, or start without it");
   const std::uint32_t length = header.u32();
   const std::string_view payload = file.substr(kHeaderBytes);
   if (payload.size() != length)
-    return data_loss("expected " + std::to_string(length) + " bytes behind the header, found " +
-                     std::to_string(payload.size()) + "; use an older save");
+    return data_loss("expected ", length, " bytes behind the header, found ", payload.size(),
+                     "; use an older save");
   if (crc32(as_bytes(payload)) != header.u32())
     return data_loss("its checksum does not fit its bytes; use an older save");
   return payload;
 }
 
 }  // namespace
-
-Status save_control_state(const fs::path& path, const ControlState& state) {
-  const std::string context = "control state " + path.string();
-  const auto file = control_state_file(state);
-  if (!file.ok()) return file.status().with_context(context);
-  return io::replace_file(path, *file).with_context(context);
-}
 
 Result<std::string> control_state_file(const ControlState& state) {
   const std::string payload = wire::serialize(state);

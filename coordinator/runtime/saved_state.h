@@ -13,12 +13,8 @@
 
 namespace cox::runtime {
 
-// Writes the state. Errors: not_found (no such folder), failed_precondition (not allowed) or
-// resource_exhausted (no room); an older file then stays as it was.
-Status save_control_state(const std::filesystem::path& path, const ControlState& state);
-
-// Returns the bytes of such a file, for another process to write. resource_exhausted where they are
-// too many.
+// Returns the bytes of the file, for whoever writes the save. resource_exhausted where they are too
+// many.
 Result<std::string> control_state_file(const ControlState& state);
 
 // not_found when there is none, data_loss when it is no saved state, torn or damaged,

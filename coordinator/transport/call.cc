@@ -26,9 +26,8 @@ Status check_reduction(const Reduction& reduction, std::size_t bytes) {
     return invalid_argument("reduction: expected an element size and a function, found none");
   }
   if (bytes % reduction.element_bytes != 0) {
-    return invalid_argument("reduction: expected whole elements of " +
-                            std::to_string(reduction.element_bytes) + " bytes, found a buffer of " +
-                            std::to_string(bytes));
+    return invalid_argument("reduction: expected whole elements of ", reduction.element_bytes,
+                            " bytes, found a buffer of ", bytes);
   }
   return ok_status();
 }

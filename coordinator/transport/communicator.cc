@@ -20,20 +20,18 @@ Status check_call(const Call& call, const Buffers& buffers, RankId rank, std::in
   const bool rooted = call.operation == Operation::gather ||
                       call.operation == Operation::broadcast || call.operation == Operation::reduce;
   if (rooted && (call.root.value() < 0 || call.root.value() >= size)) {
-    return invalid_argument(describe(call) + ": expected a root of 0 .. " +
-                            std::to_string(size - 1));
+    return invalid_argument(describe(call), ": expected a root of 0 .. ", size - 1);
   }
   const bool gathers = call.operation == Operation::all_gather ||
                        (call.operation == Operation::gather && rank == call.root);
   if (!gathers) return ok_status();
   const std::size_t expected = call.bytes * static_cast<std::size_t>(size);
   if (buffers.receive.size() != expected) {
-    return invalid_argument(describe(call) + ": expected a receive buffer of " +
-                            std::to_string(expected) + " bytes, found " +
-                            std::to_string(buffers.receive.size()));
+    return invalid_argument(describe(call), ": expected a receive buffer of ", expected,
+                            " bytes, found ", buffers.receive.size());
   }
   if (overlap(buffers)) {
-    return invalid_argument(describe(call) + ": expected separate buffers, found an overlap");
+    return invalid_argument(describe(call), ": expected separate buffers, found an overlap");
   }
   return ok_status();
 }
@@ -77,13 +75,13 @@ Result<Request> Communicator::start_reduce(Bytes buffer, const Reduction& reduct
 
 Result<std::unique_ptr<Communicator>> Communicator::split(std::int32_t color) {
   if (color >= 0) return part(color);
-  return invalid_argument("split: expected a color of 0 or more, found " + std::to_string(color));
+  return invalid_argument("split: expected a color of 0 or more, found ", color);
 }
 
 Result<SharedSegment> Communicator::shared_segment(std::size_t bytes) {
   if (ranks_on_node() == size()) return share(bytes);
-  return failed_precondition("shared_segment: expected ranks of one node, found " +
-                             std::to_string(size() - ranks_on_node()) +
+  return failed_precondition("shared_segment: expected ranks of one node, found ",
+                             size() - ranks_on_node(),
                              " on others; call it on what split_by_node() returns");
 }
 

@@ -4,12 +4,10 @@
 #include <ifaddrs.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <utility>
 
 namespace cox::transport {
 namespace {
@@ -34,9 +32,9 @@ Status failed(const char* call) {
 }  // namespace
 
 Result<Datagrams> Datagrams::open() {
-  const int descriptor = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  Datagrams made(socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  const int descriptor = made.socket_.number();
   if (descriptor < 0) return failed("socket");
-  Datagrams made(descriptor, 0);
   sockaddr_in address = socket_address({htonl(INADDR_ANY), 0});
   if (bind(descriptor, any_family(address), sizeof address) != 0) return failed("bind");
   socklen_t size = sizeof address;
@@ -46,23 +44,16 @@ Result<Datagrams> Datagrams::open() {
   return made;
 }
 
-Datagrams::Datagrams(Datagrams&& other) noexcept
-    : descriptor_(std::exchange(other.descriptor_, -1)), port_(other.port_) {}
-
-Datagrams::~Datagrams() {
-  if (descriptor_ >= 0) close(descriptor_);
-}
-
 void Datagrams::send(std::span<const std::byte> bytes, const DatagramAddress& to) const {
   const sockaddr_in address = socket_address(to);
-  static_cast<void>(sendto(descriptor_, bytes.data(), bytes.size(), MSG_NOSIGNAL,
+  static_cast<void>(sendto(socket_.number(), bytes.data(), bytes.size(), MSG_NOSIGNAL,
                            any_family(address), sizeof address));
 }
 
 std::optional<Datagrams::Received> Datagrams::receive(std::span<std::byte> into) const {
   sockaddr_in from{};
   socklen_t size = sizeof from;
-  const ssize_t got = recvfrom(descriptor_, into.data(), into.size(), MSG_TRUNC,
+  const ssize_t got = recvfrom(socket_.number(), into.data(), into.size(), MSG_TRUNC,
                                reinterpret_cast<sockaddr*>(&from), &size);
   // A refusal by the other side's machine is reported here, too; it is no end of the socket.
   if (got < 0) return std::nullopt;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "coordinator/core/status.h"
+#include "coordinator/io/descriptor.h"
 
 namespace cox::transport {
 
@@ -27,10 +28,6 @@ class Datagrams {
 
   // Opens a socket on a free port of all interfaces.
   static Result<Datagrams> open();
-  Datagrams(Datagrams&& other) noexcept;
-  Datagrams& operator=(Datagrams&&) = delete;
-  ~Datagrams();
-
   std::uint16_t port() const { return port_; }
   // What cannot be sent is lost.
   void send(std::span<const std::byte> bytes, const DatagramAddress& to) const;
@@ -38,10 +35,10 @@ class Datagrams {
   std::optional<Received> receive(std::span<std::byte> into) const;
 
  private:
-  Datagrams(int descriptor, std::uint16_t port) : descriptor_(descriptor), port_(port) {}
+  explicit Datagrams(int socket) : socket_(socket) {}
 
-  int descriptor_;
-  std::uint16_t port_;
+  io::Descriptor socket_;
+  std::uint16_t port_ = 0;
 };
 
 // The addresses of this machine, in network byte order: those that others can reach first, this

@@ -33,7 +33,7 @@ Result<Launch> launch_of(std::span<const std::string> environment) {
 Status check_mpi_library(std::string_view version_text) {
   if (version_text.starts_with("MPICH")) return ok_status();
   const std::string_view line = version_text.substr(0, version_text.find('\n'));
-  return failed_precondition("expected the MPI library MPICH, found \"" + std::string(line) +
+  return failed_precondition("expected the MPI library MPICH, found \"", line,
                              "\"; start with the libraries that the program was built with "
                              "(mpicxx.mpich, mpiexec.mpich)");
 }

@@ -21,11 +21,6 @@ Reduction sum() {
   return element_wise<T>([](T a, T b) { return a + b; });
 }
 
-template <class T>
-Reduction max_or_nan() {
-  return element_wise<T>([](T a, T b) { return a < b || b != b ? b : a; });
-}
-
 }  // namespace
 
 Reduction sum_f32() {
@@ -43,11 +38,8 @@ Reduction min_u64() {
 Reduction max_u64() {
   return element_wise<std::uint64_t>([](auto a, auto b) { return std::max(a, b); });
 }
-Reduction max_f32() {
-  return max_or_nan<float>();
-}
 Reduction max_f64() {
-  return max_or_nan<double>();
+  return element_wise<double>([](double a, double b) { return a < b || b != b ? b : a; });
 }
 
 }  // namespace cox::transport

@@ -21,9 +21,7 @@ Reduction sum_f64();
 Reduction sum_u64();
 Reduction min_u64();
 Reduction max_u64();
-// A NaN on any rank gives NaN.
-Reduction max_f32();
-Reduction max_f64();
+Reduction max_f64();  // a NaN on any rank gives NaN
 
 // Returns the reduction of a value type T with `void merge_into(T&, const T&)`, which is found by
 // argument-dependent lookup, such as StepBallot.

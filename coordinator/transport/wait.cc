@@ -67,11 +67,10 @@ Status Waiter::pause() {
 Status Waiter::timed_out() const {
   const double seconds = std::chrono::duration<double>(policy_.timeout).count();
   const double gap = std::chrono::duration<double>(limit_.longest_gap()).count();
-  return unavailable(std::string("waited ") + std::to_string(seconds) + " s for " +
-                     policy_.waited_for +
+  return unavailable("waited ", seconds, " s for ", policy_.waited_for,
                      "; a rank is dead, stuck, or did not start the same operation (longest gap "
-                     "between two looks: " +
-                     std::to_string(gap) + " s)");
+                     "between two looks: ",
+                     gap, " s)");
 }
 
 Status wait(Communicator& communicator, Request& request, const WaitPolicy& policy) {

@@ -286,7 +286,7 @@ namespace pb = coxswain::v1;
 
 // A field that cannot be, although its bytes are in order.
 Status wrong_field(std::string_view field, std::string_view expected) {
-  return data_loss("message: " + std::string(field) + ": expected " + std::string(expected));
+  return data_loss("message: ", field, ": expected ", expected);
 }
 
 Status check(const JobFacts& job) {
@@ -305,7 +305,7 @@ Status check(const JobFacts& job) {
     return wrong_field("job.capabilities.actions", "bits 0 to 10");
   Status facts = validate(job.memory, ranks, job.blocks.size());
   if (facts.ok()) facts = validate(job.precision, job.blocks.size());
-  return facts.ok() ? facts : data_loss("message: " + facts.message());
+  return facts.ok() ? facts : data_loss("message: ", facts.message());
 }
 
 Status check(const JournalRound& round) {
@@ -349,8 +349,8 @@ Status damaged() {
 template <class Message>
 Result<Message> parse_message(std::string_view bytes) {
   if (bytes.size() > kMaxMessageBytes)
-    return resource_exhausted("message: expected at most " + std::to_string(kMaxMessageBytes) +
-                              " bytes, found " + std::to_string(bytes.size()));
+    return resource_exhausted("message: expected at most ", kMaxMessageBytes, " bytes, found ",
+                              bytes.size());
   Message message;
   if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return damaged();
   return message;

@@ -31,19 +31,17 @@ std::size_t header_bytes(FrameKind kind) {
   return kind == FrameKind::continuation ? kContinuationHeaderBytes : 0;
 }
 
-Status damaged(const std::string& what) {
-  return data_loss("mask frame: " + what + "; ask for the full plan");
+Status damaged(const auto&... what) {
+  return data_loss("mask frame: ", what..., "; ask for the full plan");
 }
 
 Status check_fields(const FrameHeader& header) {
   if (header.kind == FrameKind::continuation) {
     if (header.index < header.continuations) return ok_status();
-    return damaged("expected an index below " + std::to_string(header.continuations) + ", found " +
-                   std::to_string(header.index));
+    return damaged("expected an index below ", header.continuations, ", found ", header.index);
   }
   if (header.blocks > kMaxBlocks)
-    return damaged("expected at most " + std::to_string(kMaxBlocks) + " blocks, found " +
-                   std::to_string(header.blocks));
+    return damaged("expected at most ", kMaxBlocks, " blocks, found ", header.blocks);
   if ((header.kind == FrameKind::delta) != (header.base_distance != 0))
     return damaged("kind and distance to the base plan do not fit together");
   if (header.base_distance > header.id.number) return damaged("the base plan is before number 0");
@@ -76,19 +74,16 @@ FrameHeader read_header(std::span<const std::byte> bytes) {
 // The length of the frame that starts here, or why there is none.
 Result<std::size_t> frame_size(std::span<const std::byte> bytes) {
   if (bytes.size() < kContinuationHeaderBytes || bytes.size() > kFrameBytes)
-    return damaged("expected 24 to 160 bytes, found " + std::to_string(bytes.size()));
+    return damaged("expected 24 to 160 bytes, found ", bytes.size());
   const auto version = std::to_integer<unsigned>(bytes[0]);
   if (version != kMaskVersion)
-    return failed_precondition("mask frame: expected version " + std::to_string(kMaskVersion) +
-                               ", found " + std::to_string(version) +
+    return failed_precondition("mask frame: expected version ", kMaskVersion, ", found ", version,
                                "; run the same Coxswain on all ranks");
   const std::size_t least = header_bytes(static_cast<FrameKind>(bytes[1]));
-  if (least == 0)
-    return damaged("unknown kind " + std::to_string(std::to_integer<unsigned>(bytes[1])));
+  if (least == 0) return damaged("unknown kind ", std::to_integer<unsigned>(bytes[1]));
   const auto size = std::to_integer<std::size_t>(bytes[2]);
   if (size < least || size > bytes.size())
-    return damaged("expected " + std::to_string(least) + " to " + std::to_string(bytes.size()) +
-                   " bytes, its header says " + std::to_string(size));
+    return damaged("expected ", least, " to ", bytes.size(), " bytes, its header says ", size);
   return size;
 }
 

@@ -43,8 +43,8 @@ std::size_t max_continuations(const JobFacts& job) {
   return std::min(kMaxContinuations, bytes / kContinuationPayloadBytes + 1);
 }
 
-Status damaged(const std::string& what) {
-  return data_loss("mask: " + what + "; ask for the full plan");
+Status damaged(const auto&... what) {
+  return data_loss("mask: ", what..., "; ask for the full plan");
 }
 
 }  // namespace
@@ -68,9 +68,9 @@ Result<std::vector<Frame>> encode_plan(const Plan& plan, const Plan* base) {
   }
   const std::size_t continuations = continuations_for(payload.size());
   if (continuations > kMaxContinuations)
-    return resource_exhausted("mask: expected at most " + std::to_string(kMaxContinuations) +
-                              " continuation frames, the plan needs " +
-                              std::to_string(continuations) + "; use fewer profiles");
+    return resource_exhausted("mask: expected at most ", kMaxContinuations,
+                              " continuation frames, the plan needs ", continuations,
+                              "; use fewer profiles");
   head.continuations = static_cast<std::uint16_t>(continuations);
   return cut(head, payload);
 }
@@ -83,9 +83,8 @@ Result<Assembly> PlanAssembler::feed(std::span<const std::byte> bytes) {
   if (!frame.ok()) return frame.status();
   const FrameHeader& header = frame->header;
   if (header.id.incarnation != held_.id.incarnation)
-    return failed_precondition("mask: expected a plan of incarnation " +
-                               std::to_string(held_.id.incarnation) + ", found one of " +
-                               std::to_string(header.id.incarnation) +
+    return failed_precondition("mask: expected a plan of incarnation ", held_.id.incarnation,
+                               ", found one of ", header.id.incarnation,
                                "; a frame of an earlier start of the job is dropped");
   if (header.id.number <= held_.id.number) return Assembly::nothing_new;
   if (header.id.number < pending_.number) return Assembly::nothing_new;
@@ -107,11 +106,11 @@ Status PlanAssembler::open_pending(const FrameHeader& header) {
   const std::uint16_t expected = pending_.continuations;
   pending_ = {};
   if (same)
-    return damaged("frames of one plan disagree: expected " + std::to_string(expected) +
-                   " continuations, found " + std::to_string(header.continuations));
+    return damaged("frames of one plan disagree: expected ", expected, " continuations, found ",
+                   header.continuations);
   if (header.continuations > max_continuations_)
-    return damaged("expected at most " + std::to_string(max_continuations_) +
-                   " continuations for this job, found " + std::to_string(header.continuations));
+    return damaged("expected at most ", max_continuations_, " continuations for this job, found ",
+                   header.continuations);
   pending_.number = header.id.number;
   pending_.base_distance = header.base_distance;
   pending_.continuations = header.continuations;
@@ -125,8 +124,7 @@ Result<Assembly> PlanAssembler::feed_piece(const FrameView& frame) {
   const bool is_head = header.kind != FrameKind::continuation;
   if (is_head && header.blocks != job_.blocks.size()) {
     pending_ = {};
-    return damaged("expected " + std::to_string(job_.blocks.size()) + " blocks, found " +
-                   std::to_string(header.blocks));
+    return damaged("expected ", job_.blocks.size(), " blocks, found ", header.blocks);
   }
   auto& piece = pending_.pieces[is_head ? 0 : std::size_t{header.index} + 1];
   const bool seen = is_head ? pending_.has_head : !piece.empty();
@@ -158,7 +156,7 @@ Result<Assembly> PlanAssembler::finish() {
   plan->id = {held_.id.incarnation, done.number};
   plan->earliest_round = done.head.earliest_round;
   if (Status status = validate(*plan, job_); !status.ok())
-    return damaged("the plan does not fit this job: " + status.message());
+    return damaged("the plan does not fit this job: ", status.message());
   held_ = std::move(*plan);
   return Assembly::complete;
 }

@@ -208,8 +208,8 @@ TEST_SUITE("stall") {
     CHECK_FALSE(frozen_save.value().is_save());
     const auto left =
         find_stall(std::vector{mark(0, kWaits, 9), mark(1, Activity::finished, 9)}, {});
-    CHECK(left.value().is_departure());
-    CHECK(left->has_culprit(RankId(1)));
+    REQUIRE(left.value().culprits.size() == 1);
+    CHECK(left->culprits[0].rank == RankId(1));
     CHECK(left->is_waiting(RankId(0)));
     CHECK_FALSE(left->is_waiting(RankId(1)));
   }

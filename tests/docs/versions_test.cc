@@ -41,9 +41,7 @@ TEST_SUITE("docs.versions") {
   TEST_CASE("the page of the journal has the versions of both of its files") {
     const std::string journal = version_in(runtime::journal_header());
     CHECK(names(section("journal.md", "## File"), "8 | 4 | version of the file, " + journal));
-    const test::TempFolder folder;
-    REQUIRE(runtime::save_control_state(folder / "control.state", ControlState()).ok());
-    const std::string state = version_in(test::read_file(folder / "control.state"));
+    const std::string state = version_in(*runtime::control_state_file(ControlState()));
     CHECK(names(section("journal.md", "## Saved control state"),
                 "8 | 4 | version of the file, " + state));
   }

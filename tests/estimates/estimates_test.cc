@@ -409,22 +409,6 @@ TEST_SUITE("core") {
     }
   }
 
-  TEST_CASE("the slowest ranks come first, and no more of them than asked for") {
-    cox::testing::Random random(5);
-    Rounds rounds(9);
-    std::vector<Worker> workers(9);
-    workers[2].per_sample = 1.3e-3;
-    workers[4].per_sample = 2e-3;
-    workers[7].per_sample = 1.6e-3;
-    for (int i = 0; i < 120; ++i)  // rounds of 16 ms, of which 68 tell slowness from a pause
-      rounds.see(step(workers, std::vector<std::uint32_t>(9, 16), random));
-    REQUIRE(rounds.estimates.slowness.slow.size() == 3);
-    const std::vector<cox::SlowRank> two = cox::slowest_ranks(rounds.estimates, 2);
-    REQUIRE(two.size() == 2);
-    CHECK(two[0].rank == cox::RankId(4));
-    CHECK(two[1].rank == cox::RankId(7));
-  }
-
   TEST_CASE("a restored estimate goes on, and one of another world size starts anew") {
     cox::testing::Random random(6);
     Rounds rounds(4);

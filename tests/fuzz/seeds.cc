@@ -56,9 +56,7 @@ Seeds control_states() {
       state =
           decide(job, {}, default_policies(), std::move(state), random.signals(job, RoundId(round)))
               .state;
-    const test::TempFolder folder;
-    if (!runtime::save_control_state(folder / "s", state).ok()) continue;
-    seeds.push_back(test::read_file(folder / "s"));
+    seeds.push_back(*runtime::control_state_file(state));
   }
   return seeds;
 }

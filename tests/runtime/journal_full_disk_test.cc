@@ -1,5 +1,6 @@
 // A disk that is full: the size of files of this process is limited, so writes fail as on a device
 // without space.
+#include "coordinator/io/file.h"
 #include "coordinator/policies/registry.h"
 #include "coordinator/runtime/journal.h"
 #include "coordinator/runtime/journal_reader.h"
@@ -57,12 +58,13 @@ TEST_SUITE("runtime.journal") {
     test::TempFolder folder;
     const JobFacts job = test::driven_job(2);
     ControlState state = initial_state(job);
-    REQUIRE(save_control_state(folder / "s", state).ok());
+    REQUIRE(io::replace_file(folder / "s", *control_state_file(state)).ok());
     const std::string before = test::read_file(folder / "s");
     state.policies.push_back({"guard", PolicyState::from_bytes(std::string(80'000, 'x'))});
     {
       const SmallFilesOnly disk(5000);
-      CHECK(save_control_state(folder / "s", state).code() == StatusCode::resource_exhausted);
+      const Status replaced = io::replace_file(folder / "s", *control_state_file(state));
+      CHECK(replaced.code() == StatusCode::resource_exhausted);
     }
     CHECK(test::read_file(folder / "s") == before);
     const std::filesystem::directory_iterator files((folder / "s").parent_path());

@@ -264,7 +264,6 @@ WorkerTrace train(transport::Communicator& world, const WorkerOptions& options) 
   const Status ended = (*plane)->finish(worker.signal());
   trace.control = (*plane)->control_status();
   if (!ended.ok()) trace.trouble = ended.text();
-  if (!(*plane)->journal_status().ok()) trace.trouble = (*plane)->journal_status().text();
   return trace;
 }
 

@@ -225,21 +225,15 @@ TEST_CASE("times tell when a bucket was started and seen done, and work of one's
 }
 
 TEST_CASE("a maximum keeps NaN, on whichever rank it is") {
-  const float nan = std::numeric_limits<float>::quiet_NaN();
-  std::array<float, 4> into = {1, nan, 3, -1};
-  const std::array<float, 4> from = {2, 5, nan, -2};
-  max_f32().apply(reinterpret_cast<std::byte*>(into.data()),
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  std::array<double, 4> into = {1, nan, 3, -1};
+  const std::array<double, 4> from = {2, 5, nan, -2};
+  max_f64().apply(reinterpret_cast<std::byte*>(into.data()),
                   reinterpret_cast<const std::byte*>(from.data()), 4);
   CHECK(into[0] == 2);
   CHECK(std::isnan(into[1]));
   CHECK(std::isnan(into[2]));
   CHECK(into[3] == -1);
-  std::array<double, 2> wide = {1, std::numeric_limits<double>::quiet_NaN()};
-  const std::array<double, 2> more = {-1, 7};
-  max_f64().apply(reinterpret_cast<std::byte*>(wide.data()),
-                  reinterpret_cast<const std::byte*>(more.data()), 2);
-  CHECK(wide[0] == 1);
-  CHECK(std::isnan(wide[1]));
 }
 
 TEST_SUITE_END();

@@ -47,7 +47,7 @@ void fill_u64(std::byte* at, std::uint64_t bits) {
 
 std::array<Kind, 4> kinds() {
   return {Kind{sum_f32(), fill_f32}, Kind{sum_f64(), fill_f64}, Kind{sum_u64(), fill_u64},
-          Kind{max_f32(), fill_f32}};
+          Kind{max_f64(), fill_f64}};
 }
 
 struct Bucket {

@@ -46,7 +46,6 @@ static_assert(is_same_value(nccl::Operator::product, ncclProd));
 static_assert(is_same_value(nccl::Operator::max, ncclMax));
 static_assert(is_same_value(nccl::Operator::min, ncclMin));
 static_assert(is_same_value(nccl::Operator::average, ncclAvg));
-static_assert(is_same_value(nccl::ScalarResidence::host_immediate, ncclScalarHostImmediate));
 
 static_assert(offsetof(nccl::Config, size) == offsetof(ncclConfig_t, size));
 static_assert(offsetof(nccl::Config, magic) == offsetof(ncclConfig_t, magic));

@@ -16,9 +16,8 @@ namespace {
 
 using nccl::Type;
 
-DeviceExchangeOptions exchange_options(Weighting weighting = Weighting::none) {
+DeviceExchangeOptions exchange_options() {
   DeviceExchangeOptions options;
-  options.weighting = weighting;
   options.wait = patient();
   return options;
 }
@@ -119,17 +118,12 @@ std::vector<float> gradient(std::int32_t rank, std::size_t bucket, int round) {
   return values;
 }
 
-double weight_of(std::int32_t rank, Weighting weighting) {
-  return weighting == Weighting::premultiplied ? 0.25 + rank : 1;
-}
-
 // What rank 0 to n - 1 add up to, on the host path's terms.
-std::vector<double> expected_sum(std::int32_t ranks, std::size_t bucket, int round,
-                                 Weighting weighting) {
+std::vector<double> expected_sum(std::int32_t ranks, std::size_t bucket, int round) {
   std::vector<double> sum(kSizes[bucket], 0);
   for (std::int32_t r = 0; r < ranks; ++r) {
     const auto values = gradient(r, bucket, round);
-    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += weight_of(r, weighting) * values[i];
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += static_cast<double>(values[i]);
   }
   return sum;
 }
@@ -142,13 +136,12 @@ std::string compare(const std::vector<float>& found, const std::vector<double>& 
   return "";
 }
 
-std::string train(Communicator& ranks, Weighting weighting) {
+std::string train(Communicator& ranks) {
   Trainer trainer(ranks, kSizes);
-  if (Status s = trainer.open(ranks, exchange_options(weighting)); !s.ok()) return s.text();
+  if (Status s = trainer.open(ranks, exchange_options()); !s.ok()) return s.text();
   const std::int32_t me = ranks.rank().value();
   std::vector<std::vector<float>> sums(kSizes.size());
   for (int round = 0; round < 4; ++round) {
-    trainer.exchange->set_weight(weight_of(me, weighting));
     for (std::size_t b = 0; b < kSizes.size(); ++b) {
       trainer.fill(b, gradient(me, b, round));
       if (Status s = trainer.exchange->start(b); !s.ok()) return s.text();
@@ -158,7 +151,7 @@ std::string train(Communicator& ranks, Weighting weighting) {
     for (std::size_t b = 0; b < kSizes.size(); ++b) trainer.read(b, sums[b]);
     if (!trainer.finish()) return "the training stream is stuck";
     for (std::size_t b = 0; b < kSizes.size(); ++b) {
-      const std::string wrong = compare(sums[b], expected_sum(ranks.size(), b, round, weighting));
+      const std::string wrong = compare(sums[b], expected_sum(ranks.size(), b, round));
       if (!wrong.empty()) return concat("round ", round, ", bucket ", b, ", ", wrong);
     }
   }
@@ -166,17 +159,14 @@ std::string train(Communicator& ranks, Weighting weighting) {
 }
 
 TEST_SUITE("nccl exchange") {
-  TEST_CASE("sums are those of the host path, also weighted, and in the order of the streams") {
+  TEST_CASE("sums are those of the host path, and in the order of the streams") {
     const Script script("rank=1 every=3 slow_us=1000; rank=0 settle=3");
     for (const std::int32_t ranks : {1, 2, 4}) {
-      for (const Weighting weighting : {Weighting::none, Weighting::premultiplied}) {
-        CAPTURE(ranks);
-        const LoopbackWorld world(ranks);
-        const auto results =
-            on_every_rank(world, ranks, [&](Communicator& c) { return train(c, weighting); });
-        CHECK(results == std::vector<std::string>(static_cast<std::size_t>(ranks)));
-        CHECK(world.verify().ok());
-      }
+      CAPTURE(ranks);
+      const LoopbackWorld world(ranks);
+      const auto results = on_every_rank(world, ranks, train);
+      CHECK(results == std::vector<std::string>(static_cast<std::size_t>(ranks)));
+      CHECK(world.verify().ok());
     }
   }
 
@@ -334,7 +324,7 @@ TEST_SUITE("nccl exchange") {
         if (Status s = trainer.exchange->start(b); !s.ok()) return s.text();
       }
       trainer.exchange.reset();
-      if (!trainer.group().is_aborted()) return "not aborted";
+      if (trainer.group().status().ok()) return "not aborted";
       return trainer.open(c, exchange_options()).text();
     });
     for (const std::string& result : results) {
@@ -357,7 +347,7 @@ TEST_SUITE("nccl exchange") {
         if (!trainer.finish()) return "stuck";
         trainer.exchange.reset();
       }
-      return trainer.group().is_aborted() ? "aborted" : "";
+      return trainer.group().status().ok() ? "" : "aborted";
     });
     CHECK(results == std::vector<std::string>(2));
   }
@@ -377,7 +367,7 @@ TEST_SUITE("nccl exchange") {
       if (Status s = trainer.exchange->wait_all({}); !s.ok()) return s.text();
       const Status late = trainer.exchange->wait_for_device([] { return ok_status(); });
       trainer.exchange.reset();
-      if (!trainer.group().is_aborted()) return "not aborted";
+      if (trainer.group().status().ok()) return "not aborted";
       return trainer.finish() ? late.text() : "the training stream is stuck";
     });
     for (const std::string& result : results) {
@@ -418,7 +408,7 @@ TEST_SUITE("nccl exchange") {
       const Status gone = trainer.exchange->wait_for_device([] { return unavailable("gone"); });
       if (gone != unavailable("gone")) return gone.text();
       trainer.exchange.reset();
-      if (!trainer.group().is_aborted() || trainer.group().may_still_write()) return "not aborted";
+      if (trainer.group().status().ok() || trainer.group().may_still_write()) return "not aborted";
       return trainer.finish() ? "" : "the training stream is stuck";
     });
     CHECK(results == std::vector<std::string>(2));
@@ -440,7 +430,7 @@ TEST_SUITE("nccl exchange") {
       if (trainer.exchange->advance() != s || trainer.exchange->start(0) != s)
         return "it did not stay";
       trainer.exchange->leave(s.message());
-      if (!trainer.group().is_aborted()) return "not aborted";
+      if (trainer.group().status().ok()) return "not aborted";
       return trainer.finish() ? s.text() : "the training stream is stuck";
     });
     CHECK(results[1].find("unavailable: NCCL: asynchronous error: remote error (6)") == 0);

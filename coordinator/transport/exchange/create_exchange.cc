@@ -55,8 +55,8 @@ class Start {
       if (all[r] == all[0] && all[r] != 0) continue;
       return invalid_argument(
           "exchange: expected the same buckets and options on every rank, found "
-          "others on rank " +
-          std::to_string(r) + (all[r] == 0 ? ", which could not use its own" : " than on rank 0") +
+          "others on rank ",
+          r, all[r] == 0 ? ", which could not use its own" : " than on rank 0",
           "; all ranks must run the same model and settings");
     }
     return ok_status();

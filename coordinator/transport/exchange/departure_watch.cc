@@ -17,7 +17,7 @@ Departure Departure::of(RankId rank, const std::string& why) {
 }
 
 Status Departure::status() const {
-  return unavailable("rank " + std::to_string(rank) + " takes no further part in the exchange: " +
+  return unavailable("rank ", rank, " takes no further part in the exchange: ",
                      std::string(why.data(), strnlen(why.data(), why.size())));
 }
 

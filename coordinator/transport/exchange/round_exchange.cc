@@ -11,18 +11,12 @@
 namespace cox::transport {
 namespace {
 
-constexpr std::size_t kLine = 64;
-constexpr std::size_t kPage = 4096;
 // Up to the first a bucket is one chunk: adding it takes about as long as waking a rank to help.
 // Beyond, about 16 chunks let ranks of different speed share the work, none so small that claiming
 // counts, none so large that a rank which loses the core in the middle holds up the others for
 // long.
 constexpr std::size_t kOneChunkBytes = std::size_t{64} << 10;
 constexpr std::size_t kMaxChunkBytes = std::size_t{256} << 10;
-
-constexpr std::size_t round_up(std::size_t bytes, std::size_t to) {
-  return (bytes + to - 1) / to * to;
-}
 
 std::size_t chunk_for(const BucketSpec& bucket, std::size_t wanted) {
   const std::size_t chosen = std::clamp(bucket.bytes / 16, kOneChunkBytes, kMaxChunkBytes);
@@ -74,16 +68,15 @@ RoundExchange::RoundExchange(RankId rank, BucketLayout layout, const WaitPolicy&
 Status RoundExchange::check_order(std::size_t bucket) const {
   const bool new_round = started_ == buckets() && bucket == 0;
   if (bucket >= buckets() || (!new_round && bucket != started_)) {
-    return failed_precondition("exchange: expected the start of bucket " +
-                               std::to_string(started_ % std::max<std::size_t>(1, buckets())) +
-                               " of " + std::to_string(buckets()) + ", found bucket " +
-                               std::to_string(bucket) +
+    return failed_precondition("exchange: expected the start of bucket ",
+                               started_ % std::max<std::size_t>(1, buckets()), " of ", buckets(),
+                               ", found bucket ", bucket,
                                "; every rank starts all buckets in ascending order");
   }
   if (!new_round || open_ == 0) return ok_status();
-  return failed_precondition("exchange: expected all buckets done before the next round, found " +
-                             std::to_string(open_) + " in flight, the first of them bucket " +
-                             std::to_string(first_) + "; call wait_all() first");
+  return failed_precondition("exchange: expected all buckets done before the next round, found ",
+                             open_, " in flight, the first of them bucket ", first_,
+                             "; call wait_all() first");
 }
 
 void RoundExchange::begin_round() {
@@ -135,16 +128,15 @@ void RoundExchange::leave(const std::string& why) {
   if (left_) return;
   left_ = true;
   tell(why);
-  failure_ = unavailable("this rank (" + std::to_string(rank_.value()) +
-                         ") has left the exchange: " + why);
+  failure_ = unavailable("this rank (", rank_.value(), ") has left the exchange: ", why);
 }
 
 Status RoundExchange::wait_all(const std::function<void()>& pump) {
   if (!failure_.ok()) return failure_;
   const std::size_t given = is_closed_ ? 0 : started_;  // in the round after those that are over
   if (given < buckets()) {
-    return failed_precondition("exchange: expected all buckets started before waiting, found " +
-                               std::to_string(given) + " of " + std::to_string(buckets()));
+    return failed_precondition("exchange: expected all buckets started before waiting, found ",
+                               given, " of ", buckets());
   }
   WaitLimit limit(wait_.timeout);
   std::uint32_t vain = 0;
@@ -180,10 +172,9 @@ void RoundExchange::pause(std::uint32_t vain, const std::function<void()>& pump)
 Status RoundExchange::timed_out(const WaitLimit& limit, std::uint64_t polls) const {
   const double seconds = std::chrono::duration<double>(wait_.timeout).count();
   const double gap = std::chrono::duration<double>(limit.longest_gap()).count();
-  return unavailable("exchange: waited " + std::to_string(seconds) + " s for " + wait_.waited_for +
-                     "; bucket " + std::to_string(first_) + " of round " + std::to_string(turn_) +
-                     " is not complete: " + holds_up(first_) + "; " + std::to_string(polls) +
-                     " polls, longest gap between two looks " + std::to_string(gap) + " s");
+  return unavailable("exchange: waited ", seconds, " s for ", wait_.waited_for, "; bucket ", first_,
+                     " of round ", turn_, " is not complete: ", holds_up(first_), "; ", polls,
+                     " polls, longest gap between two looks ", gap, " s");
 }
 
 }  // namespace cox::transport

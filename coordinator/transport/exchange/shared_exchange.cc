@@ -17,8 +17,6 @@
 namespace cox::transport {
 namespace {
 
-constexpr std::size_t kLine = 64;
-constexpr std::size_t kPage = 4096;
 constexpr std::size_t kBlockBytes = std::size_t{8} << 10;  // of two ranks: in the first-level cache
 constexpr int kClaimsAMove = 4;                            // at most 1 MiB: some 100 us
 constexpr std::chrono::microseconds kLongestSleep{300};    // how late a pump may be
@@ -194,7 +192,7 @@ std::string Board::progress(const Pass& pass) const {
 }
 
 std::size_t board_bytes(std::int32_t ranks, std::size_t buckets) {
-  return (Board::bytes_needed(ranks, buckets) + kPage - 1) / kPage * kPage;
+  return round_up(Board::bytes_needed(ranks, buckets), kPage);
 }
 
 struct Range {

@@ -11,10 +11,6 @@ namespace {
 constexpr std::align_val_t kAlignment{64};
 constexpr std::size_t kCombineBytes = 32 << 10;  // stays in the first-level cache
 
-constexpr std::size_t round_up(std::size_t bytes) {
-  return (bytes + 63) / 64 * 64;
-}
-
 bool is_reduction(Operation operation) {
   return operation == Operation::all_reduce || operation == Operation::reduce;
 }
@@ -33,7 +29,7 @@ Status mpi_status(int code, const char* call, const std::string& context) {
   if (MPI_Error_string(code, text.data(), &length) != MPI_SUCCESS) length = 0;
   std::string said(text.data(), static_cast<std::size_t>(length));
   if (said.empty()) said = "error " + std::to_string(code);
-  return unavailable(std::string(call) + " (" + context + "): " + said);
+  return unavailable(call, " (", context, "): ", said);
 }
 
 void MpiOperation::FreeBytes::operator()(std::byte* p) const {
@@ -92,7 +88,7 @@ Status MpiOperation::begin_single() {
                                    MPI_BYTE, root, comm, &request),
                      "MPI_Igather", root);
     default:
-      return internal_error("mpi: " + describe(call_) + " is no operation that can be started");
+      return internal_error("mpi: ", describe(call_), " is no operation that can be started");
   }
 }
 
@@ -212,7 +208,7 @@ Status MpiOperation::failed_peer() const {
       return checked(code, "MPI_Testall", peers_[i]);
     }
   }
-  return unavailable("MPI_Testall (" + context(-1) + "): failed without a reason");
+  return unavailable("MPI_Testall (", context(-1), "): failed without a reason");
 }
 
 Status MpiOperation::after_stage() {

@@ -71,14 +71,13 @@ class MpiCommunicator final : public Communicator {
     std::unique_ptr<MpiCommunicator> made(new MpiCommunicator(comm, std::move(name), heritage));
     Status status = mpi_status(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN),
                                "MPI_Comm_set_errhandler", made->place_.name);
-    if (!status.ok()) return status;
-    status =
-        mpi_status(MPI_Comm_rank(comm, &made->place_.rank), "MPI_Comm_rank", made->place_.name);
-    if (!status.ok()) return status;
-    status =
-        mpi_status(MPI_Comm_size(comm, &made->place_.size), "MPI_Comm_size", made->place_.name);
-    if (!status.ok()) return status;
-    status = made->count_node_ranks();
+    if (status.ok())
+      status =
+          mpi_status(MPI_Comm_rank(comm, &made->place_.rank), "MPI_Comm_rank", made->place_.name);
+    if (status.ok())
+      status =
+          mpi_status(MPI_Comm_size(comm, &made->place_.size), "MPI_Comm_size", made->place_.name);
+    if (status.ok()) status = made->count_node_ranks();
     if (!status.ok()) return status;
     return std::unique_ptr<Communicator>(std::move(made));
   }
@@ -217,8 +216,8 @@ Status initialize(int* argc, char*** argv) {
                              "MPI_Init_thread", "at the start");
   if (!status.ok()) return status;
   if (provided < MPI_THREAD_FUNNELED) {
-    return failed_precondition("MPI: expected thread level MPI_THREAD_FUNNELED, found " +
-                               std::to_string(provided) + "; use a library built with threads");
+    return failed_precondition("MPI: expected thread level MPI_THREAD_FUNNELED, found ", provided,
+                               "; use a library built with threads");
   }
   return ok_status();
 }

@@ -41,10 +41,7 @@ constexpr std::size_t bytes_of(Type type) {
   return kBytes[static_cast<std::size_t>(type)];
 }
 
-// ncclRedOp_t. Values from 5 on name operators that create_pre_mul_sum() made.
-enum class Operator : int { sum = 0, product = 1, max = 2, min = 3, average = 4 };
-
-enum class ScalarResidence : int { device = 0, host_immediate = 1 };
+enum class Operator : int { sum = 0, product = 1, max = 2, min = 3, average = 4 };  // ncclRedOp_t
 
 struct UniqueId {  // ncclUniqueId
   char bytes[128];
@@ -81,15 +78,6 @@ struct Functions {
                        Communicator* communicator, void* stream);
   Outcome (*AllReduce)(const void* send, void* receive, std::size_t count, Type type,
                        Operator operation, Communicator* communicator, void* stream);
-  Outcome (*ReduceScatter)(const void* send, void* receive, std::size_t receive_count, Type type,
-                           Operator operation, Communicator* communicator, void* stream);
-  Outcome (*AllGather)(const void* send, void* receive, std::size_t send_count, Type type,
-                       Communicator* communicator, void* stream);
-  Outcome (*GroupStart)();
-  Outcome (*GroupEnd)();
-  Outcome (*RedOpCreatePreMulSum)(Operator* made, void* scalar, Type type,
-                                  ScalarResidence residence, Communicator* communicator);
-  Outcome (*RedOpDestroy)(Operator operation, Communicator* communicator);
 };
 
 }  // namespace cox::transport::nccl

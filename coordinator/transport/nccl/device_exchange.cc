@@ -20,29 +20,16 @@ BucketLayout layout_of(const std::vector<DeviceBucket>& buckets) {
   return layout;
 }
 
-bool can_be_weighted(const DeviceBucket& bucket) {
-  return bucket.type == nccl::Type::float32 || bucket.type == nccl::Type::float64;
-}
+// What a rank whose group was aborted tells in the place of a fingerprint, which is never this.
+constexpr std::uint64_t kEnded = 0;
 
-// What the ranks tell each other at the start. In the place of a fingerprint, which is neither:
-constexpr std::uint64_t kImpossible = 0;  // sums that NCCL cannot take
-constexpr std::uint64_t kEnded = 1;       // the group was aborted
-
-std::uint64_t fingerprint(const std::vector<DeviceBucket>& buckets, Weighting weighting) {
+std::uint64_t fingerprint(const std::vector<DeviceBucket>& buckets) {
   Fnv1a64 hash;
-  hash.add(static_cast<std::uint64_t>(weighting));
   for (const DeviceBucket& bucket : buckets) {
     hash.add(std::uint64_t{bucket.count});
     hash.add(static_cast<std::uint64_t>(bucket.type));
   }
-  return std::max<std::uint64_t>(2, hash.value());
-}
-
-// Returns the lowest rank that told `what`; nothing where none did.
-std::optional<std::size_t> first_with(const std::vector<std::uint64_t>& told, std::uint64_t what) {
-  const auto found = std::ranges::find(told, what);
-  if (found == told.end()) return std::nullopt;
-  return static_cast<std::size_t>(found - told.begin());
+  return std::max<std::uint64_t>(kEnded + 1, hash.value());
 }
 
 }  // namespace
@@ -51,23 +38,18 @@ std::optional<std::size_t> first_with(const std::vector<std::uint64_t>& told, st
 Result<std::unique_ptr<DeviceExchange>> DeviceExchange::create(
     Communicator& all, std::shared_ptr<NcclGroup> group, std::shared_ptr<DeviceLane> lane,
     std::vector<DeviceBucket> buckets, const DeviceExchangeOptions& options) {
-  const bool is_possible =
-      options.weighting == Weighting::none || std::ranges::all_of(buckets, can_be_weighted);
-  const std::uint64_t print = is_possible ? fingerprint(buckets, options.weighting) : kImpossible;
-  const auto prints = all_gather(all, group->status().ok() ? print : kEnded, options.wait);
+  const std::uint64_t print = group->status().ok() ? fingerprint(buckets) : kEnded;
+  const auto prints = all_gather(all, print, options.wait);
   if (!prints.ok()) return prints.status();
-  if (const auto rank = first_with(*prints, kEnded)) {
+  if (const auto ended = std::ranges::find(*prints, kEnded); ended != prints->end()) {
     return unavailable(
         "exchange over NCCL: expected a group of all ranks, found that it has ended on rank ",
-        *rank, group->status().ok() ? "" : concat(" (here: ", group->status().message(), ")"),
+        ended - prints->begin(),
+        group->status().ok() ? "" : concat(" (here: ", group->status().message(), ")"),
         "; gradients that were being summed then are lost");
   }
-  if (!is_possible) {
-    return invalid_argument(
-        "exchange over NCCL: expected buckets of float32 or float64 for weighted sums");
-  }
   for (std::size_t r = 0; r < prints->size(); ++r) {
-    if ((*prints)[r] == prints->front() && (*prints)[r] != kImpossible) continue;
+    if ((*prints)[r] == prints->front()) continue;
     return invalid_argument(
         "exchange over NCCL: expected the same buckets and options on every rank, found others on "
         "rank ",
@@ -85,8 +67,6 @@ DeviceExchange::DeviceExchange(std::shared_ptr<NcclGroup> group, std::shared_ptr
       lane_(std::move(lane)),
       group_(std::move(group)),
       buckets_(std::move(buckets)),
-      factors_(buckets_.size(), 1),
-      weighting_(options.weighting),
       limit_(options.limit) {
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     filled_.push_back(lane_->take_mark());
@@ -120,7 +100,6 @@ Bytes DeviceExchange::buffer(std::size_t bucket) {
 // is no part of it.
 Status DeviceExchange::give(std::size_t bucket) {
   if (bucket == 0) launched_ = 0;
-  factors_[bucket] = factor_;
   Status marked = lane_->mark_current(filled_[bucket]);
   return marked.ok() ? move().status() : marked;
 }
@@ -145,21 +124,15 @@ Status DeviceExchange::launch(std::size_t bucket) {
   const DeviceBucket& it = buckets_[bucket];
   ++launched_;
   if (it.count == 0) return hand_over();
-  nccl::Operator operation = nccl::Operator::sum;
-  if (weighting_ == Weighting::premultiplied) {
-    Status made = take(group_->weighted_sum(it.type, factors_[bucket]), operation);
-    if (!made.ok()) return made;
-    weighted_ = operation;
-  }
   // Not before: a bucket that follows soon must not hold up this one.
   if (Status behind = lane_->follow(filled_[bucket]); !behind.ok()) return behind;
   is_launching_ = true;
-  return group_->all_reduce(it.address, it.address, it.count, it.type, operation, lane_->stream());
+  return group_->all_reduce(it.address, it.address, it.count, it.type, nccl::Operator::sum,
+                            lane_->stream());
 }
 
 Status DeviceExchange::hand_over() {
   is_launching_ = false;
-  if (weighted_) group_->drop_operator(*std::exchange(weighted_, std::nullopt));
   const std::size_t bucket = launched_ - 1;
   Status marked = lane_->mark(marks_[bucket]);
   if (marked.ok()) finish(bucket);

@@ -33,7 +33,7 @@
 // NCCL_MIN_NCHANNELS = NCCL_MAX_NCHANNELS); NCCL documents no promise about it. So this exchange
 // cannot give what reproducible mode gives by a fixed order. It can give it by sums without
 // rounding: in float64 accumulators whose additions are exact (sdk/src/parallel/exact_sum.h) every
-// order has the same bits, with Weighting::none. Thread rule: that of the lane.
+// order has the same bits. Thread rule: that of the lane.
 #pragma once
 
 #include <chrono>
@@ -58,12 +58,7 @@ struct DeviceBucket {
   nccl::Type type = nccl::Type::float32;
 };
 
-// Whether each rank's values are multiplied by a factor of its own before they are summed
-// (ncclRedOpCreatePreMulSum). The same on all ranks.
-enum class Weighting : std::uint8_t { none, premultiplied };
-
 struct DeviceExchangeOptions {
-  Weighting weighting = Weighting::none;
   WaitPolicy wait;  // of the start; of the others without its timeout
   // Of wait_all(), and of the sums on the device after it. Every rank has given its part by then,
   // or is about to.
@@ -74,9 +69,8 @@ class DeviceExchange final : public RoundExchange {
  public:
   // Collective and waiting; for the start, or when the layout changes. `group` has the ranks of
   // `all`, and nothing else uses it while this exchange has buckets in flight. Exchanges share a
-  // lane. invalid_argument on every rank when buckets
-  // or options differ between ranks, or Weighting::premultiplied is asked for other types than
-  // float32 and float64; unavailable on every rank when one has aborted its group.
+  // lane. invalid_argument on every rank when buckets differ between ranks; unavailable on every
+  // rank when one has aborted its group.
   static Result<std::unique_ptr<DeviceExchange>> create(Communicator& all,
                                                         std::shared_ptr<NcclGroup> group,
                                                         std::shared_ptr<DeviceLane> lane,
@@ -94,10 +88,6 @@ class DeviceExchange final : public RoundExchange {
   // `pump` is called between polls; where it fails, the wait ends with its error. REQUIRES: it is
   // called after every wait_all().
   Status wait_for_device(const std::function<Status()>& pump);
-
-  // Sets the factor of this rank's values in the buckets that are started from here on; 1 at first.
-  // Without effect for Weighting::none.
-  void set_weight(double factor) { factor_ = factor; }
 
   Bytes buffer(std::size_t bucket) override;
   SharedSegment memory() const override { return {}; }
@@ -122,20 +112,16 @@ class DeviceExchange final : public RoundExchange {
   std::shared_ptr<DeviceLane> lane_;
   std::shared_ptr<NcclGroup> group_;
   std::vector<DeviceBucket> buckets_;
-  std::vector<double> factors_;  // of the buckets of this round
   // Of the lane: of each bucket behind what fills it and behind its sum, behind the round, and
   // behind what the current stream had when it was sent off.
   std::vector<DeviceLane::Mark> filled_;
   std::vector<DeviceLane::Mark> marks_;
   DeviceLane::Mark round_mark_;
   DeviceLane::Mark current_mark_;
-  Weighting weighting_;
   std::chrono::nanoseconds limit_;
-  double factor_ = 1;
-  std::size_t launched_ = 0;                // buckets, in this round
-  bool is_launching_ = false;               // the last of them is on its way to the stream
-  std::optional<nccl::Operator> weighted_;  // of that one
-  std::optional<WaitLimit> patience_;       // with the device: a round that it has not finished
+  std::size_t launched_ = 0;           // buckets, in this round
+  bool is_launching_ = false;          // the last of them is on its way to the stream
+  std::optional<WaitLimit> patience_;  // with the device: a round that it has not finished
 };
 
 }  // namespace cox::transport

@@ -93,11 +93,7 @@ Result<nccl::UniqueId> share_id(Communicator& ranks, const nccl::Functions& func
 
 NcclGroup::NcclGroup(const NcclLibrary& library, RankId rank, std::int32_t size,
                      std::chrono::nanoseconds end_limit)
-    : nccl_(library.functions()),
-      version_(library.version_text()),
-      rank_(rank),
-      size_(size),
-      end_limit_(end_limit) {}
+    : nccl_(library.functions()), rank_(rank), size_(size), end_limit_(end_limit) {}
 
 Result<std::unique_ptr<NcclGroup>> NcclGroup::create(Communicator& ranks,
                                                      const Result<NcclLibrary>& library,
@@ -205,17 +201,15 @@ Status NcclGroup::called(const char* what, Outcome outcome) {
 }
 
 Status NcclGroup::fail(const char* what, Outcome outcome) {
-  if (status_.ok()) {
-    outcome_ = outcome;
+  if (status_.ok())
     status_ = status_for(outcome, concat("NCCL: ", what, ": ", words(nccl_, handle_, outcome)));
-  }
   return status_;
 }
 
 Status NcclGroup::check_ready() const {
   if (!status_.ok()) return status_;
   if (handle_ == nullptr) return failed_precondition("NCCL: this group has ended");
-  if (is_settled_ || in_batch_) return ok_status();
+  if (is_settled_) return ok_status();
   return failed_precondition(
       "NCCL: expected the last call to have settled before the next one; call settle()");
 }
@@ -244,56 +238,6 @@ Status NcclGroup::all_reduce(const void* send, void* receive, std::size_t count,
   if (Status ready = check_ready(); !ready.ok()) return ready;
   return called("all-reduce",
                 nccl_.AllReduce(send, receive, count, type, operation, handle_, stream));
-}
-
-Status NcclGroup::reduce_scatter(const void* send, void* receive, std::size_t receive_count,
-                                 nccl::Type type, nccl::Operator operation, void* stream) {
-  if (Status ready = check_ready(); !ready.ok()) return ready;
-  return called("reduce-scatter", nccl_.ReduceScatter(send, receive, receive_count, type, operation,
-                                                      handle_, stream));
-}
-
-Status NcclGroup::all_gather(const void* send, void* receive, std::size_t send_count,
-                             nccl::Type type, void* stream) {
-  if (Status ready = check_ready(); !ready.ok()) return ready;
-  return called("all-gather", nccl_.AllGather(send, receive, send_count, type, handle_, stream));
-}
-
-Status NcclGroup::begin_batch() {
-  if (Status ready = check_ready(); !ready.ok()) return ready;
-  const Outcome outcome = nccl_.GroupStart();
-  if (outcome != Outcome::success) return fail("group start", outcome);
-  in_batch_ = true;
-  return ok_status();
-}
-
-// Also after a refused call inside: NCCL must leave the batch on this thread.
-Status NcclGroup::end_batch() {
-  if (!std::exchange(in_batch_, false)) {
-    return failed_precondition("NCCL: expected begin_batch() before end_batch()");
-  }
-  const Outcome outcome = nccl_.GroupEnd();
-  return status_.ok() ? called("group end", outcome) : status_;
-}
-
-Result<nccl::Operator> NcclGroup::weighted_sum(nccl::Type type, double factor) {
-  if (Status ready = check_ready(); !ready.ok()) return ready;
-  float single = static_cast<float>(factor);
-  const bool is_double = type == nccl::Type::float64;
-  if (!is_double && type != nccl::Type::float32) {
-    return invalid_argument("NCCL: expected float32 or float64 for a weighted sum, found type ",
-                            static_cast<int>(type));
-  }
-  void* scalar = is_double ? static_cast<void*>(&factor) : static_cast<void*>(&single);
-  nccl::Operator made{};
-  const Outcome outcome = nccl_.RedOpCreatePreMulSum(
-      &made, scalar, type, nccl::ScalarResidence::host_immediate, handle_);
-  if (outcome != Outcome::success) return fail("weighted sum", outcome);
-  return made;
-}
-
-void NcclGroup::drop_operator(nccl::Operator operation) {
-  if (handle_ != nullptr) static_cast<void>(nccl_.RedOpDestroy(operation, handle_));
 }
 
 }  // namespace cox::transport

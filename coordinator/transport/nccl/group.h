@@ -1,5 +1,5 @@
-// NcclGroup: one NCCL communicator of all ranks of a Communicator, through which they broadcast,
-// reduce and gather device memory on native streams. It is made collectively: the ranks use the
+// NcclGroup: one NCCL communicator of all ranks of a Communicator, through which they broadcast and
+// reduce device memory on native streams. It is made collectively: the ranks use the
 // Communicator (MPI, loopback) to agree on the library, to pass the unique id, and to learn in the
 // same moment whether all have the group or none.
 //
@@ -9,12 +9,12 @@
 // abort() and the destructor, all with a limit.
 //
 // Errors. A call that NCCL refuses and an error that comes later (a peer is lost, a link is down)
-// are the same to the caller: a Status with NCCL's own text, which stays until the end, and
-// outcome(). After one, or after a deadline of the caller's, work on the stream may never complete
-// by itself: abort() ends it. Aborting is local and NCCL tells nobody, so all ranks have to do it,
-// in the same step: they agree on that over the host path (the control plane in the step's ballot,
-// where `masks_failed_max` is 1 as soon as one rank has failed). All ranks start the same
-// operations in the same order with the same counts and types.
+// are the same to the caller: a Status with NCCL's own text, which stays until the end. After one,
+// or after a deadline of the caller's, work on the stream may never complete by itself: abort()
+// ends it. Aborting is local and NCCL tells nobody, so all ranks have to do it, in the same step:
+// they agree on that over the host path (the control plane in the step's ballot, where
+// `masks_failed_max` is 1 as soon as one rank has failed). All ranks start the same operations in
+// the same order with the same counts and types.
 //
 // Thread rule: one thread at a time; no other thread may be inside NCCL with this group while it is
 // aborted.
@@ -57,48 +57,24 @@ class NcclGroup {
   NcclGroup& operator=(const NcclGroup&) = delete;
 
   RankId rank() const { return rank_; }
-  std::int32_t size() const { return size_; }
-  const std::string& version_text() const { return version_; }
 
   // The operations. Addresses are of the device; counts are of elements. They may work in place, as
-  // NCCL defines it. REQUIRES: settle() has said done, or this call is inside a Batch.
+  // NCCL defines it. REQUIRES: settle() has said done.
   Status broadcast(const void* send, void* receive, std::size_t count, nccl::Type type, RankId root,
                    void* stream);
   Status all_reduce(const void* send, void* receive, std::size_t count, nccl::Type type,
                     nccl::Operator operation, void* stream);
-  // This rank receives `receive_count` elements of size() x receive_count.
-  Status reduce_scatter(const void* send, void* receive, std::size_t receive_count, nccl::Type type,
-                        nccl::Operator operation, void* stream);
-  // This rank sends `send_count` elements and receives size() x send_count, in rank order.
-  Status all_gather(const void* send, void* receive, std::size_t send_count, nccl::Type type,
-                    void* stream);
-
-  // What is called between begin_batch() and end_batch() becomes one launch (ncclGroupStart).
-  Status begin_batch();
-  Status end_batch();
-
-  // Returns an operator that multiplies this rank's values by `factor` before they are summed.
-  // Every rank makes its own, in the same order. It serves `type` on this group only;
-  // drop_operator() may follow as soon as the call that used it has settled. REQUIRES: `type` is
-  // float32 or float64; settle() has said done.
-  Result<nccl::Operator> weighted_sum(nccl::Type type, double factor);
-  void drop_operator(nccl::Operator operation);
-
   // Returns done once the last call has been handed to its stream, so that a mark set now lies
   // behind it. Polls NCCL's asynchronous state. Never waits. An error stays.
   Result<Progress> settle();
 
   // Ok, or the first error.
   const Status& status() const { return status_; }
-  // NCCL's own code for status(); success where the error was not NCCL's.
-  nccl::Outcome outcome() const { return outcome_; }
-
   // Ends everything that this rank has given to streams through the group, done or not; buffers
   // hold anything. `why` becomes status() unless there was an error before. Later calls do nothing.
   // Where NCCL takes longer than the limit it goes on in a thread of its own, where that cannot be
   // started nothing is ended until the destructor tries again; status() says so.
   void abort(const Status& why);
-  bool is_aborted() const { return handle_ == nullptr; }
   // Whether an abort did not end. Then the streams may stay busy for ever, so that nobody may wait
   // for them, and may still write to the buffers that they were given.
   bool may_still_write() const { return is_busy_; }
@@ -114,16 +90,13 @@ class NcclGroup {
   Status end();
 
   const nccl::Functions& nccl_;
-  const std::string version_;
   const RankId rank_;
   const std::int32_t size_;
   const std::chrono::nanoseconds end_limit_;
   nccl::Communicator* handle_ = nullptr;  // null: never started, or aborted, or ended
   bool is_settled_ = true;
-  bool in_batch_ = false;
   bool is_busy_ = false;  // behind an abort
   Status status_;
-  nccl::Outcome outcome_ = nccl::Outcome::success;
 };
 
 }  // namespace cox::transport

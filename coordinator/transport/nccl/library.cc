@@ -27,12 +27,6 @@ const char* look_up(void* library, nccl::Functions& into) {
   find(into.GetLastError, "ncclGetLastError");
   find(into.Broadcast, "ncclBroadcast");
   find(into.AllReduce, "ncclAllReduce");
-  find(into.ReduceScatter, "ncclReduceScatter");
-  find(into.AllGather, "ncclAllGather");
-  find(into.GroupStart, "ncclGroupStart");
-  find(into.GroupEnd, "ncclGroupEnd");
-  find(into.RedOpCreatePreMulSum, "ncclRedOpCreatePreMulSum");
-  find(into.RedOpDestroy, "ncclRedOpDestroy");
   return missing;
 }
 
@@ -60,7 +54,6 @@ Result<NcclLibrary> NcclLibrary::open(const std::string& name) {
     return not_found("NCCL: expected ", missing, "() in ", name, ", found a library without it");
   }
   NcclLibrary library;
-  library.name_ = name;
   if (functions->GetVersion(&library.version_) != nccl::Outcome::success) {
     return failed_precondition("NCCL: ", name, " does not tell its version");
   }

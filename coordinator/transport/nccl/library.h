@@ -23,12 +23,10 @@ class NcclLibrary {
   const nccl::Functions& functions() const { return *functions_; }
   int version() const { return version_; }  // 22809 is 2.28.9
   std::string version_text() const;         // "2.28.9"
-  const std::string& name() const { return name_; }
 
  private:
   const nccl::Functions* functions_ = nullptr;  // lives as long as the process
   int version_ = 0;
-  std::string name_;
 };
 
 // Returns "2.28.9" for 22809.

@@ -15,6 +15,8 @@
 namespace cox::transport {
 namespace {
 
+using io::Descriptor;
+
 constexpr int kBacklog = 4096;
 constexpr char kGoodbye = 'b';
 constexpr rlim_t kHighest = 4096;   // a higher number would make the table of the process large
@@ -46,10 +48,6 @@ int connect_to(int socket, std::uint64_t name) {
 }
 
 }  // namespace
-
-Descriptor::~Descriptor() {
-  if (number_ >= 0) ::close(number_);
-}
 
 Result<LifelinePort> LifelinePort::open() {
   LifelinePort port;

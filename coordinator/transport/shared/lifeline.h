@@ -12,28 +12,11 @@
 #pragma once
 
 #include <cstdint>
-#include <utility>
 
 #include "coordinator/core/status.h"
+#include "coordinator/io/descriptor.h"
 
 namespace cox::transport {
-
-// An owned descriptor; -1 is none.
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int number) : number_(number) {}
-  ~Descriptor();
-  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(number_, other.number_);
-    return *this;
-  }
-  int number() const { return number_; }
-
- private:
-  int number_ = -1;
-};
 
 // Where the ranks of a node reach the first one, before it forks.
 class LifelinePort {
@@ -43,7 +26,7 @@ class LifelinePort {
   int descriptor() const { return socket_.number(); }
 
  private:
-  Descriptor socket_;
+  io::Descriptor socket_;
   std::uint64_t address_ = 0;
 };
 
@@ -58,7 +41,7 @@ class Lifeline {
 
  private:
   Lifeline() = default;
-  Descriptor socket_;
+  io::Descriptor socket_;
 };
 
 }  // namespace cox::transport

@@ -13,11 +13,14 @@
 #include <string>
 #include <type_traits>
 
+#include "coordinator/io/descriptor.h"
+#include "coordinator/transport/shared/mask_board.h"
+#include "coordinator/transport/shared/segment.h"
+
 namespace cox::transport {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x3144'5242'4B52'4D43;  // "CMRKBRD1"
-constexpr std::size_t kLine = 64;
 constexpr double kToldSeconds = 5;
 constexpr int kTries = 64;  // of a mark that moves all the time
 
@@ -54,13 +57,11 @@ ProcessState state_of(const ProcessId& process) {
   if (process.number <= 0 || process.space == 0 || process.space != own_space())
     return ProcessState::unknown;
   const std::string path = "/proc/" + std::to_string(process.number) + "/stat";
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return errno == ENOENT ? ProcessState::gone : ProcessState::unknown;
+  const io::Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.is_open()) return errno == ENOENT ? ProcessState::gone : ProcessState::unknown;
   std::array<char, 512> line{};
-  const ssize_t size = read(file, line.data(), line.size());
-  const int error = errno;
-  close(file);
-  if (size < 0) return error == ESRCH ? ProcessState::gone : ProcessState::unknown;
+  const ssize_t size = read(file.number(), line.data(), line.size());
+  if (size < 0) return errno == ESRCH ? ProcessState::gone : ProcessState::unknown;
   return parse_process_state({line.data(), static_cast<std::size_t>(size)});
 }
 
@@ -86,16 +87,14 @@ struct alignas(kLine) MarkBoard::Header {
   std::uint64_t ranks;
 };
 
-// A list of marks as words, between two readings of a sequence number.
-struct alignas(kLine) MarkBoard::Told {
-  static constexpr std::size_t kWordsOfAMark = (sizeof(RankMark) + 7) / 8;
-  static_assert(std::is_trivially_copyable_v<RankMark>);
+// What tell() puts on the board within this one: when, and the marks.
+constexpr std::size_t kToldBytes = 8 + 16 + MarkBoard::kMostTold * sizeof(RankMark);
+static_assert(std::is_trivially_copyable_v<RankMark>);
 
-  std::atomic<std::uint64_t> sequence;  // 0 = never written; odd = being written
-  std::atomic<std::int64_t> at;
-  std::atomic<std::uint64_t> count;
-  std::array<std::atomic<std::uint64_t>, kMostTold * kWordsOfAMark> words;
-};
+// Whole lines, since slots follow.
+std::size_t told_bytes() {
+  return round_up(MaskBoard::bytes_needed(kToldBytes));
+}
 
 void MarkWriter::sign(const ProcessId& process) {
   if (slot_ == nullptr) return;
@@ -140,54 +139,45 @@ void MarkWriter::write(MarkClock::time_point now) {
 
 std::size_t MarkBoard::bytes_needed(std::size_t ranks) {
   static_assert(sizeof(MarkWriter::Slot) == 2 * kLine && sizeof(Header) == kLine);
-  return sizeof(Header) + sizeof(Told) + ranks * sizeof(MarkWriter::Slot);
+  return sizeof(Header) + told_bytes() + ranks * sizeof(MarkWriter::Slot);
 }
 
 MarkBoard::MarkBoard(std::byte* memory, std::size_t ranks) : memory_(memory), ranks_(ranks) {}
 
 MarkWriter::Slot& MarkBoard::slot_at(std::size_t slot) const {
-  std::byte* place = memory_ + sizeof(Header) + sizeof(Told) + slot * sizeof(MarkWriter::Slot);
+  std::byte* place = memory_ + sizeof(Header) + told_bytes() + slot * sizeof(MarkWriter::Slot);
   return *std::launder(reinterpret_cast<MarkWriter::Slot*>(place));
 }
 
-MarkBoard::Told& MarkBoard::told_slot() const {
-  return *std::launder(reinterpret_cast<Told*>(memory_ + sizeof(Header)));
+std::span<std::byte> MarkBoard::told_memory() const {
+  return {memory_ + sizeof(Header), told_bytes()};
 }
 
 void MarkBoard::tell(std::span<const RankMark> culprits, MarkClock::time_point now) const {
-  Told& to = told_slot();
-  const std::size_t count = std::min(culprits.size(), kMostTold);
-  std::array<std::uint64_t, kMostTold * Told::kWordsOfAMark> words{};
-  for (std::size_t i = 0; i < count; ++i) {
-    std::memcpy(&words[i * Told::kWordsOfAMark], &culprits[i], sizeof(RankMark));
-  }
-  const std::uint64_t sequence = to.sequence.load(std::memory_order_relaxed);
-  to.sequence.store(sequence + 1, std::memory_order_relaxed);
-  for (std::size_t i = 0; i < words.size(); ++i)
-    to.words[i].store(words[i], std::memory_order_release);
-  to.count.store(count, std::memory_order_release);
-  to.at.store(ticks(now), std::memory_order_release);
-  to.sequence.store(sequence + 2, std::memory_order_release);
+  auto board = MaskBoard::attach(told_memory());
+  if (!board.ok()) return;
+  const std::int64_t at = ticks(now);
+  const auto marks = culprits.first(std::min(culprits.size(), kMostTold));
+  const std::array frames = {std::as_bytes(std::span(&at, 1)), std::as_bytes(marks)};
+  static_cast<void>(board->publish(frames));  // the board has room for kMostTold
 }
 
 std::vector<RankMark> MarkBoard::told(MarkClock::time_point now) const {
-  const Told& from = told_slot();
-  const std::uint64_t before = from.sequence.load(std::memory_order_acquire);
-  if (before == 0 || before % 2 != 0) return {};
-  const std::size_t count =
-      std::min<std::size_t>(from.count.load(std::memory_order_acquire), kMostTold);
-  const double seconds = age(from.at.load(std::memory_order_acquire), now);
-  std::array<std::uint64_t, kMostTold * Told::kWordsOfAMark> words{};
-  for (std::size_t i = 0; i < words.size(); ++i)
-    words[i] = from.words[i].load(std::memory_order_acquire);
-  const bool is_whole = from.sequence.load(std::memory_order_relaxed) == before;
-  if (!is_whole || seconds > kToldSeconds) return {};
-  std::vector<RankMark> marks(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    std::memcpy(static_cast<void*>(&marks[i]), &words[i * Told::kWordsOfAMark], sizeof(RankMark));
-    marks[i].activity_seconds += seconds;
-    marks[i].round_seconds += seconds;
-    marks[i].silent_seconds += seconds;
+  const auto board = MaskBoard::attach(told_memory());
+  if (!board.ok()) return {};
+  MaskReader reader(*board);
+  if (!reader.poll() || reader.frames().size() != 2) return {};
+  std::int64_t at = 0;
+  std::memcpy(&at, reader.frames()[0].data(), sizeof at);
+  const double seconds = age(at, now);
+  const auto bytes = reader.frames()[1];
+  if (seconds > kToldSeconds || bytes.empty()) return {};
+  std::vector<RankMark> marks(bytes.size() / sizeof(RankMark));
+  std::memcpy(static_cast<void*>(marks.data()), bytes.data(), bytes.size());
+  for (RankMark& mark : marks) {
+    mark.activity_seconds += seconds;
+    mark.round_seconds += seconds;
+    mark.silent_seconds += seconds;
   }
   return marks;
 }
@@ -203,7 +193,8 @@ Result<MarkBoard> MarkBoard::format(std::span<std::byte> memory, std::size_t ran
   auto* header = new (memory.data()) Header{};
   header->ranks = ranks;
   const MarkBoard board(memory.data(), ranks);
-  new (&board.told_slot()) Told{};
+  if (auto told = MaskBoard::format(board.told_memory(), kToldBytes); !told.ok())
+    return told.status();
   for (std::size_t slot = 0; slot < ranks; ++slot) new (&board.slot_at(slot)) MarkWriter::Slot{};
   header->magic.store(kMagic, std::memory_order_release);
   return board;

@@ -109,8 +109,7 @@ class MarkBoard {
 
  private:
   struct Header;
-  struct Told;
-  Told& told_slot() const;
+  std::span<std::byte> told_memory() const;
   explicit MarkBoard(std::byte* memory, std::size_t ranks);
   MarkWriter::Slot& slot_at(std::size_t slot) const;
 

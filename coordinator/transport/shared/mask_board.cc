@@ -6,11 +6,12 @@
 #include <new>
 #include <string>
 
+#include "coordinator/transport/shared/segment.h"
+
 namespace cox::transport {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x3144'5242'4B53'4D43;  // "CMSKBRD1"
-constexpr std::size_t kLine = 64;
 constexpr std::size_t kWord = sizeof(std::uint64_t);
 constexpr std::size_t kMaxCapacity = std::size_t{1} << 24;
 constexpr int kTries = 16;
@@ -44,10 +45,9 @@ std::size_t MaskBoard::bytes_needed(std::size_t capacity_bytes) {
 Result<MaskBoard> MaskBoard::format(std::span<std::byte> memory, std::size_t capacity_bytes) {
   if (capacity_bytes > kMaxCapacity || memory.size() < bytes_needed(capacity_bytes) ||
       reinterpret_cast<std::uintptr_t>(memory.data()) % kLine != 0) {
-    return invalid_argument("mask board: expected a capacity of at most " +
-                            std::to_string(kMaxCapacity) + " bytes and " +
-                            std::to_string(bytes_needed(capacity_bytes)) +
-                            " bytes of aligned memory, found " + std::to_string(memory.size()));
+    return invalid_argument("mask board: expected a capacity of at most ", kMaxCapacity,
+                            " bytes and ", bytes_needed(capacity_bytes),
+                            " bytes of aligned memory, found ", memory.size());
   }
   Header* header = new (memory.data()) Header{};
   header->capacity_words = (capacity_bytes + kWord - 1) / kWord;
@@ -60,8 +60,8 @@ Result<MaskBoard> MaskBoard::format(std::span<std::byte> memory, std::size_t cap
 
 Result<MaskBoard> MaskBoard::attach(std::span<std::byte> memory) {
   if (memory.size() < sizeof(Header)) {
-    return data_loss("mask board: expected at least " + std::to_string(sizeof(Header)) +
-                     " bytes, found " + std::to_string(memory.size()));
+    return data_loss("mask board: expected at least ", sizeof(Header), " bytes, found ",
+                     memory.size());
   }
   MaskBoard board(memory.data());
   if (board.header_->magic.load(std::memory_order_acquire) != kMagic ||
@@ -84,9 +84,9 @@ Status MaskBoard::publish(std::span<const std::span<const std::byte>> frames) {
     std::ranges::copy(frame, bytes + sizeof size);
   }
   if (words.size() > header_->capacity_words) {
-    return invalid_argument("mask board: expected frames of at most " +
-                            std::to_string(header_->capacity_words * kWord) + " bytes, found " +
-                            std::to_string(words.size() * kWord));
+    return invalid_argument("mask board: expected frames of at most ",
+                            header_->capacity_words * kWord, " bytes, found ",
+                            words.size() * kWord);
   }
   const std::uint64_t sequence = header_->sequence.load(std::memory_order_relaxed);
   header_->sequence.store(sequence + 1, std::memory_order_relaxed);

@@ -11,6 +11,14 @@
 
 namespace cox::transport {
 
+// What boards in shared memory are laid out by: a line of the cache.
+inline constexpr std::size_t kLine = 64;
+inline constexpr std::size_t kPage = 4096;
+
+constexpr std::size_t round_up(std::size_t bytes, std::size_t to = kLine) {
+  return (bytes + to - 1) / to * to;
+}
+
 class SharedSegment {
  public:
   SharedSegment() = default;

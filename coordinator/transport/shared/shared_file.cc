@@ -17,26 +17,15 @@
 #include <string>
 #include <system_error>
 
+#include "coordinator/io/descriptor.h"
 #include "coordinator/transport/exchange/departure_watch.h"
 
 namespace cox::transport {
 namespace {
 
+using io::Descriptor;
+
 constexpr const char* kPrefix = "coxswain-";
-
-class File {
- public:
-  explicit File(int descriptor) : descriptor_(descriptor) {}
-  ~File() {
-    if (descriptor_ >= 0) close(descriptor_);
-  }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  int get() const { return descriptor_; }
-
- private:
-  int descriptor_;
-};
 
 std::string unique_path(const std::string& folder) {
   std::random_device random;
@@ -50,15 +39,15 @@ class NamedFile {
   explicit NamedFile(const std::string& folder)
       : path_(unique_path(folder)),
         file_(open(path_.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR)),
-        error_(file_.get() < 0 || flock(file_.get(), LOCK_EX) != 0 ? errno : 0) {}
+        error_(!file_.is_open() || flock(file_.number(), LOCK_EX) != 0 ? errno : 0) {}
   ~NamedFile() {
-    if (file_.get() >= 0) unlink(path_.c_str());
+    if (file_.is_open()) unlink(path_.c_str());
   }
   NamedFile(const NamedFile&) = delete;
   NamedFile& operator=(const NamedFile&) = delete;
 
   const std::string& path() const { return path_; }
-  int descriptor() const { return file_.get(); }
+  int descriptor() const { return file_.number(); }
   int error() const { return error_; }  // 0 where the file is there
   // Whether nobody took it for a forgotten one before it was locked.
   bool has_name() const {
@@ -68,7 +57,7 @@ class NamedFile {
 
  private:
   std::string path_;
-  File file_;
+  Descriptor file_;
   int error_;
 };
 
@@ -77,8 +66,9 @@ void remove_forgotten(const std::string& folder) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
     if (!entry.path().filename().string().starts_with(kPrefix)) continue;
-    const File file(open(entry.path().c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-    if (file.get() >= 0 && flock(file.get(), LOCK_EX | LOCK_NB) == 0) unlink(entry.path().c_str());
+    const Descriptor file(open(entry.path().c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    if (file.is_open() && flock(file.number(), LOCK_EX | LOCK_NB) == 0)
+      unlink(entry.path().c_str());
   }
 }
 
@@ -86,9 +76,8 @@ Status no_room(const std::string& folder, std::size_t bytes, int error) {
   std::string free = "unknown";
   struct statvfs info {};
   if (statvfs(folder.c_str(), &info) == 0) free = std::to_string(info.f_bavail * info.f_frsize);
-  return resource_exhausted("shared memory in " + folder + ": expected room for " +
-                            std::to_string(bytes) + " bytes, found " + free + " free (" +
-                            std::strerror(error) +
+  return resource_exhausted("shared memory in ", folder, ": expected room for ", bytes,
+                            " bytes, found ", free, " free (", std::strerror(error),
                             "); enlarge it, or choose another folder with COX_SHM_DIR");
 }
 
@@ -110,13 +99,13 @@ Result<SharedSegment> fill(const NamedFile& file, const std::string& folder, std
 
 Result<SharedSegment> attach(const std::string& path, const std::string& folder,
                              std::size_t bytes) {
-  const File file(open(path.c_str(), O_RDWR | O_CLOEXEC));
-  if (file.get() < 0) return no_room(folder, bytes, errno);
+  const Descriptor file(open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (!file.is_open()) return no_room(folder, bytes, errno);
   struct stat info {};
-  if (fstat(file.get(), &info) != 0 || static_cast<std::size_t>(info.st_size) != bytes) {
+  if (fstat(file.number(), &info) != 0 || static_cast<std::size_t>(info.st_size) != bytes) {
     return no_room(folder, bytes, EINVAL);
   }
-  return map(file.get(), bytes, folder);
+  return map(file.number(), bytes, folder);
 }
 
 // Every rank learns whether all have the segment; else the first failure, by rank.
@@ -124,8 +113,7 @@ Status agree(Communicator& communicator, const Status& mine, const WaitPolicy& p
   const auto refusal = first_to_depart(communicator, mine.message(), policy);
   if (!refusal.ok()) return refusal.status();
   if (!refusal->somebody()) return ok_status();
-  return resource_exhausted("rank " + std::to_string(refusal->rank) +
-                            " of this node: " + refusal->why.data());
+  return resource_exhausted("rank ", refusal->rank, " of this node: ", refusal->why.data());
 }
 
 }  // namespace

@@ -7,17 +7,13 @@
 #include <string>
 
 #include "coordinator/transport/shared/futex.h"
+#include "coordinator/transport/shared/segment.h"
 
 namespace cox::transport {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x3144'5242'4749'5343;  // "CSIGBRD1"
-constexpr std::size_t kLine = 64;
 constexpr std::chrono::nanoseconds kLongestSleep = std::chrono::milliseconds(100);
-
-constexpr std::size_t round_up(std::size_t bytes) {
-  return (bytes + kLine - 1) / kLine * kLine;
-}
 
 // A sleeper says "wake me when the count of arrivals reaches this"; 0 = nobody sleeps.
 constexpr std::uint64_t sleeper_for(std::uint32_t target) {
@@ -57,16 +53,14 @@ namespace {
 
 Status check_shape(const BoardShape& shape, std::size_t needed, std::span<std::byte> memory) {
   if (shape.ranks < 1 || shape.ranks > kMaxRanks || shape.blocks > kMaxBlocks) {
-    return invalid_argument("signal board: expected 1 .. " + std::to_string(kMaxRanks) +
-                            " ranks and at most " + std::to_string(kMaxBlocks) + " blocks, found " +
-                            std::to_string(shape.ranks) + " and " + std::to_string(shape.blocks));
+    return invalid_argument("signal board: expected 1 .. ", kMaxRanks, " ranks and at most ",
+                            kMaxBlocks, " blocks, found ", shape.ranks, " and ", shape.blocks);
   }
   if (reinterpret_cast<std::uintptr_t>(memory.data()) % kLine != 0) {
     return invalid_argument("signal board: expected memory aligned to 64 bytes");
   }
   if (memory.size() < needed) {
-    return resource_exhausted("signal board: expected " + std::to_string(needed) +
-                              " bytes, found " + std::to_string(memory.size()));
+    return resource_exhausted("signal board: expected ", needed, " bytes, found ", memory.size());
   }
   return ok_status();
 }
@@ -108,9 +102,8 @@ Result<SignalBoard> SignalBoard::attach(std::span<std::byte> memory, const Board
   }
   const BoardShape found{board.header_->ranks, board.header_->blocks};
   if (!(found == shape)) {
-    return data_loss("signal board: expected " + std::to_string(shape.ranks) + " ranks and " +
-                     std::to_string(shape.blocks) + " blocks, found " +
-                     std::to_string(found.ranks) + " and " + std::to_string(found.blocks) +
+    return data_loss("signal board: expected ", shape.ranks, " ranks and ", shape.blocks,
+                     " blocks, found ", found.ranks, " and ", found.blocks,
                      "; all ranks must run the same model");
   }
   return board;

@@ -32,13 +32,9 @@ using test::Meeting;
 using test::NcclScript;
 using test::StreamSeam;
 
-// Operators from 6 on are weighted sums; all count as this one between ranks.
-inline constexpr int kDynamicOperator = 5;
+enum Kind : std::int32_t { kBroadcast, kAllReduce };
 
-enum Kind : std::int32_t { kBroadcast, kAllReduce, kReduceScatter, kAllGather };
-
-inline constexpr const char* kNames[] = {"ncclBroadcast", "ncclAllReduce", "ncclReduceScatter",
-                                         "ncclAllGather"};
+inline constexpr const char* kNames[] = {"ncclBroadcast", "ncclAllReduce"};
 
 // Returns the streams that collectives are put into: those of cox_fake_nccl_use_streams(), else of
 // the stand-in runtime, else null.
@@ -54,7 +50,6 @@ struct Collective {
   CollectiveCall call;
   const void* send = nullptr;
   void* receive = nullptr;
-  double factor = 1;
   void* stream = nullptr;
   void* work = nullptr;  // pending in the stream; null where nobody keeps streams
   std::uint64_t number = 0;
@@ -112,24 +107,15 @@ struct Communicator {
     return fail(Outcome::invalid_usage, text);
   }
 
-  // Takes the calls of one launch.
-  Outcome launch(std::vector<Collective> calls) {
+  Outcome launch(Collective call) {
     const std::lock_guard lock(mutex_);
     if (error_ != Outcome::success) return error_;
     if (!has_started_ || !launching_.empty()) {
       return fail(Outcome::invalid_usage, "a call before the last one has settled");
     }
     if (is_finalizing_) return fail(Outcome::invalid_usage, "a call after ncclCommFinalize");
-    for (Collective& call : calls) {
-      call.number = next_++;
-      if (call.call.operation > kDynamicOperator) {
-        const auto index = static_cast<std::size_t>(call.call.operation - kDynamicOperator - 1);
-        if (index >= factors_.size()) return fail(Outcome::invalid_argument, "unknown operator");
-        call.factor = factors_[index];
-        call.call.operation = kDynamicOperator;
-      }
-      launching_.push_back(call);
-    }
+    call.number = next_++;
+    launching_.push_back(call);
     polls_left_ = script_.polls_to_settle(id_.serial, rank_);
     if (polls_left_ == 0) hand_over();
     return launching_.empty() ? Outcome::success : Outcome::in_progress;
@@ -140,12 +126,6 @@ struct Communicator {
     if (error_ != Outcome::success) return error_;
     is_finalizing_ = true;
     return Outcome::in_progress;
-  }
-
-  Operator add_operator(double factor) {
-    const std::lock_guard lock(mutex_);
-    factors_.push_back(factor);
-    return static_cast<Operator>(kDynamicOperator + static_cast<int>(factors_.size()));
   }
 
   std::string last_error() {
@@ -181,8 +161,8 @@ struct Communicator {
   void begin(const StreamSeam& seam, Collective& it) const {
     const char* name = kNames[it.call.kind];
     it.work = seam.begin(it.stream);
-    if (gives(it)) seam.note(it.send, bytes_given(it), 0, it.stream, name);
-    seam.note(it.receive, bytes_received(it), 1, it.stream, name);
+    if (gives(it)) seam.note(it.send, bytes_of_count(it), 0, it.stream, name);
+    seam.note(it.receive, bytes_of_count(it), 1, it.stream, name);
   }
 
   void work() {
@@ -287,62 +267,34 @@ struct Communicator {
   static std::size_t bytes_of_count(const Collective& it) {
     return it.call.count * bytes_of(static_cast<Type>(it.call.type));
   }
-  std::size_t bytes_given(const Collective& it) const {
-    return bytes_of_count(it) *
-           (it.call.kind == kReduceScatter ? static_cast<std::size_t>(ranks_) : 1);
-  }
-  std::size_t bytes_received(const Collective& it) const {
-    return bytes_of_count(it) * (it.call.kind == kAllGather ? static_cast<std::size_t>(ranks_) : 1);
-  }
 
   bool move(const Collective& it) {
     const std::size_t total = bytes_of_count(it);
-    const bool spreads = it.call.kind == kReduceScatter;
     const bool has_part = gives(it);
     const std::byte* send = reachable(it, it.send);
     std::byte* receive = reachable(it, it.receive);
     for (std::size_t from = 0; from < total; from += kSlotBytes) {
       const std::size_t bytes = std::min(kSlotBytes, total - from);
-      // A reduce-scatter is a reduction of each rank's part, one after another.
-      for (int part = 0; part < (spreads ? ranks_ : 1); ++part) {
-        const std::size_t skip = spreads ? static_cast<std::size_t>(part) * total : 0;
-        if (has_part) give(it, send + skip + from, bytes);
-        if (!barrier()) return false;
-        if (!spreads || part == rank_) receive_chunk(it, receive, from, bytes, total);
-        if (!barrier()) return false;
-      }
+      if (has_part) std::memcpy(meeting_->slot(rank_), send + from, bytes);
+      if (!barrier()) return false;
+      receive_chunk(it, receive + from, bytes);
+      if (!barrier()) return false;
     }
     return true;
   }
 
-  void give(const Collective& it, const std::byte* from, std::size_t bytes) {
-    std::byte* slot = meeting_->slot(rank_);
-    std::memcpy(slot, from, bytes);
-    if (it.call.operation != kDynamicOperator) return;
-    const auto type = static_cast<Type>(it.call.type);
-    test::with_type(type, [&](auto value) {
-      test::scale<decltype(value)>(slot, bytes / sizeof value, it.factor);
-    });
-  }
-
-  void receive_chunk(const Collective& it, std::byte* receive, std::size_t from, std::size_t bytes,
-                     std::size_t total) {
+  void receive_chunk(const Collective& it, std::byte* receive, std::size_t bytes) {
     if (it.call.kind == kBroadcast) {
-      std::memcpy(receive + from, meeting_->slot(it.call.root), bytes);
-    } else if (it.call.kind == kAllGather) {
-      for (int r = 0; r < ranks_; ++r) {
-        std::memcpy(receive + static_cast<std::size_t>(r) * total + from, meeting_->slot(r), bytes);
-      }
-    } else {
-      std::memcpy(receive + from, meeting_->slot(0), bytes);
-      const auto operation = static_cast<Operator>(it.call.operation);
-      test::with_type(static_cast<Type>(it.call.type), [&](auto value) {
-        for (int r = 1; r < ranks_; ++r) {
-          test::reduce<decltype(value)>(receive + from, meeting_->slot(r), bytes / sizeof value,
-                                        operation);
-        }
-      });
+      std::memcpy(receive, meeting_->slot(it.call.root), bytes);
+      return;
     }
+    std::memcpy(receive, meeting_->slot(0), bytes);
+    const auto operation = static_cast<Operator>(it.call.operation);
+    test::with_type(static_cast<Type>(it.call.type), [&](auto value) {
+      for (int r = 1; r < ranks_; ++r) {
+        test::reduce<decltype(value)>(receive, meeting_->slot(r), bytes / sizeof value, operation);
+      }
+    });
   }
 
   static std::byte* reachable(const Collective& it, const void* address) {
@@ -360,7 +312,6 @@ struct Communicator {
   std::vector<Collective> launching_;
   std::int64_t polls_left_ = 0;
   std::deque<Collective> queue_;
-  std::vector<double> factors_;
   std::uint64_t next_ = 0;
   Outcome error_ = Outcome::success;
   std::string last_error_;

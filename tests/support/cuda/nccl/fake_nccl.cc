@@ -1,4 +1,4 @@
-// A libnccl.so.2 for tests: the 17 functions of NCCL that Coxswain calls, between threads or
+// A libnccl.so.2 for tests: the 11 functions of NCCL that Coxswain calls, between threads or
 // processes of one machine, without a GPU. Like the real one it returns at once and completes
 // collectives elsewhere: each communicator has a worker, which waits until the stream has come to
 // the collective, meets the other ranks in shared memory, and moves the bytes. It is stricter than
@@ -101,29 +101,12 @@ bool is_another_launching(const Communicator* communicator) {
   });
 }
 
-Outcome launch(Communicator* communicator, std::vector<Collective> calls) {
+Outcome submit(Communicator* communicator, const Collective& call) {
+  must_live(communicator, kNames[call.call.kind]);
   if (is_another_launching(communicator)) {
     return communicator->refuse("a call before that of another communicator has settled");
   }
-  return communicator->launch(std::move(calls));
-}
-
-struct Batch {
-  int depth = 0;
-  std::vector<std::pair<Communicator*, std::vector<Collective>>> calls;
-};
-thread_local Batch t_batch;
-
-Outcome submit(Communicator* communicator, const Collective& call) {
-  must_live(communicator, kNames[call.call.kind]);
-  if (t_batch.depth == 0) return launch(communicator, {call});
-  for (auto& [known, calls] : t_batch.calls) {
-    if (known != communicator) continue;
-    calls.push_back(call);
-    return Outcome::success;
-  }
-  t_batch.calls.push_back({communicator, {call}});
-  return Outcome::success;
+  return communicator->launch(call);
 }
 
 Collective collective(Kind kind, const void* send, void* receive, std::size_t count, Type type,
@@ -244,58 +227,4 @@ COX_EXPORT Outcome ncclAllReduce(const void* send, void* receive, std::size_t co
                                  Operator operation, Communicator* communicator, void* stream) {
   return submit(communicator,
                 collective(kAllReduce, send, receive, count, type, operation, 0, stream));
-}
-
-COX_EXPORT Outcome ncclReduceScatter(const void* send, void* receive, std::size_t receive_count,
-                                     Type type, Operator operation, Communicator* communicator,
-                                     void* stream) {
-  return submit(communicator, collective(kReduceScatter, send, receive, receive_count, type,
-                                         operation, 0, stream));
-}
-
-COX_EXPORT Outcome ncclAllGather(const void* send, void* receive, std::size_t send_count, Type type,
-                                 Communicator* communicator, void* stream) {
-  return submit(communicator,
-                collective(kAllGather, send, receive, send_count, type, Operator::sum, 0, stream));
-}
-
-COX_EXPORT Outcome ncclGroupStart() {
-  ++t_batch.depth;
-  return Outcome::success;
-}
-
-COX_EXPORT Outcome ncclGroupEnd() {
-  if (t_batch.depth == 0) return refuse(Outcome::invalid_usage, "a group end without a start");
-  if (--t_batch.depth > 0) return Outcome::success;
-  Outcome worst = Outcome::success;
-  for (auto& [communicator, calls] : std::exchange(t_batch.calls, {})) {
-    const Outcome outcome = launch(communicator, std::move(calls));
-    if (outcome != Outcome::success) worst = outcome;
-  }
-  return worst;
-}
-
-COX_EXPORT Outcome ncclRedOpCreatePreMulSum(Operator* made, void* scalar, Type type,
-                                            ScalarResidence residence, Communicator* communicator) {
-  must_live(communicator, "ncclRedOpCreatePreMulSum");
-  if (residence != ScalarResidence::host_immediate) {
-    return refuse(Outcome::invalid_argument, "only scalars in host memory");
-  }
-  double factor = 0;
-  if (type == Type::float64) {
-    std::memcpy(&factor, scalar, sizeof factor);
-  } else if (type == Type::float32) {
-    float single = 0;
-    std::memcpy(&single, scalar, sizeof single);
-    factor = single;
-  } else {
-    return refuse(Outcome::invalid_argument, "only scalars of float32 and float64");
-  }
-  *made = communicator->add_operator(factor);
-  return Outcome::success;
-}
-
-COX_EXPORT Outcome ncclRedOpDestroy(Operator, Communicator* communicator) {
-  must_live(communicator, "ncclRedOpDestroy");
-  return Outcome::success;
 }

@@ -44,26 +44,6 @@ inline Bfloat larger(Bfloat a, Bfloat b) {
   return static_cast<float>(a) < static_cast<float>(b) ? b : a;
 }
 
-template <class T>
-T scaled(T value, double factor) {
-  return static_cast<T>(value * static_cast<T>(factor));
-}
-template <>
-inline Bfloat scaled(Bfloat value, double factor) {
-  return Bfloat(static_cast<float>(value) * static_cast<float>(factor));
-}
-
-// Multiplies `count` elements at `at`, in place.
-template <class T>
-void scale(std::byte* at, std::size_t count, double factor) {
-  for (std::size_t i = 0; i < count; ++i) {
-    T value;
-    std::memcpy(&value, at + i * sizeof(T), sizeof(T));
-    value = scaled(value, factor);
-    std::memcpy(at + i * sizeof(T), &value, sizeof(T));
-  }
-}
-
 // into[i] = into[i] (+) from[i].
 template <class T>
 void reduce(std::byte* into, const std::byte* from, std::size_t count, Operator operation) {
