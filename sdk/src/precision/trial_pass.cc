@@ -3,10 +3,8 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <exception>
 #include <string>
 #include <unordered_map>
@@ -20,33 +18,9 @@
 namespace cox::detail {
 namespace {
 
-// As fast as a copy, because a step that moves gradients to buckets copies them where this is
-// called. Every step of it is a bijection of its lane.
-std::uint64_t hash_of(const std::byte* data, std::size_t size) {
-  std::array<std::uint64_t, 4> lanes = {size, 1, 2, 3};
-  std::array<std::uint64_t, 4> words;
-  const auto mix = [&] {
-    for (std::size_t i = 0; i < lanes.size(); ++i) {
-      lanes[i] = std::rotl(lanes[i] ^ words[i], 29) * 0x9E3779B97F4A7C15U;
-    }
-  };
-  for (; size >= sizeof(words); data += sizeof(words), size -= sizeof(words)) {
-    std::memcpy(words.data(), data, sizeof(words));
-    mix();
-  }
-  words.fill(0);
-  if (size > 0) std::memcpy(words.data(), data, size);
-  mix();
-  return lanes[0] ^ std::rotl(lanes[1], 16) ^ std::rotl(lanes[2], 32) ^ std::rotl(lanes[3], 48);
-}
-
 at::Tensor on_host(const at::Tensor& gradient) {
   const bool is_dense = gradient.layout() == at::kStrided;
   return (is_dense ? gradient.detach() : gradient.to_dense()).cpu().contiguous();
-}
-
-std::uint64_t hash_of(const at::Tensor& values) {
-  return hash_of(static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes());
 }
 
 std::int64_t sample_stride(const at::Tensor& values) {
@@ -90,16 +64,12 @@ double apart(const GradientPrint& one, const GradientPrint& other) {
 
 }  // namespace
 
-std::uint64_t fingerprint(const at::Tensor& gradient) {
-  return hash_of(on_host(gradient));
-}
-
 GradientPrint print_of(const at::Tensor& gradient) {
   const bool is_there = !gradient.is_cpu() && gradient.layout() == at::kStrided &&
                         c10::isFloatingType(gradient.scalar_type()) && gradient.numel() > 0;
   if (is_there) return print_on_device(gradient);
   const at::Tensor values = on_host(gradient);
-  return {hash_of(values), c10::isFloatingType(values.scalar_type()) ? sampled_norm(values) : 0};
+  return {bits_hash(values), c10::isFloatingType(values.scalar_type()) ? sampled_norm(values) : 0};
 }
 
 void GradientSpread::note(const GradientPrints& one, const GradientPrints& other) {
