@@ -1,5 +1,6 @@
 #include "sdk/src/precision/trial_pass.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -13,10 +14,34 @@
 #include "sdk/src/device/bits_hash.h"
 #include "sdk/src/parallel/ready_hooks.h"
 #include "sdk/src/precision/execution_state.h"
-#include "sdk/src/stream/storage.h"
 
 namespace cox::detail {
 namespace {
+
+// Puts back the buffers that a function itself edits (statistics, counters), as they were before
+// it ran. Works below autograd, so that no version counter is raised.
+class BufferScope {
+ public:
+  explicit BufferScope(const std::vector<at::Tensor>& buffers) {
+    const at::NoGradGuard no_grad;
+    for (const at::Tensor& buffer : buffers) {
+      if (buffer.defined()) kept_.push_back({buffer, buffer.detach().clone()});
+    }
+  }
+  ~BufferScope() {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    for (Kept& kept : kept_) kept.buffer.copy_(kept.before);
+  }
+  BufferScope(const BufferScope&) = delete;
+  BufferScope& operator=(const BufferScope&) = delete;
+
+ private:
+  struct Kept {
+    at::Tensor buffer;
+    at::Tensor before;
+  };
+  std::vector<Kept> kept_;
+};
 
 at::Tensor on_host(const at::Tensor& gradient) {
   const bool is_dense = gradient.layout() == at::kStrided;
@@ -126,10 +151,9 @@ Status TrialStep::run() {
 
 Status TrialStep::run_once() {
   const ExecutionState state = capture_state(model_);
-  const BufferCopies buffers(model_.buffers());
   try {
     const StateScope undone(state);
-    const BufferScope put_back(buffers);
+    const BufferScope put_back(model_.buffers());
     const at::Tensor loss = loss_();
     loss.backward();
   } catch (const std::exception& error) {

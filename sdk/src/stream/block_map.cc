@@ -3,7 +3,6 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <unordered_map>
 #include <unordered_set>

@@ -35,6 +35,7 @@
 
 #include "coordinator/core/status.h"
 #include "coordinator/core/units.h"
+#include "sdk/src/stream/pointer_map.h"
 
 namespace torch::nn {
 class Module;
@@ -74,17 +75,13 @@ class BlockMap {
   // a parameter's, for a shared parameter and for null. One probe of a table, without allocation.
   std::optional<BlockId> block_of(const c10::StorageImpl* storage) const {
     const Home* home = homes_.find(storage);
-    return home == nullptr || home->cut == kNoCut ? std::nullopt : std::optional(BlockId(home->cut));
+    return home == nullptr || home->cut == kNoCut ? std::nullopt
+                                                  : std::optional(BlockId(home->cut));
   }
   // Returns the first block that uses the parameter, shared or not; nullopt where it is not one.
   std::optional<BlockId> owner(const c10::StorageImpl* storage) const {
     const Home* home = homes_.find(storage);
     return home == nullptr ? std::nullopt : std::optional(BlockId(home->owner));
-  }
-  // Returns whether modules of several blocks use the parameter.
-  bool is_shared(const c10::StorageImpl* storage) const {
-    const Home* home = homes_.find(storage);
-    return home != nullptr && home->cut == kNoCut;
   }
 
   // Follows parameters that have another storage than before (set_data(), to()) or are gone;
