@@ -4,19 +4,15 @@
 #include <cmath>
 #include <cstdint>
 
+#include "coordinator/core/split_mix.h"
+
 namespace cox::testing {
 
 class Random {
  public:
-  explicit Random(std::uint64_t seed) : state_(seed) {}
+  explicit Random(std::uint64_t seed) : numbers_(seed) {}
 
-  // splitmix64
-  std::uint64_t bits() {
-    std::uint64_t z = (state_ += 0x9E3779B97F4A7C15ull);
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
-    return z ^ (z >> 31);
-  }
+  std::uint64_t bits() { return numbers_.next(); }
   double uniform() { return (static_cast<double>(bits() >> 11) + 0.5) * 0x1p-53; }  // in (0, 1)
   std::uint64_t below(std::uint64_t n) { return bits() % n; }                       // n > 0
   bool chance(double probability) { return uniform() < probability; }
@@ -26,7 +22,7 @@ class Random {
   }
 
  private:
-  std::uint64_t state_;
+  SplitMix numbers_;
 };
 
 }  // namespace cox::testing

@@ -161,7 +161,7 @@ class Steered final : public detail::OperatorListener {
     step.loss = loss_value.item<double>();
     visits_->backward_ended();
     prints_.clear();
-    for (const Tensor& p : model_->parameters()) prints_.push_back(detail::fingerprint(p.grad()));
+    for (const Tensor& p : model_->parameters()) prints_.push_back(detail::print_of(p.grad()).bits);
     return step;
   }
   const std::vector<std::uint64_t>& gradients() const { return prints_; }

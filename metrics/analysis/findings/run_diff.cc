@@ -8,6 +8,7 @@
 #include <span>
 #include <utility>
 
+#include "coordinator/core/split_mix.h"
 #include "coordinator/core/text.h"
 #include "metrics/analysis/findings/figures.h"
 #include "metrics/records/statistics.h"
@@ -229,21 +230,6 @@ std::optional<PlanDifference> plan_difference(const PlanHistory& a, const PlanHi
   return std::nullopt;
 }
 
-// A small generator whose numbers are the same everywhere (Steele, Lea and Flood, 2014).
-class SplitMix {
- public:
-  explicit SplitMix(std::uint64_t seed) : state_(seed) {}
-  std::size_t below(std::size_t limit) {
-    std::uint64_t z = state_ += 0x9E3779B97F4A7C15;
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EB;
-    return static_cast<std::size_t>((z ^ (z >> 31)) % limit);
-  }
-
- private:
-  std::uint64_t state_;
-};
-
 void raise_to(std::vector<double>& most, const RankRecord& rank, std::size_t first) {
   const std::vector<double> times = row_sums(rank.phases, rank.size(), first);
   for (std::size_t k = 0; k < most.size(); ++k) {
@@ -265,7 +251,7 @@ std::vector<double> stretch_means(const RunRecord& run, std::size_t first) {
 
 double resampled_mean(const std::vector<double>& values, SplitMix& random) {
   double sum = 0;
-  for (std::size_t i = 0; i < values.size(); ++i) sum += values[random.below(values.size())];
+  for (std::size_t i = 0; i < values.size(); ++i) sum += values[random.next() % values.size()];
   return sum / static_cast<double>(values.size());
 }
 

@@ -3,7 +3,6 @@
 // carries such settings out. Pure.
 #pragma once
 
-#include <algorithm>
 #include <span>
 #include <string>
 #include <string_view>

@@ -7,7 +7,6 @@
 #include "coordinator/core/hash.h"
 #include "coordinator/core/text.h"
 #include "coordinator/core/words.h"
-#include "coordinator/io/content_hash.h"
 #include "coxswain/error.h"
 #include "sdk/src/device/bits_hash.h"
 #include "sdk/src/stream/storage.h"
@@ -69,11 +68,6 @@ void look_only(const Look& look) noexcept {
     look();
   } catch (const std::exception&) {
   }
-}
-
-std::uint64_t bits_of(const at::Tensor& tensor) {
-  return io::content_hash(std::span(static_cast<const std::byte*>(tensor.const_data_ptr()),
-                                    static_cast<std::size_t>(tensor.nbytes())));
 }
 
 }  // namespace
@@ -237,7 +231,7 @@ void VisitWatch::hash_dropped() {
   const StreamPause unseen;
   for (const std::shared_ptr<Bits>& bits : dropped_) {
     if (bits->tensor.is_cpu()) {
-      bits->hash = bits_of(bits->tensor);
+      bits->hash = bits_hash(bits->tensor);
     } else {
       look_only([&] { bits->hash_on_device = bits_on_device(bits->tensor); });
     }
@@ -247,7 +241,7 @@ void VisitWatch::hash_dropped() {
 }
 
 void VisitWatch::compare_bits(BlockId region, const Bits& bits, const at::Tensor& found) {
-  if (found.is_cpu() && bits.hash && bits_of(found) != *bits.hash) {
+  if (found.is_cpu() && bits.hash && bits_hash(found) != *bits.hash) {
     const std::lock_guard lock(mutex_);
     if (std::ranges::find(unequal_, region) == unequal_.end()) unequal_.push_back(region);
   }

@@ -8,13 +8,10 @@
 #include <numeric>
 #include <string>
 
-#include "sdk/src/device/split_mix.h"
+#include "coordinator/core/split_mix.h"
 
 namespace cox {
 namespace {
-
-using detail::kGolden;
-using detail::spread_bits;
 
 std::uint64_t mask(int bits) {
   return (std::uint64_t{1} << bits) - 1;
@@ -30,8 +27,8 @@ class Permutation {
     const int bits = size > 1 ? static_cast<int>(std::bit_width(size - 1)) : 0;
     low_bits_ = bits / 2;
     high_bits_ = bits - low_bits_;
-    std::uint64_t state = spread_bits(detail::split_mix(seed) + stream * kGolden);
-    for (std::uint64_t& key : keys_) key = spread_bits(state += kGolden);
+    SplitMix keys(spread_bits(split_mix(seed) + stream * kGolden));
+    for (std::uint64_t& key : keys_) key = keys.next();
   }
 
   // REQUIRES: position < size. Returns a value below size; one-to-one.

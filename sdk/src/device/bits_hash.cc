@@ -4,6 +4,9 @@
 
 #include <algorithm>
 
+#include "coordinator/core/split_mix.h"
+#include "coordinator/io/content_hash.h"
+
 namespace cox::detail {
 namespace {
 
@@ -22,9 +25,14 @@ at::ScalarType bits_type(const at::Tensor& tensor) {
 
 }  // namespace
 
+std::uint64_t bits_hash(const at::Tensor& tensor) {
+  const auto* bytes = static_cast<const std::byte*>(tensor.const_data_ptr());
+  return io::content_hash(std::span(bytes, tensor.nbytes()));
+}
+
 at::Tensor bits_hash_on(at::Device device, std::span<const at::Tensor> tensors,
                         std::int64_t at_once) {
-  constexpr std::int64_t kSpread = 0x1e3779b97f4a7c15;
+  constexpr auto kSpread = static_cast<std::int64_t>(2 * kGolden);
   const torch::NoGradGuard no_grad;
   const at::TensorOptions options = at::TensorOptions(device).dtype(at::kLong);
   at::Tensor sum = at::zeros({}, options);
@@ -33,7 +41,7 @@ at::Tensor bits_hash_on(at::Device device, std::span<const at::Tensor> tensors,
     const at::Tensor bits = tensor.detach().contiguous().view({-1}).view(bits_type(tensor));
     for (std::int64_t first = 0; first < bits.numel(); first += at_once) {
       const std::int64_t count = std::min(at_once, bits.numel() - first);
-      at::Tensor products = at::arange(place, place + count, options).mul_(kSpread * 2).add_(1);
+      at::Tensor products = at::arange(place, place + count, options).mul_(kSpread).add_(1);
       sum += products.mul_(bits.narrow(0, first, count)).sum();
       place += count;
     }

@@ -23,9 +23,17 @@ struct WordCounts {
 std::uint32_t largest_word(const float* values, std::int64_t count);
 std::uint32_t largest_word(const std::uint16_t* values, std::int64_t count);
 
-// Returns all counts. REQUIRES: count <= 2^20.
+// Returns all counts; only `largest` is right for more than 2^20 values.
 WordCounts count_words(const float* values, std::int64_t count, WordFormat format);
 WordCounts count_words(const std::uint16_t* values, std::int64_t count, WordFormat format);
+
+// Returns the largest finite magnitude, 0 if there is none.
+template <class From>
+float finite_amax(const typename From::Value* values, std::int64_t count) {
+  const std::uint32_t largest = largest_word(values, count);
+  if (largest < From::kWords.infinity) return decoded<From>(largest);
+  return decoded<From>(count_words(values, count, From::kWords).largest);
+}
 
 // Returns the sum of squares.
 template <class From>

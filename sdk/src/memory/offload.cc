@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <ranges>
 #include <system_error>
 #include <utility>
 
@@ -91,8 +92,8 @@ std::int64_t capacity_of(const OffloadOptions& options) {
 
 }  // namespace
 
-OffloadStore::OffloadStore(std::unique_ptr<Tier> tier, std::int64_t tier_bytes, int prefetch_frames)
-    : tier_(std::move(tier)), prefetch_frames_(prefetch_frames), space_(tier_bytes) {}
+OffloadStore::OffloadStore(std::unique_ptr<Tier> tier, std::int64_t tier_bytes)
+    : tier_(std::move(tier)), space_(tier_bytes) {}
 
 OffloadStore::~OffloadStore() = default;
 
@@ -117,7 +118,7 @@ std::optional<StorageHolder> OffloadStore::save(const at::Tensor& tensor, FrameN
     stored->frames.push_back(frame);
     frames_[frame].stored.push_back(stored);
   }
-  return StorageHolder{stored, frame, 0, known == stored_.end()};
+  return StorageHolder{stored, frame, 0};
 }
 
 StoredStorage* OffloadStore::move_out(const c10::Storage& storage, const Key& key) {
@@ -187,21 +188,13 @@ Result<c10::Storage> OffloadStore::take(StorageHolder& holder) {
   return storage;
 }
 
-// Fetches a frame once; a second pass over the same graph reads when asked.
+// Fetches a frame once, in the reverse order of saving, in which backward asks; a second pass over
+// the same graph reads when asked.
 void OffloadStore::begin_backward(FrameNumber number) {
-  auto frame = frames_.find(number);
-  if (frame == frames_.end() || std::exchange(frame->second.backward_began, true)) return;
-  fetch_frame(frame->second);
-  for (int i = 0; i < prefetch_frames_ && frame != frames_.begin(); ++i) {
-    --frame;
-    fetch_frame(frame->second);
-  }
-}
-
-// Fetches in the reverse order of saving, in which backward asks.
-void OffloadStore::fetch_frame(const Frame& frame) {
-  for (auto stored = frame.stored.rbegin(); stored != frame.stored.rend(); ++stored) {
-    if ((*stored)->waiting > 0) fetch(**stored);
+  const auto found = frames_.find(number);
+  if (found == frames_.end() || std::exchange(found->second.backward_began, true)) return;
+  for (StoredStorage* stored : found->second.stored | std::views::reverse) {
+    if (stored->waiting > 0) fetch(*stored);
   }
 }
 
@@ -384,7 +377,6 @@ OffloadFrame::OffloadFrame(std::string block, std::shared_ptr<OffloadStore> stor
       store_(std::move(store)),
       number_(store_->open_frame()),
       in_flight_bytes_(options.in_flight_bytes),
-      carried_bytes_(options.carried_bytes),
       smallest_bytes_(options.smallest_bytes),
       device_(options.device),
       report_(options.report) {}
@@ -393,10 +385,6 @@ OffloadFrame::~OffloadFrame() = default;
 
 std::unique_ptr<torch::autograd::SavedVariableHooks> OffloadFrame::make_hooks() {
   return std::make_unique<OffloadHooks>(shared_from_this());
-}
-
-void OffloadFrame::leave_alone(const at::Tensor& tensor) {
-  left_alone_.insert(storage_of(tensor));
 }
 
 bool OffloadFrame::stays(const at::Tensor& tensor) const {
@@ -436,29 +424,21 @@ void OffloadFrame::forget(const OffloadHooks& saved) noexcept {
 
 std::optional<StorageHolder> OffloadFrame::save(const at::Tensor& tensor, OffloadStore::Part part) {
   const std::optional<StorageHolder> holder = store_->save(tensor, number_, part);
-  if (holder && holder->began_to_leave)
-    moved_bytes_ += static_cast<std::int64_t>(storage_bytes(tensor));
   store_->let_go_down_to(in_flight_bytes_);
   return holder;
 }
 
 void OffloadFrame::leave() noexcept {
-  static_cast<void>(close());
-}
-
-std::int64_t OffloadFrame::close() {
   move(Moved::all);
-  store_->let_go_down_to(carried_bytes_);
+  store_->let_go_down_to(0);
   left_alone_.clear();
   const Status failure = store_->new_failure();
   if (!failure.ok() && report_) report_(failure.with_context("block " + block_));
-  return moved_bytes_;
 }
 
 Offloader::Offloader(OffloadOptions options) : options_(std::move(options)) {
   std::unique_ptr<Tier> tier = open_tier(options_, open_status_);
-  store_ = std::make_shared<OffloadStore>(std::move(tier), capacity_of(options_),
-                                          options_.prefetch_frames);
+  store_ = std::make_shared<OffloadStore>(std::move(tier), capacity_of(options_));
   if (!open_status_.ok() && options_.report) options_.report(open_status_);
 }
 

@@ -6,7 +6,7 @@
 //   offloader.begin_step();
 //   auto frame = offloader.open_frame("h.0");                        // one per visit
 //   { SavedTensorScope saving(*frame); y = block(x); }
-//   frame->close();
+//   frame->leave();
 //
 // Some tensors stay, because moving them would free nothing or cost more than it gives: leaves that
 // require grad and their views, storages below `smallest_bytes`, those named to leave_alone(), and
@@ -17,16 +17,14 @@
 //
 // Nothing moves while the operator that saved it still runs, because some write to a tensor after
 // they have saved it (the noise of rrelu). It moves when the next operator begins to save, or at
-// close(). A part of a storage that is no view of a tensor (unsafe_chunk, with which an LSTM cuts
-// its gates) moves at close(), because writes to the other parts change no version.
+// leave(). A part of a storage that is no view of a tensor (unsafe_chunk, with which an LSTM cuts
+// its gates) moves at leave(), because writes to the other parts change no version.
 //
-// Memory is deterministic: at most `in_flight_bytes` are leaving inside a call and at most
-// `carried_bytes` after its close(), however fast or slow the tier is; saving and close() wait when
-// there are more. With carried_bytes = 0 nothing that the call moved is in memory after close().
-// When backward asks for the first storage of a frame, all storages of that frame are allocated and
-// their reads begin in the order of need, together with those of the `prefetch_frames` offloaded
-// calls before it. With 0 a call's memory depends on no other call's action, so mixed plans can be
-// predicted; more hides a slow tier behind the backward pass of later calls.
+// Memory is deterministic: at most `in_flight_bytes` are leaving inside a call, however fast or
+// slow the tier is; saving waits when there are more. Nothing that the call moved is in memory
+// after leave(). When backward asks for the first storage of a frame, all storages of that frame
+// are allocated and their reads begin in the order of need. So a call's memory depends on no other
+// call's action, and mixed plans can be predicted.
 //
 // Errors never stop a forward pass: tensors that cannot leave stay, and `report` is called once for
 // a tier that fails or is missing and once for a full one. After a read that fails, or for a tensor
@@ -77,7 +75,6 @@ struct StorageHolder {
   StoredStorage* stored = nullptr;
   FrameNumber frame = 0;
   std::int64_t round_taken = 0;
-  bool began_to_leave = false;  // with this holder; otherwise the storage was known already
 };
 
 // OffloadStore keeps the storages that autograd has saved in offloaded calls, each once, and knows
@@ -88,9 +85,8 @@ struct StorageHolder {
 //
 //   saved -> leaving: the storage is being written. The oldest one is let go when more than a given
 //            number of bytes are leaving; the store waits for its write if need be.
-//   away  -> back: the storage is allocated and read when the backward pass of its frame, or of a
-//            later frame (prefetch), begins. It is let go when every holder has taken it once or is
-//            gone.
+//   away  -> back: the storage is allocated and read when the backward pass of its frame begins. It
+//            is let go when every holder has taken it once or is gone.
 //
 // A holder is one saved tensor, so several views of one storage are several holders. Any thread may
 // call any function: one lock guards the store, and copies run outside of it on the tier's thread.
@@ -98,7 +94,7 @@ struct StorageHolder {
 class OffloadStore {
  public:
   // A null `tier` keeps everything in memory. `tier_bytes` caps what is on the tier at once.
-  OffloadStore(std::unique_ptr<Tier> tier, std::int64_t tier_bytes, int prefetch_frames);
+  OffloadStore(std::unique_ptr<Tier> tier, std::int64_t tier_bytes);
   ~OffloadStore();
 
   // Returns a number for one more call, larger than all before.
@@ -139,7 +135,6 @@ class OffloadStore {
   StoredStorage* move_out(const c10::Storage& storage, const Key& key);
   void let_go_oldest(Garbage& garbage);
   void begin_backward(FrameNumber number);
-  void fetch_frame(const Frame& frame);
   void fetch(StoredStorage& stored);
   Status wait_for_read(StoredStorage& stored);
   void end_round(StoredStorage& stored, Garbage& garbage);
@@ -148,7 +143,6 @@ class OffloadStore {
 
   mutable std::mutex mutex_;
   const std::unique_ptr<Tier> tier_;
-  const int prefetch_frames_;
   TierSpace space_;
   FrameNumber next_frame_ = 1;
   std::map<Key, std::unique_ptr<StoredStorage>> stored_;
@@ -167,9 +161,7 @@ struct OffloadOptions {
   std::filesystem::path folder;
   std::int64_t tier_bytes = 0;  // cap on this rank's bytes in the folder, 0 = none; ranks add up
   std::int64_t in_flight_bytes = std::int64_t{64} << 20;
-  std::int64_t carried_bytes = 0;
   std::int64_t smallest_bytes = std::int64_t{64} << 10;
-  int prefetch_frames = 0;
   std::function<void(const Status&)> report;  // called on the training thread; may be empty
 };
 
@@ -184,15 +176,9 @@ class OffloadFrame final : public SavedTensorFrame,
 
   std::unique_ptr<torch::autograd::SavedVariableHooks> make_hooks() override;
 
-  // Keeps the tensor's storage in memory, for an input that the caller keeps until backward anyway.
-  void leave_alone(const at::Tensor& tensor);
-  // Ends the call, also one whose function threw, on the thread that ran it. Blocks for writes
-  // until at most `carried_bytes` are leaving. Returns the bytes of storages that this call sent
-  // away; views and other calls' saves of the same storage count once.
-  std::int64_t close();
-
   void leave_alone(const c10::StorageImpl* storage) noexcept override;
-  void leave() noexcept override;  // close()
+  // Blocks until nothing is leaving.
+  void leave() noexcept override;
 
   const std::string& block() const { return block_; }
 
@@ -219,11 +205,9 @@ class OffloadFrame final : public SavedTensorFrame,
   const std::shared_ptr<OffloadStore> store_;
   const FrameNumber number_;
   const std::int64_t in_flight_bytes_;
-  const std::int64_t carried_bytes_;
   const std::int64_t smallest_bytes_;
   const c10::Device device_;
   const std::function<void(const Status&)> report_;
-  std::int64_t moved_bytes_ = 0;
   std::unordered_set<const void*> left_alone_;  // storages
   std::mutex mutex_;                            // guards the following
   std::vector<Waiting> waiting_;

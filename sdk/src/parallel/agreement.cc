@@ -56,15 +56,8 @@ template <class Start>
 Status run_attended(transport::Communicator& ranks, std::span<std::byte> bytes,
                     const BetweenPolls& pump, Start&& start) {
   auto copy = std::make_unique<std::vector<std::byte>>(bytes.begin(), bytes.end());
-  Result<transport::Request> request = start(std::span<std::byte>(*copy));
-  if (!request.ok()) return request.status();
-  try {
-    const Status done = transport::wait_with(ranks, *request, wait_policy_of(ranks), pump);
-    if (!done.ok()) return done;
-  } catch (...) {
-    static_cast<void>(copy.release());
-    throw;
-  }
+  const Status done = attend(ranks, start(std::span<std::byte>(*copy)), copy, pump);
+  if (!done.ok()) return done;
   std::ranges::copy(*copy, bytes.begin());
   return ok_status();
 }

@@ -34,39 +34,35 @@ inline transport::WaitPolicy wait_policy_of(const transport::Communicator& ranks
 // end. An empty one does nothing.
 using BetweenPolls = std::function<void()>;
 
-// Gathers one value from every rank, as its bytes; the result has one entry a rank, on every rank.
-template <class T>
-Result<std::vector<T>> gather_values(transport::Communicator& ranks, const T& mine) {
-  std::vector<T> all(static_cast<std::size_t>(ranks.size()));
-  const Status gathered =
-      transport::finish(ranks,
-                        ranks.start_all_gather(std::as_bytes(std::span(&mine, 1)),
-                                               std::as_writable_bytes(std::span(all))),
-                        wait_policy_of(ranks));
-  if (!gathered.ok()) return gathered;
-  return all;
+// Waits for an operation on `memory`, which outlives a wait that ends by an exception.
+template <class Memory>
+Status attend(transport::Communicator& ranks, Result<transport::Request> started,
+              std::unique_ptr<Memory>& memory, const BetweenPolls& pump) {
+  if (!started.ok()) return started.status();
+  try {
+    return transport::wait_with(ranks, *started, wait_policy_of(ranks), [&pump] {
+      if (pump) pump();
+    });
+  } catch (...) {
+    static_cast<void>(memory.release());
+    throw;
+  }
 }
 
+// Gathers one value from every rank, as its bytes; the result has one entry a rank, on every rank.
 template <class T>
 Result<std::vector<T>> gather_values(transport::Communicator& ranks, const T& mine,
-                                     const BetweenPolls& pump) {
-  if (!pump) return gather_values(ranks, mine);
+                                     const BetweenPolls& pump = {}) {
   struct Values {
     T mine;
     std::vector<T> all;
   };
   auto values = std::make_unique<Values>(
       Values{mine, std::vector<T>(static_cast<std::size_t>(ranks.size()))});
-  auto request = ranks.start_all_gather(std::as_bytes(std::span(&values->mine, 1)),
+  auto started = ranks.start_all_gather(std::as_bytes(std::span(&values->mine, 1)),
                                         std::as_writable_bytes(std::span(values->all)));
-  if (!request.ok()) return request.status();
-  try {
-    const Status gathered = transport::wait_with(ranks, *request, wait_policy_of(ranks), pump);
-    if (!gathered.ok()) return gathered;
-  } catch (...) {
-    static_cast<void>(values.release());
-    throw;
-  }
+  const Status gathered = attend(ranks, std::move(started), values, pump);
+  if (!gathered.ok()) return gathered;
   return std::move(values->all);
 }
 

@@ -244,14 +244,7 @@ class StagedReduction final : public GatheredReduction {
   // Passes on what came, and counts what is not finite.
   void send(std::size_t b) {
     for (const std::size_t p : layout_.buckets[b].parameters) {
-      const at::Tensor came = part_of(staged_[b].host, p);
-      at::Tensor place = part_of(exchange_->flat(b), p);
-      if (came.scalar_type() == at::kFloat) {
-        nonfinite_[p] = copy_and_scan(came, floats_of(place), 1).nonfinite;
-      } else {
-        place.copy_(came);
-        nonfinite_[p] = count_nonfinite(place);
-      }
+      nonfinite_[p] = put_in_place(part_of(staged_[b].host, p), part_of(exchange_->flat(b), p), 1);
     }
     exchange_->start(b);
     exchange_->advance();
@@ -259,19 +252,11 @@ class StagedReduction final : public GatheredReduction {
 
   // Divides the sums in the exchange; returns the norm, in the parameters' order.
   double divide(double divisor) {
-    double squares = 0;
-    std::vector<at::Tensor> others;
+    DividedNorm divided(divisor);
     for (std::size_t p = 0; p < parameters_.size(); ++p) {
-      if (!has_gradient(p)) continue;
-      at::Tensor place = part_of(exchange_->flat(layout_.places[p].bucket), p);
-      if (place.scalar_type() == at::kFloat && has_exact_inverse(divisor)) {
-        squares += copy_and_scan(place, floats_of(place), static_cast<float>(1 / divisor)).squares;
-      } else {
-        place.div_(divisor);
-        others.push_back(place);
-      }
+      if (has_gradient(p)) divided.add(part_of(exchange_->flat(layout_.places[p].bucket), p));
     }
-    return others.empty() ? std::sqrt(squares) : std::hypot(std::sqrt(squares), l2_norm(others));
+    return divided.norm();
   }
 
   const transport::WaitPolicy wait_;

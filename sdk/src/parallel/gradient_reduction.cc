@@ -28,6 +28,17 @@ std::span<T> as_numbers(transport::Bytes bytes) {
   return {reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T)};
 }
 
+std::span<float> floats_of(const at::Tensor& place) {
+  return {place.mutable_data_ptr<float>(), static_cast<std::size_t>(place.numel())};
+}
+
+// Returns whether the divisor is a power of two: multiplying by its inverse then gives the bits of
+// the division, in the pass that takes the norm.
+bool has_exact_inverse(double divisor) {
+  int exponent = 0;
+  return std::frexp(divisor, &exponent) == 0.5 && std::abs(exponent) < 100;
+}
+
 BucketSpec spec_of(const GradientBucket& bucket) {
   const bool is_double = bucket.type == BucketType::fp64;
   return {static_cast<std::size_t>(bucket.bytes()),
@@ -235,9 +246,7 @@ class OverlappedReduction final : public BucketedReduction {
 
   double hand_back(double total, double loss_scale) override {
     const torch::NoGradGuard no_grad;
-    const double divisor = total * loss_scale;
-    double squares = 0;
-    std::vector<at::Tensor> others;
+    DividedNorm divided(total * loss_scale);
     // In the parameters' order: a norm that no layout of buckets changes.
     for (std::size_t p = 0; p < parameters_.size(); ++p) {
       if (!places_[p].defined()) continue;
@@ -246,17 +255,10 @@ class OverlappedReduction final : public BucketedReduction {
         grad.reset();
         continue;
       }
-      if (places_[p].scalar_type() == at::kFloat && has_exact_inverse(divisor)) {
-        const GradientScan seen =
-            copy_and_scan(places_[p], floats_of(places_[p]), static_cast<float>(1 / divisor));
-        squares += seen.squares;
-      } else {
-        places_[p].div_(divisor);
-        others.push_back(places_[p]);
-      }
+      divided.add(places_[p]);
       grad = has_view_[p] ? views_[p] : views_[p].to(parameters_[p].options());
     }
-    return others.empty() ? std::sqrt(squares) : std::hypot(std::sqrt(squares), l2_norm(others));
+    return divided.norm();
   }
 
   bool moves_when_ready(std::size_t parameter) const override { return has_view_[parameter]; }
@@ -271,21 +273,8 @@ class OverlappedReduction final : public BucketedReduction {
       nonfinite_[parameter] = 0;
       return;
     }
-    put_gradient(parameter, dense(gradient));
+    nonfinite_[parameter] = put_in_place(dense(gradient), places_[parameter], facts_.unit);
     if (has_view_[parameter]) parameters_[parameter].mutable_grad() = views_[parameter];
-  }
-
-  void put_gradient(std::size_t parameter, const at::Tensor& gradient) {
-    at::Tensor& place = places_[parameter];
-    if (place.scalar_type() == at::kFloat && gradient.is_cpu()) {
-      nonfinite_[parameter] =
-          copy_and_scan(gradient.contiguous(), floats_of(place), static_cast<float>(facts_.unit))
-              .nonfinite;
-      return;
-    }
-    place.copy_(gradient.reshape({-1}));
-    if (facts_.unit != 1) place.mul_(facts_.unit);
-    nonfinite_[parameter] = count_nonfinite(place);
   }
 
   std::vector<at::Tensor> places_;  // 1-D, of each parameter in its bucket
@@ -429,13 +418,29 @@ void vote_on_overflow(std::span<const std::int64_t> nonfinite, StepBallot& mine)
   mine.overflow_ranks = is_bad ? 1 : 0;
 }
 
-std::span<float> floats_of(const at::Tensor& place) {
-  return {place.mutable_data_ptr<float>(), static_cast<std::size_t>(place.numel())};
+std::int64_t put_in_place(const at::Tensor& gradient, at::Tensor place, double unit) {
+  if (place.scalar_type() == at::kFloat && gradient.is_cpu()) {
+    const auto factor = static_cast<float>(unit);
+    return copy_and_scan(gradient.contiguous(), floats_of(place), factor).nonfinite;
+  }
+  place.copy_(gradient.reshape({-1}));
+  if (unit != 1) place.mul_(unit);
+  return count_nonfinite(place);
 }
 
-bool has_exact_inverse(double divisor) {
-  int exponent = 0;
-  return std::frexp(divisor, &exponent) == 0.5 && std::abs(exponent) < 100;
+void DividedNorm::add(at::Tensor place) {
+  if (place.scalar_type() == at::kFloat && has_exact_inverse(divisor_)) {
+    const auto inverse = static_cast<float>(1 / divisor_);
+    squares_ += copy_and_scan(place, floats_of(place), inverse).squares;
+  } else {
+    place.div_(divisor_);
+    others_.push_back(std::move(place));
+  }
+}
+
+double DividedNorm::norm() const {
+  const double plain = std::sqrt(squares_);
+  return others_.empty() ? plain : std::hypot(plain, l2_norm(others_));
 }
 
 StepExchange::StepExchange(transport::Communicator& ranks, const GradientLayout& layout,

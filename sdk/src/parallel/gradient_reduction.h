@@ -190,11 +190,24 @@ struct ReductionSetup {
 // What several ways share. Adds a rank's vote: whether values of its own gradients, counted by
 // parameter, were not finite.
 void vote_on_overflow(std::span<const std::int64_t> nonfinite, StepBallot& mine);
-// Returns the values of a dense fp32 tensor on the CPU.
-std::span<float> floats_of(const at::Tensor& place);
-// Returns whether the divisor is a power of two: multiplying by its inverse then gives the bits of
-// the division, in the pass that takes the norm.
-bool has_exact_inverse(double divisor);
+// Writes a gradient times `unit` to its 1-D place on the CPU. Returns how many of the values are
+// not finite there.
+std::int64_t put_in_place(const at::Tensor& gradient, at::Tensor place, double unit);
+
+// DividedNorm divides sums on the CPU by one number, and takes the norm of all in the order of the
+// calls.
+class DividedNorm {
+ public:
+  explicit DividedNorm(double divisor) : divisor_(divisor) {}
+  // Divides the 1-D `place`.
+  void add(at::Tensor place);
+  double norm() const;
+
+ private:
+  const double divisor_;
+  double squares_ = 0;
+  std::vector<at::Tensor> others_;  // whose squares are still to be taken
+};
 
 // Tells whether a gradient was added to, or replaced, since: autograd calls a parameter's hook also
 // where it has nothing new.

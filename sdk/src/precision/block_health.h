@@ -86,7 +86,6 @@ class BlockHealth {
   std::shared_ptr<HealthLedger> watch(std::size_t blocks, std::span<const at::Tensor> parameters,
                                       std::vector<std::vector<BlockId>> owners);
   void release();
-  std::span<const at::Tensor> parameters() const { return parameters_; }
 
   // Begins a step whose losses are multiplied by `scale`, > 0.
   void begin_step(float scale);

@@ -92,35 +92,8 @@ Status AmaxHistory::read(std::span<const double>& state) {
   return ok_status();
 }
 
-Fp8Weights::Key Fp8Weights::key_of(const at::Tensor& weight) {
-  return {weight.storage().unsafeGetStorageImpl(),
-          weight.storage().data(),
-          weight.storage_offset(),
-          c10::DimVector(weight.sizes().begin(), weight.sizes().end()),
-          c10::DimVector(weight.strides().begin(), weight.strides().end()),
-          weight.is_inference() ? 0 : weight._version()};
-}
-
-Fp8Operand Fp8Weights::get(const at::Tensor& weight, std::uint32_t margin) {
-  const Key key = key_of(weight);
-  const auto found =
-      std::ranges::find_if(entries_, [&](const Entry& entry) { return entry.key == key; });
-  if (found != entries_.end()) return found->operand;
-  // Other versions of the same memory, and memory that is gone, will not be asked for again.
-  std::erase_if(entries_, [&](const Entry& entry) {
-    return entry.storage.expired() ||
-           (entry.key.storage == key.storage && entry.key.version != key.version);
-  });
-  if (entries_.size() == kMost) entries_.pop_front();
-  const at::Tensor scale = current_scale(weight, FloatFormat::e4m3, granularity_, margin);
-  entries_.push_back({key, weight.storage().getWeakStorageImpl(),
-                      quantize_tensor(weight, FloatFormat::e4m3, scale).operand});
-  ++quantized_;
-  return entries_.back().operand;
-}
-
 Fp8Block::Fp8Block(Fp8Recipe recipe, std::shared_ptr<Fp8Shapes> shapes)
-    : recipe_(recipe), shapes_(std::move(shapes)), weights_(recipe.granularity) {}
+    : recipe_(recipe), shapes_(std::move(shapes)) {}
 
 bool Fp8Block::takes(const ProductShape& shape) {
   return !shapes_ || shapes_->best(shape) == ProductPath::fp8;
@@ -139,7 +112,6 @@ void Fp8Block::end_step() {
     product.activation.end_step();
     product.gradient.end_step();
   }
-  weights_.clear();
 }
 
 void Fp8Block::drop_step() {
@@ -150,7 +122,6 @@ void Fp8Block::drop_step() {
     product.activation.drop_step();
     product.gradient.drop_step();
   }
-  weights_.clear();
 }
 
 bool Fp8Block::remembers() const {
@@ -205,11 +176,6 @@ std::optional<at::Tensor> Fp8Block::earlier_scale(Fp8Side side, std::size_t prod
   return known_scale(history.amax(), format_of(side), margin, device);
 }
 
-at::Tensor Fp8Block::scale_for(Fp8Side side, std::size_t product_index, const at::Tensor& values) {
-  if (const auto earlier = earlier_scale(side, product_index, values.device())) return *earlier;
-  return current_scale(values, format_of(side), recipe_.own_granularity(), recipe_.margin);
-}
-
 void Fp8Block::count(Fp8Count counting) {
   const std::lock_guard lock(mutex_);
   counting_ = counting;
@@ -223,11 +189,6 @@ void Fp8Block::see(Fp8Side side, std::size_t product_index, const Fp8Seen& seen)
   } else {
     note(side, product_index, seen.counts);
   }
-}
-
-Fp8Operand Fp8Block::weight(const at::Tensor& weight) {
-  const std::lock_guard lock(mutex_);
-  return weights_.get(weight, recipe_.margin);
 }
 
 Fp8Block::Product& Fp8Block::product(std::size_t index) {

@@ -4,12 +4,9 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/Storage.h>
-#include <c10/util/DimVector.h>
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -25,8 +22,8 @@ namespace cox::detail {
 
 // Fp8Recipe says how tensors are scaled. Scales are powers of two: scaling is then exact, only the
 // cast rounds, and results do not depend on where in a product a scale is applied.
-// - Weights are scaled by their own largest magnitude and quantised once a step: per tensor, or per
-//   output row with Fp8Granularity::row.
+// - Weights are scaled by their own largest magnitude: per tensor, or per output row with
+//   Fp8Granularity::row.
 // - Activations and gradients are scaled by their own largest magnitude with `current` scaling, per
 //   tensor or per row (of all dimensions but the last); with `delayed` scaling by the largest of
 //   the last `history` steps, one scale for the whole tensor. The first step, which has no history,
@@ -94,46 +91,6 @@ class AmaxHistory {
   QuantizeCounts step_;
 };
 
-// Fp8Weights holds the quantised weights of a block, so that a weight is quantised once a step
-// however often it is used (micro-batches, second runs, weights shared inside). An entry serves
-// exactly the memory that it was made from: storage, offset, sizes, strides and version counter;
-// the storage is watched weakly, so memory that was freed and handed out again is no match. An edit
-// through `.data()` or a raw pointer shows in none of these; it needs clear(), which every end of a
-// step calls.
-class Fp8Weights {
- public:
-  static constexpr std::size_t kMost = 64;  // entries; the oldest goes first
-
-  explicit Fp8Weights(Fp8Granularity granularity) : granularity_(granularity) {}
-
-  // Returns the E4M3 codes of `weight` [.., N, K] with one scale, or one per row of K values.
-  Fp8Operand get(const at::Tensor& weight, std::uint32_t margin);
-  void clear() { entries_.clear(); }
-  std::size_t size() const { return entries_.size(); }
-  std::uint64_t quantized() const { return quantized_; }  // how often one had to be made
-
- private:
-  struct Key {
-    const void* storage = nullptr;
-    const void* data = nullptr;
-    std::int64_t offset = 0;
-    c10::DimVector sizes;
-    c10::DimVector strides;
-    std::int64_t version = 0;
-    friend bool operator==(const Key&, const Key&) = default;
-  };
-  struct Entry {
-    Key key;
-    c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // keeps its address from being reused
-    Fp8Operand operand;
-  };
-  static Key key_of(const at::Tensor& weight);
-
-  Fp8Granularity granularity_;
-  std::deque<Entry> entries_;
-  std::uint64_t quantized_ = 0;
-};
-
 enum class Fp8Side : std::uint8_t { activation, gradient };
 enum class Fp8Count : std::uint8_t { on, off };  // off in second runs and evaluations
 
@@ -145,10 +102,9 @@ struct Fp8Waiting {
 };
 
 // Fp8Block is what one block keeps from step to step to run its linear products in FP8: the recipe,
-// the largest magnitudes and margins of delayed scaling (AmaxHistory), the quantised weights
-// (Fp8Weights), and counts. The session makes one per block; the block's calls, their graphs and
-// the session own it together. All methods of Fp8Block are thread-safe, because backward may run on
-// a thread of autograd's; it guards its parts.
+// the largest magnitudes and margins of delayed scaling (AmaxHistory), and counts. The session
+// makes one per block; the block's calls, their graphs and the session own it together. All methods
+// of Fp8Block are thread-safe, because backward may run on a thread of autograd's.
 class Fp8Block {
  public:
   // All products from this one on share a history.
@@ -168,7 +124,7 @@ class Fp8Block {
   // (Fp8Reading), which are then added by add().
   std::vector<Fp8Waiting> take_waiting();
   void add(const Fp8Waiting& waiting, const QuantizeCounts& counts);
-  // Tells that the optimizer has stepped: histories move on, weights are quantised anew.
+  // Tells that the optimizer has stepped: histories move on.
   void end_step();
   // Forgets what was seen since the last step, because the step was skipped, so that its magnitudes
   // must not scale later ones, or because it was a trial.
@@ -192,9 +148,7 @@ class Fp8Block {
   // Returns the scale that earlier steps tell; nothing where a tensor is scaled by its own
   // magnitude.
   std::optional<at::Tensor> earlier_scale(Fp8Side side, std::size_t product, at::Device device);
-  at::Tensor scale_for(Fp8Side side, std::size_t product, const at::Tensor& values);
   void see(Fp8Side side, std::size_t product, const Fp8Seen& seen);
-  Fp8Operand weight(const at::Tensor& weight);
 
  private:
   struct Product {
@@ -212,7 +166,6 @@ class Fp8Block {
   Fp8Count counting_ = Fp8Count::on;
   std::vector<Product> products_;  // in the order of products within a call
   std::vector<Fp8Waiting> waiting_;
-  Fp8Weights weights_;
   Fp8Counts counts_;
 };
 

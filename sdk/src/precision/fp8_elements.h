@@ -1,19 +1,20 @@
-// What a kernel that quantises does with one value and with four, apart from the kernels: the cast
-// to E4M3 or E5M2, the scale, the counts. Two compilers read it. For a device it is part of
-// fp8_kernels.cu and casts by the processor's own instruction; for the host it casts by arithmetic,
-// and tests compare every bit with quantize() of float_codec.h. So it includes nothing. Pure.
+// Quantising one value, and four: the cast to E4M3 or E5M2, the scale, the counts. Two compilers
+// read it, so it includes nothing. A device compiles it with fp8_kernels.cu and casts by the
+// processor's own instruction. The host compiles it into the loops of float_codec.h and casts by
+// arithmetic that compilers vectorise. Pure.
 #pragma once
 
 #if defined(__CUDACC_RTC__)
 #define COX_FP8_INLINE __device__ __forceinline__
 #else
-#define COX_FP8_INLINE inline
+#define COX_FP8_INLINE __attribute__((always_inline)) inline
 #endif
 
 namespace cox::fp8 {
 
+using Byte = unsigned char;
 using Bits = unsigned int;
-using Word = unsigned long long;
+using Count = unsigned long long;
 
 constexpr Bits kMagnitude = 0x7FFFFFFFu;  // of a float's bits
 constexpr Bits kInfinite = 0x7F800000u;
@@ -62,7 +63,7 @@ template <class Format>
 COX_FP8_INLINE int free_exponent(Bits amax, Bits margin) {
   if (amax == 0) return 0;
   const double quotient = static_cast<double>(Format::kLargestValue) / float_of(amax);
-  const int exponent = static_cast<int>(__builtin_bit_cast(Word, quotient) >> 52 & 0x7FF) - 1023;
+  const int exponent = static_cast<int>(__builtin_bit_cast(Count, quotient) >> 52 & 0x7FF) - 1023;
   const int free = exponent - static_cast<int>(margin);
   return free < -126 ? -126 : free > 126 ? 126 : free;
 }
@@ -88,24 +89,23 @@ COX_FP8_INLINE float fp16_value(Bits raw) {
 }
 
 // Returns the code, without sign, nearest to a magnitude that is finite or, by overflow of its
-// scale, infinite.
+// scale, infinite. Computes both cases and selects, so that loops are vectorised.
 template <class Format>
 COX_FP8_INLINE Bits nearest_code(Bits scaled) {
   constexpr int kShift = 23 - Format::kMantissa;
   constexpr Bits kFirstNormal = static_cast<Bits>(128 - Format::kBias) << 23;
-  if (scaled >= kFirstNormal) {
-    const Bits odd = scaled >> kShift & 1;
-    const Bits rounded = (scaled + (1u << (kShift - 1)) - 1 + odd) >> kShift;
-    return smaller(rounded - (static_cast<Bits>(127 - Format::kBias) << Format::kMantissa),
-                   Format::kLargest);
-  }
+  const Bits odd = scaled >> kShift & 1;
+  const Bits rounded = (scaled + (1u << (kShift - 1)) - 1 + odd) >> kShift;
+  const Bits normal = smaller(
+      rounded - (static_cast<Bits>(127 - Format::kBias) << Format::kMantissa), Format::kLargest);
   // Its last bit weighs as much as the smallest subnormal value, so the addition rounds.
   constexpr float kRaise = power_of_two(24 - Format::kBias - Format::kMantissa);
-  return bits_of(float_of(scaled) + kRaise) - bits_of(kRaise);
+  const Bits subnormal = bits_of(float_of(scaled) + kRaise) - bits_of(kRaise);
+  return scaled < kFirstNormal ? subnormal : normal;
 }
 
-// Returns two codes, that of `first` in the low byte. REQUIRES: neither is NaN, and infinity means
-// a finite value whose scaling overflowed.
+// Returns two codes, that of `first` in the low byte. Infinity counts as a finite value whose
+// scaling overflowed; the code of a NaN means nothing.
 template <class Format>
 COX_FP8_INLINE Bits two_codes(float first, float second) {
 #if defined(__CUDA_ARCH__)
@@ -125,31 +125,47 @@ COX_FP8_INLINE Bits two_codes(float first, float second) {
 #endif
 }
 
-// What a thread has seen, in the words of QuantizeCounts.
+// Counts of what quantising saw, as QuantizeCounts has them.
 struct Counts {
   Bits saturated = 0;
   Bits underflow = 0;
   Bits amax = 0;  // as bits
 };
 
+// Magnitudes of one value on the way to its code, as bits.
+struct Step {
+  Bits finite;  // the value; 0 unless it is finite
+  Bits scaled;
+  Bits code;
+};
+
+template <class Format>
+COX_FP8_INLINE void count(const Step& step, Counts& counts) {
+  const Bits is_there = smaller(step.finite, 1);
+  counts.saturated += step.scaled > Format::kMostKept ? is_there : 0;
+  counts.underflow += step.code == 0 ? is_there : 0;
+  counts.amax = larger(counts.amax, step.finite);
+}
+
+// Returns the code of any value, and its magnitudes in `step`.
+template <class Format>
+COX_FP8_INLINE Bits one_code(float value, float multiplier, Step& step) {
+  const Bits magnitude = bits_of(value) & kMagnitude;
+  const float scaled = value * multiplier;
+  const Bits code = two_codes<Format>(scaled, 0) & 0xFF;
+  const Bits other = magnitude > kInfinite ? Format::kNan : Format::kInfinity;
+  step = {magnitude < kInfinite ? magnitude : 0, bits_of(scaled) & kMagnitude, code & 0x7F};
+  return magnitude < kInfinite ? code : other | (bits_of(value) >> 24 & 0x80);
+}
+
 // Four values, whatever they are.
 template <class Format>
 COX_FP8_INLINE Bits any_four_codes(const float (&values)[4], float multiplier, Counts& counts) {
   Bits codes = 0;
   for (int i = 0; i < 4; ++i) {
-    const Bits bits = bits_of(values[i]);
-    const Bits magnitude = bits & kMagnitude;
-    if (magnitude >= kInfinite) {
-      const Bits code = magnitude > kInfinite ? Format::kNan : Format::kInfinity;
-      codes |= (code | (bits >> 24 & 0x80)) << 8 * i;
-      continue;
-    }
-    const float scaled = values[i] * multiplier;
-    const Bits code = two_codes<Format>(scaled, 0) & 0xFF;
-    codes |= code << 8 * i;
-    counts.saturated += (bits_of(scaled) & kMagnitude) > Format::kMostKept ? 1 : 0;
-    counts.underflow += magnitude != 0 && (code & 0x7F) == 0 ? 1 : 0;
-    counts.amax = larger(counts.amax, magnitude);
+    Step step;
+    codes |= one_code<Format>(values[i], multiplier, step) << 8 * i;
+    count<Format>(step, counts);
   }
   return codes;
 }
@@ -174,5 +190,24 @@ COX_FP8_INLINE Bits four_codes(const float (&values)[4], float multiplier, Count
   }
   return codes;
 }
+
+// How the kernels of fp8_kernels.cu are started.
+constexpr int kThreads = 256;
+constexpr int kSide = 64;   // of a tile
+constexpr int kAtOnce = 4;  // reads that a thread has under way
+
+// The arguments of a kernel of codes; a struct, so that the host fills in one thing.
+struct Codes {
+  const void* values;
+  Count rows;           // `codes` alone: 1
+  Count columns;        // `codes` alone: all values
+  const Bits* partial;  // of amax
+  Bits partials;        // 0: the scale is given
+  Bits margin;
+  float* scale;
+  Byte* codes;
+  Byte* turned;    // [columns, rows]; null for `codes`
+  double* counts;  // saturated, underflow, amax
+};
 
 }  // namespace cox::fp8

@@ -10,6 +10,8 @@
 
 #include "coordinator/core/text.h"
 #include "coxswain/error.h"
+#include "sdk/src/device/tensor_scan.h"
+#include "sdk/src/precision/fp8_elements.h"
 
 namespace cox::detail {
 
@@ -18,24 +20,13 @@ extern const char* const kFp8ElementText;  // fp8_elements.h
 
 namespace {
 
-constexpr int kOldest = 89;                                      // that casts to FP8 by itself
-constexpr std::int64_t kThreads = 256, kAtOnce = 4, kSide = 64;  // as in fp8_kernels.cu
+using fp8::kAtOnce;
+using fp8::kSide;
+using fp8::kThreads;
+
+constexpr int kOldest = 89;  // that casts to FP8 by itself
 constexpr std::int64_t kMostPartials = 1024;
 constexpr int kBlocks = 8;  // of a multiprocessor: 2,048 threads
-
-// As in fp8_kernels.cu.
-struct Codes {
-  const void* values;
-  std::uint64_t rows;
-  std::uint64_t columns;
-  const std::uint32_t* partial;
-  std::uint32_t partials;
-  std::uint32_t margin;
-  float* scale;
-  std::uint8_t* codes;
-  std::uint8_t* turned;
-  double* counts;
-};
 
 const char* name_of(at::ScalarType type) {
   return type == at::kBFloat16 ? "Bf16" : type == at::kHalf ? "Fp16" : "float";
@@ -102,7 +93,8 @@ bool is_of_cpu(const Fp8Made& made, const at::Tensor& values, FloatFormat format
   const at::Tensor wide = values.to(at::kFloat).contiguous();
   const auto count = static_cast<std::size_t>(wide.numel());
   const std::span all(wide.const_data_ptr<float>(), count);
-  const float scale = given != 0 ? given : 1 / fp8_multiplier(format, finite_amax(all), 0);
+  const float amax = scan(wide, ScanKind::extent).amax;
+  const float scale = given != 0 ? given : 1 / fp8_multiplier(format, amax, 0);
   const at::Tensor codes = at::empty(values.sizes(), at::kByte);
   const QuantizeCounts counts =
       quantize(format, all, 1 / scale, std::span(codes.mutable_data_ptr<std::uint8_t>(), count));
@@ -215,7 +207,7 @@ void Fp8Kernels::write(const at::Tensor& values, FloatFormat format, const at::T
                        std::uint32_t margin, const Fp8Made& made) const {
   const bool turns = made.turned.defined();
   const auto at = static_cast<std::size_t>(format);
-  Codes task{};
+  fp8::Codes task{};
   task.values = values.const_data_ptr();
   task.rows = turns ? static_cast<std::uint64_t>(values.size(0)) : 1;
   task.columns = static_cast<std::uint64_t>(turns ? values.size(1) : values.numel());

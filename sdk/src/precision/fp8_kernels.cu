@@ -13,13 +13,7 @@
 
 namespace cox::fp8 {
 
-using Byte = unsigned char;
-using Count = unsigned long long;
-
-constexpr int kThreads = 256;
-constexpr int kSide = 64;          // of a tile
 constexpr int kQuads = kSide / 4;  // words of four codes along a side
-constexpr int kAtOnce = 4;         // reads that a thread has under way
 
 struct Bf16 {
   unsigned short raw;
@@ -113,20 +107,6 @@ __device__ void find_amax(const Value* values, Count size, Bits* partial, double
   const Bits all = most_of_block(most);
   if (threadIdx.x == 0) partial[blockIdx.x] = all;
 }
-
-// The arguments of a kernel of codes; a struct, so that the host fills in one thing.
-struct Codes {
-  const void* values;
-  Count rows;           // `codes` alone: 1
-  Count columns;        // `codes` alone: all values
-  const Bits* partial;  // of amax
-  Bits partials;        // 0: the scale is given
-  Bits margin;
-  float* scale;
-  Byte* codes;
-  Byte* turned;    // [columns, rows]; null for `codes`
-  double* counts;  // saturated, underflow, amax
-};
 
 template <class Format>
 __device__ float multiplier_of(const Codes& task) {

@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "coxswain/error.h"
+#include "sdk/src/precision/fp8_tensors.h"
 #include "sdk/src/stream/storage.h"
 
 namespace cox::detail {
@@ -235,23 +236,18 @@ bool have_types(const Tensor& x, const Tensor& weight) {
   return weight.scalar_type() == at::kFloat && (x.scalar_type() == at::kFloat || x.is_cuda());
 }
 
-// beta added + alpha product.
-Tensor with_added(const Tensor& product, std::span<const at::IValue> arguments) {
-  const at::Scalar beta = arguments[3].toScalar();
-  const at::Scalar alpha = arguments[4].toScalar();
-  const Tensor scaled = alpha.equal(1) ? product : product * alpha;
-  if (beta.equal(0)) return scaled;  // then it is not read, whatever it holds
-  return at::add(scaled, arguments[0].toTensor().to(product.scalar_type()), beta);
-}
+// Which operand of a product is the weight, if it runs in FP8 at all.
+enum class Fp8Weight : std::uint8_t { none, left, right };
 
-}  // namespace
+// x as rows [.., M, K], the weight as [.., N, K].
+struct Fp8Operands {
+  Tensor x;
+  Tensor weight;
+};
 
-ProductShape Fp8Operands::shape() const {
-  const std::int64_t batch = weight.dim() == 3 ? weight.size(0) : 1;
-  return {x.size(-2) * batch, weight.size(-2), x.size(-1)};
-}
-
-Fp8Weight fp8_weight_of(const Tensor& a, const Tensor& b) {
+// Returns which side of a product a b is the weight, a parameter or a view of one; none for two
+// weights, or for no weight.
+Fp8Weight weight_side(const Tensor& a, const Tensor& b) {
   if (!is_fit(a) || !is_fit(b) || a.device() != b.device()) return Fp8Weight::none;
   const bool left = is_parameter_or_view(a);
   if (left == is_parameter_or_view(b)) return Fp8Weight::none;
@@ -265,7 +261,8 @@ Fp8Weight fp8_weight_of(const Tensor& a, const Tensor& b) {
   return left ? Fp8Weight::left : Fp8Weight::right;
 }
 
-Fp8Operands fp8_operands_of(const Tensor& a, const Tensor& b, Fp8Weight side) {
+// Calls operators that make views, on the weight first. REQUIRES: `side` is not none.
+Fp8Operands operands_of(const Tensor& a, const Tensor& b, Fp8Weight side) {
   if (side == Fp8Weight::left) {
     return {b.dim() == 1 ? b.unsqueeze(0) : b.transpose(-2, -1), a};
   }
@@ -273,7 +270,8 @@ Fp8Operands fp8_operands_of(const Tensor& a, const Tensor& b, Fp8Weight side) {
   return {b.dim() == 3 || a.dim() == 2 ? a : a.reshape({-1, a.size(-1)}), weight};
 }
 
-Tensor fp8_result_of(const Tensor& rows, const Tensor& a, const Tensor& b, Fp8Weight side) {
+// Gives the product rows [.., M, N] the shape that torch's a b has.
+Tensor result_of(const Tensor& rows, const Tensor& a, const Tensor& b, Fp8Weight side) {
   if (side == Fp8Weight::left) return b.dim() == 1 ? rows.squeeze(0) : rows.transpose(-2, -1);
   if (b.dim() == 3 || a.dim() == 2) return rows;
   c10::DimVector sizes(a.sizes().begin(), a.sizes().end());
@@ -281,12 +279,22 @@ Tensor fp8_result_of(const Tensor& rows, const Tensor& a, const Tensor& b, Fp8We
   return rows.reshape(sizes);
 }
 
+// beta added + alpha product.
+Tensor with_added(const Tensor& product, std::span<const at::IValue> arguments) {
+  const at::Scalar beta = arguments[3].toScalar();
+  const at::Scalar alpha = arguments[4].toScalar();
+  const Tensor scaled = alpha.equal(1) ? product : product * alpha;
+  if (beta.equal(0)) return scaled;  // then it is not read, whatever it holds
+  return at::add(scaled, arguments[0].toTensor().to(product.scalar_type()), beta);
+}
+
+}  // namespace
+
 std::size_t Fp8Products::number_of(const Tensor& weight) {
   return numbers_.try_emplace(storage_impl(weight), numbers_.size()).first->second;
 }
 
-Tensor Fp8Products::product(const Fp8Operands& operands, Ints convolution) {
-  const auto& [x, weight] = operands;
+Tensor Fp8Products::product(const Tensor& x, const Tensor& weight, const Ints& convolution) {
   const std::size_t number = number_of(weight);
   const Scale x_scale = block_->earlier_scale(Fp8Side::activation, number, x.device());
   const Scale gradient_scale = block_->earlier_scale(Fp8Side::gradient, number, x.device());
@@ -300,13 +308,14 @@ bool Fp8Products::call_matrices(std::span<at::IValue> arguments, at::IValue& res
   const bool adds = arguments.size() == 5;
   const Tensor a = arguments[adds ? 1 : 0].toTensor();
   const Tensor b = arguments[adds ? 2 : 1].toTensor();
-  const Fp8Weight side = fp8_weight_of(a, b);
+  const Fp8Weight side = weight_side(a, b);
   const bool is_left = side == Fp8Weight::left;
   if (side == Fp8Weight::none || !have_types(is_left ? b : a, is_left ? a : b)) return false;
   const std::int64_t batch = a.dim() == 3 ? a.size(0) : 1;
   if (!block_->takes({a.size(-2) * batch, b.size(-1), a.size(-1)})) return false;
-  const Tensor rows = product(fp8_operands_of(a, b, side), Ints());
-  const Tensor value = fp8_result_of(rows, a, b, side);
+  const auto [x, weight] = operands_of(a, b, side);
+  const Tensor rows = product(x, weight, Ints());
+  const Tensor value = result_of(rows, a, b, side);
   result = adds ? with_added(value, arguments) : value;
   return true;
 }
@@ -317,7 +326,7 @@ bool Fp8Products::call_convolution(std::span<at::IValue> arguments, at::IValue& 
   const bool has_weight = is_parameter_or_view(weight) && !is_parameter_or_view(x);
   if (!has_weight || !is_fit(x) || !have_types(x, weight) || block_->means() == Fp8Means::hardware)
     return false;
-  const Tensor value = product({x, weight}, Convolution::list_of(arguments));
+  const Tensor value = product(x, weight, Convolution::list_of(arguments));
   if (!arguments[2].isTensor() || !arguments[2].toTensor().defined()) {
     result = value;
     return true;

@@ -14,9 +14,8 @@
 // caller, once. The backward pass tells the site what its gradient lost. Gradients of gradients are
 // refused with a message.
 //
-// Fp8Products calls it for products of an adopted block. A block with marks goes through Fp8Scope,
-// which shares what is known here of the shapes of products. Any thread; but an Fp8Products belongs
-// to the thread that trains.
+// Fp8Products calls it for products of a block. Any thread; but an Fp8Products belongs to the
+// thread that trains.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -31,24 +30,6 @@
 
 namespace cox::detail {
 
-// Which operand of a product is the weight, if it runs in FP8 at all.
-enum class Fp8Weight : std::uint8_t { none, left, right };
-// Returns which side of a product a b is the weight, a parameter or a view of one; none for two
-// weights, or for no weight.
-Fp8Weight fp8_weight_of(const at::Tensor& a, const at::Tensor& b);
-
-// x as rows [.., M, K], the weight as [.., N, K].
-struct Fp8Operands {
-  at::Tensor x;
-  at::Tensor weight;
-  ProductShape shape() const;  // a batch counts as rows
-};
-// Calls operators that make views, on the weight first. REQUIRES: `side` is not none.
-Fp8Operands fp8_operands_of(const at::Tensor& a, const at::Tensor& b, Fp8Weight side);
-// Gives the product rows [.., M, N] the shape that torch's a b has.
-at::Tensor fp8_result_of(const at::Tensor& rows, const at::Tensor& a, const at::Tensor& b,
-                         Fp8Weight side);
-
 // Runs the products of one block in FP8 that have exactly one parameter: mm, addmm, bmm, baddbmm
 // and, where FP8 is emulated, convolutions; declines all others, and those that are not faster so
 // on the device. `block` remembers each weight's magnitudes by the weight, not by order.
@@ -58,7 +39,8 @@ class Fp8Products final : public ProductCaller {
   bool call(const c10::OperatorHandle& handle, torch::jit::Stack& stack) override;
 
  private:
-  at::Tensor product(const Fp8Operands& operands, c10::List<std::int64_t> convolution);
+  at::Tensor product(const at::Tensor& x, const at::Tensor& weight,
+                     const c10::List<std::int64_t>& convolution);
   bool call_matrices(std::span<at::IValue> arguments, at::IValue& result);
   bool call_convolution(std::span<at::IValue> arguments, at::IValue& result);
   std::size_t number_of(const at::Tensor& weight);

@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "sdk/src/device/choice.h"
+#include "sdk/src/device/scan_loops.h"
 #include "sdk/src/device/tensor_scan.h"
 
 namespace cox::detail {
@@ -34,6 +35,13 @@ void with_values(const at::Tensor& readable, const Body& body) {
   }
 }
 
+float amax_of(std::span<const float> values) {
+  return finite_amax<FromFp32>(values.data(), static_cast<std::int64_t>(values.size()));
+}
+float amax_of(std::span<const std::uint16_t> bf16_values) {
+  return finite_amax<FromBf16>(bf16_values.data(), static_cast<std::int64_t>(bf16_values.size()));
+}
+
 std::int64_t rows_of(const at::Tensor& values) {
   return values.size(-1) == 0 ? 0 : values.numel() / values.size(-1);
 }
@@ -56,7 +64,7 @@ at::Tensor row_scales_on_cpu(const at::Tensor& values, at::Tensor scale, FloatFo
   auto* scales = scale.mutable_data_ptr<float>();
   with_values(values, [&](auto all) {
     in_parallel(values.numel(), values.size(-1), [&](auto row, auto first, auto count) {
-      const float amax = finite_amax(all.subspan(first, count));
+      const float amax = amax_of(all.subspan(first, count));
       scales[row] = 1 / fp8_multiplier(format, amax, margin);
     });
   });

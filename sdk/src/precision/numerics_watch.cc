@@ -8,11 +8,11 @@
 #include <iterator>
 #include <numeric>
 
+#include "coordinator/core/split_mix.h"
 #include "coordinator/core/text.h"
 #include "metrics/records/step_row.h"
 #include "sdk/src/blocks/block_rules.h"
 #include "sdk/src/device/choice.h"
-#include "sdk/src/device/split_mix.h"
 #include "sdk/src/precision/fp8_kernels.h"
 #include "sdk/src/precision/fp8_operator.h"
 #include "sdk/src/stream/operator_stream.h"

@@ -24,6 +24,7 @@
 #include "sdk/src/precision/block_health.h"
 #include "sdk/src/precision/format_actuator.h"
 #include "sdk/src/precision/fp8_block.h"
+#include "sdk/src/precision/health_ledger.h"
 
 namespace cox::detail {
 

@@ -9,6 +9,7 @@
 
 #include "coxswain/error.h"
 #include "sdk/src/precision/execution_state.h"
+#include "sdk/src/precision/fp8_tensors.h"
 
 namespace cox {
 namespace {
@@ -112,19 +113,6 @@ std::string error_of(const Operation& operation, Precision format, at::DeviceTyp
   }
 }
 
-bool has_fp8_products(at::DeviceType device) {
-  try {
-    const at::NoGradGuard no_grad;
-    const auto options = at::TensorOptions(device).dtype(at::kFloat8_e4m3fn);
-    const at::Tensor a = at::zeros({16, 16}, options);
-    const at::Tensor scale = at::ones({}, at::TensorOptions(device).dtype(at::kFloat));
-    at::_scaled_mm(a, a.t(), scale, scale, {}, {}, at::kBFloat16);
-    return true;
-  } catch (const std::exception&) {
-    return false;
-  }
-}
-
 }  // namespace
 
 PrecisionScope::PrecisionScope(at::DeviceType device, Precision format)
@@ -211,7 +199,7 @@ PrecisionSet runnable_formats(at::DeviceType device) {
 }
 
 bool is_emulated(Precision format, at::DeviceType device) {
-  if (format == Precision::fp8) return device != at::kCUDA || !has_fp8_products(device);
+  if (format == Precision::fp8) return !detail::has_fp8_hardware(device);
   // cuDNN's answer tells the compute capability 8.0, on which bf16 units depend as well.
   if (format == Precision::bf16 && device == at::kCUDA && at::hasCUDA()) {
     return !at::detail::getCUDAHooks().supportsBFloat16ConvolutionWithCuDNNv8();

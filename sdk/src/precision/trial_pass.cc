@@ -1,12 +1,11 @@
 #include "sdk/src/precision/trial_pass.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <exception>
 #include <string>
 #include <unordered_map>
@@ -15,38 +14,38 @@
 #include "sdk/src/device/bits_hash.h"
 #include "sdk/src/parallel/ready_hooks.h"
 #include "sdk/src/precision/execution_state.h"
-#include "sdk/src/stream/storage.h"
 
 namespace cox::detail {
 namespace {
 
-// As fast as a copy, because a step that moves gradients to buckets copies them where this is
-// called. Every step of it is a bijection of its lane.
-std::uint64_t hash_of(const std::byte* data, std::size_t size) {
-  std::array<std::uint64_t, 4> lanes = {size, 1, 2, 3};
-  std::array<std::uint64_t, 4> words;
-  const auto mix = [&] {
-    for (std::size_t i = 0; i < lanes.size(); ++i) {
-      lanes[i] = std::rotl(lanes[i] ^ words[i], 29) * 0x9E3779B97F4A7C15U;
+// Puts back the buffers that a function itself edits (statistics, counters), as they were before
+// it ran. Works below autograd, so that no version counter is raised.
+class BufferScope {
+ public:
+  explicit BufferScope(const std::vector<at::Tensor>& buffers) {
+    const at::NoGradGuard no_grad;
+    for (const at::Tensor& buffer : buffers) {
+      if (buffer.defined()) kept_.push_back({buffer, buffer.detach().clone()});
     }
-  };
-  for (; size >= sizeof(words); data += sizeof(words), size -= sizeof(words)) {
-    std::memcpy(words.data(), data, sizeof(words));
-    mix();
   }
-  words.fill(0);
-  if (size > 0) std::memcpy(words.data(), data, size);
-  mix();
-  return lanes[0] ^ std::rotl(lanes[1], 16) ^ std::rotl(lanes[2], 32) ^ std::rotl(lanes[3], 48);
-}
+  ~BufferScope() {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    for (Kept& kept : kept_) kept.buffer.copy_(kept.before);
+  }
+  BufferScope(const BufferScope&) = delete;
+  BufferScope& operator=(const BufferScope&) = delete;
+
+ private:
+  struct Kept {
+    at::Tensor buffer;
+    at::Tensor before;
+  };
+  std::vector<Kept> kept_;
+};
 
 at::Tensor on_host(const at::Tensor& gradient) {
   const bool is_dense = gradient.layout() == at::kStrided;
   return (is_dense ? gradient.detach() : gradient.to_dense()).cpu().contiguous();
-}
-
-std::uint64_t hash_of(const at::Tensor& values) {
-  return hash_of(static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes());
 }
 
 std::int64_t sample_stride(const at::Tensor& values) {
@@ -90,16 +89,12 @@ double apart(const GradientPrint& one, const GradientPrint& other) {
 
 }  // namespace
 
-std::uint64_t fingerprint(const at::Tensor& gradient) {
-  return hash_of(on_host(gradient));
-}
-
 GradientPrint print_of(const at::Tensor& gradient) {
   const bool is_there = !gradient.is_cpu() && gradient.layout() == at::kStrided &&
                         c10::isFloatingType(gradient.scalar_type()) && gradient.numel() > 0;
   if (is_there) return print_on_device(gradient);
   const at::Tensor values = on_host(gradient);
-  return {hash_of(values), c10::isFloatingType(values.scalar_type()) ? sampled_norm(values) : 0};
+  return {bits_hash(values), c10::isFloatingType(values.scalar_type()) ? sampled_norm(values) : 0};
 }
 
 void GradientSpread::note(const GradientPrints& one, const GradientPrints& other) {
@@ -156,10 +151,9 @@ Status TrialStep::run() {
 
 Status TrialStep::run_once() {
   const ExecutionState state = capture_state(model_);
-  const BufferCopies buffers(model_.buffers());
   try {
     const StateScope undone(state);
-    const BufferScope put_back(buffers);
+    const BufferScope put_back(model_.buffers());
     const at::Tensor loss = loss_();
     loss.backward();
   } catch (const std::exception& error) {

@@ -1,6 +1,6 @@
 // TrialStep runs forward and backward of a sample batch before the first step, as often as a
 // calibration asks for, and leaves no trace: gradients are dropped, buffers and random generators
-// put back. Its fingerprints tell whether two runs gave the same gradients. Gradients that a real
+// put back. Its prints tell whether two runs gave the same gradients. Gradients that a real
 // step does not keep are dropped as soon as they are complete, so that memory is what it will be.
 // It refers to the model and the user's function and owns neither. Used by the thread that trains;
 // does not communicate.
@@ -38,12 +38,9 @@ struct SampleStep {
   std::vector<std::function<at::Tensor()>> other_losses = {};
 };
 
-// Returns a number that is equal for equal bits of a gradient.
-std::uint64_t fingerprint(const at::Tensor& gradient);
-
 // What is kept of a parameter's gradient to compare it with that of another run.
 struct GradientPrint {
-  std::uint64_t bits = 0;  // the fingerprint; 0 where there was no gradient
+  std::uint64_t bits = 0;  // equal for equal bits; 0 where there was no gradient
   double norm = 0;         // of some 65,536 elements that lie evenly in it
   friend bool operator==(const GradientPrint&, const GradientPrint&) = default;
 };

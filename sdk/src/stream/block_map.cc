@@ -3,7 +3,6 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <unordered_map>
 #include <unordered_set>
@@ -300,7 +299,7 @@ std::vector<at::Tensor> BlockMap::buffers(BlockId block) const {
 }
 
 bool BlockMap::refresh() {
-  bool changed = slots_.empty();
+  bool changed = false;
   for (Use& use : uses_) {
     // A tensor that is gone has given up its storage; its memory stays as long as this reference.
     const c10::Storage* storage = storage_in(*use.parameter._unsafe_get_target());
@@ -309,25 +308,20 @@ bool BlockMap::refresh() {
     use.storage = weak_reference(storage);
     changed = true;
   }
-  if (changed) fill_table();
-  return changed;
-}
-
-void BlockMap::fill_table() {
-  slots_.assign(std::bit_ceil(2 * uses_.size()), Slot{});
-  shift_ = static_cast<unsigned>(64 - std::countr_zero(slots_.size()));
+  if (!changed) return false;
+  homes_.clear();
   for (const Use& use : uses_) enter(use);
+  return true;
 }
 
 void BlockMap::enter(const Use& use) {
   const c10::StorageImpl* storage = use.storage._unsafe_get_target();
   if (storage == nullptr) return;
-  Slot& slot = slots_[place_of(storage)];
   const std::uint16_t block = use.block.value();
-  if (slot.storage == nullptr) {
-    slot = {storage, block, use.cut == Cut::yes ? block : kNoCut};
-  } else if (slot.cut != block || use.cut == Cut::no) {
-    slot.cut = kNoCut;
+  if (Home* home = homes_.find(storage); home == nullptr) {
+    homes_[storage] = {block, use.cut == Cut::yes ? block : kNoCut};
+  } else if (home->cut != block || use.cut == Cut::no) {
+    home->cut = kNoCut;
   }
 }
 

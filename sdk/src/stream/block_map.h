@@ -35,6 +35,7 @@
 
 #include "coordinator/core/status.h"
 #include "coordinator/core/units.h"
+#include "sdk/src/stream/pointer_map.h"
 
 namespace torch::nn {
 class Module;
@@ -73,18 +74,14 @@ class BlockMap {
   // Returns the block that an operator on this storage belongs to; nullopt for anything that is not
   // a parameter's, for a shared parameter and for null. One probe of a table, without allocation.
   std::optional<BlockId> block_of(const c10::StorageImpl* storage) const {
-    const Slot& slot = find(storage);
-    return slot.cut == kNoCut ? std::nullopt : std::optional(BlockId(slot.cut));
+    const Home* home = homes_.find(storage);
+    return home == nullptr || home->cut == kNoCut ? std::nullopt
+                                                  : std::optional(BlockId(home->cut));
   }
   // Returns the first block that uses the parameter, shared or not; nullopt where it is not one.
   std::optional<BlockId> owner(const c10::StorageImpl* storage) const {
-    const Slot& slot = find(storage);
-    return slot.storage == nullptr ? std::nullopt : std::optional(BlockId(slot.owner));
-  }
-  // Returns whether modules of several blocks use the parameter.
-  bool is_shared(const c10::StorageImpl* storage) const {
-    const Slot& slot = find(storage);
-    return slot.storage != nullptr && slot.cut == kNoCut;
+    const Home* home = homes_.find(storage);
+    return home == nullptr ? std::nullopt : std::optional(BlockId(home->owner));
   }
 
   // Follows parameters that have another storage than before (set_data(), to()) or are gone;
@@ -112,8 +109,7 @@ class BlockMap {
     BlockId block;        // of the module; the owner, where the module has none
     Cut cut = Cut::yes;
   };
-  struct Slot {
-    const c10::StorageImpl* storage = nullptr;
+  struct Home {
     std::uint16_t owner = 0;
     std::uint16_t cut = kNoCut;  // the owner, unless shared
   };
@@ -123,25 +119,11 @@ class BlockMap {
     assert(block.value() < blocks_.size());
     return blocks_[block.value()];
   }
-  void fill_table();
   void enter(const Use& use);
-
-  // Returns where the storage stands, or else an empty place.
-  std::size_t place_of(const c10::StorageImpl* storage) const {
-    // The factor is 2^64 divided by the golden ratio.
-    const std::uint64_t hash = reinterpret_cast<std::uintptr_t>(storage) * 0x9E3779B97F4A7C15ull;
-    std::size_t place = hash >> shift_;
-    while (slots_[place].storage != storage && slots_[place].storage != nullptr)
-      place = (place + 1) & (slots_.size() - 1);
-    return place;
-  }
-  const Slot& find(const c10::StorageImpl* storage) const { return slots_[place_of(storage)]; }
 
   std::vector<Block> blocks_;
   std::vector<Use> uses_;
-  // Open addressing, a power of two of slots, at most half of them in use; never empty.
-  std::vector<Slot> slots_;
-  unsigned shift_ = 0;  // 64 less the logarithm of the number of slots
+  PointerMap<Home> homes_;  // by storage
 };
 
 }  // namespace cox::detail

@@ -27,8 +27,6 @@ class SavedTensorFrame {
   // Makes the hooks of one saved tensor; called once for each tensor saved under the frame. Null
   // leaves that tensor to autograd.
   virtual std::unique_ptr<torch::autograd::SavedVariableHooks> make_hooks() = 0;
-  // Returns the frame that decides what becomes of the tensors: this one, unless it only measures.
-  virtual SavedTensorFrame* deciding() { return this; }
   // Tensors of this storage stay what autograd saved, whatever the frame does with others.
   virtual void leave_alone(const c10::StorageImpl* /*storage*/) noexcept {}
   // Ends the call under the frame, also one that threw, on its thread and after its scope.

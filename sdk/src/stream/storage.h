@@ -1,10 +1,6 @@
-// Functions that tell a tensor's memory: which storage it has, how often it was changed, and
-// whether its bits are those of before. Views share a storage, so bytes are counted per storage; a
-// tensor without one storage (sparse, undefined) counts as itself, with no bytes.
-//
-// TensorVersions, BufferCopies and BufferScope serve functions that run again: they watch and put
-// back what a block's function reads besides its arguments, so that a second run starts from what
-// the first one started from and leaves nothing changed. Values; one thread at a time uses them.
+// Functions that tell a tensor's memory: which storage it has, and how often it was changed. Views
+// share a storage, so bytes are counted per storage; a tensor without one storage (sparse,
+// undefined) counts as itself, with no bytes. Pure; any thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,7 +8,6 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 namespace cox::detail {
 
@@ -62,60 +57,9 @@ inline bool is_strided_and_plain(const at::Tensor& tensor) {
   return tensor.layout() == at::kStrided && !tensor.is_conj() && !tensor.is_neg();
 }
 
-bool same_bits(const at::Tensor& a, const at::Tensor& b);
-
 // Returns the sentence about a saved tensor that was changed in place before its backward pass.
 std::string changed_in_place(at::IntArrayRef sizes, std::int64_t expected_version,
                              std::int64_t found_version);
-
-// TensorVersions notes the version counters of inputs, parameters and buffers.
-class TensorVersions {
- public:
-  struct Watched {
-    at::Tensor tensor;
-    std::int64_t version;
-  };
-  // Keeps the data alive, not the history. Ignores undefined tensors.
-  void add(const at::Tensor& tensor);
-  // Returns the first tensor that was changed in place since it was added, null if there is none.
-  const Watched* changed() const;
-
- private:
-  std::vector<Watched> watched_;
-};
-
-// BufferCopies keeps the buffers that a function itself edits (statistics, counters), as they were
-// before it ran. Copying back raises no version counter.
-class BufferCopies {
- public:
-  BufferCopies() = default;
-  explicit BufferCopies(const std::vector<at::Tensor>& buffers);
-
-  // Forgets the buffers that still have the bits of their copies; returns the others.
-  std::vector<at::Tensor> keep_edited();
-  // Returns whether `tensor` shares memory with one of the buffers.
-  bool has_memory_of(const at::Tensor& tensor) const;
-
- private:
-  friend class BufferScope;
-  struct Copy {
-    at::Tensor buffer;
-    at::Tensor before;
-  };
-  std::vector<Copy> copies_;
-};
-
-// Puts the copies into the buffers; its destructor puts back what was in them before.
-class BufferScope {
- public:
-  explicit BufferScope(const BufferCopies& copies);
-  ~BufferScope();
-  BufferScope(const BufferScope&) = delete;
-  BufferScope& operator=(const BufferScope&) = delete;
-
- private:
-  std::vector<BufferCopies::Copy> now_;
-};
 
 // Calls `use` with every defined tensor in an argument or a result: a tensor, a list of tensors or
 // of optional tensors.

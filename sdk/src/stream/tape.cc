@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "coxswain/error.h"
+#include "sdk/src/stream/packed_mask.h"
 #include "sdk/src/stream/replay.h"
 #include "sdk/src/stream/storage.h"
 

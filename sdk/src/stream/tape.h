@@ -40,7 +40,6 @@
 #include "sdk/src/stream/region_meter.h"
 #include "sdk/src/stream/saved_tensors.h"
 #include "sdk/src/stream/tape_records.h"
-#include "sdk/src/stream/tape_values.h"
 
 namespace cox::detail {
 

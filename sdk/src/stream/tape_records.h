@@ -1,7 +1,8 @@
 // TapeRecords are what a tape knows of one region of a forward pass: its operators with their
 // arguments, the storages that they made, the tensors from outside that they read, and the saved
 // tensors that were dropped. Tape (tape.h) writes them, replay() (replay.h) reads them and fills in
-// what it made again. Plain values; whoever owns them guards them.
+// what it made again. TapeValues finds the places of values while a tape writes. Plain values;
+// whoever owns them guards them.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -11,6 +12,7 @@
 
 #include <array>
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -19,6 +21,7 @@
 #include <vector>
 
 #include "sdk/src/stream/packed_mask.h"
+#include "sdk/src/stream/pointer_map.h"
 #include "sdk/src/stream/region_meter.h"
 
 namespace cox::detail {
@@ -232,6 +235,64 @@ struct TapeRecords {
     return {numbers.data() + it.sizes + 1, static_cast<std::size_t>(numbers[it.sizes])};
   }
   [[noreturn]] void fail(const std::string& what) const;
+};
+
+// TapeValues knows, while a region is recorded, which tensors and storages its operators made, and
+// which memory from outside they read. It says where an argument comes from when its operator runs
+// again. Tape (tape.h) asks it; what is to stay goes into the records. A plain value, whose memory
+// is used again after clear(); one thread at a time uses it.
+class TapeValues {
+ public:
+  static constexpr std::int32_t kNone = TapeRecords::kNone;
+  struct Place {
+    TapeRecords::StorageIndex storage = kNone;  // of the region
+    bool is_outside = false;                    // held as memory from outside, and not copied
+  };
+  // A tensor that an operator returned.
+  struct Result {
+    const at::Tensor& tensor;
+    TapeRecords::OperatorIndex maker = kNone;
+    std::int16_t output = 0;
+    std::int16_t element = kNone;
+    bool is_random = false;
+  };
+
+  Place place_of(const c10::StorageImpl* storage) const;
+  // Whether an operator of the region returned this very tensor.
+  bool knows(const at::Tensor& tensor) const { return made_of(tensor) != nullptr; }
+  // Whether reference() finds it without holding it as a tensor from outside. REQUIRES: it lies in
+  // a storage of the region.
+  bool has_value(const TapeRecords& records, const at::Tensor& tensor) const;
+  TapeRecords::Reference reference(TapeRecords& records, const at::Tensor& tensor);
+  void note_result(TapeRecords& records, const Result& result);
+
+  // Tensors of this storage are from outside from here on.
+  void forget_views_of(const c10::StorageImpl* storage);
+  // Returns whether it was held as memory from outside.
+  bool stop_holding(const c10::StorageImpl* storage);
+  void clear();
+  std::size_t size() const { return places_.size(); }
+
+ private:
+  struct MadeTensor {
+    TapeRecords::OperatorIndex maker = kNone;
+    std::int16_t output = 0;
+    std::int16_t element = kNone;
+    const c10::StorageImpl* storage = nullptr;
+    std::optional<c10::weak_intrusive_ptr<c10::TensorImpl>> alive;
+  };
+  struct MadeIndex {
+    std::int32_t index = kNone;  // in made_
+  };
+
+  static std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
+  const MadeTensor* made_of(const at::Tensor& tensor) const;
+  TapeRecords::Reference outside(TapeRecords& records, const at::Tensor& tensor);
+  void note_storage(TapeRecords& records, const Result& result);
+
+  std::vector<MadeTensor> made_;
+  PointerMap<MadeIndex> made_indices_;  // by TensorImpl
+  PointerMap<Place> places_;            // by StorageImpl
 };
 
 }  // namespace cox::detail

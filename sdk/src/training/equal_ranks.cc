@@ -3,7 +3,6 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -13,7 +12,6 @@
 
 #include "coordinator/core/hash.h"
 #include "coordinator/core/text.h"
-#include "coordinator/io/content_hash.h"
 #include "coxswain/error.h"
 #include "sdk/src/device/bits_hash.h"
 #include "sdk/src/parallel/agreement.h"
@@ -29,9 +27,7 @@ at::Tensor dense_on_host(const at::Tensor& tensor) {
 }
 
 std::uint64_t content_of(const at::Tensor& tensor) {
-  const at::Tensor dense = dense_on_host(tensor);
-  return io::content_hash(
-      std::span(static_cast<const std::byte*>(dense.const_data_ptr()), dense.nbytes()));
+  return bits_hash(dense_on_host(tensor));
 }
 
 // The device of all tensors; none where one is on the CPU, elsewhere than others, or not dense.

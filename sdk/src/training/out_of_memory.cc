@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <limits>
 #include <new>
+#include <optional>
+#include <string>
 #include <string_view>
 
 #include "coordinator/core/text.h"
@@ -27,54 +29,53 @@ bool is_out_of_memory(const std::exception& error) {
 
 namespace {
 
-// Returns whether the blocks hold less now. REQUIRES: what ran out of memory has let go of what it
-// had made.
-bool make_room(SessionState& state, MemoryActuator::RoomUntil until, const std::string& what,
+struct Failure {
+  std::exception_ptr error;
+  std::string what;
+};
+
+// Returns what made `body` run out of memory; nothing where it ended. What it had made is gone
+// then.
+template <class Body>
+std::optional<Failure> out_of_memory_in(const Body& body) {
+  try {
+    body();
+    return std::nullopt;
+  } catch (const std::exception& error) {
+    if (!is_out_of_memory(error)) throw;
+    return Failure{std::current_exception(), first_line(error.what())};
+  }
+}
+
+// Lets the blocks hold less; throws the failure where they cannot.
+void make_room(SessionState& state, MemoryActuator::RoomUntil until, const Failure& failure,
                const char* consequence) {
   if (VisitWatch* visits = state.actuators().get<BlockWatch>().visits()) visits->forget_step();
   const bool has_room = state.actuators().get<MemoryActuator>().make_room(
       std::numeric_limits<double>::infinity(), until);
-  if (!has_room) return false;
-  state.job().log().warning(concat("step ", state.step().number(), ": out of memory (", what, "); ",
-                                   consequence, ", with blocks that hold less"));
+  if (!has_room) std::rethrow_exception(failure.error);
+  state.job().log().warning(concat("step ", state.step().number(), ": out of memory (",
+                                   failure.what, "); ", consequence,
+                                   ", with blocks that hold less"));
   state.step().recorder().flag(SignalFlag::out_of_memory);
-  return true;
 }
 
 }  // namespace
 
 at::Tensor run_within_memory(SessionState& state, const std::function<at::Tensor()>& forward,
                              const std::function<void()>& put_back) {
-  std::exception_ptr failure;
-  std::string what;
-  try {
-    return forward();
-  } catch (const std::exception& error) {
-    if (!is_out_of_memory(error)) throw;
-    failure = std::current_exception();
-    what = first_line(error.what());
-  }
-  // Here all that the pass had made is gone.
-  const bool has_room =
-      make_room(state, MemoryActuator::RoomUntil::next_step, what, "its forward pass runs again");
-  if (!has_room) std::rethrow_exception(failure);
+  at::Tensor loss;
+  const auto failure = out_of_memory_in([&] { loss = forward(); });
+  if (!failure) return loss;
+  make_room(state, MemoryActuator::RoomUntil::next_step, *failure, "its forward pass runs again");
   put_back();
   return forward();
 }
 
 void run_or_repeat_step(SessionState& state, Reducer& reducer, const std::function<void()>& part) {
-  std::exception_ptr failure;
-  std::string what;
-  try {
-    return part();
-  } catch (const std::exception& error) {
-    if (!is_out_of_memory(error)) throw;
-    failure = std::current_exception();
-    what = first_line(error.what());
-  }
-  const bool has_room =
-      make_room(state, MemoryActuator::RoomUntil::next_plan, what, "all ranks repeat the step");
-  if (!has_room) std::rethrow_exception(failure);
+  const auto failure = out_of_memory_in(part);
+  if (!failure) return;
+  make_room(state, MemoryActuator::RoomUntil::next_plan, *failure, "all ranks repeat the step");
   reducer.abandon();
 }
 

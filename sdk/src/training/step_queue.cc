@@ -31,14 +31,14 @@ std::vector<std::int64_t> samples_of(const SamplePlan& plan, const StepShare& sh
 }  // namespace
 
 std::uint64_t fingerprint_of(const TrainerOptions& options) {
-  std::string told;
+  Fnv1a64 hash;
   for (const std::uint64_t value : {static_cast<std::uint64_t>(options.global_batch),
                                     static_cast<std::uint64_t>(options.micro_batch),
                                     static_cast<std::uint64_t>(options.prefetch), options.steps,
                                     std::bit_cast<std::uint64_t>(options.clip_norm)}) {
-    told += std::to_string(value) + " ";
+    hash.add(value);
   }
-  return crc32(std::as_bytes(std::span(told)));
+  return hash.value();
 }
 
 Status validate(const TrainerOptions& options, int world_size, const Config& config) {

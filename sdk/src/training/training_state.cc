@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "coordinator/core/split_mix.h"
 #include "coordinator/core/text.h"
 #include "coordinator/decide/control_state.h"
 #include "coordinator/estimates/estimates.h"
@@ -17,7 +18,6 @@
 #include "coordinator/runtime/saved_state.h"
 #include "coxswain/error.h"
 #include "coxswain/safetensors.h"
-#include "sdk/src/device/split_mix.h"
 #include "sdk/src/parallel/agreement.h"
 
 namespace cox::detail {

@@ -15,15 +15,12 @@ namespace {
 
 constexpr std::int64_t kUnlimited = std::int64_t{1} << 40;
 
-OffloadOptions options(const TempFolder& folder, std::int64_t in_flight, std::int64_t carried,
-                       int prefetch) {
+OffloadOptions options(const TempFolder& folder, std::int64_t in_flight) {
   return {.device = usual_device(),
           .folder = folder.path(),
           .tier_bytes = 64 << 20,
           .in_flight_bytes = in_flight,
-          .carried_bytes = carried,
           .smallest_bytes = 1024,
-          .prefetch_frames = prefetch,
           .report = {}};
 }
 
@@ -42,12 +39,12 @@ std::int64_t peak_of_step(Net& net, Offloader* offloader) {
 
 }  // namespace
 
-TEST_CASE("after close the moved storages are out of memory, to the byte") {
+TEST_CASE("after a call the moved storages are out of memory, to the byte") {
   const TempFolder folder;
   REQUIRE(cox::detail::install_saved_tensor_engine().ok());
   Mlp net;
   const std::int64_t kept = live_after_forward(net, nullptr);
-  Offloader offloader(options(folder, kUnlimited, 0, 1));
+  Offloader offloader(options(folder, kUnlimited));
   const std::int64_t left = live_after_forward(net, &offloader);
   CHECK(kept - left == offloader.counts().written_bytes);
   CHECK(left < kept / 4);
@@ -60,26 +57,20 @@ TEST_CASE("the peak is lower than with keeping, and the same in 10 of 10 runs at
   const std::int64_t kept = peak_of_step(net, nullptr);
   std::mt19937_64 random(4);
   for (const std::int64_t in_flight : {std::int64_t{0}, std::int64_t{30000}, kUnlimited}) {
-    for (const std::int64_t carried : {std::int64_t{0}, std::int64_t{30000}}) {
-      for (const int prefetch : {0, 1, 3}) {
-        Offloader offloader(options(folder, in_flight, carried, prefetch));
-        std::set<std::int64_t> peaks;
-        for (int run = 0; run < 10; ++run) {
-          std::thread other([us = random() % 3000] {  // takes its share of a core
-            const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(us);
-            while (std::chrono::steady_clock::now() < until) {
-            }
-          });
-          peaks.insert(peak_of_step(net, &offloader));
-          other.join();
+    Offloader offloader(options(folder, in_flight));
+    std::set<std::int64_t> peaks;
+    for (int run = 0; run < 10; ++run) {
+      std::thread other([us = random() % 3000] {  // takes its share of a core
+        const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(us);
+        while (std::chrono::steady_clock::now() < until) {
         }
-        CAPTURE(in_flight);
-        CAPTURE(carried);
-        CAPTURE(prefetch);
-        CHECK(peaks.size() == 1);
-        CHECK(*peaks.begin() < kept);
-      }
+      });
+      peaks.insert(peak_of_step(net, &offloader));
+      other.join();
     }
+    CAPTURE(in_flight);
+    CHECK(peaks.size() == 1);
+    CHECK(*peaks.begin() < kept);
   }
 }
 
@@ -87,14 +78,12 @@ TEST_CASE("a graph that is dropped without backward gives everything back at onc
   const TempFolder folder;
   REQUIRE(cox::detail::install_saved_tensor_engine().ok());
   Mlp net;
-  for (const std::int64_t carried : {std::int64_t{0}, kUnlimited}) {
-    Offloader offloader(options(folder, kUnlimited, carried, 1));
-    const Counted counted;
-    for (int i = 0; i < 50; ++i) {
-      { const Tensor loss = net.forward(net.input(), &offloader).square().mean(); }
-      REQUIRE(counted.live() == 0);
-      REQUIRE(offloader.counts().tier_bytes == 0);
-    }
+  Offloader offloader(options(folder, kUnlimited));
+  const Counted counted;
+  for (int i = 0; i < 50; ++i) {
+    { const Tensor loss = net.forward(net.input(), &offloader).square().mean(); }
+    REQUIRE(counted.live() == 0);
+    REQUIRE(offloader.counts().tier_bytes == 0);
   }
 }
 
@@ -102,7 +91,7 @@ TEST_CASE("what a backward pass over a part of the graph fetched is let go at th
   const TempFolder folder;
   REQUIRE(cox::detail::install_saved_tensor_engine().ok());
   Mlp net;
-  Offloader offloader(options(folder, kUnlimited, 0, 1));
+  Offloader offloader(options(folder, kUnlimited));
   const Tensor loss = net.forward(net.input(), &offloader).square().mean();
   const Counted counted;
   { const auto last = torch::autograd::grad({loss}, {net.down.back()->weight}, {}, true); }
@@ -115,7 +104,7 @@ TEST_CASE("1,000 steps leave no byte behind, in memory or on the tier") {
   const TempFolder folder;
   Mlp net(2);
   ViewNet views;
-  Offloader offloader(options(folder, 20000, 0, 1));
+  Offloader offloader(options(folder, 20000));
   step(net, &offloader);
   step(views, &offloader);
   const Counted counted;
@@ -134,7 +123,7 @@ TEST_CASE("a graph may outlive its offloader") {
   const TempFolder folder;
   Mlp net;
   const auto kept = step(net, nullptr);
-  auto offloader = std::make_unique<Offloader>(options(folder, kUnlimited, kUnlimited, 1));
+  auto offloader = std::make_unique<Offloader>(options(folder, kUnlimited));
   torch::manual_seed(5);
   const Tensor loss = net.forward(net.input(), offloader.get()).square().mean();
   offloader.reset();

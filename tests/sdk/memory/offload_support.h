@@ -13,6 +13,7 @@
 #include "sdk/src/memory/offload.h"
 #include "sdk/src/memory/tensor_memory.h"
 #include "sdk/src/stream/saved_tensors.h"
+#include "sdk/src/stream/storage.h"
 
 namespace offload_test {
 
@@ -30,8 +31,10 @@ inline std::shared_ptr<cox::detail::OffloadFrame> frame_of(Offloader& offloader,
                                                            const std::string& name,
                                                            const torch::nn::Module& module) {
   auto frame = offloader.open_frame(name);
-  for (const Tensor& tensor : module.parameters()) frame->leave_alone(tensor);
-  for (const Tensor& tensor : module.buffers()) frame->leave_alone(tensor);
+  for (const Tensor& tensor : module.parameters())
+    frame->leave_alone(cox::detail::storage_impl(tensor));
+  for (const Tensor& tensor : module.buffers())
+    frame->leave_alone(cox::detail::storage_impl(tensor));
   return frame;
 }
 
@@ -46,7 +49,7 @@ Tensor call(Offloader* offloader, const std::string& name, torch::nn::Module& mo
     const cox::detail::SavedTensorScope saving(*frame);
     y = function(x);
   }
-  frame->close();
+  frame->leave();
   return y;
 }
 

@@ -17,7 +17,7 @@
 #include "sdk/src/memory/offload.h"
 #include "sdk/src/precision/fp8_block.h"
 #include "sdk/src/precision/fp8_operator.h"
-#include "sdk/src/stream/storage.h"
+#include "tests/sdk/same_bits.h"
 
 namespace cox::test {
 namespace {
@@ -84,7 +84,8 @@ std::string difference(const Outcome& kept, const Outcome& planned) {
     for (std::size_t i = 0; i < kept.steps[s].size(); ++i) {
       const Tensor& a = kept.steps[s][i];
       const Tensor& b = planned.steps[s][i];
-      const bool is_same = a.defined() == b.defined() && (!a.defined() || detail::same_bits(a, b));
+      const bool is_same =
+          a.defined() == b.defined() && (!a.defined() || sdk_test::same_bits(a, b));
       if (!is_same) return "step " + std::to_string(s) + ", number " + std::to_string(i);
     }
   }

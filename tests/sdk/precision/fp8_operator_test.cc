@@ -11,8 +11,8 @@
 #include "coxswain/error.h"
 #include "sdk/src/stream/operator_stream.h"
 #include "sdk/src/stream/saved_tensors.h"
-#include "sdk/src/stream/storage.h"
 #include "sdk/src/stream/tape.h"
+#include "tests/sdk/same_bits.h"
 
 #include <doctest/doctest.h>
 
@@ -97,7 +97,7 @@ Tensors values_of(const Program& program, const Tensors& in) {
 }
 
 bool same(const Tensors& a, const Tensors& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), same_bits);
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), sdk_test::same_bits);
 }
 
 bool near(const Tensors& a, const Tensors& b, double tolerance) {

@@ -122,6 +122,11 @@ std::string cut_at(const BlockMap& map, const Tensor& parameter) {
   return block ? map.name(*block) : "none";
 }
 
+// Whether modules of several blocks use the parameter.
+bool is_shared(const BlockMap& map, const c10::StorageImpl* parameter) {
+  return map.owner(parameter) && !map.block_of(parameter);
+}
+
 }  // namespace
 
 TEST_SUITE("sdk.stream.block_map") {
@@ -253,7 +258,7 @@ TEST_SUITE("sdk.stream.block_map") {
       for (const Tensor& parameter : map.parameters(id(block))) {
         CHECK(map.block_of(storage(parameter)) == id(block));
         CHECK(map.owner(storage(parameter)) == id(block));
-        CHECK_FALSE(map.is_shared(storage(parameter)));
+        CHECK_FALSE(is_shared(map, storage(parameter)));
         own += static_cast<std::uint64_t>(parameter.numel());
         ++parameters;
       }
@@ -268,7 +273,7 @@ TEST_SUITE("sdk.stream.block_map") {
     for (int i = 0; i < 1000; ++i) CHECK_FALSE(map.block_of(storage(torch::ones({4}))));
     CHECK_FALSE(map.block_of(nullptr));
     CHECK_FALSE(map.owner(nullptr));
-    CHECK_FALSE(map.is_shared(nullptr));
+    CHECK_FALSE(is_shared(map, nullptr));
   }
 
   TEST_CASE("a parameter of several blocks belongs to the first and cuts at none") {
@@ -276,7 +281,7 @@ TEST_SUITE("sdk.stream.block_map") {
     const BlockMap map = map_of(*model);
     const auto* words = storage(module_at(*model, "head").parameters()[0]);
     CHECK_FALSE(map.block_of(words));
-    CHECK(map.is_shared(words));
+    CHECK(is_shared(map, words));
     CHECK(map.owner(words) == id(0));
     CHECK(map.parameters(id(0)).size() == 1);
     CHECK(map.elements(id(0)) == 28);
@@ -287,7 +292,7 @@ TEST_SUITE("sdk.stream.block_map") {
     second->parameters()[0].set_data(first->parameters()[0].detach());
     const BlockMap map = map_of(*list({first, second}));
     CHECK(names_of(map) == Names{"0", "1"});
-    CHECK(map.is_shared(storage(second->parameters()[0])));
+    CHECK(is_shared(map, storage(second->parameters()[0])));
     CHECK(map.owner(storage(second->parameters()[0])) == id(0));
     CHECK(cut_at(map, first->parameters()[1]) == "0");
     CHECK(cut_at(map, second->parameters()[1]) == "1");
@@ -357,7 +362,7 @@ TEST_SUITE("sdk.stream.block_map") {
     CHECK(map.refresh());
     for (const auto& parameter : module_at(*model, "h.2").parameters())
       CHECK(cut_at(map, parameter) == "h.2");
-    CHECK(map.is_shared(storage(module_at(*model, "wte").parameters()[0])));
+    CHECK(is_shared(map, storage(module_at(*model, "wte").parameters()[0])));
     CHECK_FALSE(map.refresh());
 
     {

@@ -9,6 +9,7 @@
 
 #include "sdk/src/stream/saved_tensors.h"
 #include "sdk/src/stream/storage.h"
+#include "tests/sdk/same_bits.h"
 
 #include <doctest/doctest.h>
 
@@ -152,7 +153,7 @@ TEST_CASE("results are the same whether calls are wanted or not, under autocast 
         const StreamScope scope({&notes});
         const at::Tensor found = item.run();
         const StreamPause unseen;
-        CHECK_MESSAGE(same_bits(expected, found), item.name);
+        CHECK_MESSAGE(sdk_test::same_bits(expected, found), item.name);
         CHECK_MESSAGE(notes.open == 0, item.name);
       }
     }

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "sdk/src/memory/counting_allocator.h"
-#include "sdk/src/stream/storage.h"
+#include "tests/sdk/same_bits.h"
 #include "tests/sdk/stream/models.h"
 
 #include <doctest/doctest.h>
@@ -206,7 +206,7 @@ TEST_SUITE("sdk.stream.operator_times") {
       const planner::KeptSet& kept = front.points[level].kept;
       TapeCounts counts;
       const auto found = gradients(loss, weights, choice_of(region, kept), &counts);
-      for (std::size_t i = 0; i < plain.size(); ++i) CHECK(same_bits(plain[i], found[i]));
+      for (std::size_t i = 0; i < plain.size(); ++i) CHECK(sdk_test::same_bits(plain[i], found[i]));
       CHECK(counts.replayed == planner::slice(region.graph, kept).operators.size());
     }
   }

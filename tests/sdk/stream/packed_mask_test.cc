@@ -12,6 +12,7 @@
 #include "sdk/src/stream/operator_times.h"
 #include "sdk/src/stream/storage.h"
 #include "sdk/src/stream/tape.h"
+#include "tests/sdk/same_bits.h"
 
 #include <doctest/doctest.h>
 
@@ -27,7 +28,7 @@ bool comes_back(const Tensor& tensor) {
   const auto packed = PackedMask::pack(tensor);
   if (!packed) return false;
   const Tensor back = packed->tensor();
-  return same_bits(tensor, back) && back.strides() == tensor.strides() &&
+  return sdk_test::same_bits(tensor, back) && back.strides() == tensor.strides() &&
          back.storage_offset() == tensor.storage_offset() &&
          storage_impl(back) != storage_impl(tensor);
 }
@@ -78,9 +79,9 @@ TEST_SUITE("packed masks") {
     CHECK(comes_back(mask.narrow(1, 3, 4)));
     CHECK(comes_back(mask[2].expand({5, 10})));
     const auto packed = PackedMask::pack(mask);
-    CHECK(same_bits(packed->sharing(mask.t())->tensor(), mask.t()));
+    CHECK(sdk_test::same_bits(packed->sharing(mask.t())->tensor(), mask.t()));
     CHECK_FALSE(packed->sharing(mask.view(at::kInt)).has_value());
-    CHECK(same_bits(packed->values(), mask.view({-1})));
+    CHECK(sdk_test::same_bits(packed->values(), mask.view({-1})));
   }
 
   TEST_CASE("what has no strided memory of a CPU, or none, is not packed") {
@@ -132,7 +133,7 @@ TEST_SUITE("packed masks") {
       const Trained taped = train(tape);
       CHECK(taped.counts.packed == 3);
       for (std::size_t i = 0; i < plain.bits.size(); ++i)
-        CHECK(same_bits(plain.bits[i], taped.bits[i]));
+        CHECK(sdk_test::same_bits(plain.bits[i], taped.bits[i]));
     }
     CHECK(keep_masks->counts().dropped > 0);
     CHECK(keep_masks->counts().replayed > 0);

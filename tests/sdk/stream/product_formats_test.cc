@@ -13,6 +13,7 @@
 #include "coxswain/precision.h"
 #include "sdk/src/stream/operator_stream.h"
 #include "sdk/src/stream/storage.h"
+#include "tests/sdk/same_bits.h"
 
 #include <doctest/doctest.h>
 
@@ -76,7 +77,7 @@ Outcome run(const Program& program, const Tensors& in, std::optional<at::ScalarT
 
 bool same(const Tensors& a, const Tensors& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Tensor& x, const Tensor& y) {
-    return x.defined() == y.defined() && (!x.defined() || same_bits(x, y));
+    return x.defined() == y.defined() && (!x.defined() || sdk_test::same_bits(x, y));
   });
 }
 

@@ -11,7 +11,7 @@
 
 #include "sdk/src/stream/operator_stream.h"
 #include "sdk/src/stream/saved_tensors.h"
-#include "sdk/src/stream/storage.h"
+#include "tests/sdk/same_bits.h"
 #include "tests/sdk/stream/models.h"
 
 #include <doctest/doctest.h>
@@ -46,7 +46,7 @@ std::vector<Tensor> gradients_of(const torch::nn::Module& model) {
 
 bool same(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Tensor& x, const Tensor& y) {
-    return x.defined() == y.defined() && (!x.defined() || same_bits(x, y));
+    return x.defined() == y.defined() && (!x.defined() || sdk_test::same_bits(x, y));
   });
 }
 
@@ -79,7 +79,7 @@ TEST_SUITE("recorded pass") {
           again = pass.run();
         }
         CHECK(names.take() == expected);
-        CHECK(same_bits(again.detach(), loss.detach()));
+        CHECK(sdk_test::same_bits(again.detach(), loss.detach()));
         again.backward();
         CHECK(same(gradients_of(*it.model), gradients));
         pass.release();
@@ -98,7 +98,7 @@ TEST_SUITE("recorded pass") {
       loss = (x * x).sum();
     }
     REQUIRE(close_at(pass, loss).ok());
-    CHECK(same_bits(pass.run().detach(), loss.detach()));
+    CHECK(sdk_test::same_bits(pass.run().detach(), loss.detach()));
   }
 
   TEST_CASE("a pass whose backward cannot be repeated is refused with the reason") {

@@ -3,7 +3,7 @@
 #include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
-#include "sdk/src/stream/storage.h"
+#include "tests/sdk/same_bits.h"
 
 // Outside of namespace cox, whose tensors stay on the CPU (tests/support/cuda/on_device.cc).
 namespace tests_of_tapes {
@@ -132,7 +132,8 @@ std::string difference(const TrialOutcome& plain, const TrialOutcome& taped) {
     const at::Tensor& a = plain.bits[i];
     const at::Tensor& b = taped.bits[i];
     if (a.defined() != b.defined()) return "only one has number " + std::to_string(i);
-    if (a.defined() && !same_bits(a, b)) return "other bits in number " + std::to_string(i);
+    if (a.defined() && !sdk_test::same_bits(a, b))
+      return "other bits in number " + std::to_string(i);
   }
   return "";
 }

@@ -17,7 +17,7 @@
 #include "sdk/src/memory/counting_allocator.h"
 #include "sdk/src/precision/numerics_watch.h"
 #include "sdk/src/session/session_state.h"
-#include "sdk/src/stream/storage.h"
+#include "tests/sdk/same_bits.h"
 #include "tests/sdk/session/solo.h"
 #include "tests/sdk/stream/models.h"
 
@@ -76,7 +76,7 @@ Trained train(const ModelCase& it, std::uint64_t steps) {
 }
 
 bool same(const Tensors& a, const Tensors& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), cox::detail::same_bits);
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), sdk_test::same_bits);
 }
 
 Trained train_adopted(const ModelCase& it, const Flags& settings, std::uint64_t steps = 4) {

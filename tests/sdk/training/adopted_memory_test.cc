@@ -14,7 +14,7 @@
 #include "sdk/src/memory/counting_allocator.h"
 #include "sdk/src/parallel/agreement.h"
 #include "sdk/src/session/session_state.h"
-#include "sdk/src/stream/storage.h"
+#include "tests/sdk/same_bits.h"
 #include "tests/sdk/session/solo.h"
 #include "tests/sdk/stream/models.h"
 #include "tests/sdk/temp_folder.h"
@@ -64,7 +64,7 @@ Trained train(const ModelCase& it) {
 }
 
 bool same(const Tensors& a, const Tensors& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), cox::detail::same_bits);
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), sdk_test::same_bits);
 }
 
 ModelCase model_at(std::size_t place) {

@@ -11,7 +11,7 @@
 #include "coxswain/manual.h"
 #include "coxswain/session.h"
 #include "sdk/examples/models/models.h"
-#include "sdk/src/stream/storage.h"
+#include "tests/sdk/same_bits.h"
 #include "tests/sdk/session/solo.h"
 
 #include <doctest/doctest.h>
@@ -65,7 +65,7 @@ Tensors train(const Players& players, Loop loop) {
 }
 
 bool same(const Tensors& a, const Tensors& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), cox::detail::same_bits);
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), sdk_test::same_bits);
 }
 
 TEST_SUITE("adopted models") {

@@ -16,7 +16,7 @@
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/stream/operator_stream.h"
 #include "sdk/src/stream/script_mirror.h"
-#include "sdk/src/stream/storage.h"
+#include "tests/sdk/same_bits.h"
 #include "tests/sdk/session/solo.h"
 #include "tests/sdk/temp_folder.h"
 
@@ -151,7 +151,7 @@ Adopted train_adopted(const Flags& settings = {}) {
 }
 
 bool same(const Tensors& a, const Tensors& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), cox::detail::same_bits);
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), sdk_test::same_bits);
 }
 
 TEST_SUITE("adopted scripts") {

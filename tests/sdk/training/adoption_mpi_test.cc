@@ -18,7 +18,7 @@
 #include "sdk/src/parallel/agreement.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/stream/operator_stream.h"
-#include "sdk/src/stream/storage.h"
+#include "tests/sdk/same_bits.h"
 #include "tests/sdk/session/solo.h"
 
 #include <doctest/doctest.h>
@@ -73,7 +73,7 @@ Tensors state_of(Net& net) {
 }
 
 bool same(const Tensors& a, const Tensors& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), cox::detail::same_bits);
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), sdk_test::same_bits);
 }
 
 // The loop that knows nothing of us: `backwards` micro-batches a step.
@@ -292,7 +292,7 @@ TEST_SUITE("adoption") {
     const Tensors mine = torch::autograd::grad({loss}, net->parameters(), {}, true);
     loss.backward();
     const at::Tensor averaged = net->parameters()[0].grad();
-    CHECK(cox::detail::same_bits(mine[0], averaged) == (session.world_size() == 1));
+    CHECK(sdk_test::same_bits(mine[0], averaged) == (session.world_size() == 1));
     CHECK(steps_of(session) == 0);
   }
 
@@ -451,7 +451,7 @@ TEST_SUITE("adoption") {
     const at::Tensor loss = loss_of(net, batches.next());
     const Tensors mine = torch::autograd::grad({loss}, net->parameters(), {}, true);
     loss.backward();
-    CHECK(cox::detail::same_bits(mine[0], net->parameters()[0].grad()));
+    CHECK(sdk_test::same_bits(mine[0], net->parameters()[0].grad()));
     CHECK(cox::detail::operators_shown() == before);
   }
 

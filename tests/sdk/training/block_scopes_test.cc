@@ -13,8 +13,8 @@
 #include "sdk/src/blocks/block_watch.h"
 #include "sdk/src/memory/counting_allocator.h"
 #include "sdk/src/session/session_state.h"
-#include "sdk/src/stream/storage.h"
 #include "small_training.h"
+#include "tests/sdk/same_bits.h"
 #include "tests/sdk/session/product_probe.h"
 #include "tests/sdk/session/solo.h"
 
@@ -123,7 +123,7 @@ Trained train_with_trainer(const Flags& flags) {
 }
 
 bool same(const Tensors& a, const Tensors& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), cox::detail::same_bits);
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), sdk_test::same_bits);
 }
 
 const Flags kNamed = {"--cox.blocks.scopes=mix"};

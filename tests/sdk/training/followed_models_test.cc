@@ -16,8 +16,8 @@
 #include "sdk/src/precision/numerics_watch.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/stream/operator_stream.h"
-#include "sdk/src/stream/storage.h"
 #include "small_training.h"
+#include "tests/sdk/same_bits.h"
 #include "tests/sdk/session/solo.h"
 #include "tests/sdk/stream/models.h"
 #include "tests/sdk/temp_folder.h"
@@ -91,7 +91,7 @@ Trained train_case(const ModelCase& it, const Flags& settings, std::uint64_t ste
 }
 
 bool same(const Tensors& a, const Tensors& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), cox::detail::same_bits);
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), sdk_test::same_bits);
 }
 
 // The same loop without the stream: what the Trainer's steps compute by themselves.

@@ -1,10 +1,10 @@
-// SplitMix64 (Steele, Lea and Flood, 2014): what is drawn from a key is the same on every rank and
-// machine. Pure.
+// SplitMix64 (Steele, Lea and Flood, 2014): numbers that look random and are the same on every rank
+// and machine. Not for secrets. Pure.
 #pragma once
 
 #include <cstdint>
 
-namespace cox::detail {
+namespace cox {
 
 inline constexpr std::uint64_t kGolden = 0x9E3779B97F4A7C15;  // 2^64 / golden ratio, odd
 
@@ -15,9 +15,19 @@ constexpr std::uint64_t spread_bits(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
+// The generator: a seed gives one sequence.
+class SplitMix {
+ public:
+  explicit constexpr SplitMix(std::uint64_t seed) : state_(seed) {}
+  constexpr std::uint64_t next() { return spread_bits(state_ += kGolden); }
+
+ private:
+  std::uint64_t state_;
+};
+
 // Returns the first number that the generator draws from this seed.
 constexpr std::uint64_t split_mix(std::uint64_t seed) {
-  return spread_bits(seed + kGolden);
+  return SplitMix(seed).next();
 }
 
-}  // namespace cox::detail
+}  // namespace cox

@@ -1,4 +1,4 @@
-#include "sdk/src/stream/tape_values.h"
+#include "sdk/src/stream/tape_records.h"
 
 #include <utility>
 
