@@ -23,7 +23,7 @@ FindingsWatch::~FindingsWatch() {
 }
 
 void FindingsWatch::record(const StepRecord& record) {
-  auto round = plans_.round_of(record);
+  auto round = shelf_.round_of(record);
   const std::size_t most = window_rounds(static_cast<std::size_t>(record.job.world_size));
   {
     const std::lock_guard lock(mutex_);

@@ -55,7 +55,7 @@ class FindingsWatch final : public StepSink {
 
   StepSink& next_;
   const std::function<void(Found)> on_look_;
-  PlanShelf plans_;  // of the recording thread
+  RoundShelf shelf_;  // of the recording thread
 
   std::mutex looking_;                                     // held by the one thread that looks
   Found newest_ = std::make_shared<const FindingsView>();  // of the thread that looks

@@ -39,9 +39,20 @@ void count_blocks(const Plan& plan, RankId rank, StepRow& row) {
   }
 }
 
+// An allocator holds at least its tensors, also where these have grown since the evidence was sent.
+void put_allocator(const RankSignal& report, StepRow& row) {
+  if (report.fragment.kind != FragmentKind::allocator_evidence) return;
+  const auto evidence = read_allocator_evidence(report.fragment);
+  if (!evidence.ok()) return;
+  row.allocator = *evidence;
+  row.memory_reserved_bytes = std::max(evidence->reserved_bytes, report.memory_used_bytes);
+  row.memory_peak_reserved_bytes = std::max(evidence->reserved_bytes, report.memory_peak_bytes);
+}
+
 void put_memory(const RankSignal& report, StepRow& row) {
-  row.memory_alloc_bytes = row.memory_reserved_bytes = report.memory_used_bytes;
-  row.memory_peak_alloc_bytes = row.memory_peak_reserved_bytes = report.memory_peak_bytes;
+  row.memory_alloc_bytes = report.memory_used_bytes;
+  row.memory_peak_alloc_bytes = report.memory_peak_bytes;
+  put_allocator(report, row);
   if (report.memory_limit_bytes == 0) return;
   const std::uint64_t used = std::min(report.memory_limit_bytes, report.memory_peak_bytes);
   row.headroom_bytes = static_cast<std::int64_t>(report.memory_limit_bytes - used);
@@ -128,14 +139,29 @@ std::size_t window_rounds(std::size_t ranks) {
   return std::clamp(kWindowRows / std::max<std::size_t>(1, ranks), kLeastRounds, kWindowSteps);
 }
 
-std::shared_ptr<const LiveRound> PlanShelf::round_of(const StepRecord& record) {
+void RoundShelf::note_allocator(const RankSignal& report) {
+  if (report.fragment.kind != FragmentKind::allocator_evidence) return;
+  const auto place = static_cast<std::size_t>(report.rank.value());
+  if (place >= allocators_.size()) allocators_.resize(place + 1);
+  allocators_[place] = report.fragment;
+}
+
+Fragment RoundShelf::allocator_of(RankId rank) const {
+  const auto place = static_cast<std::size_t>(rank.value());
+  return place < allocators_.size() ? allocators_[place] : Fragment{};
+}
+
+std::shared_ptr<const LiveRound> RoundShelf::round_of(const StepRecord& record) {
   const bool is_new = plans_.empty() || plans_.back()->id != record.plan.id;
   if (is_new) plans_.push_back(std::make_shared<const Plan>(record.plan));
   if (plans_.size() > kKept) plans_.erase(plans_.begin());
   auto round = std::make_shared<LiveRound>();
   round->now = record.signals.now;
   for (const RankSignal& report : record.signals.reports) {
-    if (steps_in(report) > 0) round->reports.push_back(report);
+    note_allocator(report);
+    if (steps_in(report) == 0) continue;
+    round->reports.push_back(report);
+    round->reports.back().fragment = allocator_of(report.rank);
   }
   if (round->reports.empty()) return nullptr;
   const std::uint64_t applied = round->reports.front().plan_applied;

@@ -27,7 +27,9 @@ namespace cox::metrics {
 // LiveRound is what is kept of a round.
 struct LiveRound {
   UnixTime now{};
-  std::vector<RankSignal> reports;   // of ranks that trained in it; ascending
+  // Of ranks that trained in it, in ascending order. Their fragments are the newest evidence of the
+  // ranks' allocators, whenever it came; of kind `none` where there is none.
+  std::vector<RankSignal> reports;
   std::shared_ptr<const Plan> plan;  // that they applied; null = not known
 };
 using LiveRounds = std::vector<std::shared_ptr<const LiveRound>>;  // oldest first
@@ -40,15 +42,21 @@ inline constexpr std::size_t kWindowRows = 65'536;
 // Returns how many rounds a window of so many ranks holds. Never less than 32.
 std::size_t window_rounds(std::size_t ranks);
 
-// PlanShelf keeps the newest plans, since ranks apply one some rounds after it was published.
-class PlanShelf {
+// RoundShelf keeps what rounds need of earlier ones: the newest plans, since ranks apply one some
+// rounds after it was published, and each rank's newest evidence of its allocator.
+class RoundShelf {
  public:
   // Returns what is kept of the round; null where no rank trained in it.
   std::shared_ptr<const LiveRound> round_of(const StepRecord& record);
 
  private:
   static constexpr std::size_t kKept = 4;
+
+  void note_allocator(const RankSignal& report);
+  Fragment allocator_of(RankId rank) const;
+
   std::vector<std::shared_ptr<const Plan>> plans_;  // oldest first
+  std::vector<Fragment> allocators_;                // by rank, as far as one has told
 };
 
 // Returns the row of `report`, as far as a report knows it. `plan` null: no blocks are counted.

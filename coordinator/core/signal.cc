@@ -43,7 +43,8 @@ WeighedLoss merge_losses(const RankSignal& a, const RankSignal& b) {
 // Kinds that this build does not know keep their place by number, as they always did.
 int urgency(FragmentKind kind) {
   constexpr int kEvidence = 1;  // between none and a profile
-  if (kind == FragmentKind::host_evidence) return kEvidence;
+  if (kind == FragmentKind::host_evidence || kind == FragmentKind::allocator_evidence)
+    return kEvidence;
   return 2 * static_cast<int>(kind);
 }
 
@@ -171,6 +172,26 @@ Result<HostEvidence> read_host_evidence(const Fragment& fragment) {
     return data_loss("fragment: a figure of a host is negative or not finite");
   }
   evidence->host.back() = '\0';
+  return evidence;
+}
+
+bool differs_noticeably(const AllocatorEvidence& a, const AllocatorEvidence& b) {
+  const auto distance = [](std::uint64_t x, std::uint64_t y) { return x < y ? y - x : x - y; };
+  const std::uint64_t moved = std::max(distance(a.active_bytes, b.active_bytes),
+                                       distance(a.inactive_split_bytes, b.inactive_split_bytes));
+  return a.reserved_bytes != b.reserved_bytes || moved > b.reserved_bytes / 16;
+}
+
+Result<AllocatorEvidence> read_allocator_evidence(const Fragment& fragment) {
+  auto evidence = content_of<AllocatorEvidence>(fragment, "evidence of an allocator");
+  if (!evidence.ok()) return evidence;
+  const std::uint64_t reserved = evidence->reserved_bytes;
+  const std::uint64_t active = evidence->active_bytes;
+  if (reserved == 0 || active > reserved || evidence->inactive_split_bytes > reserved - active) {
+    return data_loss("fragment: expected ", active, " active bytes and ",
+                     evidence->inactive_split_bytes,
+                     " in unused pieces within what is held, found ", reserved, " held");
+  }
   return evidence;
 }
 

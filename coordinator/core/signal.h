@@ -39,15 +39,16 @@ enum class SignalFlag : std::uint16_t {
 
 // Part of the wire format: never renumber. Of two fragments of which only one can travel on, the
 // more urgent one does: requests, which are sent once, before failures, which are repeated in every
-// report, before profiles, before evidence of hosts.
+// report, before profiles, before evidence of hosts and allocators.
 enum class FragmentKind : std::uint16_t {
   none = 0,
   block_profile = 1,
   block_failed = 2,
   precision_request = 3,
   host_evidence = 4,
+  allocator_evidence = 5,
 };
-inline constexpr std::size_t kFragmentKinds = 5;
+inline constexpr std::size_t kFragmentKinds = 6;
 
 // Fragment is 64 bytes of slow-changing data that travel with a signal.
 struct Fragment {
@@ -187,7 +188,24 @@ static_assert(sizeof(HostEvidence) <= 60);
 // `evidence`.
 std::string_view host_name(const HostEvidence& evidence);
 
-// Puts a BlockProfile, a BlockFailure, a PrecisionRequest or a HostEvidence into a fragment.
+// AllocatorEvidence tells how the caching allocator of a rank's device uses what it holds. It is
+// sent when it changed noticeably, and every half minute. A rank on the CPU sends none.
+struct AllocatorEvidence {
+  static constexpr FragmentKind kKind = FragmentKind::allocator_evidence;
+
+  std::uint64_t reserved_bytes = 0;        // held of the device's memory; never 0 when sent
+  std::uint64_t active_bytes = 0;          // of these: in tensors, or given back and still in use
+  std::uint64_t inactive_split_bytes = 0;  // unused pieces of segments that are partly in use
+  std::uint64_t free_bytes = 0;            // left on the device, for all processes
+  friend bool operator==(const AllocatorEvidence&, const AllocatorEvidence&) = default;
+};
+static_assert(sizeof(AllocatorEvidence) == 32);
+
+// Returns whether the change is worth a report: any of the bytes held, or a sixteenth of them among
+// their uses. Free bytes are other processes' doing and never are.
+bool differs_noticeably(const AllocatorEvidence& a, const AllocatorEvidence& b);
+
+// Puts one of the five contents above into a fragment.
 template <class Content>
 Fragment make_fragment(const Content& content) {
   static_assert(sizeof(Content) <= sizeof(Fragment::payload));
@@ -203,5 +221,6 @@ Result<BlockProfile> read_block_profile(const Fragment& fragment);
 Result<BlockFailure> read_block_failure(const Fragment& fragment);
 Result<PrecisionRequest> read_precision_request(const Fragment& fragment);
 Result<HostEvidence> read_host_evidence(const Fragment& fragment);
+Result<AllocatorEvidence> read_allocator_evidence(const Fragment& fragment);
 
 }  // namespace cox

@@ -1,5 +1,6 @@
 // Communicator: the seam between Coxswain and what moves bytes between ranks: `mpi`, `solo` (a job
-// of one rank), later `nccl`, and in tests `loopback` (ranks are threads). Every operation is
+// of one rank), and in tests `loopback` (ranks are threads). Data on devices goes another way
+// (nccl/). Every operation is
 // collective over the communicator's ranks, non-blocking and polled: start_*() returns a Request at
 // once, test() moves it on. All ranks must start the same operations in the same order with the
 // same sizes; loopback checks that, MPI would hang. Buffers must stay valid and untouched until

@@ -66,6 +66,11 @@ void put_memory(io::JsonWriter& json, const StepRow& row) {
   json.field("peak_alloc", row.memory_peak_alloc_bytes);
   json.field("peak_reserved", row.memory_peak_reserved_bytes);
   if (row.predicted_peak_bytes > 0) json.field("predicted_peak", row.predicted_peak_bytes);
+  if (row.allocator.reserved_bytes > 0) {
+    json.field("active", row.allocator.active_bytes);
+    json.field("inactive_split", row.allocator.inactive_split_bytes);
+    json.field("free", row.allocator.free_bytes);
+  }
   json.end_object();
 }
 

@@ -23,7 +23,8 @@ struct NamedField {
 };
 
 // RunInfo is the run as run.json describes it. Keys of `environment` that tools know: platform,
-// machine, node, cpu_count, torch, cuda, gpu, gpu_count. No tokens, no paths.
+// machine, node, cpu_count, torch, cuda, gpu, gpu_count, cudnn_benchmark, cudnn_deterministic. No
+// tokens, no paths.
 struct RunInfo {
   std::string name;
   RankId rank{};

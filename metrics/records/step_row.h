@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "coordinator/core/phase.h"
+#include "coordinator/core/signal.h"
 #include "coordinator/core/units.h"
 
 namespace cox::metrics {
@@ -48,12 +49,13 @@ struct StepRow {
   double learning_rate = kNotMeasured;
   double loss_scale = kNotMeasured;
 
-  // All zero = not measured.
+  // All zero = not measured; both reserved ones zero = not known.
   std::uint64_t memory_alloc_bytes = 0;
   std::uint64_t memory_reserved_bytes = 0;
   std::uint64_t memory_peak_alloc_bytes = 0;
   std::uint64_t memory_peak_reserved_bytes = 0;
   std::int64_t predicted_peak_bytes = 0;  // under the plan in force; 0 = not known
+  AllocatorEvidence allocator{};          // of the rank's device; none reserved = not known
 
   std::int64_t headroom_bytes = -1;                 // limit minus peak; -1 = no limit known
   std::uint64_t plan = 0;                           // number of the plan in force

@@ -246,4 +246,71 @@ TEST_SUITE("core") {
     CHECK(cox::merge_reports(profiled, failed).fragment.kind == cox::FragmentKind::block_failed);
     CHECK(cox::merge_reports(failed, {}).fragment.kind == cox::FragmentKind::block_failed);
   }
+
+  TEST_CASE("evidence of an allocator travels in a fragment and comes out the same") {
+    const cox::AllocatorEvidence evidence{std::uint64_t{90} << 30, std::uint64_t{60} << 30,
+                                          std::uint64_t{25} << 30, 1 << 20};
+    const cox::Fragment fragment = cox::make_fragment(evidence);
+    CHECK(fragment.kind == cox::FragmentKind::allocator_evidence);
+    CHECK(fragment.size == 32);
+    const auto read = cox::read_allocator_evidence(fragment);
+    REQUIRE(read.ok());
+    CHECK(*read == evidence);
+  }
+
+  TEST_CASE("a fragment that is no sound evidence of an allocator is refused") {
+    constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
+    cox::AllocatorEvidence evidence{100, 60, 40, 7};
+    REQUIRE(cox::read_allocator_evidence(cox::make_fragment(evidence)).ok());
+    cox::Fragment fragment = cox::make_fragment(evidence);
+    SUBCASE("another kind") {
+      fragment = cox::make_fragment(cox::HostEvidence{});
+    }
+    SUBCASE("another size") {
+      fragment.size = 24;
+    }
+    SUBCASE("an allocator that holds nothing") {
+      fragment = cox::make_fragment(cox::AllocatorEvidence{});
+    }
+    SUBCASE("more in use than is held") {
+      evidence.active_bytes = 101;
+      fragment = cox::make_fragment(evidence);
+    }
+    SUBCASE("pieces that do not fit, whose sum would wrap") {
+      evidence.inactive_split_bytes = kMost;
+      fragment = cox::make_fragment(evidence);
+    }
+    CHECK(cox::read_allocator_evidence(fragment).status().code() == cox::StatusCode::data_loss);
+  }
+
+  TEST_CASE(
+      "evidence of an allocator is news when more is held, or a sixteenth is used otherwise") {
+    const cox::AllocatorEvidence sent{1600, 1000, 300, 50};
+    cox::AllocatorEvidence now = sent;
+    now.free_bytes = 0;
+    CHECK_FALSE(cox::differs_noticeably(now, sent));
+    now.active_bytes = 1100;
+    CHECK_FALSE(cox::differs_noticeably(now, sent));
+    now.active_bytes = 1101;
+    CHECK(cox::differs_noticeably(now, sent));
+    now = sent;
+    now.inactive_split_bytes = 199;
+    CHECK(cox::differs_noticeably(now, sent));
+    now = sent;
+    now.reserved_bytes = 1601;
+    CHECK(cox::differs_noticeably(now, sent));
+  }
+
+  TEST_CASE("evidence of an allocator waits for profiles, failures and requests") {
+    cox::RankSignal evidence, other;
+    evidence.fragment = cox::make_fragment(cox::AllocatorEvidence{100, 60, 40, 7});
+    CHECK(cox::merge_reports(evidence, {}).fragment.kind == cox::FragmentKind::allocator_evidence);
+    for (const cox::Fragment& fragment :
+         {cox::make_fragment(cox::BlockProfile{}), cox::make_fragment(cox::BlockFailure{}),
+          cox::make_fragment(cox::PrecisionRequest{})}) {
+      other.fragment = fragment;
+      CHECK(cox::merge_reports(evidence, other).fragment.kind == fragment.kind);
+      CHECK(cox::merge_reports(other, evidence).fragment.kind == fragment.kind);
+    }
+  }
 }

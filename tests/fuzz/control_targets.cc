@@ -161,6 +161,8 @@ void read_fragments(const RankSignal& signal) {
   static_cast<void>(read_block_profile(signal.fragment).ok());
   static_cast<void>(read_block_failure(signal.fragment).ok());
   static_cast<void>(read_precision_request(signal.fragment).ok());
+  static_cast<void>(read_host_evidence(signal.fragment).ok());
+  static_cast<void>(read_allocator_evidence(signal.fragment).ok());
 }
 
 // A signal that its rank could have sent: what is made up are its values.

@@ -43,6 +43,7 @@ struct Step {
   std::uint64_t used = 0;
   std::uint64_t peak = 0;
   std::uint64_t limit = 0;
+  AllocatorEvidence allocator{};  // none reserved: a rank on the CPU
 };
 Step step_at(std::uint64_t number) {
   Step step;
@@ -75,6 +76,9 @@ RankSignal report_of(const Step& step, std::size_t rank) {
   out.memory_used_bytes = step.used;
   out.memory_peak_bytes = step.peak;
   out.memory_limit_bytes = step.limit;
+  // Sent seldom: what changes in between is not worth a report.
+  if (step.allocator.reserved_bytes > 0 && step.number % 40 == 0)
+    out.fragment = make_fragment(step.allocator);
   return out;
 }
 
@@ -95,6 +99,10 @@ StepRow row_by_rank(const Step& step) {
   out.was_skipped = step.is_skipped;
   out.memory_alloc_bytes = out.memory_reserved_bytes = step.used;
   out.memory_peak_alloc_bytes = out.memory_peak_reserved_bytes = step.peak;
+  if (step.allocator.reserved_bytes > 0) {
+    out.allocator = step.allocator;
+    out.memory_reserved_bytes = out.memory_peak_reserved_bytes = step.allocator.reserved_bytes;
+  }
   if (step.limit > 0) out.headroom_bytes = static_cast<std::int64_t>(step.limit - step.peak);
   out.plan = step.number / 50;
   return out;
@@ -255,6 +263,7 @@ Ranks made_run(std::uint64_t seed) {
       step.used = (1ull << 30) + (seed % 4 == 2 ? s << 21 : 0);
       step.peak = step.used + (1ull << 27);
       step.limit = seed % 5 == 3 ? step.peak + (1 << 20) : 1ull << 35;
+      if (seed % 4 == 3) step.allocator = {3ull << 30, 5ull << 28, 1ull << 30, 1ull << 34};
       ranks[r].push_back(step);
     }
   }
@@ -291,6 +300,7 @@ Steps steps_of(const diagnosis::RankRecord& rank) {
 TEST_SUITE("metrics.live_window") {
   TEST_CASE("live equals after: 20 seeded runs through telemetry and through run directories") {
     std::size_t found = 0;
+    std::ptrdiff_t fragmented = 0;
     for (std::uint64_t seed = 0; seed < 20; ++seed) {
       CAPTURE(seed);
       const Ranks ranks = made_run(seed);
@@ -300,8 +310,10 @@ TEST_SUITE("metrics.live_window") {
       CHECK(view.last_step == static_cast<std::int64_t>(ranks[0].size()) - 1);
       CHECK(view.steps <= window);
       found += view.findings.size();
+      fragmented += std::ranges::count(view.findings, "MEMORY.FRAGMENTATION", &Finding::code);
     }
     CHECK(found >= 20);
+    CHECK(fragmented == 5);  // each fourth seed trains on devices
   }
 
   TEST_CASE("live equals after: the recorded runs") {
@@ -338,7 +350,7 @@ TEST_SUITE("metrics.live_window") {
     plan.profiles = {{MemoryAction::keep, MemoryAction::recompute, MemoryAction::offload},
                      {MemoryAction::tile, MemoryAction::recompute, MemoryAction::recompute}};
     plan.rank_profile = {ProfileId(0), ProfileId(1)};
-    PlanShelf shelf;
+    RoundShelf shelf;
     const Decision decision;
     StepSignals signals;
     signals.reports = {report_of(step_at(3), 0), report_of(step_at(3), 1)};
@@ -360,8 +372,39 @@ TEST_SUITE("metrics.live_window") {
     CHECK(second.tiled_blocks == 1);
   }
 
+  TEST_CASE("a row has the newest evidence of its rank's allocator, also from a warm-up step") {
+    RoundShelf shelf;
+    const JobFacts job = job_of(3);
+    const Plan plan = initial_plan(job);
+    const Decision decision;
+    StepSignals signals;
+    for (std::size_t r = 0; r < 3; ++r) signals.reports.push_back(report_of(step_at(1), r));
+    signals.reports[1].fragment = make_fragment(AllocatorEvidence{100, 60, 40, 7});
+    signals.reports[1].rounds = 0;
+    REQUIRE(shelf.round_of({signals, decision, plan, job, {}})->reports.size() == 2);
+    signals.reports[1].rounds = 1;
+    signals.reports[1].memory_used_bytes = 50;
+    signals.reports[1].memory_peak_bytes = 120;
+    signals.reports[1].fragment = make_fragment(BlockProfile{.blocks = 1});
+    const auto round = shelf.round_of({signals, decision, plan, job, {}});
+    const StepRow row = row_of(round->reports[1], nullptr, {});
+    CHECK(row.allocator == AllocatorEvidence{100, 60, 40, 7});
+    CHECK(row.memory_reserved_bytes == 100);
+    CHECK(row.memory_peak_reserved_bytes == 120);
+    // Of ranks that sent none nothing is claimed.
+    for (const std::size_t r : {0u, 2u})
+      CHECK(row_of(round->reports[r], nullptr, {}).memory_reserved_bytes == 0);
+  }
+
+  TEST_CASE("evidence that does not read claims nothing") {
+    RankSignal report = report_of(step_at(1), 0);
+    report.memory_used_bytes = 50;
+    report.fragment = make_fragment(AllocatorEvidence{100, 101, 0, 0});
+    CHECK(row_of(report, nullptr, {}).memory_reserved_bytes == 0);
+  }
+
   TEST_CASE("reports without times, and last ones, are no steps") {
-    PlanShelf shelf;
+    RoundShelf shelf;
     const JobFacts job = job_of(1);
     const Plan plan = initial_plan(job);
     const Decision decision;

@@ -51,6 +51,8 @@ class Record final : public StepSink {
     is_whole = is_whole && journal_.append(record.signals, record.decision).ok();
     for (const RankSignal& report : record.signals.reports) {
       metrics::StepRow row = metrics::row_of(report, &record.plan, record.signals.now);
+      row.memory_reserved_bytes = row.memory_alloc_bytes;  // as on the CPU
+      row.memory_peak_reserved_bytes = row.memory_peak_alloc_bytes;
       add_save(row, report.rank.value());
       steps.at(static_cast<std::size_t>(report.rank.value())) += metrics::step_line(row);
     }

@@ -170,6 +170,8 @@ RankSignal RandomValues::signal(const JobFacts& job, RankId rank, RoundId round)
     request.format = static_cast<Precision>(below(4));
     request.rounds = static_cast<std::uint32_t>(bits());
     signal.fragment = make_fragment(request);
+  } else if (chance(30)) {
+    signal.fragment = make_fragment(AllocatorEvidence{bits(), bits(), bits(), bits()});
   }
   signal.loss_scale = static_cast<float>(number());
   signal.reduction_seconds = static_cast<float>(number());

@@ -25,23 +25,33 @@ std::string bytes_of(double bytes) {
 // ---- What the allocator holds.
 
 struct Unused {
-  double share = 0;  // of what is reserved, mean of the steps
-  double peak = 0;   // bytes in tensors
+  double share = 0;               // of what is reserved, mean of the steps
+  double peak = 0;                // bytes in tensors
+  std::optional<double> split{};  // share in pieces of segments that are in use, where it is told
 };
 
 std::optional<Unused> much_unused(const RuleInput& input, std::size_t r) {
   const std::vector<double> alloc = input.memory(r, "alloc");
   const std::vector<double> reserved = input.memory(r, "reserved");
+  const std::vector<double> split = input.memory(r, "inactive_split");
   std::vector<double> shares;
+  std::vector<double> split_shares;
   double peak = 0;
   for (std::size_t s = 0; s < alloc.size(); ++s) {
     if (is_absent(alloc[s]) || !(reserved[s] > 0)) continue;
     shares.push_back((reserved[s] - alloc[s]) / reserved[s]);
+    if (!is_absent(split[s])) split_shares.push_back(split[s] / reserved[s]);
     peak = std::max(peak, alloc[s]);
   }
   const double share = mean_of(shares);
   if (shares.size() < kLeastSteps || peak < 64 * kMebibyte || share < 0.20) return std::nullopt;
-  return Unused{share, peak};
+  Unused out{share, peak};
+  if (!split_shares.empty()) out.split = mean_of(split_shares);
+  return out;
+}
+
+std::string pieces_text(const Unused& unused) {
+  return unused.split ? concat(", ", percents(*unused.split), " in pieces beside tensors") : "";
 }
 
 void fragmented(const RuleInput& input, Findings& out) {
@@ -54,10 +64,11 @@ void fragmented(const RuleInput& input, Findings& out) {
   f.severity = share >= 0.40 ? Severity::medium : Severity::low;
   f.title = "Much memory is reserved and not used";
   f.detail = concat("The allocator of ", found.worst_named(input), " has on average ",
-                    percents(share), " of what it holds in no tensor; tensors take ",
-                    bytes_of(found.of_worst.peak), " at most.");
+                    percents(share), " of what it holds in no tensor", pieces_text(found.of_worst),
+                    "; tensors take ", bytes_of(found.of_worst.peak), " at most.");
   f.suggestion = "Use expandable segments, and avoid shapes that change from step to step.";
   f.evidence = {{"unused_share", share}};
+  if (found.of_worst.split) f.evidence.push_back({"split_share", *found.of_worst.split});
   name_ranks(input, found.ranks, f);
   out.push_back(std::move(f));
 }
@@ -296,14 +307,14 @@ const MemorySaving& saving_of(const RuleInput& input) {
   return *input.memory_saving;
 }
 
-// Memory that is saved by work although there is input, or at a high price.
+// Memory that is saved by work although there is room, or at a high price.
 void tight_budget(const RuleInput& input, Findings& out) {
   const std::optional<TightBudget>& budget = saving_of(input).budget;
   if (!budget) return;
   const bool is_needless = budget->is_needless;
   const std::size_t of_memory = is_needless ? budget->with_room.worst : budget->ranks.worst;
   Finding f = costly(input, "BUDGET.TOO_TIGHT",
-                     is_needless ? "Activations are recomputed or moved although there is input"
+                     is_needless ? "Activations are recomputed or moved although there is room"
                                  : "Keeping to the memory budget takes much time",
                      budget->seconds);
   const std::size_t steps = budget->ranks.of_worst.steps;

@@ -126,7 +126,6 @@ class [[nodiscard]] StepScope {
   std::shared_ptr<detail::SessionState> state_;
 };
 
-// SessionReport summarises the run so far, as the coordinator saw it.
 // ReportedFinding says what the newest steps of the run lost, why, and what to change.
 struct ReportedFinding {
   std::string code;      // "DIST.STRAGGLER"; docs/diagnosis.md has all of them
@@ -138,6 +137,7 @@ struct ReportedFinding {
   double cost_share = 0;    // the same, of the time that these steps took
 };
 
+// SessionReport summarises the run so far, as the coordinator saw it.
 struct SessionReport {
   std::uint64_t rounds = 0;
   std::uint64_t plans = 0;      // published

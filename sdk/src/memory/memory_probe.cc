@@ -231,6 +231,7 @@ void MemoryProbe::end_step(const StepEnd&, StepOutput& output) {
   row.memory_peak_alloc_bytes = reading_.peak_bytes;
   row.memory_reserved_bytes = reading_.reserved_bytes;
   row.memory_peak_reserved_bytes = reading_.peak_reserved_bytes;
+  row.allocator = reading_.allocator.value_or(AllocatorEvidence{});
   if (reading_.limit_bytes == 0) return;
   const std::uint64_t used = std::min(reading_.limit_bytes, reading_.peak_bytes);
   row.headroom_bytes = static_cast<std::int64_t>(reading_.limit_bytes - used);
@@ -243,13 +244,22 @@ void MemoryProbe::sign(RankSignal& signal) const {
 }
 
 void MemoryProbe::look() {
+  if (const auto heap = memory_.device_heap()) return look_at_heap(*heap);
   if (!memory_.is_counted()) return look_at_process();
   const MemoryCount count = memory_.count();
-  reading_.used_bytes = not_below_zero(count.live_bytes);
-  reading_.peak_bytes = not_below_zero(count.peak_bytes);
-  const MemoryCount reserved = memory_.device().is_cpu() ? count : memory_.reserved();
-  reading_.reserved_bytes = not_below_zero(reserved.live_bytes);
-  reading_.peak_reserved_bytes = not_below_zero(reserved.peak_bytes);
+  reading_.used_bytes = reading_.reserved_bytes = not_below_zero(count.live_bytes);
+  reading_.peak_bytes = reading_.peak_reserved_bytes = not_below_zero(count.peak_bytes);
+}
+
+void MemoryProbe::look_at_heap(const DeviceHeap& heap) {
+  reading_.used_bytes = not_below_zero(heap.tensors.live_bytes);
+  reading_.peak_bytes = not_below_zero(heap.tensors.peak_bytes);
+  reading_.reserved_bytes = not_below_zero(heap.reserved.live_bytes);
+  reading_.peak_reserved_bytes = not_below_zero(heap.reserved.peak_bytes);
+  reading_.allocator.reset();
+  if (reading_.reserved_bytes == 0) return;
+  reading_.allocator = {reading_.reserved_bytes, not_below_zero(heap.active_bytes),
+                        not_below_zero(heap.inactive_split_bytes), device_free_bytes_};
 }
 
 void MemoryProbe::look_at_process() {
@@ -265,6 +275,7 @@ void MemoryProbe::look_at_process() {
 void MemoryProbe::look_around() {
   if (const auto free = memory_.free_bytes()) {
     const auto held = not_below_zero(memory_.reserved().live_bytes);
+    device_free_bytes_ = *free;
     reading_.limit_bytes = held + *free / static_cast<std::uint64_t>(sharers_.of_device);
     return;
   }

@@ -70,10 +70,12 @@ class NodeMemory {
 struct MemoryReading {
   std::uint64_t used_bytes = 0;  // counted or resident now
   std::uint64_t peak_bytes = 0;  // counted: most in the last step; resident: most so far
-  // What the allocator of a device holds to hand out, now and at most; elsewhere the two above.
+  // Held by the allocator of a device, now and at most; elsewhere the two above.
   std::uint64_t reserved_bytes = 0;
   std::uint64_t peak_reserved_bytes = 0;
   std::uint64_t limit_bytes = 0;  // that this rank may come to use; 0 = unknown
+  // Of a device whose allocator holds something; its free bytes are up to kLimitEvery old.
+  std::optional<AllocatorEvidence> allocator{};
 };
 
 // The ranks that share a memory with this one, which is among them.
@@ -106,6 +108,7 @@ class MemoryProbe final : public Actuator {
 
  private:
   void look_at_process();
+  void look_at_heap(const DeviceHeap& heap);
 
   const MemorySharers sharers_;  // at least 1 of each
   NodeMemory node_;
@@ -115,6 +118,7 @@ class MemoryProbe final : public Actuator {
   // Least bytes seen in memory that are no counted tensors: code, libraries, buffers of MPI.
   std::optional<std::uint64_t> uncounted_bytes_;
   MemoryReading reading_;
+  std::uint64_t device_free_bytes_ = 0;
 };
 
 }  // namespace cox::detail

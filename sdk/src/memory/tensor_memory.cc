@@ -7,8 +7,8 @@ namespace {
 
 constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
 
-c10::CachingDeviceAllocator::DeviceStats stats_of(c10::Device device) {
-  return c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
+MemoryCount count_of(const c10::CachingAllocator::StatArray& bytes) {
+  return {bytes[kAll].current, bytes[kAll].peak};
 }
 
 }  // namespace
@@ -18,9 +18,8 @@ bool TensorMemory::is_counted() const {
 }
 
 MemoryCount TensorMemory::count() const {
-  if (device_.is_cpu()) return counted_memory();
-  const auto stats = stats_of(device_);
-  return {stats.allocated_bytes[kAll].current, stats.allocated_bytes[kAll].peak};
+  const auto heap = device_heap();
+  return heap ? heap->tensors : counted_memory();
 }
 
 void TensorMemory::reset_peak() const {
@@ -29,9 +28,15 @@ void TensorMemory::reset_peak() const {
 }
 
 MemoryCount TensorMemory::reserved() const {
-  if (device_.is_cpu()) return count();
-  const auto stats = stats_of(device_);
-  return {stats.reserved_bytes[kAll].current, stats.reserved_bytes[kAll].peak};
+  const auto heap = device_heap();
+  return heap ? heap->reserved : count();
+}
+
+std::optional<DeviceHeap> TensorMemory::device_heap() const {
+  if (device_.is_cpu()) return std::nullopt;
+  const auto stats = c10::getDeviceAllocator(device_.type())->getDeviceStats(device_.index());
+  return DeviceHeap{count_of(stats.allocated_bytes), count_of(stats.reserved_bytes),
+                    stats.active_bytes[kAll].current, stats.inactive_split_bytes[kAll].current};
 }
 
 std::optional<std::uint64_t> TensorMemory::free_bytes() const {

@@ -14,6 +14,14 @@
 
 namespace cox::detail {
 
+// DeviceHeap is what the caching allocator of a device counts at one moment.
+struct DeviceHeap {
+  MemoryCount tensors;
+  MemoryCount reserved;                   // held of the device's memory, used and unused
+  std::int64_t active_bytes = 0;          // in tensors, or given back and still in use by a stream
+  std::int64_t inactive_split_bytes = 0;  // unused pieces of segments that are partly in use
+};
+
 class TensorMemory {
  public:
   explicit TensorMemory(c10::Device device = c10::Device(c10::DeviceType::CPU)) : device_(device) {}
@@ -31,6 +39,8 @@ class TensorMemory {
   // Returns what the device's allocator holds of the device's memory, used and unused; what count()
   // does on the CPU.
   MemoryCount reserved() const;
+  // Returns all that the device's allocator counts. Nothing on the CPU.
+  std::optional<DeviceHeap> device_heap() const;
 
  private:
   c10::Device device_;

@@ -247,7 +247,8 @@ void ControlEnd::open_rows() {
   const Config& config = job_.config();
   if (config.run.directory.empty()) return;
   job_.agree(job_.is_root() ? lock_directory() : ok_status());
-  const RunPlace place{program_, job_.rank(), job_.world_size(), job_.lowest_of_node()};
+  const RunPlace place{program_, job_.rank(), job_.world_size(), job_.lowest_of_node(),
+                       job_.device_facts()};
   auto opened = metrics::RunStoreWriter::open(
       config.run.directory, run_info(config, place, wall_clock(), job_.environment()),
       row_options());

@@ -80,6 +80,46 @@ std::string describe(const HostFacts& facts) {
          ", " + count_of(facts.threads, "thread") + " a rank";
 }
 
+std::string describe_device(const HostFacts& facts) {
+  const double gibibytes = static_cast<double>(facts.device_bytes) / (1ull << 30);
+  return std::string(facts.device) +
+         (facts.device_bytes > 0 ? ", " + fixed(gibibytes, 1) + " GiB" : "");
+}
+
+// Devices of one kind and the ranks that train on them, in the order of their first ranks.
+struct DeviceKind {
+  std::string text;
+  std::vector<std::size_t> ranks;
+};
+
+std::vector<DeviceKind> device_kinds(const std::vector<HostFacts>& hosts) {
+  std::vector<DeviceKind> kinds;
+  for (std::size_t r = 0; r < hosts.size(); ++r) {
+    if (hosts[r].device[0] == '\0') continue;
+    const std::string text = describe_device(hosts[r]);
+    auto kind = std::ranges::find(kinds, text, &DeviceKind::text);
+    if (kind == kinds.end()) kind = kinds.insert(kind, {text, {}});
+    kind->ranks.push_back(r);
+  }
+  return kinds;
+}
+
+constexpr std::size_t kMostKinds = 8;
+
+// Nothing on the CPU.
+void add_device_lines(const std::vector<HostFacts>& hosts, std::vector<std::string>& lines) {
+  const std::vector<DeviceKind> kinds = device_kinds(hosts);
+  if (kinds.empty()) return;
+  if (kinds.size() == 1 && kinds.front().ranks.size() == hosts.size()) {
+    lines.push_back("all ranks train on " + kinds.front().text);
+    return;
+  }
+  lines.emplace_back(
+      "the ranks' devices differ, so numbers may differ in the last bit and speeds will:");
+  for (const DeviceKind& kind : std::span(kinds).first(std::min(kinds.size(), kMostKinds)))
+    lines.push_back(ranks_text(kind.ranks, hosts.size()) + ": " + kind.text);
+}
+
 io::LoadedConfig take(Result<io::LoadedConfig> loaded, Status& status) {
   status = loaded.status();
   return loaded.ok() ? std::move(*loaded) : io::LoadedConfig{};
@@ -316,7 +356,7 @@ std::vector<std::string> summary_lines(const std::vector<HostFacts>& hosts) {
   std::vector<std::string> lines = {count_of(hosts.size(), "rank") + " on " +
                                     count_of(ranks_on.size(), "host") + " (" + where + ")"};
   std::vector<std::string> kinds;
-  for (std::size_t r = 0; r < hosts.size() && kinds.size() < 8; ++r) {
+  for (std::size_t r = 0; r < hosts.size() && kinds.size() < kMostKinds; ++r) {
     const bool is_new =
         std::none_of(hosts.begin(), hosts.begin() + static_cast<long>(r),
                      [&](const HostFacts& h) { return same_machine_type(h, hosts[r]); });
@@ -328,6 +368,7 @@ std::vector<std::string> summary_lines(const std::vector<HostFacts>& hosts) {
     lines.push_back("ranks differ, so numbers may differ in the last bit and speeds will:");
     lines.insert(lines.end(), kinds.begin(), kinds.end());
   }
+  add_device_lines(hosts, lines);
   return lines;
 }
 
@@ -348,6 +389,7 @@ Membership::Membership(int argc, const char* const* argv, const SessionOptions& 
   device_ = agreed_device();
   ranks_on_device_ = count_on_device();
   make_current(device_);
+  device_facts_ = facts_of(device_);
   clocks_.emplace(require(NodeClocks::make(*data_)));
 }
 
@@ -414,7 +456,12 @@ void Membership::check_equal_configs() const {
 }
 
 void Membership::log_hosts() const {
-  const auto hosts = require(gather_values(all(), this_host()));
+  HostFacts mine = this_host();
+  if (device_facts_) {
+    copy_into(mine.device, device_facts_->name.empty() ? device_.str() : device_facts_->name);
+    mine.device_bytes = device_facts_->memory_bytes;
+  }
+  const auto hosts = require(gather_values(all(), mine));
   if (!is_root()) return;
   for (const std::string& line : summary_lines(hosts)) log_.info(line);
 }

@@ -23,6 +23,7 @@
 #include "coordinator/transport/mpi/runtime.h"
 #include "coordinator/transport/wait.h"
 #include "coxswain/session.h"
+#include "sdk/src/device/device_facts.h"
 #include "sdk/src/parallel/agreement.h"
 #include "sdk/src/parallel/device_link.h"
 #include "sdk/src/parallel/node_clocks.h"
@@ -99,13 +100,16 @@ struct HostFacts {
   std::int32_t threads = 0;  // that torch computes with
   std::int32_t cuda_devices = 0;
   std::int32_t unused = 0;  // no padding goes over the wire
+  char device[64] = {};     // that the rank trains on; empty on the CPU
+  std::uint64_t device_bytes = 0;
 };
 
 HostFacts this_host();
 
 // Returns lines for people: how many ranks run on which hosts, then what machine they have, one
 // line for each kind: "2 ranks on 1 host (node-a: 2)", "all ranks alike: Fast Processor, 8 cores,
-// ...". Pure.
+// ...". Devices follow likewise, where there are any: "all ranks train on Fast Device, 80.0 GiB".
+// Pure.
 std::vector<std::string> summary_lines(const std::vector<HostFacts>& hosts);
 
 class Membership {
@@ -143,6 +147,9 @@ class Membership {
   // Returns the device that this rank trains on (run.device).
   c10::Device device() const { return device_; }
 
+  // Returns what that device is; nothing on the CPU.
+  const std::optional<DeviceFacts>& device_facts() const { return device_facts_; }
+
   // Returns how many ranks, this one included, train on that device; 1 on the CPU.
   std::int32_t ranks_on_device() const { return ranks_on_device_; }
   // How the devices of all ranks reach each other, from the first average of gradients on.
@@ -176,6 +183,7 @@ class Membership {
   Termination termination_;
   World world_;
   c10::Device device_ = c10::Device(c10::DeviceType::CPU);
+  std::optional<DeviceFacts> device_facts_;
   std::int32_t ranks_on_device_ = 1;
   std::unique_ptr<transport::Communicator> data_;
   std::unique_ptr<DeviceLink> devices_;

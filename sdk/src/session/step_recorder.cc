@@ -36,6 +36,17 @@ std::vector<metrics::NamedField> variables_of(const std::vector<std::string>& en
   return variables;
 }
 
+// Under the names that tools for the layout look for. No device is told of a job on the CPU.
+void add_device(const DeviceFacts& device, std::vector<metrics::NamedField>& environment) {
+  if (!device.name.empty()) environment.push_back({"gpu", device.name});
+  environment.push_back({"gpu_count", static_cast<std::int64_t>(device.devices)});
+  if (!device.cuda.empty()) environment.push_back({"cuda", device.cuda});
+  const CudnnFlags flags = cudnn_flags();
+  environment.push_back({"cudnn_benchmark", flags.benchmark});
+  environment.push_back({"cudnn_deterministic", flags.deterministic});
+  environment.push_back({"cudnn_allow_tf32", flags.allows_tf32});
+}
+
 metrics::FieldValue field_value(const std::string& kind, const std::string& text) {
   const auto most = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
   if (kind == "integer") {
@@ -355,12 +366,14 @@ metrics::RunInfo run_info(const Config& config, const RunPlace& place, UnixTime 
   info.environment = {{"program", place.program},
                       {"platform", std::string(system.sysname) + "-" + system.release},
                       {"machine", machine},
+                      {"host", std::string(system.nodename)},
                       {"node", static_cast<std::int64_t>(place.node.value())},
                       {"cpu_count", static_cast<std::int64_t>(transport::usable_cores())},
                       {"torch", std::string(TORCH_VERSION)},
                       {"torch_threads", static_cast<std::int64_t>(at::get_num_threads())},
                       {"cuda_available", torch::cuda::is_available()},
                       {"coxswain", std::string(COX_VERSION)}};
+  if (place.device) add_device(*place.device, info.environment);
   info.variables = variables_of(environment);
   return info;
 }

@@ -23,6 +23,7 @@
 #include "coordinator/transport/shared/mark_board.h"
 #include "metrics/records/run_format.h"
 #include "metrics/records/step_row.h"
+#include "sdk/src/device/device_facts.h"
 #include "sdk/src/device/phase_events.h"
 #include "sdk/src/session/tick_clock.h"
 
@@ -205,6 +206,7 @@ struct RunPlace {
   RankId rank{};
   std::int32_t world_size = 1;
   RankId node{};  // the lowest rank of its machine
+  std::optional<DeviceFacts> device{};
 };
 // Returns how this rank's run was started, for run.json. `environment` has entries NAME=VALUE;
 // those that steer threads and transport are kept.

@@ -16,6 +16,7 @@
 #include "coxswain/error.h"
 #include "sdk/src/blocks/block_watch.h"
 #include "sdk/src/blocks/operator_watch.h"
+#include "sdk/src/memory/allocator_report.h"
 #include "sdk/src/memory/memory_actuator.h"
 #include "sdk/src/memory/memory_probe.h"
 #include "sdk/src/precision/format_actuator.h"
@@ -29,6 +30,7 @@ namespace cox {
 namespace {
 
 using detail::Actuator;
+using detail::AllocatorReport;
 using detail::BlockWatch;
 using detail::FormatActuator;
 using detail::HostWatch;
@@ -49,12 +51,13 @@ HostWatch::Setup host_setup(const Membership& job) {
 
 // Formats before memory: what a block keeps for its backward pass depends on its format. The probe
 // before numerics, whose own tensors are no part of a step. Blocks late: profiles wait for what is
-// asked for and what failed, and evidence of the host for all.
+// asked for and what failed, and evidence of the host and of the allocator for all.
 std::vector<std::unique_ptr<Actuator>> make_actuators(const Membership& job) {
   const Config& config = job.config();
   auto blocks = std::make_unique<BlockWatch>(config.blocks);
   auto probe = std::make_unique<MemoryProbe>(detail::MemorySharers{
       .of_node = job.all().ranks_on_node(), .of_device = job.ranks_on_device()});
+  auto allocator = std::make_unique<AllocatorReport>(*probe);
   auto formats = std::make_unique<FormatActuator>(config, *blocks, job.log());
   auto memory = std::make_unique<MemoryActuator>(config.memory, config.run.directory, job.rank(),
                                                  *blocks, *probe, job.log());
@@ -68,6 +71,7 @@ std::vector<std::unique_ptr<Actuator>> make_actuators(const Membership& job) {
   all.push_back(std::make_unique<OperatorWatch>(*blocks));
   all.push_back(std::move(blocks));
   all.push_back(std::make_unique<HostWatch>(host_setup(job)));
+  all.push_back(std::move(allocator));
   return all;
 }
 

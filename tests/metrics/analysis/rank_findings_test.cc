@@ -138,7 +138,17 @@ TEST_SUITE("analysis.rank_findings") {
     CHECK(f.code == "MEMORY.FRAGMENTATION");
     CHECK(f.title == "Much memory is reserved and not used on ranks 3, 6 of 8");
     CHECK(evidence(f, "unused_share") == 0.5);
+    CHECK(contains(f.detail, "50 % of what it holds in no tensor; tensors take"));
     CHECK(named(f) == Numbers{3, 6});
+  }
+
+  TEST_CASE("unused memory is told by its pieces where an allocator tells them") {
+    RunRecord run = quiet_run();
+    put(run, {3}, &RankRecord::memory, "reserved", always(2000 * kMib));
+    put(run, {3}, &RankRecord::memory, "inactive_split", always(500 * kMib));
+    const Finding f = only_finding(run);
+    CHECK(contains(f.detail, "50 % of what it holds in no tensor, 25 % in pieces beside tensors"));
+    CHECK(evidence(f, "split_share") == 0.25);
   }
 
   TEST_CASE("all ranks that leak are named, with the one that has no memory left first") {

@@ -43,6 +43,17 @@ TEST_SUITE("metrics") {
           "\"headroom\":5,\"overflow\":1,\"loss_scale\":65536,\"host\":0.125}\n");
   }
 
+  TEST_CASE("memory of a device: what its allocator holds, beside the four common fields") {
+    StepRow row;
+    row.memory_alloc_bytes = row.memory_peak_alloc_bytes = 10;
+    row.memory_reserved_bytes = row.memory_peak_reserved_bytes = 20;
+    CHECK(step_line(row).find("active") == std::string::npos);
+    row.allocator = {20, 11, 5, 700};
+    CHECK(step_line(row).find("\"memory\":{\"alloc\":10,\"reserved\":20,\"peak_alloc\":10,"
+                              "\"peak_reserved\":20,\"active\":11,\"inactive_split\":5,"
+                              "\"free\":700},") != std::string::npos);
+  }
+
   TEST_CASE("numerics: who is to blame, what was sampled, whether the step counted") {
     StepRow row;
     row.overflow = 41;

@@ -27,6 +27,14 @@ HostFacts host(const char* name, std::int32_t cores = 8, std::int32_t threads = 
   return facts;
 }
 
+HostFacts on_device(const char* name, std::uint64_t gibibytes) {
+  HostFacts facts = host("a");
+  facts.cuda_devices = 2;
+  std::strcpy(facts.device, name);
+  facts.device_bytes = gibibytes << 30;
+  return facts;
+}
+
 struct Round {
   StepSignals signals;
   Decision decision;
@@ -353,6 +361,34 @@ TEST_SUITE("start-up summary") {
     REQUIRE(lines.size() == 4);
     CHECK(lines[3] ==
           "rank 1: Fast Processor, 8 cores, 64.0 GiB, 2 CUDA devices, 4 threads a rank");
+  }
+
+  TEST_CASE("the device that all ranks train on is named with its memory") {
+    const auto lines = summary_lines({on_device("Fast Device", 80), on_device("Fast Device", 80)});
+    REQUIRE(lines.size() == 3);
+    CHECK(lines[2] == "all ranks train on Fast Device, 80.0 GiB");
+    CHECK(summary_lines({on_device("Fast Device", 0)}).at(2) == "all ranks train on Fast Device");
+  }
+
+  TEST_CASE("devices that differ, in their memory alone, too, are named with their ranks") {
+    const auto fast = on_device("Fast Device", 80);
+    const auto lines = summary_lines({fast, on_device("Slow Device", 16), fast,
+                                      on_device("Fast Device", 40), on_device("Slow Device", 16)});
+    REQUIRE(lines.size() == 6);
+    CHECK(lines[1].starts_with("all ranks alike: "));
+    CHECK(lines[2] ==
+          "the ranks' devices differ, so numbers may differ in the last bit and speeds will:");
+    CHECK(lines[3] == "ranks 0, 2: Fast Device, 80.0 GiB");
+    CHECK(lines[4] == "ranks 1, 4: Slow Device, 16.0 GiB");
+    CHECK(lines[5] == "rank 3: Fast Device, 40.0 GiB");
+  }
+
+  TEST_CASE("devices of many kinds still get a short summary") {
+    std::vector<HostFacts> hosts;
+    for (std::uint64_t i = 0; i < 2000; ++i) hosts.push_back(on_device("Device", 1 + i));
+    const auto lines = summary_lines(hosts);
+    CHECK(lines.size() == 11);
+    for (const std::string& line : lines) CHECK(line.size() < 300);
   }
 
   TEST_CASE("a large job still gets a short summary") {

@@ -2,7 +2,10 @@
 
 #include <torch/torch.h>
 
+#include <map>
+#include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -11,6 +14,7 @@
 #include "sdk/src/memory/memory_actuator.h"
 #include "sdk/src/memory/memory_probe.h"
 #include "sdk/src/precision/numerics_watch.h"
+#include "sdk/src/session/membership.h"
 #include "sdk/src/session/step_recorder.h"
 
 #include <doctest/doctest.h>
@@ -90,6 +94,10 @@ TEST_SUITE("step row") {
     probe.sign(signal);
     metrics::StepRow again = metrics::row_of(signal, &plan, UnixTime{1});
     again.precision_blocks = row.precision_blocks;  // FormatActuator has them
+    // On the CPU no report tells these, and the rank repeats what tensors or the process take.
+    CHECK(again.memory_reserved_bytes == 0);
+    again.memory_reserved_bytes = row.memory_alloc_bytes;
+    again.memory_peak_reserved_bytes = row.memory_peak_alloc_bytes;
     CHECK(row.recomputed_blocks == 2);
     CHECK(metrics::step_line(again) == metrics::step_line(row));
   }
@@ -140,5 +148,28 @@ TEST_SUITE("run info") {
     CHECK(std::get<std::string>(info.variables[0].value) == "AVX2");
     CHECK(info.variables[1].name == "OMP_NUM_THREADS");
     CHECK(std::get<std::string>(info.variables[1].value) == "2");
+  }
+
+  TEST_CASE("tells the host, and of a device what readers look for") {
+    const auto texts = [](std::optional<DeviceFacts> device) {
+      std::map<std::string, std::string> out;
+      const RunPlace place{"mine", RankId(0), 2, RankId(0), std::move(device)};
+      for (const auto& field : run_info(Config{}, place, UnixTime{1}, {}).environment) {
+        const auto* text = std::get_if<std::string>(&field.value);
+        out[field.name] = text != nullptr ? *text : "no text";
+      }
+      return out;
+    };
+    auto on_cpu = texts(std::nullopt);
+    CHECK(on_cpu["host"] == this_host().host);
+    auto on_device = texts(DeviceFacts{"NVIDIA H100 80GB HBM3", 80, 4, "13.0"});
+    CHECK(on_device["gpu"] == "NVIDIA H100 80GB HBM3");
+    CHECK(on_device["cuda"] == "13.0");
+    for (const char* key : {"gpu", "gpu_count", "cuda", "cudnn_benchmark", "cudnn_deterministic",
+                            "cudnn_allow_tf32"}) {
+      CHECK(on_device.contains(key));
+      CHECK_FALSE(on_cpu.contains(key));
+    }
+    CHECK_FALSE(texts(DeviceFacts{}).contains("gpu"));  // a runtime that does not say
   }
 }
