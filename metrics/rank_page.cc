@@ -9,6 +9,8 @@
 #include "metrics/html.h"
 #include "metrics/sparkline.h"
 #include "metrics/status_page.h"
+#include "metrics/topics/decisions.h"
+#include "metrics/topics/heat_map.h"
 #include "metrics/topics/ranks.h"
 
 namespace cox::metrics {
@@ -64,8 +66,8 @@ Result<std::string> rank_page(const Served& served, std::string_view query) {
   const RankId rank(static_cast<std::int32_t>(number));
   std::string body = "<main class=\"page narrow\">" + header(served, rank.value());
   body += card("Now", rank_detail(s, rank));
-  body += card("Work", work_curve(s.heat, static_cast<std::size_t>(number)));
-  body += card("Decided about it", decisions(s.decisions, rank));
+  body += card("Work", work_curve(s.view<HeatMap>(), static_cast<std::size_t>(number)));
+  body += card("Decided about it", decisions(s.view<DecisionsView>(), rank));
   body += card("Another rank", rank_form(s));
   const bool is_over = s.state == JobState::finished;
   return html_document(fmt::format("Rank {} · {}", rank.value(), s.job->name),

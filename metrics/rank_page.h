@@ -10,8 +10,6 @@
 
 namespace cox::metrics {
 
-inline constexpr std::string_view kRankPath = "/status/rank";
-
 // `query`: "rank=3"; rank 0 where it names none. invalid_argument when it is no rank of the job.
 Result<std::string> rank_page(const Served& served, std::string_view query);
 

@@ -9,7 +9,7 @@
 #include "metrics/health.h"
 #include "metrics/rank_page.h"
 #include "metrics/status_page.h"
-#include "metrics/topic.h"
+#include "metrics/topics/ranks.h"
 
 namespace cox::metrics {
 namespace {

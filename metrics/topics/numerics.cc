@@ -9,19 +9,22 @@
 #include <utility>
 
 #include "metrics/blocks.h"
-#include "metrics/catalogue.h"
 #include "metrics/format.h"
 #include "metrics/json_parts.h"
-#include "metrics/snapshot.h"
-#include "metrics/topic.h"
+#include "metrics/topics/progress.h"
 
 namespace cox::metrics {
 namespace {
 
+void follow(const Round& round, Snapshot& now) {
+  if (auto view = numerics_after(round.record, now.view<NumericsView>()))
+    now.views.set(std::move(view));
+}
+
 // Reads the largest known value of each group of blocks; no series where none is known.
 Reader largest(Known BlockNumerics::*member) {
   return open({{"block", {}}}, [member](const Snapshot& s, const Emit& emit) {
-    const std::vector<BlockNumerics>& blocks = s.numerics->blocks;
+    const std::vector<BlockNumerics>& blocks = s.view<NumericsView>().blocks;
     for (const BlockGroup& group : block_groups(*s.job)) {
       const Known* largest = nullptr;
       for (std::size_t b = group.first; b <= group.last && b < blocks.size(); ++b) {
@@ -35,7 +38,7 @@ Reader largest(Known BlockNumerics::*member) {
 }
 
 void overflows_by_block(const Snapshot& s, const Emit& emit) {
-  const NumericsView& view = *s.numerics;
+  const NumericsView& view = s.view<NumericsView>();
   const auto add = [&emit](std::string_view block, std::size_t pass, std::uint64_t rounds) {
     emit(static_cast<double>(rounds), block, kPassNames[pass]);
   };
@@ -52,7 +55,7 @@ void overflows_by_block(const Snapshot& s, const Emit& emit) {
 }
 
 void format_by_block(const Snapshot& s, const Emit& emit) {
-  const std::vector<BlockNumerics>& blocks = s.numerics->blocks;
+  const std::vector<BlockNumerics>& blocks = s.view<NumericsView>().blocks;
   for (const BlockGroup& group : block_groups(*s.job)) {
     if (group.last >= blocks.size()) continue;
     Precision format = Precision::fp32;
@@ -67,7 +70,7 @@ std::vector<Metric> scaler_metrics() {
   return {
       gauge("coxswain_loss_scale", "",
             "What fp16 gradients are multiplied with; 0 where no loss scaler is at work",
-            value([](S s) { return s.numerics->loss_scale; })),
+            value(&NumericsView::loss_scale)),
       gauge("coxswain_loss_scale_floor", "", "Smallest loss scale that the plan allows",
             value([](S s) { return s.plan->scaler.min_scale; })),
       gauge("coxswain_loss_scale_ceiling", "", "Largest loss scale that the plan allows",
@@ -75,7 +78,7 @@ std::vector<Metric> scaler_metrics() {
       counter("coxswain_overflow_rounds_total",
               "Control rounds in which values that are not finite arose in a block or outside of "
               "all",
-              value([](S s) { return s.numerics->overflow_rounds; })),
+              value(&NumericsView::overflow_rounds)),
       counter("coxswain_overflows_total",
               "Control rounds in which values that are not finite arose in that block and pass; "
               "block outside is outside of all blocks",
@@ -83,7 +86,7 @@ std::vector<Metric> scaler_metrics() {
                    overflows_by_block)),
       gauge("coxswain_last_overflow_timestamp_seconds", "seconds",
             "Unix time of the newest overflow; 0 before the first", value([](S s) {
-              const Overflow* last = s.numerics->last_overflow();
+              const Overflow* last = s.view<NumericsView>().last_overflow();
               return last != nullptr ? last->time.seconds : 0;
             })),
   };
@@ -94,10 +97,11 @@ std::vector<Metric> block_metrics() {
   using B = BlockNumerics;
   const std::string newest = "; the newest known one, absent before the first";
   return {
-      counter(
-          "coxswain_precision_changes_total", "Changes of a block's format that took effect",
-          per("from", kPrecisionNames, "to", kPrecisionNames,
-              [](S s, std::size_t from, std::size_t to) { return s.numerics->changes[from][to]; })),
+      counter("coxswain_precision_changes_total", "Changes of a block's format that took effect",
+              per("from", kPrecisionNames, "to", kPrecisionNames,
+                  [](S s, std::size_t from, std::size_t to) {
+                    return s.view<NumericsView>().changes[from][to];
+                  })),
       gauge("coxswain_block_precision", "",
             "Format that a block computes in: 0 is fp32, 1 bf16, 2 fp16, 3 fp8; the largest of "
             "blocks that share a series",
@@ -146,11 +150,11 @@ void put_formats(io::JsonWriter& json, const NumericsView& view) {
 }
 
 void put_job(io::JsonWriter& json, const Snapshot& s) {
-  const NumericsView& view = *s.numerics;
+  const NumericsView& view = s.view<NumericsView>();
   json.field("at_work", is_at_work(view));
   put_known(json, "loss_scale", view.loss_scale);
   put_formats(json, view);
-  json.field("skipped_rounds", s.progress.skipped_rounds);
+  json.field("skipped_rounds", s.view<ProgressView>().skipped_rounds);
   json.field("overflow_rounds", view.overflow_rounds).key("last_overflow");
   if (const Overflow* last = view.last_overflow())
     put_overflow(json, *s.job, *last);
@@ -208,7 +212,7 @@ void put_status(io::JsonWriter& json, const Snapshot& s) {
 }
 
 Result<std::string> numerics_json(const Snapshot& s, std::string_view) {
-  const NumericsView& view = *s.numerics;
+  const NumericsView& view = s.view<NumericsView>();
   io::JsonWriter json;
   json.begin_object().field("round", s.summary.round);
   put_job(json, s);
@@ -268,6 +272,7 @@ std::string scale_text(double scale) {
 
 Topic numerics_topic() {
   return {.title = "Numerics",
+          .follow = follow,
           .metrics = metrics,
           .put_status = put_status,
           .documents = {{"/api/v1/numerics", "formats, loss scale and overflows, block by block",

@@ -10,9 +10,9 @@
 #include "metrics/blocks.h"
 #include "metrics/format.h"
 #include "metrics/html.h"
-#include "metrics/snapshot.h"
 #include "metrics/sparkline.h"
 #include "metrics/topics/numerics.h"
+#include "metrics/topics/progress.h"
 
 namespace cox::metrics {
 namespace {
@@ -90,7 +90,7 @@ std::string key(const NumericsView& view, bool is_named, RoundId now) {
 }
 
 std::string numerics_cells(const Snapshot& s) {
-  const NumericsView& view = *s.numerics;
+  const NumericsView& view = s.view<NumericsView>();
   const bool is_named = view.blocks.size() <= kNamedCells;
   const std::size_t prefix_length = is_named ? common_prefix(*s.job).size() : std::string::npos;
   std::string out = is_named ? "<ul class=\"strip\">" : "<ul class=\"strip lettered\">";
@@ -219,7 +219,7 @@ std::vector<std::string> cells_of(const Snapshot& s, const BlockRow& row, const 
 }
 
 std::string numerics_table(const Snapshot& s) {
-  const NumericsView& view = *s.numerics;
+  const NumericsView& view = s.view<NumericsView>();
   if (view.blocks.empty()) return {};
   const RoundId now = s.summary.round;
   const std::vector<BlockRow> all = block_rows(view, now);
@@ -263,9 +263,9 @@ std::string scale_curve(const RoundPoints& points) {
 
 // "7, of the last 300 rounds 2.3 %"
 std::string skipped_text(const Snapshot& s) {
-  std::string text = grouped(s.progress.skipped_rounds);
-  const RoundPoints& points = s.progress.points;
-  if (points.empty() || s.progress.skipped_rounds == 0) return text;
+  std::string text = grouped(s.view<ProgressView>().skipped_rounds);
+  const RoundPoints& points = s.view<ProgressView>().points;
+  if (points.empty() || s.view<ProgressView>().skipped_rounds == 0) return text;
   const auto skipped = std::ranges::count(points, true, &RoundPoint::was_skipped);
   const double ratio = static_cast<double>(skipped) / static_cast<double>(points.size());
   return fmt::format("{}, {} of the last {} rounds", text, percent_text(ratio, 1), points.size());
@@ -282,7 +282,7 @@ std::string rules_text(const ScalerRules& rules) {
 
 // "65536", with a mark where it cannot fall any further.
 std::string scale_value(const Snapshot& s) {
-  const float scale = s.numerics->loss_scale;
+  const float scale = s.view<NumericsView>().loss_scale;
   if (scale <= 0) return "none: no block needs one";
   const bool is_at_floor = scale <= s.plan->scaler.min_scale;
   return fmt::format("<b class=\"big\">{}</b>{}", scale_text(static_cast<double>(scale)),
@@ -290,20 +290,20 @@ std::string scale_value(const Snapshot& s) {
 }
 
 std::string scaler_part(const Snapshot& s) {
-  const NumericsView& view = *s.numerics;
+  const NumericsView& view = s.view<NumericsView>();
   std::string out = "<div class=\"scaler\"><dl class=\"facts\">";
   out += fact("Loss scale", scale_value(s));
   out += fact("Rounds with an overflow", grouped(view.overflow_rounds));
   out += fact("Rounds with a skipped step", skipped_text(s));
   out += "</dl>";
   if (view.loss_scale <= 0) return out + "</div>";
-  return fmt::format("{}{}<p class=\"hint\">{}</p></div>", out, scale_curve(s.progress.points),
-                     rules_text(s.plan->scaler));
+  return fmt::format("{}{}<p class=\"hint\">{}</p></div>", out,
+                     scale_curve(s.view<ProgressView>().points), rules_text(s.plan->scaler));
 }
 
 // The newest overflow as one sentence; earlier ones folded away below it.
 std::string overflow_part(const Snapshot& s) {
-  const NumericsView& view = *s.numerics;
+  const NumericsView& view = s.view<NumericsView>();
   const Overflow* last = view.last_overflow();
   if (last == nullptr) return {};
   const bool is_recent = last->round.value() + kRecentRounds >= s.summary.round.value();
@@ -323,7 +323,7 @@ std::string overflow_part(const Snapshot& s) {
 }  // namespace
 
 std::string numerics_section(const Snapshot& s) {
-  if (!is_at_work(*s.numerics)) return {};
+  if (!is_at_work(s.view<NumericsView>())) return {};
   return fmt::format(
       "<section class=\"card\"><h2>Numerics</h2><p class=\"hint\">What each block computes in, and "
       "how well that goes. A format changes on all ranks in the same step. <a "

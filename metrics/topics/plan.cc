@@ -8,12 +8,11 @@
 #include <string_view>
 
 #include "metrics/blocks.h"
-#include "metrics/catalogue.h"
 #include "metrics/format.h"
 #include "metrics/html.h"
 #include "metrics/json_parts.h"
-#include "metrics/snapshot.h"
-#include "metrics/topic.h"
+#include "metrics/plan_counts.h"
+#include "metrics/topics/memory.h"
 
 namespace cox::metrics {
 namespace {
@@ -24,12 +23,6 @@ constexpr std::size_t kRunsShown = 16;
 
 float seconds_of(const BlockProfile& profile) {
   return profile.forward_seconds + profile.backward_seconds;
-}
-
-MemoryAction action_at(const Plan& plan, std::size_t profile_index, std::size_t block) {
-  if (profile_index >= plan.profiles.size()) return MemoryAction::keep;
-  const auto& actions = plan.profiles[profile_index];
-  return block < actions.size() ? actions[block] : MemoryAction::keep;
 }
 
 std::vector<Metric> metrics() {
@@ -43,10 +36,10 @@ std::vector<Metric> metrics() {
             value([](S s) { return s.summary.plan_applied_max; })),
       gauge("coxswain_plan_activation_lag_rounds", "rounds",
             "Rounds from the publication of the newest active plan to its activation",
-            value([](S s) { return s.plan_view.activation_lag_rounds; })),
+            value(&PlanView::activation_lag_rounds)),
       gauge("coxswain_last_plan_timestamp_seconds", "seconds",
             "Unix time of the newest publication; 0 before the first",
-            value([](S s) { return s.plan_view.last_published.seconds; })),
+            value([](S s) { return s.view<PlanView>().last_published.seconds; })),
       gauge("coxswain_plan_precision_blocks", "", "Blocks that compute in a precision",
             per("precision", kPrecisionNames,
                 [](S s, std::size_t k) {
@@ -85,10 +78,9 @@ void put_rank(io::JsonWriter& json, const Snapshot&, const RankRow& row) {
 }
 
 const BlockCost* known_cost(const Snapshot& s, std::size_t block) {
-  if (!s.plan_view.costs || block >= s.plan_view.costs->size() ||
-      !(*s.plan_view.costs)[block].is_known)
-    return nullptr;
-  return &(*s.plan_view.costs)[block];
+  const auto& costs = s.view<PlanView>().costs;
+  if (!costs || block >= costs->size() || !(*costs)[block].is_known) return nullptr;
+  return &(*costs)[block];
 }
 
 void put_action_ranks(io::JsonWriter& json, const ActionRanks& ranks) {
@@ -234,10 +226,10 @@ std::string profile_section(const Snapshot& s, std::size_t index, std::int32_t r
 
 std::string activity(const Snapshot& s) {
   const Plan& plan = *s.plan;
-  if (plan.id.number == 0 && s.memory)
+  if (plan.id.number == 0 && s.views.find<MemoryView>() != nullptr)
     return "The plan every rank starts with, made from steps measured before the first one.";
   if (plan.id.number == 0) return "The plan every rank starts with; nothing has been changed yet.";
-  std::string text = "Published in round " + grouped(s.plan_view.published_round.value());
+  std::string text = "Published in round " + grouped(s.view<PlanView>().published_round.value());
   if (plan.activated_round)
     text += ", active since round " + grouped(plan.activated_round->value());
   else
@@ -322,74 +314,28 @@ std::shared_ptr<const BlockCosts> with_profiles(std::shared_ptr<const BlockCosts
   return costs;
 }
 
-void PlanView::add(const StepRecord& record, const Plan& before) {
-  const auto is_active = [this](const Plan& plan, RoundId in) {
-    if (plan.id.number <= activated_plan) return;
-    activated_plan = plan.id.number;
+void PlanView::add(const Round& round) {
+  const StepRecord& record = round.record;
+  const auto is_active = [this](std::uint64_t plan, RoundId in) {
+    if (plan <= activated_plan) return;
+    activated_plan = plan;
     const std::uint64_t from = published_round.value();
     activation_lag_rounds = in.value() > from ? in.value() - from : 0;
   };
   if (record.decision.plan) {
     // A plan is followed by another one only when all ranks apply it.
-    is_active(before, record.signals.round);
+    is_active(newest_plan, record.signals.round);
     last_published = record.signals.now;
     published_round = record.signals.round;
   }
-  if (record.plan.activated_round) is_active(record.plan, *record.plan.activated_round);
+  if (record.plan.activated_round) is_active(record.plan.id.number, *record.plan.activated_round);
+  newest_plan = record.plan.id.number;
   costs = with_profiles(costs, record.job.blocks.size(), record.signals);
-}
-
-KnobMix knob_mix(const Plan& plan, std::int32_t world_size) {
-  KnobMix mix;
-  for (const Precision precision : plan.precision)
-    mix.precision_blocks[static_cast<std::size_t>(precision)] += 1;
-  const auto sizes = profile_sizes(plan, world_size);
-  const double ranks = std::max(world_size, 1);
-  for (std::size_t c = 0; c < plan.profiles.size(); ++c) {
-    for (const MemoryAction action : plan.profiles[c])
-      mix.action_blocks[static_cast<std::size_t>(kind_of(action))] += sizes[c] / ranks;
-  }
-  return mix;
-}
-
-std::vector<BlockRun> block_runs(const Plan& plan, std::size_t profile_index) {
-  std::vector<BlockRun> runs;
-  for (std::size_t block = 0; block < plan.precision.size(); ++block) {
-    const Precision precision = plan.precision[block];
-    const MemoryAction action = action_at(plan, profile_index, block);
-    if (!runs.empty() && runs.back().precision == precision && runs.back().action == action)
-      runs.back().last = block;
-    else
-      runs.push_back({block, block, precision, action});
-  }
-  return runs;
-}
-
-std::vector<std::int32_t> profile_sizes(const Plan& plan, std::int32_t world_size) {
-  std::vector<std::int32_t> sizes(std::max<std::size_t>(plan.profiles.size(), 1), 0);
-  if (plan.rank_profile.empty()) {
-    sizes[0] = world_size;
-    return sizes;
-  }
-  for (const ProfileId id : plan.rank_profile) {
-    if (id.value() < sizes.size()) ++sizes[id.value()];
-  }
-  return sizes;
-}
-
-std::vector<ActionRanks> action_ranks(const Plan& plan, std::int32_t world_size) {
-  std::vector<ActionRanks> ranks(plan.precision.size(), ActionRanks{});
-  const std::vector<std::int32_t> sizes = profile_sizes(plan, world_size);
-  for (std::size_t c = 0; c < plan.profiles.size(); ++c) {
-    for (std::size_t b = 0; b < std::min(ranks.size(), plan.profiles[c].size()); ++b) {
-      ranks[b][static_cast<std::size_t>(plan.profiles[c][b])] += sizes[c];
-    }
-  }
-  return ranks;
 }
 
 Topic plan_topic() {
   return {.title = "Plan",
+          .follow = grow<PlanView>,
           .metrics = metrics,
           .put_status = put_status,
           .put_rank = put_rank,
