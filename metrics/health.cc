@@ -1,7 +1,6 @@
 #include "metrics/health.h"
 
 #include <algorithm>
-#include <array>
 #include <vector>
 
 #include "metrics/format.h"
@@ -15,21 +14,11 @@ namespace {
 constexpr double kStallFloorSeconds = 30;
 constexpr double kStallSteps = 20;
 
-// Over the newest points, so that one slow step does not move it.
-double typical_step_seconds(const Snapshot& snapshot) {
-  std::vector<double> seconds;
-  for (const RoundPoint& point : snapshot.view<ProgressView>().points)
-    seconds.push_back(point.step_seconds);
-  if (seconds.empty()) return 0;
-  const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
-  std::nth_element(seconds.begin(), middle, seconds.end());
-  return *middle;
-}
-
 }  // namespace
 
 double stall_after_seconds(const Snapshot& snapshot) {
-  return std::max(kStallFloorSeconds, kStallSteps * typical_step_seconds(snapshot));
+  return std::max(kStallFloorSeconds,
+                  kStallSteps * typical_step_seconds(snapshot.view<ProgressView>()));
 }
 
 Health liveness(const Snapshot& snapshot, UnixTime now) {
@@ -49,7 +38,8 @@ Health liveness(const Snapshot& snapshot, UnixTime now) {
   if (silent <= limit) return {Health::Verdict::good, closed};
   return {Health::Verdict::bad,
           "stalled: no round since round " + round + ", " + duration_text(silent) +
-              " ago; a typical step takes " + seconds_text(typical_step_seconds(snapshot)) + ". " +
+              " ago; a typical step takes " +
+              seconds_text(typical_step_seconds(snapshot.view<ProgressView>())) + ". " +
               (stall != nullptr ? stall->text() : "No rank is known to wait for another")};
 }
 

@@ -1,5 +1,3 @@
-#include "metrics/rank_page.h"
-
 #include <fmt/format.h>
 
 #include <cstdint>
@@ -35,7 +33,7 @@ std::string work_curve(const HeatMap& heat, std::size_t rank) {
                                ? std::numeric_limits<double>::quiet_NaN()
                                : hundredths / 100.0);
   }
-  return "<p class=\"hint\">Over that of the median rank, round by round.</p>" + sparkline(curve);
+  return hint("Over that of the median rank, round by round.") + sparkline(curve);
 }
 
 std::string decisions(const DecisionsView& view, RankId rank) {

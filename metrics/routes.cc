@@ -7,7 +7,6 @@
 #include "coordinator/io/json.h"
 #include "metrics/catalogue.h"
 #include "metrics/health.h"
-#include "metrics/rank_page.h"
 #include "metrics/status_page.h"
 #include "metrics/topics/ranks.h"
 

@@ -328,31 +328,35 @@ std::string effects_section(const Snapshot& s) {
                peak_text(effect)},
               effect_class(effect));
   }
-  return fmt::format(
-      "<section class=\"card\"><h2>What changes came to</h2><p class=\"hint\">Promised by the "
-      "policy, and measured: the median step of up to {} rounds before and {} after, its change "
-      "with the interval that holds 95 %, and the highest memory peak of a rank. What surely did "
-      "not help is taken back. Newest first.</p>{}{}</section>",
-      Effects::kRoundsBefore, Effects::kRoundsAfter, table.html(), scores_html(s));
+  return card(
+      "What changes came to",
+      hint(fmt::format("Promised by the policy, and measured: the median step of up to {} rounds "
+                       "before and {} after, its change with the interval that holds 95 %, and the "
+                       "highest memory peak of a rank. What surely did not help is taken back. "
+                       "Newest first.",
+                       Effects::kRoundsBefore, Effects::kRoundsAfter)) +
+          table.html() + scores_html(s));
 }
 
 std::string decisions_section(const Snapshot& s) {
   const DecisionList& list = *s.view<DecisionsView>().list;
   std::string out =
-      "<section class=\"card\"><h2>Decisions</h2><p class=\"hint\">What the policies saw, changed "
-      "or left alone, and why. Newest first, by round.</p>";
+      hint("What the policies saw, changed or left alone, and why. Newest first, by round.");
   if (list.empty())
-    return out +
-           "<p class=\"group\">None yet. The policies look at every round and speak when there is "
-           "something to say.</p></section>";
+    return card("Decisions",
+                out +
+                    "<p class=\"group\">None yet. The policies look at every round and "
+                    "speak when there is something to say.</p>");
   out += "<ol class=\"log\">";
   const std::size_t shown = std::min(kShown, list.size());
   for (std::size_t i = 0; i < shown; ++i) out += entry_html(*list[list.size() - 1 - i]);
   out += "</ol>";
   if (list.size() > shown)
-    out += "<p class=\"hint group\"><a href=\"/api/v1/decisions\">" +
-           std::to_string(list.size() - shown) + " earlier ones</a></p>";
-  return out + "</section>";
+    out += fmt::format(
+        "<p class=\"hint group\"><a href=\"/api/v1/decisions\">{} earlier "
+        "ones</a></p>",
+        list.size() - shown);
+  return card("Decisions", out);
 }
 
 }  // namespace

@@ -77,22 +77,18 @@ std::string table_of(const FindingsView& view) {
 std::string section(const Snapshot& s) {
   const FindingsView& view = s.view<FindingsView>();
   if (view.time.seconds <= 0) return {};
-  std::string out = fmt::format(
-      "<section class=\"card\"><h2>Findings</h2><p class=\"hint\">What steps {} to {} lost, why, "
-      "and what to change; what costs most first. <a href=\"/api/v1/findings\">With numbers</a>"
-      "</p>",
-      grouped(static_cast<std::uint64_t>(view.first_step)),
-      grouped(static_cast<std::uint64_t>(view.last_step)));
+  const std::string out = hint(
+      fmt::format("What steps {} to {} lost, why, and what to change; what costs most first. <a "
+                  "href=\"/api/v1/findings\">With numbers</a>",
+                  grouped(static_cast<std::uint64_t>(view.first_step)),
+                  grouped(static_cast<std::uint64_t>(view.last_step))));
   if (view.steps < diagnosis::kLeastSteps)
-    out += fmt::format(
-        "<p class=\"group\">Too early to tell: {} steps and more can say something."
-        "</p>",
-        diagnosis::kLeastSteps);
-  else if (view.findings.empty())
-    out += "<p class=\"group\">Nothing is wrong with them.</p>";
-  else
-    out += table_of(view);
-  return out + "</section>";
+    return card("Findings", fmt::format("{}<p class=\"group\">Too early to tell: {} steps and more "
+                                        "can say something.</p>",
+                                        out, diagnosis::kLeastSteps));
+  if (view.findings.empty())
+    return card("Findings", out + "<p class=\"group\">Nothing is wrong with them.</p>");
+  return card("Findings", out + table_of(view));
 }
 
 }  // namespace

@@ -164,7 +164,7 @@ std::string labels(const Snapshot& s, const std::vector<std::size_t>& ranks) {
   return out + "</ol>";
 }
 
-std::string hint(const Snapshot& s, std::size_t shown) {
+std::string explanation(const Snapshot& s, std::size_t shown) {
   const std::string all = grouped(static_cast<std::uint64_t>(s.job->world_size));
   std::string text =
       "A row is a rank, a column a round; the colour is its own work over the median "
@@ -244,17 +244,18 @@ std::string heat_section(const Snapshot& s) {
   const auto& columns = heat.columns;
   if (columns.empty()) return {};
   const std::vector<std::size_t> ranks = heat_ranks(s);
-  return fmt::format(
-      "<section class=\"card\"><h2>The last {} rounds, rank by rank</h2><p class=\"hint\">{}</p>"
-      "<div class=\"heat\">{}<svg role=\"img\" aria-label=\"Own work of {} ranks over the median "
-      "in "
-      "rounds {} to {}\" viewBox=\"0 0 {} {}\" style=\"height:{}px\" "
-      "preserveAspectRatio=\"none\">{}</svg></div>"
-      "<p class=\"range heated\"><span>round {}</span><span>round {}</span></p>{}</section>",
-      columns.size(), hint(s, ranks.size()), labels(s, ranks), ranks.size(),
-      columns.front()->round.value(), columns.back()->round.value(), columns.size(), ranks.size(),
-      kRowPixels * ranks.size(), picture(heat, ranks), grouped(columns.front()->round.value()),
-      grouped(columns.back()->round.value()), keys());
+  const std::uint64_t first = columns.front()->round.value();
+  const std::uint64_t last = columns.back()->round.value();
+  const std::string svg = fmt::format(
+      "<svg role=\"img\" aria-label=\"Own work of {} ranks over the median in rounds {} to {}\" "
+      "viewBox=\"0 0 {} {}\" style=\"height:{}px\" preserveAspectRatio=\"none\">{}</svg>",
+      ranks.size(), first, last, columns.size(), ranks.size(), kRowPixels * ranks.size(),
+      picture(heat, ranks));
+  return card(fmt::format("The last {} rounds, rank by rank", columns.size()),
+              fmt::format("{}<div class=\"heat\">{}{}</div><p class=\"range heated\"><span>round "
+                          "{}</span><span>round {}</span></p>{}",
+                          hint(explanation(s, ranks.size())), labels(s, ranks), svg, grouped(first),
+                          grouped(last), keys()));
 }
 
 Result<std::string> heat_json(const Snapshot& s, std::string_view query) {

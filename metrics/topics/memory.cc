@@ -343,25 +343,24 @@ std::string block_table(const Snapshot& s) {
       table.add({escape(block_names(*s.job, first, last)), action_text(ranks[first])});
     first = last + 1;
   }
-  if (runs > kRunsShown)
-    table.add({fmt::format("<a href=\"/api/v1/plan\">{} more</a>", runs - kRunsShown)});
+  table.add_more("/api/v1/plan", runs, kRunsShown);
   return runs > 0 ? table.html() : "";
 }
 
-std::string facts(const Snapshot& s) {
+std::string budget_facts(const Snapshot& s) {
   const MemoryView& view = s.view<MemoryView>();
   const MemoryHeadroom& headroom = s.view<MemoryHeadroom>();
-  std::string out = "<dl class=\"facts\">";
-  out += fact("Highest predicted peak", known_text(view.predicted_peak_bytes));
-  out +=
-      fact("Highest real peak", known_text(static_cast<std::int64_t>(s.summary.memory_peak_bytes)));
-  out += fact("Lowest budget", view.budget_bytes > 0 ? known_text(view.budget_bytes) : "none");
-  out += fact("Least left", has_headroom(s) ? signed_bytes(headroom.least_bytes) + ", rank " +
-                                                  std::to_string(headroom.tightest.value())
-                                            : "–");
-  out += fact("With every block kept", known_text(view.keep_all_peak_bytes));
-  out += fact("Added time, predicted", added_text(view.added_ratio));
-  return out + "</dl>";
+  const std::string least = has_headroom(s)
+                                ? fmt::format("{}, rank {}", signed_bytes(headroom.least_bytes),
+                                              headroom.tightest.value())
+                                : "–";
+  return facts(
+      {{"Highest predicted peak", known_text(view.predicted_peak_bytes)},
+       {"Highest real peak", known_text(static_cast<std::int64_t>(s.summary.memory_peak_bytes))},
+       {"Lowest budget", view.budget_bytes > 0 ? known_text(view.budget_bytes) : "none"},
+       {"Least left", least},
+       {"With every block kept", known_text(view.keep_all_peak_bytes)},
+       {"Added time, predicted", added_text(view.added_ratio)}});
 }
 
 // "Every rank holds parameters 3.2 MiB, optimizer 6.4 MiB." Empty where nothing is known.
@@ -388,16 +387,15 @@ std::string not_planned(const Snapshot& s) {
 }
 
 std::string memory_section(const Snapshot& s) {
-  std::string out = "<section class=\"card\"><h2>Activation memory</h2>";
   const std::string held = held_text(s.view<HeldBytes>());
   if (s.views.find<MemoryView>() == nullptr)
-    return fmt::format("{}<p class=\"hint\">{}{}</p></section>", out, not_planned(s), held);
-  out +=
-      "<p class=\"hint\">What the newest plan does with what blocks hold for the backward pass. "
-      "Predictions come from steps measured before the first one." +
-      held + "</p>";
-  return fmt::format("{}{}<div class=\"split\"><div>{}</div><div>{}</div></div></section>", out,
-                     facts(s), rank_table(s), block_table(s));
+    return card("Activation memory", hint(not_planned(s) + held));
+  return card("Activation memory",
+              fmt::format("{}{}<div class=\"split\"><div>{}</div><div>{}</div></div>",
+                          hint("What the newest plan does with what blocks hold for the backward "
+                               "pass. Predictions come from steps measured before the first one." +
+                               held),
+                          budget_facts(s), rank_table(s), block_table(s)));
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -21,19 +23,23 @@ void follow(const Round& round, Snapshot& now) {
     now.views.set(std::move(view));
 }
 
-// Reads the largest known value of each group of blocks; no series where none is known.
-Reader largest(Known BlockNumerics::*member) {
-  return open({{"block", {}}}, [member](const Snapshot& s, const Emit& emit) {
+// Reads the largest value of each group of blocks; no series where none is known.
+Reader largest(std::function<std::optional<double>(const BlockNumerics&)> get) {
+  return open({{"block", {}}}, [get](const Snapshot& s, const Emit& emit) {
     const std::vector<BlockNumerics>& blocks = s.view<NumericsView>().blocks;
     for (const BlockGroup& group : block_groups(*s.job)) {
-      const Known* largest = nullptr;
-      for (std::size_t b = group.first; b <= group.last && b < blocks.size(); ++b) {
-        const Known& known = blocks[b].*member;
-        if (known.is_known && (largest == nullptr || known.value > largest->value))
-          largest = &known;
-      }
-      if (largest != nullptr) emit(largest->value, group.label);
+      std::optional<double> largest;
+      for (std::size_t b = group.first; b <= group.last && b < blocks.size(); ++b)
+        largest = std::max(largest, get(blocks[b]));
+      if (largest) emit(*largest, group.label);
     }
+  });
+}
+
+Reader largest(Known BlockNumerics::*member) {
+  return largest([member](const BlockNumerics& block) {
+    const Known& known = block.*member;
+    return known.is_known ? std::optional(known.value) : std::nullopt;
   });
 }
 
@@ -51,17 +57,6 @@ void overflows_by_block(const Snapshot& s, const Emit& emit) {
         rounds += view.blocks[b].overflow_rounds[p];
       add(group.label, p, rounds);
     }
-  }
-}
-
-void format_by_block(const Snapshot& s, const Emit& emit) {
-  const std::vector<BlockNumerics>& blocks = s.view<NumericsView>().blocks;
-  for (const BlockGroup& group : block_groups(*s.job)) {
-    if (group.last >= blocks.size()) continue;
-    Precision format = Precision::fp32;
-    for (std::size_t b = group.first; b <= group.last; ++b)
-      format = std::max(format, blocks[b].format);
-    emit(static_cast<double>(format), group.label);
   }
 }
 
@@ -102,10 +97,11 @@ std::vector<Metric> block_metrics() {
                   [](S s, std::size_t from, std::size_t to) {
                     return s.view<NumericsView>().changes[from][to];
                   })),
-      gauge("coxswain_block_precision", "",
-            "Format that a block computes in: 0 is fp32, 1 bf16, 2 fp16, 3 fp8; the largest of "
-            "blocks that share a series",
-            open({{"block", {}}}, format_by_block)),
+      gauge(
+          "coxswain_block_precision", "",
+          "Format that a block computes in: 0 is fp32, 1 bf16, 2 fp16, 3 fp8; the largest of "
+          "blocks that share a series",
+          largest([](const B& block) { return std::optional(static_cast<double>(block.format)); })),
       gauge("coxswain_block_gradient_noise_ratio", "ratio",
             "Noise of a block's gradients divided by their signal, on the rank where it is least; "
             "1e6 where no signal is seen" +

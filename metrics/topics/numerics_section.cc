@@ -230,16 +230,17 @@ std::string numerics_table(const Snapshot& s) {
       "dense");
   for (std::size_t i = 0; i < rows.size(); ++i)
     table.add(cells_of(s, rows[i], i > 0 ? &rows[i - 1] : nullptr));
-  std::string out =
-      table.html() +
-      "<p class=\"hint\">Beside a round, how often the format changed; r3 says that "
-      "rank 3 saw the largest. Gradient noise is a multiple of the gradient's signal, "
-      "on the rank where it is least.";
-  if (rows.size() < view.blocks.size()) out += " Of blocks in one row the largest value is shown.";
-  out += "</p>";
+  std::string out = table.html() +
+                    hint(
+                        "Beside a round, how often the format changed; r3 says that rank 3 saw the "
+                        "largest. Gradient noise is a multiple of the gradient's signal, on the "
+                        "rank where it is least." +
+                        std::string(rows.size() < view.blocks.size()
+                                        ? " Of blocks in one row the largest value is shown."
+                                        : ""));
   if (rows.size() < all.size())
-    out += "<p class=\"hint\"><a href=\"/api/v1/numerics\">" +
-           std::to_string(all.size() - rows.size()) + " more rows</a></p>";
+    out += hint(
+        fmt::format("<a href=\"/api/v1/numerics\">{} more rows</a>", all.size() - rows.size()));
   return out;
 }
 
@@ -291,14 +292,12 @@ std::string scale_value(const Snapshot& s) {
 
 std::string scaler_part(const Snapshot& s) {
   const NumericsView& view = s.view<NumericsView>();
-  std::string out = "<div class=\"scaler\"><dl class=\"facts\">";
-  out += fact("Loss scale", scale_value(s));
-  out += fact("Rounds with an overflow", grouped(view.overflow_rounds));
-  out += fact("Rounds with a skipped step", skipped_text(s));
-  out += "</dl>";
-  if (view.loss_scale <= 0) return out + "</div>";
-  return fmt::format("{}{}<p class=\"hint\">{}</p></div>", out,
-                     scale_curve(s.view<ProgressView>().points), rules_text(s.plan->scaler));
+  std::string out = facts({{"Loss scale", scale_value(s)},
+                           {"Rounds with an overflow", grouped(view.overflow_rounds)},
+                           {"Rounds with a skipped step", skipped_text(s)}});
+  if (view.loss_scale > 0)
+    out += scale_curve(s.view<ProgressView>().points) + hint(rules_text(s.plan->scaler));
+  return "<div class=\"scaler\">" + out + "</div>";
 }
 
 // The newest overflow as one sentence; earlier ones folded away below it.
@@ -324,12 +323,12 @@ std::string overflow_part(const Snapshot& s) {
 
 std::string numerics_section(const Snapshot& s) {
   if (!is_at_work(s.view<NumericsView>())) return {};
-  return fmt::format(
-      "<section class=\"card\"><h2>Numerics</h2><p class=\"hint\">What each block computes in, and "
-      "how well that goes. A format changes on all ranks in the same step. <a "
-      "href=\"/api/v1/numerics\">All figures</a>.</p>{}<div "
-      "class=\"split\"><div>{}</div>{}</div>{}</section>",
-      overflow_part(s), numerics_cells(s), scaler_part(s), numerics_table(s));
+  return card(
+      "Numerics",
+      fmt::format("{}{}<div class=\"split\"><div>{}</div>{}</div>{}",
+                  hint("What each block computes in, and how well that goes. A format changes on "
+                       "all ranks in the same step. <a href=\"/api/v1/numerics\">All figures</a>."),
+                  overflow_part(s), numerics_cells(s), scaler_part(s), numerics_table(s)));
 }
 
 }  // namespace cox::metrics

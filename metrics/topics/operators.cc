@@ -103,8 +103,7 @@ std::string block_table(const Snapshot& s) {
                meter(longest > 0 ? 100 * seconds / longest : 0, "ph1"), flops_text(flops),
                rate_of(flops, seconds)});
   }
-  if (blocks.size() > kBlocksShown)
-    table.add({fmt::format("<a href=\"/api/v1/plan\">{} more</a>", blocks.size() - kBlocksShown)});
+  table.add_more("/api/v1/plan", blocks.size(), kBlocksShown);
   return "<p class=\"hint group\">Each block on the rank where it takes longest, the dearest "
          "first.</p>" +
          table.html();
@@ -130,9 +129,7 @@ std::string operator_table(const OperatorTable& all) {
                bytes_text(static_cast<std::uint64_t>(bytes)), row.flops ? flops_text(flops) : "–",
                rate_of(flops, seconds(row))});
   }
-  if (rows.size() > kOperatorsShown)
-    table.add(
-        {fmt::format("<a href=\"/api/v1/operators\">{} more</a>", rows.size() - kOperatorsShown)});
+  table.add_more("/api/v1/operators", rows.size(), kOperatorsShown);
   return fmt::format(
       "<p class=\"hint group\">Operators of rank 0's forward pass, mean of {} sampled steps: {} a "
       "step, of which {} in operators whose FLOPs are not counted.</p>{}",
@@ -150,14 +147,13 @@ std::string operators_section(const Snapshot& s) {
   const OperatorsView& view = s.view<OperatorsView>();
   const auto* table = s.views.find<OperatorTable>();
   if (!(view.step_flops > 0) && table == nullptr) return {};
-  std::string out = "<section class=\"card\"><h2>Operators</h2><dl class=\"facts\">";
-  if (view.step_flops > 0) {
-    out += fact("FLOPs of a step, all ranks", flops_text(view.step_flops));
-    out += fact("FLOPs a second", flops_text(view.flops_per_second) + "/s");
-    out += fact("MFU", mfu_text(s));
-  }
-  out += "</dl>" + block_table(s);
-  return out + (table != nullptr ? operator_table(*table) : "") + "</section>";
+  std::vector<Fact> rates;
+  if (view.step_flops > 0)
+    rates = {{"FLOPs of a step, all ranks", flops_text(view.step_flops)},
+             {"FLOPs a second", flops_text(view.flops_per_second) + "/s"},
+             {"MFU", mfu_text(s)}};
+  return card("Operators",
+              facts(rates) + block_table(s) + (table != nullptr ? operator_table(*table) : ""));
 }
 
 }  // namespace

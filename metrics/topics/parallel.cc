@@ -217,17 +217,19 @@ std::string rank_table(const Snapshot& s) {
 std::string parallel_section(const Snapshot& s) {
   const ParallelView& view = s.view<ParallelView>();
   if (s.job->world_size < 2 && s.plan->step_samples == 0) return {};
-  std::string out = "<section class=\"card\"><h2>Data parallel</h2><dl class=\"facts\">";
-  out += fact("Batch of a step", batch_text(s));
-  out += fact("Samples of a rank", samples_text(view.rank_samples));
-  if (view.micro_batches > 0)
-    out += fact("Fewest micro-batches",
-                grouped(view.micro_batches) + " of " + grouped(s.job->micro_batch) + " samples");
-  out += fact("Gradient reduction", reduction_text(view));
-  out += fact("Not hidden", exposed_text(view));
   const std::uint64_t repeated = s.view<ProgressView>().repeated_rounds;
-  if (repeated > 0) out += fact("Steps done again", grouped(repeated));
-  return fmt::format("{}</dl>{}</section>", out, rank_table(s));
+  const std::string fewest = view.micro_batches > 0
+                                 ? fmt::format("{} of {} samples", grouped(view.micro_batches),
+                                               grouped(s.job->micro_batch))
+                                 : "";
+  return card("Data parallel",
+              facts({{"Batch of a step", batch_text(s)},
+                     {"Samples of a rank", samples_text(view.rank_samples)},
+                     {"Fewest micro-batches", fewest},
+                     {"Gradient reduction", reduction_text(view)},
+                     {"Not hidden", exposed_text(view)},
+                     {"Steps done again", repeated > 0 ? grouped(repeated) : ""}}) +
+                  rank_table(s));
 }
 
 }  // namespace

@@ -198,8 +198,7 @@ std::string run_table(const JobFacts& job, const std::vector<BlockRun>& runs) {
   for (std::size_t i = 0; i < std::min(runs.size(), kRunsShown); ++i)
     table.add({escape(block_names(job, runs[i].first, runs[i].last)),
                std::string(to_string(runs[i].precision)), std::string(in_words(runs[i].action))});
-  if (runs.size() > kRunsShown)
-    table.add({fmt::format("<a href=\"/api/v1/plan\">{} more</a>", runs.size() - kRunsShown)});
+  table.add_more("/api/v1/plan", runs.size(), kRunsShown);
   return table.html();
 }
 
@@ -277,18 +276,20 @@ std::string other_knobs(const Snapshot& s) {
 
 std::string plan_section(const Snapshot& s) {
   const Plan& plan = *s.plan;
-  std::string out = fmt::format("<section class=\"card\"><h2>Plan {}</h2><p class=\"hint\">{}{}",
-                                grouped(plan.id.number), activity(s), other_knobs(s));
+  const std::string title = "Plan " + grouped(plan.id.number);
+  const std::string words = activity(s) + other_knobs(s);
   if (plan.precision.empty())
-    return out + "</p><p class=\"group\">The job has named no blocks.</p></section>";
-  out += mix_text(s) + "</p>";
+    return card(title, hint(words) + "<p class=\"group\">The job has named no blocks.</p>");
+  std::string out = hint(words + mix_text(s));
   const auto sizes = profile_sizes(plan, s.job->world_size);
   const std::size_t shown = std::min(sizes.size(), kProfilesShown);
   for (std::size_t c = 0; c < shown; ++c) out += profile_section(s, c, sizes[c]);
   if (sizes.size() > shown)
-    out += "<p class=\"group\"><a href=\"/api/v1/plan\">" + std::to_string(sizes.size() - shown) +
-           " more profiles of ranks</a></p>";
-  return fmt::format("{}{}</section>", out, dearest_block(s));
+    out += fmt::format(
+        "<p class=\"group\"><a href=\"/api/v1/plan\">{} more profiles of "
+        "ranks</a></p>",
+        sizes.size() - shown);
+  return card(title, out + dearest_block(s));
 }
 
 }  // namespace

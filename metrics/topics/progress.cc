@@ -178,11 +178,12 @@ std::string phases_section(const Snapshot& s) {
     bar += segment(p, spread.median / total);
     legend += legend_entry(p, spread, spread.median / total);
   }
-  return fmt::format(
-      "<section class=\"card\"><h2>Where a step goes</h2><p class=\"hint\">Median over the ranks; "
-      "waiting for others counts as communication.</p><div class=\"bar\" "
-      "aria-hidden=\"true\">{}</div><ul class=\"legend\">{}</ul></section>",
-      bar, legend);
+  return card(
+      "Where a step goes",
+      fmt::format("{}<div class=\"bar\" aria-hidden=\"true\">{}</div><ul "
+                  "class=\"legend\">{}</ul>",
+                  hint("Median over the ranks; waiting for others counts as communication."), bar,
+                  legend));
 }
 
 }  // namespace
@@ -192,17 +193,23 @@ void add_point(RoundPoints& points, const RoundPoint& point) {
   points.push_back(point);
 }
 
-std::optional<double> seconds_left(const Snapshot& s) {
+double typical_step_seconds(const ProgressView& view) {
   std::vector<double> seconds;
-  for (const RoundPoint& point : s.view<ProgressView>().points) {
+  for (const RoundPoint& point : view.points) {
     if (std::isfinite(point.step_seconds) && point.step_seconds > 0)
       seconds.push_back(point.step_seconds);
   }
-  if (s.last_step == 0 || s.state != JobState::training || seconds.empty()) return std::nullopt;
+  if (seconds.empty()) return 0;
   const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
   std::nth_element(seconds.begin(), middle, seconds.end());
+  return *middle;
+}
+
+std::optional<double> seconds_left(const Snapshot& s) {
+  const double step_seconds = typical_step_seconds(s.view<ProgressView>());
+  if (s.last_step == 0 || s.state != JobState::training || step_seconds == 0) return std::nullopt;
   const auto done = static_cast<std::uint64_t>(std::max<std::int64_t>(s.summary.step.value(), 0));
-  return *middle * static_cast<double>(s.last_step - std::min(s.last_step, done));
+  return step_seconds * static_cast<double>(s.last_step - std::min(s.last_step, done));
 }
 
 float loss_scale_of(const StepSignals& signals, float before) {

@@ -52,7 +52,10 @@ struct ProgressView {
   void add(const Round& round);
 };
 
-// Returns the seconds that the job still takes at the median pace of the rounds that are kept;
+// Returns the median over the newest rounds; 0 before the first.
+double typical_step_seconds(const ProgressView& view);
+
+// Returns the seconds that the job still takes at its typical pace;
 // nothing where its last step is not known, or nobody trains.
 std::optional<double> seconds_left(const Snapshot& snapshot);
 

@@ -268,9 +268,10 @@ std::string keys(const std::vector<const RankRow*>& rows, const SlowFindings& sl
   out = fmt::format("<ul class=\"keys\">{}</ul>", out);
   if (slow.ranks.empty()) return out;
   return out +
-         "<p class=\"hint\">Slow: for certain, and for longer than a pause of the machine. "
-         "Suspected: slow, but not for that long yet. Recovered: as fast as it should be again. "
-         "Ratios are with their 95 % interval.</p>";
+         hint(
+             "Slow: for certain, and for longer than a pause of the machine. Suspected: slow, "
+             "but not for that long yet. Recovered: as fast as it should be again. Ratios are "
+             "with their 95 % interval.");
 }
 
 }  // namespace
@@ -297,31 +298,31 @@ std::string ranks_section(const Snapshot& s) {
         is_slow ? "slow" : "");
     add_evidence(table, slow, view.hosts.find(row->report.rank));
   }
-  return fmt::format(
-      "<section class=\"card\"><h2>Ranks</h2><p class=\"hint\">{}</p>{}{}{}{}{}</section>",
-      headline(s), view.slow.job ? job_note(*view.slow.job) : "", host_notes(view.slow.hosts),
-      table.html(), keys(rows, view.slow), view.table->rows.size() > kShowAll ? rank_form(s) : "");
+  return card("Ranks", hint(headline(s)) + (view.slow.job ? job_note(*view.slow.job) : "") +
+                           host_notes(view.slow.hosts) + table.html() + keys(rows, view.slow) +
+                           (view.table->rows.size() > kShowAll ? rank_form(s) : ""));
 }
 
 std::string rank_detail(const Snapshot& s, RankId rank) {
   const RanksView& view = s.view<RanksView>();
   const auto& rows = view.table->rows;
   const auto row = std::ranges::find(rows, rank, [](const RankRow& r) { return r.report.rank; });
-  if (row == rows.end()) return "<p class=\"hint\">It has not reported in the newest round.</p>";
+  if (row == rows.end()) return hint("It has not reported in the newest round.");
   const SlowRank* slow = view.slow.find(rank);
   double total = 0;
   for (const float seconds : row->phase_seconds) total += static_cast<double>(seconds);
-  std::string out = "<dl class=\"facts\">" + fact("State", state_tag(slow));
-  out += fact("Step", grouped(row->report.step.value()));
-  out += fact("Own work", seconds_text(row->own_seconds));
-  out += fact("To the median", ratio_cell(*row, slow));
-  out += fact("Waited for the last rank", waiting_text(*row));
-  out += fact("Recompute", recompute_text(*row)) + fact("Memory", memory_text(*row));
-  out += fact("Samples a step", rate_text(row->samples_per_step));
-  out += "</dl>" + phase_bar(*row, total) + keys({&*row}, {});
-  if (slow != nullptr) out += "<p class=\"hint\">" + evidence_text(*slow) + "</p>";
+  std::string out = facts({{"State", state_tag(slow)},
+                           {"Step", grouped(row->report.step.value())},
+                           {"Own work", seconds_text(row->own_seconds)},
+                           {"To the median", ratio_cell(*row, slow)},
+                           {"Waited for the last rank", waiting_text(*row)},
+                           {"Recompute", recompute_text(*row)},
+                           {"Memory", memory_text(*row)},
+                           {"Samples a step", rate_text(row->samples_per_step)}});
+  out += phase_bar(*row, total) + keys({&*row}, {});
+  if (slow != nullptr) out += hint(evidence_text(*slow));
   const HostEvidence* host = view.hosts.find(rank);
-  if (host != nullptr) out += "<p class=\"hint\">Host: " + escape(host_words(*host)) + "</p>";
+  if (host != nullptr) out += hint("Host: " + escape(host_words(*host)));
   return out + "<p>" + remarks(*row, s.view<StallView>().stall) + "</p>";
 }
 
