@@ -2,6 +2,8 @@
 // it. Plain values.
 #pragma once
 
+#include <optional>
+
 #include "coordinator/core/signal.h"
 
 namespace cox::metrics {
@@ -15,8 +17,8 @@ struct RankRow {
   double samples_per_step = 0;
   double reduction_seconds = 0;
   double reduction_exposed_seconds = 0;
-  double waiting_seconds = 0;    // for the last rank, a part of communication
-  double recompute_seconds = 0;  // what memory actions cost, a part of backward
+  std::optional<double> waiting_seconds;  // for the last rank, a part of communication
+  double recompute_seconds = 0;           // what memory actions cost, a part of backward
 
   double slowdown_ratio = 1;
   Phase worst_phase = Phase::other;

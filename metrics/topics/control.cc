@@ -8,6 +8,7 @@
 
 #include "metrics/format.h"
 #include "metrics/html.h"
+#include "metrics/metric.h"
 #include "metrics/topics/decisions.h"
 #include "metrics/topics/progress.h"
 

@@ -14,6 +14,7 @@
 #include "metrics/format.h"
 #include "metrics/html.h"
 #include "metrics/json_parts.h"
+#include "metrics/metric.h"
 #include "metrics/request.h"
 
 namespace cox::metrics {
@@ -128,10 +129,8 @@ void put_entry(io::JsonWriter& json, const JobFacts& job, const DecisionEntry& e
   json.field("plan", entry.plan);
   put_id(json, "rank", reason.rank.value());
   put_id(json, "block", reason.block);
-  json.key("block_name");
-  const auto block = static_cast<std::size_t>(std::max(reason.block, 0));
-  reason.block < 0 ? json.null() : json.value(std::string_view(block_name(job, block)));
-  json.field("text", std::string_view(reason.text)).end_object();
+  json.field("block_name", named_block(job, reason.block));
+  json.field("text", reason.text).end_object();
 }
 
 // Entries whose newest round is ?since or later, newest first.
@@ -150,10 +149,7 @@ Result<std::string> decisions_json(const Snapshot& s, std::string_view query) {
 
 void put_rounds(io::JsonWriter& json, std::string_view name, const MeasuredRounds& measured) {
   json.key(name);
-  if (measured.rounds == 0) {
-    json.null();
-    return;
-  }
+  if (measured.rounds == 0) return static_cast<void>(json.null());
   json.begin_object().field("rounds", measured.rounds);
   put_known(json, "step_seconds", measured.step_seconds);
   put_known(json, "tokens_per_second", measured.tokens_per_second);
@@ -165,9 +161,8 @@ void put_effect(io::JsonWriter& json, const Effect& effect) {
   const Reason& reason = effect.reason;
   json.begin_object().field("policy", to_string(reason.policy));
   json.field("code", to_string(reason.code)).field("round", reason.round.value());
-  json.field("step", effect.step.value()).key("plan");
-  effect.plan ? json.value(*effect.plan) : json.null();
-  json.field("text", std::string_view(reason.text)).key("predicted").begin_object();
+  json.field("step", effect.step).field("plan", effect.plan).field("text", reason.text);
+  json.key("predicted").begin_object();
   put_known(json, "step_ratio", reason.forecast.step_ratio);
   put_known(json, "step_ratio_low", reason.forecast.step_ratio_low);
   put_known(json, "step_ratio_high", reason.forecast.step_ratio_high);

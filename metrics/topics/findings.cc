@@ -13,6 +13,7 @@
 #include "metrics/html.h"
 #include "metrics/json_parts.h"
 #include "metrics/live_window.h"
+#include "metrics/metric.h"
 
 namespace cox::metrics {
 namespace {

@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -16,6 +17,7 @@
 #include "metrics/format.h"
 #include "metrics/html.h"
 #include "metrics/json_parts.h"
+#include "metrics/metric.h"
 #include "metrics/plan_counts.h"
 #include "metrics/topics/ranks.h"
 
@@ -252,14 +254,14 @@ std::int64_t left_of(std::int64_t budget_bytes, const RankSignal& report) {
 }
 
 struct RankLine {
-  const RankRow* row = nullptr;
+  const RankSignal* report = nullptr;
   RankMemoryView view;
 
-  bool has_headroom() const { return view.budget_bytes > 0 && row->report.memory_peak_bytes > 0; }
-  std::int64_t headroom() const { return left_of(view.budget_bytes, row->report); }
+  bool has_headroom() const { return view.budget_bytes > 0 && report->memory_peak_bytes > 0; }
+  std::int64_t headroom() const { return left_of(view.budget_bytes, *report); }
   bool is_over_budget() const {
     return has_headroom() &&
-           row->report.memory_peak_bytes > static_cast<std::uint64_t>(view.budget_bytes);
+           report->memory_peak_bytes > static_cast<std::uint64_t>(view.budget_bytes);
   }
 };
 
@@ -267,8 +269,8 @@ struct RankLine {
 bool is_tighter(const RankLine& a, const RankLine& b) {
   if (a.has_headroom() != b.has_headroom()) return a.has_headroom();
   if (a.has_headroom() && a.headroom() != b.headroom()) return a.headroom() < b.headroom();
-  const auto peak = [](const RankLine& line) { return line.row->report.memory_peak_bytes; };
-  return peak(a) != peak(b) ? peak(a) > peak(b) : a.row->report.rank < b.row->report.rank;
+  const auto peak = [](const RankLine& line) { return line.report->memory_peak_bytes; };
+  return peak(a) != peak(b) ? peak(a) > peak(b) : a.report->rank < b.report->rank;
 }
 
 std::vector<RankLine> lines_shown(const Snapshot& s) {
@@ -276,7 +278,7 @@ std::vector<RankLine> lines_shown(const Snapshot& s) {
   std::vector<RankLine> lines;
   for (const RankRow& row : s.view<RanksView>().table->rows) {
     const auto rank = static_cast<std::size_t>(row.report.rank.value());
-    if (rank < planned.size()) lines.push_back({&row, planned[rank]});
+    if (rank < planned.size()) lines.push_back({&row.report, planned[rank]});
   }
   if (lines.size() <= kShowAll) return lines;
   std::partial_sort(lines.begin(), lines.begin() + kTightestShown, lines.end(), is_tighter);
@@ -287,7 +289,7 @@ std::vector<RankLine> lines_shown(const Snapshot& s) {
 // A bar that shows the part of the budget which the measured peak takes.
 std::string budget_bar(const RankLine& line) {
   if (!line.has_headroom()) return {};
-  const double part = static_cast<double>(line.row->report.memory_peak_bytes) /
+  const double part = static_cast<double>(line.report->memory_peak_bytes) /
                       static_cast<double>(line.view.budget_bytes);
   return meter(100 * std::min(part, 1.0), part > 1 ? "over" : "ph2");
 }
@@ -301,9 +303,9 @@ std::string rank_table(const Snapshot& s) {
   Table table({"Rank/n", "Predicted peak/n", "Real peak/n", "Budget/n", "Left/n",
                "Of the budget/wide", "Added time/n", "Remarks"});
   for (const RankLine& line : lines) {
-    table.add({std::to_string(line.row->report.rank.value()),
+    table.add({std::to_string(line.report->rank.value()),
                known_text(line.view.predicted_peak_bytes),
-               known_text(static_cast<std::int64_t>(line.row->report.memory_peak_bytes)),
+               known_text(static_cast<std::int64_t>(line.report->memory_peak_bytes)),
                known_text(line.view.budget_bytes),
                line.has_headroom() ? signed_bytes(line.headroom()) : "–", budget_bar(line),
                added_text(line.view.added_ratio),
@@ -440,14 +442,13 @@ MemoryHeadroom memory_headroom(const MemoryView& view, const StepSignals& signal
   MemoryHeadroom headroom;
   for (const RankSignal& report : signals.reports) {
     const auto r = static_cast<std::size_t>(report.rank.value());
-    if (r >= view.ranks.size() || report.memory_peak_bytes == 0) continue;
-    const std::int64_t budget = view.ranks[r].budget_bytes;
-    if (budget <= 0) continue;
-    const std::int64_t left = left_of(budget, report);
-    if (report.memory_peak_bytes > static_cast<std::uint64_t>(budget)) ++headroom.over_budget;
-    if (headroom.tightest.value() >= 0 && left >= headroom.least_bytes) continue;
+    if (r >= view.ranks.size()) continue;
+    const RankLine line{&report, view.ranks[r]};
+    if (!line.has_headroom()) continue;
+    if (line.is_over_budget()) ++headroom.over_budget;
+    if (headroom.tightest.value() >= 0 && line.headroom() >= headroom.least_bytes) continue;
     headroom.tightest = report.rank;
-    headroom.least_bytes = left;
+    headroom.least_bytes = line.headroom();
   }
   return headroom;
 }
@@ -464,8 +465,8 @@ void put_memory(io::JsonWriter& json, const Snapshot& s) {
   put_known(json, "keep_all_peak_bytes", view.keep_all_peak_bytes);
   json.field("saved_bytes", view.saved_bytes);
   put_known(json, "budget_bytes", view.budget_bytes);
-  json.key("headroom_bytes");
-  has_headroom(s) ? json.value(headroom.least_bytes) : json.null();
+  json.field("headroom_bytes",
+             has_headroom(s) ? std::optional(headroom.least_bytes) : std::nullopt);
   put_id(json, "tightest_rank", headroom.tightest.value());
   json.field("over_budget_ranks", headroom.over_budget);
   json.field("added_time_ratio", view.added_ratio);

@@ -13,6 +13,7 @@
 #include "metrics/blocks.h"
 #include "metrics/format.h"
 #include "metrics/json_parts.h"
+#include "metrics/metric.h"
 #include "metrics/topics/progress.h"
 
 namespace cox::metrics {
@@ -127,9 +128,7 @@ std::vector<Metric> metrics() {
 
 void put_overflow(io::JsonWriter& json, const JobFacts& job, const Overflow& overflow) {
   json.begin_object().field("round", overflow.round).field("step", overflow.step);
-  json.field("time", overflow.time.seconds).key("block");
-  overflow.block < 0 ? json.null()
-                     : json.value(block_name(job, static_cast<std::size_t>(overflow.block)));
+  json.field("time", overflow.time.seconds).field("block", named_block(job, overflow.block));
   json.field("pass", to_string(overflow.pass));
   put_id(json, "rank", overflow.rank.value());
   json.field("values", overflow.values);
@@ -152,10 +151,8 @@ void put_job(io::JsonWriter& json, const Snapshot& s) {
   put_formats(json, view);
   json.field("skipped_rounds", s.view<ProgressView>().skipped_rounds);
   json.field("overflow_rounds", view.overflow_rounds).key("last_overflow");
-  if (const Overflow* last = view.last_overflow())
-    put_overflow(json, *s.job, *last);
-  else
-    json.null();
+  const Overflow* last = view.last_overflow();
+  last != nullptr ? put_overflow(json, *s.job, *last) : static_cast<void>(json.null());
 }
 
 void put_rules(io::JsonWriter& json, const ScalerRules& rules) {
@@ -186,12 +183,8 @@ void put_block(io::JsonWriter& json, const JobFacts& job, std::size_t index,
   json.begin_object().field("name", block_name(job, index));
   json.field("format", to_string(block.format)).field("planned", to_string(block.planned));
   json.field("changes", block.changes).key("changed_round");
-  block.changes > 0 ? json.value(block.changed_round.value()) : json.null();
-  put_known(json, "gradient_noise", block.noise);
-  put_known(json, "underflow", block.underflow);
-  put_known(json, "saturated", block.saturated);
-  put_known(json, "activation", block.activation);
-  put_known(json, "gradient", block.gradient);
+  block.changes > 0 ? json.value(block.changed_round) : json.null();
+  for (const KnownKind& kind : kKnownKinds) put_known(json, kind.name, block.*kind.member);
   json.key("overflow_rounds").begin_object();
   for (std::size_t p = 0; p < kPassNames.size(); ++p)
     json.field(kPassNames[p], block.overflow_rounds[p]);
@@ -250,8 +243,8 @@ bool is_at_work(const NumericsView& view) {
 std::string overflow_text(const JobFacts& job, const Overflow& overflow) {
   std::string text = fmt::format("step {}, round {}: ", grouped(overflow.step.value()),
                                  grouped(overflow.round.value()));
-  text += overflow.block < 0 ? "outside of all blocks"
-                             : "block " + block_name(job, static_cast<std::size_t>(overflow.block));
+  const auto block = named_block(job, overflow.block);
+  text += block ? "block " + *block : "outside of all blocks";
   text += ", " + std::string(to_string(overflow.pass));
   if (overflow.rank.value() >= 0) text += ", rank " + std::to_string(overflow.rank.value());
   text += overflow.values == 0   ? ": a result that is not finite"

@@ -64,6 +64,18 @@ struct BlockNumerics {
   std::shared_ptr<const Reason> newest;  // newest word on its format; may be null
 };
 
+// The newest known values of a block.
+struct KnownKind {
+  std::string_view name;
+  Known BlockNumerics::*member;
+};
+inline constexpr std::array<KnownKind, 5> kKnownKinds = {
+    {{"gradient_noise", &BlockNumerics::noise},
+     {"underflow", &BlockNumerics::underflow},
+     {"saturated", &BlockNumerics::saturated},
+     {"activation", &BlockNumerics::activation},
+     {"gradient", &BlockNumerics::gradient}}};
+
 // FormatChanges counts blocks that changed their format: changes[from][to].
 using FormatChanges = std::array<std::array<std::uint64_t, kPrecisions>, kPrecisions>;
 

@@ -114,11 +114,7 @@ void keep_larger(Known& into, const Known& from) {
 void add_to(BlockRow& row, std::size_t index, const BlockNumerics& block) {
   row.last = index;
   BlockNumerics& worst = row.worst;
-  keep_larger(worst.noise, block.noise);
-  keep_larger(worst.underflow, block.underflow);
-  keep_larger(worst.saturated, block.saturated);
-  keep_larger(worst.activation, block.activation);
-  keep_larger(worst.gradient, block.gradient);
+  for (const KnownKind& kind : kKnownKinds) keep_larger(worst.*kind.member, block.*kind.member);
   worst.changed_round = std::max(worst.changed_round, block.changed_round);
   worst.changes = std::max(worst.changes, block.changes);
   worst.overflowed_round = std::max(worst.overflowed_round, block.overflowed_round);

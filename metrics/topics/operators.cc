@@ -13,6 +13,7 @@
 #include "metrics/format.h"
 #include "metrics/html.h"
 #include "metrics/json_parts.h"
+#include "metrics/metric.h"
 #include "metrics/records/operator_table_file.h"
 #include "metrics/topics/plan.h"
 
@@ -70,10 +71,6 @@ Result<std::string> operators_json(const Snapshot& s, std::string_view) {
 
 std::string rate_of(double flops, double seconds) {
   return flops > 0 && seconds > 0 ? flops_text(flops / seconds) + "/s" : "–";
-}
-
-double seconds_of(const BlockProfile& profile) {
-  return static_cast<double>(profile.forward_seconds + profile.backward_seconds);
 }
 
 std::vector<const BlockProfile*> dearest_blocks(const Snapshot& s) {

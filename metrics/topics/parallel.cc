@@ -6,12 +6,14 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "metrics/format.h"
 #include "metrics/html.h"
 #include "metrics/json_parts.h"
+#include "metrics/metric.h"
 #include "metrics/topics/progress.h"
 #include "metrics/topics/ranks.h"
 
@@ -21,46 +23,17 @@ namespace {
 constexpr std::size_t kShowAll = 12;  // ranks; larger jobs show both ends only
 constexpr std::ptrdiff_t kEndsShown = 4;
 
-bool worked(const RankSignal& s) {
-  return s.rounds > 0 && !s.has(SignalFlag::finished);
+std::optional<double> samples_of(const RankSignal& s) {
+  return s.samples / static_cast<double>(s.rounds);
 }
-
-struct Columns {
-  std::vector<RankId> ranks;
-  std::vector<double> samples;
-  std::vector<RankId> reducing;
-  std::vector<double> reduction;
-  std::vector<double> exposed;
-};
 
 // Times that are negative or not finite are left out, as those of phases are.
-void add_reduction(const RankSignal& s, Columns& columns) {
-  const double reduction = s.reduction_seconds;
-  const double exposed = s.reduction_exposed_seconds;
-  if (!std::isfinite(reduction + exposed) || reduction < 0 || exposed < 0) return;
-  columns.reducing.push_back(s.rank);
-  columns.reduction.push_back(reduction / s.rounds);
-  columns.exposed.push_back(exposed / s.rounds);
-}
-
-Columns columns_of(const StepSignals& signals) {
-  Columns columns;
-  for (const RankSignal& s : signals.reports) {
-    if (!worked(s)) continue;
-    columns.ranks.push_back(s.rank);
-    columns.samples.push_back(s.samples / static_cast<double>(s.rounds));
-    add_reduction(s, columns);
-  }
-  return columns;
-}
-
-std::uint64_t fewest_micro_batches(const std::vector<double>& samples, std::uint64_t micro_batch) {
-  double fewest = 0;
-  for (const double count : samples) {
-    if (count > 0 && (fewest == 0 || count < fewest)) fewest = count;
-  }
-  if (micro_batch == 0 || fewest == 0) return 0;
-  return static_cast<std::uint64_t>(std::ceil(fewest / static_cast<double>(micro_batch)));
+template <float RankSignal::*member>
+std::optional<double> reduction_time(const RankSignal& s) {
+  const float reduction = s.reduction_seconds;
+  const float exposed = s.reduction_exposed_seconds;
+  if (!std::isfinite(reduction + exposed) || reduction < 0 || exposed < 0) return std::nullopt;
+  return static_cast<double>(s.*member) / s.rounds;
 }
 
 void follow(const Round& round, Snapshot& now) {
@@ -120,9 +93,8 @@ void put_status(io::JsonWriter& json, const Snapshot& s) {
 }
 
 void put_rank(io::JsonWriter& json, const Snapshot& s, const RankRow& row) {
-  json.field("samples_per_step", row.samples_per_step).key("share_ratio");
-  const double all = s.view<RanksView>().table->samples_per_step;
-  all > 0 ? json.value(row.samples_per_step / all) : json.null();
+  json.field("samples_per_step", row.samples_per_step);
+  json.field("share_ratio", row.samples_per_step / s.view<RanksView>().table->samples_per_step);
   json.field("reduction_seconds", row.reduction_seconds);
   json.field("reduction_exposed_seconds", row.reduction_exposed_seconds);
 }
@@ -236,14 +208,22 @@ std::string parallel_section(const Snapshot& s) {
 
 ParallelView parallel_view(const JobFacts& job, const StepSignals& signals,
                            const ParallelView& before) {
-  const Columns columns = columns_of(signals);
-  if (columns.ranks.empty()) return before;
   ParallelView view;
-  for (const double count : columns.samples) view.step_samples += count;
-  view.micro_batches = fewest_micro_batches(columns.samples, job.micro_batch);
-  view.rank_samples = spread_of(columns.samples, columns.ranks);
-  view.reduction_seconds = spread_of(columns.reduction, columns.reducing);
-  view.exposed_seconds = spread_of(columns.exposed, columns.reducing);
+  view.rank_samples = spread_over(signals, samples_of);
+  if (view.rank_samples.count == 0) return before;
+  view.reduction_seconds = spread_over(signals, reduction_time<&RankSignal::reduction_seconds>);
+  view.exposed_seconds =
+      spread_over(signals, reduction_time<&RankSignal::reduction_exposed_seconds>);
+  double fewest = 0;  // samples of a rank that had some
+  for (const RankSignal& s : signals.reports) {
+    if (s.rounds == 0 || s.has(SignalFlag::finished)) continue;
+    const double samples = *samples_of(s);
+    view.step_samples += samples;
+    if (samples > 0 && (fewest == 0 || samples < fewest)) fewest = samples;
+  }
+  if (job.micro_batch > 0)
+    view.micro_batches =
+        static_cast<std::uint64_t>(std::ceil(fewest / static_cast<double>(job.micro_batch)));
   return view;
 }
 

@@ -11,6 +11,7 @@
 #include "metrics/format.h"
 #include "metrics/html.h"
 #include "metrics/json_parts.h"
+#include "metrics/metric.h"
 #include "metrics/plan_counts.h"
 #include "metrics/topics/memory.h"
 
@@ -20,10 +21,6 @@ namespace {
 constexpr std::size_t kNamedCells = 48;  // blocks; more are drawn as small cells
 constexpr std::size_t kProfilesShown = 4;
 constexpr std::size_t kRunsShown = 16;
-
-float seconds_of(const BlockProfile& profile) {
-  return profile.forward_seconds + profile.backward_seconds;
-}
 
 std::vector<Metric> metrics() {
   using S = const Snapshot&;
@@ -293,6 +290,10 @@ std::string plan_section(const Snapshot& s) {
 }
 
 }  // namespace
+
+double seconds_of(const BlockProfile& profile) {
+  return static_cast<double>(profile.forward_seconds + profile.backward_seconds);
+}
 
 std::shared_ptr<const BlockCosts> with_profiles(std::shared_ptr<const BlockCosts> costs,
                                                 std::size_t blocks, const StepSignals& signals) {

@@ -25,6 +25,9 @@ struct BlockCost {
 };
 using BlockCosts = std::vector<BlockCost>;  // one per block of the job
 
+// Returns the seconds of the block's passes.
+double seconds_of(const BlockProfile& profile);
+
 // Returns `costs` with the profiles of one round; the same pointer when the round carried none.
 // Profiles of blocks that the job does not have are left out.
 std::shared_ptr<const BlockCosts> with_profiles(std::shared_ptr<const BlockCosts> costs,

@@ -9,6 +9,7 @@
 #include "metrics/format.h"
 #include "metrics/html.h"
 #include "metrics/json_parts.h"
+#include "metrics/metric.h"
 #include "metrics/sparkline.h"
 #include "metrics/topics/decisions.h"
 #include "metrics/topics/ranks.h"

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "metrics/json_parts.h"
+#include "metrics/metric.h"
 #include "metrics/request.h"
 #include "metrics/topics/hosts.h"
 
@@ -36,9 +37,24 @@ double within(float part, const RankSignal& report, Phase phase) {
   return static_cast<double>(std::min(part, whole));
 }
 
+double rounds_of(const RankSignal& report) {
+  return static_cast<double>(std::max<std::uint32_t>(report.rounds, 1));
+}
+
+double recompute_seconds(const RankSignal& report) {
+  return within(report.recompute_seconds, report, Phase::backward) / rounds_of(report);
+}
+
+// Returns nothing where the rank does not measure it.
+std::optional<double> waiting_seconds(const RankSignal& report) {
+  if (!report.has(SignalFlag::waiting_measured)) return std::nullopt;
+  return within(report.waiting_seconds, report, Phase::communication) / rounds_of(report);
+}
+
 RankRow row_of(const RankSignal& report, const StepSummary& summary) {
-  RankRow row{report};
-  const auto rounds = static_cast<double>(std::max<std::uint32_t>(report.rounds, 1));
+  RankRow row;
+  row.report = report;
+  const double rounds = rounds_of(report);
   row.wall_seconds = report.wall_seconds / rounds;
   for (std::size_t p = 0; p < kPhases; ++p) {
     row.phase_seconds[p] = report.phase_seconds[p] / static_cast<float>(rounds);
@@ -48,8 +64,8 @@ RankRow row_of(const RankSignal& report, const StepSummary& summary) {
   row.samples_per_step = report.samples / rounds;
   row.reduction_seconds = static_cast<double>(report.reduction_seconds) / rounds;
   row.reduction_exposed_seconds = static_cast<double>(report.reduction_exposed_seconds) / rounds;
-  row.waiting_seconds = within(report.waiting_seconds, report, Phase::communication) / rounds;
-  row.recompute_seconds = within(report.recompute_seconds, report, Phase::backward) / rounds;
+  row.waiting_seconds = waiting_seconds(report);
+  row.recompute_seconds = recompute_seconds(report);
   const double median = summary.own_seconds.median;
   row.slowdown_ratio = median > 0 ? row.own_seconds / median : 1;
   row.worst_phase = worst_phase(row.phase_seconds, summary);
@@ -219,10 +235,7 @@ void put_findings(io::JsonWriter& json, const SlowFindings& told) {
     json.end_object();
   }
   json.end_array().key("slow_job");
-  if (!told.job) {
-    json.null();
-    return;
-  }
+  if (!told.job) return static_cast<void>(json.null());
   json.begin_object();
   put_interval(json, *told.job);
   json.end_object();
@@ -261,15 +274,10 @@ void put_rank(io::JsonWriter& json, const Snapshot& s, const RankRow& row) {
   json.field("own_seconds", row.own_seconds).field("slowdown_ratio", row.slowdown_ratio);
   json.field("worst_phase", to_string(row.worst_phase)).key("phase_seconds").begin_object();
   for (std::size_t p = 0; p < kPhases; ++p) json.field(kPhaseNames[p], row.phase_seconds[p]);
-  json.end_object().key("waiting_seconds");
-  report.has(SignalFlag::waiting_measured) ? json.value(row.waiting_seconds) : json.null();
+  json.end_object().field("waiting_seconds", row.waiting_seconds);
   json.field("recompute_seconds", row.recompute_seconds).key("slowness");
   const SlowRank* slow = s.view<RanksView>().slow.find(report.rank);
-  if (slow != nullptr) {
-    put_slow_rank(json, *slow);
-  } else {
-    json.null();
-  }
+  slow != nullptr ? put_slow_rank(json, *slow) : static_cast<void>(json.null());
   put_host(json, s.view<RanksView>().hosts.find(report.rank));
   json.field("samples", report.samples);
   json.field("control_errors", report.control_errors).field("flags", report.flags);
@@ -291,8 +299,7 @@ Result<std::string> ranks_json(const Snapshot& s, std::string_view query, PutRow
   io::JsonWriter json;
   json.begin_object().field("round", table.round).field("time", table.time.seconds);
   json.field("world_size", s.job->world_size).field("reported", total).field("offset", first);
-  json.key("next_offset");
-  last < total ? json.value(last) : json.null();
+  json.field("next_offset", last < total ? std::optional(last) : std::nullopt);
   json.key("ranks").begin_array();
   for (std::uint64_t i = first; i < last; ++i) put_row(json, s, table.rows[i]);
   json.end_array().key("faults").begin_array();
@@ -303,21 +310,6 @@ Result<std::string> ranks_json(const Snapshot& s, std::string_view query, PutRow
   }
   json.end_array().end_object();
   return json.take();
-}
-
-void add_spreads(RankTable& table) {
-  std::vector<RankId> waiting_ranks, ranks;
-  std::vector<double> waiting, recompute;
-  for (const RankRow& row : table.rows) {
-    if (row.report.rounds == 0 || row.report.has(SignalFlag::finished)) continue;
-    ranks.push_back(row.report.rank);
-    recompute.push_back(row.recompute_seconds);
-    if (!row.report.has(SignalFlag::waiting_measured)) continue;
-    waiting_ranks.push_back(row.report.rank);
-    waiting.push_back(row.waiting_seconds);
-  }
-  table.waiting_seconds = spread_of(waiting, waiting_ranks);
-  table.recompute_seconds = spread_of(recompute, ranks);
 }
 
 std::shared_ptr<const RankTable> rank_table(const StepSignals& signals,
@@ -331,7 +323,9 @@ std::shared_ptr<const RankTable> rank_table(const StepSignals& signals,
     table->rows.push_back(row_of(report, summary));
     table->samples_per_step += table->rows.back().samples_per_step;
   }
-  add_spreads(*table);
+  table->waiting_seconds = spread_over(signals, waiting_seconds);
+  table->recompute_seconds =
+      spread_over(signals, [](const RankSignal& r) { return std::optional(recompute_seconds(r)); });
   return table;
 }
 
@@ -356,6 +350,19 @@ std::int32_t RanksView::ranks_seen() const {
 
 double skew_ratio(const StepSummary& summary) {
   return summary.own_seconds.median > 0 ? summary.own_seconds.max / summary.own_seconds.median : 1;
+}
+
+Spread spread_over(const StepSignals& signals, std::optional<double> (*get)(const RankSignal&)) {
+  std::vector<RankId> ranks;
+  std::vector<double> values;
+  for (const RankSignal& report : signals.reports) {
+    if (report.rounds == 0 || report.has(SignalFlag::finished)) continue;
+    const std::optional<double> value = get(report);
+    if (!value) continue;
+    ranks.push_back(report.rank);
+    values.push_back(*value);
+  }
+  return spread_of(values, ranks);
 }
 
 RankCounts rank_counts(const Snapshot& snapshot) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -46,6 +47,10 @@ struct RankCounts {
 };
 // Before the first round every rank is missing.
 RankCounts rank_counts(const Snapshot& snapshot);
+
+// Returns the spread of a figure over the ranks that worked in the round. Leaves out ranks for
+// which `get` returns nothing.
+Spread spread_over(const StepSignals& signals, std::optional<double> (*get)(const RankSignal&));
 
 // Returns the own work of the slowest rank over the median; 1 where there is nothing to compare.
 double skew_ratio(const StepSummary& summary);

@@ -58,7 +58,7 @@ std::string segment(std::size_t phase, std::string_view part, double share, doub
 
 // Returns the part of a phase that is hatched: what it costs to wait, or to compute again.
 double hatched_seconds(const RankRow& row, Phase phase) {
-  if (phase == Phase::communication) return row.waiting_seconds;
+  if (phase == Phase::communication) return row.waiting_seconds.value_or(0);
   return phase == Phase::backward ? row.recompute_seconds : 0;
 }
 
@@ -160,7 +160,7 @@ std::string ratio_cell(const RankRow& row, const SlowRank* slow) {
 }
 
 std::string waiting_text(const RankRow& row) {
-  return row.report.has(SignalFlag::waiting_measured) ? seconds_text(row.waiting_seconds) : "–";
+  return row.waiting_seconds ? seconds_text(*row.waiting_seconds) : "–";
 }
 
 std::string recompute_text(const RankRow& row) {
@@ -258,13 +258,13 @@ std::string keys(const std::vector<const RankRow*>& rows, const SlowFindings& sl
         std::ranges::any_of(rows, [p](const RankRow* row) { return row->phase_seconds[p] > 0; });
     if (occurs) out += fmt::format("<li><i class=\"ph{}\"></i>{}</li>", p, kPhaseNames[p]);
   }
-  const auto any_part = [&rows](double RankRow::*part) {
-    return std::ranges::any_of(rows, [part](const RankRow* row) { return row->*part > 0; });
+  const auto any_part = [&rows](Phase phase) {
+    return std::ranges::any_of(
+        rows, [phase](const RankRow* row) { return hatched_seconds(*row, phase) > 0; });
   };
-  if (any_part(&RankRow::waiting_seconds))
+  if (any_part(Phase::communication))
     out += "<li><i class=\"ph4 part\"></i>waiting for the last rank</li>";
-  if (any_part(&RankRow::recompute_seconds))
-    out += "<li><i class=\"ph2 part\"></i>recompute and offload</li>";
+  if (any_part(Phase::backward)) out += "<li><i class=\"ph2 part\"></i>recompute and offload</li>";
   out = fmt::format("<ul class=\"keys\">{}</ul>", out);
   if (slow.ranks.empty()) return out;
   return out +

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "metrics/format.h"
+#include "metrics/metric.h"
 
 namespace cox::metrics {
 namespace {

@@ -16,7 +16,6 @@
 #include "metrics/findings_watch.h"
 #include "metrics/format.h"
 #include "metrics/records/host_lines.h"
-#include "metrics/topics/memory.h"
 #include "sdk/src/device/stream_lane.h"
 #include "sdk/src/parallel/slow_wait.h"
 #include "sdk/src/session/host_watch.h"
