@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <charconv>
@@ -16,6 +17,8 @@ constexpr std::array<double, 19> kPowers = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  
                                             1e7,  1e8,  1e9,  1e10, 1e11, 1e12, 1e13,
                                             1e14, 1e15, 1e16, 1e17, 1e18};  // exact
 constexpr int kDigits = 15;  // every double has that many that count
+
+constexpr std::size_t kLargeText = 1 << 20;
 
 // Where a number's text is made.
 using Digits = std::array<char, 40>;
@@ -127,6 +130,24 @@ class SeriesWriter {
   std::vector<std::string> before_;  // each label's value, and the number
 };
 
+// Returns about how long the text becomes. Values that are known at run time only count once.
+std::size_t expected_bytes(std::span<const Metric> rows) {
+  constexpr std::size_t kNumber = 20;
+  constexpr std::size_t kHead = 32;  // of the two comments, beside names and help
+  std::size_t bytes = 0;
+  for (const Metric& row : rows) {
+    std::size_t series = row.kind == MetricKind::histogram ? BucketCounts::kMaxBuckets : 1;
+    std::size_t line = row.name.size() + kNumber;
+    for (const Label& label : row.values.labels) {
+      const std::string& last = label.values.empty() ? label.name : label.values.back();
+      series *= std::max<std::size_t>(label.values.size(), 1);
+      line += label.name.size() + last.size() + 4;
+    }
+    bytes += series * line + 2 * row.name.size() + row.help.size() + kHead;
+  }
+  return bytes;
+}
+
 void put_head(std::string& text, const Metric& row) {
   ((text += "# HELP ") += row.name) += ' ';
   put_escaped(text, row.help, false);
@@ -154,6 +175,9 @@ void put_histogram(std::string& text, const Metric& row, const BucketCounts& cou
 
 std::string exposition(std::span<const Metric> rows, const Snapshot& snapshot) {
   std::string text;
+  // Large texts are copied less often; a small one grows in memory that the heap has at hand.
+  const std::size_t expected = expected_bytes(rows);
+  if (expected > kLargeText) text.reserve(expected);
   SeriesWriter writer(text);
   const Emit emit([&writer](std::span<const std::string_view> labels, double value) {
     if (std::isfinite(value)) writer.add(labels, value);
