@@ -125,9 +125,9 @@ Result<std::string> plan_json(const Snapshot& s, std::string_view) {
     for (const MemoryAction action : plan.profiles[c]) json.value(to_string(action));
     json.end_array().end_object();
   }
-  json.end_array().key("shares").begin_array();
-  for (const std::uint32_t share : plan.shares) json.value(share);
-  json.end_array().key("rollback").begin_object();
+  json.end_array();
+  put_list(json, "shares", plan.shares);
+  json.key("rollback").begin_object();
   json.field("ticket", plan.rollback.ticket);
   json.field("before_round", plan.rollback.before_round).end_object().end_object();
   return json.take();

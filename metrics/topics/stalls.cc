@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "metrics/format.h"
+#include "metrics/json_parts.h"
 #include "metrics/metric.h"
 
 namespace cox::metrics {
@@ -45,12 +46,6 @@ void put_mark(io::JsonWriter& json, const StallView& view, const RankMark& mark)
   json.field("process", to_string(mark.process)).end_object();
 }
 
-void put_ranks(io::JsonWriter& json, std::string_view name, const std::vector<RankId>& ranks) {
-  json.key(name).begin_array();
-  for (const RankId rank : ranks) json.value(rank);
-  json.end_array();
-}
-
 void put_status(io::JsonWriter& json, const Snapshot& s) {
   json.key("stall");
   const auto* view = s.views.find<StallView>();
@@ -59,8 +54,8 @@ void put_status(io::JsonWriter& json, const Snapshot& s) {
   json.field("since", view->since().seconds).key("culprits").begin_array();
   for (const RankMark& mark : view->stall.culprits) put_mark(json, *view, mark);
   json.end_array();
-  put_ranks(json, "waiting", view->stall.waiting);
-  put_ranks(json, "silent", view->stall.silent);
+  put_list(json, "waiting", view->stall.waiting);
+  put_list(json, "silent", view->stall.silent);
   json.end_object();
 }
 
