@@ -33,6 +33,11 @@ std::string block_name(const JobFacts& job, std::size_t block) {
   return block < job.blocks.size() ? job.blocks[block] : "block " + std::to_string(block);
 }
 
+std::optional<std::string> named_block(const JobFacts& job, std::int32_t block) {
+  if (block < 0) return std::nullopt;
+  return block_name(job, static_cast<std::size_t>(block));
+}
+
 std::string block_names(const JobFacts& job, std::size_t first, std::size_t last) {
   if (first == last) return block_name(job, first);
   return fmt::format("{} to {} ({})", block_name(job, first), block_name(job, last),

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -14,6 +15,8 @@ namespace cox::metrics {
 
 // Returns the block's name, or "block 7" where the job names none.
 std::string block_name(const JobFacts& job, std::size_t block);
+// Returns the same, and nothing for a negative number, which is no block.
+std::optional<std::string> named_block(const JobFacts& job, std::int32_t block);
 // Returns "h.3", or "h.3 to h.7 (5)" for several blocks.
 std::string block_names(const JobFacts& job, std::size_t first, std::size_t last);
 

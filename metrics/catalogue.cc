@@ -2,20 +2,37 @@
 
 #include <fmt/format.h>
 
-#include <iterator>
 #include <utility>
 
-#include "metrics/topic.h"
+#include "metrics/topics/control.h"
+#include "metrics/topics/decisions.h"
+#include "metrics/topics/findings.h"
+#include "metrics/topics/heat_map.h"
+#include "metrics/topics/memory.h"
+#include "metrics/topics/numerics.h"
+#include "metrics/topics/operators.h"
+#include "metrics/topics/parallel.h"
+#include "metrics/topics/plan.h"
+#include "metrics/topics/progress.h"
+#include "metrics/topics/ranks.h"
+#include "metrics/topics/stalls.h"
 
 namespace cox::metrics {
 namespace {
 
-// By MetricKind.
-constexpr std::array<std::string_view, 3> kKindNames = {"counter", "gauge", "histogram"};
+// Writes a rank as an object with the fields of all topics.
+void put_row(io::JsonWriter& json, const Snapshot& s, const RankRow& row) {
+  json.begin_object();
+  for (const Topic& topic : topics()) {
+    if (topic.put_rank != nullptr) topic.put_rank(json, s, row);
+  }
+  json.end_object();
+}
 
 std::vector<Metric> collected() {
   std::vector<Metric> all;
   for (const Topic& topic : topics()) {
+    if (topic.metrics == nullptr) continue;
     for (Metric& metric : topic.metrics()) {
       metric.group = topic.title;
       all.push_back(std::move(metric));
@@ -83,47 +100,13 @@ constexpr const char* kIntro =
 
 }  // namespace
 
-std::vector<Metric> joined(std::vector<Metric> first, std::vector<Metric> second) {
-  std::move(second.begin(), second.end(), std::back_inserter(first));
-  return first;
-}
-
-std::string_view to_string(MetricKind kind) {
-  return kKindNames[static_cast<std::size_t>(kind)];
-}
-
-Metric counter(const char* name, std::string help, Reader values, const char* unit) {
-  return {name, MetricKind::counter, unit, std::move(help), std::move(values)};
-}
-
-Metric gauge(const char* name, const char* unit, std::string help, Reader values) {
-  return {name, MetricKind::gauge, unit, std::move(help), std::move(values)};
-}
-
-Metric histogram(const char* name, std::string help,
-                 const BucketCounts& (*buckets)(const Snapshot&)) {
-  return {name, MetricKind::histogram, "seconds", std::move(help), {}, buckets};
-}
-
-double statistic(const Spread& spread, std::size_t index) {
-  const double values[] = {spread.min, spread.median, spread.p95, spread.max};
-  return values[index];
-}
-
-Reader spread(SpreadOf get) {
-  return per("stat", kStatNames,
-             [get](const Snapshot& s, std::size_t i) { return statistic(get(s), i); });
-}
-
-Reader cases(std::string label, std::vector<Case> list) {
-  std::vector<std::string> names;
-  for (const Case& one : list) names.push_back(one.name);
-  return per(std::move(label), names,
-             [list = std::move(list)](const Snapshot& s, std::size_t i) { return list[i].get(s); });
-}
-
-Reader open(std::vector<Label> labels, std::function<void(const Snapshot&, const Emit&)> read) {
-  return {std::move(labels), std::move(read)};
+const std::vector<Topic>& topics() {
+  static const std::vector<Topic> all = {
+      findings_topic(), progress_topic(), ranks_topic(put_row), heat_topic(),
+      stalls_topic(),   plan_topic(),     parallel_topic(),     operators_topic(),
+      memory_topic(),   numerics_topic(), decisions_topic(),    control_topic(),
+  };
+  return all;
 }
 
 const std::vector<Metric>& catalogue() {

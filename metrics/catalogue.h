@@ -1,75 +1,19 @@
-// The catalogue: every metric that Coxswain exports, one row each. A row says what the metric is
-// and how its values are read from a Snapshot, so a name is written down once: the exposition, the
-// page docs/metrics.md and the tests follow from the rows. Topics (metrics/topic.h) own them. Plain
-// values; built once on request, safe to call from any thread.
+// The catalogue: every topic that telemetry shows, and every metric that Coxswain exports, one row
+// each. The routes, the pages, TelemetryState and docs/metrics.md follow from these lists. Built
+// once on request; safe to call from any thread.
 #pragma once
 
-#include <array>
-#include <cstddef>
-#include <functional>
 #include <span>
 #include <string>
-#include <string_view>
-#include <utility>
 #include <vector>
 
-#include "coordinator/core/summary.h"
-#include "metrics/histogram.h"
-#include "metrics/snapshot.h"
+#include "metrics/topic.h"
 
 namespace cox::metrics {
 
-enum class MetricKind { counter, gauge, histogram };
-std::string_view to_string(MetricKind kind);
-
-// Label is the name of a label and every value that it can take. `values` is empty where they are
-// known at run time only.
-struct Label {
-  std::string name;
-  std::vector<std::string> values;
-};
-
-// Emit hands on one value of a metric after the other: emit(value, label values in the order of the
-// row). Nothing is copied; texts need to last as long as the call.
-class Emit {
- public:
-  using Take = std::function<void(std::span<const std::string_view> labels, double value)>;
-  explicit Emit(Take take) : take_(std::move(take)) {}
-
-  template <class... Texts>
-  void operator()(double value, const Texts&... labels) const {
-    const std::array<std::string_view, sizeof...(labels)> views{std::string_view(labels)...};
-    take_(views, value);
-  }
-
- private:
-  Take take_;
-};
-
-// Reader reads the values of a metric. value(), per(), cases(), spread() and open() build it.
-struct Reader {
-  std::vector<Label> labels;
-  std::function<void(const Snapshot&, const Emit&)> read;
-};
-
-struct Metric {
-  std::string name;  // coxswain_..., unit as suffix
-  MetricKind kind = MetricKind::gauge;
-  std::string unit;  // "seconds", "bytes", "ratio"; empty for plain counts and ids
-  std::string help;  // one sentence, no full stop
-  Reader values;     // of counters and gauges
-  const BucketCounts& (*buckets)(const Snapshot&) = nullptr;  // of histograms
-  std::string group{};  // the title of its topic, filled in by catalogue()
-};
-
-Metric counter(const char* name, std::string help, Reader values, const char* unit = "");
-Metric gauge(const char* name, const char* unit, std::string help, Reader values);
-// Returns a histogram of seconds. REQUIRES: a default Snapshot has the bounds of its buckets.
-Metric histogram(const char* name, std::string help,
-                 const BucketCounts& (*buckets)(const Snapshot&));
-
-// Returns `first` followed by `second`, for a topic that lists its rows in two parts.
-std::vector<Metric> joined(std::vector<Metric> first, std::vector<Metric> second);
+// Returns every topic, in the order of the page, the JSON documents, the exposition and
+// docs/metrics.md. A view follows a round after those of the topics before it.
+const std::vector<Topic>& topics();
 
 // Returns all rows, in the order of the exposition and of the page.
 const std::vector<Metric>& catalogue();
@@ -87,55 +31,5 @@ inline constexpr const char* kExpositionType = "text/plain; version=0.0.4; chars
 
 // Returns the Markdown page docs/metrics.md.
 std::string catalogue_page();
-
-// Reads a metric without labels as get(snapshot).
-template <class Get>
-Reader value(Get get) {
-  return {{}, [get](const Snapshot& s, const Emit& emit) { emit(static_cast<double>(get(s))); }};
-}
-
-// Reads one value for each of `names` as get(snapshot, index of the name).
-template <class Names, class Get>
-Reader per(std::string label, const Names& names, Get get) {
-  const std::vector<std::string> values(names.begin(), names.end());
-  return {{{std::move(label), values}}, [values, get](const Snapshot& s, const Emit& emit) {
-            for (std::size_t i = 0; i < values.size(); ++i)
-              emit(static_cast<double>(get(s, i)), values[i]);
-          }};
-}
-
-// Reads one value for each pair of names as get(snapshot, row, column), columns fastest.
-template <class Rows, class Columns, class Get>
-Reader per(std::string row_label, const Rows& rows, std::string column_label,
-           const Columns& columns, Get get) {
-  const Label row{std::move(row_label), {rows.begin(), rows.end()}};
-  const Label column{std::move(column_label), {columns.begin(), columns.end()}};
-  return {{row, column}, [row, column, get](const Snapshot& s, const Emit& emit) {
-            for (std::size_t i = 0; i < row.values.size(); ++i) {
-              for (std::size_t k = 0; k < column.values.size(); ++k)
-                emit(static_cast<double>(get(s, i, k)), row.values[i], column.values[k]);
-            }
-          }};
-}
-
-// Reads each value of a label in its own way.
-struct Case {
-  std::string name;
-  std::function<double(const Snapshot&)> get;
-};
-Reader cases(std::string label, std::vector<Case> list);
-
-// Reads the statistics of a spread over the ranks, with the label `stat`.
-using SpreadOf = const Spread& (*)(const Snapshot&);
-Reader spread(SpreadOf get);
-inline constexpr std::array<std::string_view, 4> kStatNames = {"min", "median", "p95", "max"};
-double statistic(const Spread& spread, std::size_t index);  // REQUIRES: index < 4
-// The help of every metric with the label `stat` ends with this.
-inline const std::string kOverRanks =
-    "; stat is taken over the ranks before export, so do not sum over it";
-
-// Reads whatever values there are. REQUIRES: `read` emits each with a text for each of `labels`,
-// one of theirs where they list any, and no two with the same texts.
-Reader open(std::vector<Label> labels, std::function<void(const Snapshot&, const Emit&)> read);
 
 }  // namespace cox::metrics

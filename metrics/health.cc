@@ -1,10 +1,12 @@
 #include "metrics/health.h"
 
 #include <algorithm>
-#include <array>
 #include <vector>
 
 #include "metrics/format.h"
+#include "metrics/topics/progress.h"
+#include "metrics/topics/ranks.h"
+#include "metrics/topics/stalls.h"
 
 namespace cox::metrics {
 namespace {
@@ -12,48 +14,41 @@ namespace {
 constexpr double kStallFloorSeconds = 30;
 constexpr double kStallSteps = 20;
 
-// Over the newest points, so that one slow step does not move it.
-double typical_step_seconds(const Snapshot& snapshot) {
-  std::vector<double> seconds;
-  for (const RoundPoint& point : snapshot.progress.points) seconds.push_back(point.step_seconds);
-  if (seconds.empty()) return 0;
-  const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
-  std::nth_element(seconds.begin(), middle, seconds.end());
-  return *middle;
-}
-
 }  // namespace
 
 double stall_after_seconds(const Snapshot& snapshot) {
-  return std::max(kStallFloorSeconds, kStallSteps * typical_step_seconds(snapshot));
+  return std::max(kStallFloorSeconds,
+                  kStallSteps * typical_step_seconds(snapshot.view<ProgressView>()));
 }
 
 Health liveness(const Snapshot& snapshot, UnixTime now) {
+  const auto* stall = snapshot.views.find<StallView>();
   if (snapshot.state == JobState::waiting) {
-    const std::string whom = snapshot.stall.stall ? "; " + snapshot.stall.text() : "";
+    const std::string whom = stall != nullptr ? "; " + stall->text() : "";
     return {Health::Verdict::good, "waiting for the first round" + whom};
   }
   if (snapshot.state == JobState::finished) return {Health::Verdict::good, "the job has finished"};
-  const StallView& stalls = snapshot.stall;
   const double silent = now.seconds - snapshot.last_round_time.seconds;
   const double limit = stall_after_seconds(snapshot);
   const std::string round = std::to_string(snapshot.summary.round.value());
   const std::string closed =
       "round " + round + " closed " + duration_text(std::max(silent, 0.0)) + " ago";
-  if (stalls.stall && (silent <= limit || stalls.stall->is_save()))
-    return {Health::Verdict::good, closed + "; " + stalls.text()};
+  if (stall != nullptr && (silent <= limit || stall->stall.is_save()))
+    return {Health::Verdict::good, closed + "; " + stall->text()};
   if (silent <= limit) return {Health::Verdict::good, closed};
   return {Health::Verdict::bad,
           "stalled: no round since round " + round + ", " + duration_text(silent) +
-              " ago; a typical step takes " + seconds_text(typical_step_seconds(snapshot)) + ". " +
-              (stalls.stall ? stalls.text() : "No rank is known to wait for another")};
+              " ago; a typical step takes " +
+              seconds_text(typical_step_seconds(snapshot.view<ProgressView>())) + ". " +
+              (stall != nullptr ? stall->text() : "No rank is known to wait for another")};
 }
 
 Health readiness(const Snapshot& snapshot) {
   constexpr std::size_t kNamed = 8;
-  const std::vector<bool>& has_reported = snapshot.ranks.has_reported;
+  std::vector<bool> has_reported = snapshot.view<RanksView>().has_reported;
+  has_reported.resize(snapshot.job->ranks(), false);
   const auto world = static_cast<std::int32_t>(has_reported.size());
-  const std::int32_t seen = snapshot.ranks.ranks_seen();
+  const std::int32_t seen = snapshot.view<RanksView>().ranks_seen();
   if (seen >= world)
     return {Health::Verdict::good, "all " + std::to_string(world) + " ranks have reported"};
   std::string names;

@@ -15,7 +15,7 @@ class BucketCounts {
 
   BucketCounts() = default;
   // REQUIRES: `bounds` are ascending, at most kMaxBuckets, and outlive this value.
-  explicit BucketCounts(std::span<const double> bounds);
+  explicit BucketCounts(std::span<const double> bounds) : bounds_(bounds) {}
 
   // Counts `times` observations of `value`. A value that is not finite or negative is refused.
   void observe(double value, std::uint64_t times = 1);
@@ -29,7 +29,6 @@ class BucketCounts {
 
  private:
   std::span<const double> bounds_;
-  std::array<double, kMaxBuckets> limits_{};             // the bounds, filled up with infinity
   std::array<std::uint64_t, kMaxBuckets + 1> counts_{};  // the last: above all bounds
   std::uint64_t count_ = 0;
   std::uint64_t refused_ = 0;

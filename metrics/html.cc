@@ -183,8 +183,17 @@ std::string note(std::string_view css_class, std::string_view text) {
   return fmt::format("<p class=\"note {}\" role=\"status\">{}</p>", css_class, escape(text));
 }
 
-std::string fact(std::string_view name, std::string_view value) {
-  return fmt::format("<div><dt>{}</dt><dd>{}</dd></div>", name, value);
+std::string hint(std::string_view html) {
+  return fmt::format("<p class=\"hint\">{}</p>", html);
+}
+
+std::string facts(const std::vector<Fact>& list) {
+  std::string out = "<dl class=\"facts\">";
+  for (const Fact& fact : list) {
+    if (!fact.value.empty())
+      out += fmt::format("<div><dt>{}</dt><dd>{}</dd></div>", fact.name, fact.value);
+  }
+  return out + "</dl>";
 }
 
 std::string meter(double percent, std::string_view css_class) {
@@ -213,6 +222,10 @@ void Table::add(const std::vector<std::string>& cells, std::string_view css_clas
     out_ += fmt::format("<td{}>{}</td>", look, cells[i]);
   }
   out_ += "</tr>";
+}
+
+void Table::add_more(std::string_view path, std::size_t rows, std::size_t shown) {
+  if (rows > shown) add({fmt::format("<a href=\"{}\">{} more</a>", path, rows - shown)});
 }
 
 std::string_view page_mark() {

@@ -19,8 +19,15 @@ std::string card(std::string_view title, std::string_view body);
 
 // Returns a paragraph that stands out; `css_class` is calm, bad or empty. The text is escaped.
 std::string note(std::string_view css_class, std::string_view text);
-// Returns a name and a value of a list of facts. `value` is HTML already.
-std::string fact(std::string_view name, std::string_view value);
+// Returns a paragraph in small print. `html` is HTML already.
+std::string hint(std::string_view html);
+// Returns a list of names with their values, which are HTML already. A fact without a value is left
+// out.
+struct Fact {
+  std::string_view name;
+  std::string value;
+};
+std::string facts(const std::vector<Fact>& list);
 // Returns a bar of which so many percent are filled.
 std::string meter(double percent, std::string_view css_class);
 
@@ -33,6 +40,8 @@ class Table {
   // Adds a row with one cell a column, each HTML already. Where there are fewer, the last one
   // reaches to the end.
   void add(const std::vector<std::string>& cells, std::string_view css_class = {});
+  // Adds a row with a link to the others, where more rows than the first `shown` exist.
+  void add_more(std::string_view path, std::size_t rows, std::size_t shown);
   std::string html() const { return out_ + "</tbody></table></div>"; }
 
  private:

@@ -1,5 +1,3 @@
-#include "metrics/rank_page.h"
-
 #include <fmt/format.h>
 
 #include <cstdint>
@@ -9,6 +7,8 @@
 #include "metrics/html.h"
 #include "metrics/sparkline.h"
 #include "metrics/status_page.h"
+#include "metrics/topics/decisions.h"
+#include "metrics/topics/heat_map.h"
 #include "metrics/topics/ranks.h"
 
 namespace cox::metrics {
@@ -33,7 +33,7 @@ std::string work_curve(const HeatMap& heat, std::size_t rank) {
                                ? std::numeric_limits<double>::quiet_NaN()
                                : hundredths / 100.0);
   }
-  return "<p class=\"hint\">Over that of the median rank, round by round.</p>" + sparkline(curve);
+  return hint("Over that of the median rank, round by round.") + sparkline(curve);
 }
 
 std::string decisions(const DecisionsView& view, RankId rank) {
@@ -64,8 +64,8 @@ Result<std::string> rank_page(const Served& served, std::string_view query) {
   const RankId rank(static_cast<std::int32_t>(number));
   std::string body = "<main class=\"page narrow\">" + header(served, rank.value());
   body += card("Now", rank_detail(s, rank));
-  body += card("Work", work_curve(s.heat, static_cast<std::size_t>(number)));
-  body += card("Decided about it", decisions(s.decisions, rank));
+  body += card("Work", work_curve(s.view<HeatMap>(), static_cast<std::size_t>(number)));
+  body += card("Decided about it", decisions(s.view<DecisionsView>(), rank));
   body += card("Another rank", rank_form(s));
   const bool is_over = s.state == JobState::finished;
   return html_document(fmt::format("Rank {} · {}", rank.value(), s.job->name),

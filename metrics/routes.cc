@@ -7,9 +7,8 @@
 #include "coordinator/io/json.h"
 #include "metrics/catalogue.h"
 #include "metrics/health.h"
-#include "metrics/rank_page.h"
 #include "metrics/status_page.h"
-#include "metrics/topic.h"
+#include "metrics/topics/ranks.h"
 
 namespace cox::metrics {
 namespace {

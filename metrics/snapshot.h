@@ -1,30 +1,70 @@
-// Snapshot is everything that telemetry shows, as of one round. It is immutable once published, so
-// every page and scrape is consistent in itself. Each topic (metrics/topics) has its part; parts
-// that change seldom are shared between snapshots. TelemetryState writes it; the exposition, the
-// API and the status page read it on any thread.
+// Snapshot is everything that telemetry shows, as of one round: facts of the round, and one view
+// for each topic (metrics/topics) that has something of its own. A Snapshot is immutable once
+// published, so every page and scrape is consistent in itself. Views that did not change are shared
+// between snapshots. TelemetryState writes it; the exposition, the API and the pages read it on any
+// thread.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "coordinator/core/job.h"
 #include "coordinator/core/plan.h"
 #include "coordinator/core/summary.h"
 #include "coordinator/decide/record.h"
-#include "metrics/live_window.h"
-#include "metrics/topics/decisions.h"
-#include "metrics/topics/heat_map.h"
-#include "metrics/topics/memory.h"
-#include "metrics/topics/numerics.h"
-#include "metrics/topics/operators.h"
-#include "metrics/topics/parallel.h"
-#include "metrics/topics/plan.h"
-#include "metrics/topics/progress.h"
-#include "metrics/topics/ranks.h"
-#include "metrics/topics/stalls.h"
 
 namespace cox::metrics {
+
+// Views holds at most one value of each type. Values are immutable and shared between copies.
+class Views {
+ public:
+  // Returns null where no view of this type was set, or a null one.
+  template <class View>
+  const View* find() const {
+    for (const Entry& entry : entries_) {
+      if (entry.type == type_of<View>()) return static_cast<const View*>(entry.view.get());
+    }
+    return nullptr;
+  }
+
+  template <class View>
+  void set(std::shared_ptr<const View> view) {
+    put({type_of<View>(), std::move(view)});
+  }
+
+  // Sets all views of `others`.
+  void set_all(const Views& others) {
+    for (const Entry& entry : others.entries_) put(entry);
+  }
+
+ private:
+  using Type =
+      const void*;  // an address that stands for the type: comparing it is all of a look-up
+  struct Entry {
+    Type type = nullptr;
+    std::shared_ptr<const void> view;
+  };
+
+  template <class View>
+  struct Tag {
+    static constexpr char address = 0;
+  };
+  template <class View>
+  static Type type_of() {
+    return &Tag<View>::address;
+  }
+
+  void put(Entry entry) {
+    const auto same = std::ranges::find(entries_, entry.type, &Entry::type);
+    same != entries_.end() ? * same = std::move(entry) : entries_.emplace_back(std::move(entry));
+  }
+
+  std::vector<Entry> entries_;
+};
 
 enum class JobState : std::uint8_t { waiting = 0, training = 1, finished = 2 };
 
@@ -38,28 +78,23 @@ struct BuildInfo {
 struct Snapshot {
   BuildInfo build;
   JobState state = JobState::waiting;
-  UnixTime started{};           // by rank 0's clock
-  std::uint64_t last_step = 0;  // with which the job ends by itself; 0 = not known
-  UnixTime last_round_time{};   // by rank 0's clock, when it judged the round; steps ended earlier
+  UnixTime started{};                // by rank 0's clock
+  double peak_flops_per_device = 0;  // as the settings have it; 0 = not given
+  std::uint64_t last_step = 0;       // with which the job ends by itself; 0 = not known
+  UnixTime last_round_time{};        // by rank 0's clock, when it judged the round
   StepSummary summary;
   std::shared_ptr<const JobFacts> job;  // never null
   std::shared_ptr<const Plan> plan;     // never null; the newest one
-
-  std::shared_ptr<const FindingsView> findings = std::make_shared<const FindingsView>();
-  ProgressView progress;
-  RanksView ranks;
-  HeatMap heat;
-  StallView stall;
-  PlanView plan_view;
-  ParallelView parallel;
-  std::uint64_t repeated_rounds = 0;         // in which a step was done again
-  std::shared_ptr<const MemoryView> memory;  // null where memory is not planned
-  HeldBytes held;
-  MemoryHeadroom headroom;  // of the newest round
-  OperatorsView operators;
-  std::shared_ptr<const NumericsView> numerics;  // never null
-  DecisionsView decisions;
   ControlCounters control{};
+  Views views;
+
+  // Returns a topic's view; a default one where the topic has set none.
+  template <class View>
+  const View& view() const {
+    static const View none{};
+    const View* found = views.find<View>();
+    return found != nullptr ? *found : none;
+  }
 };
 
 }  // namespace cox::metrics

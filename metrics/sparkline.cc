@@ -105,8 +105,7 @@ std::string description(const Curve& curve, const Extent& extent) {
 
 std::string sparkline(const Curve& curve) {
   const Extent extent = extent_of(curve.values);
-  if (curve.values.size() < 2 || extent.count < 2)
-    return "<p class=\"hint\">a curve appears after two rounds</p>";
+  if (curve.values.size() < 2 || extent.count < 2) return hint("a curve appears after two rounds");
   const Scale scale(extent, curve);
   std::string out =
       "<svg class=\"spark\" viewBox=\"0 0 300 44\" preserveAspectRatio=\"none\" role=\"img\" "

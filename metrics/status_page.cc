@@ -5,10 +5,13 @@
 #include <algorithm>
 #include <cctype>
 
+#include "metrics/catalogue.h"
 #include "metrics/format.h"
 #include "metrics/health.h"
 #include "metrics/html.h"
-#include "metrics/topic.h"
+#include "metrics/topics/progress.h"
+#include "metrics/topics/ranks.h"
+#include "metrics/topics/stalls.h"
 
 namespace cox::metrics {
 namespace {
@@ -18,7 +21,8 @@ std::string state_tag(const Served& served) {
   if (s.state == JobState::waiting) return tag("", "◌ waiting for the first round");
   if (s.state == JobState::finished) return tag("", "■ finished");
   if (!liveness(s, served.now).good()) return tag("bad", "▲ stalled");
-  if (s.stall.stall) return tag("warn", s.stall.stall->is_save() ? "◌ saving" : "◌ waiting");
+  if (const auto* view = s.views.find<StallView>())
+    return tag("warn", view->stall.is_save() ? "◌ saving" : "◌ waiting");
   return tag("good", "● training");
 }
 
@@ -90,8 +94,9 @@ std::string attention(const Served& served) {
   if (!live.good()) out += note("bad", live.reason);
   if (s.state == JobState::finished)
     out += note("calm", "The job has ended. These are its last values; the page stays as it is.");
-  if (live.good() && s.stall.stall)
-    out += note(s.stall.stall->is_save() ? "" : "bad", sentence_of(s.stall));
+  const auto* stall = s.views.find<StallView>();
+  if (live.good() && stall != nullptr)
+    out += note(stall->stall.is_save() ? "" : "bad", sentence_of(*stall));
   if (s.state != JobState::finished && !readiness(s).good()) out += note("", readiness(s).reason);
   if (s.state != JobState::waiting && s.summary.nonfinite_ranks > 0) {
     const std::string first = std::to_string(s.summary.first_nonfinite_rank.value());

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "coordinator/core/status.h"
 #include "metrics/http/event_feed.h"
 #include "metrics/request.h"
 
@@ -33,6 +34,11 @@ std::string_view status_script();
 
 // Returns the meta element by which a page fetches itself again.
 std::string refresh_element();
+
+// Returns the page of one rank: its figures, its phases, its work in the last rounds, and what was
+// decided about it (rank_page.cc). `query`: "rank=3"; rank 0 where it names none. invalid_argument
+// when it is no rank of the job.
+Result<std::string> rank_page(const Served& served, std::string_view query);
 
 // Returns the page at "/", which lists all pages.
 std::string index_page(const Served& served, const std::vector<Endpoint>& endpoints);

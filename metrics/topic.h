@@ -1,18 +1,22 @@
-// Topic is one capability as telemetry shows it. A topic has rows of the catalogue, fields and
-// documents of the JSON API and sections of the status page, all read from the Snapshot. A new
-// capability adds one topic under metrics/topics and one entry in topics(), and, where it keeps
-// something of its own, a member of Snapshot that TelemetryState::record() fills. The frame of the
-// page, the routes and the catalogue know no capability by name. Plain values; everything is pure
-// and runs on any thread.
+// Topic is one capability as telemetry shows it: rows of the catalogue, fields and documents of the
+// JSON API and sections of the status page, all read from the Snapshot. A topic that keeps
+// something of its own says how its view follows the rounds. A new capability adds one topic under
+// metrics/topics and one entry in topics() (metrics/catalogue.h). Plain values; everything is pure,
+// and runs on any thread but for `follow`.
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "coordinator/core/status.h"
+#include "coordinator/decide/record.h"
 #include "coordinator/io/json.h"
-#include "metrics/catalogue.h"
+#include "metrics/metric.h"
+#include "metrics/rank_row.h"
 #include "metrics/snapshot.h"
 
 namespace cox::metrics {
@@ -21,7 +25,7 @@ namespace cox::metrics {
 struct Document {
   const char* path = "";
   const char* help = "";
-  Result<std::string> (*json)(const Snapshot& snapshot, std::string_view query) = nullptr;
+  std::function<Result<std::string>(const Snapshot& snapshot, std::string_view query)> json;
 };
 
 // Section is a part of the status page. `html` returns an empty string where there is nothing to
@@ -35,8 +39,23 @@ struct Section {
   Shown shown = Shown::after_first_round;
 };
 
+// Round is one more round that views follow.
+struct Round {
+  const StepRecord& record;
+  // False where only last reports came: they have no figures, and the job's last values are those
+  // of its last training.
+  bool has_figures = true;
+  // Whether tables of all ranks are made anew; in large jobs about once a second. Implies
+  // has_figures.
+  bool refreshes_tables = true;
+};
+
 struct Topic {
   const char* title = "";  // heading in docs/metrics.md
+  // Puts the topic's view after `round` into `now`, which has the facts of that round and the
+  // topic's view before it. Runs on the recording thread. Null: the topic has no view.
+  void (*follow)(const Round& round, Snapshot& now) = nullptr;
+  // Null: the topic has no rows.
   std::vector<Metric> (*metrics)() = nullptr;
   // Adds fields to /api/v1/status, and to each rank of /api/v1/ranks. Null: it has none.
   void (*put_status)(io::JsonWriter& json, const Snapshot& snapshot) = nullptr;
@@ -45,12 +64,12 @@ struct Topic {
   std::vector<Section> sections = {};
 };
 
-// Returns every topic, in the order of the page, the JSON documents, the exposition and
-// docs/metrics.md.
-const std::vector<Topic>& topics();
-
-// Returns the topic Control plane: what deciding and publishing plans costs, and what went wrong on
-// the way. Its part of the snapshot is the coordinator's own ControlCounters.
-Topic control_topic();
+// The `follow` of a view that grows by add(round).
+template <class View>
+void grow(const Round& round, Snapshot& now) {
+  auto next = std::make_shared<View>(now.view<View>());
+  next->add(round);
+  now.views.set<View>(std::move(next));
+}
 
 }  // namespace cox::metrics

@@ -5,8 +5,7 @@
 // Streams of events (routes.h) cost that second thread one rendering a second, however many follow
 // them; their number is bounded, and a follower who does not take a piece in time is dropped.
 // Bound to this machine unless told otherwise, and beyond it only with a token or http.open. The
-// training and coordinator threads never touch it. Bytes are parsed in http/message.h, callers are
-// judged in http/access.h, room is made in http/connections.h.
+// training and coordinator threads never touch it. What comes in is answered in http/service.h.
 #pragma once
 
 #include <cstdint>

@@ -1,12 +1,16 @@
+#include "metrics/topics/control.h"
+
+#include <fmt/format.h>
+
 #include <cmath>
 #include <string>
 #include <vector>
 
-#include "metrics/catalogue.h"
 #include "metrics/format.h"
 #include "metrics/html.h"
-#include "metrics/snapshot.h"
-#include "metrics/topic.h"
+#include "metrics/metric.h"
+#include "metrics/topics/decisions.h"
+#include "metrics/topics/progress.h"
 
 namespace cox::metrics {
 namespace {
@@ -40,23 +44,24 @@ std::vector<Metric> metrics() {
 
 std::string control_section(const Snapshot& s) {
   const ControlCounters& c = s.control;
-  const BucketCounts& decide = s.decisions.decide_seconds;
+  const ProgressView& progress = s.view<ProgressView>();
+  const BucketCounts& decide = s.view<DecisionsView>().decide_seconds;
   const double mean = decide.count() > 0 ? decide.sum() / static_cast<double>(decide.count()) : 0;
-  std::string out = "<section class=\"card\"><h2>Control plane</h2><dl class=\"facts\">";
-  out += fact("Time to decide", seconds_text(mean) + " on average");
-  out += fact("Reports that did not arrive", grouped(c.missing_reports));
-  out += fact("Stale, duplicate, damaged", grouped(c.stale_reports) + ", " +
-                                               grouped(c.duplicate_reports) + ", " +
-                                               grouped(c.damaged_reports));
-  out += fact("Control traffic",
-              bytes_text(c.signal_bytes) + " up, " + bytes_text(c.mask_bytes) + " down");
-  out += fact("Journal", bytes_text(c.journal_bytes));
-  out += fact("Skipped steps, roll-backs",
-              grouped(s.progress.skipped_rounds) + ", " + grouped(s.progress.rollbacks));
-  out += fact("Gradient norm", std::isnan(s.summary.gradient_norm)
-                                   ? "not measured"
-                                   : significant(s.summary.gradient_norm, 4));
-  return out + "</dl></section>";
+  const std::string norm = std::isnan(s.summary.gradient_norm)
+                               ? "not measured"
+                               : significant(s.summary.gradient_norm, 4);
+  return card("Control plane",
+              facts({{"Time to decide", seconds_text(mean) + " on average"},
+                     {"Reports that did not arrive", grouped(c.missing_reports)},
+                     {"Stale, duplicate, damaged",
+                      fmt::format("{}, {}, {}", grouped(c.stale_reports),
+                                  grouped(c.duplicate_reports), grouped(c.damaged_reports))},
+                     {"Control traffic", fmt::format("{} up, {} down", bytes_text(c.signal_bytes),
+                                                     bytes_text(c.mask_bytes))},
+                     {"Journal", bytes_text(c.journal_bytes)},
+                     {"Skipped steps, roll-backs",
+                      grouped(progress.skipped_rounds) + ", " + grouped(progress.rollbacks)},
+                     {"Gradient norm", norm}}));
 }
 
 }  // namespace

@@ -11,13 +11,11 @@
 
 #include "coordinator/decide/paired_ratio.h"
 #include "metrics/blocks.h"
-#include "metrics/catalogue.h"
 #include "metrics/format.h"
 #include "metrics/html.h"
 #include "metrics/json_parts.h"
+#include "metrics/metric.h"
 #include "metrics/request.h"
-#include "metrics/snapshot.h"
-#include "metrics/topic.h"
 
 namespace cox::metrics {
 namespace {
@@ -68,7 +66,8 @@ Names names() {
 // Codes of users share one series.
 void by_code(const Snapshot& s, const Emit& emit) {
   std::map<std::string_view, std::uint64_t> counts;
-  for (const CodeCount& code : s.decisions.codes) counts[to_string(code.code)] += code.count;
+  for (const CodeCount& code : s.view<DecisionsView>().codes)
+    counts[to_string(code.code)] += code.count;
   for (const auto& [code, count] : counts) emit(static_cast<double>(count), code);
 }
 
@@ -76,7 +75,7 @@ constexpr std::array kVerdicts = {"helped", "did_not_help", "not_sure", "taken_b
 
 // No decision of the policy was measured yet: a score of zeros.
 PolicyScore score_of(const Snapshot& s, PolicyKind policy) {
-  for (const PolicyScore& score : s.decisions.scores) {
+  for (const PolicyScore& score : s.view<DecisionsView>().scores) {
     if (score.policy == policy) return score;
   }
   return {.policy = policy};
@@ -91,7 +90,7 @@ std::vector<Metric> metrics() {
               per("policy", policies, "outcome", outcomes,
                   [](S s, std::size_t policy, std::size_t outcome) {
                     const auto kind = static_cast<std::size_t>(kAllPolicyKinds[policy]);
-                    return s.decisions.counts[kind][outcome + 1];
+                    return s.view<DecisionsView>().counts[kind][outcome + 1];
                   })),
       counter("coxswain_reasons_total",
               "Reasons given, by code; a code appears with its first reason",
@@ -116,7 +115,7 @@ std::vector<Metric> metrics() {
                     return all[verdict];
                   })),
       histogram("coxswain_decision_duration_seconds", "Time to decide on one round",
-                [](S s) -> const BucketCounts& { return s.decisions.decide_seconds; }),
+                [](S s) -> const BucketCounts& { return s.view<DecisionsView>().decide_seconds; }),
   };
 }
 
@@ -130,17 +129,15 @@ void put_entry(io::JsonWriter& json, const JobFacts& job, const DecisionEntry& e
   json.field("plan", entry.plan);
   put_id(json, "rank", reason.rank.value());
   put_id(json, "block", reason.block);
-  json.key("block_name");
-  const auto block = static_cast<std::size_t>(std::max(reason.block, 0));
-  reason.block < 0 ? json.null() : json.value(std::string_view(block_name(job, block)));
-  json.field("text", std::string_view(reason.text)).end_object();
+  json.field("block_name", named_block(job, reason.block));
+  json.field("text", reason.text).end_object();
 }
 
 // Entries whose newest round is ?since or later, newest first.
 Result<std::string> decisions_json(const Snapshot& s, std::string_view query) {
   const auto since = query_number(query, "since");
   if (!since.ok()) return since.status();
-  const DecisionList& list = *s.decisions.list;
+  const DecisionList& list = *s.view<DecisionsView>().list;
   io::JsonWriter json;
   json.begin_object().field("round", s.summary.round.value()).key("decisions").begin_array();
   for (auto at = list.rbegin(); at != list.rend(); ++at) {
@@ -152,10 +149,7 @@ Result<std::string> decisions_json(const Snapshot& s, std::string_view query) {
 
 void put_rounds(io::JsonWriter& json, std::string_view name, const MeasuredRounds& measured) {
   json.key(name);
-  if (measured.rounds == 0) {
-    json.null();
-    return;
-  }
+  if (measured.rounds == 0) return static_cast<void>(json.null());
   json.begin_object().field("rounds", measured.rounds);
   put_known(json, "step_seconds", measured.step_seconds);
   put_known(json, "tokens_per_second", measured.tokens_per_second);
@@ -167,9 +161,8 @@ void put_effect(io::JsonWriter& json, const Effect& effect) {
   const Reason& reason = effect.reason;
   json.begin_object().field("policy", to_string(reason.policy));
   json.field("code", to_string(reason.code)).field("round", reason.round.value());
-  json.field("step", effect.step.value()).key("plan");
-  effect.plan ? json.value(*effect.plan) : json.null();
-  json.field("text", std::string_view(reason.text)).key("predicted").begin_object();
+  json.field("step", effect.step).field("plan", effect.plan).field("text", reason.text);
+  json.key("predicted").begin_object();
   put_known(json, "step_ratio", reason.forecast.step_ratio);
   put_known(json, "step_ratio_low", reason.forecast.step_ratio_low);
   put_known(json, "step_ratio_high", reason.forecast.step_ratio_high);
@@ -198,9 +191,9 @@ void put_score(io::JsonWriter& json, const PolicyScore& score) {
 Result<std::string> effects_json(const Snapshot& s, std::string_view) {
   io::JsonWriter json;
   json.begin_object().field("round", s.summary.round.value()).key("effects").begin_array();
-  for (const auto& effect : *s.decisions.effects) put_effect(json, *effect);
+  for (const auto& effect : *s.view<DecisionsView>().effects) put_effect(json, *effect);
   json.end_array().key("scores").begin_array();
-  for (const PolicyScore& score : s.decisions.scores) put_score(json, score);
+  for (const PolicyScore& score : s.view<DecisionsView>().scores) put_score(json, score);
   json.end_array().end_object();
   return json.take();
 }
@@ -304,11 +297,11 @@ std::string peak_text(const Effect& effect) {
 }
 
 std::string scores_html(const Snapshot& s) {
-  if (s.decisions.scores.empty()) return {};
+  if (s.view<DecisionsView>().scores.empty()) return {};
   Table table({"Policy", "Helped/n", "Did not help/n", "Not sure/n", "Taken back/n", "Gained/n",
                "Lost/n", "Promised/n"},
               "dense");
-  for (const PolicyScore& score : s.decisions.scores) {
+  for (const PolicyScore& score : s.view<DecisionsView>().scores) {
     table.add({policy_name(score.policy), grouped(score.helped), grouped(score.did_not_help),
                grouped(score.not_sure), grouped(score.taken_back), gain_text(score.seconds_gained),
                gain_text(score.seconds_lost), gain_text(score.seconds_promised)});
@@ -317,7 +310,7 @@ std::string scores_html(const Snapshot& s) {
 }
 
 std::string effects_section(const Snapshot& s) {
-  const SharedEffects& effects = *s.decisions.effects;
+  const SharedEffects& effects = *s.view<DecisionsView>().effects;
   if (effects.empty()) return {};
   Table table(
       {"Step/n", "Policy", "Change/why", "Promised", "Step time/n", "Came to", "Peak of a rank/n"},
@@ -330,36 +323,41 @@ std::string effects_section(const Snapshot& s) {
                peak_text(effect)},
               effect_class(effect));
   }
-  return fmt::format(
-      "<section class=\"card\"><h2>What changes came to</h2><p class=\"hint\">Promised by the "
-      "policy, and measured: the median step of up to {} rounds before and {} after, its change "
-      "with the interval that holds 95 %, and the highest memory peak of a rank. What surely did "
-      "not help is taken back. Newest first.</p>{}{}</section>",
-      Effects::kRoundsBefore, Effects::kRoundsAfter, table.html(), scores_html(s));
+  return card(
+      "What changes came to",
+      hint(fmt::format("Promised by the policy, and measured: the median step of up to {} rounds "
+                       "before and {} after, its change with the interval that holds 95 %, and the "
+                       "highest memory peak of a rank. What surely did not help is taken back. "
+                       "Newest first.",
+                       Effects::kRoundsBefore, Effects::kRoundsAfter)) +
+          table.html() + scores_html(s));
 }
 
 std::string decisions_section(const Snapshot& s) {
+  const DecisionList& list = *s.view<DecisionsView>().list;
   std::string out =
-      "<section class=\"card\"><h2>Decisions</h2><p class=\"hint\">What the policies saw, changed "
-      "or left alone, and why. Newest first, by round.</p>";
-  if (s.decisions.list->empty())
-    return out +
-           "<p class=\"group\">None yet. The policies look at every round and speak when there is "
-           "something to say.</p></section>";
+      hint("What the policies saw, changed or left alone, and why. Newest first, by round.");
+  if (list.empty())
+    return card("Decisions",
+                out +
+                    "<p class=\"group\">None yet. The policies look at every round and "
+                    "speak when there is something to say.</p>");
   out += "<ol class=\"log\">";
-  const std::size_t shown = std::min(kShown, s.decisions.list->size());
-  for (std::size_t i = 0; i < shown; ++i)
-    out += entry_html(*(*s.decisions.list)[s.decisions.list->size() - 1 - i]);
+  const std::size_t shown = std::min(kShown, list.size());
+  for (std::size_t i = 0; i < shown; ++i) out += entry_html(*list[list.size() - 1 - i]);
   out += "</ol>";
-  if (s.decisions.list->size() > shown)
-    out += "<p class=\"hint group\"><a href=\"/api/v1/decisions\">" +
-           std::to_string(s.decisions.list->size() - shown) + " earlier ones</a></p>";
-  return out + "</section>";
+  if (list.size() > shown)
+    out += fmt::format(
+        "<p class=\"hint group\"><a href=\"/api/v1/decisions\">{} earlier "
+        "ones</a></p>",
+        list.size() - shown);
+  return card("Decisions", out);
 }
 
 }  // namespace
 
-void DecisionsView::add(const StepRecord& record) {
+void DecisionsView::add(const Round& round) {
+  const StepRecord& record = round.record;
   decide_seconds.observe(record.counters.decide_seconds);
   for (const Reason& reason : record.decision.reasons) {
     const auto policy = static_cast<std::size_t>(reason.policy);
@@ -393,6 +391,7 @@ std::shared_ptr<const DecisionList> extended(const DecisionList& list, const Ste
 
 Topic decisions_topic() {
   return {.title = "Decisions",
+          .follow = grow<DecisionsView>,
           .metrics = metrics,
           .documents = {{"/api/v1/decisions",
                          "what was decided and why, newest first: ?since=ROUND", decisions_json},

@@ -10,12 +10,10 @@
 #include <vector>
 
 #include "coordinator/decide/policy_score.h"
-#include "coordinator/decide/record.h"
 #include "metrics/histogram.h"
+#include "metrics/topic.h"
 
 namespace cox::metrics {
-
-struct Topic;
 
 // DecisionEntry is a reason, and how often it was given from `first_round` to `last_round`.
 struct DecisionEntry {
@@ -51,7 +49,7 @@ struct DecisionsView {
       std::make_shared<const SharedEffects>();  // never null
   std::vector<PolicyScore> scores;              // ascending policies
 
-  void add(const StepRecord& record);
+  void add(const Round& round);
 };
 
 // Returns `list` with the reasons of `record` added, cut to the newest `capacity` entries. A reason

@@ -9,13 +9,11 @@
 #include <vector>
 
 #include "metrics/analysis/findings/own_rules.h"
-#include "metrics/catalogue.h"
 #include "metrics/format.h"
 #include "metrics/html.h"
 #include "metrics/json_parts.h"
 #include "metrics/live_window.h"
-#include "metrics/snapshot.h"
-#include "metrics/topic.h"
+#include "metrics/metric.h"
 
 namespace cox::metrics {
 namespace {
@@ -26,8 +24,8 @@ using diagnosis::Severity;
 constexpr std::size_t kShown = 8;
 
 bool is_active(const Snapshot& s, std::string_view code) {
-  return std::ranges::find(s.findings->findings, code, &Finding::code) !=
-         s.findings->findings.end();
+  return std::ranges::find(s.view<FindingsView>().findings, code, &Finding::code) !=
+         s.view<FindingsView>().findings.end();
 }
 
 std::vector<Metric> metrics() {
@@ -41,12 +39,12 @@ std::vector<Metric> metrics() {
               [](S s, std::size_t c) { return is_active(s, diagnosis::own_codes()[c]) ? 1 : 0; })),
       gauge("coxswain_finding_look_duration_seconds", "seconds",
             "What the newest look for findings took, on a thread of its own",
-            value([](S s) { return s.findings->look_seconds; })),
+            value(&FindingsView::look_seconds)),
   };
 }
 
 Result<std::string> findings_json(const Snapshot& s, std::string_view) {
-  const FindingsView& view = *s.findings;
+  const FindingsView& view = s.view<FindingsView>();
   io::JsonWriter json;
   json.begin_object().field("time", view.time.seconds).field("look_seconds", view.look_seconds);
   json.key("window").begin_object().field("ranks", view.ranks).field("steps", view.steps);
@@ -78,24 +76,20 @@ std::string table_of(const FindingsView& view) {
 }
 
 std::string section(const Snapshot& s) {
-  const FindingsView& view = *s.findings;
+  const FindingsView& view = s.view<FindingsView>();
   if (view.time.seconds <= 0) return {};
-  std::string out = fmt::format(
-      "<section class=\"card\"><h2>Findings</h2><p class=\"hint\">What steps {} to {} lost, why, "
-      "and what to change; what costs most first. <a href=\"/api/v1/findings\">With numbers</a>"
-      "</p>",
-      grouped(static_cast<std::uint64_t>(view.first_step)),
-      grouped(static_cast<std::uint64_t>(view.last_step)));
+  const std::string out = hint(
+      fmt::format("What steps {} to {} lost, why, and what to change; what costs most first. <a "
+                  "href=\"/api/v1/findings\">With numbers</a>",
+                  grouped(static_cast<std::uint64_t>(view.first_step)),
+                  grouped(static_cast<std::uint64_t>(view.last_step))));
   if (view.steps < diagnosis::kLeastSteps)
-    out += fmt::format(
-        "<p class=\"group\">Too early to tell: {} steps and more can say something."
-        "</p>",
-        diagnosis::kLeastSteps);
-  else if (view.findings.empty())
-    out += "<p class=\"group\">Nothing is wrong with them.</p>";
-  else
-    out += table_of(view);
-  return out + "</section>";
+    return card("Findings", fmt::format("{}<p class=\"group\">Too early to tell: {} steps and more "
+                                        "can say something.</p>",
+                                        out, diagnosis::kLeastSteps));
+  if (view.findings.empty())
+    return card("Findings", out + "<p class=\"group\">Nothing is wrong with them.</p>");
+  return card("Findings", out + table_of(view));
 }
 
 }  // namespace

@@ -5,10 +5,9 @@
 #include <string>
 
 #include "metrics/analysis/findings/finding.h"
+#include "metrics/topic.h"
 
 namespace cox::metrics {
-
-struct Topic;
 
 Topic findings_topic();
 

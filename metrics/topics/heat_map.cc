@@ -10,7 +10,7 @@
 #include "metrics/format.h"
 #include "metrics/html.h"
 #include "metrics/request.h"
-#include "metrics/snapshot.h"
+#include "metrics/topics/ranks.h"
 
 namespace cox::metrics {
 namespace {
@@ -156,7 +156,7 @@ std::string keys() {
 std::string labels(const Snapshot& s, const std::vector<std::size_t>& ranks) {
   std::string out = "<ol>";
   for (const std::size_t rank : ranks) {
-    const SlowRank* slow = s.ranks.slow.find(RankId(static_cast<std::int32_t>(rank)));
+    const SlowRank* slow = s.view<RanksView>().slow.find(RankId(static_cast<std::int32_t>(rank)));
     const bool is_slow = slow != nullptr && slow->state == SlowState::confirmed;
     out +=
         fmt::format("<li>{}</li>", is_slow ? fmt::format("<b>{}</b>", rank) : fmt::to_string(rank));
@@ -164,7 +164,7 @@ std::string labels(const Snapshot& s, const std::vector<std::size_t>& ranks) {
   return out + "</ol>";
 }
 
-std::string hint(const Snapshot& s, std::size_t shown) {
+std::string explanation(const Snapshot& s, std::size_t shown) {
   const std::string all = grouped(static_cast<std::uint64_t>(s.job->world_size));
   std::string text =
       "A row is a rank, a column a round; the colour is its own work over the median "
@@ -198,7 +198,9 @@ std::string heat_keys() {
   return out;
 }
 
-void HeatMap::add(const StepRecord& record) {
+void HeatMap::add(const Round& round) {
+  if (!round.has_figures) return;
+  const StepRecord& record = round.record;
   auto column = std::make_shared<HeatColumn>();
   column->round = record.signals.round;
   column->hundredths.resize(static_cast<std::size_t>(std::max(record.job.world_size, 0)));
@@ -213,9 +215,10 @@ void HeatMap::add(const StepRecord& record) {
 
 std::vector<std::size_t> heat_ranks(const Snapshot& snapshot) {
   const auto world = static_cast<std::size_t>(std::max(snapshot.job->world_size, 0));
+  const HeatMap& heat = snapshot.view<HeatMap>();
   std::vector<double> key(world);  // the larger, the sooner it is shown
-  for (std::size_t rank = 0; rank < world; ++rank) key[rank] = mean_of(snapshot.heat, rank);
-  for (const SlowRank& slow : snapshot.ranks.slow.ranks) {
+  for (std::size_t rank = 0; rank < world; ++rank) key[rank] = mean_of(heat, rank);
+  for (const SlowRank& slow : snapshot.view<RanksView>().slow.ranks) {
     const auto rank = static_cast<std::size_t>(slow.rank.value());
     if (rank < world && slow.state != SlowState::recovered) key[rank] += kMostHundredths;
   }
@@ -237,36 +240,48 @@ std::vector<std::size_t> heat_ranks(const Snapshot& snapshot) {
 }
 
 std::string heat_section(const Snapshot& s) {
-  const auto& columns = s.heat.columns;
+  const HeatMap& heat = s.view<HeatMap>();
+  const auto& columns = heat.columns;
   if (columns.empty()) return {};
   const std::vector<std::size_t> ranks = heat_ranks(s);
-  return fmt::format(
-      "<section class=\"card\"><h2>The last {} rounds, rank by rank</h2><p class=\"hint\">{}</p>"
-      "<div class=\"heat\">{}<svg role=\"img\" aria-label=\"Own work of {} ranks over the median "
-      "in "
-      "rounds {} to {}\" viewBox=\"0 0 {} {}\" style=\"height:{}px\" "
-      "preserveAspectRatio=\"none\">{}</svg></div>"
-      "<p class=\"range heated\"><span>round {}</span><span>round {}</span></p>{}</section>",
-      columns.size(), hint(s, ranks.size()), labels(s, ranks), ranks.size(),
-      columns.front()->round.value(), columns.back()->round.value(), columns.size(), ranks.size(),
-      kRowPixels * ranks.size(), picture(s.heat, ranks), grouped(columns.front()->round.value()),
-      grouped(columns.back()->round.value()), keys());
+  const std::uint64_t first = columns.front()->round.value();
+  const std::uint64_t last = columns.back()->round.value();
+  const std::string svg = fmt::format(
+      "<svg role=\"img\" aria-label=\"Own work of {} ranks over the median in rounds {} to {}\" "
+      "viewBox=\"0 0 {} {}\" style=\"height:{}px\" preserveAspectRatio=\"none\">{}</svg>",
+      ranks.size(), first, last, columns.size(), ranks.size(), kRowPixels * ranks.size(),
+      picture(heat, ranks));
+  return card(fmt::format("The last {} rounds, rank by rank", columns.size()),
+              fmt::format("{}<div class=\"heat\">{}{}</div><p class=\"range heated\"><span>round "
+                          "{}</span><span>round {}</span></p>{}",
+                          hint(explanation(s, ranks.size())), labels(s, ranks), svg, grouped(first),
+                          grouped(last), keys()));
 }
 
 Result<std::string> heat_json(const Snapshot& s, std::string_view query) {
   const auto asked = query_number(query, "rank");
   if (!asked.ok()) return asked.status();
+  const HeatMap& heat = s.view<HeatMap>();
   io::JsonWriter json;
   json.begin_object().field("world_size", s.job->world_size).key("rounds").begin_array();
-  for (const auto& column : s.heat.columns) json.value(column->round.value());
+  for (const auto& column : heat.columns) json.value(column->round.value());
   json.end_array().key("ranks").begin_array();
   if (!asked->has_value()) {
-    for (const std::size_t rank : heat_ranks(s)) put_rank(json, s.heat, rank);
+    for (const std::size_t rank : heat_ranks(s)) put_rank(json, heat, rank);
   } else if (**asked < static_cast<std::uint64_t>(std::max(s.job->world_size, 0))) {
-    put_rank(json, s.heat, static_cast<std::size_t>(**asked));
+    put_rank(json, heat, static_cast<std::size_t>(**asked));
   }
   json.end_array().end_object();
   return json.take();
+}
+
+Topic heat_topic() {
+  return {.title = "Rounds of the ranks",
+          .follow = grow<HeatMap>,
+          .documents = {{"/api/v1/ranks/rounds",
+                         "own work over the median in the last 60 rounds; ?rank=7 of one rank",
+                         heat_json}},
+          .sections = {{heat_section, Section::Width::half}}};
 }
 
 }  // namespace cox::metrics

@@ -1,7 +1,7 @@
-// HeatMap: own work of the ranks in the last rounds, as ratios to the median of each round. A part
-// of the snapshot, shown beside the rank table. Written on the recording thread: one small integer
-// a rank and round, 60 rounds; columns are shared between snapshots. Which ranks are shown is
-// settled on the reader's thread.
+// The topic HeatMap: own work of the ranks in the last rounds, as ratios to the median of each
+// round. Shown beside the rank table. Written on the recording thread: one small integer a rank and
+// round, 60 rounds; columns are shared between snapshots. Which ranks are shown is settled on the
+// reader's thread.
 #pragma once
 
 #include <array>
@@ -13,11 +13,9 @@
 #include <vector>
 
 #include "coordinator/core/status.h"
-#include "coordinator/decide/record.h"
+#include "metrics/topic.h"
 
 namespace cox::metrics {
-
-struct Snapshot;
 
 inline constexpr std::size_t kHeatRounds = 60;
 inline constexpr std::size_t kHeatRanks = 32;  // on the page
@@ -55,7 +53,7 @@ std::string heat_keys();
 struct HeatMap {
   std::vector<std::shared_ptr<const HeatColumn>> columns;  // oldest first, at most kHeatRounds
 
-  void add(const StepRecord& record);
+  void add(const Round& round);
 };
 
 // Returns the ranks to show, ascending, at most kHeatRanks: all of them, or those that the
@@ -68,5 +66,7 @@ std::string heat_section(const Snapshot& snapshot);
 
 // The document /api/v1/ranks/rounds: the same numbers. ?rank=7 gives that rank alone.
 Result<std::string> heat_json(const Snapshot& snapshot, std::string_view query);
+
+Topic heat_topic();
 
 }  // namespace cox::metrics

@@ -38,12 +38,6 @@ double largest(const HostNotes& notes, float HostEvidence::*field) {
   return most;
 }
 
-void put_value(io::JsonWriter& json, std::string_view name, float value) {
-  json.key(name);
-  const auto number = known(value);
-  number ? json.value(*number) : json.null();
-}
-
 void take(std::vector<HostNote>& notes, const HostNote& fresh, const SlowFindings& slow) {
   const auto at = std::ranges::lower_bound(notes, fresh.rank, {}, &HostNote::rank);
   if (at != notes.end() && at->rank == fresh.rank) {
@@ -115,16 +109,12 @@ double lowest_clock(const HostNotes& notes) {
 
 void put_host(io::JsonWriter& json, const HostEvidence* evidence) {
   json.key("host");
-  if (evidence == nullptr) {
-    json.null();
-    return;
-  }
+  if (evidence == nullptr) return static_cast<void>(json.null());
   json.begin_object().field("name", host_name(*evidence));
   for (std::size_t i = 0; i < kPressures.size(); ++i)
-    put_value(json, kPressureNames[i], evidence->*kPressures[i]);
-  put_value(json, "load_per_core", evidence->load_per_core);
-  put_value(json, "clock_ratio", evidence->clock_ratio);
-  json.end_object();
+    json.field(kPressureNames[i], known(evidence->*kPressures[i]));
+  json.field("load_per_core", known(evidence->load_per_core));
+  json.field("clock_ratio", known(evidence->clock_ratio)).end_object();
 }
 
 }  // namespace cox::metrics

@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -13,12 +14,12 @@
 
 #include "coordinator/core/share_units.h"
 #include "metrics/blocks.h"
-#include "metrics/catalogue.h"
 #include "metrics/format.h"
 #include "metrics/html.h"
 #include "metrics/json_parts.h"
-#include "metrics/snapshot.h"
-#include "metrics/topic.h"
+#include "metrics/metric.h"
+#include "metrics/plan_counts.h"
+#include "metrics/topics/ranks.h"
 
 namespace cox::metrics {
 namespace {
@@ -97,20 +98,20 @@ double known(std::int64_t bytes) {
 }
 
 bool has_headroom(const Snapshot& s) {
-  return s.headroom.tightest.value() >= 0;
+  return s.view<MemoryHeadroom>().tightest.value() >= 0;
 }
 
 // Reads bytes of the view; NaN, which is not exported, where they are not known.
 Reader view_bytes(std::int64_t MemoryView::*bytes) {
-  return value(
-      [bytes](const Snapshot& s) { return s.memory ? known((*s.memory).*bytes) : kUnknown; });
+  return value([bytes](const Snapshot& s) { return known(s.view<MemoryView>().*bytes); });
 }
 
 Reader held_bytes() {
   std::vector<Case> kinds;
   for (const HeldKind& kind : kHeldKinds)
-    kinds.push_back({std::string(kind.name),
-                     [bytes = kind.bytes](const Snapshot& s) { return known(s.held.*bytes); }});
+    kinds.push_back({std::string(kind.name), [bytes = kind.bytes](const Snapshot& s) {
+                       return known(s.view<HeldBytes>().*bytes);
+                     }});
   return cases("kind", std::move(kinds));
 }
 
@@ -133,19 +134,20 @@ std::vector<Metric> budget_metrics() {
             "what its machine lets it have where that is less; negative is above it" +
                 kOrAbsent,
             value([](S s) {
-              return has_headroom(s) ? static_cast<double>(s.headroom.least_bytes) : kUnknown;
+              return has_headroom(s) ? static_cast<double>(s.view<MemoryHeadroom>().least_bytes)
+                                     : kUnknown;
             })),
       gauge("coxswain_memory_tightest_rank", "",
             "The rank with that headroom; -1 where none is known",
-            value([](S s) { return s.headroom.tightest.value(); })),
+            value([](S s) { return s.view<MemoryHeadroom>().tightest.value(); })),
       gauge("coxswain_memory_over_budget_ranks", "ranks",
             "Ranks whose measured peak of the newest round is above their budget",
-            value([](S s) { return s.headroom.over_budget; })),
+            value(&MemoryHeadroom::over_budget)),
       gauge("coxswain_memory_added_time_ratio", "ratio",
             "Most time that the newest plan is predicted to add to a rank's step, divided by the "
             "step with every block kept" +
                 kOrAbsent,
-            value([](S s) { return s.memory ? s.memory->added_ratio : kUnknown; })),
+            value(&MemoryView::added_ratio)),
   };
 }
 
@@ -162,21 +164,41 @@ std::vector<Metric> held_metrics() {
             "end of a backward pass, optimizer is its state after the first step; absent where it "
             "is not known",
             held_bytes()),
-      gauge(
-          "coxswain_memory_activation_bytes", "bytes",
-          "What blocks hold for the backward pass, most of a rank: all of them when every one is "
-          "kept, and those that the newest plan keeps" +
-              kOrAbsent,
-          cases("blocks",
-                {{"all",
-                  [](S s) { return s.memory ? known(s.memory->keep_all_block_bytes) : kUnknown; }},
-                 {"kept_by_plan",
-                  [](S s) {
-                    const bool knows_blocks = s.memory && s.memory->keep_all_block_bytes > 0;
-                    return knows_blocks ? static_cast<double>(s.memory->plan_kept_block_bytes)
-                                        : kUnknown;
-                  }}})),
+      gauge("coxswain_memory_activation_bytes", "bytes",
+            "What blocks hold for the backward pass, most of a rank: all of them when every one is "
+            "kept, and those that the newest plan keeps" +
+                kOrAbsent,
+            cases("blocks",
+                  {{"all", [](S s) { return known(s.view<MemoryView>().keep_all_block_bytes); }},
+                   {"kept_by_plan",
+                    [](S s) {
+                      const MemoryView& view = s.view<MemoryView>();
+                      return view.keep_all_block_bytes > 0
+                                 ? static_cast<double>(view.plan_kept_block_bytes)
+                                 : kUnknown;
+                    }}})),
   };
+}
+
+// MadeOf keeps alive what the MemoryView was made of, so that an equal pointer is the same thing.
+struct MadeOf {
+  std::shared_ptr<const JobFacts> job;
+  std::shared_ptr<const Plan> plan;
+};
+
+// Keeps the view as long as nothing that it was made of has changed.
+void follow(const Round& round, Snapshot& now) {
+  if (!round.has_figures) return;
+  const StepRecord& record = round.record;
+  const MadeOf& made_of = now.view<MadeOf>();
+  const bool is_made = made_of.job == now.job && made_of.plan == now.plan &&
+                       has_budgets(now.view<MemoryView>(), record.memory_budget_bytes);
+  if (!is_made) {
+    now.views.set(memory_view(*now.job, *now.plan, record.memory_budget_bytes));
+    now.views.set(std::make_shared<const MadeOf>(MadeOf{now.job, now.plan}));
+  }
+  now.views.set(std::make_shared<const MemoryHeadroom>(
+      memory_headroom(now.view<MemoryView>(), record.signals)));
 }
 
 std::vector<Metric> metrics() {
@@ -186,7 +208,8 @@ std::vector<Metric> metrics() {
 void put_status(io::JsonWriter& json, const Snapshot& s) {
   put_memory(json, s);
   json.key("held_bytes").begin_object();
-  for (const HeldKind& kind : kHeldKinds) put_known(json, kind.name, s.held.*kind.bytes);
+  for (const HeldKind& kind : kHeldKinds)
+    put_known(json, kind.name, s.view<HeldBytes>().*kind.bytes);
   json.end_object();
 }
 
@@ -195,8 +218,8 @@ void put_rank(io::JsonWriter& json, const Snapshot& s, const RankRow& row) {
   json.field("memory_peak_bytes", row.report.memory_peak_bytes);
   json.field("memory_limit_bytes", row.report.memory_limit_bytes);
   const auto rank = static_cast<std::size_t>(row.report.rank.value());
-  const bool is_planned = s.memory && rank < s.memory->ranks.size();
-  const RankMemoryView view = is_planned ? s.memory->ranks[rank] : RankMemoryView{};
+  const auto& planned = s.view<MemoryView>().ranks;
+  const RankMemoryView view = rank < planned.size() ? planned[rank] : RankMemoryView{};
   put_known(json, "memory_predicted_peak_bytes", view.predicted_peak_bytes);
   put_known(json, "memory_keep_all_peak_bytes", view.keep_all_peak_bytes);
   put_known(json, "memory_budget_bytes", view.budget_bytes);
@@ -231,14 +254,14 @@ std::int64_t left_of(std::int64_t budget_bytes, const RankSignal& report) {
 }
 
 struct RankLine {
-  const RankRow* row = nullptr;
+  const RankSignal* report = nullptr;
   RankMemoryView view;
 
-  bool has_headroom() const { return view.budget_bytes > 0 && row->report.memory_peak_bytes > 0; }
-  std::int64_t headroom() const { return left_of(view.budget_bytes, row->report); }
+  bool has_headroom() const { return view.budget_bytes > 0 && report->memory_peak_bytes > 0; }
+  std::int64_t headroom() const { return left_of(view.budget_bytes, *report); }
   bool is_over_budget() const {
     return has_headroom() &&
-           row->report.memory_peak_bytes > static_cast<std::uint64_t>(view.budget_bytes);
+           report->memory_peak_bytes > static_cast<std::uint64_t>(view.budget_bytes);
   }
 };
 
@@ -246,15 +269,16 @@ struct RankLine {
 bool is_tighter(const RankLine& a, const RankLine& b) {
   if (a.has_headroom() != b.has_headroom()) return a.has_headroom();
   if (a.has_headroom() && a.headroom() != b.headroom()) return a.headroom() < b.headroom();
-  const auto peak = [](const RankLine& line) { return line.row->report.memory_peak_bytes; };
-  return peak(a) != peak(b) ? peak(a) > peak(b) : a.row->report.rank < b.row->report.rank;
+  const auto peak = [](const RankLine& line) { return line.report->memory_peak_bytes; };
+  return peak(a) != peak(b) ? peak(a) > peak(b) : a.report->rank < b.report->rank;
 }
 
 std::vector<RankLine> lines_shown(const Snapshot& s) {
+  const auto& planned = s.view<MemoryView>().ranks;
   std::vector<RankLine> lines;
-  for (const RankRow& row : s.ranks.table->rows) {
+  for (const RankRow& row : s.view<RanksView>().table->rows) {
     const auto rank = static_cast<std::size_t>(row.report.rank.value());
-    if (rank < s.memory->ranks.size()) lines.push_back({&row, s.memory->ranks[rank]});
+    if (rank < planned.size()) lines.push_back({&row.report, planned[rank]});
   }
   if (lines.size() <= kShowAll) return lines;
   std::partial_sort(lines.begin(), lines.begin() + kTightestShown, lines.end(), is_tighter);
@@ -265,7 +289,7 @@ std::vector<RankLine> lines_shown(const Snapshot& s) {
 // A bar that shows the part of the budget which the measured peak takes.
 std::string budget_bar(const RankLine& line) {
   if (!line.has_headroom()) return {};
-  const double part = static_cast<double>(line.row->report.memory_peak_bytes) /
+  const double part = static_cast<double>(line.report->memory_peak_bytes) /
                       static_cast<double>(line.view.budget_bytes);
   return meter(100 * std::min(part, 1.0), part > 1 ? "over" : "ph2");
 }
@@ -273,15 +297,15 @@ std::string budget_bar(const RankLine& line) {
 std::string rank_table(const Snapshot& s) {
   const std::vector<RankLine> lines = lines_shown(s);
   std::string out;
-  if (lines.size() < s.ranks.table->rows.size())
+  if (lines.size() < s.view<RanksView>().table->rows.size())
     out += "<p class=\"hint group\">The " + std::to_string(lines.size()) +
            " ranks nearest to their budget; <a href=\"/api/v1/ranks\">all</a>.</p>";
   Table table({"Rank/n", "Predicted peak/n", "Real peak/n", "Budget/n", "Left/n",
                "Of the budget/wide", "Added time/n", "Remarks"});
   for (const RankLine& line : lines) {
-    table.add({std::to_string(line.row->report.rank.value()),
+    table.add({std::to_string(line.report->rank.value()),
                known_text(line.view.predicted_peak_bytes),
-               known_text(static_cast<std::int64_t>(line.row->report.memory_peak_bytes)),
+               known_text(static_cast<std::int64_t>(line.report->memory_peak_bytes)),
                known_text(line.view.budget_bytes),
                line.has_headroom() ? signed_bytes(line.headroom()) : "–", budget_bar(line),
                added_text(line.view.added_ratio),
@@ -321,24 +345,24 @@ std::string block_table(const Snapshot& s) {
       table.add({escape(block_names(*s.job, first, last)), action_text(ranks[first])});
     first = last + 1;
   }
-  if (runs > kRunsShown)
-    table.add({fmt::format("<a href=\"/api/v1/plan\">{} more</a>", runs - kRunsShown)});
+  table.add_more("/api/v1/plan", runs, kRunsShown);
   return runs > 0 ? table.html() : "";
 }
 
-std::string facts(const Snapshot& s) {
-  const MemoryView& view = *s.memory;
-  std::string out = "<dl class=\"facts\">";
-  out += fact("Highest predicted peak", known_text(view.predicted_peak_bytes));
-  out +=
-      fact("Highest real peak", known_text(static_cast<std::int64_t>(s.summary.memory_peak_bytes)));
-  out += fact("Lowest budget", view.budget_bytes > 0 ? known_text(view.budget_bytes) : "none");
-  out += fact("Least left", has_headroom(s) ? signed_bytes(s.headroom.least_bytes) + ", rank " +
-                                                  std::to_string(s.headroom.tightest.value())
-                                            : "–");
-  out += fact("With every block kept", known_text(view.keep_all_peak_bytes));
-  out += fact("Added time, predicted", added_text(view.added_ratio));
-  return out + "</dl>";
+std::string budget_facts(const Snapshot& s) {
+  const MemoryView& view = s.view<MemoryView>();
+  const MemoryHeadroom& headroom = s.view<MemoryHeadroom>();
+  const std::string least = has_headroom(s)
+                                ? fmt::format("{}, rank {}", signed_bytes(headroom.least_bytes),
+                                              headroom.tightest.value())
+                                : "–";
+  return facts(
+      {{"Highest predicted peak", known_text(view.predicted_peak_bytes)},
+       {"Highest real peak", known_text(static_cast<std::int64_t>(s.summary.memory_peak_bytes))},
+       {"Lowest budget", view.budget_bytes > 0 ? known_text(view.budget_bytes) : "none"},
+       {"Least left", least},
+       {"With every block kept", known_text(view.keep_all_peak_bytes)},
+       {"Added time, predicted", added_text(view.added_ratio)}});
 }
 
 // "Every rank holds parameters 3.2 MiB, optimizer 6.4 MiB." Empty where nothing is known.
@@ -365,16 +389,15 @@ std::string not_planned(const Snapshot& s) {
 }
 
 std::string memory_section(const Snapshot& s) {
-  std::string out = "<section class=\"card\"><h2>Activation memory</h2>";
-  if (!s.memory)
-    return fmt::format("{}<p class=\"hint\">{}{}</p></section>", out, not_planned(s),
-                       held_text(s.held));
-  out +=
-      "<p class=\"hint\">What the newest plan does with what blocks hold for the backward pass. "
-      "Predictions come from steps measured before the first one." +
-      held_text(s.held) + "</p>";
-  return fmt::format("{}{}<div class=\"split\"><div>{}</div><div>{}</div></div></section>", out,
-                     facts(s), rank_table(s), block_table(s));
+  const std::string held = held_text(s.view<HeldBytes>());
+  if (s.views.find<MemoryView>() == nullptr)
+    return card("Activation memory", hint(not_planned(s) + held));
+  return card("Activation memory",
+              fmt::format("{}{}<div class=\"split\"><div>{}</div><div>{}</div></div>",
+                          hint("What the newest plan does with what blocks hold for the backward "
+                               "pass. Predictions come from steps measured before the first one." +
+                               held),
+                          budget_facts(s), rank_table(s), block_table(s)));
 }
 
 }  // namespace
@@ -419,25 +442,22 @@ MemoryHeadroom memory_headroom(const MemoryView& view, const StepSignals& signal
   MemoryHeadroom headroom;
   for (const RankSignal& report : signals.reports) {
     const auto r = static_cast<std::size_t>(report.rank.value());
-    if (r >= view.ranks.size() || report.memory_peak_bytes == 0) continue;
-    const std::int64_t budget = view.ranks[r].budget_bytes;
-    if (budget <= 0) continue;
-    const std::int64_t left = left_of(budget, report);
-    if (report.memory_peak_bytes > static_cast<std::uint64_t>(budget)) ++headroom.over_budget;
-    if (headroom.tightest.value() >= 0 && left >= headroom.least_bytes) continue;
+    if (r >= view.ranks.size()) continue;
+    const RankLine line{&report, view.ranks[r]};
+    if (!line.has_headroom()) continue;
+    if (line.is_over_budget()) ++headroom.over_budget;
+    if (headroom.tightest.value() >= 0 && line.headroom() >= headroom.least_bytes) continue;
     headroom.tightest = report.rank;
-    headroom.least_bytes = left;
+    headroom.least_bytes = line.headroom();
   }
   return headroom;
 }
 
 void put_memory(io::JsonWriter& json, const Snapshot& s) {
   json.key("memory");
-  if (!s.memory) {
-    json.null();
-    return;
-  }
-  const MemoryView& view = *s.memory;
+  if (s.views.find<MemoryView>() == nullptr) return static_cast<void>(json.null());
+  const MemoryView& view = s.view<MemoryView>();
+  const MemoryHeadroom& headroom = s.view<MemoryHeadroom>();
   json.begin_object();
   put_known(json, "predicted_peak_bytes", view.predicted_peak_bytes);
   put_known(json, "measured_peak_bytes",
@@ -445,10 +465,10 @@ void put_memory(io::JsonWriter& json, const Snapshot& s) {
   put_known(json, "keep_all_peak_bytes", view.keep_all_peak_bytes);
   json.field("saved_bytes", view.saved_bytes);
   put_known(json, "budget_bytes", view.budget_bytes);
-  json.key("headroom_bytes");
-  has_headroom(s) ? json.value(s.headroom.least_bytes) : json.null();
-  put_id(json, "tightest_rank", s.headroom.tightest.value());
-  json.field("over_budget_ranks", s.headroom.over_budget);
+  json.field("headroom_bytes",
+             has_headroom(s) ? std::optional(headroom.least_bytes) : std::nullopt);
+  put_id(json, "tightest_rank", headroom.tightest.value());
+  json.field("over_budget_ranks", headroom.over_budget);
   json.field("added_time_ratio", view.added_ratio);
   put_known(json, "resident_bytes", view.resident_bytes);
   json.end_object();
@@ -456,6 +476,7 @@ void put_memory(io::JsonWriter& json, const Snapshot& s) {
 
 Topic memory_topic() {
   return {.title = "Activation memory",
+          .follow = follow,
           .metrics = metrics,
           .put_status = put_status,
           .put_rank = put_rank,

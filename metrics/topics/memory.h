@@ -1,7 +1,8 @@
 // The topic Activation memory: what the newest plan does to the memory of every rank, as predicted
-// from what was measured before the first round, beside what was measured since. Its part of the
-// snapshot is a MemoryView, immutable once made and made anew only when plan, facts or budgets
-// change. Bytes of 0 are not known (or, for budgets, not limited). Pure functions.
+// from what was measured before the first round, beside what was measured since. Its views
+// are a MemoryView, made anew only when plan, facts or budgets change, a MemoryHeadroom, and the
+// HeldBytes that the session sets. Bytes of 0 are not known (or, for budgets, not limited). Pure
+// functions.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +14,9 @@
 #include "coordinator/core/job.h"
 #include "coordinator/core/plan.h"
 #include "coordinator/core/step_signals.h"
-
-namespace cox::io {
-class JsonWriter;
-}
+#include "metrics/topic.h"
 
 namespace cox::metrics {
-
-struct Snapshot;
-struct Topic;
 
 inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 

@@ -4,38 +4,48 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "metrics/blocks.h"
-#include "metrics/catalogue.h"
 #include "metrics/format.h"
 #include "metrics/json_parts.h"
-#include "metrics/snapshot.h"
-#include "metrics/topic.h"
+#include "metrics/metric.h"
+#include "metrics/topics/progress.h"
 
 namespace cox::metrics {
 namespace {
 
-// Reads the largest known value of each group of blocks; no series where none is known.
-Reader largest(Known BlockNumerics::*member) {
-  return open({{"block", {}}}, [member](const Snapshot& s, const Emit& emit) {
-    const std::vector<BlockNumerics>& blocks = s.numerics->blocks;
+void follow(const Round& round, Snapshot& now) {
+  if (auto view = numerics_after(round.record, now.view<NumericsView>()))
+    now.views.set(std::move(view));
+}
+
+// Reads the largest value of each group of blocks; no series where none is known.
+Reader largest(std::function<std::optional<double>(const BlockNumerics&)> get) {
+  return open({{"block", {}}}, [get](const Snapshot& s, const Emit& emit) {
+    const std::vector<BlockNumerics>& blocks = s.view<NumericsView>().blocks;
     for (const BlockGroup& group : block_groups(*s.job)) {
-      const Known* largest = nullptr;
-      for (std::size_t b = group.first; b <= group.last && b < blocks.size(); ++b) {
-        const Known& known = blocks[b].*member;
-        if (known.is_known && (largest == nullptr || known.value > largest->value))
-          largest = &known;
-      }
-      if (largest != nullptr) emit(largest->value, group.label);
+      std::optional<double> largest;
+      for (std::size_t b = group.first; b <= group.last && b < blocks.size(); ++b)
+        largest = std::max(largest, get(blocks[b]));
+      if (largest) emit(*largest, group.label);
     }
   });
 }
 
+Reader largest(Known BlockNumerics::*member) {
+  return largest([member](const BlockNumerics& block) {
+    const Known& known = block.*member;
+    return known.is_known ? std::optional(known.value) : std::nullopt;
+  });
+}
+
 void overflows_by_block(const Snapshot& s, const Emit& emit) {
-  const NumericsView& view = *s.numerics;
+  const NumericsView& view = s.view<NumericsView>();
   const auto add = [&emit](std::string_view block, std::size_t pass, std::uint64_t rounds) {
     emit(static_cast<double>(rounds), block, kPassNames[pass]);
   };
@@ -51,23 +61,12 @@ void overflows_by_block(const Snapshot& s, const Emit& emit) {
   }
 }
 
-void format_by_block(const Snapshot& s, const Emit& emit) {
-  const std::vector<BlockNumerics>& blocks = s.numerics->blocks;
-  for (const BlockGroup& group : block_groups(*s.job)) {
-    if (group.last >= blocks.size()) continue;
-    Precision format = Precision::fp32;
-    for (std::size_t b = group.first; b <= group.last; ++b)
-      format = std::max(format, blocks[b].format);
-    emit(static_cast<double>(format), group.label);
-  }
-}
-
 std::vector<Metric> scaler_metrics() {
   using S = const Snapshot&;
   return {
       gauge("coxswain_loss_scale", "",
             "What fp16 gradients are multiplied with; 0 where no loss scaler is at work",
-            value([](S s) { return s.numerics->loss_scale; })),
+            value(&NumericsView::loss_scale)),
       gauge("coxswain_loss_scale_floor", "", "Smallest loss scale that the plan allows",
             value([](S s) { return s.plan->scaler.min_scale; })),
       gauge("coxswain_loss_scale_ceiling", "", "Largest loss scale that the plan allows",
@@ -75,7 +74,7 @@ std::vector<Metric> scaler_metrics() {
       counter("coxswain_overflow_rounds_total",
               "Control rounds in which values that are not finite arose in a block or outside of "
               "all",
-              value([](S s) { return s.numerics->overflow_rounds; })),
+              value(&NumericsView::overflow_rounds)),
       counter("coxswain_overflows_total",
               "Control rounds in which values that are not finite arose in that block and pass; "
               "block outside is outside of all blocks",
@@ -83,7 +82,7 @@ std::vector<Metric> scaler_metrics() {
                    overflows_by_block)),
       gauge("coxswain_last_overflow_timestamp_seconds", "seconds",
             "Unix time of the newest overflow; 0 before the first", value([](S s) {
-              const Overflow* last = s.numerics->last_overflow();
+              const Overflow* last = s.view<NumericsView>().last_overflow();
               return last != nullptr ? last->time.seconds : 0;
             })),
   };
@@ -94,14 +93,16 @@ std::vector<Metric> block_metrics() {
   using B = BlockNumerics;
   const std::string newest = "; the newest known one, absent before the first";
   return {
-      counter(
-          "coxswain_precision_changes_total", "Changes of a block's format that took effect",
-          per("from", kPrecisionNames, "to", kPrecisionNames,
-              [](S s, std::size_t from, std::size_t to) { return s.numerics->changes[from][to]; })),
-      gauge("coxswain_block_precision", "",
-            "Format that a block computes in: 0 is fp32, 1 bf16, 2 fp16, 3 fp8; the largest of "
-            "blocks that share a series",
-            open({{"block", {}}}, format_by_block)),
+      counter("coxswain_precision_changes_total", "Changes of a block's format that took effect",
+              per("from", kPrecisionNames, "to", kPrecisionNames,
+                  [](S s, std::size_t from, std::size_t to) {
+                    return s.view<NumericsView>().changes[from][to];
+                  })),
+      gauge(
+          "coxswain_block_precision", "",
+          "Format that a block computes in: 0 is fp32, 1 bf16, 2 fp16, 3 fp8; the largest of "
+          "blocks that share a series",
+          largest([](const B& block) { return std::optional(static_cast<double>(block.format)); })),
       gauge("coxswain_block_gradient_noise_ratio", "ratio",
             "Noise of a block's gradients divided by their signal, on the rank where it is least; "
             "1e6 where no signal is seen" +
@@ -127,9 +128,7 @@ std::vector<Metric> metrics() {
 
 void put_overflow(io::JsonWriter& json, const JobFacts& job, const Overflow& overflow) {
   json.begin_object().field("round", overflow.round).field("step", overflow.step);
-  json.field("time", overflow.time.seconds).key("block");
-  overflow.block < 0 ? json.null()
-                     : json.value(block_name(job, static_cast<std::size_t>(overflow.block)));
+  json.field("time", overflow.time.seconds).field("block", named_block(job, overflow.block));
   json.field("pass", to_string(overflow.pass));
   put_id(json, "rank", overflow.rank.value());
   json.field("values", overflow.values);
@@ -146,16 +145,14 @@ void put_formats(io::JsonWriter& json, const NumericsView& view) {
 }
 
 void put_job(io::JsonWriter& json, const Snapshot& s) {
-  const NumericsView& view = *s.numerics;
+  const NumericsView& view = s.view<NumericsView>();
   json.field("at_work", is_at_work(view));
   put_known(json, "loss_scale", view.loss_scale);
   put_formats(json, view);
-  json.field("skipped_rounds", s.progress.skipped_rounds);
+  json.field("skipped_rounds", s.view<ProgressView>().skipped_rounds);
   json.field("overflow_rounds", view.overflow_rounds).key("last_overflow");
-  if (const Overflow* last = view.last_overflow())
-    put_overflow(json, *s.job, *last);
-  else
-    json.null();
+  const Overflow* last = view.last_overflow();
+  last != nullptr ? put_overflow(json, *s.job, *last) : static_cast<void>(json.null());
 }
 
 void put_rules(io::JsonWriter& json, const ScalerRules& rules) {
@@ -186,12 +183,8 @@ void put_block(io::JsonWriter& json, const JobFacts& job, std::size_t index,
   json.begin_object().field("name", block_name(job, index));
   json.field("format", to_string(block.format)).field("planned", to_string(block.planned));
   json.field("changes", block.changes).key("changed_round");
-  block.changes > 0 ? json.value(block.changed_round.value()) : json.null();
-  put_known(json, "gradient_noise", block.noise);
-  put_known(json, "underflow", block.underflow);
-  put_known(json, "saturated", block.saturated);
-  put_known(json, "activation", block.activation);
-  put_known(json, "gradient", block.gradient);
+  block.changes > 0 ? json.value(block.changed_round) : json.null();
+  for (const KnownKind& kind : kKnownKinds) put_known(json, kind.name, block.*kind.member);
   json.key("overflow_rounds").begin_object();
   for (std::size_t p = 0; p < kPassNames.size(); ++p)
     json.field(kPassNames[p], block.overflow_rounds[p]);
@@ -208,7 +201,7 @@ void put_status(io::JsonWriter& json, const Snapshot& s) {
 }
 
 Result<std::string> numerics_json(const Snapshot& s, std::string_view) {
-  const NumericsView& view = *s.numerics;
+  const NumericsView& view = s.view<NumericsView>();
   io::JsonWriter json;
   json.begin_object().field("round", s.summary.round);
   put_job(json, s);
@@ -250,8 +243,8 @@ bool is_at_work(const NumericsView& view) {
 std::string overflow_text(const JobFacts& job, const Overflow& overflow) {
   std::string text = fmt::format("step {}, round {}: ", grouped(overflow.step.value()),
                                  grouped(overflow.round.value()));
-  text += overflow.block < 0 ? "outside of all blocks"
-                             : "block " + block_name(job, static_cast<std::size_t>(overflow.block));
+  const auto block = named_block(job, overflow.block);
+  text += block ? "block " + *block : "outside of all blocks";
   text += ", " + std::string(to_string(overflow.pass));
   if (overflow.rank.value() >= 0) text += ", rank " + std::to_string(overflow.rank.value());
   text += overflow.values == 0   ? ": a result that is not finite"
@@ -268,6 +261,7 @@ std::string scale_text(double scale) {
 
 Topic numerics_topic() {
   return {.title = "Numerics",
+          .follow = follow,
           .metrics = metrics,
           .put_status = put_status,
           .documents = {{"/api/v1/numerics", "formats, loss scale and overflows, block by block",

@@ -1,23 +1,21 @@
 // The topic Numerics: the format that each block computes in and how well that goes, the loss
 // scale, and where values arose that were not finite, each with the round that it is known from.
-// Its part of the snapshot is a NumericsView, made by NumericsFold and shared by all snapshots
-// until something changes; immutable once published. Plain values; pure functions.
+// Its view is a NumericsView, shared by all snapshots until something changes. Plain values; pure
+// functions.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "coordinator/core/job.h"
-#include "coordinator/decide/record.h"
+#include "metrics/topic.h"
 
 namespace cox::metrics {
-
-struct Snapshot;
-struct Topic;
 
 enum class Pass : std::uint8_t { forward = 0, backward = 1 };
 inline constexpr std::array<std::string_view, 2> kPassNames = {"forward", "backward"};
@@ -66,13 +64,32 @@ struct BlockNumerics {
   std::shared_ptr<const Reason> newest;  // newest word on its format; may be null
 };
 
+// The newest known values of a block.
+struct KnownKind {
+  std::string_view name;
+  Known BlockNumerics::*member;
+};
+inline constexpr std::array<KnownKind, 5> kKnownKinds = {
+    {{"gradient_noise", &BlockNumerics::noise},
+     {"underflow", &BlockNumerics::underflow},
+     {"saturated", &BlockNumerics::saturated},
+     {"activation", &BlockNumerics::activation},
+     {"gradient", &BlockNumerics::gradient}}};
+
 // FormatChanges counts blocks that changed their format: changes[from][to].
 using FormatChanges = std::array<std::array<std::uint64_t, kPrecisions>, kPrecisions>;
 
+// PlanFormats is the formats of the newest plan.
+struct PlanFormats {
+  std::optional<PlanId> plan;
+  bool is_in_force = false;
+  std::vector<Precision> planned;  // one a block
+};
+
 struct NumericsView {
   std::vector<BlockNumerics> blocks;  // one a block of the job
-  float loss_scale = 0;               // newest known; 0 = no scaler at work
-  RoundId loss_scale_round{};
+  PlanFormats plan;
+  float loss_scale = 0;  // newest known; 0 = no scaler at work
   FormatChanges changes{};
   std::vector<Overflow> overflows;                // the newest few, oldest first
   std::array<std::uint64_t, 2> outside_rounds{};  // overflows outside of all blocks; index = Pass
@@ -80,6 +97,11 @@ struct NumericsView {
 
   const Overflow* last_overflow() const { return overflows.empty() ? nullptr : &overflows.back(); }
 };
+
+// Returns the view after `record`; null where the record has nothing new. A value that a round does
+// not report stays as it was last known.
+std::shared_ptr<const NumericsView> numerics_after(const StepRecord& record,
+                                                   const NumericsView& before);
 
 // Returns the number of blocks in each format in force; index = Precision.
 std::array<std::int32_t, kPrecisions> format_blocks(const NumericsView& view);

@@ -1,9 +1,10 @@
-#include "metrics/topics/numerics_fold.h"
-
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "metrics/blocks.h"
+#include "metrics/topics/numerics.h"
+#include "metrics/topics/progress.h"
 
 namespace cox::metrics {
 namespace {
@@ -15,18 +16,6 @@ bool speaks_of_formats(const Reason& reason) {
 
 bool is_change(const Reason& reason) {
   return reason.outcome == Outcome::changed || reason.outcome == Outcome::clamped;
-}
-
-// Returns the largest among the ranks that trained; `before` where none of them did.
-float loss_scale_of(const StepSignals& signals, float before) {
-  bool anybody = false;
-  float scale = 0;
-  for (const RankSignal& report : signals.reports) {
-    if (report.has(SignalFlag::finished) || !std::isfinite(report.loss_scale)) continue;
-    anybody = true;
-    scale = std::max(scale, report.loss_scale);
-  }
-  return anybody ? scale : before;
 }
 
 void set_ratio(Known& ratio, double part, double whole, RoundId round) {
@@ -128,6 +117,50 @@ void add_reports(const StepSignals& signals, Overflow& overflow) {
   }
 }
 
+void put_in_force(const std::vector<Precision>& formats, RoundId round, NumericsView& view) {
+  for (std::size_t b = 0; b < std::min(formats.size(), view.blocks.size()); ++b) {
+    BlockNumerics& block = view.blocks[b];
+    if (block.format == formats[b]) continue;
+    ++view.changes[static_cast<std::size_t>(block.format)][static_cast<std::size_t>(formats[b])];
+    ++block.changes;
+    block.changed_round = round;
+    block.format = formats[b];
+  }
+}
+
+// A plan's formats count from the round in which it took effect. A plan whose successor is
+// published in that same round is never reported as active, but it was: there is never more than
+// one in flight.
+void follow_plan(const StepRecord& record, NumericsView& view) {
+  const Plan& plan = record.plan;
+  PlanFormats& formats = view.plan;
+  const bool is_first = !formats.plan;
+  if (formats.plan != plan.id) {
+    if (!is_first && !formats.is_in_force)
+      put_in_force(formats.planned, record.signals.round, view);
+    formats = {plan.id, false, plan.precision};
+    for (std::size_t b = 0; b < std::min(plan.precision.size(), view.blocks.size()); ++b) {
+      view.blocks[b].planned = plan.precision[b];
+      if (is_first) view.blocks[b].format = plan.precision[b];  // where it starts; no change
+    }
+  }
+  if (formats.is_in_force || (!plan.activated_round && !is_first)) return;
+  put_in_force(formats.planned, plan.activated_round.value_or(record.signals.round), view);
+  formats.is_in_force = true;
+}
+
+bool is_news(const StepRecord& record, float loss_scale, const NumericsView& before) {
+  const PlanFormats& formats = before.plan;
+  const bool plan_is_known =
+      formats.plan == record.plan.id && (formats.is_in_force || !record.plan.activated_round);
+  const auto& reasons = record.decision.reasons;
+  return !plan_is_known || !record.signals.evidence.empty() || loss_scale != before.loss_scale ||
+         before.blocks.size() != record.job.blocks.size() ||
+         std::any_of(reasons.begin(), reasons.end(), [](const Reason& reason) {
+           return speaks_of_formats(reason) || reason.code == ReasonCode::overflow_outside;
+         });
+}
+
 }  // namespace
 
 std::vector<Overflow> overflows_of(const StepRecord& record, float loss_scale) {
@@ -165,59 +198,13 @@ std::vector<Overflow> with_overflows(const std::vector<Overflow>& kept,
   return all;
 }
 
-void NumericsFold::put_in_force(const std::vector<Precision>& formats, RoundId round,
-                                NumericsView& view) {
-  for (std::size_t b = 0; b < std::min(formats.size(), view.blocks.size()); ++b) {
-    BlockNumerics& block = view.blocks[b];
-    if (block.format == formats[b]) continue;
-    ++view.changes[static_cast<std::size_t>(block.format)][static_cast<std::size_t>(formats[b])];
-    ++block.changes;
-    block.changed_round = round;
-    block.format = formats[b];
-  }
-}
-
-// A plan's formats count from the round in which it took effect. A plan whose successor is
-// published in that same round is never reported as active, but it was: there is never more than
-// one in flight.
-void NumericsFold::follow_plan(const StepRecord& record, NumericsView& view) {
-  const Plan& plan = record.plan;
-  const bool is_first = !has_plan_;
-  const bool is_new = is_first || plan_ != plan.id;
-  if (is_new) {
-    if (!is_first && !is_in_force_) put_in_force(waiting_, record.signals.round, view);
-    plan_ = plan.id;
-    has_plan_ = true;
-    is_in_force_ = false;
-    waiting_ = plan.precision;
-    for (std::size_t b = 0; b < std::min(waiting_.size(), view.blocks.size()); ++b) {
-      view.blocks[b].planned = waiting_[b];
-      if (is_first) view.blocks[b].format = waiting_[b];  // where it starts; no change
-    }
-  }
-  if (is_in_force_ || (!plan.activated_round && !is_first)) return;
-  put_in_force(waiting_, plan.activated_round.value_or(record.signals.round), view);
-  is_in_force_ = is_first || plan.activated_round.has_value();
-}
-
-bool NumericsFold::is_news(const StepRecord& record, float loss_scale) const {
-  const bool plan_is_known =
-      has_plan_ && plan_ == record.plan.id && (is_in_force_ || !record.plan.activated_round);
-  const auto& reasons = record.decision.reasons;
-  return !plan_is_known || !record.signals.evidence.empty() || loss_scale != view_->loss_scale ||
-         view_->blocks.size() != record.job.blocks.size() ||
-         std::any_of(reasons.begin(), reasons.end(), [](const Reason& reason) {
-           return speaks_of_formats(reason) || reason.code == ReasonCode::overflow_outside;
-         });
-}
-
-std::shared_ptr<const NumericsView> NumericsFold::add(const StepRecord& record) {
-  const float loss_scale = loss_scale_of(record.signals, view_->loss_scale);
-  if (!is_news(record, loss_scale)) return view_;
-  auto view = std::make_shared<NumericsView>(*view_);
+std::shared_ptr<const NumericsView> numerics_after(const StepRecord& record,
+                                                   const NumericsView& before) {
+  const float loss_scale = loss_scale_of(record.signals, before.loss_scale);
+  if (!is_news(record, loss_scale, before)) return nullptr;
+  auto view = std::make_shared<NumericsView>(before);
   const RoundId round = record.signals.round;
   view->blocks.resize(record.job.blocks.size());
-  if (loss_scale != view->loss_scale) view->loss_scale_round = round;
   view->loss_scale = loss_scale;
   add_overflows(*view, overflows_of(record, loss_scale));
   const auto& evidence = record.signals.evidence;
@@ -227,8 +214,7 @@ std::shared_ptr<const NumericsView> NumericsFold::add(const StepRecord& record) 
   for (const Reason& reason : record.decision.reasons) {
     if (speaks_of_formats(reason)) add_reason(*view, record.job, reason);
   }
-  view_ = view;
-  return view_;
+  return view;
 }
 
 }  // namespace cox::metrics

@@ -10,9 +10,9 @@
 #include "metrics/blocks.h"
 #include "metrics/format.h"
 #include "metrics/html.h"
-#include "metrics/snapshot.h"
 #include "metrics/sparkline.h"
 #include "metrics/topics/numerics.h"
+#include "metrics/topics/progress.h"
 
 namespace cox::metrics {
 namespace {
@@ -90,7 +90,7 @@ std::string key(const NumericsView& view, bool is_named, RoundId now) {
 }
 
 std::string numerics_cells(const Snapshot& s) {
-  const NumericsView& view = *s.numerics;
+  const NumericsView& view = s.view<NumericsView>();
   const bool is_named = view.blocks.size() <= kNamedCells;
   const std::size_t prefix_length = is_named ? common_prefix(*s.job).size() : std::string::npos;
   std::string out = is_named ? "<ul class=\"strip\">" : "<ul class=\"strip lettered\">";
@@ -114,11 +114,7 @@ void keep_larger(Known& into, const Known& from) {
 void add_to(BlockRow& row, std::size_t index, const BlockNumerics& block) {
   row.last = index;
   BlockNumerics& worst = row.worst;
-  keep_larger(worst.noise, block.noise);
-  keep_larger(worst.underflow, block.underflow);
-  keep_larger(worst.saturated, block.saturated);
-  keep_larger(worst.activation, block.activation);
-  keep_larger(worst.gradient, block.gradient);
+  for (const KnownKind& kind : kKnownKinds) keep_larger(worst.*kind.member, block.*kind.member);
   worst.changed_round = std::max(worst.changed_round, block.changed_round);
   worst.changes = std::max(worst.changes, block.changes);
   worst.overflowed_round = std::max(worst.overflowed_round, block.overflowed_round);
@@ -219,7 +215,7 @@ std::vector<std::string> cells_of(const Snapshot& s, const BlockRow& row, const 
 }
 
 std::string numerics_table(const Snapshot& s) {
-  const NumericsView& view = *s.numerics;
+  const NumericsView& view = s.view<NumericsView>();
   if (view.blocks.empty()) return {};
   const RoundId now = s.summary.round;
   const std::vector<BlockRow> all = block_rows(view, now);
@@ -230,16 +226,17 @@ std::string numerics_table(const Snapshot& s) {
       "dense");
   for (std::size_t i = 0; i < rows.size(); ++i)
     table.add(cells_of(s, rows[i], i > 0 ? &rows[i - 1] : nullptr));
-  std::string out =
-      table.html() +
-      "<p class=\"hint\">Beside a round, how often the format changed; r3 says that "
-      "rank 3 saw the largest. Gradient noise is a multiple of the gradient's signal, "
-      "on the rank where it is least.";
-  if (rows.size() < view.blocks.size()) out += " Of blocks in one row the largest value is shown.";
-  out += "</p>";
+  std::string out = table.html() +
+                    hint(
+                        "Beside a round, how often the format changed; r3 says that rank 3 saw the "
+                        "largest. Gradient noise is a multiple of the gradient's signal, on the "
+                        "rank where it is least." +
+                        std::string(rows.size() < view.blocks.size()
+                                        ? " Of blocks in one row the largest value is shown."
+                                        : ""));
   if (rows.size() < all.size())
-    out += "<p class=\"hint\"><a href=\"/api/v1/numerics\">" +
-           std::to_string(all.size() - rows.size()) + " more rows</a></p>";
+    out += hint(
+        fmt::format("<a href=\"/api/v1/numerics\">{} more rows</a>", all.size() - rows.size()));
   return out;
 }
 
@@ -263,9 +260,9 @@ std::string scale_curve(const RoundPoints& points) {
 
 // "7, of the last 300 rounds 2.3 %"
 std::string skipped_text(const Snapshot& s) {
-  std::string text = grouped(s.progress.skipped_rounds);
-  const RoundPoints& points = s.progress.points;
-  if (points.empty() || s.progress.skipped_rounds == 0) return text;
+  std::string text = grouped(s.view<ProgressView>().skipped_rounds);
+  const RoundPoints& points = s.view<ProgressView>().points;
+  if (points.empty() || s.view<ProgressView>().skipped_rounds == 0) return text;
   const auto skipped = std::ranges::count(points, true, &RoundPoint::was_skipped);
   const double ratio = static_cast<double>(skipped) / static_cast<double>(points.size());
   return fmt::format("{}, {} of the last {} rounds", text, percent_text(ratio, 1), points.size());
@@ -282,7 +279,7 @@ std::string rules_text(const ScalerRules& rules) {
 
 // "65536", with a mark where it cannot fall any further.
 std::string scale_value(const Snapshot& s) {
-  const float scale = s.numerics->loss_scale;
+  const float scale = s.view<NumericsView>().loss_scale;
   if (scale <= 0) return "none: no block needs one";
   const bool is_at_floor = scale <= s.plan->scaler.min_scale;
   return fmt::format("<b class=\"big\">{}</b>{}", scale_text(static_cast<double>(scale)),
@@ -290,20 +287,18 @@ std::string scale_value(const Snapshot& s) {
 }
 
 std::string scaler_part(const Snapshot& s) {
-  const NumericsView& view = *s.numerics;
-  std::string out = "<div class=\"scaler\"><dl class=\"facts\">";
-  out += fact("Loss scale", scale_value(s));
-  out += fact("Rounds with an overflow", grouped(view.overflow_rounds));
-  out += fact("Rounds with a skipped step", skipped_text(s));
-  out += "</dl>";
-  if (view.loss_scale <= 0) return out + "</div>";
-  return fmt::format("{}{}<p class=\"hint\">{}</p></div>", out, scale_curve(s.progress.points),
-                     rules_text(s.plan->scaler));
+  const NumericsView& view = s.view<NumericsView>();
+  std::string out = facts({{"Loss scale", scale_value(s)},
+                           {"Rounds with an overflow", grouped(view.overflow_rounds)},
+                           {"Rounds with a skipped step", skipped_text(s)}});
+  if (view.loss_scale > 0)
+    out += scale_curve(s.view<ProgressView>().points) + hint(rules_text(s.plan->scaler));
+  return "<div class=\"scaler\">" + out + "</div>";
 }
 
 // The newest overflow as one sentence; earlier ones folded away below it.
 std::string overflow_part(const Snapshot& s) {
-  const NumericsView& view = *s.numerics;
+  const NumericsView& view = s.view<NumericsView>();
   const Overflow* last = view.last_overflow();
   if (last == nullptr) return {};
   const bool is_recent = last->round.value() + kRecentRounds >= s.summary.round.value();
@@ -323,13 +318,13 @@ std::string overflow_part(const Snapshot& s) {
 }  // namespace
 
 std::string numerics_section(const Snapshot& s) {
-  if (!is_at_work(*s.numerics)) return {};
-  return fmt::format(
-      "<section class=\"card\"><h2>Numerics</h2><p class=\"hint\">What each block computes in, and "
-      "how well that goes. A format changes on all ranks in the same step. <a "
-      "href=\"/api/v1/numerics\">All figures</a>.</p>{}<div "
-      "class=\"split\"><div>{}</div>{}</div>{}</section>",
-      overflow_part(s), numerics_cells(s), scaler_part(s), numerics_table(s));
+  if (!is_at_work(s.view<NumericsView>())) return {};
+  return card(
+      "Numerics",
+      fmt::format("{}{}<div class=\"split\"><div>{}</div>{}</div>{}",
+                  hint("What each block computes in, and how well that goes. A format changes on "
+                       "all ranks in the same step. <a href=\"/api/v1/numerics\">All figures</a>."),
+                  overflow_part(s), numerics_cells(s), scaler_part(s), numerics_table(s)));
 }
 
 }  // namespace cox::metrics

@@ -10,13 +10,12 @@
 #include <vector>
 
 #include "metrics/blocks.h"
-#include "metrics/catalogue.h"
 #include "metrics/format.h"
 #include "metrics/html.h"
 #include "metrics/json_parts.h"
+#include "metrics/metric.h"
 #include "metrics/records/operator_table_file.h"
-#include "metrics/snapshot.h"
-#include "metrics/topic.h"
+#include "metrics/topics/plan.h"
 
 namespace cox::metrics {
 namespace {
@@ -31,29 +30,35 @@ double known_flops(const RankSignal& s) {
   return is_known ? flops : 0;
 }
 
+void follow(const Round& round, Snapshot& now) {
+  if (!round.refreshes_tables) return;
+  if (const auto view = operators_view(round.record.signals, now.peak_flops_per_device))
+    now.views.set(std::make_shared<const OperatorsView>(*view));
+}
+
 std::vector<Metric> metrics() {
-  using S = const Snapshot&;
   return {
       gauge("coxswain_step_flops", "flops",
             "FLOPs of the model in a step, forward and backward, of all ranks that follow their "
             "operators; 0 where none does",
-            value([](S s) { return s.operators.step_flops; })),
+            value(&OperatorsView::step_flops)),
       gauge(
           "coxswain_achieved_flops_per_second", "flops_per_second",
           "FLOPs of the model a second, the ranks added up; 0 where no rank follows its operators",
-          value([](S s) { return s.operators.flops_per_second; })),
+          value(&OperatorsView::flops_per_second)),
       gauge("coxswain_mfu_ratio", "ratio",
             "Part of run.peak_flops_per_device that the model's FLOPs reach, mean over the ranks; "
             "absent where that setting is not given",
-            value([](S s) { return s.operators.mfu_ratio; })),
+            value(&OperatorsView::mfu_ratio)),
   };
 }
 
 void put_status(io::JsonWriter& json, const Snapshot& s) {
+  const OperatorsView& view = s.view<OperatorsView>();
   json.key("operators").begin_object();
-  put_known(json, "step_flops", s.operators.step_flops);
-  put_known(json, "flops_per_second", s.operators.flops_per_second);
-  json.field("mfu_ratio", s.operators.mfu_ratio).end_object();
+  put_known(json, "step_flops", view.step_flops);
+  put_known(json, "flops_per_second", view.flops_per_second);
+  json.field("mfu_ratio", view.mfu_ratio).end_object();
 }
 
 void put_rank(io::JsonWriter& json, const Snapshot&, const RankRow& row) {
@@ -61,21 +66,18 @@ void put_rank(io::JsonWriter& json, const Snapshot&, const RankRow& row) {
 }
 
 Result<std::string> operators_json(const Snapshot& s, std::string_view) {
-  return io::to_json(s.operators.table ? *s.operators.table : OperatorTable{});
+  return io::to_json(s.view<OperatorTable>());
 }
 
 std::string rate_of(double flops, double seconds) {
   return flops > 0 && seconds > 0 ? flops_text(flops / seconds) + "/s" : "–";
 }
 
-double seconds_of(const BlockProfile& profile) {
-  return static_cast<double>(profile.forward_seconds + profile.backward_seconds);
-}
-
 std::vector<const BlockProfile*> dearest_blocks(const Snapshot& s) {
   std::vector<const BlockProfile*> blocks;
-  if (!s.plan_view.costs) return blocks;
-  for (const BlockCost& cost : *s.plan_view.costs) {
+  const auto& costs = s.view<PlanView>().costs;
+  if (!costs) return blocks;
+  for (const BlockCost& cost : *costs) {
     if (cost.is_known && cost.profile.flops > 0) blocks.push_back(&cost.profile);
   }
   std::ranges::stable_sort(blocks, std::ranges::greater{},
@@ -98,8 +100,7 @@ std::string block_table(const Snapshot& s) {
                meter(longest > 0 ? 100 * seconds / longest : 0, "ph1"), flops_text(flops),
                rate_of(flops, seconds)});
   }
-  if (blocks.size() > kBlocksShown)
-    table.add({fmt::format("<a href=\"/api/v1/plan\">{} more</a>", blocks.size() - kBlocksShown)});
+  table.add_more("/api/v1/plan", blocks.size(), kBlocksShown);
   return "<p class=\"hint group\">Each block on the rank where it takes longest, the dearest "
          "first.</p>" +
          table.html();
@@ -125,9 +126,7 @@ std::string operator_table(const OperatorTable& all) {
                bytes_text(static_cast<std::uint64_t>(bytes)), row.flops ? flops_text(flops) : "–",
                rate_of(flops, seconds(row))});
   }
-  if (rows.size() > kOperatorsShown)
-    table.add(
-        {fmt::format("<a href=\"/api/v1/operators\">{} more</a>", rows.size() - kOperatorsShown)});
+  table.add_more("/api/v1/operators", rows.size(), kOperatorsShown);
   return fmt::format(
       "<p class=\"hint group\">Operators of rank 0's forward pass, mean of {} sampled steps: {} a "
       "step, of which {} in operators whose FLOPs are not counted.</p>{}",
@@ -135,51 +134,48 @@ std::string operator_table(const OperatorTable& all) {
       table.html());
 }
 
-std::string mfu_text(const OperatorsView& view) {
-  if (!(view.peak_flops_per_device > 0)) return "– (run.peak_flops_per_device is not given)";
-  return fmt::format("{} of {}/s a device", percent_text(view.mfu_ratio, 1),
-                     flops_text(view.peak_flops_per_device));
+std::string mfu_text(const Snapshot& s) {
+  if (!(s.peak_flops_per_device > 0)) return "– (run.peak_flops_per_device is not given)";
+  return fmt::format("{} of {}/s a device", percent_text(s.view<OperatorsView>().mfu_ratio, 1),
+                     flops_text(s.peak_flops_per_device));
 }
 
 std::string operators_section(const Snapshot& s) {
-  const OperatorsView& view = s.operators;
-  if (!(view.step_flops > 0) && !view.table) return {};
-  std::string out = "<section class=\"card\"><h2>Operators</h2><dl class=\"facts\">";
-  if (view.step_flops > 0) {
-    out += fact("FLOPs of a step, all ranks", flops_text(view.step_flops));
-    out += fact("FLOPs a second", flops_text(view.flops_per_second) + "/s");
-    out += fact("MFU", mfu_text(view));
-  }
-  out += "</dl>" + block_table(s);
-  return out + (view.table ? operator_table(*view.table) : "") + "</section>";
+  const OperatorsView& view = s.view<OperatorsView>();
+  const auto* table = s.views.find<OperatorTable>();
+  if (!(view.step_flops > 0) && table == nullptr) return {};
+  std::vector<Fact> rates;
+  if (view.step_flops > 0)
+    rates = {{"FLOPs of a step, all ranks", flops_text(view.step_flops)},
+             {"FLOPs a second", flops_text(view.flops_per_second) + "/s"},
+             {"MFU", mfu_text(s)}};
+  return card("Operators",
+              facts(rates) + block_table(s) + (table != nullptr ? operator_table(*table) : ""));
 }
 
 }  // namespace
 
-OperatorsView operators_view(const StepSignals& signals, const OperatorsView& before) {
-  OperatorsView view = before;
-  double step_flops = 0;
-  double rate = 0;
+std::optional<OperatorsView> operators_view(const StepSignals& signals,
+                                            double peak_flops_per_device) {
+  OperatorsView view;
   double flops = 0;
   double seconds = 0;
   for (const RankSignal& s : signals.reports) {
     const double known = known_flops(s);
     if (known == 0) continue;
-    step_flops += known / s.rounds;
-    rate += known / s.wall_seconds;
+    view.step_flops += known / s.rounds;
+    view.flops_per_second += known / s.wall_seconds;
     flops += known;
     seconds += s.wall_seconds;
   }
-  if (step_flops == 0) return before;
-  view.step_flops = step_flops;
-  view.flops_per_second = rate;
-  if (view.peak_flops_per_device > 0)
-    view.mfu_ratio = flops / (seconds * view.peak_flops_per_device);
+  if (view.step_flops == 0) return std::nullopt;
+  if (peak_flops_per_device > 0) view.mfu_ratio = flops / (seconds * peak_flops_per_device);
   return view;
 }
 
 Topic operators_topic() {
   return {.title = "Operators",
+          .follow = follow,
           .metrics = metrics,
           .put_status = put_status,
           .put_rank = put_rank,

@@ -6,15 +6,16 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "metrics/catalogue.h"
 #include "metrics/format.h"
 #include "metrics/html.h"
 #include "metrics/json_parts.h"
-#include "metrics/snapshot.h"
-#include "metrics/topic.h"
+#include "metrics/metric.h"
+#include "metrics/topics/progress.h"
+#include "metrics/topics/ranks.h"
 
 namespace cox::metrics {
 namespace {
@@ -22,46 +23,23 @@ namespace {
 constexpr std::size_t kShowAll = 12;  // ranks; larger jobs show both ends only
 constexpr std::ptrdiff_t kEndsShown = 4;
 
-bool worked(const RankSignal& s) {
-  return s.rounds > 0 && !s.has(SignalFlag::finished);
+std::optional<double> samples_of(const RankSignal& s) {
+  return s.samples / static_cast<double>(s.rounds);
 }
-
-struct Columns {
-  std::vector<RankId> ranks;
-  std::vector<double> samples;
-  std::vector<RankId> reducing;
-  std::vector<double> reduction;
-  std::vector<double> exposed;
-};
 
 // Times that are negative or not finite are left out, as those of phases are.
-void add_reduction(const RankSignal& s, Columns& columns) {
-  const double reduction = s.reduction_seconds;
-  const double exposed = s.reduction_exposed_seconds;
-  if (!std::isfinite(reduction + exposed) || reduction < 0 || exposed < 0) return;
-  columns.reducing.push_back(s.rank);
-  columns.reduction.push_back(reduction / s.rounds);
-  columns.exposed.push_back(exposed / s.rounds);
+template <float RankSignal::*member>
+std::optional<double> reduction_time(const RankSignal& s) {
+  const float reduction = s.reduction_seconds;
+  const float exposed = s.reduction_exposed_seconds;
+  if (!std::isfinite(reduction + exposed) || reduction < 0 || exposed < 0) return std::nullopt;
+  return static_cast<double>(s.*member) / s.rounds;
 }
 
-Columns columns_of(const StepSignals& signals) {
-  Columns columns;
-  for (const RankSignal& s : signals.reports) {
-    if (!worked(s)) continue;
-    columns.ranks.push_back(s.rank);
-    columns.samples.push_back(s.samples / static_cast<double>(s.rounds));
-    add_reduction(s, columns);
-  }
-  return columns;
-}
-
-std::uint64_t fewest_micro_batches(const std::vector<double>& samples, std::uint64_t micro_batch) {
-  double fewest = 0;
-  for (const double count : samples) {
-    if (count > 0 && (fewest == 0 || count < fewest)) fewest = count;
-  }
-  if (micro_batch == 0 || fewest == 0) return 0;
-  return static_cast<std::uint64_t>(std::ceil(fewest / static_cast<double>(micro_batch)));
+void follow(const Round& round, Snapshot& now) {
+  if (!round.refreshes_tables) return;
+  now.views.set(std::make_shared<const ParallelView>(
+      parallel_view(*now.job, round.record.signals, now.view<ParallelView>())));
 }
 
 std::vector<Metric> metrics() {
@@ -69,38 +47,38 @@ std::vector<Metric> metrics() {
   return {
       gauge("coxswain_step_samples", "samples",
             "Samples that ranks reported for a step of the newest round: the effective batch",
-            value([](S s) { return s.parallel.step_samples; })),
+            value(&ParallelView::step_samples)),
       gauge("coxswain_plan_step_samples", "samples",
             "Samples of a step under the newest plan; 0 where that is the loop's own business",
             value([](S s) { return planned_samples(*s.plan, *s.job); })),
       gauge("coxswain_rank_step_samples", "samples", "Samples of a rank in a step" + kOverRanks,
-            spread([](S s) -> const Spread& { return s.parallel.rank_samples; })),
+            spread(&ParallelView::rank_samples)),
       gauge("coxswain_accumulation_anchor", "",
             "Micro-batches of a step on the rank that had fewest; 0 where the job has no fixed "
             "micro-batch",
-            value([](S s) { return s.parallel.micro_batches; })),
+            value(&ParallelView::micro_batches)),
       gauge(
           "coxswain_reduction_duration_seconds", "seconds",
           "Time of a step's gradient buckets from launch to result, summed over buckets, by rank" +
               kOverRanks,
-          spread([](S s) -> const Spread& { return s.parallel.reduction_seconds; })),
+          spread(&ParallelView::reduction_seconds)),
       gauge("coxswain_reduction_exposed_duration_seconds", "seconds",
             "The part of it after the end of the backward pass, which nothing hides, by rank" +
                 kOverRanks,
-            spread([](S s) -> const Spread& { return s.parallel.exposed_seconds; })),
+            spread(&ParallelView::exposed_seconds)),
       gauge("coxswain_reduction_hidden_ratio", "ratio",
             "Part of the reduction's time that the backward pass hid, of the medians over the "
             "ranks; absent where nothing was reduced",
-            value([](S s) { return hidden_ratio(s.parallel); })),
+            value([](S s) { return hidden_ratio(s.view<ParallelView>()); })),
       counter(
           "coxswain_repeated_rounds_total",
           "Control rounds in which a step was done again, because an exact sum was out of range",
-          value([](S s) { return s.repeated_rounds; })),
+          value(&ProgressView::repeated_rounds)),
   };
 }
 
 void put_status(io::JsonWriter& json, const Snapshot& s) {
-  const ParallelView& view = s.parallel;
+  const ParallelView& view = s.view<ParallelView>();
   json.key("data_parallel").begin_object();
   json.field("step_samples", view.step_samples);
   put_known(json, "planned_step_samples", planned_samples(*s.plan, *s.job));
@@ -111,13 +89,12 @@ void put_status(io::JsonWriter& json, const Snapshot& s) {
   put_spread(json, "reduction_seconds", view.reduction_seconds);
   put_spread(json, "reduction_exposed_seconds", view.exposed_seconds);
   json.field("reduction_hidden_ratio", hidden_ratio(view));
-  json.field("repeated_rounds", s.repeated_rounds).end_object();
+  json.field("repeated_rounds", s.view<ProgressView>().repeated_rounds).end_object();
 }
 
 void put_rank(io::JsonWriter& json, const Snapshot& s, const RankRow& row) {
-  json.field("samples_per_step", row.samples_per_step).key("share_ratio");
-  const double all = s.ranks.table->samples_per_step;
-  all > 0 ? json.value(row.samples_per_step / all) : json.null();
+  json.field("samples_per_step", row.samples_per_step);
+  json.field("share_ratio", row.samples_per_step / s.view<RanksView>().table->samples_per_step);
   json.field("reduction_seconds", row.reduction_seconds);
   json.field("reduction_exposed_seconds", row.reduction_exposed_seconds);
 }
@@ -128,7 +105,7 @@ std::string count_text(double count) {
 
 // "160 samples, 10.00× the job's 16", "16 samples, 160 planned".
 std::string batch_text(const Snapshot& s) {
-  const double now = s.parallel.step_samples;
+  const double now = s.view<ParallelView>().step_samples;
   const std::uint64_t planned = planned_samples(*s.plan, *s.job);
   const auto own = static_cast<double>(s.job->global_batch);
   std::string text = count_text(now) + " samples";
@@ -185,16 +162,17 @@ std::vector<const RankRow*> rows_shown(const RankTable& table) {
 }
 
 std::string rank_table(const Snapshot& s) {
-  const auto rows = rows_shown(*s.ranks.table);
+  const RankTable& ranks = *s.view<RanksView>().table;
+  const auto rows = rows_shown(ranks);
   double longest = 0;
   for (const RankRow* row : rows) longest = std::max(longest, row->samples_per_step);
   std::string out;
-  if (rows.size() < s.ranks.table->rows.size())
+  if (rows.size() < ranks.rows.size())
     out += "<p class=\"hint group\">The " + std::to_string(kEndsShown) +
            " ranks with most samples and those with fewest; <a href=\"/api/v1/ranks\">all</a>.</p>";
   Table table({"Rank/n", "Samples a step/n", "Share/n", "/wide", "Reduction/n", "Not hidden/n",
                "Hidden/n"});
-  const double all = s.ranks.table->samples_per_step;
+  const double all = ranks.samples_per_step;
   for (const RankRow* row : rows) {
     const double width = longest > 0 ? 100 * row->samples_per_step / longest : 0;
     const double hidden = hidden_ratio(row->reduction_seconds, row->reduction_exposed_seconds);
@@ -209,32 +187,43 @@ std::string rank_table(const Snapshot& s) {
 }
 
 std::string parallel_section(const Snapshot& s) {
-  const ParallelView& view = s.parallel;
+  const ParallelView& view = s.view<ParallelView>();
   if (s.job->world_size < 2 && s.plan->step_samples == 0) return {};
-  std::string out = "<section class=\"card\"><h2>Data parallel</h2><dl class=\"facts\">";
-  out += fact("Batch of a step", batch_text(s));
-  out += fact("Samples of a rank", samples_text(view.rank_samples));
-  if (view.micro_batches > 0)
-    out += fact("Fewest micro-batches",
-                grouped(view.micro_batches) + " of " + grouped(s.job->micro_batch) + " samples");
-  out += fact("Gradient reduction", reduction_text(view));
-  out += fact("Not hidden", exposed_text(view));
-  if (s.repeated_rounds > 0) out += fact("Steps done again", grouped(s.repeated_rounds));
-  return fmt::format("{}</dl>{}</section>", out, rank_table(s));
+  const std::uint64_t repeated = s.view<ProgressView>().repeated_rounds;
+  const std::string fewest = view.micro_batches > 0
+                                 ? fmt::format("{} of {} samples", grouped(view.micro_batches),
+                                               grouped(s.job->micro_batch))
+                                 : "";
+  return card("Data parallel",
+              facts({{"Batch of a step", batch_text(s)},
+                     {"Samples of a rank", samples_text(view.rank_samples)},
+                     {"Fewest micro-batches", fewest},
+                     {"Gradient reduction", reduction_text(view)},
+                     {"Not hidden", exposed_text(view)},
+                     {"Steps done again", repeated > 0 ? grouped(repeated) : ""}}) +
+                  rank_table(s));
 }
 
 }  // namespace
 
 ParallelView parallel_view(const JobFacts& job, const StepSignals& signals,
                            const ParallelView& before) {
-  const Columns columns = columns_of(signals);
-  if (columns.ranks.empty()) return before;
   ParallelView view;
-  for (const double count : columns.samples) view.step_samples += count;
-  view.micro_batches = fewest_micro_batches(columns.samples, job.micro_batch);
-  view.rank_samples = spread_of(columns.samples, columns.ranks);
-  view.reduction_seconds = spread_of(columns.reduction, columns.reducing);
-  view.exposed_seconds = spread_of(columns.exposed, columns.reducing);
+  view.rank_samples = spread_over(signals, samples_of);
+  if (view.rank_samples.count == 0) return before;
+  view.reduction_seconds = spread_over(signals, reduction_time<&RankSignal::reduction_seconds>);
+  view.exposed_seconds =
+      spread_over(signals, reduction_time<&RankSignal::reduction_exposed_seconds>);
+  double fewest = 0;  // samples of a rank that had some
+  for (const RankSignal& s : signals.reports) {
+    if (s.rounds == 0 || s.has(SignalFlag::finished)) continue;
+    const double samples = *samples_of(s);
+    view.step_samples += samples;
+    if (samples > 0 && (fewest == 0 || samples < fewest)) fewest = samples;
+  }
+  if (job.micro_batch > 0)
+    view.micro_batches =
+        static_cast<std::uint64_t>(std::ceil(fewest / static_cast<double>(job.micro_batch)));
   return view;
 }
 
@@ -253,6 +242,7 @@ std::uint64_t planned_samples(const Plan& plan, const JobFacts& job) {
 
 Topic parallel_topic() {
   return {.title = "Data parallel",
+          .follow = follow,
           .metrics = metrics,
           .put_status = put_status,
           .put_rank = put_rank,

@@ -10,10 +10,9 @@
 #include "coordinator/core/plan.h"
 #include "coordinator/core/step_signals.h"
 #include "coordinator/core/summary.h"
+#include "metrics/topic.h"
 
 namespace cox::metrics {
-
-struct Topic;
 
 struct ParallelView {
   double step_samples = 0;          // of all ranks that reported, in a step

@@ -8,12 +8,12 @@
 #include <string_view>
 
 #include "metrics/blocks.h"
-#include "metrics/catalogue.h"
 #include "metrics/format.h"
 #include "metrics/html.h"
 #include "metrics/json_parts.h"
-#include "metrics/snapshot.h"
-#include "metrics/topic.h"
+#include "metrics/metric.h"
+#include "metrics/plan_counts.h"
+#include "metrics/topics/memory.h"
 
 namespace cox::metrics {
 namespace {
@@ -21,16 +21,6 @@ namespace {
 constexpr std::size_t kNamedCells = 48;  // blocks; more are drawn as small cells
 constexpr std::size_t kProfilesShown = 4;
 constexpr std::size_t kRunsShown = 16;
-
-float seconds_of(const BlockProfile& profile) {
-  return profile.forward_seconds + profile.backward_seconds;
-}
-
-MemoryAction action_at(const Plan& plan, std::size_t profile_index, std::size_t block) {
-  if (profile_index >= plan.profiles.size()) return MemoryAction::keep;
-  const auto& actions = plan.profiles[profile_index];
-  return block < actions.size() ? actions[block] : MemoryAction::keep;
-}
 
 std::vector<Metric> metrics() {
   using S = const Snapshot&;
@@ -43,10 +33,10 @@ std::vector<Metric> metrics() {
             value([](S s) { return s.summary.plan_applied_max; })),
       gauge("coxswain_plan_activation_lag_rounds", "rounds",
             "Rounds from the publication of the newest active plan to its activation",
-            value([](S s) { return s.plan_view.activation_lag_rounds; })),
+            value(&PlanView::activation_lag_rounds)),
       gauge("coxswain_last_plan_timestamp_seconds", "seconds",
             "Unix time of the newest publication; 0 before the first",
-            value([](S s) { return s.plan_view.last_published.seconds; })),
+            value([](S s) { return s.view<PlanView>().last_published.seconds; })),
       gauge("coxswain_plan_precision_blocks", "", "Blocks that compute in a precision",
             per("precision", kPrecisionNames,
                 [](S s, std::size_t k) {
@@ -85,10 +75,9 @@ void put_rank(io::JsonWriter& json, const Snapshot&, const RankRow& row) {
 }
 
 const BlockCost* known_cost(const Snapshot& s, std::size_t block) {
-  if (!s.plan_view.costs || block >= s.plan_view.costs->size() ||
-      !(*s.plan_view.costs)[block].is_known)
-    return nullptr;
-  return &(*s.plan_view.costs)[block];
+  const auto& costs = s.view<PlanView>().costs;
+  if (!costs || block >= costs->size() || !(*costs)[block].is_known) return nullptr;
+  return &(*costs)[block];
 }
 
 void put_action_ranks(io::JsonWriter& json, const ActionRanks& ranks) {
@@ -136,9 +125,9 @@ Result<std::string> plan_json(const Snapshot& s, std::string_view) {
     for (const MemoryAction action : plan.profiles[c]) json.value(to_string(action));
     json.end_array().end_object();
   }
-  json.end_array().key("shares").begin_array();
-  for (const std::uint32_t share : plan.shares) json.value(share);
-  json.end_array().key("rollback").begin_object();
+  json.end_array();
+  put_list(json, "shares", plan.shares);
+  json.key("rollback").begin_object();
   json.field("ticket", plan.rollback.ticket);
   json.field("before_round", plan.rollback.before_round).end_object().end_object();
   return json.take();
@@ -206,8 +195,7 @@ std::string run_table(const JobFacts& job, const std::vector<BlockRun>& runs) {
   for (std::size_t i = 0; i < std::min(runs.size(), kRunsShown); ++i)
     table.add({escape(block_names(job, runs[i].first, runs[i].last)),
                std::string(to_string(runs[i].precision)), std::string(in_words(runs[i].action))});
-  if (runs.size() > kRunsShown)
-    table.add({fmt::format("<a href=\"/api/v1/plan\">{} more</a>", runs.size() - kRunsShown)});
+  table.add_more("/api/v1/plan", runs.size(), kRunsShown);
   return table.html();
 }
 
@@ -234,10 +222,10 @@ std::string profile_section(const Snapshot& s, std::size_t index, std::int32_t r
 
 std::string activity(const Snapshot& s) {
   const Plan& plan = *s.plan;
-  if (plan.id.number == 0 && s.memory)
+  if (plan.id.number == 0 && s.views.find<MemoryView>() != nullptr)
     return "The plan every rank starts with, made from steps measured before the first one.";
   if (plan.id.number == 0) return "The plan every rank starts with; nothing has been changed yet.";
-  std::string text = "Published in round " + grouped(s.plan_view.published_round.value());
+  std::string text = "Published in round " + grouped(s.view<PlanView>().published_round.value());
   if (plan.activated_round)
     text += ", active since round " + grouped(plan.activated_round->value());
   else
@@ -285,21 +273,27 @@ std::string other_knobs(const Snapshot& s) {
 
 std::string plan_section(const Snapshot& s) {
   const Plan& plan = *s.plan;
-  std::string out = fmt::format("<section class=\"card\"><h2>Plan {}</h2><p class=\"hint\">{}{}",
-                                grouped(plan.id.number), activity(s), other_knobs(s));
+  const std::string title = "Plan " + grouped(plan.id.number);
+  const std::string words = activity(s) + other_knobs(s);
   if (plan.precision.empty())
-    return out + "</p><p class=\"group\">The job has named no blocks.</p></section>";
-  out += mix_text(s) + "</p>";
+    return card(title, hint(words) + "<p class=\"group\">The job has named no blocks.</p>");
+  std::string out = hint(words + mix_text(s));
   const auto sizes = profile_sizes(plan, s.job->world_size);
   const std::size_t shown = std::min(sizes.size(), kProfilesShown);
   for (std::size_t c = 0; c < shown; ++c) out += profile_section(s, c, sizes[c]);
   if (sizes.size() > shown)
-    out += "<p class=\"group\"><a href=\"/api/v1/plan\">" + std::to_string(sizes.size() - shown) +
-           " more profiles of ranks</a></p>";
-  return fmt::format("{}{}</section>", out, dearest_block(s));
+    out += fmt::format(
+        "<p class=\"group\"><a href=\"/api/v1/plan\">{} more profiles of "
+        "ranks</a></p>",
+        sizes.size() - shown);
+  return card(title, out + dearest_block(s));
 }
 
 }  // namespace
+
+double seconds_of(const BlockProfile& profile) {
+  return static_cast<double>(profile.forward_seconds + profile.backward_seconds);
+}
 
 std::shared_ptr<const BlockCosts> with_profiles(std::shared_ptr<const BlockCosts> costs,
                                                 std::size_t blocks, const StepSignals& signals) {
@@ -322,74 +316,28 @@ std::shared_ptr<const BlockCosts> with_profiles(std::shared_ptr<const BlockCosts
   return costs;
 }
 
-void PlanView::add(const StepRecord& record, const Plan& before) {
-  const auto is_active = [this](const Plan& plan, RoundId in) {
-    if (plan.id.number <= activated_plan) return;
-    activated_plan = plan.id.number;
+void PlanView::add(const Round& round) {
+  const StepRecord& record = round.record;
+  const auto is_active = [this](std::uint64_t plan, RoundId in) {
+    if (plan <= activated_plan) return;
+    activated_plan = plan;
     const std::uint64_t from = published_round.value();
     activation_lag_rounds = in.value() > from ? in.value() - from : 0;
   };
   if (record.decision.plan) {
     // A plan is followed by another one only when all ranks apply it.
-    is_active(before, record.signals.round);
+    is_active(newest_plan, record.signals.round);
     last_published = record.signals.now;
     published_round = record.signals.round;
   }
-  if (record.plan.activated_round) is_active(record.plan, *record.plan.activated_round);
+  if (record.plan.activated_round) is_active(record.plan.id.number, *record.plan.activated_round);
+  newest_plan = record.plan.id.number;
   costs = with_profiles(costs, record.job.blocks.size(), record.signals);
-}
-
-KnobMix knob_mix(const Plan& plan, std::int32_t world_size) {
-  KnobMix mix;
-  for (const Precision precision : plan.precision)
-    mix.precision_blocks[static_cast<std::size_t>(precision)] += 1;
-  const auto sizes = profile_sizes(plan, world_size);
-  const double ranks = std::max(world_size, 1);
-  for (std::size_t c = 0; c < plan.profiles.size(); ++c) {
-    for (const MemoryAction action : plan.profiles[c])
-      mix.action_blocks[static_cast<std::size_t>(kind_of(action))] += sizes[c] / ranks;
-  }
-  return mix;
-}
-
-std::vector<BlockRun> block_runs(const Plan& plan, std::size_t profile_index) {
-  std::vector<BlockRun> runs;
-  for (std::size_t block = 0; block < plan.precision.size(); ++block) {
-    const Precision precision = plan.precision[block];
-    const MemoryAction action = action_at(plan, profile_index, block);
-    if (!runs.empty() && runs.back().precision == precision && runs.back().action == action)
-      runs.back().last = block;
-    else
-      runs.push_back({block, block, precision, action});
-  }
-  return runs;
-}
-
-std::vector<std::int32_t> profile_sizes(const Plan& plan, std::int32_t world_size) {
-  std::vector<std::int32_t> sizes(std::max<std::size_t>(plan.profiles.size(), 1), 0);
-  if (plan.rank_profile.empty()) {
-    sizes[0] = world_size;
-    return sizes;
-  }
-  for (const ProfileId id : plan.rank_profile) {
-    if (id.value() < sizes.size()) ++sizes[id.value()];
-  }
-  return sizes;
-}
-
-std::vector<ActionRanks> action_ranks(const Plan& plan, std::int32_t world_size) {
-  std::vector<ActionRanks> ranks(plan.precision.size(), ActionRanks{});
-  const std::vector<std::int32_t> sizes = profile_sizes(plan, world_size);
-  for (std::size_t c = 0; c < plan.profiles.size(); ++c) {
-    for (std::size_t b = 0; b < std::min(ranks.size(), plan.profiles[c].size()); ++b) {
-      ranks[b][static_cast<std::size_t>(plan.profiles[c][b])] += sizes[c];
-    }
-  }
-  return ranks;
 }
 
 Topic plan_topic() {
   return {.title = "Plan",
+          .follow = grow<PlanView>,
           .metrics = metrics,
           .put_status = put_status,
           .put_rank = put_rank,

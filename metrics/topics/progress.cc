@@ -6,13 +6,13 @@
 #include <cmath>
 #include <string>
 
-#include "metrics/catalogue.h"
 #include "metrics/format.h"
 #include "metrics/html.h"
 #include "metrics/json_parts.h"
-#include "metrics/snapshot.h"
+#include "metrics/metric.h"
 #include "metrics/sparkline.h"
-#include "metrics/topic.h"
+#include "metrics/topics/decisions.h"
+#include "metrics/topics/ranks.h"
 
 namespace cox::metrics {
 namespace {
@@ -32,12 +32,12 @@ std::vector<Metric> metrics() {
       gauge("coxswain_step", "", "Optimizer step of the newest round; goes back after a rollback",
             value([](S s) { return s.summary.step.value(); })),
       histogram("coxswain_step_duration_seconds", "Wall time of a step, median over the ranks",
-                [](S s) -> const BucketCounts& { return s.progress.step_seconds; }),
+                [](S s) -> const BucketCounts& { return s.view<ProgressView>().step_seconds; }),
       counter("coxswain_samples_total", "Samples trained on by all ranks",
-              value([](S s) { return s.progress.samples; })),
+              value(&ProgressView::samples)),
       counter("coxswain_tokens_total",
               "Tokens trained on by all ranks; 0 where the trainer reports none",
-              value([](S s) { return s.progress.tokens; })),
+              value(&ProgressView::tokens)),
       gauge("coxswain_last_round_timestamp_seconds", "seconds", "Unix time of the newest round",
             value([](S s) { return s.last_round_time.seconds; })),
       gauge("coxswain_start_timestamp_seconds", "seconds",
@@ -54,33 +54,35 @@ std::vector<Metric> metrics() {
       counter("coxswain_nonfinite_rounds_total",
               "Control rounds in which a rank reported a loss or gradient that is not finite",
               cases("source",
-                    {{"loss", [](S s) { return s.progress.nonfinite_loss_rounds; }},
-                     {"gradient", [](S s) { return s.progress.nonfinite_gradient_rounds; }}})),
+                    {{"loss", [](S s) { return s.view<ProgressView>().nonfinite_loss_rounds; }},
+                     {"gradient",
+                      [](S s) { return s.view<ProgressView>().nonfinite_gradient_rounds; }}})),
       counter("coxswain_skipped_rounds_total",
               "Control rounds in which an optimizer step was skipped",
-              value([](S s) { return s.progress.skipped_rounds; })),
+              value(&ProgressView::skipped_rounds)),
       counter("coxswain_rollbacks_total", "Control rounds in which ranks went back to a snapshot",
-              value([](S s) { return s.progress.rollbacks; })),
+              value(&ProgressView::rollbacks)),
       counter("coxswain_nonfinite_observations_total",
               "Values kept out of counters and histograms because they were not finite",
               value([](S s) {
-                return s.progress.step_seconds.refused() + s.decisions.decide_seconds.refused();
+                return s.view<ProgressView>().step_seconds.refused() +
+                       s.view<DecisionsView>().decide_seconds.refused();
               })),
   };
 }
 
 void put_status(io::JsonWriter& json, const Snapshot& s) {
   const StepSummary& summary = s.summary;
+  const ProgressView& view = s.view<ProgressView>();
   json.field("round", summary.round).field("step", summary.step);
   put_known(json, "last_step", s.last_step);
   json.field("seconds_left", seconds_left(s));
-  json.field("loss", summary.loss).field("first_loss", s.progress.first_loss);
+  json.field("loss", summary.loss).field("first_loss", view.first_loss);
   json.field("gradient_norm", summary.gradient_norm);
-  json.field("samples_total", s.progress.samples).field("tokens_total", s.progress.tokens);
-  const RoundPoints& points = s.progress.points;
+  json.field("samples_total", view.samples).field("tokens_total", view.tokens);
   json.field(summary.tokens > 0 ? "tokens_per_second" : "samples_per_second",
-             points.empty() ? 0.0 : points.back().rate_per_second);
-  json.field("skipped_rounds", s.progress.skipped_rounds).field("rollbacks", s.progress.rollbacks);
+             view.points.empty() ? 0.0 : view.points.back().rate_per_second);
+  json.field("skipped_rounds", view.skipped_rounds).field("rollbacks", view.rollbacks);
   json.field("nonfinite_ranks", summary.nonfinite_ranks);
 }
 
@@ -118,14 +120,14 @@ std::string time_hint(const Spread& wall) {
 }
 
 std::string skew_hint(const Snapshot& s) {
-  const SlowRank* slowest = s.ranks.slow.slowest();
+  const SlowRank* slowest = s.view<RanksView>().slow.slowest();
   if (slowest == nullptr)
-    return s.progress.points.back().skew_ratio <= 1.005 ? "the ranks are even" : "";
+    return s.view<ProgressView>().points.back().skew_ratio <= 1.005 ? "the ranks are even" : "";
   return fmt::format("rank {} slow in {}", slowest->rank.value(), to_string(slowest->phase()));
 }
 
 std::string tiles_section(const Snapshot& s) {
-  const ProgressView& view = s.progress;
+  const ProgressView& view = s.view<ProgressView>();
   if (view.points.empty()) return {};
   const std::string first =
       std::isfinite(view.first_loss) ? loss_text(view.first_loss) + " at the start" : "";
@@ -177,11 +179,12 @@ std::string phases_section(const Snapshot& s) {
     bar += segment(p, spread.median / total);
     legend += legend_entry(p, spread, spread.median / total);
   }
-  return fmt::format(
-      "<section class=\"card\"><h2>Where a step goes</h2><p class=\"hint\">Median over the ranks; "
-      "waiting for others counts as communication.</p><div class=\"bar\" "
-      "aria-hidden=\"true\">{}</div><ul class=\"legend\">{}</ul></section>",
-      bar, legend);
+  return card(
+      "Where a step goes",
+      fmt::format("{}<div class=\"bar\" aria-hidden=\"true\">{}</div><ul "
+                  "class=\"legend\">{}</ul>",
+                  hint("Median over the ranks; waiting for others counts as communication."), bar,
+                  legend));
 }
 
 }  // namespace
@@ -191,24 +194,38 @@ void add_point(RoundPoints& points, const RoundPoint& point) {
   points.push_back(point);
 }
 
-std::optional<double> seconds_left(const Snapshot& s) {
+double typical_step_seconds(const ProgressView& view) {
   std::vector<double> seconds;
-  for (const RoundPoint& point : s.progress.points) {
+  for (const RoundPoint& point : view.points) {
     if (std::isfinite(point.step_seconds) && point.step_seconds > 0)
       seconds.push_back(point.step_seconds);
   }
-  if (s.last_step == 0 || s.state != JobState::training || seconds.empty()) return std::nullopt;
+  if (seconds.empty()) return 0;
   const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
   std::nth_element(seconds.begin(), middle, seconds.end());
+  return *middle;
+}
+
+std::optional<double> seconds_left(const Snapshot& s) {
+  const double step_seconds = typical_step_seconds(s.view<ProgressView>());
+  if (s.last_step == 0 || s.state != JobState::training || step_seconds == 0) return std::nullopt;
   const auto done = static_cast<std::uint64_t>(std::max<std::int64_t>(s.summary.step.value(), 0));
-  return *middle * static_cast<double>(s.last_step - std::min(s.last_step, done));
+  return step_seconds * static_cast<double>(s.last_step - std::min(s.last_step, done));
 }
 
-double skew_ratio(const StepSummary& summary) {
-  return summary.own_seconds.median > 0 ? summary.own_seconds.max / summary.own_seconds.median : 1;
+float loss_scale_of(const StepSignals& signals, float before) {
+  bool anybody = false;
+  float scale = 0;
+  for (const RankSignal& report : signals.reports) {
+    if (report.has(SignalFlag::finished) || !std::isfinite(report.loss_scale)) continue;
+    anybody = true;
+    scale = std::max(scale, report.loss_scale);
+  }
+  return anybody ? scale : before;
 }
 
-void ProgressView::add(const StepRecord& record, float loss_scale) {
+void ProgressView::add(const Round& round) {
+  const StepRecord& record = round.record;
   const StepSummary& summary = record.decision.summary;
   samples += summary.samples;
   tokens += summary.tokens;
@@ -217,6 +234,8 @@ void ProgressView::add(const StepRecord& record, float loss_scale) {
   if (std::isnan(first_loss) && std::isfinite(summary.loss)) first_loss = summary.loss;
   if (summary.skipped_ranks > 0) ++skipped_rounds;
   if (summary.rolled_back_ranks > 0) ++rollbacks;
+  if (summary.repeated_ranks > 0) ++repeated_rounds;
+  loss_scale = loss_scale_of(record.signals, loss_scale);
   const auto any_reports = [&record](SignalFlag flag) {
     const auto& reports = record.signals.reports;
     return std::any_of(reports.begin(), reports.end(),
@@ -234,6 +253,7 @@ void ProgressView::add(const StepRecord& record, float loss_scale) {
 
 Topic progress_topic() {
   return {.title = "Progress",
+          .follow = grow<ProgressView>,
           .metrics = metrics,
           .put_status = put_status,
           .sections = {{tiles_section}, {phases_section}}};

@@ -10,13 +10,10 @@
 #include <optional>
 #include <vector>
 
-#include "coordinator/decide/record.h"
 #include "metrics/histogram.h"
+#include "metrics/topic.h"
 
 namespace cox::metrics {
-
-struct Snapshot;
-struct Topic;
 
 // RoundPoint is one round in short, for curves.
 struct RoundPoint {
@@ -48,18 +45,22 @@ struct ProgressView {
   std::uint64_t nonfinite_gradient_rounds = 0;
   std::uint64_t skipped_rounds = 0;
   std::uint64_t rollbacks = 0;
+  std::uint64_t repeated_rounds = 0;  // in which a step was done again
+  float loss_scale = 0;               // newest known; 0 = no scaler at work
   BucketCounts step_seconds{kStepBuckets};
 
-  // Adds one round, in which `loss_scale` was in force.
-  void add(const StepRecord& record, float loss_scale);
+  void add(const Round& round);
 };
 
-// Returns the seconds that the job still takes at the median pace of the rounds that are kept;
+// Returns the median over the newest rounds; 0 before the first.
+double typical_step_seconds(const ProgressView& view);
+
+// Returns the seconds that the job still takes at its typical pace;
 // nothing where its last step is not known, or nobody trains.
 std::optional<double> seconds_left(const Snapshot& snapshot);
 
-// Returns the own work of the slowest rank over the median; 1 where there is nothing to compare.
-double skew_ratio(const StepSummary& summary);
+// Returns the largest loss scale among the ranks that trained; `before` where none of them did.
+float loss_scale_of(const StepSignals& signals, float before);
 
 Topic progress_topic();
 

@@ -5,19 +5,14 @@
 #include <cmath>
 #include <string>
 
-#include "metrics/catalogue.h"
 #include "metrics/json_parts.h"
+#include "metrics/metric.h"
 #include "metrics/request.h"
-#include "metrics/snapshot.h"
-#include "metrics/topic.h"
-#include "metrics/topics/heat_map.h"
 #include "metrics/topics/hosts.h"
 
 namespace cox::metrics {
 namespace {
 
-constexpr std::int32_t kRefreshEveryRound = 256;  // ranks; larger jobs once a second
-constexpr double kRefreshSeconds = 1.0;
 constexpr std::uint64_t kPageRows = 100;  // of /api/v1/ranks, unless asked otherwise
 constexpr std::uint64_t kMostRows = 1000;
 
@@ -42,9 +37,24 @@ double within(float part, const RankSignal& report, Phase phase) {
   return static_cast<double>(std::min(part, whole));
 }
 
+double rounds_of(const RankSignal& report) {
+  return static_cast<double>(std::max<std::uint32_t>(report.rounds, 1));
+}
+
+double recompute_seconds(const RankSignal& report) {
+  return within(report.recompute_seconds, report, Phase::backward) / rounds_of(report);
+}
+
+// Returns nothing where the rank does not measure it.
+std::optional<double> waiting_seconds(const RankSignal& report) {
+  if (!report.has(SignalFlag::waiting_measured)) return std::nullopt;
+  return within(report.waiting_seconds, report, Phase::communication) / rounds_of(report);
+}
+
 RankRow row_of(const RankSignal& report, const StepSummary& summary) {
-  RankRow row{report};
-  const auto rounds = static_cast<double>(std::max<std::uint32_t>(report.rounds, 1));
+  RankRow row;
+  row.report = report;
+  const double rounds = rounds_of(report);
   row.wall_seconds = report.wall_seconds / rounds;
   for (std::size_t p = 0; p < kPhases; ++p) {
     row.phase_seconds[p] = report.phase_seconds[p] / static_cast<float>(rounds);
@@ -54,8 +64,8 @@ RankRow row_of(const RankSignal& report, const StepSummary& summary) {
   row.samples_per_step = report.samples / rounds;
   row.reduction_seconds = static_cast<double>(report.reduction_seconds) / rounds;
   row.reduction_exposed_seconds = static_cast<double>(report.reduction_exposed_seconds) / rounds;
-  row.waiting_seconds = within(report.waiting_seconds, report, Phase::communication) / rounds;
-  row.recompute_seconds = within(report.recompute_seconds, report, Phase::backward) / rounds;
+  row.waiting_seconds = waiting_seconds(report);
+  row.recompute_seconds = recompute_seconds(report);
   const double median = summary.own_seconds.median;
   row.slowdown_ratio = median > 0 ? row.own_seconds / median : 1;
   row.worst_phase = worst_phase(row.phase_seconds, summary);
@@ -63,8 +73,8 @@ RankRow row_of(const RankSignal& report, const StepSummary& summary) {
 }
 
 std::int32_t ordinary_ranks(const Snapshot& s) {
-  const SlowFindings& slow = s.ranks.slow;
-  const auto seen = s.ranks.ranks_seen();
+  const SlowFindings& slow = s.view<RanksView>().slow;
+  const auto seen = s.view<RanksView>().ranks_seen();
   return std::max(0, seen - slow.confirmed - slow.suspected - slow.recovered);
 }
 
@@ -81,36 +91,40 @@ double bound_of(const Slow* slow, std::size_t bound) {
 std::vector<Metric> slowness_metrics() {
   using S = const Snapshot&;
   return {
-      gauge("coxswain_ranks_by_speed", "",
-            "Ranks by what the estimates say of their speed; suspected is not yet certain, and "
-            "recovered was slow a while ago",
-            cases("state", {{"ordinary", [](S s) { return ordinary_ranks(s); }},
-                            {"suspected", [](S s) { return s.ranks.slow.suspected; }},
-                            {"slow", [](S s) { return s.ranks.slow.confirmed; }},
-                            {"recovered", [](S s) { return s.ranks.slow.recovered; }}})),
-      gauge("coxswain_straggler_slowdown_ratio", "ratio",
-            "Own work over what is expected of the slow rank with the largest slowdown, with the "
-            "ends of its 95 % interval; 1 while no rank is slow",
-            per("bound", kBoundNames,
-                [](S s, std::size_t i) { return bound_of(s.ranks.slow.slowest(), i); })),
+      gauge(
+          "coxswain_ranks_by_speed", "",
+          "Ranks by what the estimates say of their speed; suspected is not yet certain, and "
+          "recovered was slow a while ago",
+          cases("state", {{"ordinary", [](S s) { return ordinary_ranks(s); }},
+                          {"suspected", [](S s) { return s.view<RanksView>().slow.suspected; }},
+                          {"slow", [](S s) { return s.view<RanksView>().slow.confirmed; }},
+                          {"recovered", [](S s) { return s.view<RanksView>().slow.recovered; }}})),
+      gauge(
+          "coxswain_straggler_slowdown_ratio", "ratio",
+          "Own work over what is expected of the slow rank with the largest slowdown, with the "
+          "ends of its 95 % interval; 1 while no rank is slow",
+          per("bound", kBoundNames,
+              [](S s, std::size_t i) { return bound_of(s.view<RanksView>().slow.slowest(), i); })),
       gauge("coxswain_job_slowdown_ratio", "ratio",
             "Own work of an ordinary rank over the job's own past, with the ends of its 95 % "
             "interval; 1 while the job as a whole is not slow",
             per("bound", kBoundNames,
                 [](S s, std::size_t i) {
-                  const auto& job = s.ranks.slow.job;
+                  const auto& job = s.view<RanksView>().slow.job;
                   return bound_of(job ? &*job : nullptr, i);
                 })),
       gauge("coxswain_slow_hosts", "", "Hosts whose ranks are all slow, at most 16",
-            value([](S s) { return s.ranks.slow.hosts.size(); })),
-      gauge("coxswain_rank_waiting_duration_seconds", "seconds",
-            "The part of communication in a step that passed before the last rank arrived, by "
-            "rank; 0 where it is not measured" +
-                kOverRanks,
-            spread([](S s) -> const Spread& { return s.ranks.table->waiting_seconds; })),
+            value([](S s) { return s.view<RanksView>().slow.hosts.size(); })),
+      gauge(
+          "coxswain_rank_waiting_duration_seconds", "seconds",
+          "The part of communication in a step that passed before the last rank arrived, by "
+          "rank; 0 where it is not measured" +
+              kOverRanks,
+          spread([](S s) -> const Spread& { return s.view<RanksView>().table->waiting_seconds; })),
       gauge("coxswain_rank_recompute_duration_seconds", "seconds",
             "The part of backward in a step that memory actions cost, by rank" + kOverRanks,
-            spread([](S s) -> const Spread& { return s.ranks.table->recompute_seconds; })),
+            spread(
+                [](S s) -> const Spread& { return s.view<RanksView>().table->recompute_seconds; })),
   };
 }
 
@@ -122,15 +136,15 @@ std::vector<Metric> host_metrics() {
             "other virtual machines, periods in which the CPU quota was used up, time in which "
             "threads waited for a core, memory or disks; 0 where no host tells",
             per("resource", kPressureNames,
-                [](S s, std::size_t i) { return worst_pressure(s.ranks.hosts, i); })),
+                [](S s, std::size_t i) { return worst_pressure(s.view<RanksView>().hosts, i); })),
       gauge("coxswain_host_load_per_core", "",
             "Threads a core that run or want to, mean of a minute, on the busiest host; 0 where no "
             "host tells",
-            value([](S s) { return worst_load(s.ranks.hosts); })),
+            value([](S s) { return worst_load(s.view<RanksView>().hosts); })),
       gauge("coxswain_host_clock_ratio", "ratio",
             "Present over largest clock on the host with the slowest cores; absent where no host "
             "tells",
-            value([](S s) { return lowest_clock(s.ranks.hosts); })),
+            value([](S s) { return lowest_clock(s.view<RanksView>().hosts); })),
   };
 }
 
@@ -221,10 +235,7 @@ void put_findings(io::JsonWriter& json, const SlowFindings& told) {
     json.end_object();
   }
   json.end_array().key("slow_job");
-  if (!told.job) {
-    json.null();
-    return;
-  }
+  if (!told.job) return static_cast<void>(json.null());
   json.begin_object();
   put_interval(json, *told.job);
   json.end_object();
@@ -249,9 +260,9 @@ void put_status(io::JsonWriter& json, const Snapshot& s) {
     json.end_object();
   }
   json.end_array();
-  put_spread(json, "waiting_seconds", s.ranks.table->waiting_seconds);
-  put_spread(json, "recompute_seconds", s.ranks.table->recompute_seconds);
-  put_findings(json, s.ranks.slow);
+  put_spread(json, "waiting_seconds", s.view<RanksView>().table->waiting_seconds);
+  put_spread(json, "recompute_seconds", s.view<RanksView>().table->recompute_seconds);
+  put_findings(json, s.view<RanksView>().slow);
   json.end_object();
 }
 
@@ -263,35 +274,24 @@ void put_rank(io::JsonWriter& json, const Snapshot& s, const RankRow& row) {
   json.field("own_seconds", row.own_seconds).field("slowdown_ratio", row.slowdown_ratio);
   json.field("worst_phase", to_string(row.worst_phase)).key("phase_seconds").begin_object();
   for (std::size_t p = 0; p < kPhases; ++p) json.field(kPhaseNames[p], row.phase_seconds[p]);
-  json.end_object().key("waiting_seconds");
-  report.has(SignalFlag::waiting_measured) ? json.value(row.waiting_seconds) : json.null();
+  json.end_object().field("waiting_seconds", row.waiting_seconds);
   json.field("recompute_seconds", row.recompute_seconds).key("slowness");
-  const SlowRank* slow = s.ranks.slow.find(report.rank);
-  if (slow != nullptr) {
-    put_slow_rank(json, *slow);
-  } else {
-    json.null();
-  }
-  put_host(json, s.ranks.hosts.find(report.rank));
+  const SlowRank* slow = s.view<RanksView>().slow.find(report.rank);
+  slow != nullptr ? put_slow_rank(json, *slow) : static_cast<void>(json.null());
+  put_host(json, s.view<RanksView>().hosts.find(report.rank));
   json.field("samples", report.samples);
   json.field("control_errors", report.control_errors).field("flags", report.flags);
 }
 
-void put_row(io::JsonWriter& json, const Snapshot& s, const RankRow& row) {
-  json.begin_object();
-  for (const Topic& topic : topics()) {
-    if (topic.put_rank != nullptr) topic.put_rank(json, s, row);
-  }
-  json.end_object();
-}
+using PutRow = void (*)(io::JsonWriter& json, const Snapshot& snapshot, const RankRow& row);
 
 // Rows [offset, offset + limit) of the table, ascending ranks.
-Result<std::string> ranks_json(const Snapshot& s, std::string_view query) {
+Result<std::string> ranks_json(const Snapshot& s, std::string_view query, PutRow put_row) {
   const auto offset = query_number(query, "offset");
   const auto limit = query_number(query, "limit");
   if (!offset.ok()) return offset.status();
   if (!limit.ok()) return limit.status();
-  const RankTable& table = *s.ranks.table;
+  const RankTable& table = *s.view<RanksView>().table;
   const std::uint64_t total = table.rows.size();
   const std::uint64_t first = std::min(offset->value_or(0), total);
   const std::uint64_t last =
@@ -299,8 +299,7 @@ Result<std::string> ranks_json(const Snapshot& s, std::string_view query) {
   io::JsonWriter json;
   json.begin_object().field("round", table.round).field("time", table.time.seconds);
   json.field("world_size", s.job->world_size).field("reported", total).field("offset", first);
-  json.key("next_offset");
-  last < total ? json.value(last) : json.null();
+  json.field("next_offset", last < total ? std::optional(last) : std::nullopt);
   json.key("ranks").begin_array();
   for (std::uint64_t i = first; i < last; ++i) put_row(json, s, table.rows[i]);
   json.end_array().key("faults").begin_array();
@@ -311,41 +310,6 @@ Result<std::string> ranks_json(const Snapshot& s, std::string_view query) {
   }
   json.end_array().end_object();
   return json.take();
-}
-
-void add_spreads(RankTable& table) {
-  std::vector<RankId> waiting_ranks, ranks;
-  std::vector<double> waiting, recompute;
-  for (const RankRow& row : table.rows) {
-    if (row.report.rounds == 0 || row.report.has(SignalFlag::finished)) continue;
-    ranks.push_back(row.report.rank);
-    recompute.push_back(row.recompute_seconds);
-    if (!row.report.has(SignalFlag::waiting_measured)) continue;
-    waiting_ranks.push_back(row.report.rank);
-    waiting.push_back(row.waiting_seconds);
-  }
-  table.waiting_seconds = spread_of(waiting, waiting_ranks);
-  table.recompute_seconds = spread_of(recompute, ranks);
-}
-
-}  // namespace
-
-void RanksView::mark_seen(const StepRecord& record) {
-  has_reported.resize(static_cast<std::size_t>(std::max(record.job.world_size, 0)), false);
-  for (const RankSignal& report : record.signals.reports) {
-    const auto rank = static_cast<std::size_t>(report.rank.value());
-    if (rank < has_reported.size()) has_reported[rank] = true;
-  }
-}
-
-std::int32_t RanksView::ranks_seen() const {
-  return static_cast<std::int32_t>(std::count(has_reported.begin(), has_reported.end(), true));
-}
-
-bool is_due(const RankTable& table, const StepRecord& record) {
-  const double age = record.signals.now.seconds - table.time.seconds;
-  return record.job.world_size <= kRefreshEveryRound || table.rows.empty() ||
-         age >= kRefreshSeconds || age < 0;
 }
 
 std::shared_ptr<const RankTable> rank_table(const StepSignals& signals,
@@ -359,8 +323,46 @@ std::shared_ptr<const RankTable> rank_table(const StepSignals& signals,
     table->rows.push_back(row_of(report, summary));
     table->samples_per_step += table->rows.back().samples_per_step;
   }
-  add_spreads(*table);
+  table->waiting_seconds = spread_over(signals, waiting_seconds);
+  table->recompute_seconds =
+      spread_over(signals, [](const RankSignal& r) { return std::optional(recompute_seconds(r)); });
   return table;
+}
+
+}  // namespace
+
+void RanksView::add(const Round& round) {
+  const StepRecord& record = round.record;
+  has_reported.resize(static_cast<std::size_t>(std::max(record.job.world_size, 0)), false);
+  for (const RankSignal& report : record.signals.reports) {
+    const auto rank = static_cast<std::size_t>(report.rank.value());
+    if (rank < has_reported.size()) has_reported[rank] = true;
+  }
+  if (!round.has_figures) return;
+  slow = record.decision.slow;
+  hosts.add(record.signals, slow);
+  if (round.refreshes_tables) table = rank_table(record.signals, record.decision.summary);
+}
+
+std::int32_t RanksView::ranks_seen() const {
+  return static_cast<std::int32_t>(std::count(has_reported.begin(), has_reported.end(), true));
+}
+
+double skew_ratio(const StepSummary& summary) {
+  return summary.own_seconds.median > 0 ? summary.own_seconds.max / summary.own_seconds.median : 1;
+}
+
+Spread spread_over(const StepSignals& signals, std::optional<double> (*get)(const RankSignal&)) {
+  std::vector<RankId> ranks;
+  std::vector<double> values;
+  for (const RankSignal& report : signals.reports) {
+    if (report.rounds == 0 || report.has(SignalFlag::finished)) continue;
+    const std::optional<double> value = get(report);
+    if (!value) continue;
+    ranks.push_back(report.rank);
+    values.push_back(*value);
+  }
+  return spread_of(values, ranks);
 }
 
 RankCounts rank_counts(const Snapshot& snapshot) {
@@ -375,16 +377,17 @@ RankCounts rank_counts(const Snapshot& snapshot) {
   return counts;
 }
 
-Topic ranks_topic() {
+Topic ranks_topic(PutRow put_row) {
+  const auto json = [put_row](const Snapshot& s, std::string_view query) {
+    return ranks_json(s, query, put_row);
+  };
   return {.title = "Ranks",
+          .follow = grow<RanksView>,
           .metrics = metrics,
           .put_status = put_status,
           .put_rank = put_rank,
-          .documents = {{"/api/v1/ranks", "every rank, paged: ?offset=0&limit=100", ranks_json},
-                        {"/api/v1/ranks/rounds",
-                         "own work over the median in the last 60 rounds; ?rank=7 of one rank",
-                         heat_json}},
-          .sections = {{ranks_section}, {heat_section, Section::Width::half}}};
+          .documents = {{"/api/v1/ranks", "every rank, paged: ?offset=0&limit=100", json}},
+          .sections = {{ranks_section}}};
 }
 
 }  // namespace cox::metrics

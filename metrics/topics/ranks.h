@@ -1,37 +1,20 @@
-// The topic Ranks: who trains, who is missing, and which ranks hold the others up. Its part of the
-// snapshot is a RanksView with a table of the newest reports. Written on the recording thread;
+// The topic Ranks: who trains, who is missing, and which ranks hold the others up. Its view is a
+// RanksView with a table of the newest reports. Written on the recording thread;
 // plain values; the rest is pure and linear in the number of ranks.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "coordinator/decide/record.h"
+#include "metrics/rank_row.h"
+#include "metrics/topic.h"
 #include "metrics/topics/hosts.h"
 
 namespace cox::metrics {
-
-struct Snapshot;
-struct Topic;
-
-// RankRow is one rank in the newest round that it reported.
-struct RankRow {
-  RankSignal report;
-  // Per covered round.
-  double wall_seconds = 0;
-  double own_seconds = 0;
-  PhaseSeconds phase_seconds{};
-  double samples_per_step = 0;
-  double reduction_seconds = 0;
-  double reduction_exposed_seconds = 0;
-  double waiting_seconds = 0;    // for the last rank, a part of communication
-  double recompute_seconds = 0;  // what memory actions cost, a part of backward
-
-  double slowdown_ratio = 1;
-  Phase worst_phase = Phase::other;
-};
 
 // RankTable is the ranks as of one round; in large jobs it is refreshed about once a second.
 struct RankTable {
@@ -45,21 +28,14 @@ struct RankTable {
 };
 
 struct RanksView {
-  std::vector<bool> has_reported;  // since the start; one a rank of the job
+  std::vector<bool> has_reported;  // since the start; one a rank of the job once there was a round
   std::shared_ptr<const RankTable> table = std::make_shared<const RankTable>();  // never null
   SlowFindings slow;
   HostNotes hosts;
 
-  // Notes who has reported in this round.
-  void mark_seen(const StepRecord& record);
+  void add(const Round& round);
   std::int32_t ranks_seen() const;
 };
-
-// Returns whether the table is to be made anew in the round of `record`.
-bool is_due(const RankTable& table, const StepRecord& record);
-
-// Makes the table from the reports of one round.
-std::shared_ptr<const RankTable> rank_table(const StepSignals& signals, const StepSummary& summary);
 
 // RankCounts counts ranks by state. The states exclude each other, so the counts add up to the
 // world size.
@@ -72,6 +48,15 @@ struct RankCounts {
 // Before the first round every rank is missing.
 RankCounts rank_counts(const Snapshot& snapshot);
 
+// Returns the spread of a figure over the ranks that worked in the round. Leaves out ranks for
+// which `get` returns nothing.
+Spread spread_over(const StepSignals& signals, std::optional<double> (*get)(const RankSignal&));
+
+// Returns the own work of the slowest rank over the median; 1 where there is nothing to compare.
+double skew_ratio(const StepSummary& summary);
+
+inline constexpr std::string_view kRankPath = "/status/rank";  // the page of one rank
+
 // Returns the section of the status page.
 std::string ranks_section(const Snapshot& snapshot);
 
@@ -79,6 +64,8 @@ std::string ranks_section(const Snapshot& snapshot);
 std::string rank_detail(const Snapshot& snapshot, RankId rank);
 std::string rank_form(const Snapshot& snapshot);
 
-Topic ranks_topic();
+// `put_row` writes a rank as an object with the fields of all topics.
+Topic ranks_topic(void (*put_row)(io::JsonWriter& json, const Snapshot& snapshot,
+                                  const RankRow& row));
 
 }  // namespace cox::metrics

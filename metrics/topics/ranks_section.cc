@@ -8,10 +8,9 @@
 
 #include "metrics/format.h"
 #include "metrics/html.h"
-#include "metrics/rank_page.h"
-#include "metrics/snapshot.h"
 #include "metrics/topics/hosts.h"
 #include "metrics/topics/ranks.h"
+#include "metrics/topics/stalls.h"
 
 namespace cox::metrics {
 namespace {
@@ -59,7 +58,7 @@ std::string segment(std::size_t phase, std::string_view part, double share, doub
 
 // Returns the part of a phase that is hatched: what it costs to wait, or to compute again.
 double hatched_seconds(const RankRow& row, Phase phase) {
-  if (phase == Phase::communication) return row.waiting_seconds;
+  if (phase == Phase::communication) return row.waiting_seconds.value_or(0);
   return phase == Phase::backward ? row.recompute_seconds : 0;
 }
 
@@ -76,10 +75,9 @@ std::string phase_bar(const RankRow& row, double longest) {
 }
 
 // What the rank does right now, in a wait that lasts.
-std::string remark_of(const Stall* stall, RankId rank) {
-  if (stall == nullptr) return {};
-  if (stall->is_waiting(rank)) return tag("", "waiting") + " ";
-  for (const RankMark& mark : stall->culprits) {
+std::string remark_of(const Stall& stall, RankId rank) {
+  if (stall.is_waiting(rank)) return tag("", "waiting") + " ";
+  for (const RankMark& mark : stall.culprits) {
     if (mark.rank != rank) continue;
     return fmt::format("{} <small>{}</small> ", tag("bad", "others wait"), text_of(mark));
   }
@@ -129,7 +127,7 @@ std::string state_tag(const SlowRank* slow) {
   return slow->state == SlowState::suspected ? tag("", "suspected") : tag("good", "recovered");
 }
 
-std::string remarks(const RankRow& row, const Stall* stall) {
+std::string remarks(const RankRow& row, const Stall& stall) {
   std::string out = remark_of(stall, row.report.rank);
   const auto add = [&out](std::string_view css_class, std::string_view text) {
     out += tag(css_class, text) + " ";
@@ -162,7 +160,7 @@ std::string ratio_cell(const RankRow& row, const SlowRank* slow) {
 }
 
 std::string waiting_text(const RankRow& row) {
-  return row.report.has(SignalFlag::waiting_measured) ? seconds_text(row.waiting_seconds) : "–";
+  return row.waiting_seconds ? seconds_text(*row.waiting_seconds) : "–";
 }
 
 std::string recompute_text(const RankRow& row) {
@@ -209,8 +207,8 @@ std::string headline(const Snapshot& s) {
   if (counts.missing > 0) text += ", " + std::to_string(counts.missing) + " missing";
   if (counts.finished > 0) text += ", " + std::to_string(counts.finished) + " finished";
   if (counts.watching > 0) text += ", " + std::to_string(counts.watching) + " watching";
-  text += speeds_text(s.ranks.slow);
-  const std::size_t rows = s.ranks.table->rows.size();
+  text += speeds_text(s.view<RanksView>().slow);
+  const std::size_t rows = s.view<RanksView>().table->rows.size();
   if (rows > kShowAll)
     text += fmt::format(
         ". {} are shown, the slowest first, <a href=\"/api/v1/ranks\">all</a>; own work is {} to "
@@ -260,26 +258,28 @@ std::string keys(const std::vector<const RankRow*>& rows, const SlowFindings& sl
         std::ranges::any_of(rows, [p](const RankRow* row) { return row->phase_seconds[p] > 0; });
     if (occurs) out += fmt::format("<li><i class=\"ph{}\"></i>{}</li>", p, kPhaseNames[p]);
   }
-  const auto any_part = [&rows](double RankRow::*part) {
-    return std::ranges::any_of(rows, [part](const RankRow* row) { return row->*part > 0; });
+  const auto any_part = [&rows](Phase phase) {
+    return std::ranges::any_of(
+        rows, [phase](const RankRow* row) { return hatched_seconds(*row, phase) > 0; });
   };
-  if (any_part(&RankRow::waiting_seconds))
+  if (any_part(Phase::communication))
     out += "<li><i class=\"ph4 part\"></i>waiting for the last rank</li>";
-  if (any_part(&RankRow::recompute_seconds))
-    out += "<li><i class=\"ph2 part\"></i>recompute and offload</li>";
+  if (any_part(Phase::backward)) out += "<li><i class=\"ph2 part\"></i>recompute and offload</li>";
   out = fmt::format("<ul class=\"keys\">{}</ul>", out);
   if (slow.ranks.empty()) return out;
   return out +
-         "<p class=\"hint\">Slow: for certain, and for longer than a pause of the machine. "
-         "Suspected: slow, but not for that long yet. Recovered: as fast as it should be again. "
-         "Ratios are with their 95 % interval.</p>";
+         hint(
+             "Slow: for certain, and for longer than a pause of the machine. Suspected: slow, "
+             "but not for that long yet. Recovered: as fast as it should be again. Ratios are "
+             "with their 95 % interval.");
 }
 
 }  // namespace
 
 std::string ranks_section(const Snapshot& s) {
+  const RanksView& view = s.view<RanksView>();
   double longest = 0;
-  const auto rows = rows_shown(s.ranks);
+  const auto rows = rows_shown(view);
   for (const RankRow* row : rows) {
     double sum = 0;
     for (const float seconds : row->phase_seconds) sum += static_cast<double>(seconds);
@@ -287,43 +287,43 @@ std::string ranks_section(const Snapshot& s) {
   }
   Table table({"Rank/n", "State", "Own work/n", "To median/n", "Step/wide", "Waited/n wide",
                "Recompute/n wide", "Memory/n wide", "Remarks"});
-  add_missing(table, s.ranks.table->faults);
+  add_missing(table, view.table->faults);
   for (const RankRow* row : rows) {
-    const SlowRank* slow = s.ranks.slow.find(row->report.rank);
+    const SlowRank* slow = view.slow.find(row->report.rank);
     const bool is_slow = slow != nullptr && slow->state == SlowState::confirmed;
-    table.add({rank_cell(s.ranks.hosts, row->report.rank), state_tag(slow),
-               seconds_text(row->own_seconds), ratio_cell(*row, slow), phase_bar(*row, longest),
-               waiting_text(*row), recompute_text(*row), memory_text(*row),
-               remarks(*row, s.stall.stall.get())},
-              is_slow ? "slow" : "");
-    add_evidence(table, slow, s.ranks.hosts.find(row->report.rank));
+    table.add(
+        {rank_cell(view.hosts, row->report.rank), state_tag(slow), seconds_text(row->own_seconds),
+         ratio_cell(*row, slow), phase_bar(*row, longest), waiting_text(*row), recompute_text(*row),
+         memory_text(*row), remarks(*row, s.view<StallView>().stall)},
+        is_slow ? "slow" : "");
+    add_evidence(table, slow, view.hosts.find(row->report.rank));
   }
-  return fmt::format(
-      "<section class=\"card\"><h2>Ranks</h2><p class=\"hint\">{}</p>{}{}{}{}{}</section>",
-      headline(s), s.ranks.slow.job ? job_note(*s.ranks.slow.job) : "",
-      host_notes(s.ranks.slow.hosts), table.html(), keys(rows, s.ranks.slow),
-      s.ranks.table->rows.size() > kShowAll ? rank_form(s) : "");
+  return card("Ranks", hint(headline(s)) + (view.slow.job ? job_note(*view.slow.job) : "") +
+                           host_notes(view.slow.hosts) + table.html() + keys(rows, view.slow) +
+                           (view.table->rows.size() > kShowAll ? rank_form(s) : ""));
 }
 
 std::string rank_detail(const Snapshot& s, RankId rank) {
-  const auto& rows = s.ranks.table->rows;
+  const RanksView& view = s.view<RanksView>();
+  const auto& rows = view.table->rows;
   const auto row = std::ranges::find(rows, rank, [](const RankRow& r) { return r.report.rank; });
-  if (row == rows.end()) return "<p class=\"hint\">It has not reported in the newest round.</p>";
-  const SlowRank* slow = s.ranks.slow.find(rank);
+  if (row == rows.end()) return hint("It has not reported in the newest round.");
+  const SlowRank* slow = view.slow.find(rank);
   double total = 0;
   for (const float seconds : row->phase_seconds) total += static_cast<double>(seconds);
-  std::string out = "<dl class=\"facts\">" + fact("State", state_tag(slow));
-  out += fact("Step", grouped(row->report.step.value()));
-  out += fact("Own work", seconds_text(row->own_seconds));
-  out += fact("To the median", ratio_cell(*row, slow));
-  out += fact("Waited for the last rank", waiting_text(*row));
-  out += fact("Recompute", recompute_text(*row)) + fact("Memory", memory_text(*row));
-  out += fact("Samples a step", rate_text(row->samples_per_step));
-  out += "</dl>" + phase_bar(*row, total) + keys({&*row}, {});
-  if (slow != nullptr) out += "<p class=\"hint\">" + evidence_text(*slow) + "</p>";
-  const HostEvidence* host = s.ranks.hosts.find(rank);
-  if (host != nullptr) out += "<p class=\"hint\">Host: " + escape(host_words(*host)) + "</p>";
-  return out + "<p>" + remarks(*row, s.stall.stall.get()) + "</p>";
+  std::string out = facts({{"State", state_tag(slow)},
+                           {"Step", grouped(row->report.step.value())},
+                           {"Own work", seconds_text(row->own_seconds)},
+                           {"To the median", ratio_cell(*row, slow)},
+                           {"Waited for the last rank", waiting_text(*row)},
+                           {"Recompute", recompute_text(*row)},
+                           {"Memory", memory_text(*row)},
+                           {"Samples a step", rate_text(row->samples_per_step)}});
+  out += phase_bar(*row, total) + keys({&*row}, {});
+  if (slow != nullptr) out += hint(evidence_text(*slow));
+  const HostEvidence* host = view.hosts.find(rank);
+  if (host != nullptr) out += hint("Host: " + escape(host_words(*host)));
+  return out + "<p>" + remarks(*row, s.view<StallView>().stall) + "</p>";
 }
 
 std::string rank_form(const Snapshot& s) {

@@ -2,10 +2,9 @@
 
 #include <vector>
 
-#include "metrics/catalogue.h"
 #include "metrics/format.h"
-#include "metrics/snapshot.h"
-#include "metrics/topic.h"
+#include "metrics/json_parts.h"
+#include "metrics/metric.h"
 
 namespace cox::metrics {
 namespace {
@@ -15,10 +14,10 @@ std::string_view to_string(ProcessState state) {
   return kNames[static_cast<std::size_t>(state)];
 }
 
-std::int32_t culprit_of(const Stall* stall) {
-  if (stall == nullptr) return -1;
-  if (!stall->culprits.empty()) return stall->culprits.front().rank.value();
-  return stall->silent.empty() ? -1 : stall->silent.front().value();
+std::int32_t culprit_of(const Snapshot& s) {
+  const Stall& stall = s.view<StallView>().stall;
+  if (!stall.culprits.empty()) return stall.culprits.front().rank.value();
+  return stall.silent.empty() ? -1 : stall.silent.front().value();
 }
 
 std::vector<Metric> metrics() {
@@ -27,25 +26,16 @@ std::vector<Metric> metrics() {
       gauge("coxswain_stall_duration_seconds", "seconds",
             "How long ranks have waited for those that keep them waiting; 0 while nobody waits for "
             "long",
-            value([](S s) { return s.stall.stall ? s.stall.stall->seconds : 0.0; })),
+            value([](S s) { return s.view<StallView>().stall.seconds; })),
       gauge(
           "coxswain_stall_rank", "",
           "The lowest rank that keeps others waiting, or of which nothing is heard; -1 while none "
           "does",
-          value([](S s) { return culprit_of(s.stall.stall.get()); })),
+          value(culprit_of)),
       gauge("coxswain_stall_ranks", "", "Ranks by their part in a wait that lasts",
-            cases("part", {{"waiting",
-                            [](S s) {
-                              return s.stall.stall
-                                         ? static_cast<double>(s.stall.stall->waiting.size())
-                                         : 0;
-                            }},
-                           {"culprit",
-                            [](S s) {
-                              return s.stall.stall
-                                         ? static_cast<double>(s.stall.stall->culprits.size())
-                                         : 0;
-                            }}})),
+            cases("part",
+                  {{"waiting", [](S s) { return s.view<StallView>().stall.waiting.size(); }},
+                   {"culprit", [](S s) { return s.view<StallView>().stall.culprits.size(); }}})),
   };
 }
 
@@ -56,49 +46,34 @@ void put_mark(io::JsonWriter& json, const StallView& view, const RankMark& mark)
   json.field("process", to_string(mark.process)).end_object();
 }
 
-void put_ranks(io::JsonWriter& json, std::string_view name, const std::vector<RankId>& ranks) {
-  json.key(name).begin_array();
-  for (const RankId rank : ranks) json.value(rank);
-  json.end_array();
-}
-
 void put_status(io::JsonWriter& json, const Snapshot& s) {
   json.key("stall");
-  if (!s.stall.stall) {
-    json.null();
-    return;
-  }
-  const Stall& stall = *s.stall.stall;
-  json.begin_object().field("text", std::string_view(s.stall.text()));
-  json.field("seconds", stall.seconds).field("since", s.stall.since().seconds);
-  json.key("culprits").begin_array();
-  for (const RankMark& mark : stall.culprits) put_mark(json, s.stall, mark);
+  const auto* view = s.views.find<StallView>();
+  if (view == nullptr) return static_cast<void>(json.null());
+  json.begin_object().field("text", view->text()).field("seconds", view->stall.seconds);
+  json.field("since", view->since().seconds).key("culprits").begin_array();
+  for (const RankMark& mark : view->stall.culprits) put_mark(json, *view, mark);
   json.end_array();
-  put_ranks(json, "waiting", stall.waiting);
-  put_ranks(json, "silent", stall.silent);
+  put_list(json, "waiting", view->stall.waiting);
+  put_list(json, "silent", view->stall.silent);
   json.end_object();
 }
 
 // What the rank does right now, where that is known: the rest of the row is of the newest round.
 void put_rank(io::JsonWriter& json, const Snapshot& s, const RankRow& row) {
   const RankId rank = row.report.rank;
+  const StallView& view = s.view<StallView>();
   json.key("now");
-  if (s.stall.stall) {
-    for (const RankMark& mark : s.stall.stall->culprits) {
-      if (mark.rank == rank) return put_mark(json, s.stall, mark);
-    }
-    if (s.stall.stall->is_waiting(rank)) {
-      json.value("waiting");
-      return;
-    }
+  for (const RankMark& mark : view.stall.culprits) {
+    if (mark.rank == rank) return put_mark(json, view, mark);
   }
-  json.null();
+  view.stall.is_waiting(rank) ? json.value("waiting") : json.null();
 }
 
 }  // namespace
 
 std::string StallView::text() const {
-  return text_of(*stall) + " (since " + utc_text(since()) + ")";
+  return text_of(stall) + " (since " + utc_text(since()) + ")";
 }
 
 Topic stalls_topic() {

@@ -1,5 +1,5 @@
 // The topic Stalls: which ranks keep the others waiting right now, in which phase and since when.
-// Its part of the snapshot is a StallView, replaced at each look of the coordinator while ranks
+// Its view is a StallView, replaced at each look of the coordinator while ranks
 // wait, between rounds as well. Plain values; the rest is pure.
 #pragma once
 
@@ -9,21 +9,20 @@
 
 #include "coordinator/core/stall.h"
 #include "coordinator/core/units.h"
+#include "metrics/topic.h"
 
 namespace cox::metrics {
 
-struct Snapshot;
-struct Topic;
-
+// StallView is there only while somebody waits for long.
 struct StallView {
-  UnixTime now{};                      // of the look
-  std::shared_ptr<const Stall> stall;  // null = nobody waits for long
+  UnixTime now{};  // of the look
+  Stall stall;
 
   // "rank 1 is in backward of step 212 for 6.2 s, its process is stopped; ranks 0, 2 wait for it
-  // (since 2026-01-02 03:04:05 UTC)". REQUIRES: there is a stall.
+  // (since 2026-01-02 03:04:05 UTC)".
   std::string text() const;
-  // When the first of the waiting ranks began to wait. REQUIRES: there is a stall.
-  UnixTime since() const { return {now.seconds - stall->seconds}; }
+  // When the first of the waiting ranks began to wait.
+  UnixTime since() const { return {now.seconds - stall.seconds}; }
 };
 
 Topic stalls_topic();

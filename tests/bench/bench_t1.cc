@@ -18,6 +18,8 @@
 #include "coordinator/testing/random.h"
 #include "metrics/catalogue.h"
 #include "metrics/telemetry_state.h"
+#include "metrics/topics/decisions.h"
+#include "metrics/topics/progress.h"
 #include "tests/bench/line.h"
 #include "tests/metrics/simulated_job.h"
 

@@ -25,6 +25,7 @@
 #include "coordinator/testing/random.h"
 #include "metrics/catalogue.h"
 #include "metrics/telemetry_state.h"
+#include "metrics/topics/ranks.h"
 #include "tests/bench/line.h"
 #include "tests/metrics/simulated_job.h"
 
@@ -58,7 +59,7 @@ std::vector<Metric> rows_of_ranks() {
     rows.push_back(gauge(("coxswain_bench_rank_phase_" + std::to_string(k) + "_seconds").c_str(),
                          "seconds", "Time of a rank in a phase",
                          per("rank", ranks, [k](const Snapshot& s, std::size_t r) {
-                           const RankRow& row = s.ranks.table->rows[r];
+                           const RankRow& row = s.view<RanksView>().table->rows[r];
                            return k < kPhases ? row.phase_seconds[k] : row.wall_seconds;
                          })));
   }

@@ -96,7 +96,7 @@ FOREIGN = {
     r"(cuda|cublas|cudnn|nvtx).*": ("sdk/src/device/cuda", STANDIN),
     r"google/protobuf/.*|.*\.pb\.h": ("coordinator/wire/", "tests/wire/", "tests/fuzz/"),
     r"prometheus/.*": ("metrics/collectable.h", "tests/metrics/", "tests/bench/"),
-    r"boost/.*": ("metrics/http/message.cc", "metrics/http/http_server.cc"),
+    r"boost/.*": ("metrics/http/message.cc", "metrics/http/http_server.cc", "metrics/http/service."),
     r"(torch|ATen|c10|caffe2)/.*": (
         "sdk/",
         "tests/sdk/",

@@ -12,6 +12,7 @@
 
 #include "metrics/findings_watch.h"
 #include "metrics/http/http_server.h"
+#include "metrics/topics/memory.h"
 #include "simulated_job.h"
 
 namespace {
@@ -35,9 +36,8 @@ int serve(const SimulatedSetup& setup) {
   SimulatedJob job(setup);
   TelemetryState state(job.job(), cox::UnixTime{setup.start}, {"0.1.0", "test"},
                        kSimulatedPeakFlops);
-  state.set_held({1 << 28, 1 << 28, 1 << 29, 1 << 28});
-  FindingsWatch watch(
-      state, [&state](FindingsWatch::Found found) { state.set_findings(std::move(found)); });
+  state.set(std::make_shared<const HeldBytes>(HeldBytes{1 << 28, 1 << 28, 1 << 29, 1 << 28}));
+  FindingsWatch watch(state, [&state](FindingsWatch::Found found) { state.set(std::move(found)); });
   job.steps(watch, kPlayed);
   watch.look();
   job.step(watch);

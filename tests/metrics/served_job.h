@@ -12,7 +12,7 @@ namespace cox::metrics {
 inline Served served_after(SimulatedSetup setup, int rounds) {
   SimulatedJob job(std::move(setup));
   TelemetryState state(job.job(), UnixTime{1}, {"0.1.0", "abc"}, kSimulatedPeakFlops);
-  state.set_operators(simulated_operators());
+  state.set(simulated_operators());
   job.steps(state, rounds);
   return {state.snapshot(), UnixTime{job.now() + 1}, settings_of(Config{})};
 }

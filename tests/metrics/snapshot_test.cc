@@ -4,8 +4,15 @@
 #include <thread>
 #include <vector>
 
+#include "metrics/health.h"
 #include "metrics/histogram.h"
 #include "metrics/telemetry_state.h"
+#include "metrics/topics/decisions.h"
+#include "metrics/topics/memory.h"
+#include "metrics/topics/numerics.h"
+#include "metrics/topics/plan.h"
+#include "metrics/topics/progress.h"
+#include "metrics/topics/ranks.h"
 #include "simulated_job.h"
 
 #include <doctest/doctest.h>
@@ -24,13 +31,50 @@ SimulatedSetup small() {
 }  // namespace
 
 TEST_SUITE("metrics") {
+  TEST_CASE("a view is found by its type; a default one stands in where none was set") {
+    struct Mine {
+      int number = 7;
+    };
+    struct Other {
+      int number = 8;
+    };
+    Snapshot snapshot;
+    CHECK(snapshot.view<Mine>().number == 7);
+    CHECK(snapshot.views.find<Mine>() == nullptr);
+    snapshot.views.set(std::make_shared<const Mine>(Mine{1}));
+    snapshot.views.set(std::make_shared<const Other>(Other{2}));
+    const Snapshot copy = snapshot;
+    snapshot.views.set(std::make_shared<const Mine>(Mine{3}));
+    CHECK(snapshot.view<Mine>().number == 3);
+    CHECK(snapshot.view<Other>().number == 2);
+    CHECK(copy.view<Mine>().number == 1);
+    CHECK(copy.views.find<Other>() == snapshot.views.find<Other>());
+    snapshot.views.set<Mine>(nullptr);
+    CHECK(snapshot.views.find<Mine>() == nullptr);
+    CHECK(snapshot.view<Mine>().number == 7);
+  }
+
+  TEST_CASE("a view that did not change is shared by the snapshots of all rounds") {
+    SimulatedJob job(small());
+    TelemetryState state(job.job(), UnixTime{100});
+    state.set(simulated_operators());
+    job.steps(state, 30);
+    const auto held = state.snapshot();
+    job.step(state);
+    const auto newer = state.snapshot();
+    CHECK(held->views.find<OperatorTable>() == newer->views.find<OperatorTable>());
+    CHECK(held->views.find<MemoryView>() == newer->views.find<MemoryView>());
+    CHECK(held->views.find<NumericsView>() == newer->views.find<NumericsView>());
+    CHECK(held->views.find<ProgressView>() != newer->views.find<ProgressView>());
+  }
+
   TEST_CASE("before the first round the job waits and every rank is unseen") {
     const SimulatedJob job(small());
     const TelemetryState state(job.job(), UnixTime{100});
     const auto s = state.snapshot();
     CHECK(s->state == JobState::waiting);
-    CHECK(s->ranks.ranks_seen() == 0);
-    CHECK(s->ranks.has_reported == std::vector<bool>(4, false));
+    CHECK(s->view<RanksView>().ranks_seen() == 0);
+    CHECK(readiness(*s).reason == "0 of 4 ranks have reported; waiting for rank 0, 1, 2, 3");
     CHECK(s->started.seconds == 100);
     CHECK(std::isnan(s->summary.loss));
   }
@@ -41,14 +85,14 @@ TEST_SUITE("metrics") {
     job.steps(state, 50);
     const auto s = state.snapshot();
     CHECK(s->control.rounds == 50);
-    CHECK(s->progress.samples == 50 * 4 * 8);
-    CHECK(s->progress.tokens == 50 * 4 * 8 * 256);
-    CHECK(s->progress.step_seconds.count() == 50);
-    CHECK(s->decisions.decide_seconds.count() == 50);
+    CHECK(s->view<ProgressView>().samples == 50 * 4 * 8);
+    CHECK(s->view<ProgressView>().tokens == 50 * 4 * 8 * 256);
+    CHECK(s->view<ProgressView>().step_seconds.count() == 50);
+    CHECK(s->view<DecisionsView>().decide_seconds.count() == 50);
     CHECK(s->plan->id.number == 1);
-    CHECK(s->plan_view.activation_lag_rounds == 1);
-    CHECK(s->ranks.ranks_seen() == 4);
-    CHECK(s->ranks.table->rows.size() == 4);
+    CHECK(s->view<PlanView>().activation_lag_rounds == 1);
+    CHECK(s->view<RanksView>().ranks_seen() == 4);
+    CHECK(s->view<RanksView>().table->rows.size() == 4);
   }
 
   TEST_CASE("a held snapshot does not change while the job goes on") {
@@ -57,10 +101,10 @@ TEST_SUITE("metrics") {
     job.steps(state, 60);
     const auto held = state.snapshot();
     const double loss = held->summary.loss;
-    const std::size_t decisions = held->decisions.list->size();
+    const std::size_t decisions = held->view<DecisionsView>().list->size();
     job.steps(state, 60);
     CHECK(held->summary.loss == loss);
-    CHECK(held->decisions.list->size() == decisions);
+    CHECK(held->view<DecisionsView>().list->size() == decisions);
     CHECK(held->control.rounds == 60);
     CHECK(state.snapshot()->control.rounds == 120);
   }
@@ -74,9 +118,9 @@ TEST_SUITE("metrics") {
     job.nonfinite = false;
     job.steps(state, 2);
     const auto s = state.snapshot();
-    CHECK(s->progress.nonfinite_loss_rounds == 3);
-    CHECK(s->progress.skipped_rounds == 3);
-    CHECK(std::isfinite(s->progress.step_seconds.sum()));
+    CHECK(s->view<ProgressView>().nonfinite_loss_rounds == 3);
+    CHECK(s->view<ProgressView>().skipped_rounds == 3);
+    CHECK(std::isfinite(s->view<ProgressView>().step_seconds.sum()));
     CHECK(std::isfinite(s->summary.loss));
   }
 
@@ -96,11 +140,11 @@ TEST_SUITE("metrics") {
     };
     round(10, true);
     round(13, true);  // the first is in force everywhere, and gone
-    CHECK(state.snapshot()->plan_view.activation_lag_rounds == 3);
+    CHECK(state.snapshot()->view<PlanView>().activation_lag_rounds == 3);
     round(14, false);
     round(18, true);
-    CHECK(state.snapshot()->plan_view.activation_lag_rounds == 5);
-    CHECK(state.snapshot()->plan_view.activated_plan == 2);
+    CHECK(state.snapshot()->view<PlanView>().activation_lag_rounds == 5);
+    CHECK(state.snapshot()->view<PlanView>().activated_plan == 2);
   }
 
   TEST_CASE("a decide time that is not finite is kept out and counted") {
@@ -114,9 +158,9 @@ TEST_SUITE("metrics") {
     state.record(record);
     record.counters.decide_seconds = 0.001;
     state.record(record);
-    CHECK(state.snapshot()->decisions.decide_seconds.refused() == 1);
-    CHECK(state.snapshot()->decisions.decide_seconds.count() == 1);
-    CHECK(state.snapshot()->decisions.decide_seconds.sum() == doctest::Approx(0.001));
+    CHECK(state.snapshot()->view<DecisionsView>().decide_seconds.refused() == 1);
+    CHECK(state.snapshot()->view<DecisionsView>().decide_seconds.count() == 1);
+    CHECK(state.snapshot()->view<DecisionsView>().decide_seconds.sum() == doctest::Approx(0.001));
   }
 
   TEST_CASE(
@@ -153,9 +197,9 @@ TEST_SUITE("metrics") {
     SimulatedJob job(setup);
     TelemetryState state(job.job(), UnixTime{100});
     job.steps(state, 2);
-    CHECK(state.snapshot()->ranks.table->round == RoundId(1));
+    CHECK(state.snapshot()->view<RanksView>().table->round == RoundId(1));
     job.steps(state, 2);
-    CHECK(state.snapshot()->ranks.table->round == RoundId(4));
+    CHECK(state.snapshot()->view<RanksView>().table->round == RoundId(4));
   }
 
   TEST_CASE("readers on other threads always see a whole round") {
@@ -167,7 +211,7 @@ TEST_SUITE("metrics") {
       while (!stop) {
         const auto s = state.snapshot();
         if (s->control.rounds != s->summary.round.value()) ++wrong;
-        if (s->progress.samples != s->control.rounds * 32) ++wrong;
+        if (s->view<ProgressView>().samples != s->control.rounds * 32) ++wrong;
       }
     };
     std::thread a(read);

@@ -6,6 +6,9 @@
 #include "metrics/format.h"
 #include "metrics/routes.h"
 #include "metrics/telemetry_state.h"
+#include "metrics/topics/memory.h"
+#include "metrics/topics/progress.h"
+#include "metrics/topics/ranks.h"
 #include "served_job.h"
 #include "simulated_job.h"
 #include "text_search.h"
@@ -181,12 +184,12 @@ TEST_SUITE("metrics") {
     SimulatedJob job({});
     TelemetryState state(job.job(), UnixTime{1});
     job.steps(state, 30);
-    const std::size_t points = state.snapshot()->progress.points.size();
+    const std::size_t points = state.snapshot()->view<ProgressView>().points.size();
     const double loss = state.snapshot()->summary.loss;
     job.finishing = true;
     job.step(state);
     CHECK(state.snapshot()->state == JobState::finished);
-    CHECK(state.snapshot()->progress.points.size() == points);
+    CHECK(state.snapshot()->view<ProgressView>().points.size() == points);
     const std::string page = status_page({state.snapshot(), UnixTime{job.now()}, {}});
     CHECK(contains(page, "<p class=\"big\">" + significant(loss, 4) + "</p>"));
     CHECK_FALSE(contains(page, "<p class=\"big\">NaN"));
@@ -206,8 +209,8 @@ TEST_SUITE("metrics") {
     const auto ended = state.snapshot();
     CHECK(ended->summary.loss == last->summary.loss);
     CHECK(ended->summary.phases[1].median == last->summary.phases[1].median);
-    CHECK(ended->ranks.table == last->ranks.table);
-    CHECK(ended->headroom.least_bytes == last->headroom.least_bytes);
+    CHECK(ended->view<RanksView>().table == last->view<RanksView>().table);
+    CHECK(ended->view<MemoryHeadroom>().least_bytes == last->view<MemoryHeadroom>().least_bytes);
     const std::string page = status_page({ended, UnixTime{job.now() + 1e6}, {}});
     CHECK(first_fault(page) == "");
     for (const std::string_view part : {"<h2>Where a step goes</h2>", "<h2>Ranks</h2>"}) {

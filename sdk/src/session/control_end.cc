@@ -16,7 +16,6 @@
 #include "metrics/findings_watch.h"
 #include "metrics/format.h"
 #include "metrics/records/host_lines.h"
-#include "metrics/topics/memory.h"
 #include "sdk/src/device/stream_lane.h"
 #include "sdk/src/parallel/slow_wait.h"
 #include "sdk/src/session/host_watch.h"
@@ -136,9 +135,8 @@ struct ControlEnd::Telemetry {
   Telemetry(const JobFacts& facts, UnixTime now, double peak_flops)
       : state(facts, now, {COX_VERSION, ""}, peak_flops),
         peak_flops_per_device(peak_flops),
-        findings(state, [this](metrics::FindingsWatch::Found found) {
-          state.set_findings(std::move(found));
-        }) {}
+        findings(state,
+                 [this](metrics::FindingsWatch::Found found) { state.set(std::move(found)); }) {}
   ~Telemetry() { collectable->close(); }
 
   metrics::TelemetryState state;
@@ -286,7 +284,7 @@ void ControlEnd::keep(std::shared_ptr<const OperatorTable> operators) {
   if (rows_) rows_->keep(operators);
   if (!telemetry_) return;
   telemetry_->findings.set_flops(budget_options(*operators, telemetry_->peak_flops_per_device));
-  telemetry_->state.set_operators(std::move(operators));
+  telemetry_->state.set(std::move(operators));
 }
 
 void ControlEnd::show_held(const metrics::HeldBytes& held) {
@@ -294,7 +292,7 @@ void ControlEnd::show_held(const metrics::HeldBytes& held) {
   take_known(held_.gradients, held.gradients);
   take_known(held_.optimizer, held.optimizer);
   take_known(held_.buckets, held.buckets);
-  if (telemetry_) telemetry_->state.set_held(held_);
+  if (telemetry_) telemetry_->state.set(std::make_shared<const metrics::HeldBytes>(held_));
 }
 
 void ControlEnd::show_last_step(std::uint64_t step) {

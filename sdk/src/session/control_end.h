@@ -27,6 +27,7 @@
 #include "metrics/http/http_server.h"
 #include "metrics/records/run_store.h"
 #include "metrics/telemetry_state.h"
+#include "metrics/topics/memory.h"
 #include "sdk/src/blocks/actuator.h"
 #include "sdk/src/session/membership.h"
 

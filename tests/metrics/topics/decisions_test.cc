@@ -55,11 +55,13 @@ Snapshot snapshot_with_effects() {
   memory.verdict = Verdict::measuring;
   memory.is_taken_back = false;
   memory.seconds_saved = 0;
-  Snapshot snapshot;
-  snapshot.decisions.scores = {{PolicyKind::shares, 1, 2, 3, 4, 50, 60, -70}};
-  snapshot.decisions.effects = std::make_shared<const SharedEffects>(
+  DecisionsView view;
+  view.scores = {{PolicyKind::shares, 1, 2, 3, 4, 50, 60, -70}};
+  view.effects = std::make_shared<const SharedEffects>(
       SharedEffects{std::make_shared<const Effect>(std::move(shares)),
                     std::make_shared<const Effect>(std::move(memory))});
+  Snapshot snapshot;
+  snapshot.views.set(std::make_shared<const DecisionsView>(std::move(view)));
   return snapshot;
 }
 

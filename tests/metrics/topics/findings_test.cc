@@ -38,8 +38,7 @@ struct Watched {
   Watched()
       : job({}),
         state(job.job(), UnixTime{1}),
-        watch(state, [this](FindingsWatch::Found found) { state.set_findings(std::move(found)); }) {
-  }
+        watch(state, [this](FindingsWatch::Found found) { state.set(std::move(found)); }) {}
   std::string get(const char* path) const {
     return respond({"GET", path, ""}, {state.snapshot(), UnixTime{job.now() + 1}, {}}).body;
   }

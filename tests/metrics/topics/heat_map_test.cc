@@ -67,7 +67,7 @@ TEST_SUITE("metrics") {
     for (int i = 0; i < 70; ++i) rounds.play({report(0, 1), report(1, 1.5F), report(2, 1)});
     rounds.play({report(0, 1), report(2, 1)});
     const auto snapshot = rounds.snapshot();
-    const auto& columns = snapshot->heat.columns;
+    const auto& columns = snapshot->view<HeatMap>().columns;
     REQUIRE(columns.size() == kHeatRounds);
     CHECK(columns.front()->round == RoundId(12));
     CHECK(columns.front()->hundredths == std::vector<std::uint16_t>{100, 150, 100});
@@ -95,7 +95,7 @@ TEST_SUITE("metrics") {
     reports[5].set(SignalFlag::finished);
     rounds.play(reports);
     const auto snapshot = rounds.snapshot();
-    const auto& values = snapshot->heat.columns.back()->hundredths;
+    const auto& values = snapshot->view<HeatMap>().columns.back()->hundredths;
     CHECK(values[1] == HeatColumn::kNone);
     CHECK(values[2] == HeatColumn::kNone);
     CHECK(values[3] == 65'535);

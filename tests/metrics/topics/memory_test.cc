@@ -7,6 +7,7 @@
 #include <string>
 
 #include "metrics/catalogue.h"
+#include "metrics/plan_counts.h"
 #include "metrics/routes.h"
 #include "metrics/telemetry_state.h"
 #include "tests/metrics/simulated_job.h"
@@ -274,7 +275,7 @@ TEST_SUITE("memory shown") {
     CHECK_FALSE(contains(page("/metrics"), "coxswain_memory_held_bytes{kind=\"optimizer\"}"));
     CHECK(contains(page("/api/v1/status"), "\"held_bytes\":{\"parameters\":null,"));
     CHECK_FALSE(contains(page("/status"), "every rank holds"));
-    state.set_held({3 << 20, 2 << 20, 0, 1 << 20});
+    state.set(std::make_shared<const HeldBytes>(HeldBytes{3 << 20, 2 << 20, 0, 1 << 20}));
     simulated.step(state);
     CHECK(contains(page("/metrics"), "coxswain_memory_held_bytes{kind=\"parameters\"} 3145728"));
     CHECK_FALSE(contains(page("/metrics"), "coxswain_memory_held_bytes{kind=\"optimizer\"}"));
@@ -291,13 +292,14 @@ TEST_SUITE("memory shown") {
     JobFacts before = simulated.job();
     before.memory = {};
     TelemetryState state(before, UnixTime{1});
-    CHECK(state.snapshot()->memory == nullptr);
+    const auto memory = [&state] { return state.snapshot()->views.find<MemoryView>(); };
+    CHECK(memory() == nullptr);
     simulated.steps(state, 59);
-    REQUIRE(state.snapshot()->memory);
-    CHECK(state.snapshot()->memory->predicted_peak_bytes == kSimulatedKeepPeak);
-    const auto held = state.snapshot()->memory;
+    REQUIRE(memory() != nullptr);
+    CHECK(memory()->predicted_peak_bytes == kSimulatedKeepPeak);
+    const auto held = state.snapshot();
     simulated.step(state);  // publishes a plan
-    CHECK(state.snapshot()->memory->predicted_peak_bytes == kSimulatedKeepPeak - kSimulatedSaving);
-    CHECK(held->predicted_peak_bytes == kSimulatedKeepPeak);
+    CHECK(memory()->predicted_peak_bytes == kSimulatedKeepPeak - kSimulatedSaving);
+    CHECK(held->view<MemoryView>().predicted_peak_bytes == kSimulatedKeepPeak);
   }
 }

@@ -32,7 +32,7 @@ std::string section_of(NumericsView view, std::uint64_t round) {
   const TelemetryState state(job, UnixTime{1});
   Snapshot snapshot = *state.snapshot();
   snapshot.summary.round = RoundId(round);
-  snapshot.numerics = std::make_shared<const NumericsView>(std::move(view));
+  snapshot.views.set(std::make_shared<const NumericsView>(std::move(view)));
   return numerics_section(snapshot);
 }
 
@@ -113,9 +113,9 @@ TEST_SUITE("numerics section") {
     TelemetryState state(job.job(), UnixTime{1});
     job.steps(state, 2);
     Snapshot snapshot = *state.snapshot();
-    NumericsView view = *snapshot.numerics;
+    NumericsView view = snapshot.view<NumericsView>();
     view.loss_scale = 1;
-    snapshot.numerics = std::make_shared<const NumericsView>(view);
+    snapshot.views.set(std::make_shared<const NumericsView>(view));
     CHECK(contains(numerics_section(snapshot),
                    "<b class=\"big\">1</b> <span class=\"tag warn\">▼ at"));
   }

@@ -7,7 +7,7 @@
 #include "metrics/catalogue.h"
 #include "metrics/routes.h"
 #include "metrics/telemetry_state.h"
-#include "metrics/topic.h"
+#include "metrics/topics/plan.h"
 #include "tests/metrics/served_job.h"
 #include "tests/metrics/text_search.h"
 
@@ -29,12 +29,6 @@ StepSignals round_of(std::vector<RankSignal> reports) {
   StepSignals signals;
   signals.reports = std::move(reports);
   return signals;
-}
-
-OperatorsView with_peak(double flops_per_second) {
-  OperatorsView view;
-  view.peak_flops_per_device = flops_per_second;
-  return view;
 }
 
 std::string page_of(const Served& served) {
@@ -65,16 +59,24 @@ StepSignals profiles() {
 
 TEST_SUITE("metrics") {
   TEST_CASE("the FLOPs of a step are those of all ranks, and MFU is the mean of theirs") {
-    const auto view =
-        operators_view(round_of({report(0, 100, 2), report(1, 400, 4, 2)}), with_peak(200));
-    CHECK(view.step_flops == 300);
-    CHECK(view.flops_per_second == 150);
-    CHECK(view.mfu_ratio == 500.0 / (6 * 200));
-    CHECK(std::isnan(operators_view(round_of({report(0, 100, 2)}), {}).mfu_ratio));
+    const auto view = operators_view(round_of({report(0, 100, 2), report(1, 400, 4, 2)}), 200);
+    REQUIRE(view);
+    CHECK(view->step_flops == 300);
+    CHECK(view->flops_per_second == 150);
+    CHECK(view->mfu_ratio == 500.0 / (6 * 200));
+    CHECK(std::isnan(operators_view(round_of({report(0, 100, 2)}), 0)->mfu_ratio));
   }
 
   TEST_CASE("a round without known FLOPs shows what was before") {
-    const auto before = operators_view(round_of({report(0, 100, 2)}), with_peak(200));
+    const JobFacts job;
+    const Decision decision;
+    Snapshot snapshot;
+    snapshot.peak_flops_per_device = 200;
+    const auto play = [&](const StepSignals& signals) {
+      operators_topic().follow({{signals, decision, {}, job, {}}}, snapshot);
+      return snapshot.view<OperatorsView>();
+    };
+    play(round_of({report(0, 100, 2)}));
     RankSignal finished = report(0, 700, 1);
     finished.set(SignalFlag::finished);
     for (const RankSignal& s :
@@ -82,7 +84,7 @@ TEST_SUITE("metrics") {
           report(0, std::numeric_limits<float>::quiet_NaN(), 2),
           report(0, std::numeric_limits<float>::infinity(), 2), report(0, -5, 2),
           report(0, 100, std::numeric_limits<double>::infinity())}) {
-      const auto view = operators_view(round_of({s}), before);
+      const auto view = play(round_of({s}));
       CHECK(view.step_flops == 100);
       CHECK(view.flops_per_second == 50);
       CHECK(view.mfu_ratio == 0.25);
@@ -119,7 +121,8 @@ TEST_SUITE("metrics") {
 
   TEST_CASE("blocks are listed with their FLOPs, the dearest first, where they have some") {
     Snapshot snapshot = *served_after({}, 30).snapshot;
-    snapshot.plan_view.costs = with_profiles(nullptr, 14, profiles());
+    snapshot.views.set(std::make_shared<const PlanView>(
+        PlanView{.costs = with_profiles(nullptr, 14, profiles())}));
     const std::string page = page_of({std::make_shared<const Snapshot>(snapshot), {}, {}});
     const auto first = page.find("h.1");  // block 2
     const auto last = page.find("embedding");

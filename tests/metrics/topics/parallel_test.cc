@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "metrics/telemetry_state.h"
+#include "metrics/topics/progress.h"
 #include "tests/metrics/simulated_job.h"
 
 #include <doctest/doctest.h>
@@ -91,9 +92,9 @@ TEST_SUITE("metrics") {
     job.finishing = true;
     job.steps(telemetry, 1);
     const auto s = telemetry.snapshot();
-    CHECK(s->repeated_rounds == 2);
-    CHECK(s->parallel.step_samples == (2 + 4 + 6 + 2) * 4);
-    CHECK(s->parallel.micro_batches == 2);
+    CHECK(s->view<ProgressView>().repeated_rounds == 2);
+    CHECK(s->view<ParallelView>().step_samples == (2 + 4 + 6 + 2) * 4);
+    CHECK(s->view<ParallelView>().micro_batches == 2);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "metrics/blocks.h"
+#include "metrics/plan_counts.h"
 
 #include <doctest/doctest.h>
 

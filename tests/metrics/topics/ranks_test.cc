@@ -163,8 +163,10 @@ TEST_SUITE("metrics") {
     signals.reports.emplace_back().rank = RankId(6);
     signals.reports[1].fragment = signals.reports[0].fragment;
     signals.reports[1].fragment.size = 3;  // does not read
-    snapshot.ranks.hosts.add(signals, snapshot.ranks.slow);
-    CHECK(snapshot.ranks.hosts.find(RankId(6)) == nullptr);
+    RanksView view = snapshot.view<RanksView>();
+    view.hosts.add(signals, view.slow);
+    CHECK(view.hosts.find(RankId(6)) == nullptr);
+    snapshot.views.set(std::make_shared<const RanksView>(std::move(view)));
     const std::string html = ranks_section(snapshot);
     CHECK_FALSE(contains(html, "<img"));
     CHECK(contains(html, "&lt;img src=x&gt;"));
