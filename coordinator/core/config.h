@@ -37,7 +37,6 @@ struct Config {
   ReductionConfig reduction;
   SharesConfig shares;
   AccumulationConfig accumulation;
-  EchoConfig echo;
   // The modes of the program's own policies; keys "<policy>.mode". Names of sections do not count.
   std::map<std::string, PolicyMode, std::less<>> policy_modes;
 };
@@ -59,7 +58,6 @@ void for_each_section(const Visit& visit) {
   visit("reduction", &Config::reduction, reduction_settings);
   visit("shares", &Config::shares, shares_settings);
   visit("accumulation", &Config::accumulation, accumulation_settings);
-  visit("echo", &Config::echo, echo_settings);
 }
 
 // ConfigOption describes one setting: its key, the values it accepts, what it is for, and its

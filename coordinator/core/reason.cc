@@ -71,7 +71,6 @@ constexpr CodeName kCodeNames[] = {
     {ReasonCode::accumulation_lowered, "accumulation_lowered"},
     {ReasonCode::accumulation_kept, "accumulation_kept"},
     {ReasonCode::accumulation_start, "accumulation_start"},
-    {ReasonCode::echo_set, "echo_set"},
     {ReasonCode::custom, "custom"},
 };
 

@@ -31,7 +31,6 @@ enum class PolicyKind : std::uint8_t {
   // 7 was cadence
   custom = 8,  // registered by the user
   accumulation = 9,
-  echo = 10,
 };
 std::string_view to_string(PolicyKind kind);
 
@@ -50,7 +49,6 @@ inline constexpr auto kPolicyKinds = std::to_array<NamedPolicyKind>({
     {PolicyKind::shares, "shares"},
     {PolicyKind::custom, "custom"},
     {PolicyKind::accumulation, "accumulation"},
-    {PolicyKind::echo, "echo"},
 });
 inline constexpr PolicyKind kLastPolicyKind = kPolicyKinds.back().kind;
 
@@ -139,8 +137,6 @@ enum class ReasonCode : std::uint16_t {
   accumulation_lowered = 141,
   accumulation_kept = 142,
   accumulation_start = 143,
-  // echo
-  echo_set = 160,
   // user code
   custom = 1000,
 };

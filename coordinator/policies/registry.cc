@@ -3,7 +3,6 @@
 #include <memory>
 
 #include "coordinator/policies/accumulation/accumulation.h"
-#include "coordinator/policies/echo/echo.h"
 #include "coordinator/policies/guard/guard.h"
 #include "coordinator/policies/loss_scale/loss_scale.h"
 #include "coordinator/policies/memory/memory.h"
@@ -20,8 +19,7 @@ PolicySet default_policies() {
           std::make_shared<MemoryPolicy>(),
           std::make_shared<Stragglers>(),
           std::make_shared<SharesPolicy>(),
-          std::make_shared<AccumulationPolicy>(),
-          std::make_shared<EchoPolicy>()};
+          std::make_shared<AccumulationPolicy>()};
 }
 
 }  // namespace cox

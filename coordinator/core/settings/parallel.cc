@@ -99,10 +99,6 @@ std::vector<Setting<AccumulationConfig>> accumulation_settings() {
   };
 }
 
-std::vector<Setting<EchoConfig>> echo_settings() {
-  return {integer(&EchoConfig::value, {"value", "", "that the plan is to have"}, {0, 1000})};
-}
-
 std::vector<Setting<OverrideConfig>> force_settings() {
   return {
       parsed(&OverrideConfig::shares,

@@ -45,11 +45,6 @@ struct AccumulationConfig {
 };
 std::vector<Setting<AccumulationConfig>> accumulation_settings();
 
-struct EchoConfig {
-  std::uint32_t value = 0;  // that the plan is to have
-};
-std::vector<Setting<EchoConfig>> echo_settings();
-
 struct OverrideConfig {
   std::vector<std::uint32_t> shares;  // forced, one per rank; empty = policy or even
 };
