@@ -50,7 +50,6 @@ struct Plan {
   RoundId hold_until{};  // no knob moves before this round
   RollbackOrder rollback{};
   std::uint64_t step_samples = 0;  // of all ranks in a step; 0 = the job's global batch
-  std::uint64_t echo = 0;          // 0 .. 1000; means nothing
 
   friend bool operator==(const Plan&, const Plan&) = default;
 };

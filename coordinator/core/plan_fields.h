@@ -24,14 +24,7 @@ namespace cox {
 
 // Knob groups the fields that policies move for time: promises are measured and taken back by knob.
 // A field of `other` is never taken back. Values are kept in states: never renumber.
-enum class Knob : std::uint8_t {
-  precision = 0,
-  actions = 1,
-  shares = 2,
-  batch = 3,
-  other = 4,
-  echo = 5,
-};
+enum class Knob : std::uint8_t { precision = 0, actions = 1, shares = 2, batch = 3, other = 4 };
 std::string_view to_string(Knob knob);
 
 // PlanFieldRules are the rules of a field that do not follow from its type.
@@ -126,7 +119,6 @@ constexpr void for_each_plan_field(Visit&& visit) {
                     .capability = &Capabilities::accumulation,
                     .most = kMaxStepSamples,
                     .text = step_samples_text}));
-  visit(plan_field(10, "echo", &Plan::echo, {.knob = Knob::echo, .most = 1000}));
 }
 
 // Returns whether the job can apply `value` in this field at all.

@@ -187,28 +187,6 @@ TEST_SUITE("core") {
     }
   }
 
-  TEST_CASE("a trial field is set, checked, told, journalled and taken back by its row alone") {
-    SimulatedJob simulated({cox::set(&cox::Plan::echo, 5)});
-    const cox::Plan before = simulated.state.plan;
-    const cox::Decision d = simulated.next();
-    REQUIRE(d.plan.has_value());
-    CHECK(d.plan->echo == 5);
-    CHECK(cox::diff(before, *d.plan) == std::vector<std::string>{"echo: 0 -> 5"});
-    const cox::ChangeResult refused =
-        cox::apply_change(simulated.state.plan, cox::set(&cox::Plan::echo, 1001), simulated.job);
-    CHECK(refused.note == "plan: echo: expected at most 1000, found 1001");
-    cox::Condemned condemned;
-    condemned.changes = {{.policy = "echo", .knob = cox::Knob::echo}};
-    condemned.before.plan = before;
-    condemned.after.plan = *d.plan;
-    cox::Plan plan = *d.plan;
-    CHECK(cox::take_back(condemned, simulated.job, {}, {}, plan).empty());
-    CHECK(plan.echo == 0);
-    plan.echo = 7;
-    CHECK(cox::take_back(condemned, simulated.job, {}, {}, plan) ==
-          "a later plan has changed echo since");
-  }
-
   TEST_CASE("a job without shares, batches and snapshots is spared requests for them") {
     for (const cox::PlanChange& request :
          {cox::PlanChange(SetShares{{1, 3}}), cox::PlanChange(SetBatch{4}),
