@@ -29,31 +29,14 @@ struct Alias {
 constexpr std::array<Alias, 2> kAliases = {
     {{"COX_CONTROL", "control.path"}, {"COX_LOG", "run.log"}}};
 
-template <class Section>
-void add(std::vector<Row>& rows, const std::string& prefix, Section Config::*section,
-         std::vector<Setting<Section>> settings) {
-  for (Setting<Section>& setting : settings) {
-    rows.push_back(settings::within(section, std::move(setting)));
-    rows.back().name.key.insert(0, prefix + ".");
-  }
-}
-
 std::vector<Row> make_rows() {
   std::vector<Row> rows;
-  add(rows, "run", &Config::run, run_settings());
-  add(rows, "blocks", &Config::blocks, blocks_settings());
-  add(rows, "control", &Config::control, control_settings());
-  add(rows, "http", &Config::http, http_settings());
-  add(rows, "checkpoint", &Config::checkpoint, checkpoint_settings());
-  add(rows, "guard", &Config::guard, guard_settings());
-  add(rows, "stragglers", &Config::stragglers, straggler_settings());
-  add(rows, "force", &Config::force, force_settings());
-  add(rows, "memory", &Config::memory, memory_settings());
-  add(rows, "precision", &Config::precision, precision_settings());
-  add(rows, "loss_scale", &Config::loss_scale, loss_scale_settings());
-  add(rows, "reduction", &Config::reduction, reduction_settings());
-  add(rows, "shares", &Config::shares, shares_settings());
-  add(rows, "accumulation", &Config::accumulation, accumulation_settings());
+  for_each_section([&](std::string_view name, auto section, auto settings_of) {
+    for (auto& setting : settings_of()) {
+      rows.push_back(settings::within(section, std::move(setting)));
+      rows.back().name.key.insert(0, concat(name, "."));
+    }
+  });
   return rows;
 }
 
@@ -309,15 +292,11 @@ std::string config_file(std::span<const std::string> environment,
 
 Status validate(const Config& config) {
   Status status = check_values(config);
-  if (status.ok()) status = validate(config.checkpoint);
-  if (status.ok()) status = validate(config.force);
-  if (status.ok()) status = validate(config.blocks);
-  if (status.ok()) status = validate(config.http);
-  if (status.ok()) status = validate(config.memory);
-  if (status.ok()) status = validate(config.precision);
-  if (status.ok()) status = validate(config.loss_scale);
-  if (status.ok()) status = validate(config.shares);
-  if (status.ok()) status = validate(config.accumulation);
+  for_each_section([&](std::string_view, auto section, auto) {
+    if constexpr (requires { validate(config.*section); }) {
+      if (status.ok()) status = validate(config.*section);
+    }
+  });
   return status;
 }
 

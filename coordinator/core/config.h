@@ -41,6 +41,25 @@ struct Config {
   std::map<std::string, PolicyMode, std::less<>> policy_modes;
 };
 
+// Calls visit(name, section, settings) with each section of Config, in the order of their settings.
+template <class Visit>
+void for_each_section(const Visit& visit) {
+  visit("run", &Config::run, run_settings);
+  visit("blocks", &Config::blocks, blocks_settings);
+  visit("control", &Config::control, control_settings);
+  visit("http", &Config::http, http_settings);
+  visit("checkpoint", &Config::checkpoint, checkpoint_settings);
+  visit("guard", &Config::guard, guard_settings);
+  visit("stragglers", &Config::stragglers, straggler_settings);
+  visit("force", &Config::force, force_settings);
+  visit("memory", &Config::memory, memory_settings);
+  visit("precision", &Config::precision, precision_settings);
+  visit("loss_scale", &Config::loss_scale, loss_scale_settings);
+  visit("reduction", &Config::reduction, reduction_settings);
+  visit("shares", &Config::shares, shares_settings);
+  visit("accumulation", &Config::accumulation, accumulation_settings);
+}
+
 // ConfigOption describes one setting: its key, the values it accepts, what it is for, and its
 // value.
 struct ConfigOption {

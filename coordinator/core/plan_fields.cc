@@ -127,12 +127,6 @@ Status check_scaler(const Plan& plan, const JobFacts&) {
   return validate(plan.scaler).with_context("plan");
 }
 
-Status check_step_samples(const Plan& plan, const JobFacts&) {
-  if (plan.step_samples <= kMaxStepSamples) return ok_status();
-  return invalid_argument("plan: step_samples: expected at most ", kMaxStepSamples, ", found ",
-                          plan.step_samples);
-}
-
 std::string precision_text(const Plan& plan) {
   return mix_text(plan.precision);
 }
@@ -217,19 +211,47 @@ void diff_actions(const Plan& before, const Plan& after, std::vector<std::string
   }
 }
 
-void diff_nothing(const Plan&, const Plan&, std::vector<std::string>&) {}
-
 }  // namespace cox::plan_rules
 
 namespace cox {
+namespace {
+
+// Beyond what the job is capable of.
+template <class T>
+Status check(const PlanField<T>& field, const Plan& plan, const JobFacts& job) {
+  const PlanFieldRules& rules = field.rules;
+  if constexpr (std::is_unsigned_v<T>) {
+    const T value = plan.*field.member;
+    if (rules.most != 0 && value > rules.most) {
+      return invalid_argument("plan: ", field.name, ": expected at most ", rules.most, ", found ",
+                              value);
+    }
+  }
+  return rules.check != nullptr ? rules.check(plan, job) : ok_status();
+}
+
+template <class T>
+std::string text_of(const PlanField<T>& field, const Plan& plan) {
+  if constexpr (std::is_unsigned_v<T>) {
+    if (field.rules.text == nullptr) return concat(plan.*field.member);
+  }
+  return field.rules.text(plan);
+}
+
+}  // namespace
+
+std::string_view to_string(Knob knob) {
+  std::string_view name;
+  for_each_field_of(knob, [&](const auto& field) {
+    if (!name.empty()) return;
+    name = field.rules.knob_name.empty() ? field.name : field.rules.knob_name;
+  });
+  return name.empty() ? "another knob" : name;
+}
 
 bool same_effect(const Plan& a, const Plan& b) {
   bool same = true;
-  for_each_plan_field([&](const auto& field) {
-    if (!same) return;
-    same =
-        field.rules.same != nullptr ? field.rules.same(a, b) : a.*field.member == b.*field.member;
-  });
+  for_each_plan_field([&](const auto& field) { same = same && is_same(field, a, b); });
   return same;
 }
 
@@ -243,8 +265,8 @@ Status validate(const Plan& plan, const JobFacts& job) {
     if (!status.ok()) return;
     if (!is_capable(field, plan.*field.member, job.capabilities)) {
       status = invalid_argument("plan: ", field.name, " cannot be applied by this job");
-    } else if (field.rules.check != nullptr) {
-      status = field.rules.check(plan, job);
+    } else {
+      status = check(field, plan, job);
     }
   });
   return status;
@@ -256,7 +278,7 @@ std::vector<std::string> diff(const Plan& before, const Plan& after) {
     if (field.rules.diff != nullptr) return field.rules.diff(before, after, lines);
     if (before.*field.member == after.*field.member) return;
     lines.push_back(
-        concat(field.name, ": ", field.rules.text(before), " -> ", field.rules.text(after)));
+        concat(field.name, ": ", text_of(field, before), " -> ", text_of(field, after)));
   });
   return lines;
 }
@@ -269,7 +291,7 @@ std::string text(const Plan& plan) {
                                   : "not seen active yet",
              "\n");
   for_each_plan_field(
-      [&](const auto& field) { out += concat(field.name, ": ", field.rules.text(plan), "\n"); });
+      [&](const auto& field) { out += concat(field.name, ": ", text_of(field, plan), "\n"); });
   return out;
 }
 

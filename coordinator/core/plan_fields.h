@@ -1,30 +1,45 @@
 // The table of plan fields: each field of a plan is described once, here. From its row follow the
 // bytes of masks and journals (wire/plan_codec), the check against the job, equality in effect,
-// differences and text. A new field needs a member of Plan and a row here; a field of a type that
-// core/state_codec.h does not know also needs an overload in wire/plan_codec.cc. The JSON of a plan
-// is not made from this table: metrics/topics/plan.cc lists the fields that it shows.
+// differences, text, JSON (metrics/topics/plan.cc), the change that a policy proposes
+// (decide/plan_change) and its take-back. A new field needs a member of Plan and a row here. A type
+// that is new to core/state_codec.h also needs an overload in wire/plan_codec.cc; a field whose
+// proposed value does not simply take the place of the old one needs one in decide/plan_change.cc.
 //
 // Ids are part of the bytes: they ascend and are never used again. 5 was the cadence of averaging.
 // A field that has the value of a default-constructed Plan is left out of the bytes, so another
 // default is another version of the mask (wire/frame.h) and of the files that hold plans.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "coordinator/core/plan.h"
+#include "coordinator/core/state_codec.h"
 
 namespace cox {
 
+// Knob groups the fields that policies move for time: promises are measured and taken back by knob.
+// A field of `other` is never taken back. Values are kept in states: never renumber.
+enum class Knob : std::uint8_t { precision = 0, actions = 1, shares = 2, batch = 3, other = 4 };
+std::string_view to_string(Knob knob);
+
 // PlanFieldRules are the rules of a field that do not follow from its type.
 struct PlanFieldRules {
+  Knob knob = Knob::other;
+  // The knob, and a change of it, in sentences. Empty: the field's name.
+  std::string_view knob_name{};
+  std::string_view change_name{};
   // The job must have this capability for any value but the default. Null: no job needs one.
   bool Capabilities::*capability = nullptr;
-  // The check against the job beyond the capability. Null: every value fits.
+  // The largest value of a number. 0: every value fits.
+  std::uint64_t most = 0;
+  // The check against the job beyond both. Null: every value fits.
   Status (*check)(const Plan& plan, const JobFacts& job) = nullptr;
-  // The field's value for people.
+  // The field's value for people. Null: the number as it is.
   std::string (*text)(const Plan& plan) = nullptr;
   // Appends lines about a change. Null: one line, from both texts, when the values differ.
   void (*diff)(const Plan& before, const Plan& after, std::vector<std::string>& lines) = nullptr;
@@ -41,8 +56,8 @@ struct PlanField {
 };
 
 template <class T>
-PlanField<T> plan_field(std::uint8_t id, std::string_view name, T Plan::*member,
-                        const PlanFieldRules& rules) {
+constexpr PlanField<T> plan_field(std::uint8_t id, std::string_view name, T Plan::*member,
+                                  const PlanFieldRules& rules) {
   return {id, name, member, rules};
 }
 
@@ -54,7 +69,6 @@ Status check_profiles(const Plan& plan, const JobFacts& job);
 Status check_rank_profile(const Plan& plan, const JobFacts& job);
 Status check_shares(const Plan& plan, const JobFacts& job);
 Status check_scaler(const Plan& plan, const JobFacts& job);
-Status check_step_samples(const Plan& plan, const JobFacts& job);
 std::string precision_text(const Plan& plan);
 std::string profiles_text(const Plan& plan);
 std::string rank_profile_text(const Plan& plan);
@@ -65,35 +79,45 @@ std::string rollback_text(const Plan& plan);
 std::string step_samples_text(const Plan& plan);
 void diff_precision(const Plan& before, const Plan& after, std::vector<std::string>& lines);
 void diff_actions(const Plan& before, const Plan& after, std::vector<std::string>& lines);
-void diff_nothing(const Plan& before, const Plan& after, std::vector<std::string>& lines);
 }  // namespace plan_rules
 
 // Calls `visit` with every field's row, in the order of ids.
 template <class Visit>
-void for_each_plan_field(Visit&& visit) {
+constexpr void for_each_plan_field(Visit&& visit) {
   using namespace plan_rules;
   visit(plan_field(1, "precision", &Plan::precision,
-                   {.check = check_precision, .text = precision_text, .diff = diff_precision}));
+                   {.knob = Knob::precision,
+                    .check = check_precision,
+                    .text = precision_text,
+                    .diff = diff_precision}));
   visit(plan_field(2, "profiles", &Plan::profiles,
-                   {.check = check_profiles,
+                   {.knob = Knob::actions,
+                    .knob_name = "memory actions",
+                    .check = check_profiles,
                     .text = profiles_text,
                     .diff = diff_actions,
                     .same = same_actions}));
   // A rank's profile matters only by its actions, which the row of profiles compares.
   visit(plan_field(3, "rank_profile", &Plan::rank_profile,
-                   {.check = check_rank_profile,
+                   {.knob = Knob::actions,
+                    .check = check_rank_profile,
                     .text = rank_profile_text,
-                    .diff = diff_nothing,
+                    .diff = [](const Plan&, const Plan&, std::vector<std::string>&) {},
                     .same = same_actions}));
-  visit(plan_field(
-      4, "shares", &Plan::shares,
-      {.capability = &Capabilities::shares, .check = check_shares, .text = shares_text}));
+  visit(plan_field(4, "shares", &Plan::shares,
+                   {.knob = Knob::shares,
+                    .capability = &Capabilities::shares,
+                    .check = check_shares,
+                    .text = shares_text}));
   visit(plan_field(6, "scaler", &Plan::scaler, {.check = check_scaler, .text = scaler_text}));
   visit(plan_field(7, "hold_until", &Plan::hold_until, {.text = hold_text}));
   visit(plan_field(8, "rollback", &Plan::rollback, {.text = rollback_text}));
   visit(plan_field(9, "step_samples", &Plan::step_samples,
-                   {.capability = &Capabilities::accumulation,
-                    .check = check_step_samples,
+                   {.knob = Knob::batch,
+                    .knob_name = "the samples of a step",
+                    .change_name = "another number of samples a step",
+                    .capability = &Capabilities::accumulation,
+                    .most = kMaxStepSamples,
                     .text = step_samples_text}));
 }
 
@@ -102,5 +126,40 @@ template <class T>
 bool is_capable(const PlanField<T>& field, const T& value, const Capabilities& capabilities) {
   return field.rules.capability == nullptr || value == T{} || capabilities.*field.rules.capability;
 }
+
+// Returns whether both plans tell the ranks the same in this field.
+template <class T>
+bool is_same(const PlanField<T>& field, const Plan& a, const Plan& b) {
+  return field.rules.same != nullptr ? field.rules.same(a, b) : a.*field.member == b.*field.member;
+}
+
+// Calls `visit` with the rows of the knob, in the order of ids; with none for Knob::other.
+template <class Visit>
+void for_each_field_of(Knob knob, const Visit& visit) {
+  for_each_plan_field([&](const auto& field) {
+    if (knob != Knob::other && field.rules.knob == knob) visit(field);
+  });
+}
+
+// Fields of these types have one entry a rank, or are empty.
+template <class T>
+inline constexpr bool kIsPerRank =
+    std::is_same_v<T, std::vector<ProfileId>> || std::is_same_v<T, std::vector<std::uint32_t>>;
+
+// Calls `visit` with the rows of the fields that have one entry a rank.
+template <class Visit>
+void for_each_per_rank_field(const Visit& visit) {
+  for_each_plan_field([&]<class T>(const PlanField<T>& field) {
+    if constexpr (kIsPerRank<T>) visit(field);
+  });
+}
+
+constexpr Knob last_knob() {
+  Knob last = Knob::other;
+  for_each_plan_field([&](const auto& field) { last = std::max(last, field.rules.knob); });
+  return last;
+}
+template <>
+inline constexpr Knob kLargestOf<Knob> = last_knob();
 
 }  // namespace cox

@@ -77,52 +77,17 @@ constexpr CodeName kCodeNames[] = {
 }  // namespace
 
 std::string_view to_string(PolicyKind kind) {
-  switch (kind) {
-    case PolicyKind::none:
-      return "decide";
-    case PolicyKind::guard:
-      return "guard";
-    case PolicyKind::loss_scale:
-      return "loss_scale";
-    case PolicyKind::precision:
-      return "precision";
-    case PolicyKind::memory:
-      return "memory";
-    case PolicyKind::stragglers:
-      return "stragglers";
-    case PolicyKind::shares:
-      return "shares";
-    case PolicyKind::custom:
-      return "custom";
-    case PolicyKind::accumulation:
-      return "accumulation";
-  }
-  return "unknown";
+  const auto found = std::ranges::find(kPolicyKinds, kind, &NamedPolicyKind::kind);
+  return found == kPolicyKinds.end() ? "unknown" : found->name;
 }
 
 std::string_view to_string(Outcome outcome) {
-  switch (outcome) {
-    case Outcome::unspecified:
-      return "unspecified";
-    case Outcome::changed:
-      return "changed";
-    case Outcome::unchanged:
-      return "unchanged";
-    case Outcome::observed:
-      return "observed";
-    case Outcome::vetoed:
-      return "vetoed";
-    case Outcome::clamped:
-      return "clamped";
-    case Outcome::reported:
-      return "reported";
-  }
-  return "unknown";
+  const auto number = static_cast<std::size_t>(outcome);
+  return number < kOutcomeNames.size() ? kOutcomeNames[number] : "unknown";
 }
 
 std::string_view to_string(ReasonCode code) {
-  const auto found = std::find_if(std::begin(kCodeNames), std::end(kCodeNames),
-                                  [code](const CodeName& entry) { return entry.code == code; });
+  const auto found = std::ranges::find(kCodeNames, code, &CodeName::code);
   return found == std::end(kCodeNames) ? "unknown" : found->name;
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "coordinator/core/phase.h"
@@ -33,11 +34,23 @@ enum class PolicyKind : std::uint8_t {
 };
 std::string_view to_string(PolicyKind kind);
 
-// In the order of their numbers.
-inline constexpr std::array kAllPolicyKinds = {
-    PolicyKind::none,      PolicyKind::guard,  PolicyKind::loss_scale,
-    PolicyKind::precision, PolicyKind::memory, PolicyKind::stragglers,
-    PolicyKind::shares,    PolicyKind::custom, PolicyKind::accumulation};
+// Each kind with its name, in the order of their numbers.
+struct NamedPolicyKind {
+  PolicyKind kind;
+  std::string_view name;
+};
+inline constexpr auto kPolicyKinds = std::to_array<NamedPolicyKind>({
+    {PolicyKind::none, "decide"},
+    {PolicyKind::guard, "guard"},
+    {PolicyKind::loss_scale, "loss_scale"},
+    {PolicyKind::precision, "precision"},
+    {PolicyKind::memory, "memory"},
+    {PolicyKind::stragglers, "stragglers"},
+    {PolicyKind::shares, "shares"},
+    {PolicyKind::custom, "custom"},
+    {PolicyKind::accumulation, "accumulation"},
+});
+inline constexpr PolicyKind kLastPolicyKind = kPolicyKinds.back().kind;
 
 // Outcome says what became of the change that the reason speaks of.
 enum class Outcome : std::uint8_t {
@@ -49,6 +62,8 @@ enum class Outcome : std::uint8_t {
   clamped = 5,    // changed, but less than asked for
   reported = 6,   // a finding; no knob belongs to it
 };
+inline constexpr auto kOutcomeNames = std::to_array<std::string_view>(
+    {"unspecified", "changed", "unchanged", "observed", "vetoed", "clamped", "reported"});
 std::string_view to_string(Outcome outcome);
 
 // ReasonCode is the reason for machines. Values are written to journals and metric labels: never
@@ -173,6 +188,13 @@ struct Reason {
   }
   friend bool operator==(const Reason&, const Reason&) = default;
 };
+
+// Returns a reason without the fields that Decide fills in: policy, round, and the outcome where it
+// is left open here (of a finding: reported).
+inline Reason reason_of(ReasonCode code, std::string text, Outcome outcome = Outcome::unspecified,
+                        RankId rank = RankId(-1)) {
+  return {.code = code, .outcome = outcome, .rank = rank, .text = std::move(text)};
+}
 
 // Any value is read back: policies of users have codes of their own.
 template <>

@@ -4,21 +4,24 @@
 #include <span>
 #include <utility>
 
+#include "coordinator/core/plan_fields.h"
 #include "coordinator/decide/effects.h"
 
 namespace cox {
 namespace {
 
 bool fits_world(const Plan& plan, const JobFacts& job) {
-  const std::size_t world = job.ranks();
-  return (plan.rank_profile.empty() || plan.rank_profile.size() == world) &&
-         (plan.shares.empty() || plan.shares.size() == world);
+  bool fits = true;
+  for_each_per_rank_field([&](const auto& field) {
+    const auto& entries = plan.*field.member;
+    fits = fits && (entries.empty() || entries.size() == job.ranks());
+  });
+  return fits;
 }
 
 // Unknown ranks can only have one profile, and every plan has a first one.
 void drop_ranks(Plan& plan) {
-  plan.rank_profile.clear();
-  plan.shares.clear();
+  for_each_per_rank_field([&](const auto& field) { (plan.*field.member).clear(); });
   if (plan.profiles.size() > 1) plan.profiles.resize(1);
 }
 

@@ -7,11 +7,9 @@
 #include <span>
 #include <string>
 #include <utility>
-#include <variant>
 
 #include "coordinator/core/share_units.h"
 #include "coordinator/decide/plan_change.h"
-#include "coordinator/decide/revert.h"
 
 namespace cox {
 namespace {
@@ -113,11 +111,9 @@ AppliedChange applied_change(const Turn& turn, const Proposal& proposal) {
   AppliedChange change;
   change.policy = turn.policy->name();
   change.kind = turn.policy->kind();
-  change.knob = knob_of(proposal.change);
-  if (const auto* precision = std::get_if<SetPrecision>(&proposal.change)) {
-    change.first_block = precision->block.value();
-    change.blocks = precision->blocks;
-  }
+  change.knob = proposal.change.knob;
+  change.first_block = proposal.change.first_block.value();
+  change.blocks = static_cast<std::uint16_t>(proposal.change.to.precision.size());
   change.promised_ratio = proposal.reason.forecast.step_ratio;
   change.is_for_time = is_for_time(proposal);
   return change;
@@ -161,10 +157,6 @@ class Draft {
   }
 
   const Plan& plan() const { return plan_; }
-  // Whether the draft gives ranks other numbers of samples than the newest plan.
-  bool moves_samples() const {
-    return plan_.shares != newest_.shares || plan_.step_samples != newest_.step_samples;
-  }
 
   // Takes what the policies propose to fit the draft.
   void take_fit(std::vector<FitProposal> proposals) {
@@ -177,10 +169,10 @@ class Draft {
            same_effect(plan_, newest_);
   }
 
-  // Puts the inverse of what is condemned into the draft. Returns why it cannot be, or nothing.
+  // Restores what was before the condemned changes. Returns why it must stay, or nothing.
   // REQUIRES: is_at_rest().
-  std::string take_back(const Inverse& inverse) {
-    return carry_out(inverse, job_, config_.force, plan_);
+  std::string take_back(const Condemned& condemned, std::span<const std::uint64_t> most_samples) {
+    return cox::take_back(condemned, job_, config_.force, most_samples, plan_);
   }
   void drop_changes() {
     plan_ = newest_;
@@ -227,7 +219,7 @@ class Draft {
   // The rest that the proposal would break; null where there is none.
   Rest* rest_of(const Turn& turn, const Proposal& proposal) {
     if (!is_for_time(proposal) || turn.mode != PolicyMode::on) return nullptr;
-    return find_rest(effects_, turn.policy->name(), knob_of(proposal.change), round_);
+    return find_rest(effects_, turn.policy->name(), proposal.change.knob, round_);
   }
 
   Reason resting(Reason reason, const Rest& rest) const {
@@ -411,7 +403,7 @@ void take_back(const PolicyInput& input, std::span<const Turn> turns,
                std::span<const std::uint64_t> most_samples, Effects& effects, Draft& draft) {
   if (effects.condemned.empty() || effects.trial || !draft.is_at_rest()) return;
   const Condemned condemned = effects.condemned.front();
-  std::string why_not = draft.take_back(inverse_of(condemned, input.plan, input.job, most_samples));
+  std::string why_not = draft.take_back(condemned, most_samples);
   if (why_not.empty()) why_not = why_not_back(input, turns, condemned, draft);
   Reason reason;
   if (why_not.empty()) {
@@ -492,7 +484,9 @@ Decided decide(const JobFacts& job, const Config& config, const PolicySet& polic
   const std::vector<Turn> turns = turns_of(policies, config, kept);
   const std::vector<std::uint64_t> most_samples = ask_policies(input, turns, draft);
   draft.apply_overrides();
-  if (draft.moves_samples()) draft.take_fit(proposals_to_fit(input, turns, draft.plan()));
+  if (moves_samples(kept.plan, draft.plan())) {
+    draft.take_fit(proposals_to_fit(input, turns, draft.plan()));
+  }
   take_back(input, turns, most_samples, effects, draft);
   tell_circumstances(signals, decision.summary, said, draft);
 

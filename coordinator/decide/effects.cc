@@ -347,19 +347,10 @@ void date_start(Effects& effects, const StepSummary& summary) {
 // --- a decision -------------------------------------------------------------------------------
 
 bool is_moved(Knob knob, const Plan& before, const Plan& after) {
-  switch (knob) {
-    case Knob::precision:
-      return before.precision != after.precision;
-    case Knob::actions:
-      return !same_actions(before, after);
-    case Knob::shares:
-      return before.shares != after.shares;
-    case Knob::batch:
-      return before.step_samples != after.step_samples;
-    case Knob::other:
-      break;
-  }
-  return false;
+  bool is_moved = false;
+  for_each_field_of(
+      knob, [&](const auto& field) { is_moved = is_moved || !is_same(field, before, after); });
+  return is_moved;
 }
 
 void close_accounts(Effects& effects, const Plan& before, const Plan& after) {
@@ -382,12 +373,12 @@ void open_trial(Effects& effects, RoundDecision& decision) {
     effects.trial = Trial{};
     effects.trial->first_plan = decision.after.id.number;
     effects.trial->before = effects.recent;
-    effects.trial->knobs_before = knobs_of(decision.before);
+    effects.trial->knobs_before = {decision.before};
   }
   Trial& trial = *effects.trial;
   trial.plan = decision.after.id.number;
   trial.applied_in.reset();
-  trial.knobs_after = knobs_of(decision.after);
+  trial.knobs_after = {decision.after};
   std::ranges::move(decision.changes, std::back_inserter(trial.changes));
 }
 
@@ -429,8 +420,16 @@ std::string verdict_text(const Effect& effect) {
   return text;
 }
 
-KnobValues knobs_of(const Plan& plan) {
-  return {plan.precision, plan.profiles, plan.rank_profile, plan.shares, plan.step_samples};
+void write(ByteWriter& out, const KnobValues& knobs) {
+  for_each_plan_field([&](const auto& field) {
+    if (field.rules.knob != Knob::other) state_codec::write(out, knobs.plan.*field.member);
+  });
+}
+
+void read(ByteReader& in, KnobValues& knobs) {
+  for_each_plan_field([&](const auto& field) {
+    if (field.rules.knob != Knob::other) state_codec::read(in, knobs.plan.*field.member);
+  });
 }
 
 void write(ByteWriter& out, const std::shared_ptr<const SharedEffects>& list) {

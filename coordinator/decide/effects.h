@@ -130,20 +130,13 @@ inline constexpr Precision kLargestOf<Precision> = Precision::fp8;
 template <>
 inline constexpr MemoryAction kLargestOf<MemoryAction> = kLastAction;
 
-// KnobValues are the fields of a plan that a take-back may restore.
+// KnobValues are the fields of a plan that a take-back may restore: those of a knob, in bytes in
+// the order of their ids. The other fields do not count.
 struct KnobValues {
-  std::vector<Precision> precision;
-  std::vector<ActionProfile> profiles;
-  std::vector<ProfileId> rank_profile;
-  std::vector<std::uint32_t> shares;
-  std::uint64_t step_samples = 0;
-
-  static auto fields(auto& self) {
-    return std::tie(self.precision, self.profiles, self.rank_profile, self.shares,
-                    self.step_samples);
-  }
+  Plan plan;
 };
-KnobValues knobs_of(const Plan& plan);
+void write(ByteWriter& out, const KnobValues& knobs);
+void read(ByteReader& in, KnobValues& knobs);
 
 // RoundTime is one measured round.
 struct RoundTime {

@@ -11,7 +11,6 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "coordinator/core/config.h"
@@ -21,6 +20,7 @@
 #include "coordinator/core/state_codec.h"
 #include "coordinator/core/summary.h"
 #include "coordinator/decide/effects.h"
+#include "coordinator/decide/plan_change.h"
 #include "coordinator/estimates/estimates.h"
 
 namespace cox {
@@ -86,33 +86,6 @@ class PolicyState {
   std::string bytes_;  // not decoded yet; empty when a value is held
 };
 
-struct SetPrecision {
-  BlockId block{};
-  Precision precision = Precision::fp32;
-  std::uint16_t blocks = 1;  // this one and those after it
-};
-struct SetActions {  // replaces all profiles, and which rank has which
-  std::vector<ActionProfile> profiles;
-  std::vector<ProfileId> rank_profile;
-};
-struct SetShares {
-  std::vector<std::uint32_t> shares;  // empty = even
-};
-struct SetBatch {
-  std::uint64_t step_samples = 0;  // 0 = the job's global batch
-};
-struct SetScaler {
-  ScalerRules rules{};
-};
-struct HoldUntil {
-  RoundId round{};
-};
-struct RollBack {
-  RoundId before_round{};
-};
-using PlanChange =
-    std::variant<SetPrecision, SetActions, SetShares, SetBatch, SetScaler, HoldUntil, RollBack>;
-
 // Motive says whether a change may be measured by the time that it promises. A gain whose forecast
 // promises a shorter step is taken back when it surely did not bring one, and rests for a while
 // (effects.h); a necessity never is, whatever its forecast.
@@ -124,13 +97,6 @@ struct Proposal {
   Reason reason;
   Motive motive = Motive::gain;
 };
-
-// Returns a reason without the fields that Decide fills in: policy, round, and the outcome where it
-// is left open here (of a finding: reported).
-inline Reason reason_of(ReasonCode code, std::string text, Outcome outcome = Outcome::unspecified,
-                        RankId rank = RankId(-1)) {
-  return {.code = code, .outcome = outcome, .rank = rank, .text = std::move(text)};
-}
 
 // PolicyInput has the facts that a policy may look at. References are valid during the call only.
 struct PolicyInput {

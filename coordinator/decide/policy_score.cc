@@ -57,28 +57,12 @@ bool Account::is_sane() const {
 }
 
 bool AppliedChange::is_sane() const {
-  return kind <= PolicyKind::accumulation && is_amount(promised_ratio);
+  return kind <= kLastPolicyKind && is_amount(promised_ratio);
 }
 
 bool PolicyScore::is_sane() const {
-  return policy <= PolicyKind::accumulation && is_amount(seconds_gained) &&
-         is_amount(seconds_lost) && is_amount(std::abs(seconds_promised));
-}
-
-std::string_view to_string(Knob knob) {
-  switch (knob) {
-    case Knob::precision:
-      return "precision";
-    case Knob::actions:
-      return "memory actions";
-    case Knob::shares:
-      return "shares";
-    case Knob::batch:
-      return "the samples of a step";
-    case Knob::other:
-      return "another knob";
-  }
-  return "unknown";
+  return policy <= kLastPolicyKind && is_amount(seconds_gained) && is_amount(seconds_lost) &&
+         is_amount(std::abs(seconds_promised));
 }
 
 }  // namespace cox

@@ -9,16 +9,11 @@
 #include <tuple>
 #include <vector>
 
+#include "coordinator/core/plan_fields.h"
 #include "coordinator/core/reason.h"
 #include "coordinator/core/state_codec.h"
 
 namespace cox {
-
-// What a change sets. Values are kept in states: never renumber.
-enum class Knob : std::uint8_t { precision = 0, actions = 1, shares = 2, batch = 3, other = 4 };
-std::string_view to_string(Knob knob);
-template <>
-inline constexpr Knob kLargestOf<Knob> = Knob::other;
 
 // AppliedChange is a change that went into a plan.
 struct AppliedChange {

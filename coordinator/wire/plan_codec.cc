@@ -436,7 +436,9 @@ Status check_shape(const Plan& plan) {
       return wrong_shape("expected profiles of " + std::to_string(blocks) + " blocks, found " +
                          std::to_string(actions.size()));
   }
-  const std::size_t ranks = std::max(plan.rank_profile.size(), plan.shares.size());
+  std::size_t ranks = 0;
+  for_each_per_rank_field(
+      [&](const auto& field) { ranks = std::max(ranks, (plan.*field.member).size()); });
   if (ranks > static_cast<std::size_t>(kMaxRanks))
     return wrong_shape("expected at most " + std::to_string(kMaxRanks) + " ranks, found " +
                        std::to_string(ranks));
@@ -492,11 +494,15 @@ std::size_t max_payload_bytes(const JobFacts& job) {
   constexpr std::size_t kSequenceHead = 10 + 1 + 5 + 1;
   const JobSize size = size_of(job);
   std::size_t entries = 0;
-  for_each_plan_field([&](const auto&) { entries += kEntryHead + kLargestSmall; });
+  for_each_plan_field([&]<class T>(const PlanField<T>&) {
+    entries += kEntryHead + kLargestSmall;
+    if constexpr (kIsPerRank<T>) {
+      entries += kSequenceHead + size.ranks * sizeof(typename T::value_type);
+    }
+  });
   const std::size_t per_profile = 1 + (size.blocks + 1) / 2;
-  const std::size_t sequences = 2 * kSequenceHead + size.ranks * (2 + 4);
   // A delta is sent only where it is shorter than the full payload.
-  return size.blocks + 10 + kMaxProfiles * per_profile + sequences + entries;
+  return size.blocks + 10 + kMaxProfiles * per_profile + entries;
 }
 
 std::string serialize(const Plan& plan) {

@@ -57,9 +57,8 @@ struct Names {
 
 Names names() {
   Names all;
-  for (const PolicyKind kind : kAllPolicyKinds) all.policies.emplace_back(to_string(kind));
-  for (std::size_t k = 1; k < kOutcomes; ++k)
-    all.outcomes.emplace_back(to_string(static_cast<Outcome>(k)));
+  for (const NamedPolicyKind& policy : kPolicyKinds) all.policies.emplace_back(policy.name);
+  all.outcomes.assign(kOutcomeNames.begin() + 1, kOutcomeNames.end());
   return all;
 }
 
@@ -89,7 +88,7 @@ std::vector<Metric> metrics() {
               "Reasons given, by policy and outcome; policy decide is Decide itself",
               per("policy", policies, "outcome", outcomes,
                   [](S s, std::size_t policy, std::size_t outcome) {
-                    const auto kind = static_cast<std::size_t>(kAllPolicyKinds[policy]);
+                    const auto kind = static_cast<std::size_t>(kPolicyKinds[policy].kind);
                     return s.view<DecisionsView>().counts[kind][outcome + 1];
                   })),
       counter("coxswain_reasons_total",
@@ -100,7 +99,7 @@ std::vector<Metric> metrics() {
               "on without them",
               per("policy", policies, "result", std::array{"gained", "lost"},
                   [](S s, std::size_t policy, std::size_t result) {
-                    const PolicyScore score = score_of(s, kAllPolicyKinds[policy]);
+                    const PolicyScore score = score_of(s, kPolicyKinds[policy].kind);
                     return result == 0 ? score.seconds_gained : score.seconds_lost;
                   }),
               "seconds"),
@@ -109,7 +108,7 @@ std::vector<Metric> metrics() {
               "after found; taken_back counts among did_not_help",
               per("policy", policies, "verdict", kVerdicts,
                   [](S s, std::size_t policy, std::size_t verdict) {
-                    const PolicyScore score = score_of(s, kAllPolicyKinds[policy]);
+                    const PolicyScore score = score_of(s, kPolicyKinds[policy].kind);
                     const std::uint32_t all[] = {score.helped, score.did_not_help, score.not_sure,
                                                  score.taken_back};
                     return all[verdict];
@@ -362,7 +361,7 @@ void DecisionsView::add(const Round& round) {
   for (const Reason& reason : record.decision.reasons) {
     const auto policy = static_cast<std::size_t>(reason.policy);
     const auto outcome = static_cast<std::size_t>(reason.outcome);
-    ++counts[std::min(policy, kPolicyKinds - 1)][std::min(outcome, kOutcomes - 1)];
+    ++counts[std::min(policy, kKinds - 1)][std::min(outcome, kOutcomes - 1)];
     count_code(codes, reason.code);
   }
   if (!record.decision.reasons.empty()) list = extended(*list, record, kKept);

@@ -31,8 +31,8 @@ struct CodeCount {
   std::uint64_t count = 0;
 };
 
-inline constexpr std::size_t kPolicyKinds = static_cast<std::size_t>(PolicyKind::accumulation) + 1;
-inline constexpr std::size_t kOutcomes = static_cast<std::size_t>(Outcome::reported) + 1;
+inline constexpr std::size_t kKinds = static_cast<std::size_t>(kLastPolicyKind) + 1;
+inline constexpr std::size_t kOutcomes = kOutcomeNames.size();
 
 // Seconds on the control path: 10 us .. 1 s.
 inline constexpr std::array<double, 16> kControlBuckets = {
@@ -42,7 +42,7 @@ struct DecisionsView {
   static constexpr std::size_t kKept = 200;
 
   std::shared_ptr<const DecisionList> list = std::make_shared<const DecisionList>();  // never null
-  std::array<std::array<std::uint64_t, kOutcomes>, kPolicyKinds> counts{};
+  std::array<std::array<std::uint64_t, kOutcomes>, kKinds> counts{};
   std::vector<CodeCount> codes;  // ascending codes
   BucketCounts decide_seconds{kControlBuckets};
   std::shared_ptr<const SharedEffects> effects =

@@ -6,7 +6,10 @@
 #include <cmath>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <vector>
 
+#include "coordinator/core/plan_fields.h"
 #include "metrics/blocks.h"
 #include "metrics/format.h"
 #include "metrics/html.h"
@@ -101,13 +104,36 @@ void put_cost(io::JsonWriter& json, const Snapshot& s, std::size_t block) {
   json.field("measured_on_rank", cost.rank);
 }
 
+// Puts the fields of the plan that are one number, the newest field first.
+void put_numbers(io::JsonWriter& json, const Plan& plan) {
+  for (unsigned id = 0xFF; id > 0; --id) {
+    for_each_plan_field([&]<class T>(const PlanField<T>& field) {
+      if constexpr (std::is_unsigned_v<T> || std::is_same_v<T, RoundId>) {
+        if (field.id == id) json.field(field.name, plan.*field.member);
+      }
+    });
+  }
+}
+
+// Puts the fields of the plan that are lists of numbers or orders to the trainer.
+void put_lists_and_orders(io::JsonWriter& json, const Plan& plan) {
+  for_each_plan_field([&]<class T>(const PlanField<T>& field) {
+    const T& value = plan.*field.member;
+    if constexpr (std::is_same_v<T, std::vector<std::uint32_t>>) {
+      put_list(json, field.name, value);
+    } else if constexpr (std::is_same_v<T, RollbackOrder>) {
+      json.key(field.name).begin_object().field("ticket", value.ticket);
+      json.field("before_round", value.before_round).end_object();
+    }
+  });
+}
+
 Result<std::string> plan_json(const Snapshot& s, std::string_view) {
   const Plan& plan = *s.plan;
   io::JsonWriter json;
   json.begin_object();
   put_plan_ids(json, s);
-  json.field("step_samples", plan.step_samples);
-  json.field("hold_until", plan.hold_until);
+  put_numbers(json, plan);
   put_memory(json, s);
   const auto actions = action_ranks(plan, s.job->world_size);
   json.key("blocks").begin_array();
@@ -126,10 +152,8 @@ Result<std::string> plan_json(const Snapshot& s, std::string_view) {
     json.end_array().end_object();
   }
   json.end_array();
-  put_list(json, "shares", plan.shares);
-  json.key("rollback").begin_object();
-  json.field("ticket", plan.rollback.ticket);
-  json.field("before_round", plan.rollback.before_round).end_object().end_object();
+  put_lists_and_orders(json, plan);
+  json.end_object();
   return json.take();
 }
 

@@ -1,9 +1,13 @@
 #include "coordinator/core/plan.h"
 
+#include <algorithm>
 #include <functional>
 #include <limits>
 #include <string>
 #include <vector>
+
+#include "coordinator/core/plan_fields.h"
+#include "coordinator/core/reason.h"
 
 #include <doctest/doctest.h>
 
@@ -49,6 +53,23 @@ TEST_SUITE("core") {
       CHECK(plan.precision == std::vector<Precision>(job.blocks.size(), Precision::fp32));
       CHECK(plan.shares.empty());
     }
+  }
+
+  TEST_CASE("knobs keep their numbers and their words") {
+    const std::vector<std::string> words = {"precision", "memory actions", "shares",
+                                            "the samples of a step", "another knob"};
+    for (std::size_t k = 0; k < words.size(); ++k) {
+      CHECK(cox::to_string(static_cast<cox::Knob>(k)) == words[k]);
+    }
+  }
+
+  TEST_CASE("policies keep their numbers and their names, in ascending order") {
+    using cox::NamedPolicyKind;
+    CHECK(std::ranges::adjacent_find(cox::kPolicyKinds, std::ranges::greater_equal{},
+                                     &NamedPolicyKind::kind) == cox::kPolicyKinds.end());
+    CHECK(cox::to_string(static_cast<cox::PolicyKind>(9)) == "accumulation");
+    CHECK(cox::to_string(static_cast<cox::PolicyKind>(7)) == "unknown");
+    CHECK(cox::to_string(static_cast<cox::PolicyKind>(0)) == "decide");
   }
 
   TEST_CASE("a rank's action is that of its profile") {

@@ -167,6 +167,8 @@ TEST_SUITE("core") {
         {"shares of another world", SetShares{{1, 3, 1}}, Outcome::vetoed,
          ReasonCode::invalid_proposal},
         {"batch", SetBatch{4}, Outcome::changed, ReasonCode::custom},
+        {"a field by its member", cox::set(&cox::Plan::step_samples, 4), Outcome::changed,
+         ReasonCode::custom},
         {"batch too large", SetBatch{1ull << 40}, Outcome::vetoed, ReasonCode::invalid_proposal},
         {"scaler", SetScaler{broken}, Outcome::vetoed, ReasonCode::invalid_proposal},
         {"hold", HoldUntil{RoundId(9)}, Outcome::changed, ReasonCode::custom},

@@ -1,5 +1,6 @@
 #include "coordinator/decide/effects.h"
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -88,6 +89,37 @@ struct Job {
 };
 
 TEST_SUITE("decide.effects") {
+  TEST_CASE("the knobs of a plan are kept in the bytes and the order of saved states") {
+    Plan plan;
+    plan.precision = {Precision::bf16, Precision::fp32};
+    plan.profiles = {{MemoryAction::keep, MemoryAction::recompute}};
+    plan.rank_profile = {ProfileId(0), ProfileId(0), ProfileId(0)};
+    plan.shares = {300, 1, 2};
+    plan.scaler.growth_interval = 7;
+    plan.hold_until = RoundId(9);
+    plan.rollback = {1, RoundId(3)};
+    plan.step_samples = 128;
+    ByteWriter out;
+    write(out, KnobValues{plan});
+    const std::string bytes(out.text());
+    CHECK(bytes == std::string("\2\1\0"
+                               "\1\2\0\1"
+                               "\3\0\0\0"
+                               "\3\xAC\2\1\2"
+                               "\x80\1",
+                               18));
+
+    ByteReader in(std::as_bytes(std::span(bytes)));
+    KnobValues read_back;
+    read(in, read_back);
+    CHECK(in.done());
+    Plan expected = plan;
+    expected.scaler = {};
+    expected.hold_until = {};
+    expected.rollback = {};
+    CHECK(read_back.plan == expected);
+  }
+
   TEST_CASE("a change has the rounds before it, those under its plan, and the ratio of both") {
     Job job;
     job.run(100, 2.0);

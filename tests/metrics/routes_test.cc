@@ -126,8 +126,8 @@ TEST_SUITE("metrics") {
     CHECK(contains(ranks, "\"samples_per_step\":24,\"share_ratio\":0.42857142857142855,"));
     CHECK(count(ranks, "\"reduction_exposed_seconds\":0.00") == 4);
     const std::string plan = respond({"GET", "/api/v1/plan", ""}, served).body;
-    CHECK(contains(plan, "\"step_samples\":56,"));
-    CHECK(contains(plan, "\"shares\":[2,4,6,2]"));
+    CHECK(contains(plan, ",\"step_samples\":56,\"hold_until\":0,\""));
+    CHECK(plan.ends_with("],\"shares\":[2,4,6,2],\"rollback\":{\"ticket\":0,\"before_round\":0}}"));
     const std::string metrics = respond({"GET", "/metrics", ""}, served).body;
     for (const char* line :
          {"\ncoxswain_step_samples 56\n", "\ncoxswain_plan_step_samples 56\n",

@@ -41,14 +41,13 @@ struct Play {
   void take(const cox::PolicyOutput& output) {
     for (const cox::Reason& finding : output.findings) found.push_back(finding.code);
     for (const cox::Proposal& proposal : output.proposals) {
-      if (const auto* hold = std::get_if<cox::HoldUntil>(&proposal.change)) {
+      const cox::Plan& to = proposal.change.to;
+      if (to.hold_until > RoundId(0)) {
         holds.push_back(round);
-        if (obeys) plan.hold_until = hold->round;
+        if (obeys) plan.hold_until = to.hold_until;
       } else {
         rollbacks.push_back(round);
-        if (obeys) plan.rollback.ticket += 1;
-        if (obeys)
-          plan.rollback.before_round = std::get<cox::RollBack>(proposal.change).before_round;
+        if (obeys) plan.rollback = {plan.rollback.ticket + 1, to.rollback.before_round};
       }
     }
   }

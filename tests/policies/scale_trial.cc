@@ -132,7 +132,7 @@ class Trial {
     policy_state_ = std::move(output.state);
     if (round < due_) return;  // a plan is on its way
     for (const Proposal& proposal : output.proposals) {
-      plan_.scaler = std::get<SetScaler>(proposal.change).rules;
+      plan_.scaler = proposal.change.to.scaler;
       due_ = round + kPlanTakes;
     }
   }

@@ -64,7 +64,7 @@ class SharesRounds {
     for (int i = 0; i < rounds; ++i) {
       PolicyOutput output = ask(reports());
       if (output.proposals.empty()) continue;
-      plan.shares = std::get<SetShares>(output.proposals[0].change).shares;
+      plan.shares = output.proposals[0].change.to.shares;
       ++plan.id.number;
       return output.proposals[0];
     }
@@ -94,7 +94,7 @@ class SharesRounds {
 };
 
 Shares shares_in(const Proposal& proposal) {
-  return std::get<SetShares>(proposal.change).shares;
+  return proposal.change.to.shares;
 }
 
 // The state as the policy keeps it.

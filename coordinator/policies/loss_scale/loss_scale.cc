@@ -335,7 +335,7 @@ PolicyOutput LossScalePolicy::propose(const PolicyInput& input, PolicyState kept
     }
     if (state.floor_rounds < kRoundsAtFloor) {
       Proposal wanted = rules_for(input, view, state, seen.underflow_part());
-      const bool is_news = std::get<SetScaler>(wanted.change).rules != input.plan.scaler;
+      const bool is_news = wanted.change.to.scaler != input.plan.scaler;
       if (is_news) output.proposals.push_back(std::move(wanted));
     }
   }
