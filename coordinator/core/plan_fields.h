@@ -154,6 +154,12 @@ void for_each_per_rank_field(const Visit& visit) {
   });
 }
 
+constexpr std::uint32_t count_fields_of_knobs() {
+  std::uint32_t count = 0;
+  for_each_plan_field([&](const auto& field) { count += field.rules.knob != Knob::other; });
+  return count;
+}
+
 constexpr Knob last_knob() {
   Knob last = Knob::other;
   for_each_plan_field([&](const auto& field) { last = std::max(last, field.rules.knob); });

@@ -198,7 +198,8 @@ struct Rest {
 };
 
 struct Effects {
-  static constexpr std::uint32_t kVersion = 1;
+  // Goes up with each further field of a knob, because KnobValues have one more then.
+  static constexpr std::uint32_t kVersion = count_fields_of_knobs() - 4;
   static constexpr std::size_t kKept = 64;           // the newest effects
   static constexpr std::size_t kRoundsBefore = 64;   // at most, directly before the switch
   static constexpr std::size_t kRoundsAfter = 64;    // at most, the first ones that count

@@ -118,6 +118,7 @@ TEST_SUITE("decide.effects") {
     expected.hold_until = {};
     expected.rollback = {};
     CHECK(read_back.plan == expected);
+    CHECK(Effects::kVersion == 1);
   }
 
   TEST_CASE("a change has the rounds before it, those under its plan, and the ratio of both") {
