@@ -296,14 +296,14 @@ const MemorySaving& saving_of(const RuleInput& input) {
   return *input.memory_saving;
 }
 
-// Memory that is saved by work although there is input, or at a high price.
+// Memory that is saved by work although there is room, or at a high price.
 void tight_budget(const RuleInput& input, Findings& out) {
   const std::optional<TightBudget>& budget = saving_of(input).budget;
   if (!budget) return;
   const bool is_needless = budget->is_needless;
   const std::size_t of_memory = is_needless ? budget->with_room.worst : budget->ranks.worst;
   Finding f = costly(input, "BUDGET.TOO_TIGHT",
-                     is_needless ? "Activations are recomputed or moved although there is input"
+                     is_needless ? "Activations are recomputed or moved although there is room"
                                  : "Keeping to the memory budget takes much time",
                      budget->seconds);
   const std::size_t steps = budget->ranks.of_worst.steps;

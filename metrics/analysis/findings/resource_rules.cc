@@ -246,7 +246,7 @@ void lost_rows(const RuleInput& input, Findings& out) {
                       dropped > 0 ? ": the disk was full or too slow."
                                   : " by every rank: reports were lost, or rows.");
     f.suggestion = dropped > 0
-                       ? "Give the run directory a faster disk or more input."
+                       ? "Give the run directory a faster disk or more room."
                        : "Look at the log of the ranks, and at coxswain_report_faults_total.";
     f.evidence = {{"rows", dropped}, {"missing_steps", missing}};
     out.push_back(std::move(f));
