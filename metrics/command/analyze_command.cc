@@ -299,7 +299,7 @@ void read_decisions(const std::string& directory, JournalSize size, diagnosis::R
                                  [&](const wire::JournalStart& start) {
                                    plans.take(start);
                                    if (start.first)
-                                     diagnosis::keep_newest(run.decisions, start.first->reasons);
+                                     diagnosis::keep_start(run.decisions, start.first->reasons);
                                  },
                              .round =
                                  [&](const wire::JournalRound& round) {

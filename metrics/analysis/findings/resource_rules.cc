@@ -152,15 +152,6 @@ void skipped_steps(const RuleInput& input, Findings& out) {
   }
 }
 
-// Whether no later change of the same policy has overtaken the reason.
-bool is_in_force(const RuleInput& input, const Reason& reason,
-                 std::span<const ReasonCode> changes) {
-  return std::ranges::none_of(input.view.run->decisions, [&](const Reason& other) {
-    return other.policy == reason.policy && std::ranges::count(changes, other.code) > 0 &&
-           other.round > reason.round;
-  });
-}
-
 bool withholds(const Reason& reason) {
   constexpr std::array kAlways = {ReasonCode::not_capable, ReasonCode::precision_no_evidence,
                                   ReasonCode::precision_not_faster};
@@ -170,20 +161,44 @@ bool withholds(const Reason& reason) {
          (std::ranges::count(kVetoes, reason.code) > 0 && reason.outcome == Outcome::vetoed);
 }
 
-void withheld_precision(const RuleInput& input, Findings& out) {
-  constexpr std::array kChanges = {ReasonCode::precision_lowered};
-  constexpr std::size_t kTold = 3;
-  std::vector<std::string> why;
-  for (const Reason& reason : input.view.run->decisions) {
-    if (withholds(reason) && is_in_force(input, reason, kChanges)) why.push_back(reason.text);
+bool limits_shares(const Reason& reason) {
+  return reason.policy == PolicyKind::shares && (reason.code == ReasonCode::shares_limited ||
+                                                 reason.code == ReasonCode::shares_unmeetable);
+}
+
+// Whether a reason of a later decision makes an earlier one out of date: the same policy changed
+// what the reason is about, or withholds something else from the same block now. A reason without a
+// block is about several of them.
+bool overtakes(const Reason& later, const Reason& reason) {
+  if (later.policy != reason.policy || later.round == reason.round) return false;
+  const bool is_same = later.block == reason.block;
+  const bool is_change = later.outcome == Outcome::changed || later.outcome == Outcome::clamped;
+  if (is_change) return is_same || later.block < 0 || reason.block < 0;
+  return is_same && reason.block >= 0 && withholds(later);
+}
+
+// Returns the reasons of that kind that no later decision has overtaken, oldest first.
+std::vector<const Reason*> in_force(const RuleInput& input, bool (*is_kind)(const Reason&)) {
+  const std::span<const Reason> all = input.view.run->decisions;
+  std::vector<const Reason*> out;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const auto is_over = [&](const Reason& later) { return overtakes(later, all[i]); };
+    if (is_kind(all[i]) && std::ranges::none_of(all.subspan(i + 1), is_over))
+      out.push_back(&all[i]);
   }
+  return out;
+}
+
+void withheld_precision(const RuleInput& input, Findings& out) {
+  constexpr std::size_t kTold = 3;
+  const std::vector<const Reason*> why = in_force(input, withholds);
   if (why.empty()) return;
   Finding f;
   f.code = "PRECISION.WITHHELD";
   f.severity = Severity::low;
   f.title = "Blocks compute in more bits than they might";
   for (std::size_t i = 0; i < std::min(kTold, why.size()); ++i)
-    f.detail += concat(i == 0 ? "" : "; ", why[i]);
+    f.detail += concat(i == 0 ? "" : "; ", why[i]->text);
   if (why.size() > kTold) f.detail += concat("; and ", why.size() - kTold, " more");
   f.detail += ".";
   f.suggestion =
@@ -194,21 +209,14 @@ void withheld_precision(const RuleInput& input, Findings& out) {
 
 // Which limit it is, a cap or a minimum, of memory or of the settings, the policy's sentence says.
 void pinned_shares(const RuleInput& input, Findings& out) {
-  constexpr std::array kLimits = {ReasonCode::shares_limited, ReasonCode::shares_unmeetable};
-  constexpr std::array kChanges = {ReasonCode::shares_changed};
   const double waiting = input.seconds_of("waiting");
   if (input.share(waiting) < 0.05) return;
-  const Reason* pinned = nullptr;
-  for (const Reason& reason : input.view.run->decisions) {
-    if (reason.policy == PolicyKind::shares && std::ranges::count(kLimits, reason.code) > 0 &&
-        is_in_force(input, reason, kChanges))
-      pinned = &reason;
-  }
-  if (pinned == nullptr) return;
+  const std::vector<const Reason*> limits = in_force(input, limits_shares);
+  if (limits.empty()) return;
   Finding f =
       costly(input, "SHARES.PINNED", "Limits hold the shares of the batch where they are", waiting);
   f.detail = concat("Ranks wait for slower ones for ", percents(input.share(waiting)),
-                    " of the time, and shares cannot follow: ", pinned->text, ".");
+                    " of the time, and shares cannot follow: ", limits.back()->text, ".");
   f.suggestion =
       "Where a cap holds a faster rank, raise shares.max_samples, give it more memory "
       "(memory.budget) or plan activation memory for it; where a minimum holds a slower one, lower "

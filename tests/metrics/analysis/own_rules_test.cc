@@ -450,6 +450,62 @@ TEST_SUITE("analysis.own_rules") {
     CHECK(kept.back().round == RoundId(1999));
     CHECK(kept.front().round == RoundId(2000 - kMostDecisions));
   }
+
+  TEST_CASE("reasons of one decision stand beside each other, and a new start replaces them") {
+    const auto said = [](PolicyKind policy, ReasonCode code, const char* text) {
+      Reason reason;
+      reason.policy = policy;
+      reason.code = code;
+      reason.text = text;
+      return reason;
+    };
+    const std::vector<Reason> first = {
+        said(PolicyKind::precision, ReasonCode::precision_no_evidence, "blocks a to d"),
+        said(PolicyKind::shares, ReasonCode::shares_limited, "rank 1")};
+    const std::vector<Reason> second = {
+        said(PolicyKind::precision, ReasonCode::precision_not_faster, "blocks a to b"),
+        said(PolicyKind::precision, ReasonCode::precision_not_faster, "blocks c to d")};
+    std::vector<Reason> kept;
+    keep_start(kept, first);
+    keep_start(kept, second);
+    CHECK(kept == std::vector<Reason>{first[1], second[0], second[1]});
+    keep_newest(kept, std::span(second).first(1));
+    CHECK(kept == std::vector<Reason>{first[1], second[0]});
+  }
+
+  TEST_CASE("a reason why a block has more bits is told until that block's format changes") {
+    const auto said = [](ReasonCode code, Outcome outcome, std::uint64_t round, std::int32_t block,
+                         const char* text) {
+      Reason reason;
+      reason.policy = PolicyKind::precision;
+      reason.code = code;
+      reason.outcome = outcome;
+      reason.round = RoundId(round);
+      reason.block = block;
+      reason.text = text;
+      return reason;
+    };
+    const auto none = said(ReasonCode::precision_no_evidence, Outcome::unchanged, 1, 3, "none");
+    const auto detail = [&](std::vector<Reason> decisions) {
+      RunRecord run = test::planted_runs(7).front().run;
+      run.decisions = std::move(decisions);
+      const std::vector<Finding> found = own(run);
+      return found.empty() ? std::string() : found.front().detail;
+    };
+    CHECK(detail({none}) == "none.");
+    for (const ReasonCode code :
+         {ReasonCode::precision_start, ReasonCode::precision_lowered, ReasonCode::precision_forced,
+          ReasonCode::precision_requested, ReasonCode::precision_overflow}) {
+      CHECK(detail({none, said(code, Outcome::changed, 40, 3, "now")}) == "");
+      CHECK(detail({none, said(code, Outcome::changed, 40, -1, "several now")}) == "");
+      CHECK(detail({none, said(code, Outcome::changed, 40, 4, "another now")}) == "none.");
+      CHECK(detail({none, said(code, Outcome::observed, 40, 3, "would")}) == "none.");
+    }
+    const auto slow = said(ReasonCode::precision_not_faster, Outcome::vetoed, 40, 3, "slow");
+    CHECK(detail({none, slow}) == "slow.");
+    CHECK(detail({said(ReasonCode::precision_lowered, Outcome::changed, 1, 3, "was"), slow}) ==
+          "slow.");
+  }
 }
 
 }  // namespace
