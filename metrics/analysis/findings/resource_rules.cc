@@ -43,7 +43,8 @@ struct SkippedSteps {
   std::size_t at_floor = 0;   // of these, at the smallest scale
   std::size_t unscaled = 0;   // with no loss scaler at work
   std::size_t all_floor = 0;  // skipped or not, at the smallest scale
-  double lost_seconds = 0;    // in those of a scaler, or in the others where they are more
+  // What no other finding counts of those of a scaler, or of the others where they are more.
+  StepSeconds lost;
 
   std::size_t most() const { return std::max(scaled, unscaled); }
 };
@@ -59,8 +60,8 @@ SkippedSteps count_skipped(const RuleInput& input) {
   const std::vector<double> skipped = input.own(0, "skipped");
   const std::vector<double> scale = input.own(0, "loss_scale");
   SkippedSteps out;
-  double scaled_seconds = 0;
-  double unscaled_seconds = 0;
+  StepSeconds lost_scaled(skipped.size(), 0);
+  StepSeconds lost_unscaled(skipped.size(), 0);
   for (std::size_t s = 0; s < skipped.size(); ++s) {
     const bool is_scaled = scale[s] > 0;
     const bool is_floor = is_scaled && scale[s] <= floor;
@@ -68,9 +69,10 @@ SkippedSteps count_skipped(const RuleInput& input) {
     if (skipped[s] != 1) continue;
     out.at_floor += is_floor ? 1u : 0u;
     ++(is_scaled ? out.scaled : out.unscaled);
-    (is_scaled ? scaled_seconds : unscaled_seconds) += input.view.wall(s);
+    (is_scaled ? lost_scaled : lost_unscaled)[s] =
+        std::max(0.0, input.view.wall(s) - input.counted.in_step(s));
   }
-  out.lost_seconds = out.scaled >= out.unscaled ? scaled_seconds : unscaled_seconds;
+  out.lost = std::move(out.scaled >= out.unscaled ? lost_scaled : lost_unscaled);
   return out;
 }
 
@@ -91,7 +93,7 @@ Finding scaler_skips(const RuleInput& input, const SkippedSteps& steps) {
   Finding f = costly(input, is_floor ? "PRECISION.SCALE_AT_FLOOR" : "PRECISION.SKIPPED_STEPS",
                      is_floor ? "Gradients overflow even with the smallest loss scale"
                               : "Many steps are skipped after an overflow",
-                     steps.lost_seconds);
+                     sum_of(steps.lost));
   if (is_floor) f.severity = Severity::high;
   f.detail =
       concat(steps.scaled, " of ", input.view.size(), " steps were skipped, ", steps.at_floor,
@@ -102,13 +104,14 @@ Finding scaler_skips(const RuleInput& input, const SkippedSteps& steps) {
   f.evidence = {{"skipped", static_cast<double>(steps.scaled)},
                 {"at_floor", static_cast<double>(steps.at_floor)},
                 {"smallest_scale", floor}};
+  input.counted.add(f, steps.lost);
   return f;
 }
 
 // No scale is to blame where none is at work.
 Finding unscaled_skips(const RuleInput& input, const SkippedSteps& steps) {
   Finding f = costly(input, "PRECISION.SKIPPED_STEPS",
-                     "Many steps are skipped, and no loss scaler is at work", steps.lost_seconds);
+                     "Many steps are skipped, and no loss scaler is at work", sum_of(steps.lost));
   f.detail = concat(steps.unscaled, " of ", input.view.size(),
                     " steps were skipped, because a gradient or a loss was not finite, or the "
                     "guard held them back.");
@@ -116,6 +119,7 @@ Finding unscaled_skips(const RuleInput& input, const SkippedSteps& steps) {
       "Look at the batches of these steps and at the learning rate, and clip gradients; the "
       "guard's reasons name the rank (cox replay RUN --verbose).";
   f.evidence = {{"skipped", static_cast<double>(steps.unscaled)}};
+  input.counted.add(f, steps.lost);
   return f;
 }
 
@@ -207,6 +211,16 @@ void withheld_precision(const RuleInput& input, Findings& out) {
   out.push_back(std::move(f));
 }
 
+// Mean over the ranks.
+StepSeconds waiting_of_steps(const RunView& view) {
+  StepSeconds out(view.size(), 0);
+  for (std::size_t r = 0; r < view.ranks.size(); ++r) {
+    for (std::size_t s = 0; s < out.size(); ++s)
+      out[s] += view.wait(r, s) / static_cast<double>(view.ranks.size());
+  }
+  return out;
+}
+
 // Which limit it is, a cap or a minimum, of memory or of the settings, the policy's sentence says.
 void pinned_shares(const RuleInput& input, Findings& out) {
   const double waiting = input.seconds_of("waiting");
@@ -222,6 +236,7 @@ void pinned_shares(const RuleInput& input, Findings& out) {
       "(memory.budget) or plan activation memory for it; where a minimum holds a slower one, lower "
       "shares.min_samples.";
   f.evidence = {{"waiting_share", input.share(waiting)}};
+  count_rest(input, {"DIST.STRAGGLER", "DIST.LOAD_IMBALANCE"}, f, waiting_of_steps(input.view));
   out.push_back(std::move(f));
 }
 

@@ -145,6 +145,40 @@ std::vector<PublishedCase> published_cases() {
   return cases;
 }
 
+// Codes whose costs may lie over others: all that follows a loss that is not finite is lost, and a
+// pipeline's schedule and saves have time of their own.
+bool counts_apart(const Finding& f) {
+  return f.code == "CONVERGENCE.DIVERGED" || f.code == "DIST.PIPELINE_BUBBLE" ||
+         f.code == "SAVE.STALLS";
+}
+
+// No second of a step is counted by two findings, and the costs are what is counted.
+void check_counted_once(const RunRecord& run, const Trace& trace, const BudgetOptions& options) {
+  const RunView view = view_of(run, std::nullopt);
+  const Budget budget = budget_of(view, options);
+  const std::optional<Pipeline> none;
+  const RuleInput input(view, budget, trace, none);
+  double costs = 0;
+  double counted = 0;
+  for (const Finding& f : findings_of(input)) {
+    if (counts_apart(f)) continue;
+    costs += f.cost_seconds.value_or(0);
+    const StepSeconds* const steps = input.counted.of(f.code);
+    if (steps != nullptr) counted += sum_of(*steps);
+  }
+  CHECK(costs <= budget.wall_seconds * (1 + 1e-6));
+  CHECK(counted == doctest::Approx(costs).epsilon(0.02));
+  double most = 0;  // of a step's time
+  for (std::size_t s = 0; s < view.size(); ++s) {
+    double transfer = 0;
+    for (std::size_t r = 0; r < view.ranks.size(); ++r)
+      transfer = std::max(transfer, view.transfer(r, s));
+    const double wall = static_cast<double>(view.longest_work[s]) + transfer;
+    most = std::max(most, input.counted.in_step(s) / wall);
+  }
+  CHECK(most <= 1 + 1e-5);
+}
+
 TEST_SUITE("analysis.own_rules") {
   TEST_CASE("planted causes are found, and nothing else, better than by the published rules") {
     Score ours;
@@ -505,6 +539,48 @@ TEST_SUITE("analysis.own_rules") {
     CHECK(detail({none, slow}) == "slow.");
     CHECK(detail({said(ReasonCode::precision_lowered, Outcome::changed, 1, 3, "was"), slow}) ==
           "slow.");
+  }
+
+  TEST_CASE("the long steps of a slow rank are told with that rank alone") {
+    RunRecord run;
+    run.ranks.resize(3);
+    for (std::size_t s = 0; s < 200; ++s) {
+      for (std::int32_t r = 0; r < 3; ++r) {
+        RankRecord& rank = run.ranks[static_cast<std::size_t>(r)];
+        rank.rank = rank.info.rank = r;
+        const bool is_slow = r == 1 && s >= 80 && s < 120;
+        rank.steps.push(static_cast<double>(s));
+        rank.phases["forward"].push(is_slow ? 0.25 : 0.125);
+      }
+    }
+    const std::vector<Finding> found = own(run);
+    REQUIRE(codes_of(found) == "DIST.STRAGGLER ");
+    CHECK(*found[0].cost_seconds == 40 * 0.125);
+    for (RankRecord& rank : run.ranks) {  // and steps that are long for all of them
+      Column& optimizer = rank.phases["optimizer"];
+      for (std::size_t s = 0; s < 200; ++s) optimizer.push(s % 20 == 10 ? 0.25 : 0);
+    }
+    const std::vector<Finding> both = own(run);
+    REQUIRE(codes_of(both) == "DIST.STRAGGLER TIMING.JITTER ");
+    CHECK(*both[0].cost_seconds == 40 * 0.125);
+    CHECK(*both[1].cost_seconds == doctest::Approx(10 * 0.25));
+  }
+
+  TEST_CASE("no second of a step is counted by two findings") {
+    Kernels kernels;
+    kernels.add({0, "kernel", "gemm", 0, 60});
+    kernels.add({0, "kernel", "ncclAllReduce", 60, 40});
+    const Trace trace = kernel_trace_of(std::move(kernels));
+    BudgetOptions slow_device;
+    slow_device.flops_per_step = 1e9;
+    slow_device.peak_flops = 1e9 / 0.01;  // 10 ms of a step of 50
+    std::size_t number = 0;
+    for (const test::PlantedRun& planted : test::paired_planted_runs(7)) {
+      CAPTURE(planted.kind);
+      const bool has_trace = ++number % 2 == 0;
+      check_counted_once(planted.run, has_trace ? trace : std::nullopt,
+                         has_trace ? slow_device : BudgetOptions());
+    }
   }
 }
 

@@ -584,4 +584,22 @@ std::vector<PlantedRun> own_planted_runs(std::uint64_t seed) {
   return runs_of(kOwnPlants, seed);
 }
 
+std::vector<PlantedRun> paired_planted_runs(std::uint64_t seed) {
+  std::vector<Plant> plants = kPlants;
+  plants.insert(plants.end(), kOwnPlants.begin(), kOwnPlants.end());
+  std::vector<PlantedRun> out;
+  Noise noise(seed);
+  for (std::size_t a = 0; a < plants.size(); ++a) {
+    for (std::size_t b = a + 1; b < plants.size(); ++b) {
+      Causes causes;
+      PlantedRun& planted = out.emplace_back();
+      planted.kind = std::string(plants[a].kind) + ", and " + plants[b].kind;
+      plants[a].plant(causes, planted, noise);
+      plants[b].plant(causes, planted, noise);
+      planted.run = Planter(causes, seed + out.size()).run();
+    }
+  }
+  return out;
+}
+
 }  // namespace cox::test
