@@ -47,6 +47,10 @@ std::span<const std::string_view> own_codes() {
 Findings findings_of(const RuleInput& input) {
   Findings out;
   if (input.view.size() < kLeastSteps) {
+    // What lies beside a record without any step speaks for itself.
+    if (input.view.run->lowest().size() == 0) {
+      for (const NamedRule& rule : file_rules()) apply(rule, input, out);
+    }
     apply(resource_rules().back(), input, out);  // what is wrong with the record
     return out;
   }

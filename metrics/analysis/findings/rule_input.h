@@ -150,6 +150,7 @@ struct NamedRule {
 void apply(const NamedRule& rule, const RuleInput& input, Findings& out);
 
 std::span<const NamedRule> time_rules();      // where the time of the ranks went
+std::span<const NamedRule> file_rules();      // of these, by a trace or a schedule alone
 std::span<const NamedRule> rest_rules();      // what no other rule has counted; these run last
 std::span<const NamedRule> learning_rules();  // loss and gradients
 std::span<const NamedRule> memory_rules();    // what ranks keep, and what saving memory costs

@@ -480,6 +480,7 @@ constexpr std::array<NamedRule, 7> kTimeRules = {{{"ranks apart", ranks_apart},
                                                   {"communication", communication},
                                                   {"pipeline bubble", pipeline_bubble},
                                                   {"exposed kernels", exposed_kernels}}};
+constexpr std::size_t kFileRules = 2;  // the last of these
 
 constexpr std::array<NamedRule, 2> kRestRules = {
     {{"uneven steps", uneven_steps}, {"low utilization", low_utilization}}};
@@ -488,6 +489,10 @@ constexpr std::array<NamedRule, 2> kRestRules = {
 
 std::span<const NamedRule> time_rules() {
   return kTimeRules;
+}
+
+std::span<const NamedRule> file_rules() {
+  return time_rules().last(kFileRules);
 }
 
 std::span<const NamedRule> rest_rules() {
