@@ -13,11 +13,7 @@ void put_spread(io::JsonWriter& json, std::string_view name, const Spread& sprea
 void put_finding(io::JsonWriter& json, const diagnosis::Finding& f) {
   json.begin_object().field("code", f.code).field("severity", to_string(f.severity));
   json.field("title", f.title).field("detail", f.detail).field("suggestion", f.suggestion);
-  if (!f.ranks.empty()) {
-    json.key("ranks").begin_array();
-    for (const std::int32_t rank : f.ranks) json.value(rank);
-    json.end_array();
-  }
+  if (!f.ranks.empty()) put_list(json, "ranks", f.ranks);
   if (!f.evidence.empty()) {
     json.key("evidence").begin_object();
     for (const diagnosis::Evidence& e : f.evidence) json.field(e.name, e.value);

@@ -172,11 +172,6 @@ void name_ranks(const RuleInput& input, const Ranks& ranks, Finding& finding) {
     finding.title += concat(" on ", ranks_named(input.view, ranks), " of ", all);
 }
 
-std::vector<double> present(std::vector<double> values) {
-  std::erase_if(values, is_absent);
-  return values;
-}
-
 std::string percents(double fraction) {
   return percent_text(fraction, fraction < 0.1 ? 1 : 0);
 }

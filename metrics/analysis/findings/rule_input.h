@@ -139,7 +139,6 @@ Concerned<Figures> concerned(const RuleInput& input,
   return out;
 }
 
-std::vector<double> present(std::vector<double> values);
 std::string percents(double fraction);
 
 struct NamedRule {
