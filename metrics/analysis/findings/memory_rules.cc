@@ -298,15 +298,15 @@ MemorySaving find_saving(const RuleInput& input) {
   return out;
 }
 
-const MemorySaving& saving_of(const RuleInput& input) {
+MemorySaving& saving_of(const RuleInput& input) {
   if (!input.memory_saving)
-    input.memory_saving = std::make_shared<const MemorySaving>(find_saving(input));
+    input.memory_saving = std::make_shared<MemorySaving>(find_saving(input));
   return *input.memory_saving;
 }
 
 // Memory that is saved by work although there is room, or at a high price.
 void tight_budget(const RuleInput& input, Findings& out) {
-  const std::optional<TightBudget>& budget = saving_of(input).budget;
+  std::optional<TightBudget>& budget = saving_of(input).budget;
   if (!budget) return;
   const bool is_needless = budget->is_needless;
   const std::size_t of_memory = is_needless ? budget->with_room.worst : budget->ranks.worst;
@@ -331,7 +331,7 @@ void tight_budget(const RuleInput& input, Findings& out) {
                      : "Make batches smaller, or raise the memory budget where the machine has "
                        "more; cox plan says what each size costs in time.";
   tell_ranks(input, budget->told(), f);
-  input.counted.add(f, budget->price);
+  input.counted.add(f, std::move(budget->price));
   out.push_back(std::move(f));
 }
 
@@ -356,7 +356,7 @@ void loose_budget(const RuleInput& input, Findings& out) {
 }
 
 void slow_tier(const RuleInput& input, Findings& out) {
-  const std::optional<SlowTier>& tier = saving_of(input).tier;
+  std::optional<SlowTier>& tier = saving_of(input).tier;
   if (!tier) return;
   Finding f = costly(input, "OFFLOAD.TIER_SLOW", "Backward waits for offloaded activations",
                      sum_of(tier->price));
@@ -370,7 +370,7 @@ void slow_tier(const RuleInput& input, Findings& out) {
       "faster tier: pinned memory rather than a disk.";
   f.evidence = {{"steps", static_cast<double>(found.of_worst.steps)}, {"wait_share", f.cost_share}};
   tell_ranks(input, found.ranks, f);
-  input.counted.add(f, tier->price);
+  input.counted.add(f, std::move(tier->price));
   out.push_back(std::move(f));
 }
 

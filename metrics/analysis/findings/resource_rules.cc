@@ -60,8 +60,8 @@ SkippedSteps count_skipped(const RuleInput& input) {
   const std::vector<double> skipped = input.own(0, "skipped");
   const std::vector<double> scale = input.own(0, "loss_scale");
   SkippedSteps out;
-  StepSeconds lost_scaled(skipped.size(), 0);
-  StepSeconds lost_unscaled(skipped.size(), 0);
+  StepSeconds lost_scaled;
+  StepSeconds lost_unscaled;
   for (std::size_t s = 0; s < skipped.size(); ++s) {
     const bool is_scaled = scale[s] > 0;
     const bool is_floor = is_scaled && scale[s] <= floor;
@@ -69,8 +69,9 @@ SkippedSteps count_skipped(const RuleInput& input) {
     if (skipped[s] != 1) continue;
     out.at_floor += is_floor ? 1u : 0u;
     ++(is_scaled ? out.scaled : out.unscaled);
-    (is_scaled ? lost_scaled : lost_unscaled)[s] =
-        std::max(0.0, input.view.wall(s) - input.counted.in_step(s));
+    StepSeconds& lost = is_scaled ? lost_scaled : lost_unscaled;
+    lost.resize(skipped.size(), 0);
+    lost[s] = std::max(0.0, input.view.wall(s) - input.counted.in_step(s));
   }
   out.lost = std::move(out.scaled >= out.unscaled ? lost_scaled : lost_unscaled);
   return out;

@@ -78,7 +78,7 @@ class RuleInput {
   }
 
   // Null until the first rule asks for it.
-  mutable std::shared_ptr<const MemorySaving> memory_saving;
+  mutable std::shared_ptr<MemorySaving> memory_saving;
   mutable std::shared_ptr<const RankDelays> rank_delays;
   mutable CountedTime counted;
 

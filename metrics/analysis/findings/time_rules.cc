@@ -45,6 +45,7 @@ float longest_of(const Work& work, std::size_t step, const auto& is_left_out) {
 
 // A rank counts as slow in its stretch of steps alone. Nothing where all ranks are slow in a step.
 StepSeconds lost_by_slow(const Work& work, const std::vector<SlowRank>& slow) {
+  if (slow.empty()) return {};
   StepSeconds out(work.seconds[0].size(), 0);
   for (std::size_t s = 0; s < out.size(); ++s) {
     Ranks now;
@@ -61,9 +62,10 @@ StepSeconds lost_by_slow(const Work& work, const std::vector<SlowRank>& slow) {
 
 // Seconds for which ranks wait for the last one of them, mean over those that are not left out.
 StepSeconds lost_by_turns(const Work& work, const Ranks& left_out) {
-  StepSeconds out(work.seconds[0].size(), 0);
   const std::size_t ranks = work.seconds.size() - left_out.size();
-  for (std::size_t s = 0; s < out.size() && ranks >= 2; ++s) {
+  if (ranks < 2) return {};
+  StepSeconds out(work.seconds[0].size(), 0);
+  for (std::size_t s = 0; s < out.size(); ++s) {
     double sum = 0;
     for (std::size_t r = 0; r < work.seconds.size(); ++r)
       sum += left_out.contains(r) ? 0 : static_cast<double>(work.seconds[r][s]);
@@ -273,13 +275,12 @@ void uneven_steps(const RuleInput& input, Findings& out) {
     walls.push_back(input.view.wall(s) - input.counted.in_step(s));
   const double usual = median_of(walls);
   std::size_t count = 0;
-  StepSeconds of_steps(n, 0);
-  for (std::size_t s = 0; s < n; ++s) {
-    if (walls[s] <= 1.5 * usual) continue;
-    ++count;
-    of_steps[s] = walls[s] - usual;
+  for (double& wall : walls) {  // from here on, what each step loses
+    const bool is_long = wall > 1.5 * usual;
+    count += is_long ? 1u : 0u;
+    wall = is_long ? wall - usual : 0;
   }
-  const double lost = sum_of(of_steps);
+  const double lost = sum_of(walls);
   const bool is_rule = count >= std::max<std::size_t>(3, n / 25);
   if (n < 2 * kLeastSteps || !is_rule || input.share(lost) < 0.02) return;
   Finding f = costly(input, "TIMING.JITTER", "Some steps take much longer than others", lost);
@@ -290,7 +291,7 @@ void uneven_steps(const RuleInput& input, Findings& out) {
       "Look at what happens in those steps: logging, saves, evaluation, batches of other lengths, "
       "or other programs on the machine.";
   f.evidence = {{"slow_steps", static_cast<double>(count)}, {"median_seconds", usual}};
-  input.counted.add(f, std::move(of_steps));
+  input.counted.add(f, std::move(walls));
   out.push_back(std::move(f));
 }
 
