@@ -13,6 +13,14 @@ namespace cox::metrics {
 // Writes the statistics of a spread, and the rank that has the largest value.
 void put_spread(io::JsonWriter& json, std::string_view name, const Spread& spread);
 
+// Writes a field with the values as an array.
+template <class Values>
+void put_list(io::JsonWriter& json, std::string_view name, const Values& values) {
+  json.key(name).begin_array();
+  for (const auto& value : values) json.value(value);
+  json.end_array();
+}
+
 // Writes a finding as an object; what it does not have is left out.
 void put_finding(io::JsonWriter& json, const diagnosis::Finding& finding);
 

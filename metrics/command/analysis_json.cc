@@ -16,6 +16,11 @@ using diagnosis::BudgetLine;
 using diagnosis::Finding;
 using io::JsonWriter;
 
+void put_texts(JsonWriter& out, const char* name, const std::vector<std::string>& texts) {
+  out.new_line(1);
+  metrics::put_list(out, name, texts);
+}
+
 void put_findings(JsonWriter& out, const std::vector<Finding>& findings) {
   out.new_line(1).key("findings").begin_array();
   for (const Finding& f : findings) {
@@ -47,19 +52,13 @@ void put_memory(JsonWriter& out, const diagnosis::MemoryUse& m) {
   out.field("growth_bytes_per_step", m.growth_bytes_per_step).end_object();
 }
 
-void put_steps(JsonWriter& out, const char* name, const std::vector<std::int64_t>& steps) {
-  out.key(name).begin_array();
-  for (const std::int64_t step : steps) out.value(step);
-  out.end_array();
-}
-
 void put_convergence(JsonWriter& out, const diagnosis::Convergence& c) {
   out.new_line(1).key("convergence").begin_object().field("has_loss", c.has_loss);
   out.field("has_grad_norm", c.has_gradient_norm).field("n_steps", c.steps);
   out.field("final_loss", c.final_loss).field("best_loss", c.best_loss);
   out.field("loss_trend", to_string(c.trend)).field("diverged_at", c.diverged_at);
-  put_steps(out, "loss_spikes", c.loss_spikes);
-  put_steps(out, "grad_norm_spikes", c.gradient_spikes);
+  metrics::put_list(out, "loss_spikes", c.loss_spikes);
+  metrics::put_list(out, "grad_norm_spikes", c.gradient_spikes);
   out.end_object();
 }
 
@@ -193,9 +192,7 @@ void put_own(JsonWriter& out, const Analysis& analysis) {
   out.end_object();
   put_devices(out, analysis.figures.trace);
   put_idle(out, analysis.idle);
-  out.new_line(1).key("gaps").begin_array();
-  for (const std::string& gap : analysis.run->gaps) out.value(gap);
-  out.end_array();
+  put_texts(out, "gaps", analysis.run->gaps);
 }
 
 void put_settings(JsonWriter& out, const char* name,
@@ -205,12 +202,6 @@ void put_settings(JsonWriter& out, const char* name,
     out.begin_object().field("key", diff.key).key("a").raw(diff.a).key("b").raw(diff.b);
     out.end_object();
   }
-  out.end_array();
-}
-
-void put_texts(JsonWriter& out, const char* name, const std::vector<std::string>& texts) {
-  out.new_line(1).key(name).begin_array();
-  for (const std::string& text : texts) out.value(text);
   out.end_array();
 }
 

@@ -150,7 +150,7 @@ std::string_view colour_of(std::string_view line) {
 std::string budget(const Analysis& analysis) {
   const auto& published = analysis.figures.efficiency;
   const bool is_own = analysis.rules == RuleSet::coxswain;
-  if (!is_own && !published) return {};
+  if (!analysis.has_steps() || (!is_own && !published)) return {};
   const std::vector<BudgetLine>& lines = is_own ? analysis.budget.lines : published->lines;
   const double wall = is_own ? analysis.budget.wall_seconds : published->wall_seconds;
   const auto mfu = is_own ? analysis.budget.mfu : published->mfu;
@@ -190,6 +190,7 @@ std::string idle_time(const std::optional<diagnosis::IdleTime>& idle) {
 }
 
 std::string phases(const diagnosis::Timing& timing) {
+  if (timing.phases.empty()) return {};
   std::vector<Part> parts;
   for (const diagnosis::PhaseTime& phase : timing.phases) {
     constexpr std::array kNames = {"data", "forward",   "backward", "compute",
@@ -360,10 +361,7 @@ std::string about_record(const diagnosis::RunRecord& run) {
 std::string head_of(const Analysis& analysis) {
   const diagnosis::RunRecord& run = *analysis.run;
   const diagnosis::RunInfo& info = run.lowest().info;
-  std::string text =
-      fmt::format("{} rank{}, {} steps", run.ranks.size(), run.ranks.size() == 1 ? "" : "s",
-                  grouped(analysis.figures.timing.steps));
-  if (analysis.view.warmup > 0) text += fmt::format(" after {} of warm-up", analysis.view.warmup);
+  std::string text = size_text(analysis);
   const bool is_date = info.started > 0 && info.started < 1e11;
   if (is_date) text += ", started " + metrics::utc_text(UnixTime{info.started});
   if (info.wall_seconds > 0) text += ", ran for " + duration_text(info.wall_seconds);

@@ -29,6 +29,9 @@ struct Analysis {
   std::string flops_source;                 // where its FLOPs and peak come from; empty = unknown
   std::optional<diagnosis::IdleTime> idle;  // of rules coxswain, where there is a host timeline
   std::vector<diagnosis::Finding> findings;
+
+  // Whether the directory has more than a trace or a schedule.
+  bool has_steps() const { return run->lowest().size() > 0; }
 };
 
 struct Terminal {
@@ -36,6 +39,9 @@ struct Terminal {
   std::size_t columns = 80;
   Colour colour = Colour::none;
 };
+
+// "4 ranks, 1,200 steps after 8 of warm-up".
+std::string size_text(const Analysis& analysis);
 
 std::string analysis_json(const Analysis& analysis);
 std::string analysis_text(const Analysis& analysis, const Terminal& terminal);

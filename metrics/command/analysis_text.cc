@@ -160,7 +160,7 @@ void put_findings(Page& page, const std::vector<Finding>& findings) {
 void put_budget(Page& page, const Analysis& analysis) {
   const bool is_own = analysis.rules == RuleSet::coxswain;
   const auto& published = analysis.figures.efficiency;
-  if (!is_own && !published) return;
+  if (!analysis.has_steps() || (!is_own && !published)) return;
   const std::vector<BudgetLine>& lines = is_own ? analysis.budget.lines : published->lines;
   const auto mfu = is_own ? analysis.budget.mfu : published->mfu;
   const double wall = is_own ? analysis.budget.wall_seconds : published->wall_seconds;
@@ -183,6 +183,7 @@ void put_budget(Page& page, const Analysis& analysis) {
 }
 
 void put_steps(Page& page, const Analysis& analysis) {
+  if (!analysis.has_steps()) return;
   const diagnosis::Timing& t = analysis.figures.timing;
   const diagnosis::RankRecord& rank = analysis.run->lowest();
   page.heading(fmt::format("Steps of rank {}", rank.rank));
@@ -362,13 +363,18 @@ void put_plans(Page& page, const std::optional<diagnosis::PlanDifference>& plans
 
 }  // namespace
 
+std::string size_text(const Analysis& analysis) {
+  if (!analysis.has_steps()) return "no steps recorded";
+  const std::size_t ranks = analysis.run->ranks.size();
+  const std::size_t warmup = analysis.view.warmup;
+  return fmt::format("{} rank{}, {} steps{}", ranks, ranks == 1 ? "" : "s",
+                     grouped(analysis.figures.timing.steps),
+                     warmup > 0 ? fmt::format(" after {} of warm-up", warmup) : "");
+}
+
 std::string analysis_text(const Analysis& analysis, const Terminal& terminal) {
   Page page(terminal);
-  const auto ranks = analysis.run->ranks.size();
-  const std::size_t warmup = analysis.view.warmup;
-  page.title(fmt::format("{}: {} rank{}, {} steps{}", printable(analysis.run->name), ranks,
-                         ranks == 1 ? "" : "s", grouped(analysis.figures.timing.steps),
-                         warmup > 0 ? fmt::format(" after {} of warm-up", warmup) : ""));
+  page.title(printable(analysis.run->name) + ": " + size_text(analysis));
   put_findings(page, analysis.findings);
   put_budget(page, analysis);
   put_idle(page, analysis.idle);

@@ -71,10 +71,18 @@ std::string file_in(const std::string& run, std::initializer_list<const char*> n
   return {};
 }
 
+std::string pipeline_file(const AnalyzeRequest& request) {
+  if (!request.pipeline.empty()) return request.pipeline;
+  return file_in(request.run, {"pipeline.json", "pipeline.json.gz"});
+}
+
+std::string trace_file(const AnalyzeRequest& request) {
+  if (!request.trace.empty()) return request.trace;
+  return file_in(request.run, {"trace.json", "trace.json.gz", "kineto.json", "kineto.json.gz"});
+}
+
 Result<std::optional<diagnosis::Pipeline>> pipeline_of(const AnalyzeRequest& request) {
-  const std::string path = request.pipeline.empty()
-                               ? file_in(request.run, {"pipeline.json", "pipeline.json.gz"})
-                               : request.pipeline;
+  const std::string path = pipeline_file(request);
   if (path.empty()) {
     if (!request.microbatches) return std::optional<diagnosis::Pipeline>();
     return invalid_argument(
@@ -88,10 +96,7 @@ Result<std::optional<diagnosis::Pipeline>> pipeline_of(const AnalyzeRequest& req
 }
 
 Result<std::optional<diagnosis::KernelTrace>> trace_of(const AnalyzeRequest& request) {
-  const std::string path =
-      request.trace.empty()
-          ? file_in(request.run, {"trace.json", "trace.json.gz", "kineto.json", "kineto.json.gz"})
-          : request.trace;
+  const std::string path = trace_file(request);
   if (path.empty()) return std::optional<diagnosis::KernelTrace>();
   auto kernels = io::read_kernel_trace(path);
   if (!kernels.ok()) return kernels.status();
@@ -196,6 +201,8 @@ Result<Analysis> analysis_of(const AnalyzeRequest& request, const diagnosis::Run
   diagnosis::BudgetOptions options;
   find_flops(request, run.lowest(), options, out.flops_source);
   out.budget = diagnosis::budget_of(out.view, options);
+  if (!out.has_steps() && out.figures.trace)
+    out.budget.wall_seconds = out.figures.trace->wall_seconds;
   out.findings =
       diagnosis::own_findings({&out.view, &out.budget, out.figures.trace, out.figures.pipeline});
   return out;
@@ -299,7 +306,7 @@ void read_decisions(const std::string& directory, JournalSize size, diagnosis::R
                                  [&](const wire::JournalStart& start) {
                                    plans.take(start);
                                    if (start.first)
-                                     diagnosis::keep_newest(run.decisions, start.first->reasons);
+                                     diagnosis::keep_start(run.decisions, start.first->reasons);
                                  },
                              .round =
                                  [&](const wire::JournalRound& round) {
@@ -315,9 +322,29 @@ Status write_page(const AnalyzeRequest& request, const Analysis& analysis) {
   return io::replace_file(request.html, analysis_page(analysis));
 }
 
+std::string base_name(const std::string& path) {
+  const fs::path whole(path);
+  return (whole.has_filename() ? whole : whole.parent_path()).filename().string();
+}
+
+// A directory without steps may still have a trace or a schedule, which are looked at alone.
+Result<diagnosis::RunRecord> record_of(const AnalyzeRequest& request) {
+  auto read = io::read_run(request.run);
+  std::error_code error;
+  const bool is_alone = !read.ok() && read.status().code() == StatusCode::not_found &&
+                        fs::is_directory(request.run, error) &&
+                        (!trace_file(request).empty() || !pipeline_file(request).empty());
+  if (!is_alone) return read;
+  diagnosis::RunRecord run;
+  run.name = base_name(request.run);
+  run.ranks.emplace_back();
+  run.gaps = {read.status().message() + ". Step times, ranks, memory and losses are not known."};
+  return run;
+}
+
 // Reads the run that was asked for into `run`, which the analysis refers to.
 Result<Analysis> look_at(const AnalyzeRequest& request, diagnosis::RunRecord& run) {
-  auto read = io::read_run(request.run);
+  auto read = record_of(request);
   if (!read.ok()) return read.status();
   run = *std::move(read);
   const bool is_paged = !request.html.empty();
@@ -343,11 +370,6 @@ bool is_failure(const Analysis& analysis, const AnalyzeRequest& request) {
     if (request.fail_on && f.severity <= *request.fail_on) return true;
   }
   return false;
-}
-
-std::string base_name(const std::string& path) {
-  const fs::path whole(path);
-  return (whole.has_filename() ? whole : whole.parent_path()).filename().string();
 }
 
 Result<diagnosis::RunRecord> record_of(const std::string& directory, RuleSet rules) {

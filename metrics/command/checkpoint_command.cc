@@ -1,8 +1,6 @@
-#include <fmt/chrono.h>
 #include <fmt/core.h>
 
 #include <chrono>
-#include <ctime>
 #include <filesystem>
 #include <random>
 #include <vector>
@@ -13,16 +11,12 @@
 #include "coordinator/io/folder_lock.h"
 #include "coordinator/io/save_folder.h"
 #include "metrics/command/commands.h"
+#include "metrics/format.h"
 
 namespace cox::tools {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string time_text(UnixTime time) {
-  return fmt::format("{:%Y-%m-%d %H:%M:%S} UTC",
-                     fmt::gmtime(static_cast<std::time_t>(time.seconds)));
-}
 
 std::uint64_t bytes_of(const io::SaveManifest& manifest) {
   std::uint64_t bytes = 0;
@@ -44,29 +38,29 @@ std::uint64_t random_bits() {
 
 }  // namespace
 
-Result<Wholeness> list_saves(const std::string& directory) {
+Result<Verdict> list_saves(const std::string& directory) {
   const auto saves = saves_of(directory);
   if (!saves.ok()) return saves.status();
-  Wholeness all = Wholeness::whole;
+  Verdict all = Verdict::yes;
   for (const fs::path& save : *saves) {
     const std::string name = save.filename().string();
     const auto manifest = io::read_manifest(save);
     if (!manifest.ok()) {
       fmt::print("{}  {}\n", name, printable(manifest.status().message()));
-      all = Wholeness::damaged;
+      all = Verdict::no;
       continue;
     }
     fmt::print("{}  {:>10}  {}  {} ranks, start {}, {}\n", name, bytes_text(bytes_of(*manifest)),
-               time_text(manifest->written), manifest->world_size, manifest->incarnation,
+               metrics::utc_text(manifest->written), manifest->world_size, manifest->incarnation,
                printable(manifest->writer));
   }
   return all;
 }
 
-Result<Wholeness> verify_saves(const std::string& path) {
+Result<Verdict> verify_saves(const std::string& path) {
   const auto saves = saves_of(path);
   if (!saves.ok()) return saves.status();
-  Wholeness all = Wholeness::whole;
+  Verdict all = Verdict::yes;
   for (const fs::path& save : *saves) {
     const auto manifest = io::verify_save(save, io::VerifyDepth::pieces);
     if (manifest.ok()) {
@@ -75,7 +69,7 @@ Result<Wholeness> verify_saves(const std::string& path) {
     } else {
       fmt::print("{}: damaged: {}\n", save.filename().string(),
                  printable(manifest.status().message()));
-      all = Wholeness::damaged;
+      all = Verdict::no;
     }
   }
   return all;

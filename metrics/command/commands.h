@@ -16,6 +16,9 @@
 
 namespace cox::tools {
 
+enum class ReportForm : std::uint8_t { text, json };
+enum class Verdict : std::uint8_t { yes, no };
+
 // ---- `cox plan`: what memory budgets cost, of a saved profile or of each instance in a file.
 
 // Sizes as in settings: "6GiB". REQUIRES: `profile` or `instances` is given.
@@ -25,41 +28,34 @@ struct PlanRequest {
   std::vector<std::string> budgets;
 };
 
-// Whether plans fit: `nothing` where each budget that was asked for is below the least peak of some
-// kind of rank, or of each instance.
-enum class Fit { something, nothing };
-Result<Fit> plan_command(const PlanRequest& request);
+// `no` where each budget that was asked for is below the least peak of some kind of rank, or of
+// each instance.
+Result<Verdict> plan_command(const PlanRequest& request);
 
 // ---- `cox ops`: the operators of a run's forward passes by time, bytes and FLOPs.
 
 struct OpsRequest {
-  enum class Form : std::uint8_t { tables, json };
-
   std::string run;  // a run directory, a rank's folder in it, or the file of coordinator/io
   std::int32_t rank = 0;
   std::string block = "*";  // a pattern of blocks
   OperatorOrder order = OperatorOrder::time;
-  Form form = Form::tables;
+  ReportForm form = ReportForm::text;
 };
 Status ops_command(const OpsRequest& request);
 
 // ---- `cox whatif`: how much faster a job would be without stragglers, and who costs it.
 
 struct WhatIfRequest {
-  enum class Form : std::uint8_t { text, json };
-
   std::string path;  // a trace (records/trace_file.h) or a run directory
   std::string html;  // where a page goes too; empty = nowhere
-  Form form = Form::text;
+  ReportForm form = ReportForm::text;
 };
 Status whatif_command(const WhatIfRequest& request);
 
 // ---- `cox analyze`: what a run lost, why, and what to change; `cox diff`: two runs beside each
 // other.
 
-enum class ReportForm : std::uint8_t { text, json };
 enum class ColourWish : std::uint8_t { automatic, always, never };
-enum class Verdict : std::uint8_t { yes, no };
 
 struct AnalyzeRequest {
   std::string run;
@@ -110,14 +106,12 @@ Status trace_command(const TraceRequest& request);
 // ---- `cox checkpoint`: what lies in a folder of saves, whether it is whole, and taking over a
 // save that was made or changed by hand. They read the manifests of coordinator/io/save_folder.h.
 
-enum class Wholeness { whole, damaged };
-
-// Prints a line for each save of the directory, from its manifest alone. `damaged` when one cannot
-// be read.
-Result<Wholeness> list_saves(const std::string& directory);
-// Reads all of a save, or of all saves of a directory, and prints what is wrong. `damaged` when
-// anything is.
-Result<Wholeness> verify_saves(const std::string& path);
+// Prints a line for each save of the directory, from its manifest alone. `no` when one cannot be
+// read.
+Result<Verdict> list_saves(const std::string& directory);
+// Reads all of a save, or of all saves of a directory, and prints what is wrong. `no` when anything
+// is.
+Result<Verdict> verify_saves(const std::string& path);
 // Writes a manifest for the files that lie in the folder now.
 Status seal_save(const std::string& save);
 

@@ -233,9 +233,7 @@ struct CommandLine {
         throw CLI::ValidationError("--budget", fmt::format("at most {} in one call; call it again "
                                                            "for the others",
                                                            kMostBudgets));
-      const Result<Fit> fit = plan_command(plan);
-      if (!fit.ok()) exit_code = complain(fit.status().message());
-      if (fit.ok() && *fit == Fit::nothing) exit_code = kNo;
+      exit_code = exit_code_of(plan_command(plan));
     });
   }
 
@@ -255,14 +253,12 @@ struct CommandLine {
     command->add_option("--rank", ops.rank, "whose operators; 0 unless given")
         ->type_name("RANK")
         ->check(CLI::Range(0, kMaxRanks - 1));
-    command->add_flag_callback(
-        "--json", [this] { ops.form = OpsRequest::Form::json; }, "as JSON, as the file has it");
+    add_json_flag(command, ops.form, "as JSON, as the file has it");
     command->callback([this] {
       ops.order = ops_order == "bytes"   ? OperatorOrder::bytes
                   : ops_order == "flops" ? OperatorOrder::flops
                                          : OperatorOrder::time;
-      const Status listed = ops_command(ops);
-      if (!listed.ok()) exit_code = complain(listed.message());
+      exit_code = exit_code_of(ops_command(ops));
     });
   }
 
@@ -276,14 +272,10 @@ struct CommandLine {
         ->add_option("PATH", whatif.path,
                      "a run directory, or a trace as CSV, packed by gzip or not")
         ->required();
-    command->add_flag_callback(
-        "--json", [this] { whatif.form = WhatIfRequest::Form::json; }, "all figures as JSON");
+    add_json_flag(command, whatif.form, "all figures as JSON");
     command->add_option("--html", whatif.html, "also writes a page with a heat map to FILE")
         ->type_name("FILE");
-    command->callback([this] {
-      const Status answered = whatif_command(whatif);
-      if (!answered.ok()) exit_code = complain(answered.message());
-    });
+    command->callback([this] { exit_code = exit_code_of(whatif_command(whatif)); });
   }
 
   void add_analyze() {
@@ -350,10 +342,7 @@ struct CommandLine {
     add_run_options(command, report);
     command->add_option("--out", report.html, "where the page goes")->type_name("FILE")->required();
     add_rules_option(command, report.rules);
-    command->callback([this] {
-      const Status written = report_command(report);
-      if (!written.ok()) exit_code = complain(written.message());
-    });
+    command->callback([this] { exit_code = exit_code_of(report_command(report)); });
   }
 
   void add_diff() {
@@ -393,10 +382,7 @@ struct CommandLine {
     command->add_option("--events", trace.most_events, "at most so many; 1,000,000 unless given")
         ->type_name("EVENTS")
         ->check(CLI::Range(std::uint64_t{100}, std::uint64_t{100'000'000}));
-    command->callback([this] {
-      const Status drawn = trace_command(trace);
-      if (!drawn.ok()) exit_code = complain(drawn.message());
-    });
+    command->callback([this] { exit_code = exit_code_of(trace_command(trace)); });
   }
 
   static diagnosis::Severity severity_named(const std::string& word) {
@@ -431,8 +417,16 @@ struct CommandLine {
             "else by NO_COLOR, FORCE_COLOR and the terminal")
         ->type_name("WHEN")
         ->check(CLI::IsMember({"auto", "always", "never"}));
+    add_json_flag(command, form, "all figures as JSON");
+  }
+
+  static void add_json_flag(CLI::App* command, ReportForm& form, const char* what) {
     command->add_flag_callback(
-        "--json", [&form] { form = ReportForm::json; }, "all figures as JSON");
+        "--json", [&form] { form = ReportForm::json; }, what);
+  }
+
+  static int exit_code_of(const Status& done) {
+    return done.ok() ? kDone : complain(done.message());
   }
 
   static int exit_code_of(const Result<Verdict>& verdict) {
@@ -461,15 +455,7 @@ struct CommandLine {
     seal->footer(
         "Example: weights were changed by hand, and shall be resumed from\n"
         "  cox checkpoint seal runs/saves/step-000000000400");
-    seal->callback([this] {
-      const Status sealed = seal_save(saves);
-      if (!sealed.ok()) exit_code = complain(sealed.message());
-    });
-  }
-
-  static int exit_code_of(const Result<Wholeness>& result) {
-    if (!result.ok()) return complain(result.status().message());
-    return *result == Wholeness::whole ? kDone : kNo;
+    seal->callback([this] { exit_code = exit_code_of(seal_save(saves)); });
   }
 
   void add_version() {

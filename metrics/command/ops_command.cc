@@ -175,8 +175,8 @@ Status ops_command(const OpsRequest& request) {
   const auto table = table_of(request);
   if (!table.ok()) return table.status();
   if (Status fits = check_pattern(*table, request.block); !fits.ok()) return fits;
-  request.form == OpsRequest::Form::json ? print_json(*table, request.block)
-                                         : print_tables(*table, request);
+  request.form == ReportForm::json ? print_json(*table, request.block)
+                                   : print_tables(*table, request);
   return ok_status();
 }
 

@@ -184,7 +184,7 @@ std::string answer_line(const io::PlanInstance& instance, std::int64_t budget,
   return json.end_object().take();
 }
 
-Result<Fit> solve_instances(const std::string& path) {
+Result<Verdict> solve_instances(const std::string& path) {
   const Result<std::string> text = io::read_file(path, io::kMaxPlanningFileBytes);
   if (!text.ok()) return text.status();
   const auto instances = io::read_instances(*text);
@@ -201,7 +201,7 @@ Result<Fit> solve_instances(const std::string& path) {
       met += answer->best ? 1 : 0;
     }
   }
-  return met > 0 || asked == 0 ? Fit::something : Fit::nothing;
+  return met > 0 || asked == 0 ? Verdict::yes : Verdict::no;
 }
 
 // The front, with the best plan for each budget that was asked for among its points.
@@ -217,7 +217,7 @@ Result<planner::SolvedFront> front_with(const MemoryProblem& problem, const Budg
   return solved;
 }
 
-Result<Fit> answer_profile(const std::string& given, const Budgets& budgets) {
+Result<Verdict> answer_profile(const std::string& given, const Budgets& budgets) {
   const Result<RunFile> file = file_of_run(given, "memory_profile.json");
   if (!file.ok()) return file.status();
   const std::string path = file->path.string();
@@ -236,12 +236,12 @@ Result<Fit> answer_profile(const std::string& given, const Budgets& budgets) {
                curve(rank, front));
     std::erase_if(met, [&](std::int64_t budget) { return !lookup(front, budget); });
   }
-  return met.empty() ? Fit::nothing : Fit::something;
+  return met.empty() ? Verdict::no : Verdict::yes;
 }
 
 }  // namespace
 
-Result<Fit> plan_command(const PlanRequest& request) {
+Result<Verdict> plan_command(const PlanRequest& request) {
   const Result<Budgets> budgets = parse_budgets(request.budgets);
   if (!budgets.ok()) return budgets.status();
   return request.instances.empty() ? answer_profile(request.profile, *budgets)

@@ -63,8 +63,7 @@ Status whatif_command(const WhatIfRequest& request) {
   auto figures = diagnosis::what_if(*model);
   if (!figures.ok()) return figures.status().with_context(path.string());
   const WhatIfReport report{name_of(path, source), source, *std::move(model), *std::move(figures)};
-  fmt::print("{}",
-             request.form == WhatIfRequest::Form::json ? whatif_json(report) : whatif_text(report));
+  fmt::print("{}", request.form == ReportForm::json ? whatif_json(report) : whatif_text(report));
   if (request.html.empty()) return ok_status();
   return io::replace_file(request.html, whatif_page(report));
 }

@@ -57,17 +57,8 @@ std::string heat_cell(const std::string& text, double ratio) {
       ratio >= 1 ? "--bad" : "--accent", percent, escape(text));
 }
 
-std::string ratio_text(double value) {
-  return fixed(value, 3);
-}
-
-std::string share_text(const std::optional<double>& share) {
-  return share ? percent_text(*share, 0) : "-";
-}
-
 std::string card(std::string_view title, std::string_view hint, const std::string& body) {
-  return fmt::format("<section class=\"card\"><h2>{}</h2><p class=\"hint\">{}</p>{}</section>",
-                     title, hint, body);
+  return metrics::card(title, fmt::format("<p class=\"hint\">{}</p>{}", hint, body));
 }
 
 // --- Tiles and sentences.

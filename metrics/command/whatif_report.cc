@@ -11,7 +11,7 @@
 
 #include "coordinator/core/text.h"
 #include "coordinator/core/words.h"
-#include "coordinator/io/json.h"
+#include "metrics/json_parts.h"
 
 namespace cox::tools {
 namespace {
@@ -28,10 +28,6 @@ constexpr double kNotableShare = 0.25;  // of the loss, from which an operation 
 constexpr std::size_t kMostRows = 16;
 
 // --- Sentences.
-
-std::string share_text(const std::optional<double>& share) {
-  return share ? percent_text(*share, 0) : "-";
-}
 
 std::string loss_sentence(const WhatIf& figures) {
   if (figures.slowdown < 1 + kLeastLoss)
@@ -90,14 +86,14 @@ bool has_uneven_microbatches(const WhatIfReport& report) {
 
 // --- Tables.
 
-std::string ratio(double value) {
-  return fixed(value, 3);
+std::string more_text(std::size_t rows) {
+  return rows > kMostRows ? fmt::format("and {} more, none of them above\n", rows - kMostRows) : "";
 }
 
 std::string label_table(const WhatIf& figures) {
   std::string out = fmt::format("{:<28} {:>8}\n", "only with the delays of", "S_t");
   for (const LabelSlowdown& label : figures.labels)
-    out += fmt::format("{:<28} {:>8}\n", label.label, ratio(label.slowdown));
+    out += fmt::format("{:<28} {:>8}\n", label.label, ratio_text(label.slowdown));
   return out;
 }
 
@@ -107,10 +103,8 @@ std::string worker_table(const WhatIfReport& report) {
   for (std::size_t i = 0; i < std::min(places.size(), kMostRows); ++i)
     out += fmt::format("{:<6} {:>8} {:>6} {:>8}\n", report.model.ranks[places[i]],
                        places[i] / report.model.stages, places[i] % report.model.stages,
-                       ratio(report.figures.of_workers[places[i]]));
-  if (places.size() > kMostRows)
-    out += fmt::format("and {} more, none of them above\n", places.size() - kMostRows);
-  return out;
+                       ratio_text(report.figures.of_workers[places[i]]));
+  return out + more_text(places.size());
 }
 
 // Ranks by phases, for runs: the own time of a mean step.
@@ -123,15 +117,13 @@ std::string phase_table(const WhatIfReport& report) {
   const std::vector<std::size_t> places = workers_by_cost(report);
   for (std::size_t i = 0; i < std::min(places.size(), kMostRows); ++i) {
     out += fmt::format("{:<6} {:>8}", report.model.ranks[places[i]],
-                       ratio(report.figures.of_workers[places[i]]));
+                       ratio_text(report.figures.of_workers[places[i]]));
     for (std::size_t l = 0; l < labels; ++l)
       out +=
           fmt::format(" {:>10}", seconds_text(report.figures.work_seconds[places[i] * labels + l]));
     out += "\n";
   }
-  if (places.size() > kMostRows)
-    out += fmt::format("and {} more, none of them above\n", places.size() - kMostRows);
-  return out;
+  return out + more_text(places.size());
 }
 
 std::string free_lines(const WhatIf& figures) {
@@ -180,11 +172,7 @@ void write_blame(io::JsonWriter& json, std::string_view name, const Blame& blame
   json.key(name).begin_object();
   json.field("t_removed", blame.removed_seconds).field("t_added", blame.added_seconds);
   json.field("removed_share", blame.removed_share).field("added_share", blame.added_share);
-  if (ranks != nullptr) {
-    json.key("worst_ranks").begin_array();
-    for (const std::int32_t rank : *ranks) json.value(rank);
-    json.end_array();
-  }
+  if (ranks != nullptr) metrics::put_list(json, "worst_ranks", *ranks);
   json.end_object();
 }
 
@@ -220,18 +208,20 @@ void write_own(io::JsonWriter& json, const WhatIfReport& report) {
   for (std::size_t place = 0; place < report.model.ranks.size(); ++place)
     json.field(std::to_string(report.model.ranks[place]), figures.of_workers[place]);
   json.end_object();
-  json.new_line(1).key("culprits").begin_array();
-  for (const std::int32_t rank : figures.culprits.ranks) json.value(rank);
-  json.end_array();
-  json.new_line(1).key("answer").begin_array();
-  for (const std::string& sentence : sentences_of(report)) json.value(sentence);
-  json.end_array();
-  json.new_line(1).key("gaps").begin_array();
-  for (const std::string& gap : report.model.gaps) json.value(gap);
-  json.end_array();
+  metrics::put_list(json.new_line(1), "culprits", figures.culprits.ranks);
+  metrics::put_list(json.new_line(1), "answer", sentences_of(report));
+  metrics::put_list(json.new_line(1), "gaps", report.model.gaps);
 }
 
 }  // namespace
+
+std::string ratio_text(double value) {
+  return fixed(value, 3);
+}
+
+std::string share_text(const std::optional<double>& share) {
+  return share ? percent_text(*share, 0) : "-";
+}
 
 std::vector<std::size_t> workers_by_cost(const WhatIfReport& report) {
   std::vector<std::size_t> places(report.model.ranks.size());

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,9 @@ std::vector<std::string> sentences_of(const WhatIfReport& report);
 
 // Returns places in figures.of_workers, the slowest first.
 std::vector<std::size_t> workers_by_cost(const WhatIfReport& report);
+
+std::string ratio_text(double value);                        // "1.234"
+std::string share_text(const std::optional<double>& share);  // "12 %"; "-" where there is none
 
 // "8 ranks (2 data-parallel x 4 stages), 32 steps".
 std::string layout_text(const WhatIfReport& report);

@@ -7,6 +7,7 @@
 #include <limits>
 #include <set>
 #include <span>
+#include <tuple>
 #include <utility>
 
 #include "metrics/records/statistics.h"
@@ -273,13 +274,20 @@ CommonSteps common_steps(const RunRecord& run) {
 }
 
 void keep_newest(std::vector<Reason>& kept, std::span<const Reason> reasons) {
-  for (const Reason& reason : reasons) {
-    std::erase_if(kept, [&reason](const Reason& k) {
-      return k.policy == reason.policy && k.code == reason.code && k.block == reason.block;
-    });
-    kept.push_back(reason);
-    if (kept.size() > kMostDecisions) kept.erase(kept.begin());
-  }
+  const auto key_of = [](const Reason& r) { return std::tuple(r.policy, r.code, r.block); };
+  std::erase_if(kept, [&](const Reason& k) {
+    return std::ranges::find(reasons, key_of(k), key_of) != reasons.end();
+  });
+  kept.insert(kept.end(), reasons.begin(), reasons.end());
+  const std::size_t oldest = kept.size() - std::min(kept.size(), kMostDecisions);
+  kept.erase(kept.begin(), kept.begin() + static_cast<std::ptrdiff_t>(oldest));
+}
+
+void keep_start(std::vector<Reason>& kept, std::span<const Reason> reasons) {
+  std::erase_if(kept, [&](const Reason& k) {
+    return std::ranges::find(reasons, k.policy, &Reason::policy) != reasons.end();
+  });
+  keep_newest(kept, reasons);
 }
 
 const Column* find(const Columns& columns, std::string_view name) {

@@ -176,7 +176,7 @@ struct RunRecord {
   std::string name;               // of the directory
   std::vector<RankRecord> ranks;  // ascending
   std::vector<std::string> gaps;  // what was left out or is doubtful; a sentence each
-  std::vector<Reason> decisions;  // the newest of each policy, code and block; oldest first
+  std::vector<Reason> decisions;  // as keep_newest() leaves them; oldest first
   PlanHistory plans;              // empty where no journal lies in the directory
 
   const RankRecord& lowest() const { return ranks.front(); }
@@ -193,10 +193,13 @@ struct CommonSteps {
 // REQUIRES: the record has a rank.
 CommonSteps common_steps(const RunRecord& run);
 
-// Adds reasons in the order in which they were given. Each replaces the one of the same policy,
-// code and block; of more than kMostDecisions the oldest go.
+// Adds the reasons of the next decision. They replace those of earlier decisions that have the same
+// policy, code and block; of more than kMostDecisions the oldest go.
 inline constexpr std::size_t kMostDecisions = 512;
 void keep_newest(std::vector<Reason>& kept, std::span<const Reason> reasons);
+// Adds the reasons of a start of the job, or of its new description. A policy that speaks there
+// decides anew, so its earlier reasons are out of date.
+void keep_start(std::vector<Reason>& kept, std::span<const Reason> reasons);
 
 // Returns the column of that name, or null when no step has it.
 const Column* find(const Columns& columns, std::string_view name);

@@ -24,11 +24,6 @@ constexpr std::size_t kLeastForInstability = 8;
 constexpr std::size_t kEventGap = 2;
 constexpr std::size_t kMostEvents = 3;
 
-std::vector<double> there(std::vector<double> values) {
-  std::erase_if(values, is_absent);
-  return values;
-}
-
 std::size_t rows_after(const RankRecord& rank, std::size_t first) {
   return rank.size() - std::min(first, rank.size());
 }
@@ -259,7 +254,7 @@ class RankComparison {
     rank.slowest_count = slowest_[r];
     rank.slowest_fraction = static_cast<double>(slowest_[r]) / steps;
     rank.z = (static_cast<double>(slowest_[r]) - steps * chance) / deviation;
-    rank.slowdown = median_of(there(std::move(ranks_[r].compute)));
+    rank.slowdown = median_of(present(std::move(ranks_[r].compute)));
     if (rank.z < kLeastZ || rank.slowdown < kLeastSlowdown) return;
     ++significant_;
     out_.straggler = significant_ == 1 ? std::optional(r) : std::nullopt;
@@ -336,6 +331,11 @@ double fragmentation_of(const std::vector<double>& allocs, const std::vector<dou
 
 }  // namespace
 
+std::vector<double> present(std::vector<double> values) {
+  std::erase_if(values, is_absent);
+  return values;
+}
+
 std::string_view to_string(Trend trend) {
   constexpr std::array<std::string_view, 5> kNames = {"unknown", "improving", "plateau",
                                                       "worsening", "diverged"};
@@ -397,8 +397,8 @@ MemoryUse memory_of(const RankRecord& rank, std::size_t first) {
   if (!out.is_there) return out;
   out.peak_alloc_bytes = largest(rank, "peak_alloc", first, alloc);
   out.peak_reserved_bytes = largest(rank, "peak_reserved", first, reserved);
-  alloc = there(std::move(alloc));
-  reserved = there(std::move(reserved));
+  alloc = present(std::move(alloc));
+  reserved = present(std::move(reserved));
   out.mean_alloc_bytes = mean_of(alloc);
   out.fragmentation = fragmentation_of(alloc, reserved);
   const EndMedians ends = end_medians(alloc);

@@ -152,6 +152,9 @@ struct FigureOptions {
   std::optional<double> peak_flops;      // likewise
 };
 
+// Returns the values that are there.
+std::vector<double> present(std::vector<double> values);
+
 // Returns the figures of the lowest rank without its warm-up, and those of all ranks with it.
 // REQUIRES: the record has a rank.
 Figures figures_of(const RunRecord& run, const FigureOptions& options);

@@ -194,8 +194,8 @@ bool takes_longer(const Saved& a, const Saved& b) {
   return a.seconds > b.seconds;
 }
 
-// Seconds by which steps would be shorter, had these ranks saved no memory so.
-double price_of(const RuleInput& input, const Ranks& ranks, Saving saving) {
+// Seconds by which each step would be shorter, had these ranks saved no memory so.
+StepSeconds price_of(const RuleInput& input, const Ranks& ranks, Saving saving) {
   std::vector<float> longest(input.view.size(), 0);
   for (std::size_t r = 0; r < input.view.ranks.size(); ++r) {
     const std::vector<float>& work = input.view.ranks[r].work;
@@ -205,9 +205,9 @@ double price_of(const RuleInput& input, const Ranks& ranks, Saving saving) {
       longest[s] =
           std::max(longest[s], work[s] - (seconds.empty() ? 0 : static_cast<float>(seconds[s])));
   }
-  double saved = 0;
+  StepSeconds saved;
   for (std::size_t s = 0; s < longest.size(); ++s)
-    saved += static_cast<double>(input.view.longest_work[s] - longest[s]);
+    saved.push_back(static_cast<double>(input.view.longest_work[s] - longest[s]));
   return saved;
 }
 
@@ -255,7 +255,7 @@ void tell_ranks(const RuleInput& input, const Ranks& ranks, Finding& f) {
 struct TightBudget {
   Concerned<Saved> ranks;
   Concerned<Headroom> with_room;  // of these
-  double seconds = 0;
+  StepSeconds price;
   bool is_needless = false;
 
   const Ranks& told() const { return is_needless ? with_room.ranks : ranks.ranks; }
@@ -268,27 +268,27 @@ std::optional<TightBudget> tightness(const RuleInput& input) {
   out.with_room = concerned<Headroom>(
       input, needless_room,
       [](const Headroom& a, const Headroom& b) { return a.ratio() > b.ratio(); });
-  out.seconds = price_of(input, out.ranks.ranks, Saving::in_any_way);
-  const bool is_dear = input.share(out.seconds) >= 0.05;
+  out.price = price_of(input, out.ranks.ranks, Saving::in_any_way);
+  const bool is_dear = input.share(sum_of(out.price)) >= 0.05;
   if (!is_dear && out.with_room.ranks.empty()) return std::nullopt;
   // What all of them pay is told before what some need not.
   out.is_needless = !is_dear || out.with_room.ranks == out.ranks.ranks;
-  if (!is_dear) out.seconds = price_of(input, out.with_room.ranks, Saving::in_any_way);
+  if (!is_dear) out.price = price_of(input, out.with_room.ranks, Saving::in_any_way);
   return out;
 }
 
 // Ranks that wait for offloaded activations, and what that takes.
 struct SlowTier {
   Concerned<Saved> ranks;
-  double seconds = 0;
+  StepSeconds price;
 };
 
 std::optional<SlowTier> slowness_of_tier(const RuleInput& input) {
   SlowTier out;
   out.ranks = concerned<Saved>(input, offloads_often, takes_longer);
   if (out.ranks.ranks.empty()) return std::nullopt;
-  out.seconds = price_of(input, out.ranks.ranks, Saving::by_offload);
-  return input.share(out.seconds) >= 0.05 ? std::optional(out) : std::nullopt;
+  out.price = price_of(input, out.ranks.ranks, Saving::by_offload);
+  return input.share(sum_of(out.price)) >= 0.05 ? std::optional(out) : std::nullopt;
 }
 
 }  // namespace
@@ -300,23 +300,31 @@ struct MemorySaving {
 
 namespace {
 
-const MemorySaving& saving_of(const RuleInput& input) {
+// What the budget costs is no part of what waiting for a tier costs.
+MemorySaving find_saving(const RuleInput& input) {
+  MemorySaving out{tightness(input), slowness_of_tier(input)};
+  if (!out.budget || !out.tier) return out;
+  for (std::size_t s = 0; s < out.tier->price.size(); ++s)
+    out.tier->price[s] = std::max(0.0, out.tier->price[s] - out.budget->price[s]);
+  return out;
+}
+
+MemorySaving& saving_of(const RuleInput& input) {
   if (!input.memory_saving)
-    input.memory_saving = std::make_shared<const MemorySaving>(
-        MemorySaving{tightness(input), slowness_of_tier(input)});
+    input.memory_saving = std::make_shared<MemorySaving>(find_saving(input));
   return *input.memory_saving;
 }
 
 // Memory that is saved by work although there is room, or at a high price.
 void tight_budget(const RuleInput& input, Findings& out) {
-  const std::optional<TightBudget>& budget = saving_of(input).budget;
+  std::optional<TightBudget>& budget = saving_of(input).budget;
   if (!budget) return;
   const bool is_needless = budget->is_needless;
   const std::size_t of_memory = is_needless ? budget->with_room.worst : budget->ranks.worst;
   Finding f = costly(input, "BUDGET.TOO_TIGHT",
                      is_needless ? "Activations are recomputed or moved although there is room"
                                  : "Keeping to the memory budget takes much time",
-                     budget->seconds);
+                     sum_of(budget->price));
   const std::size_t steps = budget->ranks.of_worst.steps;
   f.detail = concat("In ", steps, " steps blocks were recomputed or offloaded, for ",
                     percents(f.cost_share), " of the time");
@@ -334,6 +342,7 @@ void tight_budget(const RuleInput& input, Findings& out) {
                      : "Make batches smaller, or raise the memory budget where the machine has "
                        "more; cox plan says what each size costs in time.";
   tell_ranks(input, budget->told(), f);
+  input.counted.add(f, std::move(budget->price));
   out.push_back(std::move(f));
 }
 
@@ -358,10 +367,10 @@ void loose_budget(const RuleInput& input, Findings& out) {
 }
 
 void slow_tier(const RuleInput& input, Findings& out) {
-  const std::optional<SlowTier>& tier = saving_of(input).tier;
+  std::optional<SlowTier>& tier = saving_of(input).tier;
   if (!tier) return;
-  Finding f =
-      costly(input, "OFFLOAD.TIER_SLOW", "Backward waits for offloaded activations", tier->seconds);
+  Finding f = costly(input, "OFFLOAD.TIER_SLOW", "Backward waits for offloaded activations",
+                     sum_of(tier->price));
   const Concerned<Saved>& found = tier->ranks;
   f.detail = concat("In ", found.of_worst.steps,
                     " steps blocks were offloaded, and bringing them back "
@@ -372,6 +381,7 @@ void slow_tier(const RuleInput& input, Findings& out) {
       "faster tier: pinned memory rather than a disk.";
   f.evidence = {{"steps", static_cast<double>(found.of_worst.steps)}, {"wait_share", f.cost_share}};
   tell_ranks(input, found.ranks, f);
+  input.counted.add(f, std::move(tier->price));
   out.push_back(std::move(f));
 }
 
@@ -382,6 +392,19 @@ constexpr std::array<NamedRule, 5> kMemoryRules = {{{"fragmented", fragmented},
                                                     {"slow tier", slow_tier}}};
 
 }  // namespace
+
+StepSeconds told_recompute(const RuleInput& input, const Ranks& without) {
+  StepSeconds out(input.view.size(), 0);
+  const Ranks told = ranks_slowed_by_memory(input);
+  const std::size_t counted = input.view.ranks.size() - without.size();
+  for (const std::size_t r : told) {
+    if (without.contains(r)) continue;
+    const std::vector<double> seconds = input.view.recompute(r);
+    for (std::size_t s = 0; s < seconds.size(); ++s)
+      out[s] += seconds[s] / static_cast<double>(counted);
+  }
+  return out;
+}
 
 Ranks ranks_slowed_by_memory(const RuleInput& input) {
   Ranks out;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 
 #include "metrics/analysis/findings/rule_input.h"
 
@@ -43,16 +44,30 @@ std::span<const std::string_view> own_codes() {
   return kCodes;
 }
 
-std::vector<Finding> own_findings(const OwnInput& input) {
-  const RuleInput rules_input(*input.view, *input.budget, input.trace, input.pipeline);
+Findings findings_of(const RuleInput& input) {
   Findings out;
-  if (rules_input.view.size() < kLeastSteps) {
-    apply(resource_rules().back(), rules_input, out);  // what is wrong with the record
+  if (input.view.size() < kLeastSteps) {
+    // What lies beside a record without any step speaks for itself.
+    if (input.view.run->lowest().size() == 0) {
+      for (const NamedRule& rule : file_rules()) apply(rule, input, out);
+    }
+    apply(resource_rules().back(), input, out);  // what is wrong with the record
     return out;
   }
-  for (const auto rules : {time_rules(), learning_rules(), memory_rules(), resource_rules()}) {
-    for (const NamedRule& rule : rules) apply(rule, rules_input, out);
+  Findings of_memory;  // first, because what they count belongs to no other
+  for (const NamedRule& rule : memory_rules()) apply(rule, input, of_memory);
+  for (const auto rules : {time_rules(), learning_rules()}) {
+    for (const NamedRule& rule : rules) apply(rule, input, out);
   }
+  std::ranges::move(of_memory, std::back_inserter(out));
+  for (const auto rules : {resource_rules(), rest_rules()}) {
+    for (const NamedRule& rule : rules) apply(rule, input, out);
+  }
+  return out;
+}
+
+std::vector<Finding> own_findings(const OwnInput& input) {
+  Findings out = findings_of({*input.view, *input.budget, input.trace, input.pipeline});
   const auto rank_of = [](const Finding& f) { return f.ends_run ? 2.0 : weight_of(f); };
   std::ranges::stable_sort(out, [&rank_of](const Finding& a, const Finding& b) {
     return rank_of(a) != rank_of(b) ? rank_of(a) > rank_of(b) : a.severity < b.severity;

@@ -43,7 +43,8 @@ struct SkippedSteps {
   std::size_t at_floor = 0;   // of these, at the smallest scale
   std::size_t unscaled = 0;   // with no loss scaler at work
   std::size_t all_floor = 0;  // skipped or not, at the smallest scale
-  double lost_seconds = 0;    // in those of a scaler, or in the others where they are more
+  // What no other finding counts of those of a scaler, or of the others where they are more.
+  StepSeconds lost;
 
   std::size_t most() const { return std::max(scaled, unscaled); }
 };
@@ -59,8 +60,8 @@ SkippedSteps count_skipped(const RuleInput& input) {
   const std::vector<double> skipped = input.own(0, "skipped");
   const std::vector<double> scale = input.own(0, "loss_scale");
   SkippedSteps out;
-  double scaled_seconds = 0;
-  double unscaled_seconds = 0;
+  StepSeconds lost_scaled;
+  StepSeconds lost_unscaled;
   for (std::size_t s = 0; s < skipped.size(); ++s) {
     const bool is_scaled = scale[s] > 0;
     const bool is_floor = is_scaled && scale[s] <= floor;
@@ -68,9 +69,11 @@ SkippedSteps count_skipped(const RuleInput& input) {
     if (skipped[s] != 1) continue;
     out.at_floor += is_floor ? 1u : 0u;
     ++(is_scaled ? out.scaled : out.unscaled);
-    (is_scaled ? scaled_seconds : unscaled_seconds) += input.view.wall(s);
+    StepSeconds& lost = is_scaled ? lost_scaled : lost_unscaled;
+    lost.resize(skipped.size(), 0);
+    lost[s] = std::max(0.0, input.view.wall(s) - input.counted.in_step(s));
   }
-  out.lost_seconds = out.scaled >= out.unscaled ? scaled_seconds : unscaled_seconds;
+  out.lost = std::move(out.scaled >= out.unscaled ? lost_scaled : lost_unscaled);
   return out;
 }
 
@@ -91,7 +94,7 @@ Finding scaler_skips(const RuleInput& input, const SkippedSteps& steps) {
   Finding f = costly(input, is_floor ? "PRECISION.SCALE_AT_FLOOR" : "PRECISION.SKIPPED_STEPS",
                      is_floor ? "Gradients overflow even with the smallest loss scale"
                               : "Many steps are skipped after an overflow",
-                     steps.lost_seconds);
+                     sum_of(steps.lost));
   if (is_floor) f.severity = Severity::high;
   f.detail =
       concat(steps.scaled, " of ", input.view.size(), " steps were skipped, ", steps.at_floor,
@@ -102,13 +105,14 @@ Finding scaler_skips(const RuleInput& input, const SkippedSteps& steps) {
   f.evidence = {{"skipped", static_cast<double>(steps.scaled)},
                 {"at_floor", static_cast<double>(steps.at_floor)},
                 {"smallest_scale", floor}};
+  input.counted.add(f, steps.lost);
   return f;
 }
 
 // No scale is to blame where none is at work.
 Finding unscaled_skips(const RuleInput& input, const SkippedSteps& steps) {
   Finding f = costly(input, "PRECISION.SKIPPED_STEPS",
-                     "Many steps are skipped, and no loss scaler is at work", steps.lost_seconds);
+                     "Many steps are skipped, and no loss scaler is at work", sum_of(steps.lost));
   f.detail = concat(steps.unscaled, " of ", input.view.size(),
                     " steps were skipped, because a gradient or a loss was not finite, or the "
                     "guard held them back.");
@@ -116,6 +120,7 @@ Finding unscaled_skips(const RuleInput& input, const SkippedSteps& steps) {
       "Look at the batches of these steps and at the learning rate, and clip gradients; the "
       "guard's reasons name the rank (cox replay RUN --verbose).";
   f.evidence = {{"skipped", static_cast<double>(steps.unscaled)}};
+  input.counted.add(f, steps.lost);
   return f;
 }
 
@@ -152,15 +157,6 @@ void skipped_steps(const RuleInput& input, Findings& out) {
   }
 }
 
-// Whether no later change of the same policy has overtaken the reason.
-bool is_in_force(const RuleInput& input, const Reason& reason,
-                 std::span<const ReasonCode> changes) {
-  return std::ranges::none_of(input.view.run->decisions, [&](const Reason& other) {
-    return other.policy == reason.policy && std::ranges::count(changes, other.code) > 0 &&
-           other.round > reason.round;
-  });
-}
-
 bool withholds(const Reason& reason) {
   constexpr std::array kAlways = {ReasonCode::not_capable, ReasonCode::precision_no_evidence,
                                   ReasonCode::precision_not_faster};
@@ -170,20 +166,44 @@ bool withholds(const Reason& reason) {
          (std::ranges::count(kVetoes, reason.code) > 0 && reason.outcome == Outcome::vetoed);
 }
 
-void withheld_precision(const RuleInput& input, Findings& out) {
-  constexpr std::array kChanges = {ReasonCode::precision_lowered};
-  constexpr std::size_t kTold = 3;
-  std::vector<std::string> why;
-  for (const Reason& reason : input.view.run->decisions) {
-    if (withholds(reason) && is_in_force(input, reason, kChanges)) why.push_back(reason.text);
+bool limits_shares(const Reason& reason) {
+  return reason.policy == PolicyKind::shares && (reason.code == ReasonCode::shares_limited ||
+                                                 reason.code == ReasonCode::shares_unmeetable);
+}
+
+// Whether a reason of a later decision makes an earlier one out of date: the same policy changed
+// what the reason is about, or withholds something else from the same block now. A reason without a
+// block is about several of them.
+bool overtakes(const Reason& later, const Reason& reason) {
+  if (later.policy != reason.policy || later.round == reason.round) return false;
+  const bool is_same = later.block == reason.block;
+  const bool is_change = later.outcome == Outcome::changed || later.outcome == Outcome::clamped;
+  if (is_change) return is_same || later.block < 0 || reason.block < 0;
+  return is_same && reason.block >= 0 && withholds(later);
+}
+
+// Returns the reasons of that kind that no later decision has overtaken, oldest first.
+std::vector<const Reason*> in_force(const RuleInput& input, bool (*is_kind)(const Reason&)) {
+  const std::span<const Reason> all = input.view.run->decisions;
+  std::vector<const Reason*> out;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const auto is_over = [&](const Reason& later) { return overtakes(later, all[i]); };
+    if (is_kind(all[i]) && std::ranges::none_of(all.subspan(i + 1), is_over))
+      out.push_back(&all[i]);
   }
+  return out;
+}
+
+void withheld_precision(const RuleInput& input, Findings& out) {
+  constexpr std::size_t kTold = 3;
+  const std::vector<const Reason*> why = in_force(input, withholds);
   if (why.empty()) return;
   Finding f;
   f.code = "PRECISION.WITHHELD";
   f.severity = Severity::low;
   f.title = "Blocks compute in more bits than they might";
   for (std::size_t i = 0; i < std::min(kTold, why.size()); ++i)
-    f.detail += concat(i == 0 ? "" : "; ", why[i]);
+    f.detail += concat(i == 0 ? "" : "; ", why[i]->text);
   if (why.size() > kTold) f.detail += concat("; and ", why.size() - kTold, " more");
   f.detail += ".";
   f.suggestion =
@@ -192,28 +212,32 @@ void withheld_precision(const RuleInput& input, Findings& out) {
   out.push_back(std::move(f));
 }
 
+// Mean over the ranks.
+StepSeconds waiting_of_steps(const RunView& view) {
+  StepSeconds out(view.size(), 0);
+  for (std::size_t r = 0; r < view.ranks.size(); ++r) {
+    for (std::size_t s = 0; s < out.size(); ++s)
+      out[s] += view.wait(r, s) / static_cast<double>(view.ranks.size());
+  }
+  return out;
+}
+
 // Which limit it is, a cap or a minimum, of memory or of the settings, the policy's sentence says.
 void pinned_shares(const RuleInput& input, Findings& out) {
-  constexpr std::array kLimits = {ReasonCode::shares_limited, ReasonCode::shares_unmeetable};
-  constexpr std::array kChanges = {ReasonCode::shares_changed};
   const double waiting = input.seconds_of("waiting");
   if (input.share(waiting) < 0.05) return;
-  const Reason* pinned = nullptr;
-  for (const Reason& reason : input.view.run->decisions) {
-    if (reason.policy == PolicyKind::shares && std::ranges::count(kLimits, reason.code) > 0 &&
-        is_in_force(input, reason, kChanges))
-      pinned = &reason;
-  }
-  if (pinned == nullptr) return;
+  const std::vector<const Reason*> limits = in_force(input, limits_shares);
+  if (limits.empty()) return;
   Finding f =
       costly(input, "SHARES.PINNED", "Limits hold the shares of the batch where they are", waiting);
   f.detail = concat("Ranks wait for slower ones for ", percents(input.share(waiting)),
-                    " of the time, and shares cannot follow: ", pinned->text, ".");
+                    " of the time, and shares cannot follow: ", limits.back()->text, ".");
   f.suggestion =
       "Where a cap holds a faster rank, raise shares.max_samples, give it more memory "
       "(memory.budget) or plan activation memory for it; where a minimum holds a slower one, lower "
       "shares.min_samples.";
   f.evidence = {{"waiting_share", input.share(waiting)}};
+  count_rest(input, {"DIST.STRAGGLER", "DIST.LOAD_IMBALANCE"}, f, waiting_of_steps(input.view));
   out.push_back(std::move(f));
 }
 
@@ -246,7 +270,7 @@ void lost_rows(const RuleInput& input, Findings& out) {
                       dropped > 0 ? ": the disk was full or too slow."
                                   : " by every rank: reports were lost, or rows.");
     f.suggestion = dropped > 0
-                       ? "Give the run directory a faster disk or more input."
+                       ? "Give the run directory a faster disk or more room."
                        : "Look at the log of the ranks, and at coxswain_report_faults_total.";
     f.evidence = {{"rows", dropped}, {"missing_steps", missing}};
     out.push_back(std::move(f));

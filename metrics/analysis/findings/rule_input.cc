@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <exception>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -64,17 +65,77 @@ double weight_of(const Finding& finding) {
   return std::max(finding.cost_share, least);
 }
 
+void CountedTime::add(const Finding& finding, StepSeconds of_steps) {
+  of_codes_[finding.code] = std::move(of_steps);
+}
+
+const StepSeconds* CountedTime::of(std::string_view code) const {
+  const auto found = of_codes_.find(code);
+  return found == of_codes_.end() ? nullptr : &found->second;
+}
+
+double CountedTime::in_step(std::size_t step) const {
+  double sum = 0;
+  for (const auto& [code, steps] : of_codes_) sum += steps[step];
+  return sum;
+}
+
+void count_rest(const RuleInput& input, std::initializer_list<std::string_view> codes, Finding& f,
+                StepSeconds of_steps) {
+  bool is_less = false;
+  for (std::size_t s = 0; s < of_steps.size(); ++s) {
+    double left = of_steps[s];
+    for (const std::string_view code : codes) {
+      if (const StepSeconds* const told = input.counted.of(code)) left -= (*told)[s];
+    }
+    left = std::max(0.0, std::min(left, input.view.wall(s) - input.counted.in_step(s)));
+    is_less = is_less || left < of_steps[s];
+    of_steps[s] = left;
+  }
+  if (is_less) {
+    const double left = sum_of(of_steps);
+    f.cost_seconds = left > 0 ? std::optional(left) : std::nullopt;
+    f.cost_share = input.share(left);
+  }
+  input.counted.add(f, std::move(of_steps));
+}
+
+double sum_of(const StepSeconds& steps) {
+  return std::accumulate(steps.begin(), steps.end(), 0.0);
+}
+
 double RuleInput::seconds_of(std::string_view line) const {
   const auto found = std::ranges::find(budget.lines, line, &BudgetLine::name);
   return found == budget.lines.end() ? 0 : found->seconds;
 }
 
-double RuleInput::phase_seconds(std::string_view name) const {
-  ExactSum sum;
+std::vector<std::size_t> RuleInput::ranks_without(const Ranks& without) const {
+  std::vector<std::size_t> out;
+  const bool is_all = without.size() == view.ranks.size();
   for (std::size_t r = 0; r < view.ranks.size(); ++r) {
+    if (is_all || !without.contains(r)) out.push_back(r);
+  }
+  return out;
+}
+
+double RuleInput::phase_seconds(std::string_view name, const Ranks& without) const {
+  ExactSum sum;
+  const std::vector<std::size_t> ranks = ranks_without(without);
+  for (const std::size_t r : ranks) {
     for (const double v : view.column(r, rank(r).phases, name)) sum.add(is_absent(v) ? 0 : v);
   }
-  return sum.value() / static_cast<double>(view.ranks.size());
+  return sum.value() / static_cast<double>(ranks.size());
+}
+
+StepSeconds RuleInput::phase_of_steps(std::string_view name, const Ranks& without) const {
+  StepSeconds out(view.size(), 0);
+  const std::vector<std::size_t> ranks = ranks_without(without);
+  for (const std::size_t r : ranks) {
+    const std::vector<double> values = view.column(r, rank(r).phases, name);
+    for (std::size_t s = 0; s < out.size(); ++s)
+      out[s] += is_absent(values[s]) ? 0 : values[s] / static_cast<double>(ranks.size());
+  }
+  return out;
 }
 
 std::optional<double> RuleInput::setting(std::string_view key) const {
@@ -109,11 +170,6 @@ void name_ranks(const RuleInput& input, const Ranks& ranks, Finding& finding) {
   const std::size_t all = input.view.ranks.size();
   if (ranks.size() < all)
     finding.title += concat(" on ", ranks_named(input.view, ranks), " of ", all);
-}
-
-std::vector<double> present(std::vector<double> values) {
-  std::erase_if(values, is_absent);
-  return values;
 }
 
 std::string percents(double fraction) {

@@ -4,6 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -22,6 +25,24 @@ using Findings = std::vector<Finding>;
 using Ranks = std::set<std::size_t>;  // by their index in the view
 
 struct MemorySaving;  // memory_rules.cc
+struct RankDelays;    // time_rules.cc
+
+using StepSeconds = std::vector<double>;  // [step] of the view
+
+// CountedTime is what findings have counted of the time of each step so far, so that no second is
+// counted twice. A loss that is not finite and a pipeline's schedule are apart: all that follows
+// the one is lost, and the other has a clock of its own.
+class CountedTime {
+ public:
+  void add(const Finding& finding, StepSeconds of_steps);
+  // What a finding of that code counts; null without such a finding.
+  const StepSeconds* of(std::string_view code) const;
+  double in_step(std::size_t step) const;
+  bool has_any() const { return !of_codes_.empty(); }
+
+ private:
+  std::map<std::string, StepSeconds, std::less<>> of_codes_;
+};
 
 // What all rules look at. One thread per object.
 class RuleInput {
@@ -41,8 +62,9 @@ class RuleInput {
   double share(double seconds) const {
     return budget.wall_seconds > 0 ? seconds / budget.wall_seconds : 0;
   }
-  // Seconds in a phase, mean over the ranks.
-  double phase_seconds(std::string_view name) const;
+  // Seconds in a phase, mean over the ranks but for those `without`; all where none would be left.
+  double phase_seconds(std::string_view name, const Ranks& without = {}) const;
+  StepSeconds phase_of_steps(std::string_view name, const Ranks& without) const;
   // The number that a setting of the run has; nothing where the record does not tell it.
   std::optional<double> setting(std::string_view key) const;
   std::vector<double> own(std::size_t r, std::string_view name) const {
@@ -56,11 +78,24 @@ class RuleInput {
   }
 
   // Null until the first rule asks for it.
-  mutable std::shared_ptr<const MemorySaving> memory_saving;
+  mutable std::shared_ptr<MemorySaving> memory_saving;
+  mutable std::shared_ptr<const RankDelays> rank_delays;
+  mutable CountedTime counted;
+
+ private:
+  std::vector<std::size_t> ranks_without(const Ranks& without) const;
 };
 
 // Returns a finding whose severity follows from what it costs.
 Finding costly(const RuleInput& input, std::string code, std::string title, double seconds);
+
+// Counts of a finding what those of these codes leave of it, and at most what is left of each step:
+// such seconds are counted once, though there are two ways to win them back. Its severity stays;
+// where nothing is left it has no cost.
+void count_rest(const RuleInput& input, std::initializer_list<std::string_view> codes, Finding& f,
+                StepSeconds of_steps);
+
+double sum_of(const StepSeconds& steps);
 
 // Returns what a finding counts for among others: the share of time that it costs, or the least
 // share of its severity where it tells no cost.
@@ -104,7 +139,6 @@ Concerned<Figures> concerned(const RuleInput& input,
   return out;
 }
 
-std::vector<double> present(std::vector<double> values);
 std::string percents(double fraction);
 
 struct NamedRule {
@@ -115,12 +149,21 @@ struct NamedRule {
 void apply(const NamedRule& rule, const RuleInput& input, Findings& out);
 
 std::span<const NamedRule> time_rules();      // where the time of the ranks went
+std::span<const NamedRule> file_rules();      // of these, by a trace or a schedule alone
+std::span<const NamedRule> rest_rules();      // what no other rule has counted; these run last
 std::span<const NamedRule> learning_rules();  // loss and gradients
 std::span<const NamedRule> memory_rules();    // what ranks keep, and what saving memory costs
 std::span<const NamedRule> resource_rules();  // plans, precision, shares, saves, the record itself
 
+// Runs all rules. Findings are in no order.
+Findings findings_of(const RuleInput& input);
+
 // Whether the loss of a rank is not finite, and no loss scaler is at work there.
 bool has_diverged(const RuleInput& input);
+
+// Seconds of each step that ranks took for saving memory, mean over the ranks but for those
+// `without`, where a finding tells of that; else none.
+StepSeconds told_recompute(const RuleInput& input, const Ranks& without);
 
 // Returns the ranks that a finding about memory names because saving it takes them time.
 Ranks ranks_slowed_by_memory(const RuleInput& input);

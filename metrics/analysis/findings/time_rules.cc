@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <iterator>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -16,7 +17,75 @@
 #include "metrics/records/statistics.h"
 
 namespace cox::diagnosis {
+
+// Who is slow, and what the job loses in each step by that, and by others that are late by turns.
+struct RankDelays {
+  std::vector<SlowRank> slow;
+  Ranks slow_ranks;  // these, by their index
+  StepSeconds of_slow;
+  StepSeconds by_turns;
+};
+
 namespace {
+
+Ranks indices_of(const std::vector<SlowRank>& slow) {
+  Ranks out;
+  for (const SlowRank& s : slow) out.insert(s.rank);
+  return out;
+}
+
+// What the last rank worked in a step, of those for which `is_left_out(rank)` is false.
+float longest_of(const Work& work, std::size_t step, const auto& is_left_out) {
+  float out = 0;
+  for (std::size_t r = 0; r < work.seconds.size(); ++r) {
+    if (!is_left_out(r)) out = std::max(out, work.seconds[r][step]);
+  }
+  return out;
+}
+
+// A rank counts as slow in its stretch of steps alone. Nothing where all ranks are slow in a step.
+StepSeconds lost_by_slow(const Work& work, const std::vector<SlowRank>& slow) {
+  if (slow.empty()) return {};
+  StepSeconds out(work.seconds[0].size(), 0);
+  for (std::size_t s = 0; s < out.size(); ++s) {
+    Ranks now;
+    for (const SlowRank& each : slow) {
+      if (s >= each.begin && s < each.end) now.insert(each.rank);
+    }
+    if (now.empty() || now.size() == work.seconds.size()) continue;
+    const float all = longest_of(work, s, [](std::size_t) { return false; });
+    const float others = longest_of(work, s, [&](std::size_t r) { return now.contains(r); });
+    out[s] = static_cast<double>(all - others);
+  }
+  return out;
+}
+
+// Seconds for which ranks wait for the last one of them, mean over those that are not left out.
+StepSeconds lost_by_turns(const Work& work, const Ranks& left_out) {
+  const std::size_t ranks = work.seconds.size() - left_out.size();
+  if (ranks < 2) return {};
+  StepSeconds out(work.seconds[0].size(), 0);
+  for (std::size_t s = 0; s < out.size(); ++s) {
+    double sum = 0;
+    for (std::size_t r = 0; r < work.seconds.size(); ++r)
+      sum += left_out.contains(r) ? 0 : static_cast<double>(work.seconds[r][s]);
+    const float longest = longest_of(work, s, [&](std::size_t r) { return left_out.contains(r); });
+    out[s] = static_cast<double>(longest) - sum / static_cast<double>(ranks);
+  }
+  return out;
+}
+
+const RankDelays& delays_of(const RuleInput& input) {
+  if (!input.rank_delays) {
+    const Work work = work_of(input.view, ranks_slowed_by_memory(input));
+    auto slow = slow_ranks(input.view, work);
+    const Ranks indices = indices_of(slow);
+    StepSeconds of_slow = lost_by_slow(work, slow);
+    input.rank_delays = std::make_shared<const RankDelays>(
+        RankDelays{std::move(slow), indices, std::move(of_slow), lost_by_turns(work, indices)});
+  }
+  return *input.rank_delays;
+}
 
 // ---- Where the time of all ranks went.
 
@@ -24,7 +93,10 @@ void data_stall(const RuleInput& input, Findings& out) {
   const double data = input.seconds_of("data_stall");
   const double share = input.share(data);
   if (share < 0.20) return;
-  Finding f = costly(input, "TIMING.DATALOADER_BOUND", "Steps wait for data", data);
+  const Ranks& slow = delays_of(input).slow_ranks;
+  Finding f = costly(input, "TIMING.DATALOADER_BOUND", "Steps wait for data",
+                     input.phase_seconds("data", slow));
+  input.counted.add(f, input.phase_of_steps("data", slow));
   f.detail = concat("All ranks spend ", percents(share), " of their time (",
                     seconds_text(data / static_cast<double>(input.view.size())),
                     " a step) on fetching data, apart from computing.");
@@ -44,6 +116,16 @@ double recomputing_part(const RuleInput& input) {
   return static_cast<double>(ranks) / static_cast<double>(input.view.ranks.size());
 }
 
+// Seconds of recomputation beyond the one forward pass that is normal for `part` of the ranks, in
+// each step, where another finding counts them.
+StepSeconds told_beyond(const RuleInput& input, double part) {
+  const Ranks& slow = delays_of(input).slow_ranks;
+  StepSeconds out = told_recompute(input, slow);
+  const StepSeconds forward = input.phase_of_steps("forward", slow);
+  for (std::size_t s = 0; s < out.size(); ++s) out[s] = std::max(0.0, out[s] - part * forward[s]);
+  return out;
+}
+
 void slow_backward(const RuleInput& input, Findings& out) {
   const double forward = input.phase_seconds("forward");
   const double backward = input.phase_seconds("backward");
@@ -51,8 +133,16 @@ void slow_backward(const RuleInput& input, Findings& out) {
   if (ratio < 2.5) return;
   const double normal = 2 + recomputing_part(input);  // recomputation is one forward pass more
   if (ratio < normal + 0.5) return;
-  Finding f = costly(input, "TIMING.BACKWARD_HEAVY", "The backward pass is slow",
-                     backward - normal * forward);
+  const Ranks& slow = delays_of(input).slow_ranks;
+  const StepSeconds told = told_beyond(input, normal - 2);
+  const double lost = input.phase_seconds("backward", slow) -
+                      normal * input.phase_seconds("forward", slow) - sum_of(told);
+  if (lost <= 0) return;  // other findings count all of it
+  Finding f = costly(input, "TIMING.BACKWARD_HEAVY", "The backward pass is slow", lost);
+  StepSeconds of_steps = input.phase_of_steps("backward", slow);
+  const StepSeconds of_forward = input.phase_of_steps("forward", slow);
+  for (std::size_t s = 0; s < of_steps.size(); ++s) of_steps[s] -= normal * of_forward[s] + told[s];
+  input.counted.add(f, of_steps);
   f.detail = concat("Backward takes ", fixed(ratio, 1), " times as long as forward; ",
                     sentence("%.3g", normal), " times is normal",
                     normal > 2 ? " with recomputation." : " without recomputation.");
@@ -67,8 +157,14 @@ void slow_optimizer(const RuleInput& input, Findings& out) {
   const double seconds = input.phase_seconds("optimizer");
   const double share = input.share(seconds);
   if (share < 0.15) return;
+  const Ranks& slow = delays_of(input).slow_ranks;
+  const double common = 0.05 * input.budget.wall_seconds;
   Finding f = costly(input, "TIMING.OPTIMIZER_HEAVY", "The optimizer step is slow",
-                     seconds - 0.05 * input.budget.wall_seconds);
+                     std::max(0.0, input.phase_seconds("optimizer", slow) - common));
+  StepSeconds of_steps = input.phase_of_steps("optimizer", slow);
+  for (double& step : of_steps)
+    step = std::max(0.0, step - common / static_cast<double>(input.view.size()));
+  input.counted.add(f, of_steps);
   f.detail = concat("The optimizer takes ", percents(share), " of the time; 5 % is common.");
   f.suggestion = "Use a fused or multi-tensor optimizer, or shard its state over the ranks.";
   f.evidence = {{"optimizer_share", share}};
@@ -95,11 +191,22 @@ std::optional<double> hidden_by_backward(const RuleInput& input) {
   return all > 0 ? std::optional(1 - exposed / all) : std::nullopt;
 }
 
+// Mean over the ranks.
+StepSeconds transfer_of_steps(const RunView& view) {
+  StepSeconds out(view.size(), 0);
+  for (std::size_t r = 0; r < view.ranks.size(); ++r) {
+    for (std::size_t s = 0; s < out.size(); ++s)
+      out[s] += view.transfer(r, s) / static_cast<double>(view.ranks.size());
+  }
+  return out;
+}
+
 void communication(const RuleInput& input, Findings& out) {
   const double seconds = input.seconds_of("exposed_communication");
   const double share = input.share(seconds);
   if (input.view.ranks.size() < 2 || share < 0.20) return;
   Finding f = costly(input, "DIST.COMM_BOUND", "Communication takes much of the step", seconds);
+  input.counted.add(f, transfer_of_steps(input.view));
   f.detail =
       concat("Ranks spend ", percents(share),
              " of their time on communication that nothing hides; waiting for slower ranks (",
@@ -123,7 +230,11 @@ void exposed_kernels(const RuleInput& input, Findings& out) {
   const KernelTrace& t = *input.trace;
   const double share = t.exposed_of_devices();
   Finding f = costly(input, "DIST.EXPOSED_COMM", "Computation does not hide communication",
-                     share * input.budget.wall_seconds);
+                     share * (input.budget.wall_seconds - input.seconds_of("saving")));
+  StepSeconds of_steps;
+  for (std::size_t s = 0; s < input.view.size(); ++s)
+    of_steps.push_back(share * input.view.wall(s));
+  count_rest(input, {"DIST.COMM_BOUND"}, f, std::move(of_steps));
   f.detail = concat("In the trace ", percents(share),
                     t.devices.size() > 1 ? concat(" of the time of ", t.devices.size(), " devices")
                                          : std::string(" of the time"),
@@ -156,37 +267,68 @@ void pipeline_bubble(const RuleInput& input, Findings& out) {
   }
 }
 
-// Steps that took more than 1.5 times those around them.
+// Steps that took more than 1.5 times those around them, by what no other finding counts.
 void uneven_steps(const RuleInput& input, Findings& out) {
   const std::size_t n = input.view.size();
   std::vector<double> walls;
-  for (std::size_t s = 0; s < n; ++s) walls.push_back(input.view.wall(s));
+  for (std::size_t s = 0; s < n; ++s)
+    walls.push_back(input.view.wall(s) - input.counted.in_step(s));
   const double usual = median_of(walls);
   std::size_t count = 0;
-  double lost = 0;
-  for (const double wall : walls) {
-    if (wall <= 1.5 * usual) continue;
-    ++count;
-    lost += wall - usual;
+  for (double& wall : walls) {  // from here on, what each step loses
+    const bool is_long = wall > 1.5 * usual;
+    count += is_long ? 1u : 0u;
+    wall = is_long ? wall - usual : 0;
   }
+  const double lost = sum_of(walls);
   const bool is_rule = count >= std::max<std::size_t>(3, n / 25);
   if (n < 2 * kLeastSteps || !is_rule || input.share(lost) < 0.02) return;
   Finding f = costly(input, "TIMING.JITTER", "Some steps take much longer than others", lost);
   f.detail = concat(count, " of ", n, " steps take more than 1.5 times the median of ",
-                    seconds_text(usual), ".");
+                    seconds_text(usual),
+                    input.counted.has_any() ? ", without what other findings count." : ".");
   f.suggestion =
       "Look at what happens in those steps: logging, saves, evaluation, batches of other lengths, "
       "or other programs on the machine.";
   f.evidence = {{"slow_steps", static_cast<double>(count)}, {"median_seconds", usual}};
+  input.counted.add(f, std::move(walls));
   out.push_back(std::move(f));
+}
+
+constexpr std::array kComputing = {"forward", "backward", "compute", "optimizer"};
+
+// What slow ranks compute longer, mean over the ranks.
+double longer_by_slow(const RuleInput& input) {
+  const Ranks& slow = delays_of(input).slow_ranks;
+  double sum = 0;
+  for (const char* phase : kComputing)
+    sum += input.phase_seconds(phase) - input.phase_seconds(phase, slow);
+  return sum;
+}
+
+// What computing takes beyond the model's FLOPs at the peak of the device, without what slow ranks
+// take longer.
+StepSeconds overhead_of_steps(const RuleInput& input) {
+  const Ranks& slow = delays_of(input).slow_ranks;
+  StepSeconds out(input.view.size(), 0);
+  for (const char* phase : kComputing) {
+    const StepSeconds of_phase = input.phase_of_steps(phase, slow);
+    for (std::size_t s = 0; s < out.size(); ++s) out[s] += of_phase[s];
+  }
+  const double useful = input.seconds_of("useful_compute") + input.seconds_of("recompute");
+  for (double& step : out)
+    step = std::max(0.0, step - useful / static_cast<double>(input.view.size()));
+  return out;
 }
 
 void low_utilization(const RuleInput& input, Findings& out) {
   if (!input.budget.mfu || *input.budget.mfu >= 0.50) return;
   const double overhead = input.seconds_of("compute_overhead");
   if (input.share(overhead) < 0.10) return;
-  Finding f =
-      costly(input, "EFFICIENCY.LOW_MFU", "The device does little of what it could", overhead);
+  Finding f = costly(input, "EFFICIENCY.LOW_MFU", "The device does little of what it could",
+                     overhead - longer_by_slow(input));
+  count_rest(input, {"TIMING.BACKWARD_HEAVY", "TIMING.OPTIMIZER_HEAVY", "TIMING.JITTER"}, f,
+             overhead_of_steps(input));
   f.severity = *input.budget.mfu < 0.30 ? Severity::high : Severity::medium;
   f.detail = concat("Model FLOPs take ", percents(*input.budget.mfu),
                     " of what the device could do in that time; ", percents(input.share(overhead)),
@@ -198,24 +340,6 @@ void low_utilization(const RuleInput& input, Findings& out) {
 }
 
 // ---- Ranks beside each other.
-
-// What the last rank worked in each step, of those that are not left out.
-std::vector<float> longest_of(const Work& work, const Ranks& left_out) {
-  std::vector<float> out(work.seconds[0].size(), 0);
-  for (std::size_t r = 0; r < work.seconds.size(); ++r) {
-    if (left_out.contains(r)) continue;
-    for (std::size_t s = 0; s < out.size(); ++s) out[s] = std::max(out[s], work.seconds[r][s]);
-  }
-  return out;
-}
-
-double cost_of_ranks(const Work& work, const Ranks& slow) {
-  const std::vector<float> all = longest_of(work, {});
-  const std::vector<float> others = longest_of(work, slow);
-  double lost = 0;
-  for (std::size_t s = 0; s < all.size(); ++s) lost += static_cast<double>(all[s] - others[s]);
-  return lost;
-}
 
 std::string capital(std::string text) {
   if (!text.empty() && text[0] >= 'a' && text[0] <= 'z') text[0] = static_cast<char>(text[0] - 32);
@@ -268,12 +392,6 @@ const SlowRank& usual_of(const SlowGroup& group) {
   return *ranks[ranks.size() / 2];
 }
 
-Ranks indices_of(const std::vector<SlowRank>& slow) {
-  Ranks out;
-  for (const SlowRank& s : slow) out.insert(s.rank);
-  return out;
-}
-
 // "rank 3", "the host of ranks 4-7", "the host of ranks 4-7, but for rank 6,".
 std::string name_of(const RuleInput& input, const SlowGroup& group) {
   const Ranks slow = indices_of(group.ranks);
@@ -318,10 +436,11 @@ const char* slow_advice(const std::vector<SlowGroup>& groups) {
          "or give these ranks a smaller share (shares.mode=on).";
 }
 
-Finding slow_finding(const RuleInput& input, const Work& work, const std::vector<SlowRank>& slow) {
+Finding slow_finding(const RuleInput& input, const RankDelays& delays) {
+  const std::vector<SlowRank>& slow = delays.slow;
   const std::vector<SlowGroup> groups = groups_of(*input.view.run, slow);
-  Finding f = costly(input, "DIST.STRAGGLER", slow_title(input, groups, slow),
-                     cost_of_ranks(work, indices_of(slow)));
+  Finding f =
+      costly(input, "DIST.STRAGGLER", slow_title(input, groups, slow), sum_of(delays.of_slow));
   std::string each;
   for (const SlowGroup& group : groups)
     each += (each.empty() ? "" : "; ") + sentence_of(input, group);
@@ -335,27 +454,14 @@ Finding slow_finding(const RuleInput& input, const Work& work, const std::vector
   return f;
 }
 
-// Seconds for which ranks wait for the last one of them, mean over those that are not left out.
-double lost_by_turns(const Work& work, const Ranks& left_out) {
-  const std::size_t ranks = work.seconds.size() - left_out.size();
-  if (ranks < 2) return 0;
-  const std::vector<float> longest = longest_of(work, left_out);
-  double lost = 0;
-  for (std::size_t s = 0; s < longest.size(); ++s) {
-    double sum = 0;
-    for (std::size_t r = 0; r < work.seconds.size(); ++r)
-      sum += left_out.contains(r) ? 0 : static_cast<double>(work.seconds[r][s]);
-    lost += static_cast<double>(longest[s]) - sum / static_cast<double>(ranks);
-  }
-  return lost;
-}
-
 // A rank that is late is told as such; what others lose by turns is imbalance.
 void ranks_apart(const RuleInput& input, Findings& out) {
-  const Work work = work_of(input.view, ranks_slowed_by_memory(input));
-  const std::vector<SlowRank> slow = slow_ranks(input.view, work);
-  if (!slow.empty()) out.push_back(slow_finding(input, work, slow));
-  const double lost = lost_by_turns(work, indices_of(slow));
+  const RankDelays& delays = delays_of(input);
+  if (!delays.slow.empty()) {
+    out.push_back(slow_finding(input, delays));
+    input.counted.add(out.back(), delays.of_slow);
+  }
+  const double lost = sum_of(delays.by_turns);
   if (input.share(lost) < 0.08) return;
   Finding f = costly(input, "DIST.LOAD_IMBALANCE", "Ranks take turns in being late", lost);
   f.detail =
@@ -364,23 +470,34 @@ void ranks_apart(const RuleInput& input, Findings& out) {
   f.suggestion =
       "Even out the work in a step: sort samples by length, or count tokens, not samples.";
   f.evidence = {{"lost_share", input.share(lost)}};
+  input.counted.add(f, delays.by_turns);
   out.push_back(std::move(f));
 }
 
-constexpr std::array<NamedRule, 9> kTimeRules = {{{"data stall", data_stall},
+constexpr std::array<NamedRule, 7> kTimeRules = {{{"ranks apart", ranks_apart},
+                                                  {"data stall", data_stall},
                                                   {"slow backward", slow_backward},
                                                   {"slow optimizer", slow_optimizer},
                                                   {"communication", communication},
-                                                  {"exposed kernels", exposed_kernels},
                                                   {"pipeline bubble", pipeline_bubble},
-                                                  {"uneven steps", uneven_steps},
-                                                  {"low utilization", low_utilization},
-                                                  {"ranks apart", ranks_apart}}};
+                                                  {"exposed kernels", exposed_kernels}}};
+constexpr std::size_t kFileRules = 2;  // the last of these
+
+constexpr std::array<NamedRule, 2> kRestRules = {
+    {{"uneven steps", uneven_steps}, {"low utilization", low_utilization}}};
 
 }  // namespace
 
 std::span<const NamedRule> time_rules() {
   return kTimeRules;
+}
+
+std::span<const NamedRule> file_rules() {
+  return time_rules().last(kFileRules);
+}
+
+std::span<const NamedRule> rest_rules() {
+  return kRestRules;
 }
 
 }  // namespace cox::diagnosis

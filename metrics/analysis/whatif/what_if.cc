@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "metrics/records/statistics.h"
+
 namespace cox::diagnosis {
 namespace {
 
@@ -11,15 +13,9 @@ using Traffic = OperationType::Traffic;
 constexpr std::size_t kWorstPercent = 3;
 constexpr double kCulpritShare = 0.5;
 
-double mean_of(const std::vector<double>& values) {
+// Not exactly rounded, as the published figures are not.
+double plain_mean(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-}
-
-double median_of(std::vector<double>& values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  if (values.size() % 2 == 1) return *middle;
-  return (*std::max_element(values.begin(), middle) + *middle) / 2;
 }
 
 // Calls visit(place, operation, dp_rank) for each own time.
@@ -40,7 +36,9 @@ std::vector<double> ideal_seconds(const JobModel& model) {
   std::vector<double> ideal;
   for (std::size_t t = 0; t < samples.size(); ++t) {
     const bool is_mean = model.types[t].centre == OperationType::Centre::mean;
-    ideal.push_back(samples[t].empty() ? 0 : is_mean ? mean_of(samples[t]) : median_of(samples[t]));
+    ideal.push_back(samples[t].empty() ? 0
+                    : is_mean          ? plain_mean(samples[t])
+                                       : median_of(samples[t]));
   }
   return ideal;
 }
@@ -92,9 +90,9 @@ class Simulations {
 
 Blame blame_of(Simulations& simulations, const WhatIf& so_far, auto&& is_blamed) {
   Blame blame;
-  blame.removed_seconds = mean_of(simulations.with_real(
+  blame.removed_seconds = plain_mean(simulations.with_real(
       [&](const Operation& operation, std::size_t d) { return !is_blamed(operation, d); }));
-  blame.added_seconds = mean_of(simulations.with_real(is_blamed));
+  blame.added_seconds = plain_mean(simulations.with_real(is_blamed));
   const double lost = so_far.actual_seconds - so_far.ideal_seconds;
   // What rounding leaves of a job without delays is no loss.
   constexpr double kRounding = 1e-12;
@@ -111,7 +109,7 @@ void add_labels(WhatIf& figures, Simulations& simulations, const JobModel& model
     label.of_steps = simulations.with_real([&](const Operation& operation, std::size_t) {
       return model.types[operation.type].label == type.label;
     });
-    label.slowdown = mean_of(label.of_steps) / figures.ideal_seconds;
+    label.slowdown = plain_mean(label.of_steps) / figures.ideal_seconds;
     for (std::size_t s = 0; s < label.of_steps.size(); ++s)
       label.of_steps[s] /= figures.steps[s].ideal_seconds;
     figures.labels.push_back(std::move(label));
@@ -122,12 +120,12 @@ void add_labels(WhatIf& figures, Simulations& simulations, const JobModel& model
 void add_places(WhatIf& figures, Simulations& simulations, const JobModel& model) {
   for (std::size_t rank = 0; rank < model.dp_ranks; ++rank) {
     const std::vector<double> seconds = simulations.with_real_rank(rank);
-    figures.of_dp_ranks.push_back(mean_of(seconds) / figures.ideal_seconds);
+    figures.of_dp_ranks.push_back(plain_mean(seconds) / figures.ideal_seconds);
   }
   for (std::size_t stage = 0; stage < model.stages; ++stage) {
     const auto seconds = simulations.with_real(
         [stage](const Operation& operation, std::size_t) { return operation.stage == stage; });
-    figures.of_stages.push_back(mean_of(seconds) / figures.ideal_seconds);
+    figures.of_stages.push_back(plain_mean(seconds) / figures.ideal_seconds);
   }
   for (const double of_dp_rank : figures.of_dp_ranks) {
     for (const double of_stage : figures.of_stages)
@@ -200,7 +198,7 @@ void add_culprits(WhatIf& figures, Simulations& simulations, const JobModel& mod
 std::optional<double> speed_up_without(Traffic traffic, const WhatIf& figures,
                                        Simulations& simulations, const JobModel& model) {
   if (std::ranges::count(model.types, traffic, &OperationType::traffic) == 0) return std::nullopt;
-  const double seconds = mean_of(simulations.without(traffic));
+  const double seconds = plain_mean(simulations.without(traffic));
   if (seconds <= 0) return std::nullopt;
   return figures.actual_seconds / seconds;
 }
@@ -213,9 +211,9 @@ Result<WhatIf> what_if(const JobModel& model) {
   const std::vector<double> ideal =
       simulations.with_real([](const Operation&, std::size_t) { return false; });
   WhatIf figures;
-  figures.traced_seconds = mean_of(model.traced_seconds);
-  figures.actual_seconds = mean_of(actual);
-  figures.ideal_seconds = mean_of(ideal);
+  figures.traced_seconds = plain_mean(model.traced_seconds);
+  figures.actual_seconds = plain_mean(actual);
+  figures.ideal_seconds = plain_mean(ideal);
   if (!(figures.actual_seconds > 0 && figures.ideal_seconds > 0))
     return invalid_argument("expected operations that take time, found none that do");
   figures.slowdown = figures.actual_seconds / figures.ideal_seconds;

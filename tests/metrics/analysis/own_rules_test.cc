@@ -145,6 +145,40 @@ std::vector<PublishedCase> published_cases() {
   return cases;
 }
 
+// Codes whose costs may lie over others: all that follows a loss that is not finite is lost, and a
+// pipeline's schedule and saves have time of their own.
+bool counts_apart(const Finding& f) {
+  return f.code == "CONVERGENCE.DIVERGED" || f.code == "DIST.PIPELINE_BUBBLE" ||
+         f.code == "SAVE.STALLS";
+}
+
+// No second of a step is counted by two findings, and the costs are what is counted.
+void check_counted_once(const RunRecord& run, const Trace& trace, const BudgetOptions& options) {
+  const RunView view = view_of(run, std::nullopt);
+  const Budget budget = budget_of(view, options);
+  const std::optional<Pipeline> none;
+  const RuleInput input(view, budget, trace, none);
+  double costs = 0;
+  double counted = 0;
+  for (const Finding& f : findings_of(input)) {
+    if (counts_apart(f)) continue;
+    costs += f.cost_seconds.value_or(0);
+    const StepSeconds* const steps = input.counted.of(f.code);
+    if (steps != nullptr) counted += sum_of(*steps);
+  }
+  CHECK(costs <= budget.wall_seconds * (1 + 1e-6));
+  CHECK(counted == doctest::Approx(costs).epsilon(0.02));
+  double most = 0;  // of a step's time
+  for (std::size_t s = 0; s < view.size(); ++s) {
+    double transfer = 0;
+    for (std::size_t r = 0; r < view.ranks.size(); ++r)
+      transfer = std::max(transfer, view.transfer(r, s));
+    const double wall = static_cast<double>(view.longest_work[s]) + transfer;
+    most = std::max(most, input.counted.in_step(s) / wall);
+  }
+  CHECK(most <= 1 + 1e-5);
+}
+
 TEST_SUITE("analysis.own_rules") {
   TEST_CASE("planted causes are found, and nothing else, better than by the published rules") {
     Score ours;
@@ -449,6 +483,104 @@ TEST_SUITE("analysis.own_rules") {
     REQUIRE(kept.size() == kMostDecisions);
     CHECK(kept.back().round == RoundId(1999));
     CHECK(kept.front().round == RoundId(2000 - kMostDecisions));
+  }
+
+  TEST_CASE("reasons of one decision stand beside each other, and a new start replaces them") {
+    const auto said = [](PolicyKind policy, ReasonCode code, const char* text) {
+      Reason reason;
+      reason.policy = policy;
+      reason.code = code;
+      reason.text = text;
+      return reason;
+    };
+    const std::vector<Reason> first = {
+        said(PolicyKind::precision, ReasonCode::precision_no_evidence, "blocks a to d"),
+        said(PolicyKind::shares, ReasonCode::shares_limited, "rank 1")};
+    const std::vector<Reason> second = {
+        said(PolicyKind::precision, ReasonCode::precision_not_faster, "blocks a to b"),
+        said(PolicyKind::precision, ReasonCode::precision_not_faster, "blocks c to d")};
+    std::vector<Reason> kept;
+    keep_start(kept, first);
+    keep_start(kept, second);
+    CHECK(kept == std::vector<Reason>{first[1], second[0], second[1]});
+    keep_newest(kept, std::span(second).first(1));
+    CHECK(kept == std::vector<Reason>{first[1], second[0]});
+  }
+
+  TEST_CASE("a reason why a block has more bits is told until that block's format changes") {
+    const auto said = [](ReasonCode code, Outcome outcome, std::uint64_t round, std::int32_t block,
+                         const char* text) {
+      Reason reason;
+      reason.policy = PolicyKind::precision;
+      reason.code = code;
+      reason.outcome = outcome;
+      reason.round = RoundId(round);
+      reason.block = block;
+      reason.text = text;
+      return reason;
+    };
+    const auto none = said(ReasonCode::precision_no_evidence, Outcome::unchanged, 1, 3, "none");
+    const auto detail = [&](std::vector<Reason> decisions) {
+      RunRecord run = test::planted_runs(7).front().run;
+      run.decisions = std::move(decisions);
+      const std::vector<Finding> found = own(run);
+      return found.empty() ? std::string() : found.front().detail;
+    };
+    CHECK(detail({none}) == "none.");
+    for (const ReasonCode code :
+         {ReasonCode::precision_start, ReasonCode::precision_lowered, ReasonCode::precision_forced,
+          ReasonCode::precision_requested, ReasonCode::precision_overflow}) {
+      CHECK(detail({none, said(code, Outcome::changed, 40, 3, "now")}) == "");
+      CHECK(detail({none, said(code, Outcome::changed, 40, -1, "several now")}) == "");
+      CHECK(detail({none, said(code, Outcome::changed, 40, 4, "another now")}) == "none.");
+      CHECK(detail({none, said(code, Outcome::observed, 40, 3, "would")}) == "none.");
+    }
+    const auto slow = said(ReasonCode::precision_not_faster, Outcome::vetoed, 40, 3, "slow");
+    CHECK(detail({none, slow}) == "slow.");
+    CHECK(detail({said(ReasonCode::precision_lowered, Outcome::changed, 1, 3, "was"), slow}) ==
+          "slow.");
+  }
+
+  TEST_CASE("the long steps of a slow rank are told with that rank alone") {
+    RunRecord run;
+    run.ranks.resize(3);
+    for (std::size_t s = 0; s < 200; ++s) {
+      for (std::int32_t r = 0; r < 3; ++r) {
+        RankRecord& rank = run.ranks[static_cast<std::size_t>(r)];
+        rank.rank = rank.info.rank = r;
+        const bool is_slow = r == 1 && s >= 80 && s < 120;
+        rank.steps.push(static_cast<double>(s));
+        rank.phases["forward"].push(is_slow ? 0.25 : 0.125);
+      }
+    }
+    const std::vector<Finding> found = own(run);
+    REQUIRE(codes_of(found) == "DIST.STRAGGLER ");
+    CHECK(*found[0].cost_seconds == 40 * 0.125);
+    for (RankRecord& rank : run.ranks) {  // and steps that are long for all of them
+      Column& optimizer = rank.phases["optimizer"];
+      for (std::size_t s = 0; s < 200; ++s) optimizer.push(s % 20 == 10 ? 0.25 : 0);
+    }
+    const std::vector<Finding> both = own(run);
+    REQUIRE(codes_of(both) == "DIST.STRAGGLER TIMING.JITTER ");
+    CHECK(*both[0].cost_seconds == 40 * 0.125);
+    CHECK(*both[1].cost_seconds == doctest::Approx(10 * 0.25));
+  }
+
+  TEST_CASE("no second of a step is counted by two findings") {
+    Kernels kernels;
+    kernels.add({0, "kernel", "gemm", 0, 60});
+    kernels.add({0, "kernel", "ncclAllReduce", 60, 40});
+    const Trace trace = kernel_trace_of(std::move(kernels));
+    BudgetOptions slow_device;
+    slow_device.flops_per_step = 1e9;
+    slow_device.peak_flops = 1e9 / 0.01;  // 10 ms of a step of 50
+    std::size_t number = 0;
+    for (const test::PlantedRun& planted : test::paired_planted_runs(7)) {
+      CAPTURE(planted.kind);
+      const bool has_trace = ++number % 2 == 0;
+      check_counted_once(planted.run, has_trace ? trace : std::nullopt,
+                         has_trace ? slow_device : BudgetOptions());
+    }
   }
 }
 

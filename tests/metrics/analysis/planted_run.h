@@ -24,4 +24,7 @@ std::vector<PlantedRun> planted_runs(std::uint64_t seed);
 // memory budget, loss scales, withheld formats, pinned shares, saves, lost rows.
 std::vector<PlantedRun> own_planted_runs(std::uint64_t seed);
 
+// A run of every two of the causes above together. What is right of it is not known.
+std::vector<PlantedRun> paired_planted_runs(std::uint64_t seed);
+
 }  // namespace cox::test

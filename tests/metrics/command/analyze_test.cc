@@ -334,6 +334,40 @@ TEST_SUITE("command.analyze") {
     CHECK_FALSE(test::run_cox(analyze + " --color never").says("\x1b["));
   }
 
+  TEST_CASE("a directory with a trace alone is analysed, and what is missing is told") {
+    const auto run = std::filesystem::temp_directory_path() / "cox-analyze-trace-alone";
+    std::filesystem::remove_all(run);
+    std::filesystem::create_directories(run);
+    CHECK(test::run_cox("analyze " + run.string()).exit_code == 2);
+    std::ofstream(run / "trace.json")
+        << R"({"traceEvents":[)"
+        << R"({"ph":"X","cat":"kernel","name":"gemm","pid":0,"ts":0,"dur":60000},)"
+        << R"({"ph":"X","cat":"kernel","name":"ncclAllReduce","pid":0,"ts":60000,"dur":40000},)"
+        << R"({"ph":"X","cat":"kernel","name":"gemm","pid":1,"ts":0,"dur":100000}]})";
+    const Outcome text = test::run_cox("analyze " + run.string());
+    CHECK(text.exit_code == 0);
+    CHECK(text.says("cox-analyze-trace-alone: no steps recorded"));
+    CHECK(text.says("DIST.EXPOSED_COMM"));
+    CHECK(text.says("costs 20.0 ms (20.0 % of wall time)"));
+    CHECK(text.says("Kernels of the trace"));
+    CHECK(text.says("About the record"));
+    CHECK_FALSE(text.says("Steps of rank"));
+    CHECK_FALSE(text.says("Where "));
+    const Json own = parsed(test::run_cox("analyze " + run.string() + " --json").output);
+    CHECK(own.find("trace")->find("exposed_comm_time")->number == 0);  // hidden by device 1
+    REQUIRE(own.find("trace_devices")->items.size() == 2);
+    CHECK(own.find("trace_devices")->items[0].find("exposed_comm_time")->number ==
+          doctest::Approx(0.04));
+    REQUIRE(own.find("gaps")->items.size() == 1);
+    CHECK(own.find("gaps")->items[0].string.ends_with(
+        "found neither. Step times, ranks, memory and losses are not known."));
+    CHECK(test::run_cox("analyze " + run.string() + " --rules pytscope").exit_code == 0);
+    const std::string page = (run / "page.html").string();
+    CHECK(test::run_cox("report " + run.string() + " --out " + page).says("1 finding"));
+    CHECK(test::run_cox("trace " + run.string()).exit_code == 2);
+    std::filesystem::remove_all(run);
+  }
+
   TEST_CASE("runs of other ranks or other steps are not equal") {
     const auto folder = std::filesystem::temp_directory_path() / "cox-diff-ranks";
     std::filesystem::remove_all(folder);

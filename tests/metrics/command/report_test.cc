@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/runtime/journal.h"
 #include "tests/metrics/command/outcome.h"
 #include "tests/metrics/text_search.h"
 #include "tests/metrics/well_formed.h"
@@ -151,6 +152,32 @@ TEST_SUITE("command.report") {
     CHECK(first_fault(page) == "");
     test::write_file(run / "journal.cox", "no journal");
     CHECK(contains(page_of(run), "journal.cox: "));
+  }
+
+  TEST_CASE("what was decided before the job was described anew is not told") {
+    TempFolder folder;
+    const fs::path run = folder / "run";
+    write_run(run, 2, 60);
+    const JobFacts facts = test::driven_job(2);
+    runtime::JournalHead head{facts, {}, initial_state(facts), {}};
+    Reason reason;
+    reason.policy = PolicyKind::precision;
+    reason.code = ReasonCode::precision_no_evidence;
+    reason.outcome = cox::Outcome::unchanged;
+    reason.text = "what bf16 costs was not measured";
+    head.first = Decision();
+    head.first->reasons = {reason};
+    auto journal = runtime::JournalWriter::open(run / "journal.cox", head);
+    REQUIRE_MESSAGE(journal.ok(), journal.status().text());
+    REQUIRE((*journal)->flush().ok());
+    CHECK(contains(page_of(run), "bf16 costs was not measured"));
+    reason.code = ReasonCode::precision_start;
+    reason.outcome = cox::Outcome::changed;
+    reason.text = "blocks start in bf16";
+    head.first->reasons = {reason};
+    REQUIRE((*journal)->begin(head).ok());
+    REQUIRE((*journal)->close().ok());
+    CHECK_FALSE(contains(page_of(run), "bf16 costs was not measured"));
   }
 
   TEST_CASE("bad use is one line and exit code 2") {
