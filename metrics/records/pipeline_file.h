@@ -2,7 +2,8 @@
 //
 //   {"microbatches": 8, "intervals": [[0, 0.0, 1.0], ...]}   stage, start and end in seconds;
 //                                                            microbatches may be null or missing
-//   a Chrome / Kineto trace (kernel_trace_file.h)            each device is a stage, in the order of
+//   a Chrome / Kineto trace (kernel_trace_file.h)            each device is a stage, in the order
+//   of
 //                                                            their numbers, busy while it computes
 //
 // The file is read piece by piece. Blocks on the disk; any thread.
