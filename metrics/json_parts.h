@@ -24,13 +24,6 @@ void put_list(io::JsonWriter& json, std::string_view name, const Values& values)
 // Writes a finding as an object; what it does not have is left out.
 void put_finding(io::JsonWriter& json, const diagnosis::Finding& finding);
 
-// Writes a field with all of `items`.
-void put_list(io::JsonWriter& json, std::string_view name, const auto& items) {
-  json.key(name).begin_array();
-  for (const auto& item : items) json.value(item);
-  json.end_array();
-}
-
 // Writes a field that is null where the value is 0 or less, which means that it is not known.
 template <class Number>
 void put_known(io::JsonWriter& json, std::string_view name, Number value) {
