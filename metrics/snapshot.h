@@ -42,8 +42,7 @@ class Views {
   }
 
  private:
-  using Type =
-      const void*;  // an address that stands for the type: comparing it is all of a look-up
+  using Type = const void*;  // an address that stands for the type, so a look-up only compares
   struct Entry {
     Type type = nullptr;
     std::shared_ptr<const void> view;
@@ -60,7 +59,11 @@ class Views {
 
   void put(Entry entry) {
     const auto same = std::ranges::find(entries_, entry.type, &Entry::type);
-    same != entries_.end() ? * same = std::move(entry) : entries_.emplace_back(std::move(entry));
+    if (same == entries_.end()) {
+      entries_.push_back(std::move(entry));
+    } else {
+      *same = std::move(entry);
+    }
   }
 
   std::vector<Entry> entries_;
