@@ -27,8 +27,8 @@ namespace cox::metrics {
 // LiveRound is what is kept of a round.
 struct LiveRound {
   UnixTime now{};
-  // Of ranks that trained in it, in ascending order. Their fragments are the newest evidence of the
-  // ranks' allocators, whenever it came; of kind `none` where there is none.
+  // Reports of the ranks that trained in the round, in ascending order. Their fragments are the
+  // newest evidence of the ranks' allocators, of kind `none` where a rank has sent none.
   std::vector<RankSignal> reports;
   std::shared_ptr<const Plan> plan;  // that they applied; null = not known
 };

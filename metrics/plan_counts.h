@@ -1,4 +1,4 @@
-// How many blocks and ranks a plan gives which format and memory action. Pure.
+// Counts the blocks and ranks that have each format and each memory action under a plan. Pure.
 #pragma once
 
 #include <array>

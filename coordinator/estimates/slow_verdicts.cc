@@ -1,4 +1,4 @@
-// What a round says of each rank that is slow or may be.
+// Judges, after each round, every rank that is slow or may be.
 #include <algorithm>
 #include <cmath>
 #include <utility>

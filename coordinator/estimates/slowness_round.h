@@ -24,8 +24,8 @@ inline constexpr double kNoisyRatio = 2;   // of variances, from which a rank ha
 // from it. Robust, because a change of a rank's level is not noise, and an outlier counts as three
 // deviations at most.
 
-// How fast a rank learns in all channels; follows from the number of its reports, and is the same
-// for all that have many.
+// LearningRates are the weights of a round in a rank's running values, in all channels. The number
+// of the rank's reports decides them; ranks with many reports have the same.
 struct LearningRates {
   double level = 1;     // weight of a round in the running level
   double variance = 0;  // in the variance; 0 = there is no level to compare with yet

@@ -1,4 +1,4 @@
-// What the watching process reads of an end and tells of it.
+// The texts of the watching process: reads how a rank ended, and writes the lines about it.
 #include <sys/wait.h>
 
 #include <csignal>

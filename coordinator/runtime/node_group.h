@@ -1,5 +1,5 @@
-// Which ranks share a node and who leads them, and how they come together at the start of a job: by
-// waiting for a limited time, and with boards in common memory that the leader lays out.
+// Finds the ranks that share a node and their leader, at the start of a job. The ranks wait for
+// each other for a limited time, and the leader lays out boards in their common memory.
 //
 // The functions that take a communicator are collective over it and block by polling.
 #pragma once

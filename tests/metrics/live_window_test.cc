@@ -391,7 +391,7 @@ TEST_SUITE("metrics.live_window") {
     CHECK(row.allocator == AllocatorEvidence{100, 60, 40, 7});
     CHECK(row.memory_reserved_bytes == 100);
     CHECK(row.memory_peak_reserved_bytes == 120);
-    // Of ranks that sent none nothing is claimed.
+    // A row claims nothing about a rank that sent no evidence.
     for (const std::size_t r : {0u, 2u})
       CHECK(row_of(round->reports[r], nullptr, {}).memory_reserved_bytes == 0);
   }

@@ -20,7 +20,7 @@ BucketLayout layout_of(const std::vector<DeviceBucket>& buckets) {
   return layout;
 }
 
-// What a rank whose group was aborted tells in the place of a fingerprint, which is never this.
+// A rank whose group was aborted sends this value, which no fingerprint has.
 constexpr std::uint64_t kEnded = 0;
 
 std::uint64_t fingerprint(const std::vector<DeviceBucket>& buckets) {

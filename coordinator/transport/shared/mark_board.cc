@@ -87,7 +87,7 @@ struct alignas(kLine) MarkBoard::Header {
   std::uint64_t ranks;
 };
 
-// What tell() puts on the board within this one: when, and the marks.
+// tell() writes a time and the marks to the board within this one.
 constexpr std::size_t kToldBytes = 8 + 16 + MarkBoard::kMostTold * sizeof(RankMark);
 static_assert(std::is_trivially_copyable_v<RankMark>);
 

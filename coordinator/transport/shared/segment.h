@@ -11,7 +11,7 @@
 
 namespace cox::transport {
 
-// What boards in shared memory are laid out by: a line of the cache.
+// Boards in shared memory are laid out in lines of the cache.
 inline constexpr std::size_t kLine = 64;
 inline constexpr std::size_t kPage = 4096;
 

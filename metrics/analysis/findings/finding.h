@@ -39,8 +39,9 @@ struct Finding {
   bool ends_run = false;                 // what comes after it is lost: it stands before all costs
 };
 
-// What the rules hold to when nothing is wrong: of a thousand runs whose steps vary independently,
-// or resemble the one before by no more than 0.3, at most one gets a finding that names a rank.
+// The rules' rate of false alarms: of a thousand runs without a fault, whose steps vary
+// independently or resemble the step before by no more than 0.3, at most one gets a finding that
+// names a rank.
 inline constexpr double kFalseAlarms = 1e-3;
 inline constexpr std::size_t kLeastSteps = 10;  // fewer say nothing
 

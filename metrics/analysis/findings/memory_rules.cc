@@ -300,7 +300,7 @@ struct MemorySaving {
 
 namespace {
 
-// What the budget costs is no part of what waiting for a tier costs.
+// The cost of waiting for a tier leaves out the cost of the budget.
 MemorySaving find_saving(const RuleInput& input) {
   MemorySaving out{tightness(input), slowness_of_tier(input)};
   if (!out.budget || !out.tier) return out;

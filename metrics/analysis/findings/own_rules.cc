@@ -47,7 +47,7 @@ std::span<const std::string_view> own_codes() {
 Findings findings_of(const RuleInput& input) {
   Findings out;
   if (input.view.size() < kLeastSteps) {
-    // What lies beside a record without any step speaks for itself.
+    // A record without steps still has the files beside it: a trace or a schedule.
     if (input.view.run->lowest().size() == 0) {
       for (const NamedRule& rule : file_rules()) apply(rule, input, out);
     }

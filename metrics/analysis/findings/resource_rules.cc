@@ -43,7 +43,8 @@ struct SkippedSteps {
   std::size_t at_floor = 0;   // of these, at the smallest scale
   std::size_t unscaled = 0;   // with no loss scaler at work
   std::size_t all_floor = 0;  // skipped or not, at the smallest scale
-  // What no other finding counts of those of a scaler, or of the others where they are more.
+  // Seconds that no other finding counts: of steps that a scaler skipped, or of the other skipped
+  // steps where these are more.
   StepSeconds lost;
 
   std::size_t most() const { return std::max(scaled, unscaled); }
@@ -222,7 +223,7 @@ StepSeconds waiting_of_steps(const RunView& view) {
   return out;
 }
 
-// Which limit it is, a cap or a minimum, of memory or of the settings, the policy's sentence says.
+// The policy's sentence names the limit: a cap or a minimum, of memory or of the settings.
 void pinned_shares(const RuleInput& input, Findings& out) {
   const double waiting = input.seconds_of("waiting");
   if (input.share(waiting) < 0.05) return;

@@ -35,7 +35,7 @@ using StepSeconds = std::vector<double>;  // [step] of the view
 class CountedTime {
  public:
   void add(const Finding& finding, StepSeconds of_steps);
-  // What a finding of that code counts; null without such a finding.
+  // Returns the seconds that a finding of that code counts; null without such a finding.
   const StepSeconds* of(std::string_view code) const;
   double in_step(std::size_t step) const;
   bool has_any() const { return !of_codes_.empty(); }

@@ -18,7 +18,8 @@
 
 namespace cox::diagnosis {
 
-// Who is slow, and what the job loses in each step by that, and by others that are late by turns.
+// RankDelays names the slow ranks, and has the seconds that the job loses in each step by slow
+// ranks and by ranks that are late by turns.
 struct RankDelays {
   std::vector<SlowRank> slow;
   Ranks slow_ranks;  // these, by their index
@@ -34,7 +35,7 @@ Ranks indices_of(const std::vector<SlowRank>& slow) {
   return out;
 }
 
-// What the last rank worked in a step, of those for which `is_left_out(rank)` is false.
+// Returns the longest work in a step of the ranks for which `is_left_out(rank)` is false.
 float longest_of(const Work& work, std::size_t step, const auto& is_left_out) {
   float out = 0;
   for (std::size_t r = 0; r < work.seconds.size(); ++r) {
@@ -106,7 +107,7 @@ void data_stall(const RuleInput& input, Findings& out) {
   out.push_back(std::move(f));
 }
 
-// Of the ranks, those that recompute blocks.
+// Returns the part of the ranks that recompute blocks.
 double recomputing_part(const RuleInput& input) {
   std::size_t ranks = 0;
   for (std::size_t r = 0; r < input.view.ranks.size(); ++r) {
@@ -297,7 +298,7 @@ void uneven_steps(const RuleInput& input, Findings& out) {
 
 constexpr std::array kComputing = {"forward", "backward", "compute", "optimizer"};
 
-// What slow ranks compute longer, mean over the ranks.
+// Returns the seconds that slow ranks compute longer than the others, mean over the ranks.
 double longer_by_slow(const RuleInput& input) {
   const Ranks& slow = delays_of(input).slow_ranks;
   double sum = 0;
@@ -306,8 +307,8 @@ double longer_by_slow(const RuleInput& input) {
   return sum;
 }
 
-// What computing takes beyond the model's FLOPs at the peak of the device, without what slow ranks
-// take longer.
+// Returns the seconds of computing beyond the model's FLOPs at the peak of the device, without the
+// longer times of slow ranks.
 StepSeconds overhead_of_steps(const RuleInput& input) {
   const Ranks& slow = delays_of(input).slow_ranks;
   StepSeconds out(input.view.size(), 0);

@@ -74,7 +74,7 @@ struct MemoryReading {
   std::uint64_t reserved_bytes = 0;
   std::uint64_t peak_reserved_bytes = 0;
   std::uint64_t limit_bytes = 0;  // that this rank may come to use; 0 = unknown
-  // Of a device whose allocator holds something; its free bytes are up to kLimitEvery old.
+  // The device's allocator, where it holds something. Its free bytes are up to kLimitEvery old.
   std::optional<AllocatorEvidence> allocator{};
 };
 

@@ -191,7 +191,7 @@ COX_FP8_INLINE Bits four_codes(const float (&values)[4], float multiplier, Count
   return codes;
 }
 
-// How the kernels of fp8_kernels.cu are started.
+// The kernels of fp8_kernels.cu are started with these sizes.
 constexpr int kThreads = 256;
 constexpr int kSide = 64;   // of a tile
 constexpr int kAtOnce = 4;  // reads that a thread has under way

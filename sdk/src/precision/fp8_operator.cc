@@ -236,7 +236,8 @@ bool have_types(const Tensor& x, const Tensor& weight) {
   return weight.scalar_type() == at::kFloat && (x.scalar_type() == at::kFloat || x.is_cuda());
 }
 
-// Which operand of a product is the weight, if it runs in FP8 at all.
+// Fp8Weight names the operand of a product that is the weight; `none` where the product does not
+// run in FP8.
 enum class Fp8Weight : std::uint8_t { none, left, right };
 
 // x as rows [.., M, K], the weight as [.., N, K].

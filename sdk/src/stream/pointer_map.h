@@ -53,7 +53,7 @@ class PointerMap {
     Value value{};
   };
 
-  // Where the key is, or the free slot where it belongs. REQUIRES: some slot is free.
+  // Returns the slot of the key, or the free slot where it belongs. REQUIRES: some slot is free.
   std::size_t place_of(const void* key) const {
     const std::size_t mask = slots_.size() - 1;
     const auto number = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(key));

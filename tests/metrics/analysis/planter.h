@@ -13,7 +13,7 @@
 
 namespace cox::test {
 
-// What is planted into a run; the defaults are a run in which nothing is wrong.
+// Causes are planted into a run. The defaults are a run in which nothing is wrong.
 struct Causes {
   std::size_t ranks = 4;
   std::size_t steps = 150;
@@ -37,7 +37,7 @@ struct Causes {
   double unused = 0.05;  // of reserved memory
   std::size_t memory_jump_at = 0;
 
-  // What only our own record has.
+  // Quantities that only our own record has.
   std::size_t plan_every = 0;      // steps
   std::size_t plan_until = 0;      // no change from this step on
   double headroom = std::nan("");  // by the peak

@@ -1,5 +1,5 @@
-// What a job on a device says about that device: at its start, in run.json, in its reports and in
-// its record.
+// A job on a device describes that device at its start, in run.json, in its reports and in its
+// record.
 #include <ATen/Context.h>
 #include <torch/torch.h>
 #include <unistd.h>
@@ -67,7 +67,7 @@ std::string setting(const diagnosis::RunInfo& info, const std::string& key) {
   return found == info.environment.end() ? std::string("none") : found->json;
 }
 
-// What the work writes to standard error.
+// Returns the text that the work writes to standard error.
 template <class Work>
 std::string said_by(const Work& work) {
   const TempFolder folder;

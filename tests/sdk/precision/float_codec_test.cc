@@ -53,7 +53,7 @@ std::uint8_t expected_code(const Definition& format, float value, float scale,
   if (std::isnan(value)) return 0x7F | sign;
   if (std::isinf(value)) return static_cast<std::uint8_t>(format.infinity() | sign);
   const float scaled = std::fabs(value * scale);
-  // What is finite before the scale is clipped even if the product is not.
+  // A value that is finite before the scale is clipped, even if the product is not finite.
   const auto bits = std::min(std::bit_cast<std::uint32_t>(scaled), kInfinityBits - 1);
   std::vector<std::uint8_t> code(1);
   ExpectedCodes(format, 0).fill(bits, 1, code);

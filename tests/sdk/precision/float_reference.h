@@ -74,8 +74,8 @@ struct Run {
   std::uint8_t code;
 };
 
-// What all finite floats of positive sign become, in ascending order: to nearest, ties to even,
-// clipped at the largest.
+// Returns the codes of all finite floats of positive sign, in ascending order: to nearest, ties to
+// even, clipped at the largest.
 inline std::vector<Run> runs_of(const Definition& format) {
   const std::vector<double> values = finite_values(format);
   std::vector<Run> runs;
