@@ -268,20 +268,22 @@ void pipeline_bubble(const RuleInput& input, Findings& out) {
   }
 }
 
-// Steps that took more than 1.5 times those around them, by what no other finding counts.
+// Steps that took more than 1.5 times the median step, without the seconds that other findings
+// count.
 void uneven_steps(const RuleInput& input, Findings& out) {
   const std::size_t n = input.view.size();
   std::vector<double> walls;
-  for (std::size_t s = 0; s < n; ++s)
-    walls.push_back(input.view.wall(s) - input.counted.in_step(s));
+  for (std::size_t s = 0; s < n; ++s) walls.push_back(input.view.wall(s));
   const double usual = median_of(walls);
   std::size_t count = 0;
-  for (double& wall : walls) {  // from here on, what each step loses
-    const bool is_long = wall > 1.5 * usual;
-    count += is_long ? 1u : 0u;
-    wall = is_long ? wall - usual : 0;
+  StepSeconds losses(n, 0);
+  for (std::size_t s = 0; s < n; ++s) {
+    const double left = walls[s] - input.counted.in_step(s);
+    if (left <= 1.5 * usual) continue;
+    ++count;
+    losses[s] = left - usual;
   }
-  const double lost = sum_of(walls);
+  const double lost = sum_of(losses);
   const bool is_rule = count >= std::max<std::size_t>(3, n / 25);
   if (n < 2 * kLeastSteps || !is_rule || input.share(lost) < 0.02) return;
   Finding f = costly(input, "TIMING.JITTER", "Some steps take much longer than others", lost);
@@ -292,7 +294,7 @@ void uneven_steps(const RuleInput& input, Findings& out) {
       "Look at what happens in those steps: logging, saves, evaluation, batches of other lengths, "
       "or other programs on the machine.";
   f.evidence = {{"slow_steps", static_cast<double>(count)}, {"median_seconds", usual}};
-  input.counted.add(f, std::move(walls));
+  input.counted.add(f, std::move(losses));
   out.push_back(std::move(f));
 }
 

@@ -566,6 +566,18 @@ TEST_SUITE("analysis.own_rules") {
     CHECK(*both[1].cost_seconds == doctest::Approx(10 * 0.25));
   }
 
+  TEST_CASE("steps that are like all others are no jitter where half of them were skipped") {
+    RunRecord run;
+    run.ranks.resize(1);
+    RankRecord& rank = run.ranks[0];
+    for (std::size_t s = 0; s < 200; ++s) {
+      rank.steps.push(static_cast<double>(s));
+      rank.phases["forward"].push(0.125);
+      rank.own["skipped"].push(s < 110 ? 1 : 0);
+    }
+    CHECK(codes_of(own(run)) == "PRECISION.SKIPPED_STEPS ");
+  }
+
   TEST_CASE("no second of a step is counted by two findings") {
     Kernels kernels;
     kernels.add({0, "kernel", "gemm", 0, 60});
