@@ -230,7 +230,8 @@ TEST_CASE("a rank whose backward pass throws in its middle soon ends it on all r
     found = error.what();
   }
   CAPTURE(found);
-  CHECK(steps == 3);
+  CHECK(steps <= 3);
+  CHECK(steps >= (is_last ? 3 : 2));  // others may hear of it while they end the step before
   const std::string error = is_last ? "no such gradient" : "takes no further part in the exchange";
   CHECK(found.find(error) != std::string::npos);
   for (const at::Tensor& p : parameters) CHECK(p.detach().cpu().defined());  // the stream is free
