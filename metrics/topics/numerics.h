@@ -1,7 +1,7 @@
 // The topic Numerics: the format that each block computes in and how well that goes, the loss
 // scale, and where values arose that were not finite, each with the round that it is known from.
-// Its view is a NumericsView, shared by all snapshots until something changes. Plain values; pure
-// functions.
+// A NumericsView is the topic's view, shared by all snapshots until something changes. Plain
+// values; pure functions.
 #pragma once
 
 #include <array>

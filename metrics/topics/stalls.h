@@ -1,6 +1,6 @@
 // The topic Stalls: which ranks keep the others waiting right now, in which phase and since when.
-// Its view is a StallView, replaced at each look of the coordinator while ranks
-// wait, between rounds as well. Plain values; the rest is pure.
+// A StallView is the topic's view, replaced at each look of the coordinator while ranks wait,
+// between rounds as well. Plain values; the rest is pure.
 #pragma once
 
 #include <cstdint>
