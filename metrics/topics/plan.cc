@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ranges>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -106,13 +107,17 @@ void put_cost(io::JsonWriter& json, const Snapshot& s, std::size_t block) {
 
 // Puts the fields of the plan that are one number, the newest field first.
 void put_numbers(io::JsonWriter& json, const Plan& plan) {
-  for (unsigned id = 0xFF; id > 0; --id) {
-    for_each_plan_field([&]<class T>(const PlanField<T>& field) {
-      if constexpr (std::is_unsigned_v<T> || std::is_same_v<T, RoundId>) {
-        if (field.id == id) json.field(field.name, plan.*field.member);
-      }
-    });
-  }
+  struct Number {
+    std::string_view name;
+    std::uint64_t value;
+  };
+  std::vector<Number> numbers;
+  for_each_plan_field([&]<class T>(const PlanField<T>& field) {
+    const T& value = plan.*field.member;
+    if constexpr (std::is_unsigned_v<T>) numbers.push_back({field.name, value});
+    if constexpr (std::is_same_v<T, RoundId>) numbers.push_back({field.name, value.value()});
+  });
+  for (const Number& number : numbers | std::views::reverse) json.field(number.name, number.value);
 }
 
 // Puts the fields of the plan that are lists of numbers or orders to the trainer.
