@@ -52,9 +52,12 @@ struct Module;
 
 namespace cox {
 
+class Session;
+
 namespace detail {
 class Adoption;
 class SessionState;
+Session session_of(std::shared_ptr<SessionState> state);
 }  // namespace detail
 
 // Whether the optimizer of a loop takes a closure, which it calls as often as the losses that it
@@ -291,6 +294,7 @@ class Session {
   // With the adoption that takes a model in, made if there is none.
   void adopt_by(const AdoptOptions& options, const std::function<void(detail::Adoption&)>& add);
 
+  friend Session detail::session_of(std::shared_ptr<detail::SessionState> state);
   explicit Session(std::shared_ptr<detail::SessionState> state) : state_(std::move(state)) {}
   std::shared_ptr<detail::SessionState> state_;
   std::shared_ptr<detail::Adoption> adoption_;  // ends before the state does

@@ -126,8 +126,9 @@ io::LoadedConfig take(Result<io::LoadedConfig> loaded, Status& status) {
 }
 
 // All ranks fail alike to join, unless MPI itself is in trouble.
-World join(const ControlConfig& control, const std::vector<std::string>& environment) {
-  auto world = World::join(control, environment);
+World join(const ControlConfig& control, const std::vector<std::string>& environment,
+           const WrapRanks& wrap_ranks) {
+  auto world = World::join(control, environment, wrap_ranks);
   if (world.ok()) return std::move(*world);
   const bool is_usage = world.status().code() == StatusCode::failed_precondition;
   throw Error(world.status(), is_usage ? Error::Scope::all_ranks : Error::Scope::this_rank);
@@ -295,8 +296,8 @@ Termination::~Termination() {
     sigaction(kStopSignals[i], &signals.former[i], nullptr);
 }
 
-Result<World> World::join(const ControlConfig& control,
-                          const std::vector<std::string>& environment) {
+Result<World> World::join(const ControlConfig& control, const std::vector<std::string>& environment,
+                          const WrapRanks& wrap_ranks) {
   World world;
   auto launch = transport::launch_of(environment);
   if (!launch.ok()) return launch.status();
@@ -314,6 +315,7 @@ Result<World> World::join(const ControlConfig& control,
   } else {
     world.all_ = transport::solo_communicator();
   }
+  if (wrap_ranks) world.all_ = wrap_ranks(std::move(world.all_));
   world.wait_policy_ =
       transport::wait_policy(world.all_->ranks_on_node(), transport::usable_cores());
   return world;
@@ -372,12 +374,13 @@ std::vector<std::string> summary_lines(const std::vector<HostFacts>& hosts) {
   return lines;
 }
 
-Membership::Membership(int argc, const char* const* argv, const SessionOptions& options)
+Membership::Membership(int argc, const char* const* argv, const SessionOptions& options,
+                       const WrapRanks& wrap_ranks)
     : environment_(process_environment()),
       loaded_(take(io::load_config(with_modes_of(options.policies, options.config), environment_,
                                    arguments_of(argc, argv)),
                    config_status_)),
-      world_(join(loaded_.config.control, environment_)),
+      world_(join(loaded_.config.control, environment_, wrap_ranks)),
       data_(require(world_.all().duplicate())),
       farewell_(require(world_.all().duplicate())),
       log_(loaded_.config.run.log, rank(), write_to_stderr) {

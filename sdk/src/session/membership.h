@@ -65,14 +65,20 @@ class Termination {
   bool requested_ = false;
 };
 
+// Puts something between the ranks of a job and their transport: tests see every call of all ranks
+// there.
+using WrapRanks = std::function<std::unique_ptr<transport::Communicator>(
+    std::unique_ptr<transport::Communicator>)>;
+
 // World is the ranks of the job. Under mpiexec they are MPI's (a program's own MPI_Init is
 // respected); a program started by hand is a job of one rank and never touches MPI. It owns the
 // runtime and the communicator over all ranks. Training thread only.
 class World {
  public:
-  // Collective under MPI.
+  // Collective under MPI. `wrap_ranks` may be empty.
   static Result<World> join(const ControlConfig& control,
-                            const std::vector<std::string>& environment);
+                            const std::vector<std::string>& environment,
+                            const WrapRanks& wrap_ranks);
 
   transport::Communicator& all() const { return *all_; }
   const transport::WaitPolicy& wait_policy() const { return wait_policy_; }
@@ -116,7 +122,8 @@ class Membership {
  public:
   // Joins the job and compares configurations. Collective. Throws cox::Error, on all ranks for what
   // is wrong with the configuration.
-  Membership(int argc, const char* const* argv, const SessionOptions& options);
+  Membership(int argc, const char* const* argv, const SessionOptions& options,
+             const WrapRanks& wrap_ranks = {});
 
   const Config& config() const { return loaded_.config; }
   bool sets_port() const { return loaded_.sets_port; }

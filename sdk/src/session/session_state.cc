@@ -265,8 +265,8 @@ std::vector<Reason> Calibration::learn() {
 }
 
 SessionState::SessionState(int argc, const char* const* argv, SessionOptions options,
-                           const MakeActuators& make_actuators)
-    : job_(argc, argv, options),
+                           const MakeActuators& make_actuators, const WrapRanks& wrap_ranks)
+    : job_(argc, argv, options, wrap_ranks),
       control_(job_, std::move(options.policies), std::move(options.program)),
       actuators_(make_actuators(job_)),
       step_(job_, control_, actuators_),

@@ -185,7 +185,7 @@ class SessionState {
 
   // Joins the job. Collective. Throws cox::Error.
   SessionState(int argc, const char* const* argv, SessionOptions options,
-               const MakeActuators& make_actuators);
+               const MakeActuators& make_actuators, const WrapRanks& wrap_ranks = {});
   ~SessionState();
 
   Membership& job() { return job_; }

@@ -25,6 +25,7 @@
 #include "sdk/src/session/host_watch.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/training/adoption.h"
+#include "sdk/src/training/session_parts.h"
 
 namespace cox {
 namespace {
@@ -49,10 +50,16 @@ HostWatch::Setup host_setup(const Membership& job) {
   return setup;
 }
 
+FormatActuator& formats_of(SessionState& state) {
+  return state.actuators().get<FormatActuator>();
+}
+
+}  // namespace
+
 // Formats before memory: what a block keeps for its backward pass depends on its format. The probe
 // before numerics, whose own tensors are no part of a step. Blocks late: profiles wait for what is
 // asked for and what failed, and evidence of the host and of the allocator for all.
-std::vector<std::unique_ptr<Actuator>> make_actuators(const Membership& job) {
+std::vector<std::unique_ptr<Actuator>> detail::make_actuators(const Membership& job) {
   const Config& config = job.config();
   auto blocks = std::make_unique<BlockWatch>(config.blocks);
   auto probe = std::make_unique<MemoryProbe>(detail::MemorySharers{
@@ -75,14 +82,13 @@ std::vector<std::unique_ptr<Actuator>> make_actuators(const Membership& job) {
   return all;
 }
 
-FormatActuator& formats_of(SessionState& state) {
-  return state.actuators().get<FormatActuator>();
+Session detail::session_of(std::shared_ptr<SessionState> state) {
+  return Session(std::move(state));
 }
 
-}  // namespace
-
 Session Session::start(int argc, const char* const* argv, SessionOptions options) {
-  return Session(std::make_shared<SessionState>(argc, argv, std::move(options), make_actuators));
+  return Session(
+      std::make_shared<SessionState>(argc, argv, std::move(options), detail::make_actuators));
 }
 
 int Session::rank() const {
