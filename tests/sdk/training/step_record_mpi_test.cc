@@ -1,0 +1,430 @@
+// Fifty steps of every kind of loop do, call by call, what their records say. A change of what a
+// step does on purpose is written down anew by STEP_RECORDS=write in the environment; read the
+// difference before it is committed.
+#include <mpi.h>
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <map>
+#include <memory>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coordinator/core/text.h"
+#include "coordinator/decide/policy.h"
+#include "coxswain/fit.h"
+#include "coxswain/manual.h"
+#include "coxswain/reducer.h"
+#include "coxswain/session.h"
+#include "coxswain/trainer.h"
+#include "step_record.h"
+
+#include <doctest/doctest.h>
+
+using namespace cox;
+using sdk_test::Recording;
+
+namespace {
+
+constexpr int kSteps = 50;
+constexpr std::uint64_t kHoldRound = 10;
+constexpr std::uint64_t kSharesRound = 15;
+constexpr std::uint64_t kRollbackRound = 30;
+constexpr int kBadStep = 7;
+
+// Changes the plan in given rounds, whatever is reported.
+class Script final : public Policy {
+ public:
+  explicit Script(std::map<std::uint64_t, PlanChange> changes) : changes_(std::move(changes)) {}
+  PolicyKind kind() const override { return PolicyKind::custom; }
+  std::string_view name() const override { return "script"; }
+  PolicyOutput propose(const PolicyInput& input, PolicyState state) const override {
+    PolicyOutput output;
+    output.state = std::move(state);
+    const auto due = changes_.find(input.signals.round.value());
+    if (due == changes_.end()) return output;
+    Reason why;
+    why.policy = PolicyKind::custom;
+    why.code = ReasonCode::custom;
+    why.text = "the script says so";
+    output.proposals.push_back({due->second, why, Motive::necessity});
+    return output;
+  }
+
+ private:
+  std::map<std::uint64_t, PlanChange> changes_;
+};
+
+PolicySet holding() {
+  return {std::make_shared<Script>(
+      std::map<std::uint64_t, PlanChange>{{kHoldRound, HoldUntil{RoundId(kHoldRound + 10)}}})};
+}
+
+// Two blocks whose gradients are small whole numbers, and a buffer that each step changes.
+struct TwoBlocksImpl : torch::nn::Module {
+  TwoBlocksImpl() {
+    torch::manual_seed(3);
+    a = register_module("a", torch::nn::Linear(4, 64));
+    b = register_module("b", torch::nn::Linear(4, 64));
+    calls = register_buffer("calls", torch::zeros({}, torch::kLong));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    calls.add_(1);
+    return a(x) + b(2 * x);
+  }
+  torch::nn::Linear a{nullptr};
+  torch::nn::Linear b{nullptr};
+  at::Tensor calls;
+};
+TORCH_MODULE(TwoBlocks);
+
+at::Tensor inputs(std::int64_t rows, std::int64_t first) {
+  return torch::remainder(
+      torch::arange(4 * rows, torch::kFloat).view({rows, 4}) + static_cast<double>(first), 5);
+}
+
+class Ramp final : public Dataset {
+ public:
+  std::int64_t size() const override { return 64; }
+  Batch get(std::span<const std::int64_t> indices) const override {
+    const auto rows = static_cast<std::int64_t>(indices.size());
+    Batch batch{torch::zeros({rows, 4}), {}, rows};
+    for (std::int64_t r = 0; r < rows; ++r)
+      batch.inputs[r] = inputs(1, indices[static_cast<std::size_t>(r)]).squeeze(0);
+    return batch;
+  }
+};
+
+at::Tensor loss_of(TwoBlocks& model, const at::Tensor& x) {
+  return model(x).sum() / static_cast<double>(x.size(0));
+}
+
+at::Tensor spoilt(const at::Tensor& loss, bool is_bad) {
+  return is_bad ? loss * std::numeric_limits<double>::quiet_NaN() : loss;
+}
+
+void note(Recording& recording, const ReductionOutcome& outcome) {
+  recording.note(concat("outcome weight ", outcome.weight, " samples ", outcome.samples,
+                        outcome.finite ? "" : " not finite", outcome.repeat ? " repeat" : "",
+                        outcome.stop ? " stop" : ""));
+}
+
+// Rounded, so that a machine with another order of sums has the same record.
+void note_weights(Recording& recording, const torch::nn::Module& model) {
+  std::string text = "weights";
+  for (const at::Tensor& p : model.parameters())
+    text += " " + fixed(p.detach().to(at::kDouble).sum().item<double>(), 1);
+  for (const at::Tensor& b : model.buffers()) text += concat(" ", b.item<std::int64_t>());
+  recording.note(std::move(text));
+}
+
+// Compares with the file of the kind and the world size, or writes it.
+void check_record(const Recording& recording, const std::string& kind) {
+  const std::string text = recording.text_of_all();
+  if (Recording::rank() != 0) return;
+  const auto path = std::filesystem::path(STEP_RECORDS) /
+                    (kind + "." + std::to_string(Recording::world_size()) + ".txt");
+  const char* mode = std::getenv("STEP_RECORDS");
+  if (mode != nullptr && std::string_view(mode) == "write") {
+    std::ofstream(path) << text;
+    return;
+  }
+  std::ifstream file(path);
+  std::stringstream expected;
+  expected << file.rdbuf();
+  std::stringstream found(text);
+  std::string expected_line, found_line;
+  for (int line = 1; std::getline(expected, expected_line); ++line) {
+    if (!std::getline(found, found_line)) found_line = "the end of the record";
+    if (found_line == expected_line) continue;
+    // The first difference tells most; a session must not end by an exception on one rank.
+    FAIL_CHECK(path.string(), ":", line, ": expected ", expected_line, ", found ", found_line);
+    return;
+  }
+  CHECK_MESSAGE(!std::getline(found, found_line), "not in ", path.string(), ": ", found_line);
+}
+
+bool is_last() {
+  return Recording::rank() == Recording::world_size() - 1;
+}
+
+// Two micro-batches a step. The last rank's loss is NaN in one step, and it has no samples in ten.
+void run_reducer(const std::string& kind, const std::vector<std::string>& flags) {
+  Recording recording;
+  Session session = recording.start(flags, holding());
+  TwoBlocks model;
+  torch::optim::SGD optimizer(model->parameters(), 1.0 / 64);
+  Reducer reducer(session, *model);
+  for (int i = 0; i < kSteps; ++i) {
+    recording.next_step();
+    StepScope step = session.step();
+    const bool has_samples = !is_last() || i < 20 || i >= 30;
+    for (int k = 0; has_samples && k < 2; ++k) {
+      const at::Tensor loss = loss_of(model, inputs(4, i + session.rank()));
+      reducer.backward(step, spoilt(loss, is_last() && i == kBadStep), 4,
+                       k == 1 ? MicroBatch::last : MicroBatch::more);
+    }
+    step.samples(has_samples ? 8 : 0);
+    const ReductionOutcome outcome = reducer.average(step);
+    note(recording, outcome);
+    if (outcome.finite) optimizer.step();
+    optimizer.zero_grad();
+  }
+  recording.end();
+  note_weights(recording, *model);
+  session.finish();
+  check_record(recording, kind);
+}
+
+// The loop of a rank that has fewer samples joins the others' steps.
+void run_joining() {
+  Recording recording;
+  Session session = recording.start({}, holding());
+  TwoBlocks model;
+  torch::optim::SGD optimizer(model->parameters(), 1.0 / 64);
+  Reducer reducer(session, *model);
+  const auto update = [&](const ReductionOutcome& outcome) {
+    note(recording, outcome);
+    if (outcome.finite) optimizer.step();
+    optimizer.zero_grad();
+  };
+  const int steps = is_last() ? kSteps - 10 : kSteps;
+  for (int i = 0; i < steps; ++i) {
+    if (i == kSteps - 10) recording.free_running();
+    recording.next_step();
+    StepScope step = session.step();
+    reducer.backward(step, loss_of(model, inputs(4, i)), 4);
+    update(reducer.average(step));
+  }
+  recording.free_running();
+  recording.next_step();
+  reducer.join([&](StepScope&, const ReductionOutcome& outcome) {
+    update(outcome);
+    recording.next_step();
+  });
+  recording.end();
+  note_weights(recording, *model);
+  session.finish();
+  check_record(recording, "reducer_joining");
+}
+
+void train_until_one_leaves(Recording& recording, Session& session) {
+  TwoBlocks model;
+  Reducer reducer(session, *model);
+  for (int i = 0; i < kSteps; ++i) {
+    recording.next_step();
+    StepScope step = session.step();
+    reducer.backward(step, loss_of(model, inputs(4, i)), 4);
+    if (i == 20 && is_last()) throw std::runtime_error("the test leaves");
+    note(recording, reducer.average(step));
+    for (const at::Tensor& p : model->parameters()) p.mutable_grad().reset();
+  }
+}
+
+// A rank leaves by an exception in the middle of a step, and all end their sessions by it.
+void fail_together(Recording& recording) {
+  Session session = recording.start({}, holding());
+  try {
+    train_until_one_leaves(recording, session);
+  } catch (...) {
+    recording.free_running();
+    MPI_Barrier(MPI_COMM_WORLD);  // a session waits five seconds for others that fail as well
+    throw;
+  }
+}
+
+void run_leaving() {
+  Recording recording;
+  try {
+    fail_together(recording);
+  } catch (const std::exception& error) {
+    recording.note(concat("ended by: ", error.what()));
+  }
+  recording.end();
+  check_record(recording, "reducer_leaving");
+}
+
+PolicySet steering(int ranks) {
+  std::map<std::uint64_t, PlanChange> changes = {
+      {kHoldRound, HoldUntil{RoundId(kHoldRound + 3)}},
+      {kRollbackRound, RollBack{RoundId(kRollbackRound)}}};
+  std::vector<std::uint32_t> shares(static_cast<std::size_t>(ranks), 2);
+  shares.back() = 1;
+  if (ranks > 1) changes.emplace(kSharesRound, SetShares{shares});
+  return {std::make_shared<Script>(std::move(changes))};
+}
+
+// Shares change, a step is skipped, and the job is rolled back once.
+void run_trainer(const std::string& kind, std::vector<std::string> flags, TrainerOptions options) {
+  Recording recording;
+  flags.push_back("--cox.checkpoint.snapshot_rounds=8");
+  Session session = recording.start(flags, steering(Recording::world_size()));
+  TwoBlocks model;
+  torch::optim::SGD optimizer(model->parameters(), 1.0 / 64);
+  Trainer trainer(session, *model, optimizer, options);
+  const Ramp data;
+  for (TrainerStep& step : trainer.steps(data)) {
+    recording.next_step();
+    const bool is_bad = is_last() && step.number() == kBadStep;
+    const auto loss = [&](const Batch& batch) {
+      return spoilt(loss_of(model, batch.inputs), is_bad);
+    };
+    if (options.micro_batch > 0) {
+      step.accumulate(loss);
+    } else {
+      step.backward(step.forward([&] { return loss(step.batch()); }));
+    }
+    step.update();
+    const TrainingProgress progress = trainer.progress();
+    recording.note(concat("skipped ", progress.skipped, " rollbacks ", progress.rollbacks,
+                          " repeated ", progress.repeated));
+  }
+  recording.end();
+  note_weights(recording, *model);
+  session.finish();
+  check_record(recording, kind);
+}
+
+void run_fit() {
+  Recording recording;
+  Session session = recording.start({}, holding());
+  TwoBlocks model;
+  torch::optim::SGD optimizer(model->parameters(), 1.0 / 64);
+  const Ramp data;
+  FitOptions options{.epochs = 6, .global_batch = 8, .micro_batch = 2};
+  bool is_new_step = true;
+  options.on_step = [&](const FitStep&) { is_new_step = true; };
+  const FitLoss loss = [&](const Batch& batch) {
+    const bool is_training = at::GradMode::is_enabled();
+    if (is_training && std::exchange(is_new_step, false)) recording.next_step();
+    return loss_of(model, batch.inputs);
+  };
+  static_cast<void>(fit(session, *model, optimizer, data, loss, options));
+  recording.end();
+  note_weights(recording, *model);
+  session.finish();
+  check_record(recording, "fit");
+}
+
+void run_manual() {
+  Recording recording;
+  Session session = recording.start({}, holding());
+  TwoBlocks model;
+  ManualParallel ranks(session, *model);
+  ranks.sync_parameters(model->parameters());
+  ranks.sync_buffers(model->buffers());
+  torch::optim::SGD optimizer(model->parameters(), 1.0 / 64);
+  for (int i = 0; i < kSteps; ++i) {
+    recording.next_step();
+    StepScope step = session.step();
+    const at::Tensor loss = loss_of(model, inputs(4, i + session.rank()));
+    step.loss(loss.item<double>(), 4);
+    step.samples(4);
+    ranks.backward(step, spoilt(loss, is_last() && i == kBadStep));
+    const double weight = is_last() && i >= 20 && i < 30 ? 0 : 4;
+    bool is_finite = ranks.all_reduce_gradients(step, model->a->parameters(), weight).finite;
+    is_finite = ranks.all_reduce_gradients(step, model->b->parameters()).finite && is_finite;
+    if (is_finite) optimizer.step();
+    optimizer.zero_grad();
+    note(recording, ranks.close(step));
+  }
+  recording.end();
+  note_weights(recording, *model);
+  session.finish();
+  check_record(recording, "manual");
+}
+
+// Two backward passes before each update; with two models the second is trained in every other
+// step.
+void run_adopted(const std::string& kind, int models, AdoptOptions adopt) {
+  Recording recording;
+  Session session = recording.start({}, adopt.only_watch ? PolicySet() : holding());
+  std::vector<TwoBlocks> nets;
+  std::vector<at::Tensor> parameters;
+  for (int m = 0; m < models; ++m) {
+    nets.emplace_back();
+    adopt.name = models == 1 ? "" : concat("model", m);
+    session.adopt(*nets.back(), adopt);
+    for (const at::Tensor& p : nets.back()->parameters()) parameters.push_back(p);
+  }
+  torch::optim::SGD optimizer(parameters, 1.0 / 64);
+  for (int i = 0; i < kSteps; ++i) {
+    recording.next_step();
+    optimizer.zero_grad();
+    for (int k = 0; k < 2; ++k) {
+      for (int m = 0; m <= i % models; ++m)
+        loss_of(nets[static_cast<std::size_t>(m)], inputs(4, i + session.rank())).backward();
+      if (StepScope* step = session.open_step()) step->samples(4);
+    }
+    optimizer.step();
+    if (session.stop_requested()) break;
+  }
+  recording.end();
+  for (const TwoBlocks& net : nets) note_weights(recording, *net);
+  session.finish();
+  check_record(recording, kind);
+}
+
+void run_watched() {
+  Recording recording;
+  Session session = recording.start({});
+  for (int i = 0; i < kSteps; ++i) {
+    recording.next_step();
+    StepScope step = session.step();
+    step.loss(1.5, 4);
+    step.samples(4);
+    step.tokens(8);
+  }
+  recording.end();
+  session.finish();
+  check_record(recording, "watched");
+}
+
+}  // namespace
+
+TEST_SUITE("records of steps") {
+  TEST_CASE("a Reducer's") {
+    run_reducer("reducer", {});
+  }
+  TEST_CASE("a Reducer's in reproducible mode") {
+    run_reducer("reducer_reproducible", {"--cox.reduction.reproducible=on"});
+  }
+  TEST_CASE("a Reducer's whose rank joins the others at its end") {
+    run_joining();
+  }
+  TEST_CASE("a Reducer's that a rank leaves") {
+    run_leaving();
+  }
+  TEST_CASE("a Trainer's") {
+    run_trainer("trainer", {}, {.global_batch = 16, .steps = kSteps});
+  }
+  TEST_CASE("a Trainer's that accumulates and gets batches ahead of time") {
+    run_trainer("trainer_accumulating", {"--cox.reduction.reproducible=on"},
+                {.global_batch = 16, .micro_batch = 2, .prefetch = 2, .steps = kSteps});
+  }
+  TEST_CASE("fit()'s") {
+    run_fit();
+  }
+  TEST_CASE("ManualParallel's") {
+    run_manual();
+  }
+  TEST_CASE("an adopted model's") {
+    run_adopted("adopted", 1, {});
+  }
+  TEST_CASE("two adopted models'") {
+    run_adopted("adopted_two", 2, {});
+  }
+  TEST_CASE("an adopted model's that is watched only") {
+    run_adopted("adopted_watched", 1, {.only_watch = true});
+  }
+  TEST_CASE("a loop's that is watched only") {
+    run_watched();
+  }
+}
