@@ -28,8 +28,9 @@ class Module;
 }
 
 namespace cox::metrics {
+struct StepBuckets;
 struct StepRow;
-}
+}  // namespace cox::metrics
 
 namespace cox::runtime {
 struct MeasuredFacts;
@@ -77,8 +78,9 @@ struct EqualBits {
 
 // StepOutput is what leaves the rank at the end of a step.
 struct StepOutput {
-  metrics::StepRow* row = nullptr;            // for the run directory; null without one
-  std::span<const BlockEvidence> evidence{};  // one entry a block, valid until the next step
+  metrics::StepRow* row = nullptr;                // for the run directory; null without one
+  std::span<const BlockEvidence> evidence{};      // one entry a block, valid until the next step
+  const metrics::StepBuckets* buckets = nullptr;  // valid until the next step; null in most steps
   // The operators of this rank so far; null in most steps, where nothing is new.
   std::shared_ptr<const OperatorTable> operators{};
 };
@@ -192,6 +194,22 @@ class AddedActuator {
  private:
   ActuatorList& list_;
   Actuator& actuator_;
+};
+
+// Added is an actuator that is in a list for as long as it lives.
+template <class Kind>
+class Added {
+ public:
+  template <class... Parts>
+  explicit Added(ActuatorList& list, Parts&&... parts)
+      : actuator_(std::forward<Parts>(parts)...), added_(list, actuator_) {}
+
+  Kind* operator->() { return &actuator_; }
+  const Kind* operator->() const { return &actuator_; }
+
+ private:
+  Kind actuator_;
+  AddedActuator added_;
 };
 
 }  // namespace cox::detail

@@ -11,15 +11,15 @@ namespace cox {
 using detail::SessionState;
 
 PhaseScope::PhaseScope(SessionState& state, Phase phase) : state_(state) {
-  state_.step().recorder().enter(phase, state_.step().now());
+  state_.recorder().enter(phase, state_.now());
 }
 
 PhaseScope::~PhaseScope() {
-  state_.step().recorder().leave(state_.step().now());
+  state_.recorder().leave(state_.now());
 }
 
 StepScope::StepScope(std::shared_ptr<SessionState> state) : state_(std::move(state)) {
-  if (state_->step().recorder().is_open()) {
+  if (state_->recorder().is_open()) {
     throw Error(
         failed_precondition("step: expected no open step, found one; close it first (end its "
                             "scope), and open none in a "
@@ -33,25 +33,25 @@ StepScope::~StepScope() {
 }
 
 std::uint64_t StepScope::number() const {
-  return state_->step().recorder().report().step.value();
+  return state_->recorder().report().step.value();
 }
 PhaseScope StepScope::phase(Phase phase) {
   return PhaseScope(*state_, phase);
 }
 void StepScope::loss(double mean, double weight) {
-  state_->step().recorder().loss(mean, weight);
+  state_->recorder().loss(mean, weight);
 }
 void StepScope::samples(std::uint64_t count) {
-  state_->step().recorder().samples(count);
+  state_->recorder().samples(count);
 }
 void StepScope::tokens(std::uint64_t count) {
-  state_->step().recorder().tokens(count);
+  state_->recorder().tokens(count);
 }
 void StepScope::gradient_norm(double value) {
-  state_->step().recorder().gradient_norm(value);
+  state_->recorder().gradient_norm(value);
 }
 void StepScope::log(std::string_view name, double value) {
-  state_->step().recorder().log(name, value);
+  state_->recorder().log(name, value);
 }
 
 }  // namespace cox

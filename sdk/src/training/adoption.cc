@@ -109,7 +109,7 @@ void Adoption::add(torch::nn::Module& model, std::shared_ptr<ScriptMirror> scrip
       {&model, std::move(script), options.name, std::move(map), first, model.parameters()});
   averages_losses_ =
       averages_losses_ || (options.closure_optimizer == ClosureOptimizer::yes && exchanges());
-  if (trial_ == nullptr && state_.calibration().is_wanted()) {
+  if (trial_ == nullptr && state_.wants_calibration()) {
     trial_ = std::make_unique<AdoptedTrial>(
         [this]() -> torch::nn::Module& { return models_together(); }, blocks_,
         [this](const at::Tensor& argument) { follow(argument); });
@@ -201,7 +201,7 @@ void Adoption::record_or_calibrate() {
   if (trial_ == nullptr) return;
   const std::uint64_t ended = state_.step().steps_ended();
   if (trial_->is_complete(ended, models_.size())) return calibrate();
-  state_.step().hold_reports(OpenStep::Hold::yes);
+  state_.step().hold_reports(StepEngine::Hold::yes);
   trial_->forward_begins(ended);
   if (trial_->wants_calls()) measured_elements_.resize(blocks_.size());
 }
@@ -222,7 +222,7 @@ void Adoption::calibrate() {
   state_.calibration().run(trial_->sample(can_run));
   numerics_.count_fp8(Fp8Count::on);
   is_calibrating_ = false;
-  state_.step().hold_reports(OpenStep::Hold::no);
+  state_.step().hold_reports(StepEngine::Hold::no);
   trial_.reset();
 }
 
@@ -342,7 +342,7 @@ void Adoption::compare_first_batches() {
   are_batches_compared_ = true;
   const bool is_known = std::exchange(batch_reads_, kBatchReads) > 0;
   const auto all = gather_values(state_.job().data(), first_batch_.value(),
-                                 state_.step().attend("the first step of an adopted model"));
+                                 state_.waits().attend("the first step of an adopted model"));
   require(all.status(), Error::Scope::all_ranks);
   const bool are_equal = ranks_that_differ(*all).empty();
   if (!are_equal || !is_known || !state_.job().is_root()) return;
@@ -456,11 +456,11 @@ at::Tensor Adoption::loss_of(const BackwardPass& pass) const {
 }
 
 void Adoption::average_loss() {
-  const WaitingScope waiting(state_.step().recorder());
+  const WaitingScope waiting(state_.recorder());
   const at::NoGradGuard no_grad;
   const at::Tensor loss = std::exchange(loss_, {}).detach();
   const auto all = gather_values(state_.job().data(), loss.item<double>(),
-                                 state_.step().attend("the loss of an adopted model"));
+                                 state_.waits().attend("the loss of an adopted model"));
   require(all.status(), Error::Scope::all_ranks);
   double sum = 0;
   for (const double each : *all) sum += each;
@@ -552,7 +552,7 @@ void Adoption::end_by_signal() {
 }
 
 void Adoption::change_stage(Stage stage, Time when) {
-  StepRecorder& recorder = state_.step().recorder();
+  StepRecorder& recorder = state_.recorder();
   if (stage_ == Stage::forward || stage_ == Stage::backward) recorder.leave(when);
   if (stage_ == Stage::updating) {
     recorder.leave(last_update_);

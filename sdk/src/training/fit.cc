@@ -83,7 +83,7 @@ double evaluate(Session& session, torch::nn::Module& model, const Dataset& datas
                 std::int64_t batch, const std::function<at::Tensor(const Batch&)>& loss) {
   detail::SessionState& state = session.state();
   const detail::Clock::time_point began = detail::Clock::now();
-  detail::StepRecorder& recorder = state.step().recorder();
+  detail::StepRecorder& recorder = state.recorder();
   const Activity before = recorder.do_aside(Activity::evaluating, began);
   const std::int64_t batches = (dataset.size() + batch - 1) / batch;
   const auto counts = detail::require(SamplePlan::assign(batches, detail::agreed_paces(state)));

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <deque>
 #include <exception>
-#include <limits>
 #include <string>
 #include <utility>
 
@@ -56,20 +55,20 @@ struct ManualParallel::Impl {
     }
   }
 
-  // Before the first step there is no control plane to move on, and nobody has left.
   Status compare(const detail::CallMark& mark) {
-    const detail::WaitingScope waiting(state.step().recorder());
-    const ArrivalStamp mine = state.step().arrive();
+    const detail::WaitingScope waiting(state.recorder());
+    const ArrivalStamp mine = state.waits().arrive();
     const Result<ArrivalStamp> latest = gather_marks(mark, mine);
-    if (latest.ok()) state.step().all_arrived(mine, *latest);
+    if (latest.ok()) state.waits().all_arrived(mine, *latest);
     return latest.status();
   }
 
+  // Before the first step there is no control plane to move on, and nobody has left.
   Result<ArrivalStamp> gather_marks(const detail::CallMark& mark, const ArrivalStamp& mine) {
     transport::Communicator& ranks = state.job().data();
     if (!state.is_started()) return detail::match_calls(ranks, mark, mine, [] {});
-    detail::SlowWait wait = state.step().slow_wait("ManualParallel");
-    return detail::match_calls(ranks, mark, mine, [&] { state.step().pump(wait); });
+    detail::SlowWait wait = state.waits().watch("ManualParallel");
+    return detail::match_calls(ranks, mark, mine, [&] { state.waits().pump(wait); });
   }
 
   void match(CallKind kind, const std::vector<at::Tensor>& tensors) {
@@ -84,7 +83,7 @@ struct ManualParallel::Impl {
   }
 
   void sync(CallKind kind, const std::vector<at::Tensor>& tensors) {
-    const detail::WaitingScope waiting(state.step().recorder());
+    const detail::WaitingScope waiting(state.recorder());
     match(kind, tensors);
     detail::require(detail::broadcast_from_root(state.job().data(), tensors), "ManualParallel");
   }
@@ -169,10 +168,11 @@ struct ManualParallel::Impl {
     reduction.flush();
     StepBallot mine;
     mine.weight = weight;
-    detail::SlowWait wait = state.step().slow_wait("ManualParallel::all_reduce_gradients");
-    mine.arrival = state.step().arrive();
-    const StepBallot merged = reduction.merge(mine, [&] { state.step().pump(wait); });
-    state.step().all_arrived(mine.arrival, merged.arrival);
+    const StepBallot merged =
+        state.step().gather(mine, "ManualParallel::all_reduce_gradients",
+                            [&](const StepBallot& ballot, const detail::BetweenPolls& pump) {
+                              return reduction.merge(ballot, pump);
+                            });
     return {&reduction, merged.weight, merged.overflow_ranks == 0};
   }
 
@@ -198,53 +198,45 @@ struct ManualParallel::Impl {
     earlier = std::exchange(unseen, {});
   }
 
-  StepBallot merge_ballots() {
-    const detail::StepReport& report = state.step().recorder().report();
-    StepBallot mine = state.step().ballot();
+  // This rank's part of the step's ballot, from what the loop said of the step.
+  StepBallot ballot() const {
+    const detail::StepReport& report = state.recorder().report();
+    StepBallot mine;
     mine.weight = report.weight;
     mine.samples = report.samples;
     mine.active_ranks = 1;
     if (report.weight > 0 && std::isfinite(report.loss))
       mine.loss_sum = report.loss * report.weight;
     mine.nonfinite_ranks = report.weight > 0 && !std::isfinite(report.loss) ? 1 : 0;
-    const ArrivalStamp arrival = mine.arrival = state.step().arrive();
-    transport::Communicator& ranks = state.job().data();
-    if (ranks.size() == 1) return mine;
-    auto request = ranks.start_all_reduce(std::as_writable_bytes(std::span<StepBallot>(&mine, 1)),
-                                          transport::merging<StepBallot>());
-    Status merged = request.status();
-    if (request.ok()) {
-      merged = transport::wait_with(ranks, *request, state.job().wait_policy(),
-                                    [this] { state.control().plane().pump(); });
-    }
-    detail::require(merged, "step reduction");
-    state.step().all_arrived(arrival, mine.arrival);
     return mine;
+  }
+
+  StepBallot merge_ballots(StepBallot ballot, const detail::BetweenPolls& pump) {
+    transport::Communicator& ranks = state.job().data();
+    if (ranks.size() == 1) return ballot;
+    detail::require(
+        detail::reduce_values(ranks, std::span(&ballot, 1), transport::merging<StepBallot>(), pump),
+        "step reduction");
+    return ballot;
   }
 
   ReductionOutcome close() {
     match(CallKind::close, {});
     note_unseen();
-    const StepBallot merged = merge_ballots();
-    state.step().check_together(merged);
-    const bool are_losses_finite = merged.nonfinite_ranks == 0;
-    ReductionOutcome outcome;
-    outcome.weight = merged.weight;
-    outcome.samples = merged.samples;
-    if (merged.weight > 0) outcome.loss = merged.loss_sum / merged.weight;
-    if (!are_losses_finite) outcome.loss = std::numeric_limits<double>::quiet_NaN();
+    const StepBallot merged =
+        state.step().meet(ballot(), "ManualParallel::close",
+                          [this](const StepBallot& mine, const detail::BetweenPolls& pump) {
+                            return merge_ballots(mine, pump);
+                          });
+    ReductionOutcome outcome = detail::outcome_of(merged);
     outcome.gradient_norm = std::sqrt(squares);
-    outcome.finite = finite && are_losses_finite;
+    outcome.finite = finite && merged.nonfinite_ranks == 0;
     if (has_average) {
-      state.step().recorder().gradient_norm(outcome.gradient_norm);
+      state.recorder().gradient_norm(outcome.gradient_norm);
       formats.advance_scaler({.overflow = !finite});
     }
-    if (!outcome.finite) {
-      static_cast<void>(numerics.blame({}, state.step().number()));
-      state.step().recorder().flag(SignalFlag::step_skipped);
-    }
-    state.step().agreed(merged);
-    outcome.stop = state.step().stop_agreed();
+    if (!outcome.finite) static_cast<void>(numerics.blame({}, state.step().number()));
+    state.step().conclude(merged, outcome);
     squares = 0;
     finite = true;
     has_average = is_scaled = false;

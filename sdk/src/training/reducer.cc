@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/core/text.h"
 #include "coxswain/error.h"
 #include "sdk/src/blocks/block_watch.h"
 #include "sdk/src/device/tensor_scan.h"
@@ -24,18 +25,15 @@
 #include "sdk/src/precision/numerics_watch.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/training/equal_ranks.h"
+#include "sdk/src/training/nonfinite_streak.h"
+#include "sdk/src/training/reduction_times.h"
 
 namespace cox {
 
-using detail::Clock;
 using detail::MicroBatchFacts;
 using detail::SessionState;
 
 namespace {
-
-double seconds_between(Clock::time_point from, Clock::time_point to) {
-  return std::max(0.0, Seconds(to - from).count());
-}
 
 void check_weight(double weight) {
   if (weight >= 0 && std::isfinite(weight)) return;
@@ -51,385 +49,402 @@ Session& following(Session& session, torch::nn::Module& model) {
 
 }  // namespace
 
-struct Reducer::Impl {
-  Impl(Session session, std::vector<at::Tensor> parameters, std::vector<at::Tensor> buffers);
-
-  // The others must not wait for a rank that is on its way out.
-  ~Impl() {
-    if (std::uncaught_exceptions() == 0) return;
-    reduction->leave("its training loop ended with an exception");
-  }
-
-  void backward(StepScope& step, const at::Tensor& loss, double weight_of_loss, MicroBatch which) {
-    check_weight(weight_of_loss);
-    if (is_reproducible()) weight_of_loss = std::nearbyint(weight_of_loss * 0x1p20) * 0x1p-20;
-    if (is_last_given) {
-      throw Error(failed_precondition(
-          "Reducer::backward: expected average() after the last micro-batch of a step, found "
-          "another micro-batch; give cox::MicroBatch::more to all but the last"));
-    }
-    const bool has_work = weight_of_loss != 0 && loss.defined();
-    is_last_given = which == MicroBatch::last;
-    if (!has_work && !is_last_given) return;
-    const PhaseScope phase = step.phase(Phase::backward);
-    if (has_work) {
-      if (unit == 0) unit = weight_of_loss;
-      run_backward(loss, {weight_of_loss, unit, formats.scale(), which});
-      if (loss.is_cpu()) {
-        note_loss(step, loss.item<double>(), weight_of_loss);
-      } else {
-        unread.push_back({loss.detach(), weight_of_loss});
-        weight += weight_of_loss;
-      }
-    } else {
-      if (unit == 0) backward_began = backward_ended = Clock::now();
-      if (!wants_own_gradients()) reduction->flush();
-    }
-  }
-
-  // Collects what is read of a device once, when the step is averaged: the losses of all
-  // micro-batches and, while blocks run in fp16, the largest of this rank's own gradients.
-  at::Tensor figures_on_device() {
-    const detail::Largest amax =
-        formats.is_scaling() ? numerics.amax_scaled_fp16() : detail::Largest();
-    largest_fp16 = amax.here;
-    std::vector<at::Tensor> values;
-    for (const OwnLoss& each : unread) values.push_back(each.value.to(at::kDouble).reshape({}));
-    if (amax.on_device.defined()) values.push_back(amax.on_device);
-    return values.empty() ? at::Tensor() : at::stack(values);
-  }
-
-  // Waits for the device, and therefore for its backward pass: called when the gradients are under
-  // way.
-  void read(const at::Tensor& figures, StepScope& step) {
-    if (!figures.defined()) return;
-    reduction->send_off();
-    const at::Tensor here = figures.to(at::kCPU);
-    const double* value = here.const_data_ptr<double>();
-    for (const OwnLoss& each : std::exchange(unread, {})) {
-      add_loss(*value, each.weight);
-      step.loss(*value++, each.weight);
-    }
-    if (value < here.const_data_ptr<double>() + here.numel())
-      largest_fp16 = std::max(largest_fp16, static_cast<float>(*value));
-  }
-
-  void note_loss(StepScope& step, double loss, double weight_of_loss) {
-    observe(loss, weight_of_loss);
-    step.loss(loss, weight_of_loss);
-  }
-
-  void observe(double loss, double weight_of_loss) {
-    check_weight(weight_of_loss);
-    if (weight_of_loss == 0) return;  // the mean of no samples is no number
-    add_loss(loss, weight_of_loss);
-    weight += weight_of_loss;
-  }
-
-  // Its weight counts already, or is about to.
-  void add_loss(double loss, double weight_of_loss) {
-    numerics.loss(loss);
-    loss_sum += weight_of_loss * loss;
-  }
-
-  ReductionOutcome average(StepScope& step) {
-    const at::Tensor figures = figures_on_device();
-    check_parameters();
-    check_backward();
-    if (unit == 0 && !is_last_given) backward_began = backward_ended = Clock::now();
-    sample_gradients();
-    weights.take();
-    reduction->flush();
-    read(figures, step);
-    StepBallot mine = ballot();
-    mine.arrival = state.step().arrive();
-    const StepBallot merged = merge(mine);
-    state.step().all_arrived(mine.arrival, merged.arrival);
-    state.step().check_together(merged);
-    ReductionOutcome outcome;
-    outcome.weight = merged.weight;
-    outcome.samples = merged.samples;
-    outcome.loss = merged.nonfinite_ranks > 0 ? std::numeric_limits<double>::quiet_NaN()
-                                              : merged.loss_sum / merged.weight;
-    outcome.repeat = merged.repeat_max != 0;
-    if (merged.weight > 0 && !outcome.repeat) {
-      hand_back(merged, outcome);
-      step.gradient_norm(outcome.gradient_norm);
-    }
-    settle(merged, outcome);
-    outcome.finite = outcome.finite && merged.weight > 0 && !outcome.repeat;
-    outcome.stop = state.step().stop_agreed();
-    return outcome;
-  }
-
-  void abandon() {
-    is_abandoned = is_last_given = true;
-    backward_ended = Clock::now();
-    if (unit == 0) backward_began = backward_ended;
-  }
-
-  // Parts of backward() and average().
-  void run_backward(const at::Tensor& loss, const MicroBatchFacts& facts) {
-    MicroBatchFacts told = facts;
-    if (wants_own_gradients()) told.which = MicroBatch::more;
-    backward_began = Clock::now();
-    const double factor = reduction->factor(told);
-    reduction->begin(told);
-    loss.backward(factor == 1 ? at::Tensor() : at::full_like(loss, factor));
-    reduction->end();
-    backward_ended = Clock::now();
-  }
-
-  // Returns whether this rank's own gradients must be seen before they are added to others'. Noise
-  // of gradients and the largest fp16 gradient are read from .grad, which holds this rank's own
-  // only as long as nothing was sent: such a step sends after its backward pass.
-  bool wants_own_gradients() const { return numerics.wants_gradients() || formats.is_scaling(); }
-
-  // One that nobody expects has no place in a bucket: ranks would drift apart.
-  void check_parameters() const {
-    const auto unexpected = reduction.unexpected();
-    if (!unexpected) return;
-    throw Error(
-        failed_precondition("Reducer: expected the parameters that required gradients at its "
-                            "start, found that number " +
-                            std::to_string(*unexpected) +
-                            " does by now as well; let it require them before the Reducer is made "
-                            "and freeze it afterwards, or use ManualParallel"));
-  }
-
-  // Gradients that nobody gave a weight would be added as they are. Zeros add nothing: what an
-  // optimizer may leave behind.
-  void check_backward() const {
-    const bool is_told = unit > 0 || weight > 0 || is_last_given || is_joining;
-    if (is_told || detail::l2_norm(detail::gradients_of(parameters)) == 0) return;
-    throw Error(failed_precondition(
-        "Reducer::average: expected gradients of Reducer::backward() in this step, found some that "
-        "it did not see; call reducer.backward(step, loss, weight) instead of loss.backward(), and "
-        "zero_grad() at the end of every step, also of one that is skipped"));
-  }
-
-  void sample_gradients() {
-    if (unit > 0 && !is_abandoned && numerics.wants_gradients()) {
-      numerics.sample_gradients(formats.scale() * weight / unit);
-    }
-  }
-
-  StepBallot ballot() {
-    StepBallot mine = state.step().ballot();
-    if (std::isfinite(loss_sum)) {
-      mine.loss_sum = loss_sum;
-    } else {
-      mine.nonfinite_ranks = 1;
-    }
-    mine.amax_max = largest_fp16;
-    mine.weight = weight;
-    mine.repeat_max = is_abandoned ? 1 : 0;
-    mine.samples = state.step().recorder().report().samples;
-    mine.active_ranks = is_joining ? 0 : 1;
-    if (weight > 0) mine.buffers_from_min = buffers.vote(state.job().rank());
-    return mine;
-  }
-
-  StepBallot merge(const StepBallot& mine) {
-    detail::SlowWait wait = state.step().slow_wait("Reducer::average");
-    return reduction->merge(mine, [&] { state.step().pump(wait); });
-  }
-
-  // Watches what may have to wait after the step's reduction; `wait` is made only if it does.
-  detail::BetweenPolls watched(std::optional<detail::SlowWait>& wait) {
-    return [this, &wait] {
-      if (!wait) wait.emplace(state.step().slow_wait("Reducer::average"));
-      state.step().pump(*wait);
-    };
-  }
-
-  void hand_back(const StepBallot& merged, ReductionOutcome& outcome) {
-    outcome.gradient_norm = reduction->hand_back(merged.weight, formats.scale());
-    outcome.finite = std::isfinite(outcome.gradient_norm) && merged.nonfinite_ranks == 0 &&
-                     merged.overflow_ranks == 0;
-    if (!outcome.finite) blame_nonfinite();
-    formats.advance_scaler(
-        {.overflow = !outcome.finite, .amax = static_cast<float>(merged.amax_max)});
-  }
-
-  void settle(const StepBallot& merged, const ReductionOutcome& outcome) {
-    detail::StepRecorder& recorder = state.step().recorder();
-    if (!outcome.finite) recorder.flag(SignalFlag::step_skipped);
-    if (outcome.repeat) recorder.flag(SignalFlag::step_repeated);
-    std::optional<detail::SlowWait> wait;
-    detail::require(buffers.follow(merged.buffers_from_min, state.job().data(), watched(wait)));
-    take_times();
-    state.step().agreed(merged);
-    active_elsewhere = merged.active_ranks;
-    count_nonfinite(merged, outcome);
-    if (merged.weight > 0) tune();
-    unit = loss_sum = weight = 0;
-    is_last_given = is_abandoned = false;
-  }
-
-  // Equal on all ranks, so all of them end together. A step that nobody has samples for says
-  // nothing.
-  void count_nonfinite(const StepBallot& merged, const ReductionOutcome& outcome) {
-    if (merged.weight <= 0 || outcome.repeat) return;
-    nonfinite_streak = outcome.finite ? 0 : nonfinite_streak + 1;
-    const std::uint32_t limit = state.job().config().guard.nonfinite_limit;
-    if (nonfinite_streak == 1) first_trouble = trouble_here(merged);
-    if (limit == 0 || nonfinite_streak < limit) return;
-    const std::string blamed =
-        numerics.blamed().empty() ? "" : ", lately in block " + numerics.blamed();
-    throw Error(
-        failed_precondition("guard.nonfinite_limit: expected a finite step at least every " +
-                            std::to_string(limit) + " steps, found none since step " +
-                            std::to_string(state.step().number().value() + 1 - nonfinite_streak) +
-                            "; " + detail::first_text(state.job().all(), first_trouble + blamed) +
-                            "; resume from the newest save with a lower learning rate or in fp32"),
-        Error::Scope::all_ranks, ExitCode::hopeless);
-  }
-
-  // Tells what this rank saw first in a streak of steps that are not finite; empty where it is in
-  // order.
-  std::string trouble_here(const StepBallot& merged) const {
-    const std::string rank = " of rank " + std::to_string(state.job().rank().value());
-    detail::FiniteLook look(parameters);
-    look.wait();
-    const auto bad = std::ranges::find_if(look.nonfinite(), [](auto count) { return count > 0; });
-    if (bad != look.nonfinite().end()) {
-      const auto p = static_cast<std::size_t>(bad - look.nonfinite().begin());
-      return weights.text_of(p) + rank + " itself holds NaN or infinity";
-    }
-    if (!std::isfinite(loss_sum)) return "the loss" + rank + " was the first";
-    if (state.step().recorder().report().nonfinite_values > 0)
-      return "gradients" + rank + " were the first";
-    const bool is_sum = merged.overflow_ranks == 0 && merged.nonfinite_ranks == 0;
-    return is_sum ? "the sum of the ranks' gradients was the first" : std::string();
-  }
-
-  // Which of this rank's own gradients are at fault: looked at only in a step that goes wrong.
-  void blame_nonfinite() {
-    const std::int64_t count = numerics.blame(reduction->nonfinite(), state.step().number());
-    const std::uint32_t told = detail::saturated(static_cast<std::uint64_t>(count));
-    state.step().recorder().nonfinite_values(told);
-    if (count > 0) state.step().recorder().flag(SignalFlag::nonfinite_gradient);
-  }
-
-  // Before buckets are laid out anew: their times go with them.
-  void take_times() {
-    last.buckets.clear();
-    last.backward_seconds = seconds_between(backward_began, backward_ended);
-    last.exposed_seconds = 0;
-    if (reduction.exchange() == nullptr) return;
-    double seconds = 0;
-    double exposed = 0;
-    for (const auto& [bytes, times] : reduction->sent()) {
-      last.buckets.push_back({bytes, seconds_between(backward_began, times.started),
-                              seconds_between(backward_began, times.done),
-                              Seconds(times.worked).count()});
-      last.exposed_seconds =
-          std::max(last.exposed_seconds, seconds_between(backward_ended, times.done));
-      seconds += seconds_between(times.started, times.done);
-      exposed += seconds_between(std::max(times.started, backward_ended), times.done);
-    }
-    state.step().recorder().reduction(seconds, exposed);
-    state.step().note_buckets(last);
-  }
-
-  // What buckets cost this rank: adding and copying, and the wait after backward.
-  void tune() {
-    double seconds = last.exposed_seconds;
-    for (const BucketReport& bucket : last.buckets) seconds += bucket.worked_seconds;
-    const detail::StepExchange* former = reduction.exchange();
-    std::optional<detail::SlowWait> wait;
-    reduction.tune(seconds, watched(wait));
-    if (reduction.exchange() != former) show_held();
-  }
-
-  void show_held() {
-    metrics::HeldBytes held;
-    for (const at::Tensor& parameter : parameters) {
-      held.parameters += static_cast<std::int64_t>(parameter.nbytes());
-      if (parameter.requires_grad())
-        held.gradients += static_cast<std::int64_t>(parameter.nbytes());
-    }
-    for (const auto& bucket : reduction->sent()) held.buckets += bucket.bytes;
-    state.control().show_held(held);
-  }
-
-  // A prediction must hold in every step, so steps that keep gradients longer than others count,
-  // and formats that may follow those in force.
-  detail::GradientHolding held_gradients(detail::MicroBatches micro_batches) const {
-    // Reproducible mode adds every micro-batch up in its buckets, but keeps the averages.
-    const bool keeps_sums = micro_batches == detail::MicroBatches::several || is_reproducible();
-    const bool sends_late = numerics.samples_gradients() || formats.may_scale();
-    detail::GradientHolding holding;
-    for (std::size_t p = 0; p < parameters.size(); ++p) {
-      if (!parameters[p].requires_grad()) continue;
-      if (keeps_sums) holding.resident_bytes += static_cast<std::int64_t>(parameters[p].nbytes());
-      const bool moves = !sends_late && reduction->moves_when_ready(p);
-      if (keeps_sums || moves) holding.released.push_back(parameters[p]);
-    }
-    return holding;
-  }
-
-  bool is_reproducible() const { return state.job().config().reduction.reproducible; }
-
-  Session session;  // keeps the state alive
-  SessionState& state;
-  detail::FormatActuator& formats;
-  detail::NumericsWatch& numerics;
-  const std::vector<at::Tensor> parameters;
-  detail::BufferSync buffers;
-  detail::TunedReduction reduction;
-  detail::WeightCheck weights;
-  detail::AddedActuator added_weights;
-  std::optional<detail::ReadyHooks> hooks;
-  std::shared_ptr<const detail::GradientHolders::Holder> holder;  // speaks for this reducer
-  bool is_joining = false;
-
-  // The open step. Gradients are kept in units of the first micro-batch's weight, so that a single
-  // micro-batch needs no scaling at all.
-  struct OwnLoss {
+// What this rank gives to the open step. Gradients are kept in units of the first micro-batch's
+// weight, so that a single micro-batch needs no scaling at all.
+struct OwnPart {
+  struct Loss {
     at::Tensor value;
     double weight;
   };
-  std::vector<OwnLoss> unread;
+  std::vector<Loss> unread;  // on a device
   double unit = 0;
   double loss_sum = 0;
   double weight = 0;
   float largest_fp16 = 0;
   bool is_last_given = false;
   bool is_abandoned = false;
-  std::uint32_t nonfinite_streak = 0;  // steps in a row that were not finite
-  std::string first_trouble;           // what this rank saw at its start
-  std::uint64_t active_elsewhere = 0;  // ranks with steps left, in the last merged ballot
-  Clock::time_point backward_began{};  // where there was none: it gave its zeros
-  Clock::time_point backward_ended{};
-  ReductionReport last;  // of the step before
 };
 
-Reducer::Impl::Impl(Session session_in, std::vector<at::Tensor> parameters_in,
-                    std::vector<at::Tensor> buffers_in)
-    : session(std::move(session_in)),
-      state(session.state()),
-      formats(state.actuators().get<detail::FormatActuator>()),
-      numerics(state.actuators().get<detail::NumericsWatch>()),
-      parameters(std::move(parameters_in)),
-      buffers(std::move(buffers_in)),
-      reduction({state.job().data(), state.job().wait_policy(), state.job().config().reduction,
-                 state.job().devices(), Seconds(state.job().config().control.nccl_seconds),
-                 [this] { state.control().send_masks_off(); }},
-                parameters),
-      weights(parameters,
-              state.job().world_size() == 1 ? 0 : state.job().config().reduction.verify_steps,
-              state.actuators().get<detail::BlockWatch>()),
-      added_weights(state.actuators(), weights) {
+struct Reducer::Impl {
+  Impl(Session session, std::vector<at::Tensor> parameters, std::vector<at::Tensor> buffers);
+  ~Impl();
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  void backward(StepScope& step, const at::Tensor& loss, double weight_of_loss, MicroBatch which);
+  void observe(double loss, double weight_of_loss);
+  void abandon();
+  ReductionOutcome average(StepScope& step);
+  void join(const std::function<void(StepScope&, const ReductionOutcome&)>& update);
+
+  Status load_state(std::span<const NamedTensor> saved);
+  std::vector<NamedTensor> saved_state() const { return reduction_.saved(); }
+  const ReductionReport& last() const { return times_->last(); }
+  const char* path() const;
+
+ private:
+  at::Tensor figures_on_device();
+  void read(const at::Tensor& figures, StepScope& step);
+  void note_loss(StepScope& step, double loss, double weight_of_loss);
+  void add_loss(double loss, double weight_of_loss);
+  void run_backward(const at::Tensor& loss, const MicroBatchFacts& facts);
+  void check_parameters() const;
+  void check_backward() const;
+  void sample_gradients();
+  StepBallot ballot() const;
+  detail::BetweenPolls watched(std::optional<detail::SlowWait>& wait);
+  void hand_back(const StepBallot& merged, ReductionOutcome& outcome);
+  void settle(const StepBallot& merged, ReductionOutcome& outcome);
+  void count_nonfinite(const StepBallot& merged, const ReductionOutcome& outcome);
+  std::string trouble_here(const StepBallot& merged) const;
+  void blame_nonfinite();
+  void tune();
+  void show_held();
+  detail::GradientHolding held_gradients(detail::MicroBatches micro_batches) const;
+
+  // Returns whether this rank's own gradients must be seen before they are added to others'. Noise
+  // of gradients and the largest fp16 gradient are read from .grad, which holds this rank's own
+  // only as long as nothing was sent: such a step sends after its backward pass.
+  bool wants_own_gradients() const { return numerics_.wants_gradients() || formats_.is_scaling(); }
+  bool is_reproducible() const { return state_.job().config().reduction.reproducible; }
+
+  Session session_;  // keeps the state alive
+  SessionState& state_;
+  detail::FormatActuator& formats_;
+  detail::NumericsWatch& numerics_;
+  const std::vector<at::Tensor> parameters_;
+  detail::BufferSync buffers_;
+  detail::TunedReduction reduction_;
+  detail::Added<detail::WeightCheck> weights_;
+  detail::Added<detail::ReductionTimes> times_;
+  detail::NonfiniteStreak streak_;
+  std::optional<detail::ReadyHooks> hooks_;
+  std::shared_ptr<const detail::GradientHolders::Holder> holder_;  // speaks for this reducer
+  bool is_joining_ = false;
+  std::uint64_t active_elsewhere_ = 0;  // ranks with steps left, in the last merged ballot
+  OwnPart part_;                        // of the open step
+};
+
+namespace {
+
+detail::ReductionSetup setup_of(SessionState& state) {
+  return {state.job().data(),
+          state.job().wait_policy(),
+          state.job().config().reduction,
+          state.job().devices(),
+          Seconds(state.job().config().control.nccl_seconds),
+          [&state] { state.control().send_masks_off(); }};
+}
+
+}  // namespace
+
+Reducer::Impl::Impl(Session session, std::vector<at::Tensor> parameters,
+                    std::vector<at::Tensor> buffers)
+    : session_(std::move(session)),
+      state_(session_.state()),
+      formats_(state_.actuators().get<detail::FormatActuator>()),
+      numerics_(state_.actuators().get<detail::NumericsWatch>()),
+      parameters_(std::move(parameters)),
+      buffers_(std::move(buffers)),
+      reduction_(setup_of(state_), parameters_),
+      weights_(state_.actuators(), parameters_,
+               state_.job().world_size() == 1 ? 0 : state_.job().config().reduction.verify_steps,
+               state_.actuators().get<detail::BlockWatch>()),
+      times_(state_.actuators(), state_.recorder(),
+             state_.job().device().is_cpu() ? detail::ReductionTimes::Rows::with
+                                            : detail::ReductionTimes::Rows::without),
+      streak_(state_.job()),
+      holder_(std::make_shared<const detail::GradientHolders::Holder>(
+          [this](detail::MicroBatches micro_batches) { return held_gradients(micro_batches); })) {
   show_held();
-  const Status link = state.job().devices().news();
-  if (!link.ok() && state.job().rank() == kRoot) state.job().log().warning(link.message());
-  const detail::StepExchange* exchange = reduction.exchange();
+  const Status link = state_.job().devices().news();
+  if (!link.ok() && state_.job().is_root()) state_.job().log().warning(link.message());
+  state_.actuators().get<detail::MemoryActuator>().gradient_holders().add(holder_);
+  const detail::StepExchange* exchange = reduction_.exchange();
   if (exchange == nullptr) return;  // nothing leaves early, and a hook costs a microsecond
-  hooks.emplace(parameters, [this](std::size_t parameter) { reduction->ready(parameter); });
-  if (state.job().rank() != kRoot || exchange->note().empty()) return;
-  state.job().log().warning(exchange->note());
+  hooks_.emplace(parameters_, [this](std::size_t parameter) { reduction_->ready(parameter); });
+  if (state_.job().is_root() && !exchange->note().empty())
+    state_.job().log().warning(exchange->note());
+}
+
+// The others must not wait for a rank that is on its way out.
+Reducer::Impl::~Impl() {
+  if (std::uncaught_exceptions() == 0) return;
+  reduction_->leave("its training loop ended with an exception");
+}
+
+void Reducer::Impl::backward(StepScope& step, const at::Tensor& loss, double weight_of_loss,
+                             MicroBatch which) {
+  check_weight(weight_of_loss);
+  if (is_reproducible()) weight_of_loss = std::nearbyint(weight_of_loss * 0x1p20) * 0x1p-20;
+  if (part_.is_last_given) {
+    throw Error(failed_precondition(
+        "Reducer::backward: expected average() after the last micro-batch of a step, found "
+        "another micro-batch; give cox::MicroBatch::more to all but the last"));
+  }
+  const bool has_work = weight_of_loss != 0 && loss.defined();
+  part_.is_last_given = which == MicroBatch::last;
+  if (!has_work && !part_.is_last_given) return;
+  const PhaseScope phase = step.phase(Phase::backward);
+  if (!has_work) {
+    if (part_.unit == 0) times_->no_backward();
+    if (!wants_own_gradients()) reduction_->flush();
+    return;
+  }
+  if (part_.unit == 0) part_.unit = weight_of_loss;
+  run_backward(loss, {weight_of_loss, part_.unit, formats_.scale(), which});
+  if (loss.is_cpu()) return note_loss(step, loss.item<double>(), weight_of_loss);
+  part_.unread.push_back({loss.detach(), weight_of_loss});
+  part_.weight += weight_of_loss;
+}
+
+void Reducer::Impl::run_backward(const at::Tensor& loss, const MicroBatchFacts& facts) {
+  MicroBatchFacts told = facts;
+  if (wants_own_gradients()) told.which = MicroBatch::more;
+  times_->backward_begins();
+  const double factor = reduction_->factor(told);
+  reduction_->begin(told);
+  loss.backward(factor == 1 ? at::Tensor() : at::full_like(loss, factor));
+  reduction_->end();
+  times_->backward_ended();
+}
+
+void Reducer::Impl::note_loss(StepScope& step, double loss, double weight_of_loss) {
+  observe(loss, weight_of_loss);
+  step.loss(loss, weight_of_loss);
+}
+
+void Reducer::Impl::observe(double loss, double weight_of_loss) {
+  check_weight(weight_of_loss);
+  if (weight_of_loss == 0) return;  // the mean of no samples is no number
+  add_loss(loss, weight_of_loss);
+  part_.weight += weight_of_loss;
+}
+
+// Its weight counts already, or is about to.
+void Reducer::Impl::add_loss(double loss, double weight_of_loss) {
+  numerics_.loss(loss);
+  part_.loss_sum += weight_of_loss * loss;
+}
+
+void Reducer::Impl::abandon() {
+  part_.is_abandoned = part_.is_last_given = true;
+  if (part_.unit == 0) return times_->no_backward();
+  times_->backward_ended();
+}
+
+ReductionOutcome Reducer::Impl::average(StepScope& step) {
+  const PhaseScope phase = step.phase(Phase::communication);
+  const at::Tensor figures = figures_on_device();
+  check_parameters();
+  check_backward();
+  if (part_.unit == 0 && !part_.is_last_given) times_->no_backward();
+  sample_gradients();
+  weights_->take();
+  reduction_->flush();
+  read(figures, step);
+  const StepBallot merged =
+      state_.step().meet(ballot(), "Reducer::average",
+                         [this](const StepBallot& mine, const detail::BetweenPolls& pump) {
+                           return reduction_->merge(mine, pump);
+                         });
+  ReductionOutcome outcome = detail::outcome_of(merged);
+  const bool has_average = merged.weight > 0 && !outcome.repeat;
+  if (has_average) {
+    hand_back(merged, outcome);
+    step.gradient_norm(outcome.gradient_norm);
+  }
+  settle(merged, outcome);
+  outcome.finite = outcome.finite && has_average;
+  return outcome;
+}
+
+// Collects what is read of a device once, when the step is averaged: the losses of all
+// micro-batches and, while blocks run in fp16, the largest of this rank's own gradients.
+at::Tensor Reducer::Impl::figures_on_device() {
+  const detail::Largest amax =
+      formats_.is_scaling() ? numerics_.amax_scaled_fp16() : detail::Largest();
+  part_.largest_fp16 = amax.here;
+  std::vector<at::Tensor> values;
+  for (const OwnPart::Loss& each : part_.unread)
+    values.push_back(each.value.to(at::kDouble).reshape({}));
+  if (amax.on_device.defined()) values.push_back(amax.on_device);
+  return values.empty() ? at::Tensor() : at::stack(values);
+}
+
+// Waits for the device, and therefore for its backward pass: called when the gradients are under
+// way.
+void Reducer::Impl::read(const at::Tensor& figures, StepScope& step) {
+  if (!figures.defined()) return;
+  reduction_->send_off();
+  const at::Tensor here = figures.to(at::kCPU);
+  const double* value = here.const_data_ptr<double>();
+  for (const OwnPart::Loss& each : std::exchange(part_.unread, {})) {
+    add_loss(*value, each.weight);
+    step.loss(*value++, each.weight);
+  }
+  if (value < here.const_data_ptr<double>() + here.numel())
+    part_.largest_fp16 = std::max(part_.largest_fp16, static_cast<float>(*value));
+}
+
+// A parameter that nobody expects has no place in a bucket: ranks would drift apart.
+void Reducer::Impl::check_parameters() const {
+  const auto unexpected = reduction_.unexpected();
+  if (!unexpected) return;
+  throw Error(
+      failed_precondition("Reducer: expected the parameters that required gradients at its "
+                          "start, found that number " +
+                          std::to_string(*unexpected) +
+                          " does by now as well; let it require them before the Reducer is made "
+                          "and freeze it afterwards, or use ManualParallel"));
+}
+
+// Gradients that nobody gave a weight would be added as they are. Zeros add nothing: what an
+// optimizer may leave behind.
+void Reducer::Impl::check_backward() const {
+  const bool is_told = part_.unit > 0 || part_.weight > 0 || part_.is_last_given || is_joining_;
+  if (is_told || detail::l2_norm(detail::gradients_of(parameters_)) == 0) return;
+  throw Error(failed_precondition(
+      "Reducer::average: expected gradients of Reducer::backward() in this step, found some that "
+      "it did not see; call reducer.backward(step, loss, weight) instead of loss.backward(), and "
+      "zero_grad() at the end of every step, also of one that is skipped"));
+}
+
+void Reducer::Impl::sample_gradients() {
+  if (part_.unit == 0 || part_.is_abandoned || !numerics_.wants_gradients()) return;
+  numerics_.sample_gradients(formats_.scale() * part_.weight / part_.unit);
+}
+
+StepBallot Reducer::Impl::ballot() const {
+  StepBallot mine;
+  if (std::isfinite(part_.loss_sum)) {
+    mine.loss_sum = part_.loss_sum;
+  } else {
+    mine.nonfinite_ranks = 1;
+  }
+  mine.amax_max = part_.largest_fp16;
+  mine.weight = part_.weight;
+  mine.repeat_max = part_.is_abandoned ? 1 : 0;
+  mine.samples = state_.recorder().report().samples;
+  mine.active_ranks = is_joining_ ? 0 : 1;
+  if (part_.weight > 0) mine.buffers_from_min = buffers_.vote(state_.job().rank());
+  return mine;
+}
+
+// Watches what may have to wait after the step's reduction; `wait` is made only if it does.
+detail::BetweenPolls Reducer::Impl::watched(std::optional<detail::SlowWait>& wait) {
+  return [this, &wait] {
+    if (!wait) wait.emplace(state_.waits().watch("Reducer::average"));
+    state_.waits().pump(*wait);
+  };
+}
+
+void Reducer::Impl::hand_back(const StepBallot& merged, ReductionOutcome& outcome) {
+  outcome.gradient_norm = reduction_->hand_back(merged.weight, formats_.scale());
+  outcome.finite = std::isfinite(outcome.gradient_norm) && merged.nonfinite_ranks == 0 &&
+                   merged.overflow_ranks == 0;
+  if (!outcome.finite) blame_nonfinite();
+  formats_.advance_scaler(
+      {.overflow = !outcome.finite, .amax = static_cast<float>(merged.amax_max)});
+}
+
+void Reducer::Impl::settle(const StepBallot& merged, ReductionOutcome& outcome) {
+  std::optional<detail::SlowWait> wait;
+  detail::require(buffers_.follow(merged.buffers_from_min, state_.job().data(), watched(wait)));
+  times_->take(reduction_);
+  state_.step().conclude(merged, outcome);
+  active_elsewhere_ = merged.active_ranks;
+  count_nonfinite(merged, outcome);
+  if (merged.weight > 0) tune();
+  part_ = {};
+}
+
+// A step that nobody has samples for says nothing.
+void Reducer::Impl::count_nonfinite(const StepBallot& merged, const ReductionOutcome& outcome) {
+  if (merged.weight <= 0 || outcome.repeat) return;
+  if (outcome.finite) return streak_.count_finite();
+  streak_.count_nonfinite(
+      state_.step().number(), [&] { return trouble_here(merged); }, numerics_.blamed());
+}
+
+// Tells what this rank saw first in a streak of steps that are not finite; empty where it is in
+// order.
+std::string Reducer::Impl::trouble_here(const StepBallot& merged) const {
+  const std::string rank = concat(" of rank ", state_.job().rank());
+  detail::FiniteLook look(parameters_);
+  look.wait();
+  const auto bad = std::ranges::find_if(look.nonfinite(), [](auto count) { return count > 0; });
+  if (bad != look.nonfinite().end()) {
+    const auto p = static_cast<std::size_t>(bad - look.nonfinite().begin());
+    return weights_->text_of(p) + rank + " itself holds NaN or infinity";
+  }
+  if (!std::isfinite(part_.loss_sum)) return "the loss" + rank + " was the first";
+  if (state_.recorder().report().nonfinite_values > 0)
+    return "gradients" + rank + " were the first";
+  const bool is_sum = merged.overflow_ranks == 0 && merged.nonfinite_ranks == 0;
+  return is_sum ? "the sum of the ranks' gradients was the first" : std::string();
+}
+
+// Which of this rank's own gradients are at fault: looked at only in a step that goes wrong.
+void Reducer::Impl::blame_nonfinite() {
+  const std::int64_t count = numerics_.blame(reduction_->nonfinite(), state_.step().number());
+  const std::uint32_t told = detail::saturated(static_cast<std::uint64_t>(count));
+  state_.recorder().nonfinite_values(told);
+  if (count > 0) state_.recorder().flag(SignalFlag::nonfinite_gradient);
+}
+
+void Reducer::Impl::tune() {
+  const detail::StepExchange* former = reduction_.exchange();
+  std::optional<detail::SlowWait> wait;
+  reduction_.tune(times_->cost_seconds(), watched(wait));
+  if (reduction_.exchange() != former) show_held();
+}
+
+void Reducer::Impl::show_held() {
+  metrics::HeldBytes held;
+  for (const at::Tensor& parameter : parameters_) {
+    held.parameters += static_cast<std::int64_t>(parameter.nbytes());
+    if (parameter.requires_grad()) held.gradients += static_cast<std::int64_t>(parameter.nbytes());
+  }
+  for (const auto& bucket : reduction_->sent()) held.buckets += bucket.bytes;
+  state_.control().show_held(held);
+}
+
+// A prediction must hold in every step, so steps that keep gradients longer than others count, and
+// formats that may follow those in force.
+detail::GradientHolding Reducer::Impl::held_gradients(detail::MicroBatches micro_batches) const {
+  // Reproducible mode adds every micro-batch up in its buckets, but keeps the averages.
+  const bool keeps_sums = micro_batches == detail::MicroBatches::several || is_reproducible();
+  const bool sends_late = numerics_.samples_gradients() || formats_.may_scale();
+  detail::GradientHolding holding;
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    if (!parameters_[p].requires_grad()) continue;
+    if (keeps_sums) holding.resident_bytes += static_cast<std::int64_t>(parameters_[p].nbytes());
+    const bool moves = !sends_late && reduction_->moves_when_ready(p);
+    if (keeps_sums || moves) holding.released.push_back(parameters_[p]);
+  }
+  return holding;
+}
+
+void Reducer::Impl::join(const std::function<void(StepScope&, const ReductionOutcome&)>& update) {
+  is_joining_ = true;
+  do {
+    StepScope step = session_.step();
+    for (const at::Tensor& p : parameters_) p.mutable_grad().reset();  // an earlier average
+    const ReductionOutcome outcome = average(step);
+    if (active_elsewhere_ > 0) update(step, outcome);
+  } while (active_elsewhere_ > 0);
+  is_joining_ = false;
+}
+
+Status Reducer::Impl::load_state(std::span<const NamedTensor> saved) {
+  const Status restored = reduction_.restore(saved);
+  show_held();
+  return restored;
+}
+
+const char* Reducer::Impl::path() const {
+  return reduction_.exchange() == nullptr ? "none" : reduction_->path();
 }
 
 Reducer::Reducer(Session& session, torch::nn::Module& model)
@@ -454,11 +469,6 @@ Reducer::Reducer(Session& session, std::vector<at::Tensor> parameters,
   state.actuators().get<detail::NumericsWatch>().watch(parameters);
   state.ensure_started();
   impl_ = std::make_unique<Impl>(session, std::move(parameters), std::move(buffers));
-  impl_->holder = std::make_shared<const detail::GradientHolders::Holder>(
-      [impl = impl_.get()](detail::MicroBatches micro_batches) {
-        return impl->held_gradients(micro_batches);
-      });
-  state.actuators().get<detail::MemoryActuator>().gradient_holders().add(impl_->holder);
 }
 
 Reducer::Reducer(Reducer&&) noexcept = default;
@@ -478,38 +488,27 @@ void Reducer::abandon() {
 }
 
 ReductionOutcome Reducer::average(StepScope& step) {
-  const PhaseScope phase = step.phase(Phase::communication);
   return impl_->average(step);
 }
 
 void Reducer::join(const std::function<void(StepScope&, const ReductionOutcome&)>& update) {
-  impl_->is_joining = true;
-  do {
-    StepScope step = impl_->session.step();
-    for (const at::Tensor& p : impl_->parameters) p.mutable_grad().reset();  // an earlier average
-    const ReductionOutcome outcome = average(step);
-    if (impl_->active_elsewhere > 0) update(step, outcome);
-  } while (impl_->active_elsewhere > 0);
-  impl_->is_joining = false;
+  impl_->join(update);
 }
 
 std::vector<NamedTensor> Reducer::state() const {
-  return impl_->reduction.saved();
+  return impl_->saved_state();
 }
 
 Status Reducer::load_state(std::span<const NamedTensor> state) {
-  const Status restored = impl_->reduction.restore(state);
-  impl_->show_held();
-  return restored;
+  return impl_->load_state(state);
 }
 
 ReductionReport Reducer::last_reduction() const {
-  return impl_->last;
+  return impl_->last();
 }
 
 const char* Reducer::path() const {
-  detail::StepExchange* exchange = impl_->reduction.exchange();
-  return exchange == nullptr ? "none" : impl_->reduction->path();
+  return impl_->path();
 }
 
 }  // namespace cox

@@ -117,7 +117,7 @@ void Session::adopt(const torch::jit::Module& model, const AdoptOptions& options
 
 void Session::adopt_by(const AdoptOptions& options,
                        const std::function<void(detail::Adoption&)>& add) {
-  if (!adoption_ && state_->step().is_reducing()) {
+  if (!adoption_ && state_->is_reducing()) {
     throw Error(failed_precondition(
         "adopt: expected a session without Reducer and Trainer, found one; they average gradients "
         "already"));
@@ -155,7 +155,7 @@ void Session::together(const std::function<void()>& work) {
   } catch (const std::exception& error) {
     status = internal_error(detail::first_line(error.what()));
   }
-  const detail::WaitingScope waiting(state_->step().recorder());
+  const detail::WaitingScope waiting(state_->recorder());
   state_->job().agree(status);
 }
 
@@ -167,9 +167,8 @@ void Session::calibrate(torch::nn::Module& model, const std::function<at::Tensor
                     "carried out where ranks agree on them"),
                 Error::Scope::all_ranks);
   }
-  detail::Calibration& calibration = state_->calibration();
   const BlockWatch::Following shown(state_->actuators().get<BlockWatch>());
-  if (calibration.is_wanted()) calibration.run({model, sample_loss, optimizer_bytes});
+  if (state_->wants_calibration()) state_->calibration().run({model, sample_loss, optimizer_bytes});
 }
 
 StepScope Session::step() {

@@ -210,7 +210,7 @@ struct Trainer::Impl {
     ++position.step;
     updated = true;
     last_loss = outcome.loss;
-    if (position.ends_epoch()) state.step().end_epoch();
+    if (position.ends_epoch()) state.recorder().do_aside(Activity::epoch, detail::Clock::now());
   }
 
   void end_step() {
@@ -247,7 +247,7 @@ struct Trainer::Impl {
   }
 
   void calibrate(const std::function<at::Tensor()>& sample_loss) {
-    if (!state.calibration().is_wanted()) return;
+    if (!state.wants_calibration()) return;
     const auto sample = step.batch.samples > 0 ? sample_loss : std::function<at::Tensor()>();
     // Resident from some later step on: optimizer state, and the snapshots.
     const std::int64_t bytes = optimizer->bytes_to_come() + saves->snapshot_bytes();

@@ -333,7 +333,7 @@ void TrainingSaves::apply(const Plan& plan, RoundId) {
 
 RankId TrainingSaves::choose_saver() {
   if (is_written_by_root_ || !state_.control().is_started()) return kRoot;
-  const WaitingScope waiting(state_.step().recorder());
+  const WaitingScope waiting(state_.recorder());
   const RankId saver =
       saver_of(agreed_paces(state_), ranks_beside_root(state_.control().plane().job()));
   const bool moves = saver != std::exchange(saver_, saver);
@@ -347,7 +347,7 @@ RankId TrainingSaves::choose_saver() {
 
 // The coordinator's state is rank 0's, and each rank has rows of its own. Collective.
 Result<TrainingSaves::Gathered> TrainingSaves::gather_for(RankId saver) {
-  const WaitingScope waiting(state_.step().recorder());
+  const WaitingScope waiting(state_.recorder());
   state_.control().flush_rows();
   Gathered gathered{{}, state_.saved_rows(saver)};
   Status failed;
@@ -368,7 +368,7 @@ Result<TrainingSaves::Gathered> TrainingSaves::gather_for(RankId saver) {
 }
 
 Status TrainingSaves::write_here(const Reducer& reducer, Gathered gathered) {
-  state_.step().recorder().do_between_steps(Activity::saving, Clock::now());
+  state_.recorder().do_between_steps(Activity::saving, Clock::now());
   Checkpoint checkpoint;
   checkpoint.position = parts_.position;
   checkpoint.model = model_tensors(parts_.model);
@@ -379,7 +379,7 @@ Status TrainingSaves::write_here(const Reducer& reducer, Gathered gathered) {
   checkpoint.incarnation = state_.control().plane().start_facts().incarnation;
   checkpoint.world_size = state_.job().world_size();
   const Status written = folder_->write(checkpoint, gathered.control, config().keep);
-  state_.step().recorder().do_between_steps(Activity::outside, Clock::now());
+  state_.recorder().do_between_steps(Activity::outside, Clock::now());
   return written;
 }
 
@@ -394,7 +394,7 @@ void TrainingSaves::write(const Reducer& reducer, OnFailure on_failure) {
   }
   if (!written.ok() && on_failure == OnFailure::report) state_.job().log().error(written.message());
   if (on_failure == OnFailure::raise) {
-    const WaitingScope waiting(state_.step().recorder());
+    const WaitingScope waiting(state_.recorder());
     state_.job().agree(written);
   }
   saved_step_ = parts_.position.step;
@@ -433,7 +433,7 @@ void TrainingSaves::roll_back_if_ordered(Reducer& reducer) {
   formats_.roll_back(position.scaler);
   position.scaler = formats_.scaler();
   position.rollbacks = rollbacks;
-  state_.step().recorder().flag(SignalFlag::rolled_back);
+  state_.recorder().flag(SignalFlag::rolled_back);
   state_.job().log().info("rolled back to step " + std::to_string(position.step));
 }
 

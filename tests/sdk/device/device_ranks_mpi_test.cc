@@ -60,7 +60,7 @@ double last_norm_on(const std::string& device, int steps) {
     CHECK(std::isfinite(loss.item<double>()));
   }
   session.finish();
-  return session.state().step().recorder().report().gradient_norm;
+  return session.state().recorder().report().gradient_norm;
 }
 
 int world() {

@@ -389,7 +389,7 @@ TEST_SUITE("adoption") {
     Net net = make_net(1);
     session.adopt(*net, {.only_watch = true});
     Batches batches(session.rank());
-    const auto& seconds = session.state().step().recorder().report().phase_seconds;
+    const auto& seconds = session.state().recorder().report().phase_seconds;
     const auto rest = [] { std::this_thread::sleep_for(std::chrono::milliseconds(50)); };
     for (int i = 0; i < 2; ++i) {
       loss_of(net, batches.next()).backward();
@@ -414,7 +414,7 @@ TEST_SUITE("adoption") {
     REQUIRE(session.open_step() != nullptr);
     session.open_step()->loss(2.5, 8);
     optimizer.step();
-    CHECK(session.state().step().recorder().report().loss == 2.5);
+    CHECK(session.state().recorder().report().loss == 2.5);
     session.finish();
     CHECK(session.open_step() == nullptr);
   }

@@ -72,7 +72,7 @@ struct Told {
 class Noting final : public cox::detail::Actuator {
  public:
   explicit Noting(Session& session)
-      : recorder_(session.state().step().recorder()), added_(session.state().actuators(), *this) {}
+      : recorder_(session.state().recorder()), added_(session.state().actuators(), *this) {}
 
   const char* name() const override { return "noting"; }
   void end_step(const cox::detail::StepEnd&, cox::detail::StepOutput&) override {

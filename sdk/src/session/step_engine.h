@@ -1,0 +1,122 @@
+// StepEngine is the protocol of a step, once for every kind of loop: Reducer, Trainer, fit(),
+// ManualParallel, adopted models, and loops that only watch. A step passes through these stages:
+//
+//   between --begin()--> computing --meet()--> met --conclude()--> agreed --end()--> between
+//
+// begin() applies the plan in force. meet() brings this rank's ballot and gets the ballots of all
+// ranks, merged: that is the round. conclude() takes over what follows from it on every rank alike,
+// such as the plan of the next round. end() reports to the coordinator. A loop that only watches
+// goes from computing to its end, and so does a step that is left by an exception.
+//
+// The engine moves the step and its telemetry; how gradients and ballots travel is up to the loop.
+// Owned by the session; training thread only.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "coordinator/core/ballot.h"
+#include "coordinator/core/signal.h"
+#include "coordinator/core/units.h"
+#include "coxswain/reducer.h"
+#include "sdk/src/blocks/actuator.h"
+#include "sdk/src/parallel/agreement.h"
+#include "sdk/src/session/control_end.h"
+#include "sdk/src/session/membership.h"
+#include "sdk/src/session/step_recorder.h"
+#include "sdk/src/session/step_waits.h"
+
+namespace cox::detail {
+
+enum class StepStage : std::uint8_t { between, computing, met, agreed };
+enum class StepEvent : std::uint8_t { begin, meet, conclude, end };
+
+const char* to_string(StepStage stage);
+const char* to_string(StepEvent event);
+
+// Returns the stage that follows, nothing where the event has no place in `stage`. Pure.
+std::optional<StepStage> after(StepStage stage, StepEvent event);
+
+// Merges this rank's ballot with those of all ranks. Collective; calls `pump` between its polls,
+// and lets through what that throws.
+using MergeBallots = std::function<StepBallot(const StepBallot& mine, const BetweenPolls& pump)>;
+
+// Returns what the merged ballot says of the step's outcome. Pure.
+ReductionOutcome outcome_of(const StepBallot& merged);
+
+class StepEngine {
+ public:
+  StepEngine(Membership& job, ControlEnd& control, const ActuatorList& actuators,
+             StepRecorder& recorder, StepWaits& waits)
+      : job_(job), control_(control), actuators_(actuators), recorder_(recorder), waits_(waits) {}
+
+  // Lets rounds count from `first`. REQUIRES: the control plane has started.
+  void start_at(RoundId first, LoopKind loop);
+  // Gives the next begin() its number (after a resume or rollback).
+  void set_next(StepId step) { next_ = step; }
+
+  // Begins a step under the plan in force. REQUIRES: start_at() was called, and no step is open.
+  void begin();
+  // Lets the actuators go on with the open step, if there is one, as if it had just begun.
+  void restart();
+
+  // Merges a ballot by `merge` and books the wait for the last rank: of the step, by meet(), or of
+  // a part of it. `where` names the call for messages. Collective; waits by polling.
+  StepBallot gather(StepBallot mine, const char* where, const MergeBallots& merge);
+  // Brings this rank's part of the step's ballot (loss, weight, samples and the like) and returns
+  // the merged one. Collective; waits by polling. Throws cox::Error on every rank, before an
+  // average is handed to any, unless all are in the same round, step and plan; it names those that
+  // are not.
+  StepBallot meet(StepBallot part, const char* where, const MergeBallots& merge);
+  // Takes over the merged ballot, which is equal on all ranks: switches plans, sets
+  // `outcome.stop`, and compares the nodes' clocks where it is time, which waits for all ranks.
+  void conclude(const StepBallot& merged, ReductionOutcome& outcome);
+  bool stop_agreed() const { return stop_agreed_; }  // in a step so far
+
+  // Ends the open step: the actuators' evidence and the report leave this rank.
+  void end() noexcept;
+  // Returns the signal that tells the control plane that this rank has no more steps.
+  RankSignal last_signal();
+
+  // While `hold` is yes this rank's reports wait for a later step. Every rank holds them or none.
+  enum class Hold : bool { no, yes };
+  void hold_reports(Hold hold) { holds_reports_ = hold == Hold::yes; }
+  bool has_reported() const { return has_reported_; }
+
+  StepId number() const { return recorder_.report().step; }
+  RoundId round() const { return round_; }  // the one that the open step will complete
+  std::uint64_t steps_ended() const { return begun_ - (stage_ == StepStage::between ? 0 : 1); }
+
+ private:
+  bool is_reducing() const { return loop_ == LoopKind::reducing; }
+  // Throws cox::Error where the event has no place in the stage.
+  void move(StepEvent event);
+  void cast(StepBallot& part) const;
+  std::uint64_t fingerprint() const;
+  void check_together(const StepBallot& merged) const;
+  std::string differences() const;
+  RankSignal signal_of(const StepReport& report) const;
+  StepOutput collect(const StepReport& report, metrics::StepRow* row);
+  void report(RankSignal signal, std::span<const BlockEvidence> evidence);
+
+  Membership& job_;
+  ControlEnd& control_;
+  const ActuatorList& actuators_;
+  StepRecorder& recorder_;
+  StepWaits& waits_;
+  LoopKind loop_ = LoopKind::watching;
+  StepStage stage_ = StepStage::between;
+  StepId next_{};
+  std::uint64_t begun_ = 0;  // steps of this process
+  RoundId round_{};
+  std::uint64_t plan_of_round_ = 0;  // number in force while the open round runs
+  bool may_open_ = false;            // all ranks may open a control round with the open step
+  bool stop_agreed_ = false;
+  bool holds_reports_ = false;
+  bool has_reported_ = false;
+};
+
+}  // namespace cox::detail

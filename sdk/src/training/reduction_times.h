@@ -1,0 +1,47 @@
+// ReductionTimes measures the reduction of a Reducer's gradients on this rank: when the backward
+// pass of a step ran, and when each bucket was summed. What it finds goes into the step's report,
+// into every few rows of the run directory, and into the search for a layout of buckets. Owned by a
+// Reducer; training thread only.
+#pragma once
+
+#include "coxswain/reducer.h"
+#include "metrics/records/step_row.h"
+#include "sdk/src/blocks/actuator.h"
+#include "sdk/src/device/device_facts.h"
+#include "sdk/src/parallel/tuned_reduction.h"
+#include "sdk/src/session/step_recorder.h"
+
+namespace cox::detail {
+
+class ReductionTimes final : public Actuator {
+ public:
+  // `rows`: whether the host sees when a bucket was summed, so that rows can tell it.
+  enum class Rows : bool { without, with };
+  ReductionTimes(StepRecorder& recorder, Rows rows) : recorder_(recorder), rows_(rows) {}
+
+  void backward_begins() { backward_began_ = Clock::now(); }
+  void backward_ended() { backward_ended_ = Clock::now(); }
+  // This rank has no backward pass in the step: it gives zeros.
+  void no_backward() { backward_began_ = backward_ended_ = Clock::now(); }
+
+  // Reads the times of the step just merged, before buckets are laid out anew: the times go with
+  // the buckets.
+  void take(const TunedReduction& reduction);
+  // Returns what the step's buckets cost this rank: adding, copying, and the wait after backward.
+  double cost_seconds() const;
+  const ReductionReport& last() const { return last_; }
+
+  const char* name() const override { return "reduction"; }
+  void end_step(const StepEnd& step, StepOutput& output) override;
+
+ private:
+  StepRecorder& recorder_;
+  const Rows rows_;
+  Clock::time_point backward_began_{};
+  Clock::time_point backward_ended_{};
+  ReductionReport last_;          // of the step before
+  bool is_new_ = false;           // last_ is of the open step
+  metrics::StepBuckets buckets_;  // of the newest row that tells them
+};
+
+}  // namespace cox::detail
