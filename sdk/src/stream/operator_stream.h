@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "coordinator/core/status.h"
+#include "sdk/src/stream/storage.h"
 
 namespace torch::autograd {
 struct Edge;
@@ -65,6 +66,12 @@ struct OperatorCall {
   // Of the thread where the operator was called: autocast and autograd keys that it excludes.
   c10::DispatchKeySet excluded;
 };
+
+// Calls `use` with every defined tensor among the arguments.
+template <class Use>
+void for_each_tensor_of(const OperatorCall& call, const Use& use) {
+  for (const c10::IValue& value : call.arguments) for_each_tensor_in(value, use);
+}
 
 // What a backward pass does with gradients: backward() adds them to .grad, grad() returns them.
 enum class BackwardKind : std::uint8_t { accumulating, returning };

@@ -24,6 +24,28 @@ GradientPrints GradientsAside::prints() const {
   return prints;
 }
 
+std::optional<double> BatchGrowth::look(const OperatorCall& call, BlockId block,
+                                        const AdoptedModels& models) {
+  const std::size_t b = block.value();
+  enters_block_ = false;
+  if (b >= measured_.size()) return std::nullopt;
+  std::int64_t elements = 0;
+  for_each_tensor_of(call, [&](const at::Tensor& tensor) {
+    if (!models.has_parameter(tensor)) elements += tensor.numel();
+  });
+  enters_block_ = elements == 0;
+  entered_[b] += elements;
+  const auto measured = static_cast<double>(measured_[b]);
+  const auto entered = static_cast<double>(entered_[b]);
+  if (measured == 0 || entered <= growth_ * measured) return std::nullopt;
+  return entered / measured;
+}
+
+void BatchGrowth::note_measured() {
+  for (std::size_t b = 0; b < measured_.size(); ++b)
+    measured_[b] = std::max(measured_[b], entered_[b]);
+}
+
 AdoptedTrial::AdoptedTrial(Models models, BlockWatch& blocks, Follow follow)
     : models_(std::move(models)),
       blocks_(blocks),

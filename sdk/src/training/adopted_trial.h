@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "coordinator/core/status.h"
@@ -26,6 +27,7 @@
 #include "sdk/src/precision/trial_pass.h"
 #include "sdk/src/stream/operator_stream.h"
 #include "sdk/src/stream/recorded_pass.h"
+#include "sdk/src/training/adopted_models.h"
 
 namespace cox::detail {
 
@@ -45,6 +47,34 @@ class GradientsAside {
     at::Tensor gradient;
   };
   std::vector<Taken> taken_;
+};
+
+// BatchGrowth compares what blocks read with what they read while their memory was measured:
+// elements of the tensors, parameters aside, that the first operator of each visit reads. What a
+// block saves grows with them, so a visit that begins with more gets room before it saves anything.
+class BatchGrowth {
+ public:
+  // What is entered from here on is what is measured with.
+  void begin_measuring(std::size_t blocks) { measured_.resize(blocks); }
+  // A forward pass or a step begins.
+  void begin_forward() { entered_.assign(measured_.size(), 0); }
+  void begin_step() { growth_ = 1; }
+  // A visit of a block begins with the operator that runs.
+  void enter_block() { enters_block_ = !measured_.empty(); }
+  bool wants_calls() const { return enters_block_; }
+  // Reads that operator; one on parameters alone, a cast say, tells nothing. Returns how many times
+  // the measured size the block is entered with, where that is more than grow() was told.
+  std::optional<double> look(const OperatorCall& call, BlockId block, const AdoptedModels& models);
+  // There is room for that many times the measured size in the rest of the step.
+  void grow(double growth) { growth_ = growth; }
+  // What was entered in the pass is what was measured; of several such passes the largest counts.
+  void note_measured();
+
+ private:
+  std::vector<std::int64_t> measured_;  // by block; none where memory is not measured
+  std::vector<std::int64_t> entered_;   // in this forward pass
+  bool enters_block_ = false;           // and its first operator has not come yet
+  double growth_ = 1;                   // in the open step
 };
 
 class AdoptedTrial final : public OperatorListener {

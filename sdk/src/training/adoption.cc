@@ -23,15 +23,6 @@
 namespace cox::detail {
 namespace {
 
-std::chrono::steady_clock::time_point now() {
-  return std::chrono::steady_clock::now();
-}
-
-template <class Use>
-void for_each_tensor_of(const OperatorCall& call, const Use& use) {
-  for (const c10::IValue& value : call.arguments) for_each_tensor_in(value, use);
-}
-
 [[noreturn]] void refuse(const std::string& expected) {
   throw Error(failed_precondition("adopt: expected " + expected));
 }
@@ -42,10 +33,10 @@ Adoption::Adoption(Session& session, const AdoptOptions& options)
     : session_(session),
       state_(session_.state()),
       blocks_(state_.actuators().get<BlockWatch>()),
-      numerics_(state_.actuators().get<NumericsWatch>()) {
-  if (!options.only_watch) ranks_.emplace(session_);
+      numerics_(state_.actuators().get<NumericsWatch>()),
+      averaging_(session_, options),
+      stages_(state_.recorder()) {
   state_.declare_adopted();
-  if (!exchanges()) batch_reads_ = kBatchReads;  // there is none to compare it with
 }
 
 // A program that leaves by an exception does not wait for the others (Session::finish).
@@ -61,23 +52,15 @@ Adoption::~Adoption() {
   step_.reset();
 }
 
-bool Adoption::has(const torch::nn::Module& model) const {
-  return std::ranges::find(models_, &model, &Model::module) != models_.end();
-}
-
-bool Adoption::has(const torch::jit::Module& script) const {
-  return std::ranges::any_of(models_, [&](const Model& model) {
-    return model.script != nullptr && model.script->mirrors(script);
-  });
-}
-
 void Adoption::add(torch::nn::Module& model, const AdoptOptions& options) {
-  if (has(model)) refuse("a model that is not adopted yet, found one that is; adopt it once");
+  if (models_.has(model))
+    refuse("a model that is not adopted yet, found one that is; adopt it once");
   add(model, nullptr, options);
 }
 
 void Adoption::add(const torch::jit::Module& script, const AdoptOptions& options) {
-  if (has(script)) refuse("a model that is not adopted yet, found one that is; adopt it once");
+  if (models_.has(script))
+    refuse("a model that is not adopted yet, found one that is; adopt it once");
   const auto mirror = ScriptMirror::of(script);
   add(*mirror, mirror, options);
 }
@@ -96,22 +79,16 @@ void Adoption::add(torch::nn::Module& model, std::shared_ptr<ScriptMirror> scrip
   require(install_saved_tensor_engine());
   const auto first = static_cast<BlockId::rep>(blocks_.names().size());
   require(blocks_.adopt(map).with_context("adopt"));
-  if (ranks_) {
-    ranks_->sync_parameters(model.parameters());
-    ranks_->sync_buffers(model.buffers());
-  }
+  averaging_.add(model, options);
   visits_ = blocks_.visits();
   if (models_.empty()) {
     state_.actuators().get<FormatActuator>().attach(model);
     state_.actuators().get<MemoryProbe>().attach(model);
   }
-  models_.push_back(
-      {&model, std::move(script), options.name, std::move(map), first, model.parameters()});
-  averages_losses_ =
-      averages_losses_ || (options.closure_optimizer == ClosureOptimizer::yes && exchanges());
+  models_.add({&model, std::move(script), options.name, std::move(map), first, model.parameters()});
   if (trial_ == nullptr && state_.wants_calibration()) {
     trial_ = std::make_unique<AdoptedTrial>(
-        [this]() -> torch::nn::Module& { return models_together(); }, blocks_,
+        [this]() -> torch::nn::Module& { return models_.together(); }, blocks_,
         [this](const at::Tensor& argument) { follow(argument); });
   }
   if (stream_) return;
@@ -121,28 +98,22 @@ void Adoption::add(torch::nn::Module& model, std::shared_ptr<ScriptMirror> scrip
 
 void Adoption::touch(const c10::OperatorHandle& handle, const at::Tensor& argument) {
   const c10::StorageImpl* storage = storage_impl(argument);
-  for (Model& model : models_) {
-    if (!model.map.owner(storage)) continue;
-    if (stage_ == Stage::updating && !at::GradMode::is_enabled()) note_touch(handle);
-    const bool may_begin = at::GradMode::is_enabled() && argument.requires_grad();
-    if (stage_ != Stage::forward && may_begin && is_use(handle)) begin_forward();
-    if (stage_ != Stage::forward) return;
-    if (model.script != nullptr) keep_whole_if_optimised(model);
-    const std::optional<BlockId> before = visits_->current();
-    visits_->read_parameter(model.map, model.first_block, storage);
-    const bool is_measured = trial_ != nullptr || !measured_elements_.empty();
-    if (is_measured && visits_->current() != before) enters_block_ = true;
+  AdoptedModel* model = models_.owner_of(storage);
+  if (model == nullptr) {
+    if (visits_ != nullptr) visits_->read_other(argument);
     return;
   }
-  if (visits_ != nullptr) visits_->read_other(argument);
-}
-
-// The optimizer reads parameters and then writes to them; an evaluation, or a forward pass that
-// backward() computes again, only reads.
-void Adoption::note_touch(const c10::OperatorHandle& handle) {
-  const bool writes = handle.schema().is_mutable();
-  if (writes) last_update_ = now();
-  if (!writes && read_since_ <= last_update_) read_since_ = now();
+  if (stages_.is(Stage::updating) && !at::GradMode::is_enabled()) {
+    stages_.note_access(handle.schema().is_mutable() ? LoopStages::Access::write
+                                                     : LoopStages::Access::read);
+  }
+  const bool may_begin = at::GradMode::is_enabled() && argument.requires_grad();
+  if (!stages_.is(Stage::forward) && may_begin && is_use(handle)) begin_forward();
+  if (!stages_.is(Stage::forward)) return;
+  if (model->script != nullptr) keep_whole_if_optimised(*model);
+  const std::optional<BlockId> before = visits_->current();
+  visits_->read_parameter(model->map, model->first_block, storage);
+  if (visits_->current() != before) growth_.enter_block();
 }
 
 // Who detaches a parameter only looks at it, but for TorchScript's optimiser: what it has put
@@ -153,7 +124,7 @@ bool Adoption::is_use(const c10::OperatorHandle& handle) const {
 
 // The operators of such a part are shown, but autograd knows one node for all of them, which saves
 // what it needs by itself and has a backward pass of its own.
-void Adoption::keep_whole_if_optimised(Model& model) {
+void Adoption::keep_whole_if_optimised(AdoptedModel& model) {
   if (model.is_kept_whole || !is_script_optimised()) return;
   model.is_kept_whole = true;
   for (std::size_t b = 0; b < model.map.size(); ++b) {
@@ -169,9 +140,9 @@ void Adoption::keep_whole_if_optimised(Model& model) {
 }
 
 std::optional<ProductFormat> Adoption::product_format() const {
-  if (stage_ != Stage::forward) return std::nullopt;
+  if (!stages_.is(Stage::forward)) return std::nullopt;
   const std::optional<BlockId> block = visits_->current();
-  const bool is_whole = block && std::ranges::any_of(models_, [&](const Model& model) {
+  const bool is_whole = block && std::ranges::any_of(models_, [&](const AdoptedModel& model) {
                           return model.is_kept_whole && model.has(*block);
                         });
   return is_whole ? std::nullopt : visits_->product_format();
@@ -179,22 +150,20 @@ std::optional<ProductFormat> Adoption::product_format() const {
 
 void Adoption::follow(const at::Tensor& argument) {
   const c10::StorageImpl* storage = storage_impl(argument);
-  const auto model = std::ranges::find_if(
-      models_, [&](const Model& it) { return it.map.owner(storage).has_value(); });
-  if (model == models_.end()) return;
+  const AdoptedModel* model = models_.owner_of(storage);
+  if (model == nullptr) return;
   visits_->read_parameter(model->map, model->first_block, storage, VisitWatch::Told::no);
 }
 
 void Adoption::begin_forward() {
-  bool is_replaced = false;
-  for (Model& model : models_) is_replaced = model.map.refresh() || is_replaced;
+  const bool is_replaced = models_.refresh();
   const bool is_updated =
-      stage_ == Stage::updating || (stage_ == Stage::accumulated && is_replaced);
+      stages_.is(Stage::updating) || (stages_.is(Stage::accumulated) && is_replaced);
   if (is_updated) close_step();
   if (!step_) begin_step();
   record_or_calibrate();
-  entered_elements_.assign(measured_elements_.size(), 0);
-  change_stage(Stage::forward, now());
+  growth_.begin_forward();
+  stages_.change(Stage::forward, LoopStages::now());
 }
 
 void Adoption::record_or_calibrate() {
@@ -203,7 +172,7 @@ void Adoption::record_or_calibrate() {
   if (trial_->is_complete(ended, models_.size())) return calibrate();
   state_.step().hold_reports(StepEngine::Hold::yes);
   trial_->forward_begins(ended);
-  if (trial_->wants_calls()) measured_elements_.resize(blocks_.size());
+  if (trial_->wants_calls()) growth_.begin_measuring(blocks_.size());
 }
 
 void Adoption::calibrate() {
@@ -216,7 +185,7 @@ void Adoption::calibrate() {
   }
   const auto failed = state_.job().gather(can_run_here ? 0 : 1);
   const bool can_run = std::ranges::find(failed, 1u) == failed.end();
-  const GradientsAside aside(models_together().parameters());
+  const GradientsAside aside(models_.together().parameters());
   is_calibrating_ = true;
   numerics_.count_fp8(Fp8Count::off);
   state_.calibration().run(trial_->sample(can_run));
@@ -226,36 +195,28 @@ void Adoption::calibrate() {
   trial_.reset();
 }
 
-torch::nn::Module& Adoption::models_together() {
-  if (models_.size() == 1) return *models_.front().module;
-  if (together_ != nullptr) return *together_;
-  together_ = std::make_unique<torch::nn::Module>("models");
-  for (std::size_t m = 0; m < models_.size(); ++m) {
-    const std::string name = models_[m].name.empty() ? "model" : models_[m].name;
-    const std::shared_ptr<torch::nn::Module> borrowed(std::shared_ptr<void>(), models_[m].module);
-    together_->register_module(concat(name, "-", m), borrowed);
-  }
-  return *together_;
-}
-
-// Whoever writes to parameters after gradients were added is the optimizer. What it does before the
-// first write, to its momentum say, belongs to it: the update began with the first operator with
-// gradients off. The last operator on a parameter ends it; what comes then, until the next forward
-// pass, is getting data.
+// Looks for the first write to a parameter after backward(), reads the first batch, and tells
+// whoever records the forward pass.
 bool Adoption::wants_calls() const {
   if (trial_ != nullptr && trial_->wants_calls()) return true;
-  if (stage_ == Stage::forward)
-    return batch_reads_ < kBatchReads || averages_losses_ || enters_block_ ||
-           visits_->wants_calls();
-  return stage_ == Stage::accumulated && !at::GradMode::is_enabled();
+  if (stages_.is(Stage::forward))
+    return averaging_.wants_calls() || growth_.wants_calls() || visits_->wants_calls();
+  return stages_.is(Stage::accumulated) && !at::GradMode::is_enabled();
 }
 
 void Adoption::begin(const OperatorCall& call) {
+  const bool is_forward = stages_.is(Stage::forward);
   records_call_ = trial_ != nullptr && trial_->wants_calls();
-  if (enters_block_ && stage_ == Stage::forward) look_at_size(call);
-  follows_call_ = stage_ == Stage::forward && visits_->wants_calls();
-  if (stage_ == Stage::forward && batch_reads_ < kBatchReads) look_at_first_batch(call);
-  if (stage_ == Stage::accumulated && !at::GradMode::is_enabled()) look_for_update(call);
+  if (is_forward && growth_.wants_calls()) {
+    const auto growth = growth_.look(call, *visits_->current(), models_);
+    if (growth && trial_ == nullptr) {
+      make_room(*growth);
+      for_each_tensor_of(call, [this](const at::Tensor& tensor) { follow(tensor); });
+    }
+  }
+  follows_call_ = is_forward && visits_->wants_calls();
+  if (is_forward) averaging_.begin(call, models_);
+  if (stages_.is(Stage::accumulated) && !at::GradMode::is_enabled()) look_for_update(call);
   if (records_call_) trial_->begin(call);
   if (follows_call_) visits_->begin(call);
 }
@@ -263,7 +224,7 @@ void Adoption::begin(const OperatorCall& call) {
 void Adoption::end(std::span<const c10::IValue> results) {
   if (follows_call_) visits_->end(results);
   if (records_call_) trial_->end(results);
-  if (averages_losses_ && stage_ == Stage::forward) note_scalars(results);
+  if (stages_.is(Stage::forward)) averaging_.end(results);
 }
 
 void Adoption::failed() noexcept {
@@ -271,34 +232,8 @@ void Adoption::failed() noexcept {
   if (records_call_) trial_->failed();
 }
 
-// What a block saves grows with what it reads, so a visit that begins with more than was measured
-// gets room before it saves anything. An operator on parameters alone, a cast say, tells nothing.
-void Adoption::look_at_size(const OperatorCall& call) {
-  const std::size_t block = visits_->current()->value();
-  enters_block_ = false;
-  if (block >= measured_elements_.size()) return;
-  std::int64_t elements = 0;
-  for_each_tensor_of(call, [&](const at::Tensor& tensor) {
-    if (!is_parameter_here(tensor)) elements += tensor.numel();
-  });
-  enters_block_ = elements == 0;
-  entered_elements_[block] += elements;
-  if (trial_ != nullptr) return;
-  const auto measured = static_cast<double>(measured_elements_[block]);
-  const auto entered = static_cast<double>(entered_elements_[block]);
-  if (measured == 0 || entered <= growth_ * measured) return;
-  make_room(entered / measured);
-  for_each_tensor_of(call, [this](const at::Tensor& tensor) { follow(tensor); });
-}
-
-// Of several recorded steps the largest counts.
-void Adoption::note_measured_size() {
-  for (std::size_t b = 0; b < measured_elements_.size(); ++b)
-    measured_elements_[b] = std::max(measured_elements_[b], entered_elements_[b]);
-}
-
 void Adoption::make_room(double growth) {
-  growth_ = growth;
+  growth_.grow(growth);
   if (!state_.actuators().get<MemoryActuator>().make_room(growth)) return;
   visits_->steer_anew();
   if (growth < 1.25 * told_growth_) return;
@@ -310,83 +245,34 @@ void Adoption::make_room(double growth) {
 }
 
 void Adoption::look_for_update(const OperatorCall& call) {
-  if (!update_since_) update_since_ = now();
+  stages_.operator_ran();
   const auto& schema = call.handle.schema().arguments();
-  for (std::size_t i = 0; i < schema.size() && stage_ == Stage::accumulated; ++i) {
+  for (std::size_t i = 0; i < schema.size() && stages_.is(Stage::accumulated); ++i) {
     if (schema[i].alias_info() == nullptr || !schema[i].alias_info()->isWrite()) continue;
     for_each_tensor_in(call.arguments[i], [this](const at::Tensor& tensor) {
-      if (stage_ != Stage::accumulated || !is_parameter_here(tensor)) return;
-      last_update_ = now();
-      change_stage(Stage::updating, *update_since_);
+      if (stages_.is(Stage::accumulated) && models_.has_parameter(tensor))
+        stages_.parameter_written();
     });
   }
 }
 
-// The batch is what the first operators read that is neither a parameter nor computed from one:
-// several, because the first may read positions, which are equal on all ranks.
-void Adoption::look_at_first_batch(const OperatorCall& call) {
-  bool reads_batch = false;
-  for_each_tensor_of(call, [&](const at::Tensor& tensor) {
-    if (is_parameter_here(tensor) || tensor.requires_grad()) return;
-    if (tensor.layout() != at::kStrided) return;
-    reads_batch = true;
-    const at::NoGradGuard no_grad;
-    const at::Tensor flat = tensor.detach().contiguous().cpu();
-    first_batch_.add(
-        std::string_view(static_cast<const char*>(flat.const_data_ptr()), flat.nbytes()));
-  });
-  if (reads_batch) ++batch_reads_;
-}
-
-void Adoption::compare_first_batches() {
-  are_batches_compared_ = true;
-  const bool is_known = std::exchange(batch_reads_, kBatchReads) > 0;
-  const auto all = gather_values(state_.job().data(), first_batch_.value(),
-                                 state_.waits().attend("the first step of an adopted model"));
-  require(all.status(), Error::Scope::all_ranks);
-  const bool are_equal = ranks_that_differ(*all).empty();
-  if (!are_equal || !is_known || !state_.job().is_root()) return;
-  state_.job().log().warning(
-      "adopted model: expected another batch on each rank, found the same one on all in the first "
-      "step; give torch's DistributedRandomSampler or DistributedSequentialSampler the session's "
-      "world_size() and rank(), or seed each rank's data by its rank");
-}
-
-bool Adoption::is_parameter_here(const at::Tensor& tensor) const {
-  return std::ranges::any_of(models_, [&](const Model& model) {
-    return model.map.owner(storage_impl(tensor)).has_value();
-  });
-}
-
 void Adoption::backward_begins(const BackwardPass& pass) {
   unseen_backward_.reset();
-  const bool is_read_anew = stage_ == Stage::updating && read_since_ > last_update_;
-  if (!step_ || is_read_anew) {
+  if (!step_ || stages_.is_read_anew()) {
     if (pass.kind == BackwardKind::returning || is_calibrating_) return;
-    unseen_backward_ = now();
-    return note_gradients();
+    unseen_backward_ = LoopStages::now();
+    return models_.note_gradients();
   }
   visits_->backward_begins();
   if (pass.kind == BackwardKind::returning || is_calibrating_) return;
   visits_->forward_ended();
-  note_gradients();
-  if (averages_losses_) loss_ = loss_of(pass);
+  models_.note_gradients();
+  averaging_.backward_begins(pass);
   if (trial_ != nullptr) {
-    if (trial_->wants_calls()) note_measured_size();
+    if (trial_->wants_calls()) growth_.note_measured();
     trial_->backward_begins(pass);
   }
-  change_stage(Stage::backward, now());
-}
-
-void Adoption::note_gradients() {
-  for (Model& model : models_) {
-    model.marks.clear();
-    for (const at::Tensor& parameter : model.parameters) {
-      const at::Tensor& gradient = parameter.grad();
-      model.marks.push_back({gradient.defined() ? gradient.unsafeGetTensorImpl() : nullptr,
-                             gradient.defined() ? version_of(gradient) : 0});
-    }
-  }
+  stages_.change(Stage::backward, LoopStages::now());
 }
 
 void Adoption::backward_ended(BackwardKind kind) {
@@ -395,28 +281,26 @@ void Adoption::backward_ended(BackwardKind kind) {
   if (!step_) return;
   if (!is_unseen) visits_->backward_ended();
   if (kind == BackwardKind::returning || is_calibrating_) return;
-  change_stage(Stage::accumulated, now());
+  stages_.change(Stage::accumulated, LoopStages::now());
   has_gradients_ = true;
   numerics_.look_at_gradients(state_.step().number());
-  if (trial_ != nullptr && !is_unseen) {
-    numerics_.count_fp8(Fp8Count::off);
-    trial_->check(trained_models());
-    numerics_.count_fp8(Fp8Count::on);
-  }
-  if (!exchanges()) return;
-  if (!are_batches_compared_) compare_first_batches();
-  for (const Model& model : models_) {
-    if (has_new_gradient(model)) ranks_->average_unseen(*step_, model.parameters);
-  }
-  if (averages_losses_) average_loss();
+  if (!is_unseen) check_trial();
+  averaging_.average(*step_, models_);
+}
+
+void Adoption::check_trial() {
+  if (trial_ == nullptr) return;
+  numerics_.count_fp8(Fp8Count::off);
+  trial_->check(models_.trained());
+  numerics_.count_fp8(Fp8Count::on);
 }
 
 // What a forward pass with gradients off computes, backward() computes again out of sight (a
 // checkpoint of the program's own around the whole model). The gradients tell that it was one.
 bool Adoption::begin_unseen_step() {
-  const Time began = *std::exchange(unseen_backward_, {});
-  if (std::ranges::none_of(models_, has_new_gradient)) return false;
-  if (averages_losses_)
+  const LoopStages::Time began = *std::exchange(unseen_backward_, {});
+  if (std::ranges::none_of(models_, &AdoptedModel::has_new_gradient)) return false;
+  if (averaging_.averages_losses())
     refuse("a forward pass with gradients on, found one that backward() computes again");
   if (!std::exchange(is_unseen_told_, true)) {
     state_.job().log().warning(
@@ -425,109 +309,43 @@ bool Adoption::begin_unseen_step() {
         "nor steered; leave the checkpoint to memory.* (docs/adopt.md)");
   }
   if (step_) {
-    change_stage(Stage::forward, read_since_);
-    change_stage(Stage::backward, began);
+    stages_.change(Stage::forward, stages_.read_since());
+    stages_.change(Stage::backward, began);
     close_step();
   }
   begin_step();
   return true;
 }
 
-void Adoption::note_scalars(std::span<const c10::IValue> results) {
-  for (const c10::IValue& value : results) {
-    for_each_tensor_in(value, [this](const at::Tensor& tensor) {
-      if (tensor.requires_grad() && tensor.numel() == 1)
-        scalars_.emplace_back(tensor.getIntrusivePtr());
-    });
-  }
-}
-
-// The engine knows a loss by its node only.
-at::Tensor Adoption::loss_of(const BackwardPass& pass) const {
-  for (const WeakTensor& each : scalars_) {
-    const auto tensor = each.lock();
-    if (!tensor || pass.roots.size() != 1) continue;
-    const at::Tensor scalar(tensor);
-    if (torch::autograd::impl::gradient_edge(scalar) == pass.roots[0]) return scalar;
-  }
-  refuse(
-      "backward() from one loss of one element that operators of the step made, found another "
-      "one; AdoptOptions::closure_optimizer leaves the mean over ranks in it");
-}
-
-void Adoption::average_loss() {
-  const WaitingScope waiting(state_.recorder());
-  const at::NoGradGuard no_grad;
-  const at::Tensor loss = std::exchange(loss_, {}).detach();
-  const auto all = gather_values(state_.job().data(), loss.item<double>(),
-                                 state_.waits().attend("the loss of an adopted model"));
-  require(all.status(), Error::Scope::all_ranks);
-  double sum = 0;
-  for (const double each : *all) sum += each;
-  loss.fill_(sum / static_cast<double>(all->size()));
-}
-
-std::vector<bool> Adoption::trained_models() const {
-  std::vector<bool> trained;
-  for (const Model& model : models_) trained.push_back(has_new_gradient(model));
-  return trained;
-}
-
-bool Adoption::has_new_gradient(const Model& model) {
-  for (std::size_t i = 0; i < model.marks.size(); ++i) {
-    const at::Tensor& gradient = model.parameters[i].grad();
-    if (!gradient.defined()) continue;
-    const Mark& mark = model.marks[i];
-    if (gradient.unsafeGetTensorImpl() != mark.gradient) return true;
-    if (version_of(gradient) != mark.version) return true;
-  }
-  return false;
-}
-
 void Adoption::begin_step() {
-  if (!session_.state().is_started()) {
+  if (!state_.is_started()) {
     watch_numerics();
-    watch_weights();
+    averaging_.watch_weights(models_, blocks_);
   }
   step_.emplace(session_.step());
-  growth_ = 1;
-}
-
-void Adoption::watch_weights() {
-  if (!exchanges()) return;
-  std::vector<at::Tensor> parameters;
-  for (const Model& model : models_)
-    parameters.insert(parameters.end(), model.parameters.begin(), model.parameters.end());
-  weights_.emplace(std::move(parameters), session_.config().reduction.verify_steps, blocks_,
-                   averages_losses_
-                       ? ""
-                       : ", as an optimizer that looks at each rank's own loss does (LBFGS: adopt "
-                         "with closure_optimizer = ClosureOptimizer::yes)");
-  added_weights_.emplace(state_.actuators(), *weights_);
+  growth_.begin_step();
 }
 
 void Adoption::watch_numerics() {
   std::vector<NoiseBlock> blocks;
   for (const std::string& name : blocks_.names()) blocks.push_back({name, {}});
-  for (const Model& model : models_) {
+  for (const AdoptedModel& model : models_) {
     for (std::size_t b = 0; b < model.map.size(); ++b) {
       const BlockId block(static_cast<BlockId::rep>(b));
       blocks[model.first_block + b].parameters = model.map.parameters(block);
     }
   }
-  numerics_.attach(*models_.front().module);
+  numerics_.attach(*models_.begin()->module);
   numerics_.watch_adopted(std::move(blocks));
 }
 
 void Adoption::close_step() {
   visits_->end_step();
-  change_stage(Stage::between, now());
-  scalars_.clear();
-  if (weights_) weights_->take();
-  const bool is_asked_to_stop = ranks_ && ranks_->close(*step_).stop;
+  stages_.change(Stage::between, LoopStages::now());
+  const auto stop = averaging_.close(*step_);
   step_.reset();
   has_gradients_ = false;
-  if (is_asked_to_stop && !loop_asks_) end_by_signal();
+  if (stop == AdoptedAveraging::Stop::yes && !loop_asks_) end_by_signal();
 }
 
 void Adoption::finish() {
@@ -535,7 +353,7 @@ void Adoption::finish() {
   if (!step_) return;
   if (has_gradients_) return close_step();
   // Something other than training looked at a parameter, perhaps on this rank alone.
-  change_stage(Stage::between, now());
+  stages_.change(Stage::between, LoopStages::now());
   step_.reset();
 }
 
@@ -549,21 +367,6 @@ void Adoption::end_by_signal() {
   std::signal(SIGTERM, SIG_DFL);
   std::raise(SIGTERM);
   std::abort();
-}
-
-void Adoption::change_stage(Stage stage, Time when) {
-  StepRecorder& recorder = state_.recorder();
-  if (stage_ == Stage::forward || stage_ == Stage::backward) recorder.leave(when);
-  if (stage_ == Stage::updating) {
-    recorder.leave(last_update_);
-    recorder.enter(Phase::data, last_update_);
-    recorder.leave(when);
-  }
-  stage_ = stage;
-  if (stage == Stage::forward) recorder.enter(Phase::forward, when);
-  if (stage == Stage::backward) recorder.enter(Phase::backward, when);
-  if (stage == Stage::accumulated) update_since_.reset();
-  if (stage == Stage::updating) recorder.enter(Phase::optimizer, when);
 }
 
 }  // namespace cox::detail

@@ -25,11 +25,11 @@
 #include "sdk/src/precision/numerics_watch.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/training/equal_ranks.h"
-#include "sdk/src/training/nonfinite_streak.h"
 #include "sdk/src/training/reduction_times.h"
 
 namespace cox {
 
+using detail::Membership;
 using detail::MicroBatchFacts;
 using detail::SessionState;
 
@@ -47,7 +47,39 @@ Session& following(Session& session, torch::nn::Module& model) {
   return session;
 }
 
-}  // namespace
+// NonfiniteStreak counts the steps in a row whose update was skipped because a loss or gradient was
+// not finite, and ends the job at guard.nonfinite_limit. All ranks count alike, so all end
+// together.
+class NonfiniteStreak {
+ public:
+  explicit NonfiniteStreak(const Membership& job) : job_(job) {}
+
+  void count_finite() { steps_ = 0; }
+  // `look` returns what this rank saw first; it is asked at the start of a streak and may return
+  // nothing. `blamed` names the block that was at fault last, it may be empty. Throws cox::Error on
+  // all ranks, collectively, when the streak has the length of the limit.
+  void count_nonfinite(StepId step, const std::function<std::string()>& look,
+                       const std::string& blamed);
+
+ private:
+  const Membership& job_;
+  std::uint32_t steps_ = 0;
+  std::string first_trouble_;  // what this rank saw at the start
+};
+
+void NonfiniteStreak::count_nonfinite(StepId step, const std::function<std::string()>& look,
+                                      const std::string& blamed) {
+  if (++steps_ == 1) first_trouble_ = look();
+  const std::uint32_t limit = job_.config().guard.nonfinite_limit;
+  if (limit == 0 || steps_ < limit) return;
+  const std::string block = blamed.empty() ? "" : ", lately in block " + blamed;
+  throw Error(failed_precondition(
+                  concat("guard.nonfinite_limit: expected a finite step at least every ", limit,
+                         " steps, found none since step ", step.value() + 1 - steps_, "; ",
+                         detail::first_text(job_.all(), first_trouble_ + block),
+                         "; resume from the newest save with a lower learning rate or in fp32")),
+              Error::Scope::all_ranks, ExitCode::hopeless);
+}
 
 // What this rank gives to the open step. Gradients are kept in units of the first micro-batch's
 // weight, so that a single micro-batch needs no scaling at all.
@@ -64,6 +96,8 @@ struct OwnPart {
   bool is_last_given = false;
   bool is_abandoned = false;
 };
+
+}  // namespace
 
 struct Reducer::Impl {
   Impl(Session session, std::vector<at::Tensor> parameters, std::vector<at::Tensor> buffers);
@@ -117,7 +151,7 @@ struct Reducer::Impl {
   detail::TunedReduction reduction_;
   detail::Added<detail::WeightCheck> weights_;
   detail::Added<detail::ReductionTimes> times_;
-  detail::NonfiniteStreak streak_;
+  NonfiniteStreak streak_;
   std::optional<detail::ReadyHooks> hooks_;
   std::shared_ptr<const detail::GradientHolders::Holder> holder_;  // speaks for this reducer
   bool is_joining_ = false;

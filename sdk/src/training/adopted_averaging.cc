@@ -1,0 +1,131 @@
+#include "sdk/src/training/adopted_averaging.h"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/nn/module.h>
+
+#include <string_view>
+#include <utility>
+
+#include "coxswain/error.h"
+#include "sdk/src/parallel/agreement.h"
+
+namespace cox::detail {
+
+void FirstBatch::read(const OperatorCall& call, const AdoptedModels& models) {
+  bool reads_batch = false;
+  for_each_tensor_of(call, [&](const at::Tensor& tensor) {
+    if (models.has_parameter(tensor) || tensor.requires_grad()) return;
+    if (tensor.layout() != at::kStrided) return;
+    reads_batch = true;
+    const at::NoGradGuard no_grad;
+    const at::Tensor flat = tensor.detach().contiguous().cpu();
+    hash_.add(std::string_view(static_cast<const char*>(flat.const_data_ptr()), flat.nbytes()));
+  });
+  if (reads_batch) ++reads_;
+}
+
+void FirstBatch::compare(SessionState& state) {
+  if (std::exchange(is_compared_, true)) return;
+  const bool is_known = std::exchange(reads_, kReads) > 0;
+  const auto all = gather_values(state.job().data(), hash_.value(),
+                                 state.waits().attend("the first step of an adopted model"));
+  require(all.status(), Error::Scope::all_ranks);
+  const bool are_equal = ranks_that_differ(*all).empty();
+  if (!are_equal || !is_known || !state.job().is_root()) return;
+  state.job().log().warning(
+      "adopted model: expected another batch on each rank, found the same one on all in the first "
+      "step; give torch's DistributedRandomSampler or DistributedSequentialSampler the session's "
+      "world_size() and rank(), or seed each rank's data by its rank");
+}
+
+void LossMean::note_results(std::span<const c10::IValue> results) {
+  for (const c10::IValue& value : results) {
+    for_each_tensor_in(value, [this](const at::Tensor& tensor) {
+      if (tensor.requires_grad() && tensor.numel() == 1)
+        scalars_.emplace_back(tensor.getIntrusivePtr());
+    });
+  }
+}
+
+void LossMean::find(const BackwardPass& pass) {
+  for (const WeakTensor& each : scalars_) {
+    const auto tensor = each.lock();
+    if (!tensor || pass.roots.size() != 1) continue;
+    loss_ = at::Tensor(tensor);
+    if (torch::autograd::impl::gradient_edge(loss_) == pass.roots[0]) return;
+  }
+  loss_.reset();
+  throw Error(failed_precondition(
+      "adopt: expected backward() from one loss of one element that operators of the step made, "
+      "found another one; AdoptOptions::closure_optimizer leaves the mean over ranks in it"));
+}
+
+void LossMean::average(SessionState& state) {
+  const WaitingScope waiting(state.recorder());
+  const at::NoGradGuard no_grad;
+  const at::Tensor loss = std::exchange(loss_, {}).detach();
+  const auto all = gather_values(state.job().data(), loss.item<double>(),
+                                 state.waits().attend("the loss of an adopted model"));
+  require(all.status(), Error::Scope::all_ranks);
+  double sum = 0;
+  for (const double each : *all) sum += each;
+  loss.fill_(sum / static_cast<double>(all->size()));
+}
+
+AdoptedAveraging::AdoptedAveraging(Session& session, const AdoptOptions& options)
+    : session_(session) {
+  if (!options.only_watch) ranks_.emplace(session_);
+  if (!exchanges()) first_batch_.leave_out();
+}
+
+bool AdoptedAveraging::exchanges() const {
+  return ranks_ && session_.world_size() > 1;
+}
+
+void AdoptedAveraging::add(torch::nn::Module& model, const AdoptOptions& options) {
+  if (!ranks_) return;
+  ranks_->sync_parameters(model.parameters());
+  ranks_->sync_buffers(model.buffers());
+  const bool averages = options.closure_optimizer == ClosureOptimizer::yes && exchanges();
+  if (averages && !losses_) losses_.emplace();
+}
+
+void AdoptedAveraging::watch_weights(const AdoptedModels& models, BlockWatch& blocks) {
+  if (!exchanges()) return;
+  const char* likely_cause =
+      losses_ ? ""
+              : ", as an optimizer that looks at each rank's own loss does (LBFGS: adopt with "
+                "closure_optimizer = ClosureOptimizer::yes)";
+  weights_.emplace(session_.state().actuators(), models.parameters(),
+                   session_.config().reduction.verify_steps, blocks, likely_cause);
+}
+
+void AdoptedAveraging::begin(const OperatorCall& call, const AdoptedModels& models) {
+  if (first_batch_.wants_calls()) first_batch_.read(call, models);
+}
+
+void AdoptedAveraging::end(std::span<const c10::IValue> results) {
+  if (losses_) losses_->note_results(results);
+}
+
+void AdoptedAveraging::backward_begins(const BackwardPass& pass) {
+  if (losses_) losses_->find(pass);
+}
+
+void AdoptedAveraging::average(StepScope& step, const AdoptedModels& models) {
+  if (!exchanges()) return;
+  first_batch_.compare(session_.state());
+  for (const AdoptedModel& model : models) {
+    if (model.has_new_gradient()) ranks_->average_unseen(step, model.parameters);
+  }
+  if (losses_) losses_->average(session_.state());
+}
+
+AdoptedAveraging::Stop AdoptedAveraging::close(StepScope& step) {
+  if (losses_) losses_->end_step();
+  if (weights_) (*weights_)->take();
+  return ranks_ && ranks_->close(step).stop ? Stop::yes : Stop::no;
+}
+
+}  // namespace cox::detail

@@ -1,0 +1,103 @@
+// AdoptedAveraging is what the ranks of an adopted loop do together: they start from rank 0's
+// model, average gradients after each backward pass and losses where asked, agree on each step, and
+// compare their first batches and, now and then, their weights. In a loop that is only watched, and
+// on one rank, there is nothing to do. Owned by Adoption; training thread only.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "coordinator/core/hash.h"
+#include "coxswain/manual.h"
+#include "coxswain/session.h"
+#include "sdk/src/blocks/actuator.h"
+#include "sdk/src/session/session_state.h"
+#include "sdk/src/stream/operator_stream.h"
+#include "sdk/src/training/adopted_models.h"
+#include "sdk/src/training/equal_ranks.h"
+
+namespace cox::detail {
+
+// FirstBatch compares what the first operators of an adopted loop read beside parameters: ranks
+// that get the same batch train on the same samples, which hardly anybody means to do.
+class FirstBatch {
+ public:
+  // Returns whether the operators of the forward pass are still to be read.
+  bool wants_calls() const { return reads_ < kReads; }
+  // There is no rank to compare with.
+  void leave_out() { reads_ = kReads; }
+  // Reads what the operator reads that is neither a parameter nor computed from one.
+  void read(const OperatorCall& call, const AdoptedModels& models);
+  // Compares what was read with the other ranks, once, and warns. Collective the first time; waits
+  // by polling. Throws cox::Error.
+  void compare(SessionState& state);
+
+ private:
+  // Several, because the first may read positions, which are equal on all ranks.
+  static constexpr int kReads = 4;
+
+  Fnv1a64 hash_;
+  int reads_ = 0;
+  bool is_compared_ = false;
+};
+
+// LossMean leaves the mean over ranks in the loss that a loop calls backward() on, so that an
+// optimizer that looks at losses (LBFGS) decides alike on all ranks. The engine knows a loss by its
+// node only, so the scalars that the forward pass makes are noted.
+class LossMean {
+ public:
+  // An operator of the forward pass made these.
+  void note_results(std::span<const c10::IValue> results);
+  // Finds the loss that the pass starts from. Throws cox::Error where there is none of one element.
+  void find(const BackwardPass& pass);
+  // Writes the mean over ranks into that loss. Collective; waits by polling. Throws cox::Error.
+  void average(SessionState& state);
+  void end_step() { scalars_.clear(); }
+
+ private:
+  using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+  std::vector<WeakTensor> scalars_;  // that the step's forward passes made
+  at::Tensor loss_;                  // of the backward pass that runs
+};
+
+class AdoptedAveraging {
+ public:
+  // Throws cox::Error where ManualParallel does. Collective.
+  AdoptedAveraging(Session& session, const AdoptOptions& options);
+
+  bool only_watches() const { return !ranks_; }
+  // Copies rank 0's parameters and buffers to all ranks. Collective; throws cox::Error.
+  void add(torch::nn::Module& model, const AdoptOptions& options);
+  // Begins to compare the weights of the ranks. Before the first step.
+  void watch_weights(const AdoptedModels& models, BlockWatch& blocks);
+
+  // The operators of a forward pass, while it wants them.
+  bool wants_calls() const { return first_batch_.wants_calls() || losses_; }
+  void begin(const OperatorCall& call, const AdoptedModels& models);
+  void end(std::span<const c10::IValue> results);
+  // Throws cox::Error where losses are averaged and the pass starts from none.
+  void backward_begins(const BackwardPass& pass);
+  bool averages_losses() const { return losses_.has_value(); }
+
+  // Averages what a backward pass added to gradients. Collective; waits by polling; throws
+  // cox::Error.
+  void average(StepScope& step, const AdoptedModels& models);
+  // Agrees on the step with all ranks; returns whether they were asked to stop. Collective.
+  enum class Stop : bool { no, yes };
+  Stop close(StepScope& step);
+
+ private:
+  // Whether there are other ranks to average with.
+  bool exchanges() const;
+
+  Session& session_;
+  std::optional<ManualParallel> ranks_;  // none where the loop is watched only
+  FirstBatch first_batch_;
+  std::optional<LossMean> losses_;             // where losses are averaged
+  std::optional<Added<WeightCheck>> weights_;  // once the first step begins
+};
+
+}  // namespace cox::detail

@@ -1,0 +1,95 @@
+#include "sdk/src/training/adopted_models.h"
+
+#include <torch/csrc/autograd/variable.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "coordinator/core/text.h"
+#include "sdk/src/stream/storage.h"
+
+namespace cox::detail {
+
+void AdoptedModel::note_gradients() {
+  versions.clear();
+  for (const at::Tensor& parameter : parameters) {
+    const at::Tensor& gradient = parameter.grad();
+    versions.push_back({gradient.defined() ? gradient.unsafeGetTensorImpl() : nullptr,
+                        gradient.defined() ? version_of(gradient) : 0});
+  }
+}
+
+bool AdoptedModel::has_new_gradient() const {
+  for (std::size_t i = 0; i < versions.size(); ++i) {
+    const at::Tensor& gradient = parameters[i].grad();
+    if (!gradient.defined()) continue;
+    if (gradient.unsafeGetTensorImpl() != versions[i].gradient) return true;
+    if (version_of(gradient) != versions[i].version) return true;
+  }
+  return false;
+}
+
+AdoptedModel& AdoptedModels::add(AdoptedModel model) {
+  return models_.emplace_back(std::move(model));
+}
+
+bool AdoptedModels::has(const torch::nn::Module& model) const {
+  return std::ranges::find(models_, &model, &AdoptedModel::module) != models_.end();
+}
+
+bool AdoptedModels::has(const torch::jit::Module& script) const {
+  return std::ranges::any_of(models_, [&](const AdoptedModel& model) {
+    return model.script != nullptr && model.script->mirrors(script);
+  });
+}
+
+AdoptedModel* AdoptedModels::owner_of(const c10::StorageImpl* storage) {
+  for (AdoptedModel& model : models_) {
+    if (model.map.owner(storage)) return &model;
+  }
+  return nullptr;
+}
+
+bool AdoptedModels::has_parameter(const at::Tensor& tensor) const {
+  return std::ranges::any_of(models_, [&](const AdoptedModel& model) {
+    return model.map.owner(storage_impl(tensor)).has_value();
+  });
+}
+
+std::vector<at::Tensor> AdoptedModels::parameters() const {
+  std::vector<at::Tensor> all;
+  for (const AdoptedModel& model : models_)
+    all.insert(all.end(), model.parameters.begin(), model.parameters.end());
+  return all;
+}
+
+torch::nn::Module& AdoptedModels::together() {
+  if (models_.size() == 1) return *models_.front().module;
+  if (together_ != nullptr) return *together_;
+  together_ = std::make_unique<torch::nn::Module>("models");
+  for (std::size_t m = 0; m < models_.size(); ++m) {
+    const std::string name = models_[m].name.empty() ? "model" : models_[m].name;
+    const std::shared_ptr<torch::nn::Module> borrowed(std::shared_ptr<void>(), models_[m].module);
+    together_->register_module(concat(name, "-", m), borrowed);
+  }
+  return *together_;
+}
+
+bool AdoptedModels::refresh() {
+  bool is_replaced = false;
+  for (AdoptedModel& model : models_) is_replaced = model.map.refresh() || is_replaced;
+  return is_replaced;
+}
+
+void AdoptedModels::note_gradients() {
+  for (AdoptedModel& model : models_) model.note_gradients();
+}
+
+std::vector<bool> AdoptedModels::trained() const {
+  std::vector<bool> trained;
+  for (const AdoptedModel& model : models_) trained.push_back(model.has_new_gradient());
+  return trained;
+}
+
+}  // namespace cox::detail

@@ -1,0 +1,79 @@
+// AdoptedModels are the models of an adopted loop: their modules, the blocks that they were divided
+// into, and whether a backward pass added to their gradients. Owned by Adoption; training thread
+// only; does not communicate.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/units.h"
+#include "sdk/src/stream/block_map.h"
+#include "sdk/src/stream/script_mirror.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace cox::detail {
+
+// What of a gradient tells that backward() added to it.
+struct GradientVersion {
+  const void* gradient = nullptr;
+  std::int64_t version = 0;
+};
+
+struct AdoptedModel {
+  torch::nn::Module* module;
+  std::shared_ptr<ScriptMirror> script;  // the module, where that is a script's; else null
+  std::string name;
+  BlockMap map;
+  BlockId::rep first_block;
+  std::vector<at::Tensor> parameters;
+  bool is_kept_whole = false;  // a script that was called with TorchScript's optimiser on
+  std::vector<GradientVersion> versions = {};
+
+  bool has(BlockId block) const {
+    return block.value() >= first_block && block.value() < first_block + map.size();
+  }
+
+  // Notes the gradients as they are; has_new_gradient() then tells whether something was added to
+  // one of them since.
+  void note_gradients();
+  bool has_new_gradient() const;
+};
+
+class AdoptedModels {
+ public:
+  AdoptedModel& add(AdoptedModel model);
+  bool has(const torch::nn::Module& model) const;
+  bool has(const torch::jit::Module& script) const;
+
+  bool empty() const { return models_.empty(); }
+  std::size_t size() const { return models_.size(); }
+  auto begin() { return models_.begin(); }
+  auto end() { return models_.end(); }
+  auto begin() const { return models_.begin(); }
+  auto end() const { return models_.end(); }
+
+  // Returns the model that has a parameter in this storage, or null.
+  AdoptedModel* owner_of(const c10::StorageImpl* storage);
+  bool has_parameter(const at::Tensor& tensor) const;
+  std::vector<at::Tensor> parameters() const;  // of all, one after another
+  // Returns one module with all models; it lives as long as this does.
+  torch::nn::Module& together();
+  // Follows parameters that the program replaced. Returns whether there were some.
+  bool refresh();
+
+  void note_gradients();
+  std::vector<bool> trained() const;  // for each model, whether it has a new gradient
+
+ private:
+  std::vector<AdoptedModel> models_;
+  std::unique_ptr<torch::nn::Module> together_;
+};
+
+}  // namespace cox::detail
