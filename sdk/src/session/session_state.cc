@@ -15,13 +15,19 @@
 #include "coxswain/error.h"
 #include "coxswain/reducer.h"
 #include "sdk/src/parallel/agreement.h"
+#include "sdk/src/session/host_facts.h"
+#include "sdk/src/session/rank_activity.h"
+#include "sdk/src/session/run_directory.h"
+#include "sdk/src/session/step_report.h"
+#include "sdk/src/session/termination.h"
+#include "sdk/src/session/waiting_time.h"
 
 namespace cox::detail {
 
 void OpenStep::start_at(RoundId first) {
   round_ = marked_ = first;
-  recorder_.move_mark(&control_.plane().mark());
-  recorder_.do_between_steps(Activity::outside, Clock::now());
+  recorder_.activity().move_mark(&control_.plane().mark());
+  recorder_.activity().do_between_steps(Activity::outside, Clock::now());
 }
 
 void OpenStep::begin() {
@@ -69,7 +75,7 @@ std::uint64_t OpenStep::fingerprint() const {
 }
 
 void OpenStep::compare(const char* what, std::uint64_t mine, std::string& differences) const {
-  const std::string different = job_.ranks_unlike_root(mine);
+  const std::string different = ranks_that_differ(job_.gather(mine));
   if (different.empty()) return;
   differences += concat(differences.empty() ? "" : "; ", what, " of rank ", different);
 }
@@ -113,7 +119,7 @@ void OpenStep::compare_clocks() {
 }
 
 void OpenStep::note_buckets(const ReductionReport& reduction) {
-  const bool is_told = control_.rows() != nullptr && job_.device().is_cpu() &&
+  const bool is_told = control_.directory().rows() != nullptr && job_.place().device.is_cpu() &&
                        round_.value() % metrics::StepBuckets::kEveryRounds == 0;
   if (!is_told || reduction.buckets.empty()) return;
   metrics::StepBuckets& kept = buckets_.emplace();
@@ -168,7 +174,7 @@ void OpenStep::end() noexcept {
   const StepReport& report = recorder_.end(ended);
   runtime::ControlPlane& plane = control_.plane();
   std::optional<metrics::StepRow> row;
-  if (control_.rows() != nullptr) {
+  if (control_.directory().rows() != nullptr) {
     row = row_from(report, round_, wall_clock());
     row->plan = plane.plan().id.number;
   }
@@ -180,7 +186,7 @@ void OpenStep::end() noexcept {
     if (!open_control_round_ || signal.fragment.kind != FragmentKind::none) break;
     signal.fragment = actuator->next_fragment();
   }
-  if (row) control_.rows()->push(*row, buckets_ ? &*buckets_ : nullptr);
+  if (row) control_.directory().rows()->push(*row, buckets_ ? &*buckets_ : nullptr);
   buckets_.reset();
   if (output.operators) control_.keep(std::move(output.operators));
   plane.report(signal, output.evidence,
@@ -272,26 +278,26 @@ SessionState::SessionState(int argc, const char* const* argv, SessionOptions opt
       step_(job_, control_, actuators_),
       calibration_(job_, control_, step_, actuators_) {
   for (Actuator* actuator : actuators_) job_.agree(actuator->prepare());
-  job_.log_hosts();
-  if (!job_.device().is_cpu()) {
-    step_.recorder().time_on_device(std::make_unique<PhaseEvents>(job_.device()));
+  log_hosts(job_.all(), job_.place(), job_.log());
+  if (!job_.place().device.is_cpu()) {
+    step_.recorder().time_on_device(std::make_unique<PhaseEvents>(job_.place().device));
   }
   leave_out_queueing();
 }
 
 // Only there: elsewhere a section costs no system call.
 void SessionState::leave_out_queueing() {
-  if (!job_.is_crowded()) return;
+  if (!job_.world().is_crowded()) return;
   auto opened = RunQueue::of_this_thread();
   if (!opened) return;
   const auto queue = std::make_shared<RunQueue>(std::move(*opened));
-  step_.recorder().leave_out_queueing([queue] { return queue->queued(); });
+  step_.recorder().waiting().leave_out_queueing([queue] { return queue->queued(); });
 }
 
 SessionState::~SessionState() {
   if (std::uncaught_exceptions() > 0) {
     control_.explain_end();
-    job_.leave_after_failure();
+    job_.world().leave_after_failure(job_.log());
     return;
   }
   try {
@@ -299,7 +305,7 @@ SessionState::~SessionState() {
   } catch (const std::exception& error) {
     job_.log().error(error.what());
     control_.explain_end();
-    job_.leave_after_failure();
+    job_.world().leave_after_failure(job_.log());
   }
 }
 
@@ -352,7 +358,7 @@ void SessionState::ensure_started() {
   if (job_.is_root() && !steers) warn_of_idle_settings();
   control_.start(std::move(facts), step_.loop());
   step_.start_at(control_.plane().start_facts().first_round);
-  job_.attend([this] { return step_.attend("a call that all ranks make"); });
+  job_.world().attend([this] { return step_.attend("a call that all ranks make"); });
   // A loop whose steps will ask is asked to stop from here on, not ended.
   if (step_.is_reducing()) static_cast<void>(job_.termination().requested());
 }
@@ -387,7 +393,7 @@ bool SessionState::stop_asked_anywhere() {
   };
   const WaitingScope waiting(step_.recorder());
   const Asked mine{stop_asked() ? 1u : 0u, step_.arrive()};
-  const auto all = require(gather_values(job_.all(), mine, job_.between_polls()));
+  const auto all = require(gather_values(job_.all(), mine, job_.world().between_polls()));
   ArrivalStamp latest;
   bool anywhere = false;
   for (const Asked& each : all) {
@@ -405,8 +411,8 @@ std::vector<NamedTensor> SessionState::saved_rows(RankId to) {
   for (const Actuator* actuator : actuators_) {
     const SavedRow* name = actuator->saved_row();
     if (name == nullptr) continue;
-    const auto rows = require(
-        gather_rows(job_.all(), actuator->save(), "all ranks to save", job_.between_polls(), to));
+    const auto rows = require(gather_rows(job_.all(), actuator->save(), "all ranks to save",
+                                          job_.world().between_polls(), to));
     for (std::size_t r = 0; r < rows.size(); ++r) {
       saved.push_back({tensor_name(*name, r), at::tensor(rows[r], at::kDouble)});
     }
@@ -442,7 +448,7 @@ void SessionState::load_row(Actuator& actuator, std::span<const NamedTensor> sav
 void SessionState::finish() {
   if (finished_) return;
   finished_ = true;
-  job_.attend({});  // others may have left before
+  job_.world().attend({});  // others may have left before
   const Status ended = is_started() ? control_.finish(step_.last_signal()) : ok_status();
   control_.close();
   require(ended, "session");

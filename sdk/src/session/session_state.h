@@ -25,6 +25,7 @@
 #include "sdk/src/session/membership.h"
 #include "sdk/src/session/step_recorder.h"
 #include "sdk/src/session/tick_clock.h"
+#include "sdk/src/session/world.h"
 
 namespace cox {
 struct ReductionReport;
@@ -63,7 +64,7 @@ class OpenStep {
   void hold_reports(Hold hold) { holds_reports_ = hold == Hold::yes; }
   bool has_reported() const { return has_reported_; }
   // The open step was the last one of an epoch: until the next one the loop does what is due then.
-  void end_epoch() { recorder_.do_aside(Activity::epoch, Clock::now()); }
+  void end_epoch() { recorder_.activity().do_aside(Activity::epoch, Clock::now()); }
   // Lets the actuators go on with the open step, if there is one, as if it had just begun.
   void restart();
 
@@ -92,7 +93,7 @@ class OpenStep {
   // this rank has given its part. all_arrived() then books the wait for the last one.
   ArrivalStamp arrive() const { return job_.clocks().stamp(); }
   void all_arrived(const ArrivalStamp& mine, const ArrivalStamp& latest) {
-    recorder_.waited(waiting_seconds(mine, latest));
+    recorder_.waiting().waited(waiting_seconds(mine, latest));
   }
 
   // Watches a wait of the open step for the other ranks: `where` is the call that waits.

@@ -5,6 +5,7 @@
 #include "coxswain/error.h"
 #include "coxswain/session.h"
 #include "sdk/src/session/session_state.h"
+#include "sdk/src/session/step_recorder.h"
 
 namespace cox {
 
@@ -39,19 +40,19 @@ PhaseScope StepScope::phase(Phase phase) {
   return PhaseScope(*state_, phase);
 }
 void StepScope::loss(double mean, double weight) {
-  state_->step().recorder().loss(mean, weight);
+  state_->step().recorder().notes().add_loss(mean, weight);
 }
 void StepScope::samples(std::uint64_t count) {
-  state_->step().recorder().samples(count);
+  state_->step().recorder().notes().samples += count;
 }
 void StepScope::tokens(std::uint64_t count) {
-  state_->step().recorder().tokens(count);
+  state_->step().recorder().notes().tokens += count;
 }
 void StepScope::gradient_norm(double value) {
-  state_->step().recorder().gradient_norm(value);
+  state_->step().recorder().notes().set_gradient_norm(value);
 }
 void StepScope::log(std::string_view name, double value) {
-  state_->step().recorder().log(name, value);
+  state_->step().recorder().notes().log(name, value);
 }
 
 }  // namespace cox

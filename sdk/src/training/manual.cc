@@ -99,8 +99,8 @@ struct ManualParallel::Impl {
     made.needed = detail::required_of(made.parameters);
     try {
       made.reduction = detail::make_reduction(
-          {state.job().data(), state.job().wait_policy(), state.job().config().reduction,
-           state.job().devices(), Seconds(state.job().config().control.nccl_seconds),
+          {state.job().data(), state.job().world().wait_policy(), state.job().config().reduction,
+           state.job().world().devices(), Seconds(state.job().config().control.nccl_seconds),
            [this] { state.control().send_masks_off(); }},
           made.parameters, made.needed, {detail::reverse_order(made.parameters.size()), {}});
     } catch (...) {
@@ -214,7 +214,7 @@ struct ManualParallel::Impl {
                                           transport::merging<StepBallot>());
     Status merged = request.status();
     if (request.ok()) {
-      merged = transport::wait_with(ranks, *request, state.job().wait_policy(),
+      merged = transport::wait_with(ranks, *request, state.job().world().wait_policy(),
                                     [this] { state.control().plane().pump(); });
     }
     detail::require(merged, "step reduction");
@@ -236,12 +236,12 @@ struct ManualParallel::Impl {
     outcome.gradient_norm = std::sqrt(squares);
     outcome.finite = finite && are_losses_finite;
     if (has_average) {
-      state.step().recorder().gradient_norm(outcome.gradient_norm);
+      state.step().recorder().notes().set_gradient_norm(outcome.gradient_norm);
       formats.advance_scaler({.overflow = !finite});
     }
     if (!outcome.finite) {
       static_cast<void>(numerics.blame({}, state.step().number()));
-      state.step().recorder().flag(SignalFlag::step_skipped);
+      state.step().recorder().notes().set(SignalFlag::step_skipped);
     }
     state.step().agreed(merged);
     outcome.stop = state.step().stop_agreed();

@@ -254,8 +254,8 @@ struct Reducer::Impl {
 
   void settle(const StepBallot& merged, const ReductionOutcome& outcome) {
     detail::StepRecorder& recorder = state.step().recorder();
-    if (!outcome.finite) recorder.flag(SignalFlag::step_skipped);
-    if (outcome.repeat) recorder.flag(SignalFlag::step_repeated);
+    if (!outcome.finite) recorder.notes().set(SignalFlag::step_skipped);
+    if (outcome.repeat) recorder.notes().set(SignalFlag::step_repeated);
     std::optional<detail::SlowWait> wait;
     detail::require(buffers.follow(merged.buffers_from_min, state.job().data(), watched(wait)));
     take_times();
@@ -308,8 +308,8 @@ struct Reducer::Impl {
   void blame_nonfinite() {
     const std::int64_t count = numerics.blame(reduction->nonfinite(), state.step().number());
     const std::uint32_t told = detail::saturated(static_cast<std::uint64_t>(count));
-    state.step().recorder().nonfinite_values(told);
-    if (count > 0) state.step().recorder().flag(SignalFlag::nonfinite_gradient);
+    state.step().recorder().notes().nonfinite_values += told;
+    if (count > 0) state.step().recorder().notes().set(SignalFlag::nonfinite_gradient);
   }
 
   // Before buckets are laid out anew: their times go with them.
@@ -329,7 +329,7 @@ struct Reducer::Impl {
       seconds += seconds_between(times.started, times.done);
       exposed += seconds_between(std::max(times.started, backward_ended), times.done);
     }
-    state.step().recorder().reduction(seconds, exposed);
+    state.step().recorder().notes().set_reduction(seconds, exposed);
     state.step().note_buckets(last);
   }
 
@@ -351,7 +351,7 @@ struct Reducer::Impl {
         held.gradients += static_cast<std::int64_t>(parameter.nbytes());
     }
     for (const auto& bucket : reduction->sent()) held.buckets += bucket.bytes;
-    state.control().show_held(held);
+    state.control().telemetry().show_held(held);
   }
 
   // A prediction must hold in every step, so steps that keep gradients longer than others count,
@@ -414,16 +414,17 @@ Reducer::Impl::Impl(Session session_in, std::vector<at::Tensor> parameters_in,
       numerics(state.actuators().get<detail::NumericsWatch>()),
       parameters(std::move(parameters_in)),
       buffers(std::move(buffers_in)),
-      reduction({state.job().data(), state.job().wait_policy(), state.job().config().reduction,
-                 state.job().devices(), Seconds(state.job().config().control.nccl_seconds),
-                 [this] { state.control().send_masks_off(); }},
-                parameters),
+      reduction(
+          {state.job().data(), state.job().world().wait_policy(), state.job().config().reduction,
+           state.job().world().devices(), Seconds(state.job().config().control.nccl_seconds),
+           [this] { state.control().send_masks_off(); }},
+          parameters),
       weights(parameters,
               state.job().world_size() == 1 ? 0 : state.job().config().reduction.verify_steps,
               state.actuators().get<detail::BlockWatch>()),
       added_weights(state.actuators(), weights) {
   show_held();
-  const Status link = state.job().devices().news();
+  const Status link = state.job().world().devices().news();
   if (!link.ok() && state.job().rank() == kRoot) state.job().log().warning(link.message());
   const detail::StepExchange* exchange = reduction.exchange();
   if (exchange == nullptr) return;  // nothing leaves early, and a hook costs a microsecond

@@ -303,8 +303,9 @@ struct Trainer::Impl {
     if (!statistics) return;
     const PhaseScope phase = scope->phase(Phase::communication);
     const Status folded = statistics->fold(
-        state.job().data(), state.job().wait_policy(), [this] { state.control().plane().pump(); },
-        step.share.micro_batches, step.share.most_on_a_rank);
+        state.job().data(), state.job().world().wait_policy(),
+        [this] { state.control().plane().pump(); }, step.share.micro_batches,
+        step.share.most_on_a_rank);
     if (!folded.ok()) throw Error(folded.with_context("running statistics"));
   }
 
@@ -327,8 +328,8 @@ struct Trainer::Impl {
       optimizer->step();
       if (masters != nullptr) masters->give_weights();
       if (!std::exchange(optimizer_is_shown, true)) {
-        state.control().show_held({.optimizer = optimizer->state_bytes()});
-        state.control().show_last_step(options.steps);
+        state.control().telemetry().show_held({.optimizer = optimizer->state_bytes()});
+        state.control().telemetry().show_last_step(options.steps);
       }
     } else {
       ++position.skipped;
