@@ -289,7 +289,7 @@ class Classes(unittest.TestCase):
             ("const A& f() const;\n A& f();", 2, 0),
             ("void keep(std::shared_ptr<const Table> operators);", 1, 0),
             ("int a_ = f(1);", 0, 1),
-            ("int a_ = 0, b_ = 1;", 0, 2),
+            ("int a_ = f(1, 2), b_ = 1;", 0, 2),
             ("std::map<int, std::pair<A, B>> a_{f(), {1, 2}};", 0, 1),
             ("const std::function<void(A, B)> a_;", 0, 1),
             ("std::function<A()> a_ = [this] { return f(); };", 0, 1),
