@@ -70,7 +70,7 @@ int main(int argc, char** argv) {
   const auto board = *transport::MarkBoard::format(memory.bytes(), 1);
   transport::MarkWriter mark = board.writer(0);
   StepRecorder recorder;
-  recorder.move_mark(&mark);
+  recorder.activity().move_mark(&mark);
   TickClock clock(has_steady_ticks());
   // The clock learns its rate within 10 ms.
   const Clock::time_point began = Clock::now();
@@ -87,7 +87,7 @@ int main(int argc, char** argv) {
       .print();
   auto queue = RunQueue::of_this_thread();
   if (!queue) return 0;
-  recorder.leave_out_queueing([&queue] { return queue->queued(); });
+  recorder.waiting().leave_out_queueing([&queue] { return queue->queued(); });
   const Cost crowded = sections(recorder, clock, steps);
   figure(bench::quantile(crowded.ns, 0.5), "ns", "a section where ranks outnumber cores").print();
   return 0;

@@ -97,7 +97,7 @@ void tell(Session& session, const Calls& calls, const CallsTold& told) {
       transport::finish(ranks,
                         ranks.start_gather(std::as_bytes(std::span(mine)),
                                            std::as_writable_bytes(std::span(all)), kRoot),
-                        session.state().job().wait_policy());
+                        session.state().job().world().wait_policy());
   if (!gathered.ok() || session.rank() != 0) return;
   std::array<double, 3> worst{};
   for (std::size_t i = 0; i < all.size(); ++i) worst[i % 3] = std::max(worst[i % 3], all[i]);

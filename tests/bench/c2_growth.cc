@@ -181,7 +181,8 @@ void tell(const Session& session, const Measured& step, const Growth& growth) {
 std::unique_ptr<Averaging> averaging_of(Session& session, const gpt2::Gpt2& model) {
   if (session.world_size() == 1) return nullptr;
   return std::make_unique<Averaging>(session.state().job().data(),
-                                     session.state().job().wait_policy(), model->parameters());
+                                     session.state().job().world().wait_policy(),
+                                     model->parameters());
 }
 
 // A loop that gives the memory of its activations back to the system after every step, as the

@@ -10,6 +10,7 @@ import unittest
 from unittest import mock
 
 import alone
+import classes
 import includes
 import lengths
 import shape
@@ -260,6 +261,102 @@ class Shape(unittest.TestCase):
         ):
             with Tree({**alone, **more}) as root:
                 self.assertEqual(list(shape.one_user_headers(root)), expected)
+
+
+def class_rows(text):
+    return [(row.name, row.functions, row.fields) for row in classes.classes(text)]
+
+
+def class_violations(text, known):
+    with Tree({"sdk/src/session/a.h": text, "metrics/b.h": MANY_FIELDS}) as root:
+        return list(classes.violations(root, known))
+
+
+MANY_FIELDS = "class Plan {\n" + "".join(f"  int field{i}_ = 0;\n" for i in range(16)) + "};\n"
+MANY_FUNCTIONS = "class Plan {\n public:\n" + "".join(f"  void f{i}();\n" for i in range(16)) + " private:\n  int a_;\n};\n"
+
+
+class Classes(unittest.TestCase):
+    def test_public_functions_and_fields_are_told_apart(self):
+        for member, functions, fields in (
+            ("void f();", 1, 0),
+            ("void f() const { g(); }", 1, 0),
+            ("static Result<A> of(int a = f(), B b = {});", 1, 0),
+            ("template <class T = int> auto f(T&& t) -> A<B<T>> {}", 1, 0),
+            ("[[nodiscard]] bool f() const noexcept override;", 1, 0),
+            ("virtual void f() = 0;", 1, 0),
+            ("void f() noexcept try { g(); } catch (const A& a) { h(); }", 1, 0),
+            ("const A& f() const;\n A& f();", 2, 0),
+            ("void keep(std::shared_ptr<const Table> operators);", 1, 0),
+            ("int a_ = f(1);", 0, 1),
+            ("int a_ = f(1, 2), b_ = 1;", 0, 2),
+            ("std::map<int, std::pair<A, B>> a_{f(), {1, 2}};", 0, 1),
+            ("const std::function<void(A, B)> a_;", 0, 1),
+            ("std::function<A()> a_ = [this] { return f(); };", 0, 1),
+            ("std::array<A, kMost> a_{};\n char b_[64] = {};", 0, 2),
+            ("struct sigaction former[2]{};", 0, 1),
+            ("alignas(64) std::atomic<bool> a_{false};", 0, 1),
+            ("void (*a_)(int) = nullptr;", 0, 1),
+        ):
+            with self.subTest(member):
+                text = "class C {\n public:\n " + member + "\n private:\n void own();\n};"
+                self.assertEqual(class_rows(text), [("C", functions, fields)])
+
+    def test_what_is_no_job_of_a_class_is_left_out(self):
+        for member in (
+            "C();",
+            "explicit C(A a) : a_{a}, b_(f()) { g(); }",
+            "~C();",
+            "C(const C&) = delete;",
+            "void f() = delete;",
+            "C& operator=(C&& other) noexcept { return *this; }",
+            "friend bool operator==(const C&, const C&) = default;",
+            "bool operator<(const C& other) const { return a_ < other.a_; }",
+            "explicit operator bool() const;",
+            "friend class D;",
+            "using A = B<int>;\n using D::f;",
+            "enum class Kind : bool { a, b };",
+            "class Inner;",
+            "static constexpr std::size_t kMost = f(3);",
+            "static_assert(sizeof(int) == 4);",
+        ):
+            with self.subTest(member):
+                text = "class C final : public B<int>, private D {\n public:\n " + member + "\n private:\n void own();\n};"
+                self.assertEqual(class_rows(text), [("C", 0, 0)])
+
+    def test_private_members_are_fields_but_no_public_functions(self):
+        self.assertEqual(class_rows("class C {\n  int a_;\n void f();\n protected:\n  int b_;\n void g();\n};"), [("C", 0, 2)])
+        self.assertEqual(class_rows("struct C {\n  void f();\n private:\n  int a_;\n};"), [("C", 1, 1)])
+
+    def test_plain_values_are_left_out(self):
+        self.assertEqual(class_rows("struct A {\n  int a = 0;\n  bool has(int b) const { return a == b; }\n};"), [])
+        self.assertEqual(class_rows("struct A {\n  explicit A(int a);\n  int a;\n};"), [("A", 0, 1)])
+        self.assertEqual(class_rows("class A {\n public:\n  virtual void f() = 0;\n};"), [("A", 1, 0)])
+        self.assertEqual(class_rows("enum class A { a };\nclass B;\nvoid f() { class C { int a; }; }"), [])
+
+    def test_classes_are_found_wherever_they_stand(self):
+        inner = "class A {\n  int a;\n class B { int b; int c; };\n};\n"
+        rows = [("A", 0, 1), ("A::B", 0, 2)]
+        self.assertEqual(class_rows("namespace a::b {\nnamespace {\n" + inner + "}\n}\n"), rows)
+        self.assertEqual(class_rows("void f() {\n if (a) { b(); }\n}\nint g = 1;\n" + inner), rows)
+        self.assertEqual(class_rows("#define A {\n// class Z {\n" + inner), rows)
+        self.assertEqual(class_rows("struct A::B {\n B();\n int a;\n};\ntemplate <class T>\nclass C<T*> { T a; };"),
+                         [("A::B", 0, 1), ("C", 0, 1)])
+
+    def test_a_class_with_too_much_is_seen_in_the_sdk_only(self):
+        for text, what in ((MANY_FIELDS, "16"), (MANY_FUNCTIONS, "16")):
+            found = class_violations(text, {})
+            self.assertEqual(len(found), 1, found)
+            self.assertIn("sdk/src/session/a.h: Plan: expected at most 15", found[0])
+            self.assertIn(what, found[0])
+        self.assertEqual(class_violations(MANY_FIELDS.replace("  int field0_ = 0;\n", ""), {}), [])
+
+    def test_a_known_class_may_only_become_smaller(self):
+        self.assertEqual(class_violations(MANY_FIELDS, {"Plan": {"fields": 16}}), [])
+        for known in ({"Plan": {"fields": 17}}, {"Plan": {"functions": 16, "fields": 16}}, {"Plan": {"fields": 16}, "Gone": {}}):
+            self.assertEqual(len(class_violations(MANY_FIELDS, known)), 1, known)
+        grown = MANY_FIELDS.replace("};", "  int more_;\n};")
+        self.assertEqual(len(class_violations(grown, {"Plan": {"fields": 16}})), 1)
 
 
 class Alone(unittest.TestCase):

@@ -3,7 +3,7 @@
 // be averaged, because NCCL's start takes seconds. Where it cannot be made (no NCCL, no driver, two
 // ranks on one device), gradients go through host memory, and the reason is told once.
 //
-// Thread rule: the training thread. Owned by the membership, and shared with the exchanges on it.
+// Thread rule: the training thread. Owned by the World, and shared with the exchanges on it.
 #pragma once
 
 #include <c10/core/Device.h>

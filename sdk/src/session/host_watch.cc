@@ -283,20 +283,61 @@ void LookSpacing::halve() {
   stride_ = std::max(stride_, least_stride_);
 }
 
-Result<std::unique_ptr<HostRecorder>> HostRecorder::start(Setup setup) {
-  auto file = metrics::AppendFile::open(setup.file);
+Result<HostFile> HostFile::open(fs::path path, std::uint64_t most_bytes) {
+  auto file = metrics::AppendFile::open(path);
   if (!file.ok()) return file.status();
-  std::error_code error;
-  const std::uintmax_t bytes = fs::file_size(setup.file, error);
-  setup.period_seconds = std::max(setup.period_seconds, kShortestPeriod);
-  return std::unique_ptr<HostRecorder>(
-      new HostRecorder(std::move(setup), *std::move(file), error ? 0 : bytes));
+  return HostFile(std::move(path), most_bytes, *std::move(file));
 }
 
-HostRecorder::HostRecorder(Setup setup, metrics::AppendFile file, std::uint64_t bytes)
+// A line break ends the line that an earlier process may have left torn.
+HostFile::HostFile(fs::path path, std::uint64_t most_bytes, metrics::AppendFile file)
+    : path_(std::move(path)), most_bytes_(most_bytes), file_(std::move(file)) {
+  std::error_code error;
+  const std::uintmax_t bytes = fs::file_size(path_, error);
+  bytes_ = error ? 0 : bytes;
+  if (bytes_ > 0) lines_ = "\n";
+}
+
+Status HostFile::write_in_time() {
+  return unix_seconds() - written_at_ >= kWriteSeconds ? write() : ok_status();
+}
+
+Status HostFile::write() {
+  written_at_ = unix_seconds();
+  if (!file_ || lines_.empty()) return ok_status();
+  const Status written = file_->append(lines_);
+  if (written.ok()) bytes_ += lines_.size();
+  lines_.clear();
+  return written;
+}
+
+Status HostFile::thin_out(LookSpacing& spacing) {
+  constexpr int kMostTimes = 32;
+  for (int i = 0; i < kMostTimes && bytes_ > most_bytes_ / 4 * 3; ++i) {
+    spacing.halve();
+    const Status thinned = io::thin_out(path_, spacing.seconds());
+    std::error_code error;
+    bytes_ = fs::file_size(path_, error);
+    if (thinned.ok() && !error) continue;
+    file_.reset();  // nothing keeps it from growing any more
+    return thinned;
+  }
+  file_.reset();
+  auto file = metrics::AppendFile::open(path_);
+  if (file.ok()) file_.emplace(*std::move(file));
+  return file.status();
+}
+
+Result<std::unique_ptr<HostRecorder>> HostRecorder::start(Setup setup) {
+  auto file = HostFile::open(setup.file, setup.most_bytes);
+  if (!file.ok()) return file.status();
+  setup.period_seconds = std::max(setup.period_seconds, kShortestPeriod);
+  return std::unique_ptr<HostRecorder>(new HostRecorder(std::move(setup), *std::move(file)));
+}
+
+HostRecorder::HostRecorder(Setup setup, HostFile file)
     : setup_(std::move(setup)),
       file_(std::move(file)),
-      bytes_(bytes),
       spacing_(setup_.period_seconds),
       memory_(setup_.root / "proc/self/statm"),
       thread_([this] {
@@ -316,16 +357,14 @@ HostRecorder::~HostRecorder() {
   thread_.join();
 }
 
-// What begins here ends the line that an earlier process may have left torn.
 void HostRecorder::run() {
   if (setup_.has_node) {
     node_.emplace(setup_.root);
     nvml_ = Nvml::load(setup_.nvml);
   }
-  if (bytes_ > 0) lines_ = "\n";
   look(start_of_process());
   std::unique_lock lock(mutex_);
-  while (file_) {
+  while (file_.is_open()) {
     const double spacing = spacing_.seconds();
     const double now = unix_seconds();
     double next = (std::floor(now / spacing) + 1) * spacing;
@@ -336,16 +375,16 @@ void HostRecorder::run() {
     lock.unlock();
     const double before = clock_seconds(CLOCK_THREAD_CPUTIME_ID);
     look(std::nullopt);
-    if (unix_seconds() - written_at_ >= kWriteSeconds) write();
+    trouble(file_.write_in_time());
     const double after = clock_seconds(CLOCK_THREAD_CPUTIME_ID);
     spacing_.note(after - before);
-    if (bytes_ > setup_.most_bytes) thin_out();
+    if (file_.is_full()) trouble(file_.thin_out(spacing_));
     cpu_seconds_.store(clock_seconds(CLOCK_THREAD_CPUTIME_ID), std::memory_order_relaxed);
     lock.lock();
   }
   lock.unlock();
   look(std::nullopt);
-  write();
+  trouble(file_.write());
 }
 
 void HostRecorder::look(std::optional<HostStart> start) {
@@ -367,7 +406,7 @@ void HostRecorder::look(std::optional<HostStart> start) {
     sample.gpus = gpus_;
   }
   sample.start = start;
-  lines_ += io::host_line(sample);
+  file_.add(io::host_line(sample));
   looks_.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -382,32 +421,6 @@ HostStart HostRecorder::start_of_process() const {
   const double age = clock_seconds(CLOCK_BOOTTIME) - static_cast<double>(*ticks) / ticks_a_second();
   if (age >= 0) out.started_seconds = unix_seconds() - age;
   return out;
-}
-
-void HostRecorder::write() {
-  written_at_ = unix_seconds();
-  if (!file_ || lines_.empty()) return;
-  const Status written = file_->append(lines_);
-  if (written.ok()) bytes_ += lines_.size();
-  lines_.clear();
-  trouble(written);
-}
-
-void HostRecorder::thin_out() {
-  constexpr int kMostTimes = 32;
-  for (int i = 0; i < kMostTimes && bytes_ > setup_.most_bytes / 4 * 3; ++i) {
-    spacing_.halve();
-    const Status thinned = io::thin_out(setup_.file, spacing_.seconds());
-    std::error_code error;
-    bytes_ = fs::file_size(setup_.file, error);
-    if (thinned.ok() && !error) continue;
-    file_.reset();  // nothing keeps it from growing any more
-    return trouble(thinned);
-  }
-  file_.reset();
-  auto file = metrics::AppendFile::open(setup_.file);
-  if (file.ok()) file_.emplace(*std::move(file));
-  trouble(file.status());
 }
 
 void HostRecorder::trouble(const Status& status) {

@@ -146,6 +146,36 @@ class LookSpacing {
   double least_stride_ = 1;
 };
 
+// HostFile is a rank's part of the host timeline on the disk. It collects lines for some seconds
+// before it writes them, and stays below a largest size. One thread.
+class HostFile {
+ public:
+  // Errors: those of AppendFile.
+  static Result<HostFile> open(std::filesystem::path path, std::uint64_t most_bytes);
+
+  // Returns false once the file cannot be written to.
+  bool is_open() const { return file_.has_value(); }
+  void add(const std::string& lines) { lines_ += lines; }
+  // Writes what was added, if the last time was some seconds ago.
+  Status write_in_time();
+  Status write();
+
+  bool is_full() const { return bytes_ > most_bytes_; }
+  // Leaves out every second sample until the file is well below its largest size; `spacing` is
+  // halved as often.
+  Status thin_out(LookSpacing& spacing);
+
+ private:
+  HostFile(std::filesystem::path path, std::uint64_t most_bytes, metrics::AppendFile file);
+
+  const std::filesystem::path path_;
+  const std::uint64_t most_bytes_;
+  std::optional<metrics::AppendFile> file_;
+  std::uint64_t bytes_ = 0;  // in the file
+  std::string lines_;        // that are still to be written
+  double written_at_ = 0;
+};
+
 // HostRecorder writes a rank's part of the host timeline (host.jsonl, docs/run-directory.md): what
 // its process used and what its training thread did, some times a second, and of the lowest rank of
 // a node what the machine did. A thread of its own reads and writes; the training thread has no
@@ -183,25 +213,20 @@ class HostRecorder {
   double cpu_seconds() const { return cpu_seconds_.load(std::memory_order_relaxed); }
 
  private:
-  HostRecorder(Setup setup, metrics::AppendFile file, std::uint64_t bytes);
+  HostRecorder(Setup setup, HostFile file);
   void run();
   void look(std::optional<HostStart> start);
-  void write();
-  void thin_out();
   HostStart start_of_process() const;
   void trouble(const Status& status);
 
   const Setup setup_;
-  std::optional<metrics::AppendFile> file_;  // none once it cannot be written to
-  std::uint64_t bytes_;                      // in the file
+  HostFile file_;
   LookSpacing spacing_;
   std::optional<NodeFiles> node_;
   std::unique_ptr<Nvml> nvml_;
   std::vector<GpuSample> gpus_;
   KeptFile memory_;
-  std::string text_;   // of memory_
-  std::string lines_;  // that are still to be written
-  double written_at_ = 0;
+  std::string text_;  // of memory_
   bool is_in_trouble_ = false;
   std::atomic<std::uint64_t> looks_{0};
   std::atomic<double> cpu_seconds_{0};

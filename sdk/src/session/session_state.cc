@@ -3,18 +3,17 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <cmath>
 #include <exception>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 
-#include "coordinator/core/hash.h"
 #include "coordinator/core/text.h"
 #include "coxswain/error.h"
-#include "coxswain/reducer.h"
 #include "sdk/src/parallel/agreement.h"
+#include "sdk/src/session/host_facts.h"
+#include "sdk/src/session/termination.h"
+#include "sdk/src/session/waiting_time.h"
 
 namespace cox::detail {
 
@@ -47,25 +46,25 @@ SessionState::SessionState(int argc, const char* const* argv, SessionOptions opt
       calibration_(job_, control_, recorder_, step_, actuators_) {
   for (Actuator* actuator : actuators_) job_.agree(actuator->prepare());
   job_.log_hosts();
-  if (!job_.device().is_cpu()) {
-    recorder_.time_on_device(std::make_unique<PhaseEvents>(job_.device()));
+  if (!job_.place().device.is_cpu()) {
+    recorder_.time_on_device(std::make_unique<PhaseEvents>(job_.place().device));
   }
   leave_out_queueing();
 }
 
 // Only there: elsewhere a section costs no system call.
 void SessionState::leave_out_queueing() {
-  if (!job_.is_crowded()) return;
+  if (!job_.world().is_crowded()) return;
   auto opened = RunQueue::of_this_thread();
   if (!opened) return;
   const auto queue = std::make_shared<RunQueue>(std::move(*opened));
-  recorder_.leave_out_queueing([queue] { return queue->queued(); });
+  recorder_.waiting().leave_out_queueing([queue] { return queue->queued(); });
 }
 
 SessionState::~SessionState() {
   if (std::uncaught_exceptions() > 0) {
     control_.explain_end();
-    job_.leave_after_failure();
+    job_.world().leave_after_failure(job_.log());
     return;
   }
   try {
@@ -73,7 +72,7 @@ SessionState::~SessionState() {
   } catch (const std::exception& error) {
     job_.log().error(error.what());
     control_.explain_end();
-    job_.leave_after_failure();
+    job_.world().leave_after_failure(job_.log());
   }
 }
 
@@ -126,7 +125,7 @@ void SessionState::ensure_started() {
   if (job_.is_root() && !steers) warn_of_idle_settings();
   control_.start(std::move(facts), loop_);
   step_.start_at(control_.plane().start_facts().first_round, loop_);
-  job_.attend([this] { return waits_.attend("a call that all ranks make"); });
+  job_.world().attend([this] { return waits_.attend("a call that all ranks make"); });
   // A loop whose steps will ask is asked to stop from here on, not ended.
   if (is_reducing()) static_cast<void>(job_.termination().requested());
 }
@@ -161,7 +160,7 @@ bool SessionState::stop_asked_anywhere() {
   };
   const WaitingScope waiting(recorder_);
   const Asked mine{stop_asked() ? 1u : 0u, waits_.arrive()};
-  const auto all = require(gather_values(job_.all(), mine, job_.between_polls()));
+  const auto all = require(gather_values(job_.all(), mine, job_.world().between_polls()));
   ArrivalStamp latest;
   bool anywhere = false;
   for (const Asked& each : all) {
@@ -179,8 +178,8 @@ std::vector<NamedTensor> SessionState::saved_rows(RankId to) {
   for (const Actuator* actuator : actuators_) {
     const SavedRow* name = actuator->saved_row();
     if (name == nullptr) continue;
-    const auto rows = require(
-        gather_rows(job_.all(), actuator->save(), "all ranks to save", job_.between_polls(), to));
+    const auto rows = require(gather_rows(job_.all(), actuator->save(), "all ranks to save",
+                                          job_.world().between_polls(), to));
     for (std::size_t r = 0; r < rows.size(); ++r) {
       saved.push_back({tensor_name(*name, r), at::tensor(rows[r], at::kDouble)});
     }
@@ -216,7 +215,7 @@ void SessionState::load_row(Actuator& actuator, std::span<const NamedTensor> sav
 void SessionState::finish() {
   if (finished_) return;
   finished_ = true;
-  job_.attend({});  // others may have left before
+  job_.world().attend({});  // others may have left before
   const Status ended = is_started() ? control_.finish(step_.last_signal()) : ok_status();
   control_.close();
   require(ended, "session");

@@ -24,6 +24,7 @@
 #include "sdk/src/session/step_recorder.h"
 #include "sdk/src/session/step_waits.h"
 #include "sdk/src/session/tick_clock.h"
+#include "sdk/src/session/world.h"
 
 namespace cox::detail {
 

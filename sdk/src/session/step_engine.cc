@@ -8,6 +8,9 @@
 #include "coordinator/core/hash.h"
 #include "coordinator/core/text.h"
 #include "coxswain/error.h"
+#include "sdk/src/session/run_directory.h"
+#include "sdk/src/session/step_report.h"
+#include "sdk/src/session/termination.h"
 
 namespace cox::detail {
 namespace {
@@ -74,8 +77,8 @@ void StepEngine::start_at(RoundId first, LoopKind loop) {
   loop_ = loop;
   round_ = first;
   waits_.begin_round(first, now);
-  recorder_.move_mark(&control_.plane().mark());
-  recorder_.do_between_steps(Activity::outside, now);
+  recorder_.activity().move_mark(&control_.plane().mark());
+  recorder_.activity().do_between_steps(Activity::outside, now);
 }
 
 void StepEngine::begin() {
@@ -153,7 +156,7 @@ void StepEngine::check_together(const StepBallot& merged) const {
 std::string StepEngine::differences() const {
   std::string found;
   const auto compare = [&](const char* what, std::uint64_t mine) {
-    const std::string ranks = job_.ranks_unlike_root(mine);
+    const std::string ranks = ranks_that_differ(job_.gather(mine));
     if (!ranks.empty()) found += concat(found.empty() ? "" : "; ", what, " of rank ", ranks);
     return !ranks.empty();
   };
@@ -172,8 +175,8 @@ std::string StepEngine::differences() const {
 // A comparison of clocks that fails says so in the next step's reduction, which fails as well.
 void StepEngine::conclude(const StepBallot& merged, ReductionOutcome& outcome) {
   move(StepEvent::conclude);
-  if (!outcome.finite) recorder_.flag(SignalFlag::step_skipped);
-  if (outcome.repeat) recorder_.flag(SignalFlag::step_repeated);
+  if (!outcome.finite) recorder_.notes().set(SignalFlag::step_skipped);
+  if (outcome.repeat) recorder_.notes().set(SignalFlag::step_repeated);
   control_.plane().agree(round_, merged);
   waits_.begin_round(round_.next(), Clock::now());
   may_open_ = merged.round_closed_min == 1;
@@ -222,10 +225,10 @@ void StepEngine::end() noexcept {
   move(StepEvent::end);
   const StepReport& told = recorder_.end(ended);
   std::optional<metrics::StepRow> row;
-  if (control_.rows() != nullptr) row = row_from(told, round_, wall_clock());
+  if (control_.directory().rows() != nullptr) row = row_from(told, round_, wall_clock());
   StepOutput output = collect(told, row ? &*row : nullptr);
   const RankSignal signal = signal_of(told);
-  if (row) control_.rows()->push(*row, output.buckets);
+  if (row) control_.directory().rows()->push(*row, output.buckets);
   if (output.operators) control_.keep(std::move(output.operators));
   report(signal, output.evidence);
   round_ = round_.next();

@@ -5,6 +5,7 @@
 #include "coxswain/error.h"
 #include "coxswain/session.h"
 #include "sdk/src/session/session_state.h"
+#include "sdk/src/session/step_recorder.h"
 
 namespace cox {
 
@@ -39,19 +40,19 @@ PhaseScope StepScope::phase(Phase phase) {
   return PhaseScope(*state_, phase);
 }
 void StepScope::loss(double mean, double weight) {
-  state_->recorder().loss(mean, weight);
+  state_->recorder().notes().add_loss(mean, weight);
 }
 void StepScope::samples(std::uint64_t count) {
-  state_->recorder().samples(count);
+  state_->recorder().notes().samples += count;
 }
 void StepScope::tokens(std::uint64_t count) {
-  state_->recorder().tokens(count);
+  state_->recorder().notes().tokens += count;
 }
 void StepScope::gradient_norm(double value) {
-  state_->recorder().gradient_norm(value);
+  state_->recorder().notes().set_gradient_norm(value);
 }
 void StepScope::log(std::string_view name, double value) {
-  state_->recorder().log(name, value);
+  state_->recorder().notes().log(name, value);
 }
 
 }  // namespace cox

@@ -27,7 +27,7 @@ class StepWaits {
   // this rank has given its part. all_arrived() then books the wait for the last one.
   ArrivalStamp arrive() const { return job_.clocks().stamp(); }
   void all_arrived(const ArrivalStamp& mine, const ArrivalStamp& latest) {
-    recorder_.waited(waiting_seconds(mine, latest));
+    recorder_.waiting().waited(waiting_seconds(mine, latest));
   }
 
   // Watches a wait of the open step for the other ranks: `where` is the call that waits.

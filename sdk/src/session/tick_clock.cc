@@ -16,4 +16,9 @@ bool has_steady_ticks(const char* clock_source) {
 #endif
 }
 
+UnixTime wall_clock() {
+  const auto since = std::chrono::system_clock::now().time_since_epoch();
+  return {std::chrono::duration<double>(since).count()};
+}
+
 }  // namespace cox::detail

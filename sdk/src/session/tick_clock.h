@@ -17,6 +17,8 @@
 #include <x86intrin.h>
 #endif
 
+#include "coordinator/core/units.h"
+
 namespace cox::detail {
 
 using Clock = std::chrono::steady_clock;
@@ -25,6 +27,9 @@ using Clock = std::chrono::steady_clock;
 // `clock_source`: the kernel's file that names it.
 bool has_steady_ticks(
     const char* clock_source = "/sys/devices/system/clocksource/clocksource0/current_clocksource");
+
+// Returns the time of day, for what people read and files keep. Any thread.
+UnixTime wall_clock();
 
 // TickSource is where a TickClock reads; tests have another one.
 struct TickSource {

@@ -66,7 +66,7 @@ std::vector<double> distances_from_root(transport::Communicator& ranks, const at
 
 void check_equal(const Membership& job, std::uint64_t number, const std::string& expected,
                  const std::string& advice) {
-  const std::string different = job.ranks_unlike_root(number);
+  const std::string different = ranks_that_differ(job.gather(number));
   if (different.empty()) return;
   throw Error(invalid_argument("expected " + expected +
                                " on all ranks, found another than rank 0's on rank " + different +

@@ -20,6 +20,7 @@
 #include "coxswain/sample_plan.h"
 #include "sdk/src/device/choice.h"
 #include "sdk/src/device/transfer.h"
+#include "sdk/src/parallel/agreement.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/training/epoch_book.h"
 #include "sdk/src/training/training_state.h"
@@ -68,7 +69,7 @@ double sum_over_ranks(detail::SessionState& state, std::vector<double> mine, std
       transport::finish(ranks,
                         ranks.start_all_gather(std::as_bytes(std::span<const double>(mine)),
                                                std::as_writable_bytes(std::span<double>(all))),
-                        state.job().wait_policy());
+                        state.job().world().wait_policy());
   detail::require(gathered, "evaluation");
   return std::accumulate(all.begin(), all.end(), 0.0);
 }
@@ -84,7 +85,7 @@ double evaluate(Session& session, torch::nn::Module& model, const Dataset& datas
   detail::SessionState& state = session.state();
   const detail::Clock::time_point began = detail::Clock::now();
   detail::StepRecorder& recorder = state.recorder();
-  const Activity before = recorder.do_aside(Activity::evaluating, began);
+  const Activity before = recorder.activity().do_aside(Activity::evaluating, began);
   const std::int64_t batches = (dataset.size() + batch - 1) / batch;
   const auto counts = detail::require(SamplePlan::assign(batches, detail::agreed_paces(state)));
   const auto mine = SamplePlan::slice(counts, static_cast<std::size_t>(session.rank()));
@@ -103,7 +104,7 @@ double evaluate(Session& session, torch::nn::Module& model, const Dataset& datas
   });
   const auto most = static_cast<std::size_t>(*std::ranges::max_element(counts));
   const double sum = sum_over_ranks(state, std::move(sums), most);
-  recorder.do_aside(before, detail::Clock::now());
+  recorder.activity().do_aside(before, detail::Clock::now());
   recorder.leave_out(began, detail::Clock::now());
   return sum / static_cast<double>(dataset.size());
 }
@@ -205,8 +206,8 @@ void check_alike(Session& session, const FitOptions& options) {
       options.epochs, evaluates ? 1u : 0u,
       static_cast<std::uint64_t>(evaluates ? options.evaluation->size() : 0),
       static_cast<std::uint64_t>(options.evaluation_batch)};
-  const std::string different =
-      session.state().job().ranks_unlike_root(crc32(std::as_bytes(std::span(facts))));
+  const std::string different = detail::ranks_that_differ(
+      session.state().job().gather(crc32(std::as_bytes(std::span(facts)))));
   if (different.empty()) return;
   throw Error(invalid_argument("FitOptions: expected the same epochs, evaluation data (of the same "
                                "size) and evaluation_batch on all ranks, found others than rank "

@@ -227,7 +227,7 @@ bool LossScaler::agree(bool found) {
   std::uint64_t any = found ? 1 : 0;
   const detail::Membership& job = session_->state().job();
   detail::require(detail::reduce_values(job.data(), std::span(&any, 1), transport::max_u64(),
-                                        job.between_polls()),
+                                        job.world().between_polls()),
                   "LossScaler: found inf of all ranks");
   return any != 0;
 }

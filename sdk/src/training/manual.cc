@@ -98,8 +98,8 @@ struct ManualParallel::Impl {
     made.needed = detail::required_of(made.parameters);
     try {
       made.reduction = detail::make_reduction(
-          {state.job().data(), state.job().wait_policy(), state.job().config().reduction,
-           state.job().devices(), Seconds(state.job().config().control.nccl_seconds),
+          {state.job().data(), state.job().world().wait_policy(), state.job().config().reduction,
+           state.job().world().devices(), Seconds(state.job().config().control.nccl_seconds),
            [this] { state.control().send_masks_off(); }},
           made.parameters, made.needed, {detail::reverse_order(made.parameters.size()), {}});
     } catch (...) {
@@ -232,7 +232,7 @@ struct ManualParallel::Impl {
     outcome.gradient_norm = std::sqrt(squares);
     outcome.finite = finite && merged.nonfinite_ranks == 0;
     if (has_average) {
-      state.recorder().gradient_norm(outcome.gradient_norm);
+      state.recorder().notes().set_gradient_norm(outcome.gradient_norm);
       formats.advance_scaler({.overflow = !finite});
     }
     if (!outcome.finite) static_cast<void>(numerics.blame({}, state.step().number()));

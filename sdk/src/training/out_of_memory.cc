@@ -57,7 +57,7 @@ void make_room(SessionState& state, MemoryActuator::RoomUntil until, const Failu
   state.job().log().warning(concat("step ", state.step().number(), ": out of memory (",
                                    failure.what, "); ", consequence,
                                    ", with blocks that hold less"));
-  state.recorder().flag(SignalFlag::out_of_memory);
+  state.recorder().notes().set(SignalFlag::out_of_memory);
 }
 
 }  // namespace

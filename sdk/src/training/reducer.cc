@@ -163,9 +163,9 @@ namespace {
 
 detail::ReductionSetup setup_of(SessionState& state) {
   return {state.job().data(),
-          state.job().wait_policy(),
+          state.job().world().wait_policy(),
           state.job().config().reduction,
-          state.job().devices(),
+          state.job().world().devices(),
           Seconds(state.job().config().control.nccl_seconds),
           [&state] { state.control().send_masks_off(); }};
 }
@@ -185,13 +185,13 @@ Reducer::Impl::Impl(Session session, std::vector<at::Tensor> parameters,
                state_.job().world_size() == 1 ? 0 : state_.job().config().reduction.verify_steps,
                state_.actuators().get<detail::BlockWatch>()),
       times_(state_.actuators(), state_.recorder(),
-             state_.job().device().is_cpu() ? detail::ReductionTimes::Rows::with
-                                            : detail::ReductionTimes::Rows::without),
+             state_.job().place().device.is_cpu() ? detail::ReductionTimes::Rows::with
+                                                  : detail::ReductionTimes::Rows::without),
       streak_(state_.job()),
       holder_(std::make_shared<const detail::GradientHolders::Holder>(
           [this](detail::MicroBatches micro_batches) { return held_gradients(micro_batches); })) {
   show_held();
-  const Status link = state_.job().devices().news();
+  const Status link = state_.job().world().devices().news();
   if (!link.ok() && state_.job().is_root()) state_.job().log().warning(link.message());
   state_.actuators().get<detail::MemoryActuator>().gradient_holders().add(holder_);
   const detail::StepExchange* exchange = reduction_.exchange();
@@ -423,8 +423,8 @@ std::string Reducer::Impl::trouble_here(const StepBallot& merged) const {
 void Reducer::Impl::blame_nonfinite() {
   const std::int64_t count = numerics_.blame(reduction_->nonfinite(), state_.step().number());
   const std::uint32_t told = detail::saturated(static_cast<std::uint64_t>(count));
-  state_.recorder().nonfinite_values(told);
-  if (count > 0) state_.recorder().flag(SignalFlag::nonfinite_gradient);
+  state_.recorder().notes().nonfinite_values += told;
+  if (count > 0) state_.recorder().notes().set(SignalFlag::nonfinite_gradient);
 }
 
 void Reducer::Impl::tune() {
@@ -441,7 +441,7 @@ void Reducer::Impl::show_held() {
     if (parameter.requires_grad()) held.gradients += static_cast<std::int64_t>(parameter.nbytes());
   }
   for (const auto& bucket : reduction_->sent()) held.buckets += bucket.bytes;
-  state_.control().show_held(held);
+  state_.control().telemetry().show_held(held);
 }
 
 // A prediction must hold in every step, so steps that keep gradients longer than others count, and

@@ -42,7 +42,7 @@ void ReductionTimes::take(const TunedReduction& reduction) {
     seconds += seconds_between(times.started, times.done);
     exposed += seconds_between(std::max(times.started, backward_ended_), times.done);
   }
-  recorder_.reduction(seconds, exposed);
+  recorder_.notes().set_reduction(seconds, exposed);
 }
 
 double ReductionTimes::cost_seconds() const {

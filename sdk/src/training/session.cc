@@ -22,8 +22,11 @@
 #include "sdk/src/precision/format_actuator.h"
 #include "sdk/src/precision/numerics_watch.h"
 #include "sdk/src/precision/trial_pass.h"
+#include "sdk/src/session/control_end.h"
+#include "sdk/src/session/host_facts.h"
 #include "sdk/src/session/host_watch.h"
 #include "sdk/src/session/session_state.h"
+#include "sdk/src/session/telemetry.h"
 #include "sdk/src/training/adoption.h"
 #include "sdk/src/training/session_parts.h"
 
@@ -62,8 +65,8 @@ FormatActuator& formats_of(SessionState& state) {
 std::vector<std::unique_ptr<Actuator>> detail::make_actuators(const Membership& job) {
   const Config& config = job.config();
   auto blocks = std::make_unique<BlockWatch>(config.blocks);
-  auto probe = std::make_unique<MemoryProbe>(detail::MemorySharers{
-      .of_node = job.all().ranks_on_node(), .of_device = job.ranks_on_device()});
+  auto probe = std::make_unique<MemoryProbe>(
+      detail::MemorySharers{.of_node = job.all().ranks_on_node(), .of_device = job.place().ranks});
   auto allocator = std::make_unique<AllocatorReport>(*probe);
   auto formats = std::make_unique<FormatActuator>(config, *blocks, job.log());
   auto memory = std::make_unique<MemoryActuator>(config.memory, config.run.directory, job.rank(),
@@ -98,13 +101,13 @@ int Session::world_size() const {
   return state_->job().world_size();
 }
 c10::Device Session::device() const {
-  return state_->job().device();
+  return state_->job().place().device;
 }
 const Config& Session::config() const {
   return state_->job().config();
 }
 const std::vector<std::string>& Session::arguments() const {
-  return state_->job().arguments();
+  return state_->job().loaded().rest;
 }
 
 void Session::adopt(torch::nn::Module& model, const AdoptOptions& options) {
@@ -197,13 +200,13 @@ bool Session::stop_requested_anywhere() {
   return state_->stop_asked_anywhere();
 }
 std::string Session::status_address() const {
-  return state_->control().status_address();
+  return state_->control().telemetry().status_address();
 }
 std::shared_ptr<prometheus::Collectable> Session::metrics() const {
-  return state_->control().metrics();
+  return state_->control().telemetry().metrics();
 }
 SessionReport Session::report() const {
-  return state_->control().report();
+  return state_->control().telemetry().report();
 }
 void Session::finish() {
   if (adoption_) adoption_->finish();

@@ -210,7 +210,8 @@ struct Trainer::Impl {
     ++position.step;
     updated = true;
     last_loss = outcome.loss;
-    if (position.ends_epoch()) state.recorder().do_aside(Activity::epoch, detail::Clock::now());
+    if (position.ends_epoch())
+      state.recorder().activity().do_aside(Activity::epoch, detail::Clock::now());
   }
 
   void end_step() {
@@ -303,8 +304,9 @@ struct Trainer::Impl {
     if (!statistics) return;
     const PhaseScope phase = scope->phase(Phase::communication);
     const Status folded = statistics->fold(
-        state.job().data(), state.job().wait_policy(), [this] { state.control().plane().pump(); },
-        step.share.micro_batches, step.share.most_on_a_rank);
+        state.job().data(), state.job().world().wait_policy(),
+        [this] { state.control().plane().pump(); }, step.share.micro_batches,
+        step.share.most_on_a_rank);
     if (!folded.ok()) throw Error(folded.with_context("running statistics"));
   }
 
@@ -327,8 +329,8 @@ struct Trainer::Impl {
       optimizer->step();
       if (masters != nullptr) masters->give_weights();
       if (!std::exchange(optimizer_is_shown, true)) {
-        state.control().show_held({.optimizer = optimizer->state_bytes()});
-        state.control().show_last_step(options.steps);
+        state.control().telemetry().show_held({.optimizer = optimizer->state_bytes()});
+        state.control().telemetry().show_last_step(options.steps);
       }
     } else {
       ++position.skipped;

@@ -19,6 +19,8 @@
 #include "coxswain/error.h"
 #include "coxswain/safetensors.h"
 #include "sdk/src/parallel/agreement.h"
+#include "sdk/src/session/run_directory.h"
+#include "sdk/src/session/tick_clock.h"
 
 namespace cox::detail {
 namespace {
@@ -282,7 +284,7 @@ void TrainingSaves::adopt(const TrainingPosition& resumed) {
   formats_.restore(resumed.scaler);
   saved_step_ = resumed.step;
   state_.step().set_next(StepId(resumed.step));
-  state_.control().go_on_at(StepId(resumed.step));
+  state_.control().directory().go_on_at(StepId(resumed.step));
 }
 
 void TrainingSaves::check_folder() const {
@@ -315,7 +317,7 @@ std::vector<std::uint32_t> agreed_paces(SessionState& state) {
     paces = paces_of(known.slowness.slow, ranks);
   }
   require(broadcast(state.job().all(), std::as_writable_bytes(std::span(paces)), kRoot,
-                    state.job().between_polls()),
+                    state.job().world().between_polls()),
           "the paces of ranks");
   return paces;
 }
@@ -357,7 +359,7 @@ Result<TrainingSaves::Gathered> TrainingSaves::gather_for(RankId saver) {
     if (file.ok()) gathered.control = std::move(*file);
   }
   if (saver != kRoot)
-    failed = agree_on_status(state_.job().all(), failed, state_.job().between_polls());
+    failed = agree_on_status(state_.job().all(), failed, state_.job().world().between_polls());
   if (!failed.ok()) return failed;
   if (saver == kRoot) return gathered;
   gathered.control.resize(state_.job().gather(gathered.control.size()).front());
@@ -368,7 +370,7 @@ Result<TrainingSaves::Gathered> TrainingSaves::gather_for(RankId saver) {
 }
 
 Status TrainingSaves::write_here(const Reducer& reducer, Gathered gathered) {
-  state_.recorder().do_between_steps(Activity::saving, Clock::now());
+  state_.recorder().activity().do_between_steps(Activity::saving, Clock::now());
   Checkpoint checkpoint;
   checkpoint.position = parts_.position;
   checkpoint.model = model_tensors(parts_.model);
@@ -379,7 +381,7 @@ Status TrainingSaves::write_here(const Reducer& reducer, Gathered gathered) {
   checkpoint.incarnation = state_.control().plane().start_facts().incarnation;
   checkpoint.world_size = state_.job().world_size();
   const Status written = folder_->write(checkpoint, gathered.control, config().keep);
-  state_.recorder().do_between_steps(Activity::outside, Clock::now());
+  state_.recorder().activity().do_between_steps(Activity::outside, Clock::now());
   return written;
 }
 
@@ -433,7 +435,7 @@ void TrainingSaves::roll_back_if_ordered(Reducer& reducer) {
   formats_.roll_back(position.scaler);
   position.scaler = formats_.scaler();
   position.rollbacks = rollbacks;
-  state_.recorder().flag(SignalFlag::rolled_back);
+  state_.recorder().notes().set(SignalFlag::rolled_back);
   state_.job().log().info("rolled back to step " + std::to_string(position.step));
 }
 

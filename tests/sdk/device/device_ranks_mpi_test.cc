@@ -232,7 +232,7 @@ TEST_CASE("ranks on one device plan with their part of what is free there") {
     if (is_shared) setenv("CUDA_STANDIN_SHARED", "yes", 1);
     auto session = solo_session({"--cox.run.device=cuda"});
     const int sharers = is_shared ? session.world_size() : 1;
-    CHECK(session.state().job().ranks_on_device() == sharers);
+    CHECK(session.state().job().place().ranks == sharers);
     const at::Tensor used = torch::empty({1 << 20}, session.device());
     auto& probe = session.state().actuators().get<cox::detail::MemoryProbe>();
     probe.count_on(session.device());

@@ -1,27 +1,22 @@
 #include "coxswain/session.h"
 
-#include <sys/wait.h>
 #include <torch/torch.h>
-#include <unistd.h>
 
-#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <thread>
 
 #include "coordinator/io/folder_lock.h"
 #include "coxswain/reducer.h"
-#include "sdk/src/session/membership.h"
+#include "ended_by.h"
 #include "solo.h"
 #include "tests/sdk/temp_folder.h"
 
 #include <doctest/doctest.h>
 
 using namespace cox;
-using cox::detail::Termination;
 
 namespace {
 
@@ -63,20 +58,6 @@ std::string error_of(Work&& work) {
     return error.status().message();
   }
   return {};
-}
-
-// The signal that ends a process which does this; 0 when it ends by itself.
-template <class Work>
-int ended_by(Work&& work) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    for (const int signal : {SIGTERM, SIGINT}) ::signal(signal, SIG_DFL);
-    work();
-    ::_exit(0);
-  }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
 }
 
 }  // namespace
@@ -175,87 +156,6 @@ TEST_SUITE("session") {
       CHECK(session.stop_requested_anywhere());
     }
     CHECK_FALSE(solo_session().stop_requested());
-  }
-
-  TEST_CASE("a rank that leaves because another was asked survives its own late SIGTERM") {
-    {
-      Termination early;
-      early.requested_elsewhere();
-      ::raise(SIGTERM);  // between the last step and the end of the session
-    }
-    ::raise(SIGTERM);  // while the process leaves
-    Termination next;
-    CHECK_FALSE(next.requested());
-    ::raise(SIGINT);
-    CHECK(next.requested());
-  }
-
-  TEST_CASE("a session that nobody asked to stop gives signals back as they were") {
-    struct sigaction before {};
-    struct sigaction after {};
-    sigaction(SIGTERM, nullptr, &before);
-    {
-      Termination quiet;
-      CHECK_FALSE(quiet.requested());
-    }
-    sigaction(SIGTERM, nullptr, &after);
-    const bool is_as_before = after.sa_handler == before.sa_handler;
-    CHECK(is_as_before);
-  }
-
-  TEST_CASE("a signal that the program ignores stays ignored") {
-    const auto before = ::signal(SIGINT, SIG_IGN);
-    {
-      Termination job;
-      CHECK_FALSE(job.requested());
-      ::raise(SIGINT);
-      CHECK_FALSE(job.requested());
-    }
-    ::signal(SIGINT, before);
-  }
-
-  TEST_CASE("a loop that never asks is ended by the first SIGTERM or SIGINT") {
-    for (const int signal : {SIGTERM, SIGINT}) {
-      CHECK(ended_by([signal] {
-              Termination job;
-              ::raise(signal);
-            }) == signal);
-    }
-  }
-
-  TEST_CASE("the second request ends a process, one that follows at once is the same one") {
-    CHECK(ended_by([] {
-            Termination job;
-            job.requested();
-            ::raise(SIGTERM);
-            ::raise(SIGINT);
-            const bool is_alive = job.requested();
-            std::this_thread::sleep_for(std::chrono::milliseconds(1100));
-            if (is_alive) ::raise(SIGTERM);
-          }) == SIGTERM);
-  }
-
-  TEST_CASE("a loop that does not ask again is ended by the deadline, one that does is not") {
-    CHECK(ended_by([] {
-            Termination job(std::chrono::seconds(1));
-            job.requested();
-            ::raise(SIGTERM);
-            for (;;) ::pause();
-          }) == SIGTERM);
-    CHECK(ended_by([] {
-            Termination job(std::chrono::seconds(1));
-            job.requested();
-            ::raise(SIGTERM);
-            job.requested();
-            std::this_thread::sleep_for(std::chrono::milliseconds(1500));
-          }) == 0);
-    CHECK(ended_by([] {  // told by another rank, then signalled itself
-            Termination job(std::chrono::seconds(1));
-            job.requested();
-            job.requested_elsewhere();
-            ::raise(SIGTERM);
-            std::this_thread::sleep_for(std::chrono::milliseconds(1500));
-          }) == 0);
   }
 
   TEST_CASE("the second job of a run directory is refused with who holds it, and touches nothing") {

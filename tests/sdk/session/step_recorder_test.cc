@@ -1,7 +1,6 @@
 #include "sdk/src/session/step_recorder.h"
 
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <optional>
 #include <random>
@@ -119,10 +118,10 @@ TEST_SUITE("step recorder") {
     };
     for (const Row& row : rows) {
       StepRecorder recorder;
-      recorder.waited(7);  // no step is open
+      recorder.waiting().waited(7);  // no step is open
       recorder.begin(StepId(1), moment(0));
       recorder.enter(Phase::communication, moment(1));
-      for (const auto& wait : row.waits) recorder.waited(wait);
+      for (const auto& wait : row.waits) recorder.waiting().waited(wait);
       recorder.leave(moment(5));
       const StepReport& report = recorder.end(moment(6));
       CHECK(has(report, SignalFlag::waiting_measured) == row.is_measured);
@@ -138,7 +137,7 @@ TEST_SUITE("step recorder") {
       "time in the run queue leaves its phase and counts as waiting; phases sum to the wall") {
     double queued = 100;  // of the thread, before the recorder
     StepRecorder recorder;
-    recorder.leave_out_queueing([&queued] { return Seconds(queued); });
+    recorder.waiting().leave_out_queueing([&queued] { return Seconds(queued); });
     queued = 103;  // between steps
     recorder.begin(StepId(1), moment(0));
     recorder.enter(Phase::forward, moment(0));
@@ -146,7 +145,7 @@ TEST_SUITE("step recorder") {
     recorder.leave(moment(5));
     recorder.enter(Phase::communication, moment(5));
     queued += 1;
-    recorder.waited(0.5);
+    recorder.waiting().waited(0.5);
     recorder.leave(moment(9));
     queued += 50;  // more than passed: a clock of another kind
     const StepReport& report = recorder.end(moment(10));
@@ -161,7 +160,7 @@ TEST_SUITE("step recorder") {
   TEST_CASE("without calls of all ranks, queueing is communication of unknown waiting") {
     StepRecorder recorder;
     double queued = 0;
-    recorder.leave_out_queueing([&queued] { return Seconds(queued); });
+    recorder.waiting().leave_out_queueing([&queued] { return Seconds(queued); });
     recorder.begin(StepId(1), moment(0));
     queued = 1;
     const StepReport& report = recorder.end(moment(3));
@@ -170,18 +169,6 @@ TEST_SUITE("step recorder") {
     CHECK(report.waiting_seconds == 0);
     CHECK(booked(report, Phase::communication) == doctest::Approx(1));
     CHECK(sum(report) == doctest::Approx(3));
-  }
-
-  TEST_CASE("what the kernel says of a thread's run queue is read, and odd texts are refused") {
-    CHECK(queued_ns_in("12 3456 7\n") == 3456u);
-    for (const char* odd :
-         {"", "12", "12 ", "12 x 3", "12 -5 3", "12 345", "1 99999999999999999999 2"})
-      CHECK_FALSE(queued_ns_in(odd));
-    CHECK_FALSE(RunQueue::of_this_thread("/nonexistent"));
-    if (auto queue = RunQueue::of_this_thread()) {
-      const Seconds before = queue->queued();
-      CHECK(queue->queued() >= before);
-    }
   }
 
   TEST_CASE("a phase that is left too often does no harm") {
@@ -198,10 +185,10 @@ TEST_SUITE("step recorder") {
     StepRecorder recorder;
     recorder.begin(StepId(0), moment(0));
     recorder.enter(Phase::data, moment(0));
-    recorder.loss(3, 2);
-    recorder.samples(4);
-    recorder.flag(SignalFlag::step_skipped);
-    recorder.log("x", 1);
+    recorder.notes().add_loss(3, 2);
+    recorder.notes().samples += 4;
+    recorder.notes().set(SignalFlag::step_skipped);
+    recorder.notes().log("x", 1);
     recorder.end(moment(1));
     recorder.begin(StepId(1), moment(1));
     const StepReport& report = recorder.end(moment(2));
@@ -214,57 +201,6 @@ TEST_SUITE("step recorder") {
     CHECK(booked(report, Phase::other) == doctest::Approx(1));
   }
 
-  TEST_CASE("the loss of several micro-batches is their weighted mean") {
-    StepRecorder recorder;
-    recorder.begin(StepId(0), moment(0));
-    recorder.loss(1, 3);
-    recorder.loss(5, 1);
-    CHECK(recorder.report().loss == doctest::Approx(2));
-    CHECK(recorder.report().weight == 4);
-    CHECK_FALSE(has(recorder.report(), SignalFlag::nonfinite_loss));
-  }
-
-  TEST_CASE("the mean of no samples says nothing, whatever it is") {
-    StepRecorder recorder;
-    recorder.begin(StepId(0), moment(0));
-    recorder.loss(std::numeric_limits<double>::quiet_NaN(), 0);
-    CHECK_FALSE(has(recorder.report(), SignalFlag::nonfinite_loss));
-    recorder.loss(2, 8);
-    recorder.loss(std::numeric_limits<double>::infinity(), 0);
-    CHECK(recorder.report().loss == 2);
-    CHECK(recorder.report().weight == 8);
-    CHECK_FALSE(has(recorder.report(), SignalFlag::nonfinite_loss));
-  }
-
-  TEST_CASE("a loss that is not finite is flagged, also when later ones are") {
-    for (const double bad :
-         {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
-      StepRecorder recorder;
-      recorder.begin(StepId(0), moment(0));
-      recorder.loss(bad, 1);
-      recorder.loss(1, 1);
-      CHECK(has(recorder.report(), SignalFlag::nonfinite_loss));
-      CHECK_FALSE(std::isfinite(recorder.report().loss));
-    }
-  }
-
-  TEST_CASE("a scalar logged twice keeps its last value, long names are cut, a ninth is dropped") {
-    StepRecorder recorder;
-    recorder.begin(StepId(0), moment(0));
-    recorder.log("lr", 1);
-    recorder.log("lr", 2);
-    const std::string name(40, 'n');
-    recorder.log(name, 3);
-    recorder.log(name, 4);
-    CHECK(recorder.report().scalar_count == 2);
-    CHECK(recorder.report().scalars[0].value == 2);
-    CHECK(std::string(recorder.report().scalars[1].name.data()) == name.substr(0, 23));
-    CHECK(recorder.report().scalars[1].value == 4);
-    for (int i = 0; i < 20; ++i) recorder.log("s" + std::to_string(i), i);
-    CHECK(recorder.report().scalar_count == kUserScalars);
-    CHECK(std::string(recorder.report().scalars[kUserScalars - 1].name.data()) == "s5");
-  }
-
   TEST_CASE("the rank's mark follows the phases, in steps and between them") {
     using transport::MarkBoard;
     const transport::SharedSegment memory = transport::heap_segment(MarkBoard::bytes_needed(1));
@@ -274,7 +210,7 @@ TEST_SUITE("step recorder") {
     StepRecorder recorder;
     recorder.begin(StepId(1), moment(0));  // nobody reads marks yet
     recorder.end(moment(1));
-    recorder.move_mark(&mark);
+    recorder.activity().move_mark(&mark);
     recorder.begin(StepId(2), moment(10));
     CHECK(now().activity == Activity::other);
     recorder.enter(Phase::backward, moment(11));
@@ -288,7 +224,7 @@ TEST_SUITE("step recorder") {
     recorder.leave(moment(15));
     recorder.end(moment(16));
     CHECK(now().activity == Activity::outside);
-    recorder.do_between_steps(Activity::saving, moment(17));
+    recorder.activity().do_between_steps(Activity::saving, moment(17));
     recorder.begin_waiting(moment(18));
     CHECK(now().activity == Activity::waiting);
     recorder.end_waiting(moment(19));
@@ -305,18 +241,19 @@ TEST_SUITE("step recorder") {
     transport::MarkWriter mark = board.writer(0);
     const auto now = [&] { return board.read(moment(100), MarkBoard::Look::marks)[0].activity; };
     StepRecorder recorder;
-    recorder.move_mark(&mark);
-    CHECK(recorder.do_aside(Activity::evaluating, moment(0)) == Activity::other);  // no step
+    recorder.activity().move_mark(&mark);
+    CHECK(recorder.activity().do_aside(Activity::evaluating, moment(0)) ==
+          Activity::other);  // no step
     recorder.begin(StepId(1), moment(1));
     CHECK(now() == Activity::other);
-    recorder.do_aside(Activity::epoch, moment(2));
-    const Activity before = recorder.do_aside(Activity::evaluating, moment(3));
+    recorder.activity().do_aside(Activity::epoch, moment(2));
+    const Activity before = recorder.activity().do_aside(Activity::evaluating, moment(3));
     CHECK(now() == Activity::evaluating);
     recorder.begin_waiting(moment(4));
     CHECK(now() == Activity::waiting);
     recorder.end_waiting(moment(5));
     CHECK(now() == Activity::evaluating);
-    recorder.do_aside(before, moment(6));
+    recorder.activity().do_aside(before, moment(6));
     CHECK(now() == Activity::epoch);
     recorder.end(moment(7));
     CHECK(now() == Activity::epoch);

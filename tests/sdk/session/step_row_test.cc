@@ -14,8 +14,9 @@
 #include "sdk/src/memory/memory_actuator.h"
 #include "sdk/src/memory/memory_probe.h"
 #include "sdk/src/precision/numerics_watch.h"
-#include "sdk/src/session/membership.h"
-#include "sdk/src/session/step_recorder.h"
+#include "sdk/src/session/host_facts.h"
+#include "sdk/src/session/run_directory.h"
+#include "sdk/src/session/step_report.h"
 
 #include <doctest/doctest.h>
 

@@ -1,0 +1,127 @@
+#include "sdk/src/session/termination.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdint>
+#include <ctime>
+#include <iterator>
+#include <string_view>
+#include <utility>
+
+namespace cox::detail {
+namespace {
+
+constexpr int kStopSignals[] = {SIGTERM, SIGINT};
+// mpiexec and a terminal both pass one Ctrl-C on: what comes this soon is the same request.
+constexpr std::int64_t kOneRequestNs = 1'000'000'000;
+
+// StopSignals is what the handler of the stop signals knows.
+struct StopSignals {
+  std::atomic<bool> is_asked{false};
+  std::atomic<bool> is_known{false};         // to the loop, which may take its time from then on
+  std::atomic<std::int64_t> first_at_ns{0};  // 0 = no signal yet
+  std::int64_t patience_seconds = 0;
+  timer_t deadline{};
+  bool has_deadline = false;
+  struct sigaction former[2]{};  // in the order of kStopSignals
+};
+static_assert(std::atomic<std::int64_t>::is_always_lock_free);
+
+// A handler reaches static state only. The state needs no initialisation at run time, so that the
+// handler may be the first to ask. Safe within a signal handler, as all that follows.
+StopSignals& stop_signals() {
+  static constinit StopSignals signals;
+  return signals;
+}
+
+// 0 = none.
+void set_deadline(std::chrono::seconds after) {
+  const StopSignals& signals = stop_signals();
+  itimerspec time{};
+  time.it_value.tv_sec = after.count();
+  if (signals.has_deadline) timer_settime(signals.deadline, 0, &time, nullptr);
+}
+
+void say_from_handler(std::string_view text) {
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+}
+
+void end_by(int signal) {
+  sigaction(signal, &stop_signals().former[signal == kStopSignals[0] ? 0 : 1], nullptr);
+  raise(signal);  // delivered when the handler returns
+}
+
+void on_stop_signal(int signal, siginfo_t* info, void*) {
+  const int error = errno;
+  StopSignals& signals = stop_signals();
+  timespec time{};
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  const std::int64_t now = time.tv_sec * 1'000'000'000LL + time.tv_nsec;
+  const std::int64_t first = signals.first_at_ns;
+  if (first == 0) {
+    signals.first_at_ns = now;
+    signals.is_asked = true;
+    if (!signals.is_known) set_deadline(std::chrono::seconds(signals.patience_seconds));
+  } else if (info->si_code == SI_TIMER) {
+    say_from_handler("error: asked to stop, but no step ended since; this process ends now\n");
+    end_by(signal);
+  } else if (now - first >= kOneRequestNs) {
+    say_from_handler("error: asked to stop a second time; this process ends now, without a save\n");
+    end_by(signal);
+  }
+  errno = error;
+}
+
+}  // namespace
+
+bool Termination::requested() {
+  if (!is_taken_over_) take_over();
+  if (requested_ || !stop_signals().is_asked.load(std::memory_order_acquire)) return requested_;
+  requested_elsewhere();
+  return true;
+}
+
+// A launcher signals rank after rank, so this rank's own signal may come after it was told.
+void Termination::requested_elsewhere() {
+  if (!is_taken_over_) take_over();
+  requested_ = true;
+  stop_signals().is_known = true;
+  set_deadline(std::chrono::seconds(0));
+}
+
+void Termination::take_over() {
+  StopSignals& signals = stop_signals();
+  is_taken_over_ = true;
+  signals.patience_seconds = patience_.count();
+  signals.is_asked = signals.is_known = false;
+  signals.first_at_ns = 0;
+  sigevent event{};
+  event.sigev_notify = SIGEV_SIGNAL;
+  event.sigev_signo = SIGTERM;
+  signals.has_deadline = timer_create(CLOCK_MONOTONIC, &event, &signals.deadline) == 0;
+  struct sigaction action {};
+  action.sa_sigaction = on_stop_signal;
+  action.sa_flags = SA_SIGINFO | SA_RESTART;
+  for (std::size_t i = 0; i < std::size(kStopSignals); ++i) {
+    struct sigaction found {};
+    sigaction(kStopSignals[i], nullptr, &found);
+    const bool is_ours = found.sa_sigaction == on_stop_signal;  // after a job that was stopped
+    const bool is_ignored = (found.sa_flags & SA_SIGINFO) == 0 && found.sa_handler == SIG_IGN;
+    if (!is_ours) signals.former[i] = found;
+    if (!is_ours && !is_ignored) sigaction(kStopSignals[i], &action, nullptr);
+  }
+}
+
+Termination::~Termination() {
+  if (!is_taken_over_) return;
+  StopSignals& signals = stop_signals();
+  if (std::exchange(signals.has_deadline, false)) timer_delete(signals.deadline);
+  if (requested_ || signals.is_asked) return;
+  for (std::size_t i = 0; i < std::size(kStopSignals); ++i)
+    sigaction(kStopSignals[i], &signals.former[i], nullptr);
+}
+
+}  // namespace cox::detail

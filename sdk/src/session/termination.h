@@ -1,0 +1,46 @@
+// Termination turns the first SIGTERM or SIGINT into a question that the loop asks, so that a job
+// saves and leaves at the end of a step. The membership owns it. Training thread only.
+//
+//  - The signals are taken over when the loop asks for the first time (a session whose loop reduces
+//    asks at its start): a program that is stuck before that, or never asks, ends as any other
+//    does.
+//  - The second signal does what it did before it was taken over, which ends most programs. So does
+//    a deadline when the loop has not asked again until then: it may be stuck beside a rank that
+//    does not answer.
+//  - A signal that the program ignores stays ignored.
+//
+// Signal dispositions belong to the process, so one object at a time acts; the handler's few words
+// of state are static in the source.
+#pragma once
+
+#include <chrono>
+
+namespace cox::detail {
+
+class Termination {
+ public:
+  static constexpr std::chrono::seconds kPatience{60};
+
+  explicit Termination(std::chrono::seconds patience = kPatience) : patience_(patience) {}
+  // Gives the signals back, unless the job was asked to stop: a launcher signals rank after rank,
+  // and one that leaves already must not be killed by its own late signal.
+  ~Termination();
+  Termination(const Termination&) = delete;
+  Termination& operator=(const Termination&) = delete;
+
+  // Returns true from the first signal on. Takes the signals over when it is called for the first
+  // time; afterwards it takes nanoseconds.
+  bool requested();
+  // Notes that another rank was asked, so that a signal that is still to come here asks for nothing
+  // new.
+  void requested_elsewhere();
+
+ private:
+  void take_over();
+
+  const std::chrono::seconds patience_;
+  bool is_taken_over_ = false;
+  bool requested_ = false;
+};
+
+}  // namespace cox::detail

@@ -1,0 +1,83 @@
+#include "sdk/src/session/world.h"
+
+#include <chrono>
+#include <cstdlib>
+#include <span>
+#include <thread>
+
+#include "coordinator/core/units.h"
+#include "coordinator/transport/launch.h"
+#include "coordinator/transport/solo.h"
+#include "coxswain/error.h"
+
+namespace cox::detail {
+namespace {
+
+std::string value_of(const std::vector<std::string>& environment, const std::string& name) {
+  for (const std::string& entry : environment) {
+    if (entry.starts_with(name + "=")) return entry.substr(name.size() + 1);
+  }
+  return {};
+}
+
+// All ranks fail alike to join, unless MPI itself is in trouble.
+template <class T>
+T joined(Result<T> result) {
+  const bool is_usage = result.status().code() == StatusCode::failed_precondition;
+  return require(std::move(result), is_usage ? Error::Scope::all_ranks : Error::Scope::this_rank);
+}
+
+transport::MpiOptions mpi_options(const ControlConfig& control,
+                                  const std::vector<std::string>& environment) {
+  transport::MpiOptions options;
+  options.ranks_per_node = static_cast<std::int32_t>(control.ranks_per_node);
+  const std::string folder = value_of(environment, "COX_SHM_DIR");
+  if (!folder.empty()) options.shared_folder = folder;
+  return options;
+}
+
+}  // namespace
+
+World::World(const ControlConfig& control, const std::vector<std::string>& environment,
+             const WrapRanks& wrap_ranks) {
+  if (joined(transport::launch_of(environment)) == transport::Launch::mpi) {
+    mpi_.emplace(joined(transport::MpiRuntime::start(nullptr, nullptr)));
+    all_ = joined(mpi_->world(mpi_options(control, environment)));
+  } else {
+    all_ = transport::solo_communicator();
+  }
+  if (wrap_ranks) all_ = wrap_ranks(std::move(all_));
+  wait_policy_ = wait_policy_of(*all_);
+  data_ = require(all_->duplicate());
+  farewell_ = require(all_->duplicate());
+  devices_ = std::make_unique<DeviceLink>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(Seconds(control.nccl_seconds)));
+}
+
+void World::leave_after_failure(const Log& log) noexcept {
+  if (!mpi_ || all().size() == 1) return;
+  const auto patience =
+      transport::with_timeout(wait_policy(), std::chrono::seconds(5), "ranks that fail as well");
+  const Status together =
+      transport::finish(*farewell_,
+                        farewell_->start_all_reduce(
+                            std::as_writable_bytes(std::span<std::uint64_t>(&ranks_failing_, 1)),
+                            transport::sum_u64()),
+                        patience);
+  if (together.ok()) return;
+  log.error("this rank fails while others go on; the job ends here");
+  end_by_exit();
+}
+
+// Lets the job end with this process, without finalising MPI. A program that goes on regardless is
+// ended after a few seconds, one that initialised MPI itself at once.
+void World::end_by_exit() {
+  if (!mpi_->initialized_here()) transport::MpiRuntime::abort_all(1);
+  mpi_->leave_to_exit();
+  std::thread([] {
+    std::this_thread::sleep_for(std::chrono::seconds(5));
+    std::_Exit(1);
+  }).detach();
+}
+
+}  // namespace cox::detail
