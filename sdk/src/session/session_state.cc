@@ -140,11 +140,6 @@ void SessionState::warn_of_idle_settings() const {
   }
 }
 
-void SessionState::begin_step() {
-  ensure_started();
-  step_.begin();
-}
-
 WaitingScope::WaitingScope(StepRecorder& recorder) : recorder_(recorder) {
   recorder_.begin_waiting(Clock::now());
 }

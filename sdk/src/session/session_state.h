@@ -53,12 +53,10 @@ class SessionState {
 
   Membership& job() { return job_; }
   ControlEnd& control() { return control_; }
-  const ControlEnd& control() const { return control_; }
   ActuatorList& actuators() { return actuators_; }
   StepRecorder& recorder() { return recorder_; }
   StepWaits& waits() { return waits_; }
   StepEngine& step() { return step_; }
-  const StepEngine& step() const { return step_; }
   Calibration& calibration() { return calibration_; }
   // Returns the moment for sections of the step: the steady clock's, read at less cost.
   Clock::time_point now() { return clock_.now(); }
@@ -80,8 +78,6 @@ class SessionState {
   bool is_started() const { return control_.is_started(); }
   // Returns whether settings ask for plans that nothing in this loop carries out.
   bool is_missing_reducer() const;
-
-  void begin_step();
 
   // Returns whether any rank was asked to stop. Collective.
   bool stop_asked_anywhere();

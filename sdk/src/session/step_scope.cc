@@ -26,7 +26,8 @@ StepScope::StepScope(std::shared_ptr<SessionState> state) : state_(std::move(sta
                             "scope), and open none in a "
                             "Trainer's loop, which has its own (TrainerStep)"));
   }
-  state_->begin_step();
+  state_->ensure_started();
+  state_->step().begin();
 }
 
 StepScope::~StepScope() {

@@ -116,7 +116,7 @@ void AdoptedAveraging::backward_begins(const BackwardPass& pass) {
 void AdoptedAveraging::average(StepScope& step, const AdoptedModels& models) {
   if (!exchanges()) return;
   first_batch_.compare(session_.state());
-  for (const AdoptedModel& model : models) {
+  for (const AdoptedModel& model : models.all()) {
     if (model.has_new_gradient()) ranks_->average_unseen(step, model.parameters);
   }
   if (losses_) losses_->average(session_.state());

@@ -30,8 +30,8 @@ bool AdoptedModel::has_new_gradient() const {
   return false;
 }
 
-AdoptedModel& AdoptedModels::add(AdoptedModel model) {
-  return models_.emplace_back(std::move(model));
+void AdoptedModels::add(AdoptedModel model) {
+  models_.push_back(std::move(model));
 }
 
 bool AdoptedModels::has(const torch::nn::Module& model) const {

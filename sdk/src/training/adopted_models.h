@@ -48,16 +48,11 @@ struct AdoptedModel {
 
 class AdoptedModels {
  public:
-  AdoptedModel& add(AdoptedModel model);
+  void add(AdoptedModel model);
   bool has(const torch::nn::Module& model) const;
   bool has(const torch::jit::Module& script) const;
 
-  bool empty() const { return models_.empty(); }
-  std::size_t size() const { return models_.size(); }
-  auto begin() { return models_.begin(); }
-  auto end() { return models_.end(); }
-  auto begin() const { return models_.begin(); }
-  auto end() const { return models_.end(); }
+  const std::vector<AdoptedModel>& all() const { return models_; }
 
   // Returns the model that has a parameter in this storage, or null.
   AdoptedModel* owner_of(const c10::StorageImpl* storage);

@@ -81,7 +81,7 @@ void Adoption::add(torch::nn::Module& model, std::shared_ptr<ScriptMirror> scrip
   require(blocks_.adopt(map).with_context("adopt"));
   averaging_.add(model, options);
   visits_ = blocks_.visits();
-  if (models_.empty()) {
+  if (models_.all().empty()) {
     state_.actuators().get<FormatActuator>().attach(model);
     state_.actuators().get<MemoryProbe>().attach(model);
   }
@@ -142,7 +142,7 @@ void Adoption::keep_whole_if_optimised(AdoptedModel& model) {
 std::optional<ProductFormat> Adoption::product_format() const {
   if (!stages_.is(Stage::forward)) return std::nullopt;
   const std::optional<BlockId> block = visits_->current();
-  const bool is_whole = block && std::ranges::any_of(models_, [&](const AdoptedModel& model) {
+  const bool is_whole = block && std::ranges::any_of(models_.all(), [&](const AdoptedModel& model) {
                           return model.is_kept_whole && model.has(*block);
                         });
   return is_whole ? std::nullopt : visits_->product_format();
@@ -169,7 +169,7 @@ void Adoption::begin_forward() {
 void Adoption::record_or_calibrate() {
   if (trial_ == nullptr) return;
   const std::uint64_t ended = state_.step().steps_ended();
-  if (trial_->is_complete(ended, models_.size())) return calibrate();
+  if (trial_->is_complete(ended, models_.all().size())) return calibrate();
   state_.step().hold_reports(StepEngine::Hold::yes);
   trial_->forward_begins(ended);
   if (trial_->wants_calls()) growth_.begin_measuring(blocks_.size());
@@ -299,7 +299,7 @@ void Adoption::check_trial() {
 // checkpoint of the program's own around the whole model). The gradients tell that it was one.
 bool Adoption::begin_unseen_step() {
   const LoopStages::Time began = *std::exchange(unseen_backward_, {});
-  if (std::ranges::none_of(models_, &AdoptedModel::has_new_gradient)) return false;
+  if (std::ranges::none_of(models_.all(), &AdoptedModel::has_new_gradient)) return false;
   if (averaging_.averages_losses())
     refuse("a forward pass with gradients on, found one that backward() computes again");
   if (!std::exchange(is_unseen_told_, true)) {
@@ -329,13 +329,13 @@ void Adoption::begin_step() {
 void Adoption::watch_numerics() {
   std::vector<NoiseBlock> blocks;
   for (const std::string& name : blocks_.names()) blocks.push_back({name, {}});
-  for (const AdoptedModel& model : models_) {
+  for (const AdoptedModel& model : models_.all()) {
     for (std::size_t b = 0; b < model.map.size(); ++b) {
       const BlockId block(static_cast<BlockId::rep>(b));
       blocks[model.first_block + b].parameters = model.map.parameters(block);
     }
   }
-  numerics_.attach(*models_.begin()->module);
+  numerics_.attach(*models_.all().front().module);
   numerics_.watch_adopted(std::move(blocks));
 }
 
