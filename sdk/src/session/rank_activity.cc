@@ -13,11 +13,6 @@ void RankActivity::begin_step(StepId step, Clock::time_point now) {
   tell(now);
 }
 
-void RankActivity::change(std::optional<Phase> phase, Clock::time_point now) {
-  phase_ = phase;
-  tell(now);
-}
-
 void RankActivity::end_step(Clock::time_point now) {
   is_open_ = false;
   if (aside_ == Activity::epoch) between_ = Activity::epoch;
@@ -41,15 +36,6 @@ Activity RankActivity::do_aside(Activity activity, Clock::time_point now) {
 
 double RankActivity::take_saved() {
   return std::exchange(saved_, 0);
-}
-
-Activity RankActivity::now_done() const {
-  if (!is_open_) return between_;
-  return phase_ ? activity_of(*phase_) : aside_;
-}
-
-void RankActivity::tell(Clock::time_point now) {
-  if (mark_ != nullptr) mark_->enter(now_done(), step_, now);
 }
 
 }  // namespace cox::detail

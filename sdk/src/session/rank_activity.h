@@ -19,7 +19,10 @@ class RankActivity {
 
   void begin_step(StepId step, Clock::time_point now);
   // The open step is in `phase` from now on, or in none.
-  void change(std::optional<Phase> phase, Clock::time_point now);
+  void change(std::optional<Phase> phase, Clock::time_point now) {
+    phase_ = phase;
+    tell(now);
+  }
   void end_step(Clock::time_point now);
 
   // Sets what the rank does until its next step begins; outside = nothing that we know of. Returns
@@ -33,8 +36,13 @@ class RankActivity {
   double take_saved();
 
  private:
-  Activity now_done() const;
-  void tell(Clock::time_point now);
+  Activity now_done() const {
+    if (!is_open_) return between_;
+    return phase_ ? activity_of(*phase_) : aside_;
+  }
+  void tell(Clock::time_point now) {
+    if (mark_ != nullptr) mark_->enter(now_done(), step_, now);
+  }
 
   StepId step_{};
   bool is_open_ = false;

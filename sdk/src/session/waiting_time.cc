@@ -58,8 +58,7 @@ void WaitingTime::pass_over() {
   if (queued_) queued_until_ = queued_();
 }
 
-double WaitingTime::take_queued(Phase phase, double seconds) {
-  if (!queued_) return 0;
+double WaitingTime::read_queued(Phase phase, double seconds) {
   const Seconds now = queued_();
   const double passed = Seconds(now - queued_until_).count();
   queued_until_ = now;

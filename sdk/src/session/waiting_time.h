@@ -56,7 +56,9 @@ class WaitingTime {
   void begin();
   // Returns the part of a section of `phase`, of `seconds`, in which the thread was in the run
   // queue; 0 where queueing is not left out.
-  double take_queued(Phase phase, double seconds);
+  double take_queued(Phase phase, double seconds) {
+    return queued_ ? read_queued(phase, seconds) : 0;
+  }
   // The time in the run queue until now belongs to no section.
   void pass_over();
   // A collective call of the open step began with a wait of `seconds` for the last rank; an empty
@@ -67,6 +69,8 @@ class WaitingTime {
   std::optional<double> seconds(double communication) const;
 
  private:
+  double read_queued(Phase phase, double seconds);
+
   std::function<Seconds()> queued_;  // empty where ranks have cores
   Seconds queued_until_{0};
   double queued_elsewhere_ = 0;   // seconds in the run queue in phases other than communication
