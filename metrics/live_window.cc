@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <map>
 #include <ranges>
 #include <set>
@@ -199,7 +200,7 @@ RunRecord record_of(std::span<const std::shared_ptr<const LiveRound>> rounds,
                     const LiveFacts& facts) {
   RunRecord run = empty_record(rounds);
   run.decisions = facts.decisions;
-  std::vector<io::StepLines> lines;
+  std::deque<io::StepLines> lines;
   std::map<std::int32_t, std::size_t> places;
   for (RankRecord& rank : run.ranks) {
     rank.info.world_size = static_cast<std::int32_t>(run.ranks.size());

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 
+#include "coordinator/core/words.h"
 #include "coordinator/io/json.h"
 
 namespace cox::metrics {
@@ -34,13 +34,10 @@ Result<std::optional<std::uint64_t>> query_number(std::string_view query, std::s
     if (part.substr(0, equals) != name) continue;
     const std::string_view text =
         equals == std::string_view::npos ? std::string_view() : part.substr(equals + 1);
-    std::uint64_t number = 0;
-    const auto end = std::from_chars(text.data(), text.data() + text.size(), number);
-    if (text.empty() || end.ec != std::errc() || end.ptr != text.data() + text.size())
-      return invalid_argument("query parameter " + std::string(name) +
-                              ": expected a whole number from 0, found \"" +
-                              std::string(text.substr(0, 40)) + "\"");
-    return std::optional<std::uint64_t>(number);
+    const auto number = parsed_number<std::uint64_t>(text);
+    if (number) return number;
+    return invalid_argument("query parameter ", name, ": expected a whole number from 0, found \"",
+                            text.substr(0, 40), "\"");
   }
   return std::optional<std::uint64_t>();
 }

@@ -17,6 +17,7 @@ namespace cox {
 class ByteWriter {
  public:
   void u8(std::uint8_t value) { bytes_.push_back(static_cast<std::byte>(value)); }
+  void u16(std::uint16_t value) { little_endian(value, 2); }
   void u32(std::uint32_t value) { little_endian(value, 4); }
   void u64(std::uint64_t value) { little_endian(value, 8); }
   void f32(float value) { u32(std::bit_cast<std::uint32_t>(value)); }  // so NaN and -0 survive
@@ -42,6 +43,7 @@ class ByteReader {
   explicit ByteReader(std::span<const std::byte> bytes) : rest_(bytes) {}
 
   std::uint8_t u8() { return static_cast<std::uint8_t>(little_endian(1)); }
+  std::uint16_t u16() { return static_cast<std::uint16_t>(little_endian(2)); }
   std::uint32_t u32() { return static_cast<std::uint32_t>(little_endian(4)); }
   std::uint64_t u64() { return little_endian(8); }
   float f32() { return std::bit_cast<float>(u32()); }

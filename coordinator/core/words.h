@@ -1,21 +1,50 @@
-// Words from outside in messages: how a message shows them, so that it stays one line and leaves
-// the reader's terminal alone, and which known word somebody meant by one that is not known. Pure.
+// Words from outside: the numbers that they stand for, how a message shows them, so that it stays
+// one line and leaves the reader's terminal alone, and which known word somebody meant by one that
+// is not known. Pure.
 #pragma once
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "coordinator/core/text.h"
 
 namespace cox {
+
+// Returns the number that all of the text is, or nothing.
+template <class Number>
+std::optional<Number> parsed_number(std::string_view text) {
+  Number number{};
+  const char* end = text.data() + text.size();
+  const auto read = std::from_chars(text.data(), end, number);
+  return read.ec == std::errc() && read.ptr == end ? std::optional(number) : std::nullopt;
+}
+
+// Returns "a, b, c".
+inline std::string joined(std::span<const std::string> parts, std::string_view between = ", ") {
+  std::string out;
+  for (const std::string& part : parts) out.append(out.empty() ? "" : between).append(part);
+  return out;
+}
+
+// Returns the text with its ASCII letters in lower case.
+inline std::string lower_case(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return out;
+}
 
 // Returns the text as UTF-8 with '?' in place of every control character.
 inline std::string printable(std::string_view text) {

@@ -1,8 +1,8 @@
 #include "coordinator/io/content_hash.h"
 
-#include <algorithm>
 #include <charconv>
-#include <vector>
+#include <span>
+#include <string_view>
 
 #include "coordinator/core/text.h"
 #include "coordinator/io/file.h"
@@ -47,15 +47,12 @@ Result<FileContent> content_of(const std::filesystem::path& file) {
   const Result<InputFile> input = InputFile::open(file);
   if (!input.ok()) return input.status();
   ContentHash hash;
-  const std::uint64_t size = input->size_bytes();
-  std::vector<std::byte> buffer(std::min(size, kReadAtOnce));
-  for (std::uint64_t at = 0; at < size; at += buffer.size()) {
-    const std::uint64_t wanted = std::min<std::uint64_t>(buffer.size(), size - at);
-    if (Status read = input->read_at(at, buffer.data(), wanted); !read.ok())
-      return read.with_context(file.string());
-    hash.add(std::span(buffer).first(wanted));
-  }
-  return FileContent{size, hash.value()};
+  const Status read = input->each_piece(kReadAtOnce, [&hash](std::string_view piece) {
+    hash.add(std::as_bytes(std::span(piece)));
+    return ok_status();
+  });
+  if (!read.ok()) return read.with_context(file.string());
+  return FileContent{input->size_bytes(), hash.value()};
 }
 
 std::string to_hex(std::uint64_t hash) {

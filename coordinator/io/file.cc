@@ -81,6 +81,10 @@ int write_all(int descriptor, std::string_view bytes) {
   return 0;
 }
 
+NextBytes one_piece(std::string_view text) {
+  return [text]() mutable { return Result<std::string_view>(std::exchange(text, {})); };
+}
+
 Result<AtomicFile> AtomicFile::create(const fs::path& target) {
   const std::string stem = concat(".", target.filename().string(), kTemporary, ::getpid());
   for (int attempt = 0; attempt < kNameAttempts; ++attempt) {
@@ -152,6 +156,11 @@ Status sync_folder(const fs::path& folder) {
   return is_synced ? ok_status() : errno_status(errno, doing);
 }
 
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(fs::symlink_status(path, error));
+}
+
 Result<std::uint64_t> regular_size(int descriptor, const fs::path& path) {
   struct stat info {};
   if (::fstat(descriptor, &info) != 0) return open_error(path, errno);
@@ -188,6 +197,17 @@ Status InputFile::read_at(std::uint64_t offset, void* out, std::uint64_t bytes) 
     next += got;
     offset += static_cast<std::uint64_t>(got);
     bytes -= static_cast<std::uint64_t>(got);
+  }
+  return ok_status();
+}
+
+Status InputFile::each_piece(std::size_t most_bytes,
+                             const std::function<Status(std::string_view piece)>& take) const {
+  std::string piece;
+  for (std::uint64_t at = 0; at < size_bytes_; at += piece.size()) {
+    piece.resize(std::min<std::uint64_t>(most_bytes, size_bytes_ - at));
+    if (Status read = read_at(at, piece.data(), piece.size()); !read.ok()) return read;
+    if (Status taken = take(piece); !taken.ok()) return taken;
   }
   return ok_status();
 }

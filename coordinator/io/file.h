@@ -29,6 +29,9 @@ Status errno_status(int error, const std::string& doing,
 // reading.
 using NextBytes = std::function<Result<std::string_view>()>;
 
+// Returns a text as one piece. The text outlives the reading.
+NextBytes one_piece(std::string_view text);
+
 // Writes all of `bytes`. Returns 0, or the errno of the call that failed.
 [[nodiscard]] int write_all(int descriptor, std::string_view bytes);
 
@@ -73,6 +76,9 @@ Status sync_folder(const std::filesystem::path& folder);
 // of a folder that we wrote ourselves are none, so a link there was put in their place.
 enum class Links { followed, refused };
 
+// Whether something has that name, be it a link that leads nowhere.
+bool is_there(const std::filesystem::path& path);
+
 // Returns the size of an open file, which `path` names in messages. failed_precondition when it is
 // no regular file: a pipe, device or folder.
 Result<std::uint64_t> regular_size(int descriptor, const std::filesystem::path& path);
@@ -90,6 +96,10 @@ class InputFile {
 
   // Fills `bytes` bytes at `out` from `offset`, or fails with data_loss.
   Status read_at(std::uint64_t offset, void* out, std::uint64_t bytes) const;
+  // Passes the file piece by piece, each of at most `most_bytes` and valid during the call. A
+  // complaint of `take` ends the reading.
+  Status each_piece(std::size_t most_bytes,
+                    const std::function<Status(std::string_view piece)>& take) const;
 
  private:
   explicit InputFile(int descriptor) : file_(descriptor) {}

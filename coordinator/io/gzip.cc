@@ -115,8 +115,7 @@ bool is_gzip(std::string_view bytes) {
 }
 
 Result<std::string> gunzip(std::string_view bytes, std::size_t max_bytes) {
-  GzipPieces pieces([&bytes] { return Result<std::string_view>(std::exchange(bytes, {})); },
-                    max_bytes);
+  GzipPieces pieces(one_piece(bytes), max_bytes);
   std::string out;
   while (true) {
     const auto piece = pieces.next();

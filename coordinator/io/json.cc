@@ -328,9 +328,7 @@ Status read_json(const NextBytes& next, JsonEvents& events) {
 }
 
 Status read_json(std::string_view text, JsonEvents& events) {
-  return read_json(
-      [&text] { return Result<std::string_view>(std::exchange(text, std::string_view())); },
-      events);
+  return read_json(one_piece(text), events);
 }
 
 const Json* Json::find(std::string_view name) const {

@@ -67,4 +67,15 @@ const std::vector<Json>& JsonFields::items(const Json& object, std::string_view 
   return kNone;
 }
 
+void JsonFields::format(const Json& root, std::string_view name, std::int64_t version,
+                        const std::string& where) {
+  constexpr std::int64_t kMostVersion = std::int64_t{1} << 53;
+  if (text(root, "format", where) != name)
+    fail(where + ": expected the format '" + std::string(name) + "', found another");
+  const std::int64_t found = integer(root, "version", kMostVersion, where);
+  if (found != version)
+    fail(where + ": expected version " + std::to_string(version) + ", found " +
+         std::to_string(found) + ": written by another release");
+}
+
 }  // namespace cox::io

@@ -36,6 +36,9 @@ class JsonFields {
   // Returns the items of the array, which must have `least` to `most` of them.
   const std::vector<Json>& items(const Json& object, std::string_view name, std::size_t least,
                                  std::size_t most, const std::string& where);
+  // Checks the members "format" and "version" of a document.
+  void format(const Json& root, std::string_view name, std::int64_t version,
+              const std::string& where);
   // Keeps the caller's own complaint, unless there is an earlier one.
   void fail(const std::string& message);
 

@@ -4,27 +4,26 @@
 #include <array>
 #include <span>
 
+#include "coordinator/core/bytes.h"
 #include "coordinator/core/hash.h"
+#include "coordinator/core/text.h"
 
 namespace cox::runtime {
 namespace {
 
 constexpr std::string_view kMagic = "COXJRNL\n";
 
-void put(std::string& out, std::uint64_t value, int bytes) {
-  for (int i = 0; i < bytes; ++i) out.push_back(static_cast<char>(value >> (8 * i)));
-}
-
-std::uint64_t get(std::string_view bytes) {
-  std::uint64_t value = 0;
-  for (std::size_t i = bytes.size(); i-- > 0;) {
-    value = value << 8 | static_cast<unsigned char>(bytes[i]);
-  }
-  return value;
+ByteReader reader_of(std::string_view bytes) {
+  return ByteReader(std::as_bytes(std::span(bytes)));
 }
 
 std::uint32_t checksum(std::string_view bytes) {
-  return crc32(std::as_bytes(std::span(bytes.data(), bytes.size())));
+  return crc32(std::as_bytes(std::span(bytes)));
+}
+
+// Of the first bytes of a record's header.
+std::uint16_t short_checksum(std::string_view bytes) {
+  return static_cast<std::uint16_t>(checksum(bytes));
 }
 
 struct RecordHeader {
@@ -35,11 +34,12 @@ struct RecordHeader {
 };
 
 RecordHeader read_header(std::string_view bytes) {
+  ByteReader in = reader_of(bytes);
   RecordHeader header;
-  header.length = static_cast<std::uint32_t>(get(bytes.substr(0, 4)));
-  header.kind = static_cast<std::uint16_t>(get(bytes.substr(4, 2)));
-  header.payload_checksum = static_cast<std::uint32_t>(get(bytes.substr(8, 4)));
-  header.is_whole = get(bytes.substr(6, 2)) == (checksum(bytes.substr(0, 6)) & 0xFFFF);
+  header.length = in.u32();
+  header.kind = in.u16();
+  header.is_whole = in.u16() == short_checksum(bytes.substr(0, 6));
+  header.payload_checksum = in.u32();
   return header;
 }
 
@@ -100,21 +100,20 @@ Status check(const StepSignals& signals, const JobFacts& job) {
 }  // namespace
 
 std::string journal_header() {
-  std::string out(kMagic);
-  put(out, kJournalVersion, 4);
-  put(out, checksum(out), 4);
-  return out;
+  ByteWriter out;
+  out.append(kMagic);
+  out.u32(kJournalVersion);
+  out.u32(checksum(out.text()));
+  return std::string(out.text());
 }
 
 std::string framed(RecordKind kind, std::string_view payload) {
-  std::string out;
-  out.reserve(kRecordHeaderBytes + payload.size());
-  put(out, payload.size(), 4);
-  put(out, static_cast<std::uint16_t>(kind), 2);
-  put(out, checksum(out) & 0xFFFF, 2);
-  put(out, checksum(payload), 4);
-  out.append(payload);
-  return out;
+  ByteWriter out;
+  out.u32(static_cast<std::uint32_t>(payload.size()));
+  out.u16(static_cast<std::uint16_t>(kind));
+  out.u16(short_checksum(out.text()));
+  out.u32(checksum(payload));
+  return concat(out.text(), payload);
 }
 
 JournalReader::JournalReader(io::InputFile file, std::filesystem::path path)
@@ -142,8 +141,9 @@ Status JournalReader::read_file_header() {
     size_ = 0;
     return ok_status();
   }
-  if (get(bytes.substr(12)) != checksum(bytes.substr(0, 12))) return damaged("its header");
-  const std::uint64_t version = get(bytes.substr(8, 4));
+  ByteReader in = reader_of(bytes.substr(kMagic.size()));
+  const std::uint32_t version = in.u32();
+  if (in.u32() != checksum(bytes.substr(0, 12))) return damaged("its header");
   if (version != kJournalVersion)
     return failed_precondition(
         "journal ", path_.string(), ": expected version ", kJournalVersion, ", found ", version,

@@ -4,15 +4,14 @@
 #include <string_view>
 
 #include "coordinator/core/config.h"
+#include "coordinator/core/words.h"
 #include "coordinator/decide/decide.h"
 
 namespace cox::runtime {
 namespace {
 
-std::string joined(const std::vector<std::string>& words) {
-  std::string out;
-  for (const std::string& word : words) out += (out.empty() ? "" : ", ") + word;
-  return out.empty() ? "none" : out;
+std::string listed(const std::vector<std::string>& words) {
+  return words.empty() ? "none" : joined(words);
 }
 
 // The set in the order of the journal, which may leave out policies that it did not have.
@@ -22,7 +21,7 @@ Result<PolicySet> recorded_policies(const std::vector<std::string>& names, const
     const auto found = std::find_if(known.begin(), known.end(),
                                     [&](const auto& policy) { return policy->name() == name; });
     if (found == known.end())
-      return failed_precondition("the journal was made with the policies ", joined(names),
+      return failed_precondition("the journal was made with the policies ", listed(names),
                                  ", and '", name,
                                  "' is not built into this program; replay it with the program "
                                  "that registers it");
@@ -74,7 +73,7 @@ class Replayer {
     ++report_.segments;
     tell("job '" + job_.name + "', start " + std::to_string(job_.incarnation) + ": " +
          std::to_string(job_.world_size) + " ranks, " + std::to_string(job_.blocks.size()) +
-         " blocks, policies " + joined(start.policies));
+         " blocks, policies " + listed(start.policies));
     if (start.first) compare_start(*start.first);
     return ok_status();
   }

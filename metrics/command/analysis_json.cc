@@ -21,6 +21,14 @@ void put_texts(JsonWriter& out, const char* name, const std::vector<std::string>
   metrics::put_list(out, name, texts);
 }
 
+// Begins an object of that name, or writes null where there is none. Returns whether it began one.
+template <class Value>
+bool begin_object(JsonWriter& out, const char* name, const std::optional<Value>& value) {
+  out.key(name);
+  value ? out.begin_object() : out.null();
+  return value.has_value();
+}
+
 void put_findings(JsonWriter& out, const std::vector<Finding>& findings) {
   out.new_line(1).key("findings").begin_array();
   for (const Finding& f : findings) {
@@ -70,12 +78,8 @@ void put_rank(JsonWriter& out, const diagnosis::RankFigures& r) {
 }
 
 void put_distributed(JsonWriter& out, const std::optional<diagnosis::Distributed>& d) {
-  out.new_line(1).key("distributed");
-  if (!d) {
-    out.null();
-    return;
-  }
-  out.begin_object().field("world_size", d->ranks.size()).field("n_steps", d->steps);
+  if (!begin_object(out.new_line(1), "distributed", d)) return;
+  out.field("world_size", d->ranks.size()).field("n_steps", d->steps);
   out.field("mean_step_wall", d->mean_wall_seconds);
   out.field("mean_comm_fraction", d->mean_comm_fraction).field("imbalance_cv", d->variation);
   out.field("sync_skew", d->skew_seconds).field("wall_frac_lost_to_imbalance", d->lost_fraction);
@@ -91,12 +95,8 @@ void put_distributed(JsonWriter& out, const std::optional<diagnosis::Distributed
 }
 
 void put_trace(JsonWriter& out, const std::optional<diagnosis::KernelTrace>& t) {
-  out.new_line(1).key("trace");
-  if (!t) {
-    out.null();
-    return;
-  }
-  out.begin_object().field("wall_time", t->wall_seconds);
+  if (!begin_object(out.new_line(1), "trace", t)) return;
+  out.field("wall_time", t->wall_seconds);
   out.field("total_comm_time", t->communication_seconds);
   out.field("total_compute_time", t->compute_seconds);
   out.field("exposed_comm_time", t->exposed_seconds);
@@ -143,12 +143,8 @@ void put_lines(JsonWriter& out, const std::vector<BudgetLine>& lines) {
 }
 
 void put_efficiency(JsonWriter& out, const std::optional<diagnosis::Efficiency>& e) {
-  out.new_line(1).key("efficiency");
-  if (!e) {
-    out.null();
-    return;
-  }
-  out.begin_object().field("wall", e->wall_seconds).field("n_steps", e->steps);
+  if (!begin_object(out.new_line(1), "efficiency", e)) return;
+  out.field("wall", e->wall_seconds).field("n_steps", e->steps);
   out.field("compute_measured", e->compute_seconds).field("ideal_compute", e->ideal_seconds);
   out.field("mfu", e->mfu).field("flops_per_step", e->flops_per_step);
   out.field("peak_flops", e->peak_flops);
@@ -207,12 +203,8 @@ void put_settings(JsonWriter& out, const char* name,
 
 void put_plan_event(JsonWriter& out, const char* name,
                     const std::optional<diagnosis::PlanEvent>& event) {
-  out.key(name);
-  if (!event) {
-    out.null();
-    return;
-  }
-  out.begin_object().field("step", event->step).field("round", event->round);
+  if (!begin_object(out, name, event)) return;
+  out.field("step", event->step).field("round", event->round);
   out.field("plan", event->plan);
   put_texts(out, "changes", event->changes);
   put_texts(out, "reasons", event->reasons);
@@ -223,27 +215,17 @@ void put_own_diff(JsonWriter& out, const diagnosis::RunDiff& diff) {
   put_texts(out, "differences", diff.differences);
   put_texts(out, "explanation", diff.explanation);
   put_texts(out, "gaps", diff.gaps);
-  out.new_line(1).key("loss_difference");
-  if (diff.loss) {
-    out.begin_object().field("step", diff.loss->step).field("rank", diff.loss->rank);
+  if (begin_object(out.new_line(1), "loss_difference", diff.loss)) {
+    out.field("step", diff.loss->step).field("rank", diff.loss->rank);
     out.field("a", diff.loss->a).field("b", diff.loss->b);
     out.field("plan_a", diff.loss->plan_a).field("plan_b", diff.loss->plan_b).end_object();
-  } else {
-    out.null();
   }
-  out.new_line(1).key("time_ratio");
-  if (diff.time) {
-    out.begin_object().field("ratio", diff.time->ratio).field("low", diff.time->low);
+  if (begin_object(out.new_line(1), "time_ratio", diff.time)) {
+    out.field("ratio", diff.time->ratio).field("low", diff.time->low);
     out.field("high", diff.time->high).end_object();
-  } else {
-    out.null();
   }
-  out.new_line(1).field("plans_differ_at", diff.plans_differ_at).new_line(1).key("plans");
-  if (!diff.plans) {
-    out.null();
-    return;
-  }
-  out.begin_object();
+  out.new_line(1).field("plans_differ_at", diff.plans_differ_at);
+  if (!begin_object(out.new_line(1), "plans", diff.plans)) return;
   put_plan_event(out, "a", diff.plans->a);
   put_plan_event(out, "b", diff.plans->b);
   out.end_object();

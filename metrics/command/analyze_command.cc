@@ -119,10 +119,7 @@ constexpr std::array<DevicePeak, 28> kPeaks = {
 // Returns the entry with the longest name that is part of `name`, in upper or lower case: "NVIDIA
 // L40S" is no L40 and no L4. Null where none is.
 const DevicePeak* device_peak(std::string_view name) {
-  std::string lower(name);
-  for (char& c : lower) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
+  const std::string lower = lower_case(name);
   const DevicePeak* best = nullptr;
   for (const DevicePeak& each : kPeaks) {
     const bool is_part = lower.find(each.name) != std::string::npos;
@@ -150,17 +147,6 @@ std::string device_name(const diagnosis::RunInfo& info) {
   return {};
 }
 
-// FLOP/s of the device, as the settings of the run have it.
-std::optional<double> peak_setting(const diagnosis::RunInfo& info) {
-  const auto setting =
-      std::ranges::find(info.config, "run.peak_flops_per_device", &diagnosis::RunSetting::key);
-  if (setting == info.config.end()) return std::nullopt;
-  const std::string& text = setting->json;
-  double peak = 0;
-  std::from_chars(text.data(), text.data() + text.size(), peak);
-  return peak > 0 ? std::optional(peak) : std::nullopt;
-}
-
 // What the record does not say about FLOPs is counted, and looked up by the device's name.
 void find_flops(const AnalyzeRequest& request, const diagnosis::RankRecord& rank,
                 diagnosis::BudgetOptions& options, std::string& source) {
@@ -170,7 +156,9 @@ void find_flops(const AnalyzeRequest& request, const diagnosis::RankRecord& rank
     if (options.flops_per_step) source = "FLOPs as operators.json counts them";
   }
   if (options.peak_flops || rank.info.peak_flops) return;
-  options.peak_flops = peak_setting(rank.info);
+  const double peak_setting =
+      number_setting(rank.info, "run.peak_flops_per_device").value_or(0);  // FLOP/s of the device
+  if (peak_setting > 0) options.peak_flops = peak_setting;
   if (options.peak_flops) return;
   const DevicePeak* const peak = device_peak(device_name(rank.info));
   if (peak == nullptr) return;
@@ -293,8 +281,7 @@ bool is_passed_over(const fs::path& path, JournalSize size) {
 // cannot be read to its end a gap.
 void read_decisions(const std::string& directory, JournalSize size, diagnosis::RunRecord& run) {
   const fs::path path = fs::path(directory) / "journal.cox";
-  std::error_code error;
-  if (!fs::exists(fs::symlink_status(path, error))) return;
+  if (!io::is_there(path)) return;
   if (is_passed_over(path, size)) {
     run.gaps.push_back("journal.cox is larger than 256 MiB: decisions are not looked at");
     return;
@@ -322,11 +309,6 @@ Status write_page(const AnalyzeRequest& request, const Analysis& analysis) {
   return io::replace_file(request.html, analysis_page(analysis));
 }
 
-std::string base_name(const std::string& path) {
-  const fs::path whole(path);
-  return (whole.has_filename() ? whole : whole.parent_path()).filename().string();
-}
-
 // A directory without steps may still have a trace or a schedule, which are looked at alone.
 Result<diagnosis::RunRecord> record_of(const AnalyzeRequest& request) {
   auto read = io::read_run(request.run);
@@ -336,7 +318,7 @@ Result<diagnosis::RunRecord> record_of(const AnalyzeRequest& request) {
                         (!trace_file(request).empty() || !pipeline_file(request).empty());
   if (!is_alone) return read;
   diagnosis::RunRecord run;
-  run.name = base_name(request.run);
+  run.name = io::folder_name(request.run);
   run.ranks.emplace_back();
   run.gaps = {read.status().message() + ". Step times, ranks, memory and losses are not known."};
   return run;
@@ -421,7 +403,8 @@ Result<Verdict> diff_command(const DiffRequest& request) {
   if (Status fits = check_warmup("B", *b, warmup); !fits.ok()) return fits;
   const diagnosis::RunDiff diff = diff_of(*a, *b, request.tolerance);
   fmt::print("{}", request.form == ReportForm::json
-                       ? diff_json(diff, request.rules, base_name(request.a), base_name(request.b))
+                       ? diff_json(diff, request.rules, io::folder_name(request.a),
+                                   io::folder_name(request.b))
                        : diff_text(diff, request.rules, terminal_of(request.colour)));
   const bool is_equal = request.rules == RuleSet::pytscope
                             ? diff.is_identical && diff.config.empty() && diff.environment.empty()

@@ -152,6 +152,25 @@ std::string version() {
   return fmt::format("cox {}, mask version {}", COX_VERSION, unsigned{wire::kMaskVersion});
 }
 
+// A word of the command line, and what it stands for.
+template <class Value>
+struct Choice {
+  std::string word;
+  Value value;
+};
+
+// Adds an option that takes one of the words.
+template <class Value, class Field>
+CLI::Option* add_choice(CLI::App* command, const char* name, Field& field,
+                        const std::vector<Choice<Value>>& choices, const char* what) {
+  std::vector<std::string> words;
+  for (const Choice<Value>& choice : choices) words.push_back(choice.word);
+  const auto choose = [&field, choices](const std::string& word) {
+    field = std::ranges::find(choices, word, &Choice<Value>::word)->value;
+  };
+  return command->add_option_function<std::string>(name, choose, what)->check(CLI::IsMember(words));
+}
+
 // What the command line asks for. `exit_code` is that of the subcommand, which runs last.
 struct CommandLine {
   CLI::App app{"Reads what a job of Coxswain leaves behind.", "cox"};
@@ -163,7 +182,6 @@ struct CommandLine {
   AnalyzeRequest report;
   DiffRequest diff;
   TraceRequest trace;
-  std::string ops_order = "time";
   std::string saves;  // of checkpoint
   bool is_markdown = false;
   int exit_code = kDone;
@@ -245,21 +263,19 @@ struct CommandLine {
         "  cox ops runs/my-run --block 'transformer.h.*'");
     command->add_option("RUN", ops.run, "a run directory, or the operators.json of a rank")
         ->required();
-    command->add_option("--by", ops_order, "what to sort by")
-        ->type_name("WHAT")
-        ->check(CLI::IsMember({"time", "bytes", "flops"}));
+    add_choice<OperatorOrder>(command, "--by", ops.order,
+                              {{"time", OperatorOrder::time},
+                               {"bytes", OperatorOrder::bytes},
+                               {"flops", OperatorOrder::flops}},
+                              "what to sort by")
+        ->type_name("WHAT");
     command->add_option("--block", ops.block, "blocks whose names fit, such as 'h.*'")
         ->type_name("PATTERN");
     command->add_option("--rank", ops.rank, "whose operators; 0 unless given")
         ->type_name("RANK")
         ->check(CLI::Range(0, kMaxRanks - 1));
     add_json_flag(command, ops.form, "as JSON, as the file has it");
-    command->callback([this] {
-      ops.order = ops_order == "bytes"   ? OperatorOrder::bytes
-                  : ops_order == "flops" ? OperatorOrder::flops
-                                         : OperatorOrder::time;
-      exit_code = exit_code_of(ops_command(ops));
-    });
+    command->callback([this] { exit_code = exit_code_of(ops_command(ops)); });
   }
 
   void add_whatif() {
@@ -288,13 +304,12 @@ struct CommandLine {
         "  cox analyze runs/my-run --fail-on high");
     add_run_options(command, analyze);
     command->add_option("--html", analyze.html, "also writes a page to FILE")->type_name("FILE");
-    command
-        ->add_option_function<std::string>(
-            "--fail-on",
-            [this](const std::string& word) { analyze.fail_on = severity_named(word); },
-            "exit code 1 on findings at least as severe")
-        ->type_name("SEVERITY")
-        ->check(CLI::IsMember({"high", "med", "low"}));
+    using diagnosis::Severity;
+    add_choice<Severity>(
+        command, "--fail-on", analyze.fail_on,
+        {{"high", Severity::high}, {"med", Severity::medium}, {"low", Severity::low}},
+        "exit code 1 on findings at least as severe")
+        ->type_name("SEVERITY");
     add_report_options(command, analyze.rules, analyze.form, analyze.colour);
     command->callback([this] { exit_code = exit_code_of(analyze_command(analyze)); });
   }
@@ -321,16 +336,11 @@ struct CommandLine {
             "--peak-tflops", [&request](double peak) { request.peak_flops = peak * 1e12; },
             "of one device")
         ->type_name("TFLOPS");
-    command
-        ->add_option_function<std::string>(
-            "--recompute",
-            [&request](const std::string& word) {
-              request.recompute = word == "useful" ? diagnosis::RecomputeTime::useful
-                                                   : diagnosis::RecomputeTime::apart;
-            },
-            "how its time counts: a line of its own, or as useful")
-        ->type_name("WHERE")
-        ->check(CLI::IsMember({"apart", "useful"}));
+    using diagnosis::RecomputeTime;
+    add_choice<RecomputeTime>(command, "--recompute", request.recompute,
+                              {{"apart", RecomputeTime::apart}, {"useful", RecomputeTime::useful}},
+                              "how its time counts: a line of its own, or as useful")
+        ->type_name("WHERE");
   }
 
   void add_report() {
@@ -385,38 +395,22 @@ struct CommandLine {
     command->callback([this] { exit_code = exit_code_of(trace_command(trace)); });
   }
 
-  static diagnosis::Severity severity_named(const std::string& word) {
-    return word == "high"  ? diagnosis::Severity::high
-           : word == "med" ? diagnosis::Severity::medium
-                           : diagnosis::Severity::low;
-  }
-
   static void add_rules_option(CLI::App* command, RuleSet& rules) {
-    command
-        ->add_option_function<std::string>(
-            "--rules",
-            [&rules](const std::string& word) {
-              rules = word == "pytscope" ? RuleSet::pytscope : RuleSet::coxswain;
-            },
-            "whose; pytscope: as version 0.2.1 has them")
-        ->type_name("SET")
-        ->check(CLI::IsMember({"coxswain", "pytscope"}));
+    add_choice<RuleSet>(command, "--rules", rules,
+                        {{"coxswain", RuleSet::coxswain}, {"pytscope", RuleSet::pytscope}},
+                        "whose; pytscope: as version 0.2.1 has them")
+        ->type_name("SET");
   }
 
   static void add_report_options(CLI::App* command, RuleSet& rules, ReportForm& form,
                                  ColourWish& colour) {
     add_rules_option(command, rules);
-    command
-        ->add_option_function<std::string>(
-            "--color",
-            [&colour](const std::string& word) {
-              colour = word == "always"  ? ColourWish::always
-                       : word == "never" ? ColourWish::never
-                                         : ColourWish::automatic;
-            },
-            "else by NO_COLOR, FORCE_COLOR and the terminal")
-        ->type_name("WHEN")
-        ->check(CLI::IsMember({"auto", "always", "never"}));
+    add_choice<ColourWish>(command, "--color", colour,
+                           {{"auto", ColourWish::automatic},
+                            {"always", ColourWish::always},
+                            {"never", ColourWish::never}},
+                           "else by NO_COLOR, FORCE_COLOR and the terminal")
+        ->type_name("WHEN");
     add_json_flag(command, form, "all figures as JSON");
   }
 

@@ -32,8 +32,7 @@ Result<RunFile> file_of(const OpsRequest& request) {
   const fs::path run(request.run);
   const fs::path folder = fs::is_directory(run / rank, error) ? run / rank : run;
   if (!fs::is_directory(folder, error)) return RunFile{folder, io::Links::followed};
-  if (fs::exists(fs::symlink_status(folder / file, error)))
-    return RunFile{folder / file, io::Links::refused};
+  if (io::is_there(folder / file)) return RunFile{folder / file, io::Links::refused};
   return not_found(request.run, ": expected a run directory with ", rank, "/", file,
                    ", found none in it; a rank writes it after its third step, where the model is "
                    "followed (adopted, or attached without marks of its own)");

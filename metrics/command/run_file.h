@@ -21,8 +21,7 @@ struct RunFile {
 inline Result<RunFile> file_of_run(const std::filesystem::path& given, const char* name) {
   std::error_code error;
   if (!std::filesystem::is_directory(given, error)) return RunFile{given, io::Links::followed};
-  if (std::filesystem::exists(std::filesystem::symlink_status(given / name, error)))
-    return RunFile{given / name, io::Links::refused};
+  if (io::is_there(given / name)) return RunFile{given / name, io::Links::refused};
   return not_found(given.string(), ": expected a run directory with ", name,
                    ", found none in it; give the file itself if it lies elsewhere");
 }

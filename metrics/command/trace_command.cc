@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -14,7 +13,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -30,6 +28,7 @@
 #include "metrics/analysis/timeline/rank_lanes.h"
 #include "metrics/analysis/timeline/rank_survey.h"
 #include "metrics/command/commands.h"
+#include "metrics/json_parts.h"
 #include "metrics/records/host_lines.h"
 #include "metrics/records/run_reader.h"
 #include "metrics/records/run_record.h"
@@ -62,10 +61,8 @@ struct StepRange {
 };
 
 std::optional<std::int64_t> whole(std::string_view text) {
-  std::int64_t value = 0;
-  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const bool is_whole = code == std::errc() && end == text.data() + text.size();
-  return is_whole && value >= 0 ? std::optional(value) : std::nullopt;
+  const auto value = parsed_number<std::int64_t>(text);
+  return value && *value >= 0 ? value : std::nullopt;
 }
 
 Result<StepRange> step_range(std::string_view text) {
@@ -124,11 +121,7 @@ Status each_step(const fs::path& folder, const StepRange& range,
   io::StepLineReader lines([&](const StepLine& line) {
     if (range.has(line.step)) take(line);
   });
-  const Status read = io::read_step_file(folder / "steps.jsonl", [&](std::string_view bytes) {
-    lines.take(bytes);
-    return ok_status();
-  });
-  lines.finish();
+  const Status read = io::read_step_lines(folder / "steps.jsonl", lines);
   if (damaged != nullptr) *damaged = lines.damaged() + (lines.is_torn() ? 1 : 0);
   return read;
 }
@@ -147,12 +140,6 @@ Result<RankInPicture> look_at(io::RankFolder folder, const StepRange& range) {
 // ---- What the coordinator decided, from its journal.
 
 enum Lane : std::int32_t { kStarts = 1, kPlans, kFaults, kReasons };  // one for each policy follows
-
-std::string joined(const std::vector<std::string>& lines) {
-  std::string out;
-  for (const std::string& line : lines) out += (out.empty() ? "" : "; ") + line;
-  return out;
-}
 
 // A lane for starts of the job, one for plans, one for reports that did not come, and one for the
 // reasons of each policy. What the journal says about ranks is kept for their lanes.
@@ -243,7 +230,7 @@ void CoordinatorLanes::round(const wire::JournalRound& round, const TraceSink& s
 void CoordinatorLanes::draw_plan(const Plan& plan, const TraceSink& sink) {
   name_lane(kPlans, "plans published", sink);
   const std::string name = concat("plan ", plan.id.number);
-  const std::string changes = joined(diff(plan_, plan));
+  const std::string changes = joined(diff(plan_, plan), "; ");
   const std::array<TraceArgument, 2> arguments = {
       {{"changes", std::string_view(changes)},
        {"not before round", static_cast<double>(plan.earliest_round.value())}}};
@@ -392,8 +379,7 @@ class Picture {
   void draw_coordinator(CoordinatorLanes& lanes) {
     lanes.begin(sink());
     draw_saves();
-    std::error_code error;
-    if (!fs::exists(fs::symlink_status(journal(), error))) {
+    if (!io::is_there(journal())) {
       note("no journal.cox in the run directory: plans and decisions are not drawn");
       return;
     }
@@ -474,7 +460,7 @@ class Picture {
                                   [&](const StepLine& line) { lanes.draw(line, sink()); });
     lanes.finish(sink());
     const auto tell = [&](std::size_t count, std::string_view what) {
-      if (count > 0) note(concat("rank ", rank.folder.rank, ": ", count, what));
+      diagnosis::tell_gap(notes_, rank.folder.rank, count, what);
     };
     tell(rank.damaged, " damaged lines are left out");
     tell(lanes.moved(),
@@ -529,9 +515,9 @@ class Picture {
       }
       json.end_object();
     }
-    json.end_array().key("left_out").begin_array();
-    for (const std::string& text : notes_) json.value(text);
-    json.end_array().end_object();
+    json.end_array();
+    metrics::put_list(json, "left_out", notes_);
+    json.end_object();
     return json.take();
   }
 

@@ -10,7 +10,7 @@
 #include "metrics/analysis/whatif/trace_model.h"
 #include "metrics/command/commands.h"
 #include "metrics/command/whatif_report.h"
-#include "metrics/records/run_steps.h"
+#include "metrics/records/run_reader.h"
 #include "metrics/records/trace_file.h"
 
 namespace cox::tools {
@@ -34,17 +34,16 @@ Result<JobModel> model_of_trace(const fs::path& path) {
 }
 
 Result<JobModel> model_of_run(const fs::path& path) {
-  auto phases = io::read_run_phases(path);
-  if (!phases.ok()) return phases.status();
-  auto model = diagnosis::model_of(*std::move(phases));
+  const auto run = io::read_whole_run(path);
+  if (!run.ok()) return run.status();
+  auto model = diagnosis::model_of(*run);
   if (!model.ok()) return model.status().with_context(path.string());
   return model;
 }
 
 // "ST" of data/trace-ST.csv.gz, "my-run" of runs/my-run/.
 std::string name_of(const fs::path& path, Source source) {
-  const fs::path whole = path.has_filename() ? path : path.parent_path();
-  std::string name = whole.filename().string();
+  std::string name = io::folder_name(path);
   if (source == Source::run) return name;
   for (const std::string end : {".gz", ".csv"}) {
     if (name.ends_with(end)) name.resize(name.size() - end.size());

@@ -170,12 +170,8 @@ class TrackBuilder {
 
 // Passes whole lines of a file that may end in a torn one, each with its line feed.
 Status each_line(const InputFile& file, const std::function<Status(std::string_view)>& take) {
-  std::string piece;
   std::string line;
-  for (std::uint64_t at = 0; at < file.size_bytes(); at += piece.size()) {
-    piece.resize(std::min<std::uint64_t>(kPieceBytes, file.size_bytes() - at));
-    if (Status read = file.read_at(at, piece.data(), piece.size()); !read.ok()) return read;
-    std::string_view rest = piece;
+  return file.each_piece(kPieceBytes, [&](std::string_view rest) {
     while (!rest.empty()) {
       const std::size_t end = rest.find('\n');
       const bool is_whole = end != std::string_view::npos;
@@ -188,8 +184,8 @@ Status each_line(const InputFile& file, const std::function<Status(std::string_v
       if (Status taken = take(line); !taken.ok()) return taken;
       line.clear();
     }
-  }
-  return ok_status();
+    return ok_status();
+  });
 }
 
 }  // namespace
@@ -267,12 +263,7 @@ Status each_host_sample(const std::filesystem::path& path,
   StepLineReader lines([&take](const StepLine& line) {
     if (line.timestamp >= 0 && line.timestamp <= kMostUnixSeconds) take(host_sample_of(line));
   });
-  const Status read = read_step_file(path, [&lines](std::string_view bytes) {
-    lines.take(bytes);
-    return ok_status();
-  });
-  if (read.ok()) lines.finish();
-  return read;
+  return read_step_lines(path, lines);
 }
 
 Result<HostTrack> read_host_samples(const std::filesystem::path& path, std::int32_t rank,

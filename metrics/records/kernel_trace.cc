@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "coordinator/core/words.h"
 #include "metrics/records/statistics.h"
 
 namespace cox::diagnosis {
@@ -27,14 +28,6 @@ constexpr std::array<CollectiveName, 9> kCollectives = {{{"all_reduce", "allredu
                                                          {"all_to_all", "all_to_all"},
                                                          {"all_to_all", "alltoall"},
                                                          {"broadcast", "broadcast"}}};
-
-std::string lower_case(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return out;
-}
 
 bool contains(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;

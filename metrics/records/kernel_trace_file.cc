@@ -98,8 +98,7 @@ Result<diagnosis::Kernels> parse_pieces(const NextBytes& next) {
 }  // namespace
 
 Result<diagnosis::Kernels> parse_kernel_trace(std::string_view json) {
-  return parse_pieces(
-      [&json] { return Result<std::string_view>(std::exchange(json, std::string_view())); });
+  return parse_pieces(one_piece(json));
 }
 
 Result<diagnosis::Kernels> read_kernel_trace(const std::filesystem::path& path) {

@@ -60,17 +60,6 @@ OperatorRow row_of(JsonFields& fields, const Json& json, const std::string& wher
   return row;
 }
 
-void check_format(JsonFields& fields, const Json& json) {
-  const std::string format = fields.text(json, "format", kTable);
-  if (fields.ok() && format != kOperatorTableFormat)
-    fields.fail(kTable + ": expected the format '" + std::string(kOperatorTableFormat) +
-                "', found another");
-  const std::int64_t version = fields.integer(json, "version", kMostCount, kTable);
-  if (fields.ok() && version != kOperatorTableVersion)
-    fields.fail(kTable + ": expected version " + std::to_string(kOperatorTableVersion) +
-                ", found " + std::to_string(version) + ": written by another release");
-}
-
 auto key_of(const OperatorRow& row) {
   return std::tie(row.name, row.block);
 }
@@ -103,7 +92,7 @@ Result<OperatorTable> read_operator_table(std::string_view text) {
   const Result<Json> json = parse_json(text, kMaxOperatorTableBytes);
   if (!json.ok()) return json.status();
   JsonFields fields;
-  check_format(fields, *json);
+  fields.format(*json, kOperatorTableFormat, kOperatorTableVersion, kTable);
   OperatorTable table;
   table.steps = whole(fields, *json, "steps", kTable);
   table.newest = StepId(whole(fields, *json, "newest_step", kTable));

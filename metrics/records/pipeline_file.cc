@@ -159,9 +159,7 @@ Result<PipelineFile> of_trace(Result<diagnosis::Kernels> kernels) {
 }  // namespace
 
 Result<PipelineFile> parse_pipeline(std::string_view json) {
-  std::string_view rest = json;
-  auto schedule = parse_schedule(
-      [&rest] { return Result<std::string_view>(std::exchange(rest, std::string_view())); });
+  auto schedule = parse_schedule(one_piece(json));
   if (!schedule.ok()) return schedule.status();
   return *schedule ? **std::move(schedule) : of_trace(parse_kernel_trace(json));
 }

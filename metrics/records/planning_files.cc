@@ -203,14 +203,7 @@ Result<planner::MemoryProfile> read_memory_profile(std::string_view text) {
   const Result<Json> json = parse_json(text, kMaxPlanningFileBytes);
   if (!json.ok()) return json.status();
   ProblemFields fields;
-  const std::string format = fields.text(*json, "format", "memory profile");
-  if (fields.ok() && format != kProfileFormat)
-    fields.fail("memory profile: expected the format '" + std::string(kProfileFormat) +
-                "', found another");
-  const std::int64_t version = fields.integer(*json, "version", "memory profile");
-  if (fields.ok() && version != kProfileVersion)
-    fields.fail("memory profile: expected version " + std::to_string(kProfileVersion) + ", found " +
-                std::to_string(version) + ": written by another release");
+  fields.format(*json, kProfileFormat, kProfileVersion, "memory profile");
   planner::MemoryProfile out;
   const auto& all = fields.items(*json, "profiles", 1, kMaxMemoryModels, "memory profile");
   for (std::size_t i = 0; i < all.size() && fields.ok(); ++i)

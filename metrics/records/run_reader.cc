@@ -1,7 +1,6 @@
 #include "metrics/records/run_reader.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -15,7 +14,6 @@
 #include "coordinator/core/words.h"
 #include "coordinator/io/file.h"
 #include "coordinator/io/json.h"
-#include "metrics/records/step_lines.h"
 
 namespace cox::io {
 namespace {
@@ -89,10 +87,6 @@ Status refuse_link(const fs::path& path) {
       path.string(), ": expected a folder, found a link; give the directory that it leads to");
 }
 
-void tell(RunRecord& run, std::int32_t rank, std::size_t count, std::string_view what) {
-  if (count > 0) run.gaps.push_back(concat("rank ", rank, ": ", count, what));
-}
-
 Status read_steps(const fs::path& path, StepLines& lines, const RankRecord& rank,
                   std::size_t before) {
   const Status read = read_step_file(path, [&](std::string_view bytes) {
@@ -122,10 +116,12 @@ Status add_rank(RunRecord& run, RankFolder folder, std::size_t& steps) {
   const fs::path path = folder.path / kStepsFile;
   if (Status read = read_steps(path, lines, rank, steps); !read.ok()) return read;
   steps += rank.size();
-  tell(run, rank.rank, lines.damaged(), " damaged lines are left out");
-  tell(run, rank.rank, lines.unnamed(), " values beyond the columns that are kept are left out");
-  tell(run, rank.rank, lines.went_back(),
-       " times the step number does not rise: a rollback, or several runs in one file");
+  diagnosis::tell_gap(run.gaps, rank.rank, lines.damaged(), " damaged lines are left out");
+  diagnosis::tell_gap(run.gaps, rank.rank, lines.unnamed(),
+                      " values beyond the columns that are kept are left out");
+  diagnosis::tell_gap(
+      run.gaps, rank.rank, lines.went_back(),
+      " times the step number does not rise: a rollback, or several runs in one file");
   if (lines.is_torn())
     run.gaps.push_back(concat("rank ", rank.rank, ": the last line is cut off and left out"));
   return ok_status();
@@ -156,113 +152,71 @@ void tell_missing(RunRecord& run) {
                               "communication"));
 }
 
+Columns& columns_of(RankRecord& rank, StepSection section) {
+  switch (section) {
+    case StepSection::phases:
+      return rank.phases;
+    case StepSection::scalars:
+      return rank.scalars;
+    case StepSection::memory:
+      return rank.memory;
+    case StepSection::own:
+      break;
+  }
+  return rank.own;
+}
+
+Column* column_of(Columns& columns, std::string_view name) {
+  const auto found = columns.find(name);
+  if (found != columns.end()) return &found->second;
+  if (columns.size() >= kMaxStepColumns || name.size() > kMaxNameBytes || !is_utf8(name))
+    return nullptr;
+  return &columns[std::string(name)];
+}
+
 }  // namespace
 
-// Appends what whole lines say to the columns.
-class StepLines::Reader {
- public:
-  explicit Reader(RankRecord& rank)
-      : rank_(rank), lines_([this](const StepLine& line) { add(line); }) {}
+StepLines::StepLines(RankRecord& rank)
+    : rank_(rank), lines_([this](const StepLine& line) { add(line); }) {}
 
-  void take(std::string_view bytes) { lines_.take(bytes); }
-
-  void finish() {
-    lines_.finish();
-    for (Columns* columns : {&rank_.phases, &rank_.scalars, &rank_.memory, &rank_.own}) {
-      for (auto& [name, column] : *columns) {
-        column.pad(rank_.size());
-        column.close();
-      }
-    }
-    rank_.steps.close();
-    rank_.timestamps.close();
-  }
-
-  const StepLineReader& lines() const { return lines_; }
-
-  std::size_t unnamed_ = 0;
-  std::size_t went_back_ = 0;
-
- private:
-  // Where the value of that place in a line went the last time: lines are alike.
-  struct Place {
-    const Columns* columns = nullptr;
-    std::string name;
-    Column* column = nullptr;
-  };
-
-  void add(const StepLine& line) {
-    const std::size_t row = rank_.size();
-    if (row > 0 && line.step <= newest_) ++went_back_;
-    newest_ = line.step;
-    for (std::size_t i = 0; i < line.values.size(); ++i) put(line.values[i], i, row);
-    rank_.steps.push(line.step);
-    rank_.timestamps.push(line.timestamp);
-  }
-
-  Columns& columns_of(StepSection section) {
-    switch (section) {
-      case StepSection::phases:
-        return rank_.phases;
-      case StepSection::scalars:
-        return rank_.scalars;
-      case StepSection::memory:
-        return rank_.memory;
-      case StepSection::own:
-        break;
-    }
-    return rank_.own;
-  }
-
-  void put(const StepValue& value, std::size_t i, std::size_t row) {
-    if (diagnosis::is_absent(value.value)) return;
-    if (places_.size() <= i) places_.resize(i + 1);
-    Place& place = places_[i];
-    Columns& columns = columns_of(value.section);
-    if (place.columns != &columns || place.name != value.name)
-      place = {&columns, std::string(value.name), column_of(columns, value.name)};
-    if (place.column == nullptr) {
-      ++unnamed_;
-    } else if (place.column->size() <= row) {
-      place.column->pad(row);
-      place.column->push(value.value);
-    }
-  }
-
-  static Column* column_of(Columns& columns, std::string_view name) {
-    const auto found = columns.find(name);
-    if (found != columns.end()) return &found->second;
-    if (columns.size() >= kMaxStepColumns || name.size() > kMaxNameBytes || !is_utf8(name))
-      return nullptr;
-    return &columns[std::string(name)];
-  }
-
-  RankRecord& rank_;
-  StepLineReader lines_;
-  std::vector<Place> places_;
-  double newest_ = 0;
-};
-
-StepLines::StepLines(RankRecord& rank) : reader_(std::make_unique<Reader>(rank)) {}
-StepLines::StepLines(StepLines&&) noexcept = default;
-StepLines::~StepLines() = default;
-void StepLines::take(std::string_view bytes) {
-  reader_->take(bytes);
-}
 void StepLines::finish() {
-  reader_->finish();
+  lines_.finish();
+  for (Columns* columns : {&rank_.phases, &rank_.scalars, &rank_.memory, &rank_.own}) {
+    for (auto& [name, column] : *columns) {
+      column.pad(rank_.size());
+      column.close();
+    }
+  }
+  rank_.steps.close();
+  rank_.timestamps.close();
 }
-std::size_t StepLines::damaged() const {
-  return reader_->lines().damaged();
+
+void StepLines::add(const StepLine& line) {
+  const std::size_t row = rank_.size();
+  if (row > 0 && line.step <= newest_) ++went_back_;
+  newest_ = line.step;
+  for (std::size_t i = 0; i < line.values.size(); ++i) put(line.values[i], i, row);
+  rank_.steps.push(line.step);
+  rank_.timestamps.push(line.timestamp);
 }
-bool StepLines::is_torn() const {
-  return reader_->lines().is_torn();
+
+void StepLines::put(const StepValue& value, std::size_t i, std::size_t row) {
+  if (diagnosis::is_absent(value.value)) return;
+  if (places_.size() <= i) places_.resize(i + 1);
+  Place& place = places_[i];
+  Columns& columns = columns_of(rank_, value.section);
+  if (place.columns != &columns || place.name != value.name)
+    place = {&columns, std::string(value.name), column_of(columns, value.name)};
+  if (place.column == nullptr) {
+    ++unnamed_;
+  } else if (place.column->size() <= row) {
+    place.column->pad(row);
+    place.column->push(value.value);
+  }
 }
-std::size_t StepLines::unnamed() const {
-  return reader_->unnamed_;
-}
-std::size_t StepLines::went_back() const {
-  return reader_->went_back_;
+
+std::string folder_name(const fs::path& path) {
+  return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
 std::set<std::int32_t> rank_folders(const fs::path& run) {
@@ -270,11 +224,9 @@ std::set<std::int32_t> rank_folders(const fs::path& run) {
   std::error_code error;
   for (fs::directory_iterator it(run, error), end; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename().string();
-    std::int32_t rank = -1;
     if (!name.starts_with("rank")) continue;
-    const char* last = name.data() + name.size();
-    const auto [at, code] = std::from_chars(name.data() + 4, last, rank);
-    if (code == std::errc() && at == last && rank >= 0 && rank < kMaxRanks) ranks.insert(rank);
+    const auto rank = parsed_number<std::int32_t>(std::string_view(name).substr(4));
+    if (rank && *rank >= 0 && *rank < kMaxRanks) ranks.insert(*rank);
   }
   return ranks;
 }
@@ -310,7 +262,7 @@ Result<std::vector<RankFolder>> folders_of_run(const fs::path& path) {
   if (error) return failed_precondition(path.string(), ": cannot be read: ", error.message());
   std::vector<RankFolder> out;
   const std::set<std::int32_t> ranks = rank_folders(path);
-  if (ranks.empty() && !fs::exists(fs::symlink_status(path / kStepsFile, error)))
+  if (ranks.empty() && !is_there(path / kStepsFile))
     return not_found(path.string(), ": expected a run directory with rank0/", kStepsFile, " or ",
                      kStepsFile, ", found neither");
   for (const std::int32_t rank : ranks.empty() ? std::set{0} : ranks) {
@@ -326,8 +278,7 @@ Result<RunRecord> read_run(const fs::path& path) {
   auto folders = folders_of_run(path);
   if (!folders.ok()) return folders.status();
   RunRecord run;
-  const fs::path whole = path.has_filename() ? path : path.parent_path();
-  run.name = whole.filename().string();
+  run.name = folder_name(path);
   std::size_t steps = 0;
   for (RankFolder& folder : *folders) {
     if (Status added = add_rank(run, std::move(folder), steps); !added.ok()) return added;
@@ -337,6 +288,18 @@ Result<RunRecord> read_run(const fs::path& path) {
                      ", found none");
   tell_missing(run);
   return run;
+}
+
+Result<RunRecord> read_whole_run(const fs::path& path) {
+  auto run = read_run(path);
+  if (!run.ok() || rank_folders(path).empty()) return run;
+  const std::int32_t size = std::max(run->ranks.back().rank + 1, run->lowest().info.world_size);
+  std::int32_t missing = 0;
+  for (const RankRecord& rank : run->ranks) missing += rank.rank == missing ? 1 : 0;
+  if (missing == size) return run;
+  return invalid_argument(path.string(), ": expected the folders of ", size,
+                          " ranks, found none of rank ", missing,
+                          ": waiting for it would pass for communication; add it");
 }
 
 }  // namespace cox::io

@@ -7,13 +7,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <memory>
 #include <set>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "coordinator/core/status.h"
 #include "metrics/records/run_record.h"
+#include "metrics/records/step_lines.h"
 
 namespace cox::io {
 
@@ -26,22 +27,38 @@ inline constexpr std::size_t kMaxRunSteps = std::size_t{1} << 26;  // of all ran
 class StepLines {
  public:
   explicit StepLines(diagnosis::RankRecord& rank);
-  StepLines(StepLines&&) noexcept;
-  ~StepLines();
+  StepLines(const StepLines&) = delete;
+  StepLines& operator=(const StepLines&) = delete;
 
-  void take(std::string_view bytes);
+  void take(std::string_view bytes) { lines_.take(bytes); }
   // Ends the file: all columns get as many values as there are steps.
   void finish();
 
-  std::size_t damaged() const;    // lines that were skipped
-  bool is_torn() const;           // the last line was cut off
-  std::size_t unnamed() const;    // values without a column, beyond kMaxStepColumns
-  std::size_t went_back() const;  // steps whose number is not above the one before
+  std::size_t damaged() const { return lines_.damaged(); }  // lines that were skipped
+  bool is_torn() const { return lines_.is_torn(); }         // the last line was cut off
+  std::size_t unnamed() const { return unnamed_; }      // values without a column, beyond the most
+  std::size_t went_back() const { return went_back_; }  // numbers that are not above the one before
 
  private:
-  class Reader;
-  std::unique_ptr<Reader> reader_;
+  // Where the value of that place in a line went the last time: lines are alike.
+  struct Place {
+    const diagnosis::Columns* columns = nullptr;
+    std::string name;
+    diagnosis::Column* column = nullptr;
+  };
+  void add(const diagnosis::StepLine& line);
+  void put(const diagnosis::StepValue& value, std::size_t i, std::size_t row);
+
+  diagnosis::RankRecord& rank_;
+  StepLineReader lines_;
+  std::vector<Place> places_;
+  double newest_ = 0;
+  std::size_t unnamed_ = 0;
+  std::size_t went_back_ = 0;
 };
+
+// Returns "my-run" of runs/my-run and of runs/my-run/.
+std::string folder_name(const std::filesystem::path& path);
 
 // The numbers of the folders rank<k>, ascending.
 std::set<std::int32_t> rank_folders(const std::filesystem::path& run);
@@ -66,5 +83,10 @@ Result<std::vector<RankFolder>> folders_of_run(const std::filesystem::path& run)
 // invalid_argument (ranks of different runs), failed_precondition (links, not readable),
 // resource_exhausted (more than kMaxRunSteps).
 Result<diagnosis::RunRecord> read_run(const std::filesystem::path& run);
+
+// The same for those to whom waiting for a rank that left no folder would pass for communication.
+// Errors: also invalid_argument where the folder of a rank is missing, by the numbers of the others
+// or the world size in rank0/run.json. The folder of a single rank by itself is whole.
+Result<diagnosis::RunRecord> read_whole_run(const std::filesystem::path& run);
 
 }  // namespace cox::io

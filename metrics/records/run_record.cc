@@ -10,6 +10,7 @@
 #include <tuple>
 #include <utility>
 
+#include "coordinator/core/words.h"
 #include "metrics/records/statistics.h"
 
 namespace cox::diagnosis {
@@ -241,6 +242,16 @@ bool Column::any() const {
   const auto there = [](double value) { return !is_absent(value); };
   return std::ranges::any_of(packed_, [](const Packed& p) { return p.width > 0; }) ||
          std::ranges::any_of(open_, there);
+}
+
+std::optional<double> number_setting(const RunInfo& info, std::string_view key) {
+  const auto found = std::ranges::find(info.config, key, &RunSetting::key);
+  return found == info.config.end() ? std::nullopt : parsed_number<double>(found->json);
+}
+
+void tell_gap(std::vector<std::string>& gaps, std::int32_t rank, std::size_t count,
+              std::string_view what) {
+  if (count > 0) gaps.push_back(concat("rank ", rank, ": ", count, what));
 }
 
 CommonSteps common_steps(const RunRecord& run) {

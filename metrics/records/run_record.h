@@ -137,6 +137,9 @@ struct RunInfo {
   double dropped_rows = 0;
 };
 
+// Returns the number that a member of `config` has; nothing where it has none.
+std::optional<double> number_setting(const RunInfo& info, std::string_view key);
+
 using Columns = std::map<std::string, Column, std::less<>>;
 
 // One rank's folder. All columns have as many values as there are steps.
@@ -181,6 +184,10 @@ struct RunRecord {
 
   const RankRecord& lowest() const { return ranks.front(); }
 };
+
+// Adds "rank 3: 2 damaged lines are left out" to the gaps of a record; nothing of no lines.
+void tell_gap(std::vector<std::string>& gaps, std::int32_t rank, std::size_t count,
+              std::string_view what);
 
 // The steps that all ranks have, ascending, and where they are: a row for each step and rank; the
 // last one where a rank has a step several times, because what was done before a rollback is lost

@@ -38,30 +38,22 @@ Result<io::InputFile> open_own(const fs::path& file) {
   return opened;
 }
 
-bool is_there(const fs::path& file) {
-  std::error_code error;
-  return fs::exists(fs::symlink_status(file, error));
-}
-
 // A record of days is larger than memory, so it is read in parts. Lines of rows are short; bytes
 // without any are no record, and may be without end.
 Result<std::uint64_t> count_lines(const fs::path& file) {
   const auto in = open_own(file);
   if (!in.ok()) return in.status();
-  std::string part(kPartBytes, '\0');
   std::uint64_t lines = 0;
   std::uint64_t since_line = 0;
-  for (std::uint64_t at = 0; at < in->size_bytes(); at += part.size()) {
-    part.resize(std::min<std::uint64_t>(part.size(), in->size_bytes() - at));
-    if (Status read = in->read_at(at, part.data(), part.size()); !read.ok())
-      return read.with_context(file.string());
+  const Status read = in->each_piece(kPartBytes, [&](std::string_view part) {
     const auto found = static_cast<std::uint64_t>(std::ranges::count(part, '\n'));
     since_line = found > 0 ? 0 : since_line + part.size();
-    if (since_line > kMostLineBytes)
-      return data_loss("run directory: ", file.string(), ": expected a line a step, found ",
-                       since_line, " bytes without an end of a line; move the file away");
     lines += found;
-  }
+    if (since_line <= kMostLineBytes) return ok_status();
+    return data_loss("expected a line a step, found ", since_line,
+                     " bytes without an end of a line; move the file away");
+  });
+  if (!read.ok()) return read.with_context("run directory: " + file.string());
   return lines;
 }
 
@@ -147,8 +139,8 @@ Status make_run_folder(const fs::path& folder) {
 }
 
 Result<std::optional<ExistingRun>> look_at_run(const fs::path& folder) {
-  const bool has_run = is_there(folder / "run.json");
-  const bool has_steps = is_there(folder / "steps.jsonl");
+  const bool has_run = io::is_there(folder / "run.json");
+  const bool has_steps = io::is_there(folder / "steps.jsonl");
   if (!has_run && !has_steps) return std::optional<ExistingRun>();
   ExistingRun run;
   if (has_run) {
@@ -165,7 +157,7 @@ Result<std::optional<ExistingRun>> look_at_run(const fs::path& folder) {
 }
 
 Result<std::uint64_t> trim_steps(const fs::path& steps_file, std::optional<StepId> resume_step) {
-  if (!is_there(steps_file)) return std::uint64_t{0};
+  if (!io::is_there(steps_file)) return std::uint64_t{0};
   const auto in = open_own(steps_file);
   if (!in.ok()) return in.status();
   const bool keeps_none = resume_step == StepId(0);

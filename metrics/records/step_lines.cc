@@ -316,13 +316,16 @@ Status read_step_file(const std::filesystem::path& path,
                       const std::function<Status(std::string_view bytes)>& take) {
   const auto file = InputFile::open(path, Links::refused);
   if (!file.ok()) return file.status();
-  std::string chunk;
-  for (std::uint64_t at = 0; at < file->size_bytes(); at += chunk.size()) {
-    chunk.resize(std::min<std::uint64_t>(kChunkBytes, file->size_bytes() - at));
-    if (Status read = file->read_at(at, chunk.data(), chunk.size()); !read.ok()) return read;
-    if (Status taken = take(chunk); !taken.ok()) return taken;
-  }
-  return ok_status();
+  return file->each_piece(kChunkBytes, take);
+}
+
+Status read_step_lines(const std::filesystem::path& path, StepLineReader& lines) {
+  const Status read = read_step_file(path, [&lines](std::string_view bytes) {
+    lines.take(bytes);
+    return ok_status();
+  });
+  lines.finish();
+  return read;
 }
 
 }  // namespace cox::io

@@ -44,4 +44,7 @@ class StepLineReader {
 Status read_step_file(const std::filesystem::path& path,
                       const std::function<Status(std::string_view bytes)>& take);
 
+// Passes a whole file to the reader, and ends it. Errors: those of InputFile.
+Status read_step_lines(const std::filesystem::path& path, StepLineReader& lines);
+
 }  // namespace cox::io

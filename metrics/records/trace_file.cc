@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
-#include <cmath>
-#include <optional>
+#include <concepts>
+#include <type_traits>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "coordinator/core/words.h"
 #include "coordinator/io/file.h"
@@ -14,25 +15,31 @@
 namespace cox::io {
 namespace {
 
+using diagnosis::OperationKind;
 using diagnosis::TraceRow;
 
-enum Column : std::size_t {
-  step,
-  dp_rank,
-  stage,
-  rank,
-  op,
-  seq,
-  chunk,
-  global_chunk,
-  start,
-  seconds
+struct TraceColumn {
+  std::string_view name;
+  std::variant<std::int64_t TraceRow::*, std::int32_t TraceRow::*, double TraceRow::*,
+               OperationKind TraceRow::*>
+      field;
+  std::int64_t least = 0;  // of a whole number
+  std::int64_t most = diagnosis::kMaxTraceNumber;
 };
-constexpr std::array<std::string_view, 10> kColumns = {
-    "step", "dp_rank", "stage", "rank", "op", "seq", "chunk", "global_chunk", "start_s", "dur_s"};
+constexpr std::array<TraceColumn, 10> kColumns = {
+    {{"step", &TraceRow::step, 0, diagnosis::kMaxTraceStep},
+     {"dp_rank", &TraceRow::dp_rank},
+     {"stage", &TraceRow::stage, 0, diagnosis::kMaxTraceStage},
+     {"rank", &TraceRow::rank},
+     {"op", &TraceRow::kind},
+     {"seq", &TraceRow::sequence},
+     {"chunk", &TraceRow::chunk, -1},
+     {"global_chunk", &TraceRow::global_chunk, -1},
+     {"start_s", &TraceRow::start_seconds},
+     {"dur_s", &TraceRow::seconds}}};
 
-// The index of the column of `kColumns` that stands at each place of a line.
-using Header = std::vector<std::optional<std::size_t>>;
+// The column that stands at each place of a line; null where it is none of `kColumns`.
+using Header = std::vector<const TraceColumn*>;
 
 std::string_view take_line(std::string_view& text) {
   std::string_view line = text.substr(0, text.find('\n'));
@@ -57,15 +64,13 @@ Result<Header> read_header(std::string_view line) {
   Header header;
   for_each_field(line, [&header](std::size_t, std::string_view name) {
     if (header.size() > kMostColumns) return;
-    const auto found = std::ranges::find(kColumns, name);
-    header.push_back(found == kColumns.end()
-                         ? std::nullopt
-                         : std::optional(static_cast<std::size_t>(found - kColumns.begin())));
+    const auto found = std::ranges::find(kColumns, name, &TraceColumn::name);
+    header.push_back(found == kColumns.end() ? nullptr : &*found);
   });
-  for (std::size_t c = 0; c < kColumns.size(); ++c) {
-    const auto count = std::ranges::count(header, std::optional(c));
+  for (const TraceColumn& column : kColumns) {
+    const auto count = std::ranges::count(header, &column);
     if (count != 1)
-      return invalid_argument("line 1: expected the column ", kColumns[c], " once, found it ",
+      return invalid_argument("line 1: expected the column ", column.name, " once, found it ",
                               count, " times in '", shown(line), "'");
   }
   return header;
@@ -76,39 +81,8 @@ class RowReader {
  public:
   explicit RowReader(std::uint32_t line) { row_.line = line; }
 
-  void take(std::size_t column, std::string_view field) {
-    switch (static_cast<Column>(column)) {
-      case Column::step:
-        row_.step = whole(column, field, 0, diagnosis::kMaxTraceStep);
-        break;
-      case Column::dp_rank:
-        row_.dp_rank = number(column, field, 0);
-        break;
-      case Column::stage:
-        row_.stage = static_cast<std::int32_t>(whole(column, field, 0, diagnosis::kMaxTraceStage));
-        break;
-      case Column::rank:
-        row_.rank = number(column, field, 0);
-        break;
-      case Column::op:
-        take_kind(field);
-        break;
-      case Column::seq:
-        row_.sequence = number(column, field, 0);
-        break;
-      case Column::chunk:
-        row_.chunk = number(column, field, -1);
-        break;
-      case Column::global_chunk:
-        row_.global_chunk = number(column, field, -1);
-        break;
-      case Column::start:
-        row_.start_seconds = time(column, field);
-        break;
-      case Column::seconds:
-        row_.seconds = time(column, field);
-        break;
-    }
+  void take(const TraceColumn& column, std::string_view text) {
+    std::visit([&](auto field) { read(column, text, row_.*field); }, column.field);
   }
 
   Result<TraceRow> result() && {
@@ -117,37 +91,30 @@ class RowReader {
   }
 
  private:
-  void complain(std::size_t column, std::string_view expected, std::string_view found) {
+  void complain(const TraceColumn& column, std::string_view expected, std::string_view found) {
     if (status_.ok())
-      status_ = invalid_argument("line ", row_.line, ": ", kColumns[column], ": expected ",
-                                 expected, ", found '", shown(found), "'");
+      status_ = invalid_argument("line ", row_.line, ": ", column.name, ": expected ", expected,
+                                 ", found '", shown(found), "'");
   }
 
-  std::int64_t whole(std::size_t column, std::string_view field, std::int64_t least,
-                     std::int64_t most) {
-    std::int64_t value = 0;
-    const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), value);
-    if (error == std::errc() && end == field.data() + field.size() && value >= least &&
-        value <= most)
-      return value;
-    complain(column, concat("a whole number from ", least, " to ", most), field);
-    return least;
+  void read(const TraceColumn& column, std::string_view text, std::integral auto& number) {
+    const auto value = parsed_number<std::int64_t>(text);
+    const bool fits = value && *value >= column.least && *value <= column.most;
+    if (!fits)
+      return complain(column, concat("a whole number from ", column.least, " to ", column.most),
+                      text);
+    number = static_cast<std::remove_reference_t<decltype(number)>>(*value);
   }
-  std::int32_t number(std::size_t column, std::string_view field, std::int64_t least) {
-    return static_cast<std::int32_t>(whole(column, field, least, diagnosis::kMaxTraceNumber));
+  void read(const TraceColumn& column, std::string_view text, double& seconds) {
+    const auto value = parsed_number<double>(text);
+    const bool fits = value && *value >= 0 && *value <= diagnosis::kMaxTraceSeconds;
+    if (!fits) return complain(column, "seconds, finite and from 0 on", text);
+    seconds = *value;
   }
-  double time(std::size_t column, std::string_view field) {
-    double value = 0;
-    const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), value);
-    const bool is_number = error == std::errc() && end == field.data() + field.size();
-    if (is_number && value >= 0 && value <= diagnosis::kMaxTraceSeconds) return value;
-    complain(column, "seconds, finite and from 0 on", field);
-    return 0;
-  }
-  void take_kind(std::string_view field) {
-    const auto kind = diagnosis::operation_kind_of(field);
-    if (!kind) return complain(Column::op, known_kinds(field), field);
-    row_.kind = *kind;
+  void read(const TraceColumn& column, std::string_view text, OperationKind& kind) {
+    const auto known = diagnosis::operation_kind_of(text);
+    if (!known) return complain(column, known_kinds(text), text);
+    kind = *known;
   }
   static std::string known_kinds(std::string_view field) {
     const std::vector<std::string> known(diagnosis::kOperationKindNames.begin(),
@@ -163,7 +130,7 @@ class RowReader {
 Result<TraceRow> read_row(std::string_view line, const Header& header, std::uint32_t number) {
   RowReader reader(number);
   const std::size_t fields = for_each_field(line, [&](std::size_t place, std::string_view field) {
-    if (place < header.size() && header[place]) reader.take(*header[place], field);
+    if (place < header.size() && header[place] != nullptr) reader.take(*header[place], field);
   });
   if (fields != header.size())
     return invalid_argument("line ", number, ": expected ", header.size(), " fields, found ",

@@ -28,7 +28,6 @@
 #include "metrics/records/planning_files.h"
 #include "metrics/records/run_format.h"
 #include "metrics/records/run_reader.h"
-#include "metrics/records/run_steps.h"
 #include "metrics/records/step_lines.h"
 #include "metrics/records/trace_file.h"
 #include "tests/fuzz/targets.h"
@@ -143,9 +142,20 @@ Taken fuzz_gzip(std::string_view bytes) {
   return text.ok() ? Taken::yes : Taken::no;
 }
 
+// Returns the record of two ranks whose steps.jsonl has these bytes.
+diagnosis::RunRecord run_of(std::string_view bytes) {
+  diagnosis::RunRecord run;
+  run.ranks.resize(2);
+  for (diagnosis::RankRecord& rank : run.ranks) {
+    io::StepLines lines(rank);
+    lines.take(bytes);
+    lines.finish();
+  }
+  return run;
+}
+
 Taken fuzz_phases(std::string_view bytes) {
-  const io::PhaseLines lines = io::parse_phase_lines(bytes);
-  const auto model = diagnosis::model_of(diagnosis::RunPhases{{lines.steps, lines.steps}, {}});
+  const auto model = diagnosis::model_of(run_of(bytes));
   if (!model.ok()) return Taken::no;
   check_figures(*model);
   return Taken::yes;
@@ -166,13 +176,7 @@ void draw_steps(std::string_view bytes) {
 
 // Whatever the steps are, no rule fails, and the budget adds up.
 Taken fuzz_steps(std::string_view bytes) {
-  diagnosis::RunRecord run;
-  run.ranks.resize(2);
-  for (diagnosis::RankRecord& rank : run.ranks) {
-    io::StepLines lines(rank);
-    lines.take(bytes);
-    lines.finish();
-  }
+  const diagnosis::RunRecord run = run_of(bytes);
   if (run.lowest().size() == 0) return Taken::no;
   draw_steps(bytes);
   diagnosis::published_findings(figures_of(run, {}));

@@ -1,9 +1,7 @@
 #include "coordinator/core/settings/settings.h"
 
 #include <array>
-#include <charconv>
 #include <cmath>
-#include <system_error>
 
 #include "coordinator/core/words.h"
 
@@ -44,14 +42,6 @@ constexpr std::array<Unit, 5> kUnits = {{{"TiB", std::int64_t{1} << 40},
                                          {"KiB", std::int64_t{1} << 10},
                                          {"B", 1}}};
 
-// Reads all of `text` or nothing.
-template <class Number>
-bool read_whole(std::string_view text, Number& number) {
-  const char* end = text.data() + text.size();
-  const auto [stopped, error] = std::from_chars(text.data(), end, number);
-  return error == std::errc{} && stopped == end && !text.empty();
-}
-
 Status expected(std::string_view what, std::string_view found) {
   return invalid_argument("expected ", what, ", found '", shown(found), "'");
 }
@@ -75,17 +65,17 @@ std::string join(std::span<const std::string_view> names) {
 }
 
 Result<std::uint64_t> parse_integer(std::string_view text, IntegerRange range) {
-  std::uint64_t value = 0;
-  if (!read_whole(text, value) || value < range.min || value > range.max)
+  const auto value = parsed_number<std::uint64_t>(text);
+  if (!value || *value < range.min || *value > range.max)
     return expected(concat("a whole number from ", range.min, " to ", range.max), text);
-  return value;
+  return *value;
 }
 
 Result<double> parse_number(std::string_view text, NumberRange range) {
-  double value = 0;
-  if (!read_whole(text, value) || !(value >= range.min && value <= range.max))
+  const auto value = parsed_number<double>(text);
+  if (!value || !(*value >= range.min && *value <= range.max))
     return expected("a number from " + format(range.min) + " to " + format(range.max), text);
-  return value;
+  return *value;
 }
 
 Result<std::size_t> parse_name(std::string_view text, std::span<const std::string_view> names) {

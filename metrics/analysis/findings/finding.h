@@ -29,8 +29,8 @@ struct Finding {
   std::string code;  // "DIST.STRAGGLER"
   Severity severity = Severity::low;
   std::string title;
-  std::string detail;
-  std::string suggestion;
+  std::string detail{};
+  std::string suggestion{};
   // Of our own rules only.
   std::vector<Evidence> evidence{};
   std::vector<std::int32_t> ranks{};     // whom it is about; empty = the run

@@ -121,10 +121,8 @@ double bound_for(std::size_t ranks) {
 
 Finding no_progress(const LossChange& change, const std::string& whose) {
   const bool is_worse = change.is_worse();
-  Finding f;
-  f.code = "CONVERGENCE.NO_PROGRESS";
-  f.severity = is_worse ? Severity::high : Severity::low;
-  f.title = is_worse ? "The loss rises" : "The loss no longer falls";
+  Finding f{"CONVERGENCE.NO_PROGRESS", is_worse ? Severity::high : Severity::low,
+            is_worse ? "The loss rises" : "The loss no longer falls"};
   f.detail = concat("The loss", whose, " goes from ", significant(change.first, 4), " to ",
                     significant(change.last, 4), " (medians of the first and last tenth).");
   f.suggestion =
@@ -138,19 +136,16 @@ Finding no_progress(const LossChange& change, const std::string& whose) {
 // chance, however many ranks there are.
 Concerned<LossChange> left_behind(const RuleInput& input, const LossChange& of_all) {
   const double bound = bound_for(input.view.ranks.size());
-  Concerned<LossChange> out;
-  for (std::size_t r = 0; r < input.view.ranks.size(); ++r) {
+  const auto change_behind = [&](const RuleInput&, std::size_t r) {
     const auto change = change_of(input.scalar(r, "loss"));
-    if (!change || !(change->is_worse() || change->is_flat())) continue;
+    if (!change || !(change->is_worse() || change->is_flat())) return std::optional<LossChange>();
     const double error = std::hypot(change->error, of_all.error);
-    if (of_all.drop() - change->drop() <= std::max(of_all.least(), bound * error)) continue;
-    if (out.ranks.empty() || change->drop() < out.of_worst.drop()) {
-      out.worst = r;
-      out.of_worst = *change;
-    }
-    out.ranks.insert(r);
-  }
-  return out;
+    const bool is_behind = of_all.drop() - change->drop() > std::max(of_all.least(), bound * error);
+    return is_behind ? change : std::nullopt;
+  };
+  return concerned<LossChange>(input, change_behind, [](const LossChange& a, const LossChange& b) {
+    return a.drop() < b.drop();
+  });
 }
 
 void flat_loss(const RuleInput& input, Findings& out) {
@@ -248,10 +243,8 @@ void unstable(const RuleInput& input, Findings& out) {
     if (events.empty() || s - events.back() > 5) events.push_back(s);
   }
   if (events.empty()) return;
-  Finding f;
-  f.code = "CROSS.CORRELATED_INSTABILITY";
-  f.severity = Severity::high;
-  f.title = concat("Loss and gradients jump together at step ", input.view.steps[events.front()]);
+  Finding f{"CROSS.CORRELATED_INSTABILITY", Severity::high,
+            concat("Loss and gradients jump together at step ", input.view.steps[events.front()])};
   f.detail = concat(events.size(), events.size() == 1 ? " event" : " events",
                     " in which several of loss, gradient norm and step time stick out at once; the "
                     "first at step ",

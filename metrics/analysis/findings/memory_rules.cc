@@ -59,10 +59,8 @@ void fragmented(const RuleInput& input, Findings& out) {
       input, much_unused, [](const Unused& a, const Unused& b) { return a.share > b.share; });
   if (found.ranks.empty()) return;
   const double share = found.of_worst.share;
-  Finding f;
-  f.code = "MEMORY.FRAGMENTATION";
-  f.severity = share >= 0.40 ? Severity::medium : Severity::low;
-  f.title = "Much memory is reserved and not used";
+  Finding f{"MEMORY.FRAGMENTATION", share >= 0.40 ? Severity::medium : Severity::low,
+            "Much memory is reserved and not used"};
   f.detail = concat("The allocator of ", found.worst_named(input), " has on average ",
                     percents(share), " of what it holds in no tensor", pieces_text(found.of_worst),
                     "; tensors take ", bytes_of(found.of_worst.peak), " at most.");
@@ -113,10 +111,7 @@ void leaking(const RuleInput& input, Findings& out) {
   const auto found = concerned<Growth>(input, leak_of, is_worse_leak);
   if (found.ranks.empty()) return;
   const Growth& worst = found.of_worst;
-  Finding f;
-  f.code = "MEMORY.GROWTH";
-  f.severity = Severity::high;
-  f.title = "Memory grows from step to step";
+  Finding f{"MEMORY.GROWTH", Severity::high, "Memory grows from step to step"};
   f.detail = concat("Tensors of ", found.worst_named(input), " grow by ",
                     bytes_of(worst.bytes_per_step), " a step, ", bytes_of(worst.bytes), " in all.");
   f.suggestion = "Look for tensors that are kept: losses summed with their graph, lists, caches.";
@@ -352,10 +347,7 @@ void loose_budget(const RuleInput& input, Findings& out) {
       input, little_room,
       [](const Headroom& a, const Headroom& b) { return a.ratio() < b.ratio(); });
   if (found.ranks.empty()) return;
-  Finding f;
-  f.code = "BUDGET.TOO_LOOSE";
-  f.severity = Severity::medium;
-  f.title = "Memory is nearly used up";
+  Finding f{"BUDGET.TOO_LOOSE", Severity::medium, "Memory is nearly used up"};
   f.detail =
       concat("At its highest, ", found.worst_named(input), " has ", bytes_of(found.of_worst.least),
              " left beside a peak of ", bytes_of(found.of_worst.peak), ".");

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "coordinator/core/text.h"
+#include "coordinator/core/words.h"
 
 namespace cox::diagnosis {
 namespace {
@@ -94,12 +95,6 @@ void no_progress(const Figures& figures, Findings& out) {
                         " at its best, ", general(*c.final_loss), " at the end."),
                  is_worse ? "Try a smaller learning rate."
                           : "Try a learning rate that decays, or a larger model; or stop here."});
-}
-
-std::string joined(const std::vector<std::string>& parts) {
-  std::string out;
-  for (const std::string& part : parts) out += (out.empty() ? "" : ", ") + part;
-  return out;
 }
 
 void instability(const Figures& figures, Findings& out) {

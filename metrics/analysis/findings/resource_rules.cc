@@ -27,10 +27,7 @@ void flapping_plans(const RuleInput& input, Findings& out) {
   const double every =
       static_cast<double>(plans.size()) / static_cast<double>(std::max<std::size_t>(1, changes));
   if (changes < 6 || every > 10) return;
-  Finding f;
-  f.code = "PLAN.FLAPPING";
-  f.severity = Severity::medium;
-  f.title = "Plans change all the time";
+  Finding f{"PLAN.FLAPPING", Severity::medium, "Plans change all the time"};
   f.detail = concat("The plan changed ", changes, " times, every ", fixed(every, 1), " steps.");
   f.suggestion = "cox replay RUN --verbose names the policy; raise its threshold or its interval.";
   f.evidence = {{"changes", static_cast<double>(changes)}};
@@ -129,9 +126,7 @@ Finding unscaled_skips(const RuleInput& input, const SkippedSteps& steps) {
 // gradients becomes zero. One that nothing overflows at may have been chosen.
 Finding low_scale(const RuleInput& input, const SkippedSteps& steps) {
   const double floor = scale_floor(input);
-  Finding f;
-  f.code = "PRECISION.SCALE_LOW";
-  f.title = "The loss scale stays at its smallest";
+  Finding f{"PRECISION.SCALE_LOW", Severity::low, "The loss scale stays at its smallest"};
   f.detail = concat("In ", steps.all_floor, " of ", input.view.size(), " steps the loss scale was ",
                     scale_text(floor), " or less, and ", steps.at_floor, " of these steps ",
                     steps.at_floor == 1 ? "was" : "were",
@@ -199,10 +194,7 @@ void withheld_precision(const RuleInput& input, Findings& out) {
   constexpr std::size_t kTold = 3;
   const std::vector<const Reason*> why = in_force(input, withholds);
   if (why.empty()) return;
-  Finding f;
-  f.code = "PRECISION.WITHHELD";
-  f.severity = Severity::low;
-  f.title = "Blocks compute in more bits than they might";
+  Finding f{"PRECISION.WITHHELD", Severity::low, "Blocks compute in more bits than they might"};
   for (std::size_t i = 0; i < std::min(kTold, why.size()); ++i)
     f.detail += concat(i == 0 ? "" : "; ", why[i]->text);
   if (why.size() > kTold) f.detail += concat("; and ", why.size() - kTold, " more");
@@ -211,16 +203,6 @@ void withheld_precision(const RuleInput& input, Findings& out) {
       "Where the reason is a setting (precision.*), change it; else nothing is to be won.";
   f.evidence = {{"reasons", static_cast<double>(why.size())}};
   out.push_back(std::move(f));
-}
-
-// Mean over the ranks.
-StepSeconds waiting_of_steps(const RunView& view) {
-  StepSeconds out(view.size(), 0);
-  for (std::size_t r = 0; r < view.ranks.size(); ++r) {
-    for (std::size_t s = 0; s < out.size(); ++s)
-      out[s] += view.wait(r, s) / static_cast<double>(view.ranks.size());
-  }
-  return out;
 }
 
 // The policy's sentence names the limit: a cap or a minimum, of memory or of the settings.
@@ -238,7 +220,8 @@ void pinned_shares(const RuleInput& input, Findings& out) {
       "(memory.budget) or plan activation memory for it; where a minimum holds a slower one, lower "
       "shares.min_samples.";
   f.evidence = {{"waiting_share", input.share(waiting)}};
-  count_rest(input, {"DIST.STRAGGLER", "DIST.LOAD_IMBALANCE"}, f, waiting_of_steps(input.view));
+  count_rest(input, {"DIST.STRAGGLER", "DIST.LOAD_IMBALANCE"}, f,
+             mean_of_steps(input.view, &RunView::wait));
   out.push_back(std::move(f));
 }
 
@@ -264,9 +247,7 @@ void lost_rows(const RuleInput& input, Findings& out) {
   for (const RankRecord& rank : input.view.run->ranks) dropped += rank.info.dropped_rows;
   const auto missing = static_cast<double>(input.view.missing);
   if (dropped > 0 || missing > kFew * static_cast<double>(input.view.size())) {
-    Finding f;
-    f.code = "RECORD.DROPPED";
-    f.title = "The record has holes";
+    Finding f{"RECORD.DROPPED", Severity::low, "The record has holes"};
     f.detail = concat(fixed(std::max(dropped, missing), 0), " steps were not recorded",
                       dropped > 0 ? ": the disk was full or too slow."
                                   : " by every rank: reports were lost, or rows.");
@@ -277,9 +258,7 @@ void lost_rows(const RuleInput& input, Findings& out) {
     out.push_back(std::move(f));
   }
   if (input.view.impossible == 0) return;
-  Finding f;
-  f.code = "RECORD.IMPOSSIBLE";
-  f.title = "Some steps have times that cannot be";
+  Finding f{"RECORD.IMPOSSIBLE", Severity::low, "Some steps have times that cannot be"};
   f.detail =
       concat(input.view.impossible, " steps with times below zero or not finite are left out.");
   f.suggestion = "Look at what wrote the record, and at the clock of the machine.";

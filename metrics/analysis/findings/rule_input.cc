@@ -1,7 +1,6 @@
 #include "metrics/analysis/findings/rule_input.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <exception>
 #include <numeric>
@@ -29,13 +28,8 @@ double least_share(Severity severity) {
 }
 
 Finding failed_rule(const std::string& name, const std::string& why) {
-  Finding f;
-  f.code = "RULE.FAILED";
-  f.severity = Severity::medium;
-  f.title = "The rule '" + name + "' failed";
-  f.detail = why;
-  f.suggestion = "This is a fault of cox, not of the run: please report it with the run directory.";
-  return f;
+  return {"RULE.FAILED", Severity::medium, "The rule '" + name + "' failed", why,
+          "This is a fault of cox, not of the run: please report it with the run directory."};
 }
 
 bool is_sound(const Finding& f) {
@@ -104,6 +98,16 @@ double sum_of(const StepSeconds& steps) {
   return std::accumulate(steps.begin(), steps.end(), 0.0);
 }
 
+StepSeconds mean_of_steps(const RunView& view,
+                          double (RunView::*seconds)(std::size_t, std::size_t) const) {
+  StepSeconds out(view.size(), 0);
+  for (std::size_t r = 0; r < view.ranks.size(); ++r) {
+    for (std::size_t s = 0; s < out.size(); ++s)
+      out[s] += (view.*seconds)(r, s) / static_cast<double>(view.ranks.size());
+  }
+  return out;
+}
+
 double RuleInput::seconds_of(std::string_view line) const {
   const auto found = std::ranges::find(budget.lines, line, &BudgetLine::name);
   return found == budget.lines.end() ? 0 : found->seconds;
@@ -136,16 +140,6 @@ StepSeconds RuleInput::phase_of_steps(std::string_view name, const Ranks& withou
       out[s] += is_absent(values[s]) ? 0 : values[s] / static_cast<double>(ranks.size());
   }
   return out;
-}
-
-std::optional<double> RuleInput::setting(std::string_view key) const {
-  const std::vector<RunSetting>& config = view.run->lowest().info.config;
-  const auto found = std::ranges::find(config, key, &RunSetting::key);
-  if (found == config.end()) return std::nullopt;
-  const char* end = found->json.data() + found->json.size();
-  double value = 0;
-  const auto read = std::from_chars(found->json.data(), end, value);
-  return read.ec == std::errc() && read.ptr == end ? std::optional(value) : std::nullopt;
 }
 
 Finding costly(const RuleInput& input, std::string code, std::string title, double seconds) {

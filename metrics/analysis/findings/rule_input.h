@@ -66,7 +66,9 @@ class RuleInput {
   double phase_seconds(std::string_view name, const Ranks& without = {}) const;
   StepSeconds phase_of_steps(std::string_view name, const Ranks& without) const;
   // The number that a setting of the run has; nothing where the record does not tell it.
-  std::optional<double> setting(std::string_view key) const;
+  std::optional<double> setting(std::string_view key) const {
+    return number_setting(view.run->lowest().info, key);
+  }
   std::vector<double> own(std::size_t r, std::string_view name) const {
     return view.column(r, rank(r).own, name);
   }
@@ -97,6 +99,10 @@ void count_rest(const RuleInput& input, std::initializer_list<std::string_view> 
 
 double sum_of(const StepSeconds& steps);
 
+// Returns the seconds of each step by `seconds(rank, step)` of the view, mean over the ranks.
+StepSeconds mean_of_steps(const RunView& view,
+                          double (RunView::*seconds)(std::size_t, std::size_t) const);
+
 // Returns what a finding counts for among others: the share of time that it costs, or the least
 // share of its severity where it tells no cost.
 double weight_of(const Finding& finding);
@@ -122,10 +128,8 @@ struct Concerned {
 
 // Asks `figures(input, rank)` of every rank, which gives nothing where it is not so. Of ranks that
 // are equally bad the lowest is the worst.
-template <class Figures, class IsWorse>
-Concerned<Figures> concerned(const RuleInput& input,
-                             std::optional<Figures> (*figures)(const RuleInput&, std::size_t),
-                             const IsWorse& is_worse) {
+template <class Figures, class Ask, class IsWorse>
+Concerned<Figures> concerned(const RuleInput& input, const Ask& figures, const IsWorse& is_worse) {
   Concerned<Figures> out;
   for (std::size_t r = 0; r < input.view.ranks.size(); ++r) {
     const std::optional<Figures> of_rank = figures(input, r);

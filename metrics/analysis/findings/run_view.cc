@@ -131,15 +131,23 @@ void leave_out_warmup(RunView& view, std::size_t steps) {
   if (!has_rows) view.first += view.warmup;
 }
 
-double sum_of_column(const RunView& view, std::string_view phase) {
+// Sums the values of a column that count, mean over the ranks.
+double sum_of_column(const RunView& view, Columns RankRecord::*columns, std::string_view name,
+                     bool (*counts)(double)) {
   ExactSum sum;
   for (std::size_t r = 0; r < view.ranks.size(); ++r) {
-    if (find(view.run->ranks[r].phases, phase) == nullptr) continue;
-    for (const double value : view.column(r, view.run->ranks[r].phases, phase)) {
-      if (!is_absent(value)) sum.add(value);
+    const Columns& of_rank = view.run->ranks[r].*columns;
+    if (find(of_rank, name) == nullptr) continue;
+    for (const double value : view.column(r, of_rank, name)) {
+      if (counts(value)) sum.add(value);
     }
   }
   return sum.value() / static_cast<double>(view.ranks.size());
+}
+
+double sum_of_phase(const RunView& view, std::string_view phase) {
+  return sum_of_column(view, &RankRecord::phases, phase,
+                       [](double value) { return !is_absent(value); });
 }
 
 // What is neither computing nor data nor communication, on any rank.
@@ -174,14 +182,8 @@ CommSplit comm_split(const RunView& view) {
 
 // Seconds of our own columns that are no part of a phase, mean over the ranks.
 double sum_of_own(const RunView& view, std::string_view name) {
-  ExactSum sum;
-  for (std::size_t r = 0; r < view.ranks.size(); ++r) {
-    if (find(view.run->ranks[r].own, name) == nullptr) continue;
-    for (const double value : view.column(r, view.run->ranks[r].own, name)) {
-      if (value > 0 && std::isfinite(value)) sum.add(value);
-    }
-  }
-  return sum.value() / static_cast<double>(view.ranks.size());
+  return sum_of_column(view, &RankRecord::own, name,
+                       [](double value) { return value > 0 && std::isfinite(value); });
 }
 
 // Seconds of the backward pass in which a rank made activations again or waited for them, mean over
@@ -269,12 +271,12 @@ Budget budget_of(const RunView& view, const BudgetOptions& options) {
   Budget out;
   const CommSplit comm = comm_split(view);
   const double recompute = recompute_seconds(view);
-  const double compute = sum_of_column(view, "forward") + sum_of_column(view, "backward") +
-                         sum_of_column(view, "compute") + sum_of_column(view, "optimizer") -
+  const double compute = sum_of_phase(view, "forward") + sum_of_phase(view, "backward") +
+                         sum_of_phase(view, "compute") + sum_of_phase(view, "optimizer") -
                          recompute;
-  const double data = sum_of_column(view, "data");
+  const double data = sum_of_phase(view, "data");
   double other = 0;
-  for (const std::string& phase : other_phases(view)) other += sum_of_column(view, phase);
+  for (const std::string& phase : other_phases(view)) other += sum_of_phase(view, phase);
   ExactSum saved;
   for (const float seconds : view.saving) saved.add(static_cast<double>(seconds));
   const double saving = saved.value();

@@ -9,7 +9,7 @@
 //   wait     = longest own work of all ranks - own work of this rank
 //   transfer = max(least communication of all ranks, communication - wait)
 //
-// as in run_phases.h, and the wall time is work + wait + transfer. Where one rank saved before the
+// as in run_model.h, and the wall time is work + wait + transfer. Where one rank saved before the
 // step, the others waited for that in the step's communication; that time is told apart as saving,
 // and is part of the wall time. A view takes eight bytes a step
 // and rank beside the record, to which it refers. Pure; any thread.

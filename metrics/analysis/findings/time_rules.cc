@@ -192,22 +192,12 @@ std::optional<double> hidden_by_backward(const RuleInput& input) {
   return all > 0 ? std::optional(1 - exposed / all) : std::nullopt;
 }
 
-// Mean over the ranks.
-StepSeconds transfer_of_steps(const RunView& view) {
-  StepSeconds out(view.size(), 0);
-  for (std::size_t r = 0; r < view.ranks.size(); ++r) {
-    for (std::size_t s = 0; s < out.size(); ++s)
-      out[s] += view.transfer(r, s) / static_cast<double>(view.ranks.size());
-  }
-  return out;
-}
-
 void communication(const RuleInput& input, Findings& out) {
   const double seconds = input.seconds_of("exposed_communication");
   const double share = input.share(seconds);
   if (input.view.ranks.size() < 2 || share < 0.20) return;
   Finding f = costly(input, "DIST.COMM_BOUND", "Communication takes much of the step", seconds);
-  input.counted.add(f, transfer_of_steps(input.view));
+  input.counted.add(f, mean_of_steps(input.view, &RunView::transfer));
   f.detail =
       concat("Ranks spend ", percents(share),
              " of their time on communication that nothing hides; waiting for slower ranks (",

@@ -355,19 +355,19 @@ void RankLanes::draw_blocks(const StepLine& line, std::int64_t start, const Trac
 void RankLanes::draw_plan(const StepLine& line, std::int64_t start, const TraceSink& sink) {
   const double plan = own(line, "plan");
   if (plan_ && plan_->number == plan) return;
-  if (plan_) {
-    const std::string name = concat("plan ", static_cast<std::int64_t>(plan_->number));
-    sink({TraceKind::span, process_of(rank_), kPlans, name, plan_->start, start - plan_->start});
-  }
-  plan_.reset();
+  end_plan(start, sink);
   if (plan >= 0 && plan < 0x1p53) plan_ = {plan, start};
 }
 
-void RankLanes::finish(const TraceSink& sink) {
+void RankLanes::end_plan(std::int64_t end, const TraceSink& sink) {
   if (!plan_) return;
   const std::string name = concat("plan ", static_cast<std::int64_t>(plan_->number));
-  sink({TraceKind::span, process_of(rank_), kPlans, name, plan_->start, last_end_ - plan_->start});
+  sink({TraceKind::span, process_of(rank_), kPlans, name, plan_->start, end - plan_->start});
   plan_.reset();
+}
+
+void RankLanes::finish(const TraceSink& sink) {
+  end_plan(last_end_, sink);
 }
 
 void RankLanes::draw_events(const StepLine& line, std::int64_t end, const TraceSink& sink) const {
@@ -429,8 +429,8 @@ void HostLanes::draw(const HostSample& sample, const TraceSink& sink) {
 }
 
 // Counters without any value that is known are none.
-void HostLanes::put(std::string_view name, std::span<const TraceArgument> series, std::int64_t at,
-                    const TraceSink& sink) const {
+void HostLanes::put(std::string_view name, std::initializer_list<TraceArgument> series,
+                    std::int64_t at, const TraceSink& sink) const {
   std::array<TraceArgument, 4> known{};
   std::size_t count = 0;
   for (const TraceArgument& each : series) {
@@ -442,46 +442,43 @@ void HostLanes::put(std::string_view name, std::span<const TraceArgument> series
 
 void HostLanes::draw_rates(const HostSample& sample, std::int64_t at, const TraceSink& sink) const {
   const double seconds = sample.timestamp - before_->timestamp;
-  const std::array<TraceArgument, 2> own = {
+  put("process: cores in use",
       {{"user", rate(before_->user_seconds, sample.user_seconds, seconds)},
-       {"system", rate(before_->system_seconds, sample.system_seconds, seconds)}}};
-  put("process: cores in use", own, at, sink);
+       {"system", rate(before_->system_seconds, sample.system_seconds, seconds)}},
+      at, sink);
   if (!sample.node || !before_->node) return;
-  const NodeCounters& now = *sample.node;
-  const NodeCounters& then = *before_->node;
-  const std::array<TraceArgument, 4> cores = {
-      {{"user", rate(then.user_seconds, now.user_seconds, seconds)},
-       {"system", rate(then.system_seconds, now.system_seconds, seconds)},
-       {"waiting for disks", rate(then.iowait_seconds, now.iowait_seconds, seconds)},
-       {"stolen", rate(then.steal_seconds, now.steal_seconds, seconds)}}};
-  put("node: cores", cores, at, sink);
-  const std::array<TraceArgument, 2> disks = {
-      {{"read", rate(then.disk_read_bytes, now.disk_read_bytes, seconds)},
-       {"written", rate(then.disk_written_bytes, now.disk_written_bytes, seconds)}}};
-  put("node: disks (bytes a second)", disks, at, sink);
-  const std::array<TraceArgument, 2> network = {
-      {{"received", rate(then.network_received_bytes, now.network_received_bytes, seconds)},
-       {"sent", rate(then.network_sent_bytes, now.network_sent_bytes, seconds)}}};
-  put("node: network (bytes a second)", network, at, sink);
+  const auto of_node = [&](double NodeCounters::*sum) {
+    return rate(*before_->node.*sum, *sample.node.*sum, seconds);
+  };
+  put("node: cores",
+      {{"user", of_node(&NodeCounters::user_seconds)},
+       {"system", of_node(&NodeCounters::system_seconds)},
+       {"waiting for disks", of_node(&NodeCounters::iowait_seconds)},
+       {"stolen", of_node(&NodeCounters::steal_seconds)}},
+      at, sink);
+  put("node: disks (bytes a second)",
+      {{"read", of_node(&NodeCounters::disk_read_bytes)},
+       {"written", of_node(&NodeCounters::disk_written_bytes)}},
+      at, sink);
+  put("node: network (bytes a second)",
+      {{"received", of_node(&NodeCounters::network_received_bytes)},
+       {"sent", of_node(&NodeCounters::network_sent_bytes)}},
+      at, sink);
 }
 
 void HostLanes::draw_levels(const HostSample& sample, std::int64_t at,
                             const TraceSink& sink) const {
-  const auto put_one = [&](std::string_view name, std::string_view figure, double value) {
-    const std::array<TraceArgument, 1> series = {{{figure, value}}};
-    put(name, series, at, sink);
-  };
-  put_one("process: memory (bytes)", "resident", sample.resident_bytes);
+  put("process: memory (bytes)", {{"resident", sample.resident_bytes}}, at, sink);
   if (sample.node) {
-    const std::array<TraceArgument, 2> memory = {
+    put("node: memory (bytes)",
         {{"used", sample.node->memory_used_bytes},
-         {"available", sample.node->memory_available_bytes}}};
-    put("node: memory (bytes)", memory, at, sink);
-    put_one("node: swap (bytes)", "used", sample.node->swap_used_bytes);
+         {"available", sample.node->memory_available_bytes}},
+        at, sink);
+    put("node: swap (bytes)", {{"used", sample.node->swap_used_bytes}}, at, sink);
   }
   for (std::size_t g = 0; g < sample.gpus.size(); ++g) {
-    put_one(concat("GPU ", g, ": busy"), "ratio", sample.gpus[g].busy_ratio);
-    put_one(concat("GPU ", g, ": memory (bytes)"), "used", sample.gpus[g].memory_bytes);
+    put(concat("GPU ", g, ": busy"), {{"ratio", sample.gpus[g].busy_ratio}}, at, sink);
+    put(concat("GPU ", g, ": memory (bytes)"), {{"used", sample.gpus[g].memory_bytes}}, at, sink);
   }
 }
 

@@ -16,6 +16,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <span>
@@ -116,6 +117,7 @@ class RankLanes {
   void draw_buckets(const StepLine& line, std::int64_t start, const TraceSink& sink);
   void draw_blocks(const StepLine& line, std::int64_t start, const TraceSink& sink);
   void draw_plan(const StepLine& line, std::int64_t start, const TraceSink& sink);
+  void end_plan(std::int64_t end, const TraceSink& sink);
   void draw_events(const StepLine& line, std::int64_t end, const TraceSink& sink) const;
   void draw_counters(const StepLine& line, std::int64_t start, std::int64_t end,
                      const TraceSink& sink);
@@ -160,7 +162,7 @@ class HostLanes {
 
  private:
   std::optional<std::int64_t> place(double seconds) const;
-  void put(std::string_view name, std::span<const TraceArgument> series, std::int64_t at,
+  void put(std::string_view name, std::initializer_list<TraceArgument> series, std::int64_t at,
            const TraceSink& sink) const;
   void draw_rates(const HostSample& sample, std::int64_t at, const TraceSink& sink) const;
   void draw_levels(const HostSample& sample, std::int64_t at, const TraceSink& sink) const;

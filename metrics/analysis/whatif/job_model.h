@@ -1,7 +1,7 @@
 // JobModel: a job as one graph of operations that every step and data-parallel rank ran, with what
 // each operation took by itself; and simulate(), which runs the steps again with other times.
 //
-//   Trace or RunPhases -> model_of() -> JobModel -> simulate(own times) -> seconds of each step
+//   Trace or RunRecord -> model_of() -> JobModel -> simulate(own times) -> seconds of each step
 //
 // An operation starts when all that it depends on have ended. Operations that wait for each other
 // form a group: all members end when the last of them has started, each plus its own time. So a

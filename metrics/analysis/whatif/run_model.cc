@@ -1,44 +1,30 @@
 #include "metrics/analysis/whatif/run_model.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 namespace cox::diagnosis {
 namespace {
 
-constexpr std::size_t kReduction = kRunPhases.size() - 1;
+// In the order of a step, as run directories call them.
+constexpr std::array<std::string_view, 7> kStepPhases = {
+    "data", "forward", "backward", "compute", "optimizer", "other", "comm"};
+constexpr std::size_t kReduction = kStepPhases.size() - 1;
 constexpr double kMostSeconds = 1e9;
 
-using Seconds = std::array<double, kRunPhases.size()>;
-using Steps = std::vector<RunStep>;
+using Seconds = std::array<double, kStepPhases.size()>;
+using Steps = std::vector<Seconds>;  // of a rank, in the steps of the model
 
-Status check_seconds(const Steps& steps, std::size_t rank) {
-  if (steps.empty())
-    return invalid_argument("rank ", rank, ": expected steps with phases, found none");
-  for (const RunStep& step : steps) {
-    for (std::size_t p = 0; p < step.seconds.size(); ++p) {
-      if (!(step.seconds[p] >= 0 && step.seconds[p] <= kMostSeconds))
-        return invalid_argument("rank ", rank, ": step ", step.step, ": ", kRunPhases[p],
-                                ": expected seconds, finite and from 0 on, found ",
-                                significant(step.seconds[p], 4));
-    }
-  }
-  return ok_status();
-}
-
-// Puts them in the order of their numbers, each as it was last. Returns how many went.
-std::size_t arrange(Steps& steps) {
-  if (!std::ranges::is_sorted(steps, {}, &RunStep::step))
-    std::ranges::stable_sort(steps, {}, &RunStep::step);
-  const std::size_t before = steps.size();
-  std::size_t kept = 0;
-  for (std::size_t i = 0; i < before; ++i) {
-    const bool is_last = i + 1 == before || steps[i + 1].step != steps[i].step;
-    if (is_last) steps[kept++] = steps[i];
-  }
-  steps.resize(kept);
-  return before - kept;
-}
+// What the ranks spent on the phases of the steps that all of them have.
+struct RunPhases {
+  std::vector<std::int64_t> steps;
+  std::vector<Steps> ranks;
+  std::size_t older = 0;  // steps before these, which are left out
+};
 
 double own_work(const Seconds& seconds) {
   double sum = 0;
@@ -46,25 +32,110 @@ double own_work(const Seconds& seconds) {
   return sum;
 }
 
-// The steps in which all ranks have worked. A rank that did nothing in a step was not measured in
-// it.
-std::vector<std::int64_t> common_steps(const std::vector<Steps>& ranks) {
-  std::vector<std::int64_t> common;
-  for (const RunStep& step : ranks.front()) common.push_back(step.step);
-  for (const Steps& rank : ranks) {
-    std::erase_if(common, [&rank](std::int64_t number) {
-      const auto found = std::ranges::lower_bound(rank, number, {}, &RunStep::step);
-      return found == rank.end() || found->step != number || own_work(found->seconds) <= 0;
-    });
-  }
-  return common;
+// A rank that did nothing in a step was not measured in it.
+bool has_worked(const Seconds& seconds) {
+  return own_work(seconds) > 0 && std::isfinite(own_work(seconds) + seconds[kReduction]);
 }
 
-// Leaves the steps of these numbers. Returns how many went.
-std::size_t leave_only(const std::vector<std::int64_t>& numbers, Steps& steps) {
-  return std::erase_if(steps, [&numbers](const RunStep& step) {
-    return !std::ranges::binary_search(numbers, step.step);
+bool has_phases(const RankRecord& rank) {
+  return std::ranges::any_of(kStepPhases, [&rank](std::string_view phase) {
+    const Column* column = find(rank.phases, phase);
+    return column != nullptr && column->any();
   });
+}
+
+// The seconds of a rank in the steps that all have from number `first` of them on. `rows` has their
+// places in its record, and is empty where these are the same.
+Steps steps_of(const RankRecord& rank, const std::vector<std::uint32_t>& rows, std::size_t first,
+               std::size_t count) {
+  Steps out(count);
+  for (std::size_t p = 0; p < kStepPhases.size(); ++p) {
+    const std::vector<double> values = values_of(rank.phases, kStepPhases[p], rank.size());
+    for (std::size_t s = 0; s < count; ++s) {
+      const double seconds = values[rows.empty() ? first + s : rows[first + s]];
+      out[s][p] = is_absent(seconds) ? 0 : seconds;
+    }
+  }
+  return out;
+}
+
+RunPhases common_phases(const RunRecord& run, std::size_t most_steps) {
+  CommonSteps common = common_steps(run);
+  common.rows.resize(run.ranks.size());
+  const std::size_t most = std::max<std::size_t>(1, most_steps / run.ranks.size());
+  const std::size_t count = std::min(common.numbers.size(), most);
+  RunPhases out;
+  out.older = common.numbers.size() - count;
+  out.steps.assign(common.numbers.begin() + static_cast<std::ptrdiff_t>(out.older),
+                   common.numbers.end());
+  for (std::size_t r = 0; r < run.ranks.size(); ++r)
+    out.ranks.push_back(steps_of(run.ranks[r], common.rows[r], out.older, count));
+  return out;
+}
+
+// Seconds that are not finite are those of a step that was not measured.
+bool is_wrong(double seconds) {
+  return std::isfinite(seconds) && (seconds < 0 || seconds > kMostSeconds);
+}
+
+Status check_seconds(const RunPhases& phases) {
+  for (std::size_t r = 0; r < phases.ranks.size(); ++r) {
+    for (std::size_t s = 0; s < phases.steps.size(); ++s) {
+      for (std::size_t p = 0; p < kStepPhases.size(); ++p) {
+        const double seconds = phases.ranks[r][s][p];
+        if (is_wrong(seconds))
+          return invalid_argument("rank ", r, ": step ", phases.steps[s], ": ", kStepPhases[p],
+                                  ": expected seconds, finite and from 0 on, found ",
+                                  significant(seconds, 4));
+      }
+    }
+  }
+  return ok_status();
+}
+
+// Leaves the steps in which all ranks have worked.
+void leave_worked(RunPhases& phases) {
+  std::size_t kept = 0;
+  for (std::size_t s = 0; s < phases.steps.size(); ++s) {
+    const bool have_all_worked =
+        std::ranges::all_of(phases.ranks, [s](const Steps& rank) { return has_worked(rank[s]); });
+    if (!have_all_worked) continue;
+    for (Steps& rank : phases.ranks) rank[kept] = rank[s];
+    phases.steps[kept++] = phases.steps[s];
+  }
+  for (Steps& rank : phases.ranks) rank.resize(kept);
+  phases.steps.resize(kept);
+}
+
+std::size_t unknown_phases(const RankRecord& rank) {
+  std::size_t count = 0;
+  for (const auto& [name, column] : rank.phases) {
+    if (std::ranges::find(kStepPhases, name) != kStepPhases.end()) continue;
+    column.each(0, [&count](double seconds) { count += is_absent(seconds) ? 0 : 1; });
+  }
+  return count;
+}
+
+std::size_t times_clock_ran_back(const RankRecord& rank) {
+  const std::vector<double> times = rank.timestamps.values();
+  std::size_t count = 0;
+  std::size_t row = 0;
+  double newest_step = -1;
+  double newest_time = 0;
+  rank.steps.each(0, [&](double step) {
+    const double time = times[row++];
+    if (is_absent(time)) return;
+    if (step > newest_step && time < newest_time) ++count;
+    newest_step = step;
+    newest_time = time;
+  });
+  return count;
+}
+
+std::size_t different_steps(const RankRecord& rank) {
+  std::vector<double> steps = rank.steps.values();
+  std::ranges::sort(steps);
+  return steps.size() - std::ranges::unique(steps).size();
 }
 
 // What each rank spent on the phases of a step that all have, with the waiting taken out of the
@@ -74,7 +145,7 @@ std::vector<Seconds> without_waiting(const std::vector<Steps>& ranks, std::size_
   double longest = 0;
   double least = kMostSeconds;
   for (const Steps& rank : ranks) {
-    out.push_back(rank[step].seconds);
+    out.push_back(rank[step]);
     longest = std::max(longest, own_work(out.back()));
     least = std::min(least, out.back()[kReduction]);
   }
@@ -86,15 +157,15 @@ std::vector<Seconds> without_waiting(const std::vector<Steps>& ranks, std::size_
 double traced_seconds(const std::vector<Steps>& ranks, std::size_t step) {
   double longest = 0;
   for (const Steps& rank : ranks)
-    longest = std::max(longest, own_work(rank[step].seconds) + rank[step].seconds[kReduction]);
+    longest = std::max(longest, own_work(rank[step]) + rank[step][kReduction]);
   return longest;
 }
 
 std::vector<std::size_t> phases_with_time(const std::vector<Steps>& ranks) {
   std::vector<std::size_t> used;
-  for (std::size_t p = 0; p < kRunPhases.size(); ++p) {
+  for (std::size_t p = 0; p < kStepPhases.size(); ++p) {
     const bool is_used = std::ranges::any_of(ranks, [p](const Steps& rank) {
-      return std::ranges::any_of(rank, [p](const RunStep& step) { return step.seconds[p] > 0; });
+      return std::ranges::any_of(rank, [p](const Seconds& seconds) { return seconds[p] > 0; });
     });
     if (is_used) used.push_back(p);
   }
@@ -113,7 +184,7 @@ Result<OperationGraph> chain_of(const std::vector<std::size_t>& phases) {
 
 OperationType type_of(std::size_t phase) {
   OperationType type;
-  type.name = kRunPhases[phase];
+  type.name = kStepPhases[phase];
   type.label = type.name;
   if (phase == kReduction) {
     type.centre = OperationType::Centre::median;
@@ -134,23 +205,20 @@ void add_steps(JobModel& model, const std::vector<Steps>& ranks,
   }
 }
 
-// How many steps of a rank do not count.
-struct LeftOut {
-  std::size_t repeated = 0;
-  std::size_t alone = 0;
-};
-
-void tell_gaps(JobModel& model, const std::vector<LeftOut>& ranks) {
-  for (std::size_t r = 0; r < ranks.size(); ++r) {
-    if (ranks[r].repeated > 0)
-      model.gaps.push_back(concat("rank ", r, ": ", ranks[r].repeated,
-                                  " steps were done again after a rollback; the last time counts"));
-    if (ranks[r].alone > 0)
-      model.gaps.push_back(
-          concat("rank ", r, ": ", ranks[r].alone,
-                 " steps are left out that some rank does not have, or has no work in"));
+void tell_gaps(JobModel& model, const RunRecord& run, std::size_t older) {
+  for (const RankRecord& rank : run.ranks) {
+    const auto tell = [&](std::size_t count, std::string_view what) {
+      tell_gap(model.gaps, rank.rank, count, what);
+    };
+    const std::size_t different = different_steps(rank);
+    tell(unknown_phases(rank), " times of phases that are not known do not count");
+    tell(times_clock_ran_back(rank), " times the clock ran backwards between steps");
+    tell(older, " older steps are left out: the run is long");
+    tell(rank.size() - different, " steps were done again after a rollback; the last time counts");
+    tell(different - older - model.steps.size(),
+         " steps are left out that some rank does not have, or has no work in");
   }
-  if (ranks.size() == 1)
+  if (run.ranks.size() == 1)
     model.gaps.emplace_back("there is one rank: nothing to compare it with but its other steps");
 }
 
@@ -172,26 +240,25 @@ Result<JobModel> chain_model(const std::vector<std::size_t>& phases, std::size_t
 
 }  // namespace
 
-Result<JobModel> model_of(RunPhases run) {
-  std::vector<Steps>& ranks = run.of_ranks;
-  if (ranks.empty()) return invalid_argument("expected ranks with steps, found none");
-  std::vector<LeftOut> left_out(ranks.size());
-  for (std::size_t r = 0; r < ranks.size(); ++r) {
-    if (Status checked = check_seconds(ranks[r], r); !checked.ok()) return checked;
-    left_out[r].repeated = arrange(ranks[r]);
+Result<JobModel> model_of(const RunRecord& run, std::size_t most_steps) {
+  if (run.ranks.empty()) return invalid_argument("expected ranks with steps, found none");
+  for (std::size_t r = 0; r < run.ranks.size(); ++r) {
+    if (!has_phases(run.ranks[r]))
+      return invalid_argument("rank ", r, ": expected steps with phases, found none");
   }
-  std::vector<std::int64_t> common = common_steps(ranks);
-  if (common.empty())
-    return invalid_argument("expected steps in which all ", ranks.size(),
+  RunPhases phases = common_phases(run, most_steps);
+  if (Status checked = check_seconds(phases); !checked.ok()) return checked;
+  leave_worked(phases);
+  if (phases.steps.empty())
+    return invalid_argument("expected steps in which all ", run.ranks.size(),
                             " ranks have worked, found none");
-  for (std::size_t r = 0; r < ranks.size(); ++r) left_out[r].alone = leave_only(common, ranks[r]);
-  const std::vector<std::size_t> phases = phases_with_time(ranks);
-  auto model = chain_model(phases, ranks.size());
+  const std::vector<std::size_t> used = phases_with_time(phases.ranks);
+  auto model = chain_model(used, run.ranks.size());
   if (!model.ok()) return model;
-  model->steps = std::move(common);
-  model->gaps = std::move(run.gaps);
-  add_steps(*model, ranks, phases);
-  tell_gaps(*model, left_out);
+  model->steps = std::move(phases.steps);
+  model->gaps = run.gaps;
+  add_steps(*model, phases.ranks, used);
+  tell_gaps(*model, run, phases.older);
   return model;
 }
 

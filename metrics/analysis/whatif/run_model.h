@@ -1,7 +1,7 @@
 // Turns the phases of a data-parallel run into a JobModel, so that the questions of what_if.h can
 // be asked of a run directory too.
 //
-//   run directory (records/run_steps.h) -> RunPhases -> model_of() -> JobModel -> what_if()
+//   run directory (records/run_reader.h) -> RunRecord -> model_of() -> JobModel -> what_if()
 //
 // A run directory has durations and no starts, so the model is simple: in each step a rank does its
 // own work, phase by phase (data, forward, backward, compute, optimizer, other), then all ranks
@@ -18,17 +18,22 @@
 // thread.
 #pragma once
 
+#include <cstddef>
+
 #include "coordinator/core/status.h"
 #include "metrics/analysis/whatif/job_model.h"
-#include "metrics/records/run_phases.h"
+#include "metrics/records/run_record.h"
 
 namespace cox::diagnosis {
 
-// Takes the steps in which all ranks have worked; a step that is there several times counts as it
-// was last (steps repeat after a rollback). Steps that are left out are told in `gaps`. Workers are
-// the ranks, operations the phases that somebody spent time on. Errors (invalid_argument): no
-// ranks, a rank without steps, no step in which all ranks have worked; seconds that are negative or
-// not finite.
-Result<JobModel> model_of(RunPhases run);
+// Of all ranks together, so that the model takes less than 256 MiB.
+inline constexpr std::size_t kMostPhaseSteps = std::size_t{3} << 18;
+
+// Takes the steps in which all ranks have worked, the newest of a long run; a step that is there
+// several times counts as it was last (steps repeat after a rollback). Steps that are left out are
+// told in `gaps`. Workers are the ranks, operations the phases that somebody spent time on. Errors
+// (invalid_argument): no ranks, a rank without phases, no step in which all ranks have worked;
+// seconds that are negative or too large.
+Result<JobModel> model_of(const RunRecord& run, std::size_t most_steps = kMostPhaseSteps);
 
 }  // namespace cox::diagnosis

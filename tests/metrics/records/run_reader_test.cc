@@ -186,6 +186,31 @@ TEST_SUITE("records.run_reader") {
     CHECK(linked.code() == StatusCode::failed_precondition);
   }
 
+  TEST_CASE(
+      "a rank that left no folder is missing from a whole run, not from a rank's own folder") {
+    const auto words = [](const Folder& folder) {
+      return io::read_whole_run(folder.path()).status().message();
+    };
+    Folder run;
+    run.write("rank0/steps.jsonl", kLine);
+    run.write("rank2/steps.jsonl", kLine);
+    CHECK(words(run).find("found none of rank 1") != std::string::npos);
+    run.write("rank1/steps.jsonl", "damaged\n" + kLine);
+    const auto whole = io::read_whole_run(run.path());
+    REQUIRE_MESSAGE(whole.ok(), whole.status().message());
+    CHECK(whole->ranks.size() == 3);
+    CHECK(whole->gaps == std::vector<std::string>{"rank 1: 1 damaged lines are left out"});
+    run.write("rank0/run.json", R"({"world_size": 4, "x": NaN})");
+    CHECK(words(run).find("of 4 ranks, found none of rank 3") != std::string::npos);
+    CHECK(io::read_whole_run(run.path() / "rank0").ok());
+    run.write("rank0/run.json", R"({"world_size": 4, "x)");
+    CHECK(io::read_whole_run(run.path()).ok());  // torn: nobody knows better
+    fs::remove(run.path() / "rank2" / "steps.jsonl");
+    CHECK(io::read_whole_run(run.path()).status().code() == StatusCode::not_found);
+    fs::create_symlink(run.path() / "rank0" / "steps.jsonl", run.path() / "rank2" / "steps.jsonl");
+    CHECK(io::read_whole_run(run.path()).status().code() == StatusCode::failed_precondition);
+  }
+
   TEST_CASE("traces with nonsense in them give their kernels or one sentence") {
     const auto kernels = io::parse_kernel_trace(
         "{\"a\":[1],\"traceEvents\":[{\"ph\":\"X\",\"cat\":\"Kernel\",\"name\":\"ncclX\",\"ts\":1,"
