@@ -30,6 +30,10 @@
 
 namespace cox {
 
+namespace detail {
+class AdoptedAveraging;
+}
+
 struct GradientAverage {
   double weight = 0;         // sum over ranks; 0 = nobody had samples, there are no gradients
   double gradient_norm = 0;  // L2 over these parameters, after averaging
@@ -72,7 +76,7 @@ class ManualParallel {
   ReductionOutcome close(StepScope& step);
 
  private:
-  friend class detail::Adoption;
+  friend class detail::AdoptedAveraging;
   // As all_reduce_gradients() where the outcome is not looked at: waits for no device. close()
   // tells the norm when it has come by itself, perhaps with the next step.
   void average_unseen(StepScope& step, const std::vector<at::Tensor>& parameters);

@@ -45,7 +45,7 @@ SessionState::SessionState(int argc, const char* const* argv, SessionOptions opt
       step_(job_, control_, actuators_, recorder_, waits_),
       calibration_(job_, control_, recorder_, step_, actuators_) {
   for (Actuator* actuator : actuators_) job_.agree(actuator->prepare());
-  job_.log_hosts();
+  log_hosts(job_.all(), job_.place(), job_.log());
   if (!job_.place().device.is_cpu()) {
     recorder_.time_on_device(std::make_unique<PhaseEvents>(job_.place().device));
   }

@@ -350,7 +350,7 @@ RankId TrainingSaves::choose_saver() {
 // The coordinator's state is rank 0's, and each rank has rows of its own. Collective.
 Result<TrainingSaves::Gathered> TrainingSaves::gather_for(RankId saver) {
   const WaitingScope waiting(state_.recorder());
-  state_.control().flush_rows();
+  state_.control().directory().flush();
   Gathered gathered{{}, state_.saved_rows(saver)};
   Status failed;
   if (const auto control = state_.control().state()) {
