@@ -30,9 +30,9 @@ void OpenStep::begin() {
   runtime::ControlPlane& plane = control_.plane();
   plane.begin_round();
   plan_of_round_ = plane.plan().id.number;
-  for (Actuator* actuator : actuators_) {
-    if (is_reducing()) actuator->apply(plane.plan(), round_);
-    actuator->begin_step();
+  for (Steering* each : actuators_.all<Steering>()) {
+    if (is_reducing()) each->apply(plane.plan(), round_);
+    each->begin_step();
   }
   const Clock::time_point now = Clock::now();
   recorder_.add_host(now - began);
@@ -43,7 +43,7 @@ void OpenStep::begin() {
 
 void OpenStep::restart() {
   if (!recorder_.is_open()) return;
-  for (Actuator* actuator : actuators_) actuator->restart_step();
+  for (Steering* each : actuators_.all<Steering>()) each->restart_step();
 }
 
 StepBallot OpenStep::ballot() const {
@@ -61,8 +61,8 @@ std::uint64_t OpenStep::fingerprint() const {
   hash.add(round_.value());
   hash.add(recorder_.report().step.value());
   hash.add(plan_of_round_);
-  for (const Actuator* actuator : actuators_) {
-    const EqualBits bits = actuator->equal_bits();
+  for (const Comparing* each : actuators_.all<Comparing>()) {
+    const EqualBits bits = each->equal_bits();
     if (bits.what != nullptr) hash.add(bits.bits);
   }
   return hash.value();
@@ -81,12 +81,12 @@ void OpenStep::check_together(const StepBallot& merged) const {
   compare("the round", round_.value(), differences);
   compare("the step", recorder_.report().step.value(), differences);
   compare("the plan", plan_of_round_, differences);
-  for (Actuator* actuator : actuators_) {
-    const EqualBits bits = actuator->equal_bits();
+  for (Comparing* each : actuators_.all<Comparing>()) {
+    const EqualBits bits = each->equal_bits();
     const std::size_t before = differences.size();
-    compare(bits.what == nullptr ? actuator->name() : bits.what, bits.bits, differences);
+    compare(bits.what == nullptr ? each->name() : bits.what, bits.bits, differences);
     if (differences.size() == before) continue;
-    const std::string more = actuator->explain_difference(job_.all());
+    const std::string more = each->explain_difference(job_.all());
     if (!more.empty()) differences += ": " + more;
   }
   throw Error(
@@ -159,7 +159,7 @@ RankSignal OpenStep::signal_of(const StepReport& report) const {
   signal.round = round_;
   signal.plan_applied = is_reducing() ? plan_of_round_ : 0;
   if (!is_reducing()) signal.set(SignalFlag::watching);
-  for (const Actuator* actuator : actuators_) actuator->sign(signal);
+  for (const Reporting* each : actuators_.all<Reporting>()) each->sign(signal);
   return signal;
 }
 
@@ -174,11 +174,11 @@ void OpenStep::end() noexcept {
   }
   StepOutput output{.row = row ? &*row : nullptr};
   const StepEnd step{job_.rank(), round_, plane.plan(), report.samples, report.step};
-  for (Actuator* actuator : actuators_) actuator->end_step(step, output);
+  for (Reporting* each : actuators_.all<Reporting>()) each->end_step(step, output);
   RankSignal signal = signal_of(report);
-  for (Actuator* actuator : actuators_) {
+  for (Reporting* each : actuators_.all<Reporting>()) {
     if (!open_control_round_ || signal.fragment.kind != FragmentKind::none) break;
-    signal.fragment = actuator->next_fragment();
+    signal.fragment = each->next_fragment();
   }
   if (row) control_.rows()->push(*row, buckets_ ? &*buckets_ : nullptr);
   buckets_.reset();
@@ -226,8 +226,7 @@ Result<std::span<const double>> values_of(const NamedTensor& named) {
 
 bool Calibration::is_wanted() const {
   return !has_run_ && step_.is_reducing() &&
-         std::ranges::any_of(actuators_,
-                             [](const Actuator* each) { return each->wants_calibration(); });
+         std::ranges::any_of(actuators_.all<Measuring>(), &Measuring::wants_calibration);
 }
 
 void Calibration::run(const SampleStep& sample) {
@@ -241,8 +240,8 @@ void Calibration::run(const SampleStep& sample) {
   }
   has_run_ = true;
   const auto began = Clock::now();
-  for (Actuator* actuator : actuators_) {
-    if (actuator->wants_calibration()) actuator->calibrate(sample, *this);
+  for (Measuring* each : actuators_.all<Measuring>()) {
+    if (each->wants_calibration()) each->calibrate(sample, *this);
   }
   // The open step must not see what a trial left behind, and the plan may be another one.
   forget_run();
@@ -251,7 +250,7 @@ void Calibration::run(const SampleStep& sample) {
 }
 
 void Calibration::forget_run() {
-  for (Actuator* actuator : actuators_) actuator->forget_run();
+  for (Steering* each : actuators_.all<Steering>()) each->forget_run();
 }
 
 std::vector<Reason> Calibration::learn() {
@@ -271,7 +270,7 @@ SessionState::SessionState(int argc, const char* const* argv, SessionOptions opt
       actuators_(make_actuators(job_)),
       step_(job_, control_, actuators_),
       calibration_(job_, control_, step_, actuators_) {
-  for (Actuator* actuator : actuators_) job_.agree(actuator->prepare());
+  for (Actuator* each : actuators_.all<Actuator>()) job_.agree(each->prepare());
   job_.log_hosts();
   if (!job_.device().is_cpu()) {
     step_.recorder().time_on_device(std::make_unique<PhaseEvents>(job_.device()));
@@ -310,11 +309,11 @@ void SessionState::attach(torch::nn::Module& model) {
         "to the first Reducer, ManualParallel or Trainer, right after Session::start"));
   }
   detach();
-  for (Actuator* actuator : actuators_) actuator->attach(model);
+  for (Actuator* each : actuators_.all<Actuator>()) each->attach(model);
 }
 
 void SessionState::detach() {
-  for (Actuator* actuator : actuators_) actuator->release();
+  for (Actuator* each : actuators_.all<Actuator>()) each->release();
 }
 
 void SessionState::declare_reducing() {
@@ -334,7 +333,7 @@ void SessionState::declare_reducing() {
 
 bool SessionState::is_missing_reducer() const {
   return !step_.is_reducing() &&
-         std::ranges::any_of(actuators_, [](const Actuator* a) { return a->is_wanted(); });
+         std::ranges::any_of(actuators_.all<Measuring>(), &Measuring::is_wanted);
 }
 
 void SessionState::ensure_started() {
@@ -342,10 +341,10 @@ void SessionState::ensure_started() {
   JobFacts facts;
   facts.name = job_.config().run.name;
   facts.world_size = job_.world_size();
-  for (Actuator* actuator : actuators_) {
-    job_.agree(actuator->check(step_.loop()));
-    require(actuator->negotiate(job_.all()));
-    actuator->contribute(facts);
+  for (Actuator* each : actuators_.all<Actuator>()) {
+    job_.agree(each->check(step_.loop()));
+    require(each->negotiate(job_.all()));
+    each->contribute(facts);
   }
   if (!step_.is_reducing()) facts.capabilities = {};  // nobody carries a plan out
   const bool steers = step_.is_reducing() && !facts.blocks.empty();
@@ -361,9 +360,9 @@ void SessionState::ensure_started() {
 void SessionState::warn_of_idle_settings() const {
   const std::string but = step_.is_reducing() ? " is set, but the model has no blocks; "
                                               : " is set, but the loop has no Reducer or Trainer; ";
-  for (const Actuator* actuator : actuators_) {
-    if (!actuator->is_wanted()) continue;
-    job_.log().warning(actuator->name() + (".*" + but) + actuator->without());
+  for (const Measuring* each : actuators_.all<Measuring>()) {
+    if (!each->is_wanted()) continue;
+    job_.log().warning(each->name() + (".*" + but) + each->without());
   }
 }
 
@@ -402,11 +401,11 @@ bool SessionState::stop_asked_anywhere() {
 std::vector<NamedTensor> SessionState::saved_rows(RankId to) {
   const WaitingScope waiting(step_.recorder());
   std::vector<NamedTensor> saved;
-  for (const Actuator* actuator : actuators_) {
-    const SavedRow* name = actuator->saved_row();
+  for (const Saving* each : actuators_.all<Saving>()) {
+    const SavedRow* name = each->saved_row();
     if (name == nullptr) continue;
     const auto rows = require(
-        gather_rows(job_.all(), actuator->save(), "all ranks to save", job_.between_polls(), to));
+        gather_rows(job_.all(), each->save(), "all ranks to save", job_.between_polls(), to));
     for (std::size_t r = 0; r < rows.size(); ++r) {
       saved.push_back({tensor_name(*name, r), at::tensor(rows[r], at::kDouble)});
     }
@@ -415,13 +414,13 @@ std::vector<NamedTensor> SessionState::saved_rows(RankId to) {
 }
 
 void SessionState::load_rows(std::span<const NamedTensor> saved) {
-  for (Actuator* actuator : actuators_) {
-    if (actuator->saved_row() != nullptr) load_row(*actuator, saved);
+  for (Saving* each : actuators_.all<Saving>()) {
+    if (each->saved_row() != nullptr) load_row(*each, saved);
   }
 }
 
-void SessionState::load_row(Actuator& actuator, std::span<const NamedTensor> saved) {
-  const SavedRow& name = *actuator.saved_row();
+void SessionState::load_row(Saving& saving, std::span<const NamedTensor> saved) {
+  const SavedRow& name = *saving.saved_row();
   const std::string prefix = tensor_name(name, 0).substr(0, tensor_name(name, 0).size() - 1);
   const auto ranks = std::ranges::count_if(
       saved, [&](const NamedTensor& named) { return named.name.starts_with(prefix); });
@@ -435,7 +434,7 @@ void SessionState::load_row(Actuator& actuator, std::span<const NamedTensor> sav
     return;
   }
   const auto row = values_of(*mine);
-  const Status loaded = row.ok() ? actuator.load(*row) : row.status();
+  const Status loaded = row.ok() ? saving.load(*row) : row.status();
   if (!loaded.ok()) job_.log().warning(anew + loaded.message());
 }
 

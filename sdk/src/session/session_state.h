@@ -19,7 +19,7 @@
 #include "coxswain/named_tensor.h"
 #include "coxswain/session.h"
 #include "metrics/records/step_row.h"
-#include "sdk/src/blocks/actuator.h"
+#include "sdk/src/blocks/actuator_list.h"
 #include "sdk/src/parallel/slow_wait.h"
 #include "sdk/src/session/control_end.h"
 #include "sdk/src/session/membership.h"
@@ -180,8 +180,7 @@ class [[nodiscard]] WaitingScope {
 
 class SessionState {
  public:
-  using MakeActuators =
-      std::function<std::vector<std::unique_ptr<Actuator>>(const Membership& job)>;
+  using MakeActuators = std::function<ActuatorList(const Membership& job)>;
 
   // Joins the job. Collective. Throws cox::Error.
   SessionState(int argc, const char* const* argv, SessionOptions options,
@@ -229,7 +228,7 @@ class SessionState {
  private:
   void warn_of_idle_settings() const;
   void leave_out_queueing();
-  void load_row(Actuator& actuator, std::span<const NamedTensor> saved);
+  void load_row(Saving& saving, std::span<const NamedTensor> saved);
 
   Membership job_;
   ControlEnd control_;

@@ -19,6 +19,7 @@
 #include "sdk/src/precision/numerics_watch.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/stream/storage.h"
+#include "sdk/src/training/capabilities.h"
 
 namespace cox::detail {
 namespace {
@@ -41,8 +42,8 @@ void for_each_tensor_of(const OperatorCall& call, const Use& use) {
 Adoption::Adoption(Session& session, const AdoptOptions& options)
     : session_(session),
       state_(session_.state()),
-      blocks_(state_.actuators().get<BlockWatch>()),
-      numerics_(state_.actuators().get<NumericsWatch>()) {
+      blocks_(session_.capabilities().blocks),
+      numerics_(session_.capabilities().numerics) {
   if (!options.only_watch) ranks_.emplace(session_);
   state_.declare_adopted();
   if (!exchanges()) batch_reads_ = kBatchReads;  // there is none to compare it with
@@ -102,8 +103,8 @@ void Adoption::add(torch::nn::Module& model, std::shared_ptr<ScriptMirror> scrip
   }
   visits_ = blocks_.visits();
   if (models_.empty()) {
-    state_.actuators().get<FormatActuator>().attach(model);
-    state_.actuators().get<MemoryProbe>().attach(model);
+    session_.capabilities().formats.attach(model);
+    session_.capabilities().probe.attach(model);
   }
   models_.push_back(
       {&model, std::move(script), options.name, std::move(map), first, model.parameters()});
@@ -160,7 +161,8 @@ void Adoption::keep_whole_if_optimised(Model& model) {
     visits_->pin(BlockId(static_cast<BlockId::rep>(model.first_block + b)),
                  "TorchScript's graph optimiser is on");
   }
-  const bool is_missed = std::ranges::any_of(state_.actuators(), &Actuator::is_wanted);
+  const bool is_missed =
+      std::ranges::any_of(state_.actuators().all<Measuring>(), &Measuring::is_wanted);
   if (!is_missed) return;
   state_.job().log().warning(
       "adopted model: expected a script that is called with TorchScript's graph optimiser off "
@@ -299,7 +301,7 @@ void Adoption::note_measured_size() {
 
 void Adoption::make_room(double growth) {
   growth_ = growth;
-  if (!state_.actuators().get<MemoryActuator>().make_room(growth)) return;
+  if (!session_.capabilities().memory.make_room(growth)) return;
   visits_->steer_anew();
   if (growth < 1.25 * told_growth_) return;
   told_growth_ = growth;

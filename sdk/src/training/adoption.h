@@ -26,6 +26,7 @@
 #include "coordinator/core/hash.h"
 #include "coxswain/manual.h"
 #include "coxswain/session.h"
+#include "sdk/src/blocks/actuator_list.h"
 #include "sdk/src/blocks/visit_watch.h"
 #include "sdk/src/stream/block_map.h"
 #include "sdk/src/stream/operator_stream.h"
@@ -171,7 +172,7 @@ class Adoption final : public OperatorListener {
   double told_growth_ = 1;
 
   std::optional<WeightCheck> weights_;  // once the first step begins
-  std::optional<AddedActuator> added_weights_;
+  std::optional<AddedActuator<WeightCheck>> added_weights_;
   std::unique_ptr<torch::nn::Module> together_;  // of models_together()
   std::unique_ptr<AdoptedTrial> trial_;          // until the calibration is over
   bool is_calibrating_ = false;

@@ -23,6 +23,7 @@
 #include "sdk/src/precision/format_actuator.h"
 #include "sdk/src/precision/numerics_watch.h"
 #include "sdk/src/session/session_state.h"
+#include "sdk/src/training/capabilities.h"
 #include "sdk/src/training/equal_ranks.h"
 
 namespace cox {
@@ -380,7 +381,7 @@ struct Reducer::Impl {
   detail::BufferSync buffers;
   detail::TunedReduction reduction;
   detail::WeightCheck weights;
-  detail::AddedActuator added_weights;
+  detail::AddedActuator<detail::WeightCheck> added_weights;
   std::optional<detail::ReadyHooks> hooks;
   std::shared_ptr<const detail::GradientHolders::Holder> holder;  // speaks for this reducer
   bool is_joining = false;
@@ -410,8 +411,8 @@ Reducer::Impl::Impl(Session session_in, std::vector<at::Tensor> parameters_in,
                     std::vector<at::Tensor> buffers_in)
     : session(std::move(session_in)),
       state(session.state()),
-      formats(state.actuators().get<detail::FormatActuator>()),
-      numerics(state.actuators().get<detail::NumericsWatch>()),
+      formats(session.capabilities().formats),
+      numerics(session.capabilities().numerics),
       parameters(std::move(parameters_in)),
       buffers(std::move(buffers_in)),
       reduction({state.job().data(), state.job().wait_policy(), state.job().config().reduction,
@@ -420,7 +421,7 @@ Reducer::Impl::Impl(Session session_in, std::vector<at::Tensor> parameters_in,
                 parameters),
       weights(parameters,
               state.job().world_size() == 1 ? 0 : state.job().config().reduction.verify_steps,
-              state.actuators().get<detail::BlockWatch>()),
+              session.capabilities().blocks),
       added_weights(state.actuators(), weights) {
   show_held();
   const Status link = state.job().devices().news();
@@ -451,14 +452,14 @@ Reducer::Reducer(Session& session, std::vector<at::Tensor> parameters,
   detail::require(detail::check_equal_layout(ranks, parameters, buffers), Error::Scope::all_ranks);
   detail::require(detail::broadcast_from_root(ranks, parameters), "Reducer: parameters");
   detail::require(detail::broadcast_from_root(ranks, buffers), "Reducer: buffers");
-  state.actuators().get<detail::NumericsWatch>().watch(parameters);
+  session.capabilities().numerics.watch(parameters);
   state.ensure_started();
   impl_ = std::make_unique<Impl>(session, std::move(parameters), std::move(buffers));
   impl_->holder = std::make_shared<const detail::GradientHolders::Holder>(
       [impl = impl_.get()](detail::MicroBatches micro_batches) {
         return impl->held_gradients(micro_batches);
       });
-  state.actuators().get<detail::MemoryActuator>().gradient_holders().add(impl_->holder);
+  session.capabilities().memory.gradient_holders().add(impl_->holder);
 }
 
 Reducer::Reducer(Reducer&&) noexcept = default;

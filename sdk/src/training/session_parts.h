@@ -1,22 +1,21 @@
-// The parts that Session::start() puts together, for tests that replace one of them: the list of
-// actuators, which is the one place where capabilities are listed, and the session over a state.
-// Training thread only.
+// Session::start() with parts that a test replaces: the maker of the actuators, and what stands
+// between the ranks and their transport. Training thread only.
 #pragma once
 
-#include <memory>
-#include <vector>
+#include <functional>
 
 #include "coxswain/session.h"
-#include "sdk/src/blocks/actuator.h"
+#include "sdk/src/session/membership.h"
+#include "sdk/src/training/capabilities.h"
 
 namespace cox::detail {
 
-class Membership;
+// Adds the actuators of a session to its list, those of the capabilities among them.
+using AddActuators = std::function<Capabilities(ActuatorList& list, const Membership& job)>;
 
-// Makes the actuators of every capability, in the order in which a session calls them.
-std::vector<std::unique_ptr<Actuator>> make_actuators(const Membership& job);
-
-// Returns a session that shares the ownership of the state.
-Session session_of(std::shared_ptr<SessionState> state);
+// Collective and blocking. Throws cox::Error, as Session::start() does.
+Session start_session(int argc, const char* const* argv, SessionOptions options,
+                      const AddActuators& add_actuators = add_capabilities,
+                      const WrapRanks& wrap_ranks = {});
 
 }  // namespace cox::detail

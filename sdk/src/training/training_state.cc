@@ -19,6 +19,7 @@
 #include "coxswain/error.h"
 #include "coxswain/safetensors.h"
 #include "sdk/src/parallel/agreement.h"
+#include "sdk/src/training/capabilities.h"
 
 namespace cox::detail {
 namespace {
@@ -128,9 +129,7 @@ void StepBuffers::put_back_nonfinite() {
 }
 
 TrainingSaves::TrainingSaves(const Parts& parts)
-    : parts_(parts),
-      state_(parts.session.state()),
-      formats_(state_.actuators().get<FormatActuator>()) {
+    : parts_(parts), state_(parts.session.state()), formats_(parts.session.capabilities().formats) {
   state_.job().agree(open_folder(bits_of_all_ranks(state_.job())));
 }
 
@@ -406,7 +405,7 @@ void TrainingSaves::keep_snapshot(RoundId round, const Reducer& reducer) {
   Snapshot snapshot = take_snapshot(round, parts_.position, parts_.model, parts_.optimizer);
   if (is_reproducible()) snapshot.reducer = reducer.state();
   snapshot.parts = copies(part_states());
-  for (const Actuator* actuator : state_.actuators()) snapshot.rows.push_back(actuator->save());
+  for (const Saving* each : state_.actuators().all<Saving>()) snapshot.rows.push_back(each->save());
   snapshots_.put(std::move(snapshot));
 }
 
@@ -425,8 +424,8 @@ void TrainingSaves::roll_back_if_ordered(Reducer& reducer) {
   if (is_reproducible()) state_.job().agree(reducer.load_state(snapshot->reducer));
   for (const Part& part : parts_added_) require(load_part(part, snapshot->parts), "rollback");
   auto row = snapshot->rows.begin();
-  for (Actuator* actuator : state_.actuators()) {
-    static_cast<void>(actuator->load(*row++));  // its own, so it fits
+  for (Saving* each : state_.actuators().all<Saving>()) {
+    static_cast<void>(each->load(*row++));  // its own, so it fits
   }
   position = snapshot->position;
   saved_step_ = ~0ull;  // what is on the disk of later steps was given up
