@@ -13,7 +13,7 @@
 #include "coxswain/coxswain.h"
 #include "sdk/src/precision/format_actuator.h"
 #include "sdk/src/precision/numerics_watch.h"
-#include "sdk/src/session/session_state.h"
+#include "sdk/src/training/capabilities.h"
 #include "tests/bench/line.h"
 #include "tests/bench/session_main.h"
 #include "tests/bench/small_gpt.h"
@@ -29,8 +29,8 @@ constexpr int kTurn = 9;  // the first one settles; the others hold one sample o
 class Contest {
  public:
   explicit Contest(Session& session, int groups)
-      : formats_(session.state().actuators().get<cox::detail::FormatActuator>()),
-        numerics_(session.state().actuators().get<cox::detail::NumericsWatch>()),
+      : formats_(session.capabilities().formats),
+        numerics_(session.capabilities().numerics),
         trained_(bench::make_trained()),
         trainer_(session, *trained_.model, trained_.optimizer,
                  {.global_batch = kSequences,

@@ -56,8 +56,9 @@ class Session;
 
 namespace detail {
 class Adoption;
+struct Capabilities;
 class SessionState;
-Session session_of(std::shared_ptr<SessionState> state);
+Session session_of(std::shared_ptr<SessionState> state, const Capabilities& capabilities);
 }  // namespace detail
 
 // Whether the optimizer of a loop takes a closure, which it calls as often as the losses that it
@@ -289,15 +290,20 @@ class Session {
   void finish();
 
   detail::SessionState& state() { return *state_; }
+  const detail::Capabilities& capabilities() const { return *capabilities_; }
 
  private:
   // With the adoption that takes a model in, made if there is none.
   void adopt_by(const AdoptOptions& options, const std::function<void(detail::Adoption&)>& add);
 
-  friend Session detail::session_of(std::shared_ptr<detail::SessionState> state);
-  explicit Session(std::shared_ptr<detail::SessionState> state) : state_(std::move(state)) {}
+  friend Session detail::session_of(std::shared_ptr<detail::SessionState> state,
+                                    const detail::Capabilities& capabilities);
+  Session(std::shared_ptr<detail::SessionState> state,
+          std::shared_ptr<const detail::Capabilities> capabilities)
+      : state_(std::move(state)), capabilities_(std::move(capabilities)) {}
   std::shared_ptr<detail::SessionState> state_;
-  std::shared_ptr<detail::Adoption> adoption_;  // ends before the state does
+  std::shared_ptr<const detail::Capabilities> capabilities_;  // of that state
+  std::shared_ptr<detail::Adoption> adoption_;                // ends before the state does
 };
 
 }  // namespace cox

@@ -1,17 +1,23 @@
-// Actuator is what one capability does on one rank: it says what it can carry out, follows the
-// plan, measures what a plan would cost before the first step, reports what it saw, and gives and
-// takes what a save must hold of it. A session keeps an ActuatorList and calls all of them alike,
-// in the order of the list; so a capability is added by adding its actuator, and the session stays
-// as it is. Actuators live in the folder of their capability. Training thread only; functions that
-// communicate say so. Nothing of the step path throws.
+// An actuator is what one capability does on one rank. Its class derives from Actuator and from
+// each interface below that the capability needs:
+//
+//   Actuator   before the first round: what the process and the model allow, what the job can do
+//   Measuring  before the first step: what a plan would cost
+//   Steering   the beginning of a step: the plan is followed
+//   Comparing  the ballot of a step: what must be equal on all ranks
+//   Reporting  the end of a step: what was seen
+//   Saving     between steps: what a save must hold of this rank
+//
+// A session calls all actuators alike, in the order of its ActuatorList; so a capability is added
+// by adding its actuator, and the session stays as it is. Actuators live in the folder of their
+// capability. Training thread only; functions that communicate say so. Nothing of the step path
+// throws.
 #pragma once
 
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "coordinator/core/evidence.h"
@@ -55,7 +61,7 @@ class CalibrationHost {
   // logs all that do not refuse the job. Collective. Throws cox::Error.
   virtual std::vector<Reason> learn() = 0;
   virtual const Plan& plan() const = 0;  // in force now
-  // Tells all actuators to drop what a run kept for the rest of its step (Actuator::forget_run).
+  // Tells all actuators to drop what a run kept for the rest of its step (Steering::forget_run).
   virtual void forget_run() = 0;
   // Throws the same cox::Error on all ranks unless `mine` is ok on each. Collective.
   virtual void agree(const Status& mine) = 0;
@@ -91,14 +97,10 @@ struct SavedRow {
   const char* title;  // "FP8 scaling", for messages
 };
 
+// Actuator is the base of every capability, with what one does before the first round.
 class Actuator {
  public:
   virtual ~Actuator() = default;
-
-  // Returns the section of the settings that govern it: "memory" for memory.*.
-  virtual const char* name() const = 0;
-
-  // ---- Before the first round.
 
   // Gets what it needs of the process. Called once, before a model exists.
   virtual Status prepare() { return ok_status(); }
@@ -110,106 +112,80 @@ class Actuator {
   virtual Status check(LoopKind) { return ok_status(); }
   // Restricts what it can do to what every rank can. Collective.
   virtual Status negotiate(transport::Communicator&) { return ok_status(); }
-  // Returns whether the settings ask for something that only a plan can do; and what the program
-  // gets when no loop carries plans out, as the end of a warning.
-  virtual bool is_wanted() const { return false; }
-  virtual std::string without() const { return {}; }
   // Adds what it can do to what the coordinator is told of the job.
   virtual void contribute(JobFacts&) const {}
+};
 
-  // ---- Calibration: measuring on a sample step before the first one.
-  virtual bool wants_calibration() const { return false; }
+// Measuring is for a capability whose settings ask for what only a plan can do. Such a capability
+// measures what a plan would cost, on a sample step before the first one.
+class Measuring {
+ public:
+  virtual ~Measuring() = default;
+
+  // Returns the section of the settings that govern it: "memory" for memory.*.
+  virtual const char* name() const = 0;
+  // Returns whether the settings ask for a plan.
+  virtual bool is_wanted() const = 0;
+  // Returns what the program gets where no loop carries plans out, as the end of a warning.
+  virtual std::string without() const = 0;
+  // Returns whether the settings leave something to choose.
+  virtual bool wants_calibration() const = 0;
   // Collective. Throws cox::Error, on all ranks when the settings cannot be met.
-  virtual void calibrate(const SampleStep&, CalibrationHost&) {}
-  // Drops what a run of a trial kept for the rest of its step.
-  virtual void forget_run() {}
-  // Begins the open step anew, after a calibration within it.
-  virtual void restart_step() {}
+  virtual void calibrate(const SampleStep&, CalibrationHost&) = 0;
+};
 
-  // ---- In every step. These do not communicate, block or throw.
+// Steering is for a capability that follows the plan, or begins every step anew. No function here
+// communicates, blocks or throws.
+class Steering {
+ public:
+  virtual ~Steering() = default;
 
   // Follows the plan of the round that begins; called in loops that carry plans out.
   virtual void apply(const Plan&, RoundId) {}
   virtual void begin_step() {}
-  // Returns what must be equal on all ranks.
-  virtual EqualBits equal_bits() const { return {}; }
+  // Drops what a run of a trial kept for the rest of its step.
+  virtual void forget_run() {}
+  // Begins the open step anew, after a calibration within it.
+  virtual void restart_step() {}
+};
+
+// Comparing is for a capability that needs a state which is equal on all ranks.
+class Comparing {
+ public:
+  virtual ~Comparing() = default;
+
+  // Names a difference for which equal_bits() has no name here.
+  virtual const char* name() const = 0;
+  // Returns what must be equal in the open step. Does not communicate, block or throw.
+  virtual EqualBits equal_bits() const = 0;
+  // Explains bits that differ, for the error that ends the job on all ranks. Collective.
+  virtual std::string explain_difference(transport::Communicator&) { return {}; }
+};
+
+// Reporting is for a capability that sees something worth telling. No function here communicates,
+// blocks or throws.
+class Reporting {
+ public:
+  virtual ~Reporting() = default;
+
   virtual void end_step(const StepEnd&, StepOutput&) {}
   // Fills fields of the report to the coordinator; called after end_step(), and once when the job
   // ends.
   virtual void sign(RankSignal&) const {}
   // Returns the next fragment to send, or one of kind `none` when there is none.
   virtual Fragment next_fragment() { return {}; }
+};
 
-  // Where equal_bits() differ: says more for the error that ends the job on all ranks. Collective.
-  virtual std::string explain_difference(transport::Communicator&) { return {}; }
-
-  // ---- Saves.
+// Saving is for a capability whose state of each rank belongs in a save.
+class Saving {
+ public:
+  virtual ~Saving() = default;
 
   // Returns the name of the row that is saved of every rank, null while none is; equal on all
   // ranks.
-  virtual const SavedRow* saved_row() const { return nullptr; }
-  virtual std::vector<double> save() const { return {}; }
-  virtual Status load(std::span<const double>) { return ok_status(); }
-};
-
-// ActuatorList holds the actuators of a session in the order in which they are called. Owns those
-// that exist from the start; a loop adds its own while it lives.
-class ActuatorList {
- public:
-  ActuatorList() = default;
-  explicit ActuatorList(std::vector<std::unique_ptr<Actuator>> owned) : owned_(std::move(owned)) {
-    for (const auto& each : owned_) all_.push_back(each.get());
-  }
-
-  void add(Actuator& actuator) { all_.push_back(&actuator); }
-  void remove(Actuator& actuator) { std::erase(all_, &actuator); }
-
-  auto begin() const { return all_.begin(); }
-  auto end() const { return all_.end(); }
-
-  // REQUIRES: one of this type is in the list.
-  template <class Kind>
-  Kind& get() const {
-    for (Actuator* each : all_) {
-      if (auto* found = dynamic_cast<Kind*>(each)) return *found;
-    }
-    std::abort();
-  }
-
- private:
-  std::vector<std::unique_ptr<Actuator>> owned_;
-  std::vector<Actuator*> all_;
-};
-
-// AddedActuator keeps an actuator in a list for as long as it lives.
-class AddedActuator {
- public:
-  AddedActuator(ActuatorList& list, Actuator& actuator) : list_(list), actuator_(actuator) {
-    list_.add(actuator_);
-  }
-  ~AddedActuator() { list_.remove(actuator_); }
-  AddedActuator(const AddedActuator&) = delete;
-  AddedActuator& operator=(const AddedActuator&) = delete;
-
- private:
-  ActuatorList& list_;
-  Actuator& actuator_;
-};
-
-// Added is an actuator that is in a list for as long as it lives.
-template <class Kind>
-class Added {
- public:
-  template <class... Parts>
-  explicit Added(ActuatorList& list, Parts&&... parts)
-      : actuator_(std::forward<Parts>(parts)...), added_(list, actuator_) {}
-
-  Kind* operator->() { return &actuator_; }
-  const Kind* operator->() const { return &actuator_; }
-
- private:
-  Kind actuator_;
-  AddedActuator added_;
+  virtual const SavedRow* saved_row() const = 0;
+  virtual std::vector<double> save() const = 0;
+  virtual Status load(std::span<const double>) = 0;
 };
 
 }  // namespace cox::detail

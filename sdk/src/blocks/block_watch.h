@@ -28,7 +28,7 @@
 
 namespace cox::detail {
 
-class BlockWatch final : public Actuator, public BlockSink {
+class BlockWatch final : public Actuator, public Steering, public Reporting, public BlockSink {
  public:
   // Steps that measure everything, then one in kTimesEverySteps measures times.
   static constexpr std::uint64_t kFullSteps = 2;
@@ -36,7 +36,6 @@ class BlockWatch final : public Actuator, public BlockSink {
 
   explicit BlockWatch(BlocksConfig config = {}) : config_(std::move(config)) {}
 
-  const char* name() const override { return "blocks"; }
   // Finds the blocks of a model and follows them in steps. A model that cannot be followed (it has
   // no parameters, or more than kMaxBlocks parts, or Python's torch runs the engine) has none.
   // Throws cox::Error for settings that do not fit it.

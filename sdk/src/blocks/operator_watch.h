@@ -21,7 +21,7 @@ namespace cox::detail {
 
 class BlockWatch;
 
-class OperatorWatch final : public Actuator {
+class OperatorWatch final : public Actuator, public Steering, public Reporting {
  public:
   // Steps 2, 66, 130, ... of the process are sampled: none in which a BlockWatch measures.
   static constexpr std::uint64_t kEverySteps = 64;
@@ -30,7 +30,6 @@ class OperatorWatch final : public Actuator {
   // `blocks` must outlive this.
   explicit OperatorWatch(BlockWatch& blocks) : blocks_(blocks) {}
 
-  const char* name() const override { return "operators"; }
   void release() override;
   void begin_step() override;
   void end_step(const StepEnd& step, StepOutput& output) override;

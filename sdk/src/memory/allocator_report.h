@@ -11,13 +11,12 @@
 
 namespace cox::detail {
 
-class AllocatorReport final : public Actuator {
+class AllocatorReport final : public Actuator, public Reporting {
  public:
   // The probe must outlive this. Evidence that has not changed is sent every `repeat_every`.
   explicit AllocatorReport(const MemoryProbe& probe, Seconds repeat_every = Seconds(30))
       : probe_(probe), repeat_every_(repeat_every) {}
 
-  const char* name() const override { return "memory"; }
   // Returns the newest evidence if it is worth a report.
   Fragment next_fragment() override;
 

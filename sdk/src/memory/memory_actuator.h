@@ -36,7 +36,7 @@ struct MemoryShare {
   std::int64_t tier_bytes = 0;   // of the tier; 0 = no cap
 };
 
-class MemoryActuator final : public Actuator {
+class MemoryActuator final : public Actuator, public Measuring, public Steering, public Reporting {
  public:
   // All references must outlive it. `run_directory`: where rank 0 keeps the profile of the job for
   // `cox plan`; empty = nowhere.

@@ -84,14 +84,13 @@ struct MemorySharers {
   std::int32_t of_device = 1;
 };
 
-class MemoryProbe final : public Actuator {
+class MemoryProbe final : public Actuator, public Steering, public Reporting {
  public:
   static constexpr std::uint64_t kEverySteps = 16;
   static constexpr std::chrono::seconds kLimitEvery{1};
 
   explicit MemoryProbe(MemorySharers sharers = {}, NodeMemory node = NodeMemory());
 
-  const char* name() const override { return "memory"; }
   // The tensors of a model on a device are counted there.
   void attach(torch::nn::Module& model) override;
   void count_on(c10::Device device);

@@ -26,7 +26,11 @@
 
 namespace cox::detail {
 
-class FormatActuator final : public Actuator {
+class FormatActuator final : public Actuator,
+                             public Measuring,
+                             public Steering,
+                             public Reporting,
+                             public Comparing {
  public:
   FormatActuator(const Config& config, BlockWatch& blocks, Log log);
 

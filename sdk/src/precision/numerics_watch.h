@@ -184,13 +184,12 @@ class Fp8Reading {
   HostCopy copy_;  // a row for each that waits
 };
 
-class NumericsWatch final : public Actuator {
+class NumericsWatch final : public Actuator, public Steering, public Reporting, public Saving {
  public:
   NumericsWatch(const PrecisionConfig& config, RankId rank, BlockWatch& blocks,
                 const FormatActuator& formats, Log log)
       : config_(config), rank_(rank), blocks_(blocks), formats_(formats), log_(std::move(log)) {}
 
-  const char* name() const override { return "precision"; }
   void attach(torch::nn::Module& model) override;
   void release() override;
   // In a loop that reduces, watches the blocks from here on at the latest. Returns invalid_argument

@@ -58,7 +58,7 @@ class HostFiles {
 
 // HostWatch hands what it found to the coordinator as evidence for the causes of slowness
 // (HostEvidence). The training thread only picks up what is ready, and never waits for it.
-class HostWatch final : public Actuator {
+class HostWatch final : public Actuator, public Reporting {
  public:
   struct Setup {
     std::filesystem::path root = "/";
@@ -73,7 +73,6 @@ class HostWatch final : public Actuator {
   explicit HostWatch(Setup setup);
   ~HostWatch() override;
 
-  const char* name() const override { return "host"; }
   // Returns the newest evidence if it is worth a report.
   Fragment next_fragment() override;
 

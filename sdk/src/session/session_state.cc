@@ -17,24 +17,45 @@
 
 namespace cox::detail {
 
-namespace {
-
-std::string tensor_name(const SavedRow& row, std::size_t rank) {
-  return std::string(row.name) + ".rank" + std::to_string(rank);
+bool Calibration::is_wanted() const {
+  return !has_run_ && std::ranges::any_of(actuators_, [](const Actuator* each) {
+    return each->wants_calibration();
+  });
 }
 
-Result<std::span<const double>> values_of(const NamedTensor& named) {
-  const at::Tensor& tensor = named.tensor;
-  if (tensor.dim() != 1 || tensor.scalar_type() != at::kDouble || !tensor.is_contiguous()) {
-    return invalid_argument(named.name + ": expected one contiguous row of F64, found " +
-                            c10::toString(tensor.scalar_type()) + " of " +
-                            std::to_string(tensor.dim()) + " dimensions");
+void Calibration::run(const SampleStep& sample) {
+  if (step_.has_reported()) {
+    throw Error(failed_precondition(
+                    "calibrate: expected it before the end of the session's first step, found " +
+                    std::to_string(step_.steps_ended()) +
+                    " reported; call Session::calibrate() right after the Reducer was made, or "
+                    "TrainerStep::forward() or accumulate() from the first step on"),
+                Error::Scope::all_ranks);
   }
-  return std::span<const double>(tensor.const_data_ptr<double>(),
-                                 static_cast<std::size_t>(tensor.numel()));
+  has_run_ = true;
+  const auto began = Clock::now();
+  for (Measuring* each : actuators_.all<Measuring>()) {
+    if (each->wants_calibration()) each->calibrate(sample, *this);
+  }
+  // The open step must not see what a trial left behind, and the plan may be another one.
+  forget_run();
+  step_.restart();
+  recorder_.leave_out(began, Clock::now());
 }
 
-}  // namespace
+void Calibration::forget_run() {
+  for (Steering* each : actuators_.all<Steering>()) each->forget_run();
+}
+
+std::vector<Reason> Calibration::learn() {
+  std::vector<Reason> reasons = control_.learn(measured_);
+  for (const Reason& reason : reasons) {
+    const bool is_news = std::ranges::find(told_, reason.text, &Reason::text) == told_.end();
+    if (reason.code != ReasonCode::memory_infeasible && is_news) job_.log().info(reason.text);
+  }
+  told_ = reasons;
+  return reasons;
+}
 
 SessionState::SessionState(int argc, const char* const* argv, SessionOptions options,
                            const MakeActuators& make_actuators, const WrapRanks& wrap_ranks)
@@ -44,7 +65,7 @@ SessionState::SessionState(int argc, const char* const* argv, SessionOptions opt
       waits_(job_, control_, recorder_),
       step_(job_, control_, actuators_, recorder_, waits_),
       calibration_(job_, control_, recorder_, step_, actuators_) {
-  for (Actuator* actuator : actuators_) job_.agree(actuator->prepare());
+  for (Actuator* each : actuators_.all<Actuator>()) job_.agree(each->prepare());
   log_hosts(job_.all(), job_.place(), job_.log());
   if (!job_.place().device.is_cpu()) {
     recorder_.time_on_device(std::make_unique<PhaseEvents>(job_.place().device));
@@ -83,11 +104,11 @@ void SessionState::attach(torch::nn::Module& model) {
         "to the first Reducer, ManualParallel or Trainer, right after Session::start"));
   }
   detach();
-  for (Actuator* actuator : actuators_) actuator->attach(model);
+  for (Actuator* each : actuators_.all<Actuator>()) each->attach(model);
 }
 
 void SessionState::detach() {
-  for (Actuator* actuator : actuators_) actuator->release();
+  for (Actuator* each : actuators_.all<Actuator>()) each->release();
 }
 
 void SessionState::declare_reducing() {
@@ -106,8 +127,7 @@ void SessionState::declare_reducing() {
 }
 
 bool SessionState::is_missing_reducer() const {
-  return !is_reducing() &&
-         std::ranges::any_of(actuators_, [](const Actuator* a) { return a->is_wanted(); });
+  return !is_reducing() && std::ranges::any_of(actuators_.all<Measuring>(), &Measuring::is_wanted);
 }
 
 void SessionState::ensure_started() {
@@ -115,10 +135,10 @@ void SessionState::ensure_started() {
   JobFacts facts;
   facts.name = job_.config().run.name;
   facts.world_size = job_.world_size();
-  for (Actuator* actuator : actuators_) {
-    job_.agree(actuator->check(loop_));
-    require(actuator->negotiate(job_.all()));
-    actuator->contribute(facts);
+  for (Actuator* each : actuators_.all<Actuator>()) {
+    job_.agree(each->check(loop_));
+    require(each->negotiate(job_.all()));
+    each->contribute(facts);
   }
   if (!is_reducing()) facts.capabilities = {};  // nobody carries a plan out
   const bool steers = is_reducing() && !facts.blocks.empty();
@@ -134,9 +154,9 @@ void SessionState::ensure_started() {
 void SessionState::warn_of_idle_settings() const {
   const std::string but = is_reducing() ? " is set, but the model has no blocks; "
                                         : " is set, but the loop has no Reducer or Trainer; ";
-  for (const Actuator* actuator : actuators_) {
-    if (!actuator->is_wanted()) continue;
-    job_.log().warning(actuator->name() + (".*" + but) + actuator->without());
+  for (const Measuring* each : actuators_.all<Measuring>()) {
+    if (!each->is_wanted()) continue;
+    job_.log().warning(each->name() + (".*" + but) + each->without());
   }
 }
 
@@ -165,46 +185,6 @@ bool SessionState::stop_asked_anywhere() {
   waits_.all_arrived(mine.arrival, latest);
   if (anywhere) job_.termination().requested_elsewhere();
   return anywhere;
-}
-
-std::vector<NamedTensor> SessionState::saved_rows(RankId to) {
-  const WaitingScope waiting(recorder_);
-  std::vector<NamedTensor> saved;
-  for (const Actuator* actuator : actuators_) {
-    const SavedRow* name = actuator->saved_row();
-    if (name == nullptr) continue;
-    const auto rows = require(gather_rows(job_.all(), actuator->save(), "all ranks to save",
-                                          job_.world().between_polls(), to));
-    for (std::size_t r = 0; r < rows.size(); ++r) {
-      saved.push_back({tensor_name(*name, r), at::tensor(rows[r], at::kDouble)});
-    }
-  }
-  return saved;
-}
-
-void SessionState::load_rows(std::span<const NamedTensor> saved) {
-  for (Actuator* actuator : actuators_) {
-    if (actuator->saved_row() != nullptr) load_row(*actuator, saved);
-  }
-}
-
-void SessionState::load_row(Actuator& actuator, std::span<const NamedTensor> saved) {
-  const SavedRow& name = *actuator.saved_row();
-  const std::string prefix = tensor_name(name, 0).substr(0, tensor_name(name, 0).size() - 1);
-  const auto ranks = std::ranges::count_if(
-      saved, [&](const NamedTensor& named) { return named.name.starts_with(prefix); });
-  if (ranks == 0) return;
-  const std::string own = tensor_name(name, static_cast<std::size_t>(job_.rank().value()));
-  const auto mine =
-      std::ranges::find_if(saved, [&](const NamedTensor& named) { return named.name == own; });
-  const std::string anew = std::string(name.title) + " starts anew: ";
-  if (ranks != job_.world_size() || mine == saved.end()) {
-    if (job_.is_root()) job_.log().info(anew + "it was saved at another world size");
-    return;
-  }
-  const auto row = values_of(*mine);
-  const Status loaded = row.ok() ? actuator.load(*row) : row.status();
-  if (!loaded.ok()) job_.log().warning(anew + loaded.message());
 }
 
 void SessionState::finish() {

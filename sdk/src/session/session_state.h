@@ -13,11 +13,11 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/core/reason.h"
 #include "coordinator/core/units.h"
-#include "coxswain/named_tensor.h"
+#include "coordinator/runtime/control_plane.h"
 #include "coxswain/session.h"
-#include "sdk/src/blocks/actuator.h"
-#include "sdk/src/session/calibration.h"
+#include "sdk/src/blocks/actuator_list.h"
 #include "sdk/src/session/control_end.h"
 #include "sdk/src/session/membership.h"
 #include "sdk/src/session/step_engine.h"
@@ -27,6 +27,41 @@
 #include "sdk/src/session/world.h"
 
 namespace cox::detail {
+
+// Calibration measures a sample of a step before the first one. It asks every actuator whose
+// settings leave something to choose to measure its part, in the order of the list, and lets the
+// policies decide the plan that the first step runs under. Owned by the session; training thread
+// only.
+class Calibration final : private CalibrationHost {
+ public:
+  Calibration(Membership& job, ControlEnd& control, StepRecorder& recorder, StepEngine& step,
+              const ActuatorList& actuators)
+      : job_(job), control_(control), recorder_(recorder), step_(step), actuators_(actuators) {}
+
+  // Returns whether run() has anything to measure. It is called in the first step, before its
+  // forward pass, or before that step.
+  bool is_wanted() const;
+  // Takes no part of the open step's time. Collective. Throws cox::Error on all ranks after the
+  // first step, and when settings cannot be met on one. REQUIRES: is_wanted().
+  void run(const SampleStep& sample);
+
+ private:
+  transport::Communicator& ranks() override { return job_.all(); }
+  runtime::MeasuredFacts& facts() override { return measured_; }
+  std::vector<Reason> learn() override;
+  const Plan& plan() const override { return control_.plane().plan(); }
+  void forget_run() override;
+  void agree(const Status& mine) override { job_.agree(mine); }
+
+  Membership& job_;
+  ControlEnd& control_;
+  StepRecorder& recorder_;
+  StepEngine& step_;
+  const ActuatorList& actuators_;
+  runtime::MeasuredFacts measured_;
+  std::vector<Reason> told_;  // the newest that the policies gave
+  bool has_run_ = false;
+};
 
 // Time that a rank waits in a call of all ranks outside of reductions: it is communication, not the
 // rank's own work, and its mark says so.
@@ -43,8 +78,7 @@ class [[nodiscard]] WaitingScope {
 
 class SessionState {
  public:
-  using MakeActuators =
-      std::function<std::vector<std::unique_ptr<Actuator>>(const Membership& job)>;
+  using MakeActuators = std::function<ActuatorList(const Membership& job)>;
 
   // Joins the job. Collective. Throws cox::Error.
   SessionState(int argc, const char* const* argv, SessionOptions options,
@@ -83,19 +117,11 @@ class SessionState {
   bool stop_asked_anywhere();
   bool stop_asked() { return step_.stop_agreed() || job_.termination().requested(); }
 
-  // Returns, on rank `to`, what actuators remember on each rank, one tensor a rank, for a save
-  // between steps. Empty where nothing is remembered. Collective. Throws cox::Error.
-  std::vector<NamedTensor> saved_rows(RankId to = kRoot);
-  // Hands what was saved to the actuators, after the reducer was made. Where it is of another world
-  // size or does not fit, the actuator starts anew, and the log says so.
-  void load_rows(std::span<const NamedTensor> saved);
-
   void finish();
 
  private:
   void warn_of_idle_settings() const;
   void leave_out_queueing();
-  void load_row(Actuator& actuator, std::span<const NamedTensor> saved);
 
   Membership job_;
   ControlEnd control_;

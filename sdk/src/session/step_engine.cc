@@ -87,9 +87,9 @@ void StepEngine::begin() {
   runtime::ControlPlane& plane = control_.plane();
   plane.begin_round();
   plan_of_round_ = plane.plan().id.number;
-  for (Actuator* actuator : actuators_) {
-    if (is_reducing()) actuator->apply(plane.plan(), round_);
-    actuator->begin_step();
+  for (Steering* each : actuators_.all<Steering>()) {
+    if (is_reducing()) each->apply(plane.plan(), round_);
+    each->begin_step();
   }
   const Clock::time_point now = Clock::now();
   recorder_.add_host(now - began);
@@ -101,7 +101,7 @@ void StepEngine::begin() {
 
 void StepEngine::restart() {
   if (stage_ == StepStage::between) return;
-  for (Actuator* actuator : actuators_) actuator->restart_step();
+  for (Steering* each : actuators_.all<Steering>()) each->restart_step();
 }
 
 StepBallot StepEngine::gather(StepBallot mine, const char* where, const MergeBallots& merge) {
@@ -134,8 +134,8 @@ std::uint64_t StepEngine::fingerprint() const {
   hash.add(round_.value());
   hash.add(number().value());
   hash.add(plan_of_round_);
-  for (const Actuator* actuator : actuators_) {
-    const EqualBits bits = actuator->equal_bits();
+  for (const Comparing* each : actuators_.all<Comparing>()) {
+    const EqualBits bits = each->equal_bits();
     if (bits.what != nullptr) hash.add(bits.bits);
   }
   return hash.value();
@@ -163,10 +163,10 @@ std::string StepEngine::differences() const {
   compare("the round", round_.value());
   compare("the step", number().value());
   compare("the plan", plan_of_round_);
-  for (Actuator* actuator : actuators_) {
-    const EqualBits bits = actuator->equal_bits();
-    if (!compare(bits.what == nullptr ? actuator->name() : bits.what, bits.bits)) continue;
-    const std::string more = actuator->explain_difference(job_.all());
+  for (Comparing* each : actuators_.all<Comparing>()) {
+    const EqualBits bits = each->equal_bits();
+    if (!compare(bits.what == nullptr ? each->name() : bits.what, bits.bits)) continue;
+    const std::string more = each->explain_difference(job_.all());
     if (!more.empty()) found += ": " + more;
   }
   return found;
@@ -194,7 +194,7 @@ RankSignal StepEngine::signal_of(const StepReport& report) const {
   signal.round = round_;
   signal.plan_applied = is_reducing() ? plan_of_round_ : 0;
   if (!is_reducing()) signal.set(SignalFlag::watching);
-  for (const Actuator* actuator : actuators_) actuator->sign(signal);
+  for (const Reporting* each : actuators_.all<Reporting>()) each->sign(signal);
   return signal;
 }
 
@@ -204,15 +204,15 @@ StepOutput StepEngine::collect(const StepReport& report, metrics::StepRow* row) 
   if (row != nullptr) row->plan = plan.id.number;
   StepOutput output{.row = row};
   const StepEnd step{job_.rank(), round_, plan, report.samples, report.step};
-  for (Actuator* actuator : actuators_) actuator->end_step(step, output);
+  for (Reporting* each : actuators_.all<Reporting>()) each->end_step(step, output);
   return output;
 }
 
 void StepEngine::report(RankSignal signal, std::span<const BlockEvidence> evidence) {
   runtime::ControlPlane& plane = control_.plane();
-  for (Actuator* actuator : actuators_) {
+  for (Reporting* each : actuators_.all<Reporting>()) {
     if (!may_open_ || signal.fragment.kind != FragmentKind::none) break;
-    signal.fragment = actuator->next_fragment();
+    signal.fragment = each->next_fragment();
   }
   plane.report(signal, evidence, may_open_ ? runtime::MayOpen::yes : runtime::MayOpen::no);
   plane.pump();

@@ -22,7 +22,7 @@
 #include "coordinator/core/signal.h"
 #include "coordinator/core/units.h"
 #include "coxswain/reducer.h"
-#include "sdk/src/blocks/actuator.h"
+#include "sdk/src/blocks/actuator_list.h"
 #include "sdk/src/parallel/agreement.h"
 #include "sdk/src/session/control_end.h"
 #include "sdk/src/session/membership.h"

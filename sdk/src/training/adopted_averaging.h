@@ -13,7 +13,7 @@
 #include "coordinator/core/hash.h"
 #include "coxswain/manual.h"
 #include "coxswain/session.h"
-#include "sdk/src/blocks/actuator.h"
+#include "sdk/src/blocks/actuator_list.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/stream/operator_stream.h"
 #include "sdk/src/training/adopted_models.h"

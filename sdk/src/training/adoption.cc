@@ -19,6 +19,7 @@
 #include "sdk/src/precision/numerics_watch.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/stream/storage.h"
+#include "sdk/src/training/capabilities.h"
 
 namespace cox::detail {
 namespace {
@@ -32,8 +33,8 @@ namespace {
 Adoption::Adoption(Session& session, const AdoptOptions& options)
     : session_(session),
       state_(session_.state()),
-      blocks_(state_.actuators().get<BlockWatch>()),
-      numerics_(state_.actuators().get<NumericsWatch>()),
+      blocks_(session_.capabilities().blocks),
+      numerics_(session_.capabilities().numerics),
       averaging_(session_, options),
       stages_(state_.recorder()) {
   state_.declare_adopted();
@@ -82,8 +83,8 @@ void Adoption::add(torch::nn::Module& model, std::shared_ptr<ScriptMirror> scrip
   averaging_.add(model, options);
   visits_ = blocks_.visits();
   if (models_.all().empty()) {
-    state_.actuators().get<FormatActuator>().attach(model);
-    state_.actuators().get<MemoryProbe>().attach(model);
+    session_.capabilities().formats.attach(model);
+    session_.capabilities().probe.attach(model);
   }
   models_.add({&model, std::move(script), options.name, std::move(map), first, model.parameters()});
   if (trial_ == nullptr && state_.wants_calibration()) {
@@ -131,7 +132,8 @@ void Adoption::keep_whole_if_optimised(AdoptedModel& model) {
     visits_->pin(BlockId(static_cast<BlockId::rep>(model.first_block + b)),
                  "TorchScript's graph optimiser is on");
   }
-  const bool is_missed = std::ranges::any_of(state_.actuators(), &Actuator::is_wanted);
+  const bool is_missed =
+      std::ranges::any_of(state_.actuators().all<Measuring>(), &Measuring::is_wanted);
   if (!is_missed) return;
   state_.job().log().warning(
       "adopted model: expected a script that is called with TorchScript's graph optimiser off "
@@ -234,7 +236,7 @@ void Adoption::failed() noexcept {
 
 void Adoption::make_room(double growth) {
   growth_.grow(growth);
-  if (!state_.actuators().get<MemoryActuator>().make_room(growth)) return;
+  if (!session_.capabilities().memory.make_room(growth)) return;
   visits_->steer_anew();
   if (growth < 1.25 * told_growth_) return;
   told_growth_ = growth;

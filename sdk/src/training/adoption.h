@@ -20,6 +20,7 @@
 #include <optional>
 
 #include "coxswain/session.h"
+#include "sdk/src/blocks/actuator_list.h"
 #include "sdk/src/blocks/visit_watch.h"
 #include "sdk/src/stream/operator_stream.h"
 #include "sdk/src/stream/script_mirror.h"

@@ -31,7 +31,7 @@ void check_equal(const Membership& job, std::uint64_t number, const std::string&
 std::uint64_t hash_of_samples(const Dataset& dataset);
 
 // RateCheck compares what the optimizer is about to multiply gradients with.
-class RateCheck final : public Actuator {
+class RateCheck final : public Actuator, public Comparing {
  public:
   // `optimizer` must outlive this.
   explicit RateCheck(const OptimizerPort& optimizer) : optimizer_(optimizer) {}
@@ -47,7 +47,7 @@ class RateCheck final : public Actuator {
 // an adopted loop after it. The hash reads them once (some 10 GB/s from memory). On a device it is
 // taken there, and travels to the host while the next step is computed: it is compared a round
 // later. Ranks hash alike only on the same kind of device.
-class WeightCheck final : public Actuator {
+class WeightCheck final : public Actuator, public Steering, public Comparing {
  public:
   // `parameters` in an order that is equal on all ranks. `every_rounds`: 0 = never; otherwise
   // rounds 1, 2, 4, 8, ... are compared as well. `blocks` must outlive this. `likely_cause` is told

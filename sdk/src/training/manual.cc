@@ -16,6 +16,7 @@
 #include "sdk/src/precision/format_actuator.h"
 #include "sdk/src/precision/numerics_watch.h"
 #include "sdk/src/session/session_state.h"
+#include "sdk/src/training/capabilities.h"
 
 namespace cox {
 
@@ -44,8 +45,8 @@ struct ManualParallel::Impl {
   explicit Impl(Session session_in)
       : session(std::move(session_in)),
         state(session.state()),
-        formats(state.actuators().get<detail::FormatActuator>()),
-        numerics(state.actuators().get<detail::NumericsWatch>()) {}
+        formats(session.capabilities().formats),
+        numerics(session.capabilities().numerics) {}
 
   // The others must not wait for a rank that is on its way out.
   ~Impl() {

@@ -13,6 +13,8 @@
 #include "coxswain/error.h"
 #include "sdk/src/blocks/block_watch.h"
 #include "sdk/src/memory/memory_actuator.h"
+#include "sdk/src/session/session_state.h"
+#include "sdk/src/training/capabilities.h"
 
 namespace cox::detail {
 
@@ -48,12 +50,14 @@ std::optional<Failure> out_of_memory_in(const Body& body) {
 }
 
 // Lets the blocks hold less; throws the failure where they cannot.
-void make_room(SessionState& state, MemoryActuator::RoomUntil until, const Failure& failure,
+void make_room(Session& session, MemoryActuator::RoomUntil until, const Failure& failure,
                const char* consequence) {
-  if (VisitWatch* visits = state.actuators().get<BlockWatch>().visits()) visits->forget_step();
-  const bool has_room = state.actuators().get<MemoryActuator>().make_room(
-      std::numeric_limits<double>::infinity(), until);
+  const Capabilities& capabilities = session.capabilities();
+  if (VisitWatch* visits = capabilities.blocks.visits()) visits->forget_step();
+  const bool has_room =
+      capabilities.memory.make_room(std::numeric_limits<double>::infinity(), until);
   if (!has_room) std::rethrow_exception(failure.error);
+  SessionState& state = session.state();
   state.job().log().warning(concat("step ", state.step().number(), ": out of memory (",
                                    failure.what, "); ", consequence,
                                    ", with blocks that hold less"));
@@ -62,20 +66,20 @@ void make_room(SessionState& state, MemoryActuator::RoomUntil until, const Failu
 
 }  // namespace
 
-at::Tensor run_within_memory(SessionState& state, const std::function<at::Tensor()>& forward,
+at::Tensor run_within_memory(Session& session, const std::function<at::Tensor()>& forward,
                              const std::function<void()>& put_back) {
   at::Tensor loss;
   const auto failure = out_of_memory_in([&] { loss = forward(); });
   if (!failure) return loss;
-  make_room(state, MemoryActuator::RoomUntil::next_step, *failure, "its forward pass runs again");
+  make_room(session, MemoryActuator::RoomUntil::next_step, *failure, "its forward pass runs again");
   put_back();
   return forward();
 }
 
-void run_or_repeat_step(SessionState& state, Reducer& reducer, const std::function<void()>& part) {
+void run_or_repeat_step(Session& session, Reducer& reducer, const std::function<void()>& part) {
   const auto failure = out_of_memory_in(part);
   if (!failure) return;
-  make_room(state, MemoryActuator::RoomUntil::next_plan, *failure, "all ranks repeat the step");
+  make_room(session, MemoryActuator::RoomUntil::next_plan, *failure, "all ranks repeat the step");
   reducer.abandon();
 }
 

@@ -8,7 +8,7 @@
 #include <functional>
 
 #include "coxswain/reducer.h"
-#include "sdk/src/session/session_state.h"
+#include "coxswain/session.h"
 
 namespace cox::detail {
 
@@ -21,13 +21,13 @@ bool is_out_of_memory(const std::exception& error);
 // for another within a forward pass. Throws what `forward` throws; an out-of-memory error where
 // memory is not planned, where the blocks hold as little as they can, and the second time.
 // REQUIRES: a step is open, and `forward` makes the same random numbers each time.
-at::Tensor run_within_memory(SessionState& state, const std::function<at::Tensor()>& forward,
+at::Tensor run_within_memory(Session& session, const std::function<at::Tensor()>& forward,
                              const std::function<void()>& put_back);
 
 // Runs `part` of a step. Where it runs out of memory, its blocks get the actions that hold least
 // until there is another plan, the coordinator is told, and all ranks are asked to repeat the step
 // (Reducer::abandon). Throws what `part` throws; an out-of-memory error where memory
 // is not planned, and where the blocks hold as little as they can. REQUIRES: a step is open.
-void run_or_repeat_step(SessionState& state, Reducer& reducer, const std::function<void()>& part);
+void run_or_repeat_step(Session& session, Reducer& reducer, const std::function<void()>& part);
 
 }  // namespace cox::detail

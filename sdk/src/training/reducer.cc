@@ -24,6 +24,7 @@
 #include "sdk/src/precision/format_actuator.h"
 #include "sdk/src/precision/numerics_watch.h"
 #include "sdk/src/session/session_state.h"
+#include "sdk/src/training/capabilities.h"
 #include "sdk/src/training/equal_ranks.h"
 #include "sdk/src/training/reduction_times.h"
 
@@ -176,14 +177,14 @@ Reducer::Impl::Impl(Session session, std::vector<at::Tensor> parameters,
                     std::vector<at::Tensor> buffers)
     : session_(std::move(session)),
       state_(session_.state()),
-      formats_(state_.actuators().get<detail::FormatActuator>()),
-      numerics_(state_.actuators().get<detail::NumericsWatch>()),
+      formats_(session_.capabilities().formats),
+      numerics_(session_.capabilities().numerics),
       parameters_(std::move(parameters)),
       buffers_(std::move(buffers)),
       reduction_(setup_of(state_), parameters_),
       weights_(state_.actuators(), parameters_,
                state_.job().world_size() == 1 ? 0 : state_.job().config().reduction.verify_steps,
-               state_.actuators().get<detail::BlockWatch>()),
+               session_.capabilities().blocks),
       times_(state_.actuators(), state_.recorder(),
              state_.job().place().device.is_cpu() ? detail::ReductionTimes::Rows::with
                                                   : detail::ReductionTimes::Rows::without),
@@ -193,7 +194,7 @@ Reducer::Impl::Impl(Session session, std::vector<at::Tensor> parameters,
   show_held();
   const Status link = state_.job().world().devices().news();
   if (!link.ok() && state_.job().is_root()) state_.job().log().warning(link.message());
-  state_.actuators().get<detail::MemoryActuator>().gradient_holders().add(holder_);
+  session_.capabilities().memory.gradient_holders().add(holder_);
   const detail::StepExchange* exchange = reduction_.exchange();
   if (exchange == nullptr) return;  // nothing leaves early, and a hook costs a microsecond
   hooks_.emplace(parameters_, [this](std::size_t parameter) { reduction_->ready(parameter); });
@@ -500,7 +501,7 @@ Reducer::Reducer(Session& session, std::vector<at::Tensor> parameters,
   detail::require(detail::check_equal_layout(ranks, parameters, buffers), Error::Scope::all_ranks);
   detail::require(detail::broadcast_from_root(ranks, parameters), "Reducer: parameters");
   detail::require(detail::broadcast_from_root(ranks, buffers), "Reducer: buffers");
-  state.actuators().get<detail::NumericsWatch>().watch(parameters);
+  session.capabilities().numerics.watch(parameters);
   state.ensure_started();
   impl_ = std::make_unique<Impl>(session, std::move(parameters), std::move(buffers));
 }

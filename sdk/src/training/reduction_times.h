@@ -13,7 +13,7 @@
 
 namespace cox::detail {
 
-class ReductionTimes final : public Actuator {
+class ReductionTimes final : public Actuator, public Reporting {
  public:
   // `rows`: whether the host sees when a bucket was summed, so that rows can tell it.
   enum class Rows : bool { without, with };
@@ -31,7 +31,6 @@ class ReductionTimes final : public Actuator {
   double cost_seconds() const;
   const ReductionReport& last() const { return last_; }
 
-  const char* name() const override { return "reduction"; }
   void end_step(const StepEnd& step, StepOutput& output) override;
 
  private:

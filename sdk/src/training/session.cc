@@ -1,13 +1,11 @@
-// Session composes the parts below it. This is the one place where its capabilities are listed:
-// start() makes their actuators, and the calls that belong to one capability find it here.
+// Session composes the parts below it, and passes the calls that belong to one capability on.
 #include "coxswain/session.h"
 
 #include <torch/torch.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,83 +13,44 @@
 
 #include "coxswain/error.h"
 #include "sdk/src/blocks/block_watch.h"
-#include "sdk/src/blocks/operator_watch.h"
-#include "sdk/src/memory/allocator_report.h"
-#include "sdk/src/memory/memory_actuator.h"
-#include "sdk/src/memory/memory_probe.h"
 #include "sdk/src/precision/format_actuator.h"
-#include "sdk/src/precision/numerics_watch.h"
 #include "sdk/src/precision/trial_pass.h"
 #include "sdk/src/session/control_end.h"
-#include "sdk/src/session/host_facts.h"
-#include "sdk/src/session/host_watch.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/session/telemetry.h"
 #include "sdk/src/training/adoption.h"
-#include "sdk/src/training/session_parts.h"
+#include "sdk/src/training/capabilities.h"
 
 namespace cox {
 namespace {
 
-using detail::Actuator;
-using detail::AllocatorReport;
+using detail::ActuatorList;
 using detail::BlockWatch;
-using detail::FormatActuator;
-using detail::HostWatch;
+using detail::Capabilities;
 using detail::Membership;
-using detail::MemoryActuator;
-using detail::MemoryProbe;
-using detail::NumericsWatch;
-using detail::OperatorWatch;
 using detail::SessionState;
-
-HostWatch::Setup host_setup(const Membership& job) {
-  HostWatch::Setup setup;
-  setup.host = detail::this_host().host;
-  setup.cores = static_cast<std::int32_t>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
-  setup.clock_error = [&job] { return job.clocks().error(); };
-  return setup;
-}
-
-FormatActuator& formats_of(SessionState& state) {
-  return state.actuators().get<FormatActuator>();
-}
 
 }  // namespace
 
-// Formats before memory: what a block keeps for its backward pass depends on its format. The probe
-// before numerics, whose own tensors are no part of a step. Blocks late: profiles wait for what is
-// asked for and what failed, and evidence of the host and of the allocator for all.
-std::vector<std::unique_ptr<Actuator>> detail::make_actuators(const Membership& job) {
-  const Config& config = job.config();
-  auto blocks = std::make_unique<BlockWatch>(config.blocks);
-  auto probe = std::make_unique<MemoryProbe>(
-      detail::MemorySharers{.of_node = job.all().ranks_on_node(), .of_device = job.place().ranks});
-  auto allocator = std::make_unique<AllocatorReport>(*probe);
-  auto formats = std::make_unique<FormatActuator>(config, *blocks, job.log());
-  auto memory = std::make_unique<MemoryActuator>(config.memory, config.run.directory, job.rank(),
-                                                 *blocks, *probe, job.log());
-  auto numerics =
-      std::make_unique<NumericsWatch>(config.precision, job.rank(), *blocks, *formats, job.log());
-  std::vector<std::unique_ptr<Actuator>> all;
-  all.push_back(std::move(formats));
-  all.push_back(std::move(memory));
-  all.push_back(std::move(probe));
-  all.push_back(std::move(numerics));
-  all.push_back(std::make_unique<OperatorWatch>(*blocks));
-  all.push_back(std::move(blocks));
-  all.push_back(std::make_unique<HostWatch>(host_setup(job)));
-  all.push_back(std::move(allocator));
-  return all;
+Session detail::session_of(std::shared_ptr<SessionState> state, const Capabilities& capabilities) {
+  return Session(std::move(state), std::make_shared<const Capabilities>(capabilities));
 }
 
-Session detail::session_of(std::shared_ptr<SessionState> state) {
-  return Session(std::move(state));
+Session detail::start_session(int argc, const char* const* argv, SessionOptions options,
+                              const AddActuators& add_actuators, const WrapRanks& wrap_ranks) {
+  std::optional<Capabilities> capabilities;
+  const auto make_actuators = [&](const Membership& job) {
+    ActuatorList list;
+    capabilities.emplace(add_actuators(list, job));
+    return list;
+  };
+  auto state =
+      std::make_shared<SessionState>(argc, argv, std::move(options), make_actuators, wrap_ranks);
+  return session_of(std::move(state), *capabilities);
 }
 
 Session Session::start(int argc, const char* const* argv, SessionOptions options) {
-  return Session(
-      std::make_shared<SessionState>(argc, argv, std::move(options), detail::make_actuators));
+  return detail::start_session(argc, argv, std::move(options));
 }
 
 int Session::rank() const {
@@ -170,7 +129,7 @@ void Session::calibrate(torch::nn::Module& model, const std::function<at::Tensor
                     "carried out where ranks agree on them"),
                 Error::Scope::all_ranks);
   }
-  const BlockWatch::Following shown(state_->actuators().get<BlockWatch>());
+  const BlockWatch::Following shown(capabilities_->blocks);
   if (state_->wants_calibration()) state_->calibration().run({model, sample_loss, optimizer_bytes});
 }
 
@@ -215,15 +174,15 @@ void Session::finish() {
 }
 
 void Session::force_precision(std::string_view block, Precision format, std::uint32_t rounds) {
-  formats_of(*state_).request(
+  capabilities_->formats.request(
       block, {.what = PrecisionRequest::What::force, .format = format, .rounds = rounds});
 }
 void Session::forbid_precision(std::string_view block, Precision format, std::uint32_t rounds) {
-  formats_of(*state_).request(
+  capabilities_->formats.request(
       block, {.what = PrecisionRequest::What::forbid, .format = format, .rounds = rounds});
 }
 void Session::release_precision(std::string_view block) {
-  formats_of(*state_).request(block, {.what = PrecisionRequest::What::release});
+  capabilities_->formats.request(block, {.what = PrecisionRequest::What::release});
 }
 
 }  // namespace cox

@@ -57,7 +57,7 @@ struct StepShare {
 
 // ShareActuator carries out what the plan says of the batch: how many samples a step has and how
 // ranks share them. Registered with the session by the trainer.
-class ShareActuator final : public Actuator {
+class ShareActuator final : public Actuator, public Steering {
  public:
   struct Loop {
     std::int64_t global_batch = 0;  // samples of a step, where the plan says nothing
@@ -68,7 +68,6 @@ class ShareActuator final : public Actuator {
   };
   explicit ShareActuator(const Loop& loop) : loop_(loop) {}
 
-  const char* name() const override { return "shares"; }
   void contribute(JobFacts& job) const override;
   void apply(const Plan& plan, RoundId round) override;
 

@@ -23,7 +23,9 @@
 #include "sdk/src/parallel/gradient_holders.h"
 #include "sdk/src/precision/format_actuator.h"
 #include "sdk/src/precision/trial_pass.h"
+#include "sdk/src/session/saved_rows.h"
 #include "sdk/src/session/session_state.h"
+#include "sdk/src/training/capabilities.h"
 #include "sdk/src/training/equal_ranks.h"
 #include "sdk/src/training/optimizer_port.h"
 #include "sdk/src/training/out_of_memory.h"
@@ -168,7 +170,7 @@ struct Trainer::Impl {
       const PhaseScope phase = scope->phase(Phase::forward);
       return loss_of_batch();
     };
-    return detail::run_within_memory(state, run, [this] { put_back_buffers(); });
+    return detail::run_within_memory(session, run, [this] { put_back_buffers(); });
   }
 
   void put_back_buffers() {
@@ -179,7 +181,8 @@ struct Trainer::Impl {
   void backward(const at::Tensor& loss, std::optional<double> weight) {
     has_backward = true;
     const double counted = weight.value_or(static_cast<double>(step.batch.samples));
-    detail::run_or_repeat_step(state, *reducer, [&] { reducer->backward(*scope, loss, counted); });
+    detail::run_or_repeat_step(session, *reducer,
+                               [&] { reducer->backward(*scope, loss, counted); });
   }
 
   using LossOf = std::function<at::Tensor(const Batch&)>;
@@ -188,7 +191,7 @@ struct Trainer::Impl {
   void accumulate(const LossOf& loss_of, const WeightOf& weight_of) {
     has_backward = true;
     calibrate([&] { return loss_of(part_of_batch(step.share.part(0))); });
-    detail::run_or_repeat_step(state, *reducer, [&] {
+    detail::run_or_repeat_step(session, *reducer, [&] {
       for (std::uint64_t i = 0; i < step.share.own_micro_batches; ++i)
         take_micro_batch(i, loss_of, weight_of);
     });
@@ -405,12 +408,12 @@ struct Trainer::Impl {
   std::unique_ptr<detail::OptimizerPort> optimizer;
   TrainerOptions options;
   detail::ShareActuator shares;
-  detail::AddedActuator added_shares;
+  detail::AddedActuator<detail::ShareActuator> added_shares;
   detail::RateCheck rates;
-  detail::AddedActuator added_rates;
+  detail::AddedActuator<detail::RateCheck> added_rates;
   detail::TrainingPosition position;
   std::optional<detail::TrainingSaves> saves;
-  std::optional<detail::AddedActuator> added_saves;
+  std::optional<detail::AddedActuator<detail::TrainingSaves>> added_saves;
   std::optional<detail::StepQueue> queue;
   std::optional<Reducer> reducer;
   std::optional<detail::BatchStatistics> statistics;  // reproducible mode
@@ -437,7 +440,7 @@ Trainer::Impl::Impl(Session& session_in, torch::nn::Module& model_in,
                     MasterWeights* masters_in)
     : session(session_in),
       state(session_in.state()),
-      formats(state.actuators().get<detail::FormatActuator>()),
+      formats(session_in.capabilities().formats),
       model(model_in),
       parameters(detail::each_once(model_in.parameters())),
       masters(masters_in),
@@ -466,7 +469,7 @@ Trainer::Impl::Impl(Session& session_in, torch::nn::Module& model_in,
   position.seed = state.job().config().run.seed;
   reducer.emplace(session, model.parameters(), model.buffers());
   if (!saved.reducer.empty()) state.job().agree(reducer->load_state(saved.reducer));
-  state.load_rows(saved.rows);
+  detail::load_rows(state, saved.rows);
   if (state.job().config().reduction.reproducible) statistics.emplace(model);
   if (masters != nullptr) adopt_masters();
   buffers.emplace(model.buffers(), [this](const at::Tensor& buffer) { return keeps(buffer); });

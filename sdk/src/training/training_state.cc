@@ -20,6 +20,7 @@
 #include "coxswain/safetensors.h"
 #include "sdk/src/parallel/agreement.h"
 #include "sdk/src/session/run_directory.h"
+#include "sdk/src/session/saved_rows.h"
 #include "sdk/src/session/tick_clock.h"
 
 namespace cox::detail {
@@ -130,9 +131,7 @@ void StepBuffers::put_back_nonfinite() {
 }
 
 TrainingSaves::TrainingSaves(const Parts& parts)
-    : parts_(parts),
-      state_(parts.session.state()),
-      formats_(state_.actuators().get<FormatActuator>()) {
+    : parts_(parts), state_(parts.session.state()), formats_(parts.session.capabilities().formats) {
   state_.job().agree(open_folder(bits_of_all_ranks(state_.job())));
 }
 
@@ -351,7 +350,7 @@ RankId TrainingSaves::choose_saver() {
 Result<TrainingSaves::Gathered> TrainingSaves::gather_for(RankId saver) {
   const WaitingScope waiting(state_.recorder());
   state_.control().directory().flush();
-  Gathered gathered{{}, state_.saved_rows(saver)};
+  Gathered gathered{{}, saved_rows(state_, saver)};
   Status failed;
   if (const auto control = state_.control().state()) {
     auto file = runtime::control_state_file(*control);
@@ -408,7 +407,7 @@ void TrainingSaves::keep_snapshot(RoundId round, const Reducer& reducer) {
   Snapshot snapshot = take_snapshot(round, parts_.position, parts_.model, parts_.optimizer);
   if (is_reproducible()) snapshot.reducer = reducer.state();
   snapshot.parts = copies(part_states());
-  for (const Actuator* actuator : state_.actuators()) snapshot.rows.push_back(actuator->save());
+  for (const Saving* each : state_.actuators().all<Saving>()) snapshot.rows.push_back(each->save());
   snapshots_.put(std::move(snapshot));
 }
 
@@ -427,8 +426,8 @@ void TrainingSaves::roll_back_if_ordered(Reducer& reducer) {
   if (is_reproducible()) state_.job().agree(reducer.load_state(snapshot->reducer));
   for (const Part& part : parts_added_) require(load_part(part, snapshot->parts), "rollback");
   auto row = snapshot->rows.begin();
-  for (Actuator* actuator : state_.actuators()) {
-    static_cast<void>(actuator->load(*row++));  // its own, so it fits
+  for (Saving* each : state_.actuators().all<Saving>()) {
+    static_cast<void>(each->load(*row++));  // its own, so it fits
   }
   position = snapshot->position;
   saved_step_ = ~0ull;  // what is on the disk of later steps was given up

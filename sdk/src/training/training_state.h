@@ -123,7 +123,7 @@ RankId saver_of(std::span<const std::uint32_t> paces, std::size_t at_hand);
 // TrainingSaves writes and reads a trainer's saves: on the disk (checkpoint.*), to resume from, and
 // in memory (checkpoint.snapshot_rounds), to roll back to. Moves the position that the trainer gave
 // it. Owned by a Trainer.
-class TrainingSaves final : public Actuator {
+class TrainingSaves final : public Actuator, public Steering {
  public:
   // All of it must outlive this. `position` is written by resume() and roll_back_if_ordered().
   struct Parts {
@@ -136,7 +136,6 @@ class TrainingSaves final : public Actuator {
   // cannot be used or holds the saves of a run that is not to be resumed.
   explicit TrainingSaves(const Parts& parts);
 
-  const char* name() const override { return "checkpoint"; }
   void contribute(JobFacts& job) const override {
     job.capabilities.rollback = config().snapshot_rounds > 0;
   }

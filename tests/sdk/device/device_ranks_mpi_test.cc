@@ -15,6 +15,7 @@
 #include "coordinator/runtime/control_plane.h"
 #include "sdk/src/memory/memory_probe.h"
 #include "sdk/src/session/session_state.h"
+#include "sdk/src/training/capabilities.h"
 #include "small_text.h"
 #include "tests/support/cuda/nccl_script.h"
 #include "waits.h"
@@ -234,7 +235,7 @@ TEST_CASE("ranks on one device plan with their part of what is free there") {
     const int sharers = is_shared ? session.world_size() : 1;
     CHECK(session.state().job().place().ranks == sharers);
     const at::Tensor used = torch::empty({1 << 20}, session.device());
-    auto& probe = session.state().actuators().get<cox::detail::MemoryProbe>();
+    auto& probe = session.capabilities().probe;
     probe.count_on(session.device());
     const auto held = static_cast<std::uint64_t>(probe.memory().reserved().live_bytes);
     CHECK(held >= used.nbytes());

@@ -13,9 +13,9 @@
 #include "sdk/src/blocks/block_watch.h"
 #include "sdk/src/precision/numerics_watch.h"
 #include "sdk/src/precision/trial_pass.h"
-#include "sdk/src/session/session_state.h"
 #include "sdk/src/stream/recorded_pass.h"
 #include "sdk/src/stream/saved_tensors.h"
+#include "sdk/src/training/capabilities.h"
 #include "small_text.h"
 #include "stand_in_counts.h"
 #include "tests/sdk/temp_folder.h"
@@ -205,7 +205,7 @@ TEST_CASE("a gradient that is not finite on the device is laid to its block with
       model->zero_grad();
       const std::uint64_t before = synchronisations();
       const at::Tensor loss = model->loss(inputs, targets);
-      blamed.push_back(session.state().actuators().get<cox::detail::NumericsWatch>().blamed());
+      blamed.push_back(session.capabilities().numerics.blamed());
       loss.backward();
       waits = synchronisations() - before;
       if (looks_at_losses) CHECK(std::isfinite(loss.item<double>()));

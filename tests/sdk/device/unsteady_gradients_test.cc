@@ -11,7 +11,7 @@
 #include "coxswain/adamw.h"
 #include "coxswain/trainer.h"
 #include "sdk/src/blocks/block_watch.h"
-#include "sdk/src/session/session_state.h"
+#include "sdk/src/training/capabilities.h"
 #include "small_text.h"
 
 #include <doctest/doctest.h>
@@ -91,7 +91,7 @@ TEST_CASE("gradients that differ by themselves on a device are no reason to keep
     gpt2::Gpt2 model = small_gpt();
     model->to(session.device());
     train_own(session, model, change);
-    const auto& blocks = session.state().actuators().get<cox::detail::BlockWatch>();
+    const auto& blocks = session.capabilities().blocks;
     CHECK(blocks.pinned().empty());
     return recomputed_in(session, blocks.size());
   };
@@ -111,7 +111,7 @@ TEST_CASE("a block that its backward pass would compute otherwise is kept all th
     step.backward(step.forward([&] { return unrepeatable(model->loss(x)); }));
     step.update();
   }
-  const auto pinned = session.state().actuators().get<cox::detail::BlockWatch>().pinned();
+  const auto pinned = session.capabilities().blocks.pinned();
   REQUIRE(pinned.size() == 1);
   CHECK(pinned[0].block == BlockId(1));
 }

@@ -13,6 +13,7 @@
 #include "sdk/src/parallel/agreement.h"
 #include "sdk/src/precision/format_actuator.h"
 #include "sdk/src/session/session_state.h"
+#include "sdk/src/training/capabilities.h"
 #include "tests/sdk/session/solo.h"
 
 #include <doctest/doctest.h>
@@ -246,7 +247,7 @@ TEST_SUITE("manual parallel") {
     auto session = solo_session({"--cox.precision.format=fp16", "--cox.loss_scale.initial=1024"});
     ManualParallel ranks(session, *model);
     ranks.sync_parameters(model->parameters());
-    const auto& precision = session.state().actuators().get<cox::detail::FormatActuator>();
+    const auto& precision = session.capabilities().formats;
     const auto loss = [&] { return model->forward(torch::ones({2, 4})).sum(); };
     for (int i = 0; i < 3; ++i) {
       auto step = session.step();

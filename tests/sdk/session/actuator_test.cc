@@ -1,13 +1,15 @@
 // A capability that the session knows nothing of: its actuator is called like all others.
-#include "sdk/src/blocks/actuator.h"
-
 #include <torch/torch.h>
 
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "coxswain/reducer.h"
 #include "coxswain/session.h"
+#include "sdk/src/blocks/actuator_list.h"
+#include "sdk/src/session/saved_rows.h"
 #include "sdk/src/session/session_state.h"
 #include "solo.h"
 
@@ -18,7 +20,12 @@ using namespace cox::detail;
 
 namespace {
 
-class Recorded final : public Actuator {
+class Recorded final : public Actuator,
+                       public Measuring,
+                       public Steering,
+                       public Reporting,
+                       public Comparing,
+                       public Saving {
  public:
   const char* name() const override { return "recorded"; }
   Status check(LoopKind loop) override {
@@ -26,6 +33,8 @@ class Recorded final : public Actuator {
     return ok_status();
   }
   void contribute(JobFacts&) const override { ++contributed; }
+  bool is_wanted() const override { return false; }
+  std::string without() const override { return {}; }
   bool wants_calibration() const override { return true; }
   void calibrate(const SampleStep&, CalibrationHost& host) override {
     calls.push_back("calibrate");
@@ -41,6 +50,7 @@ class Recorded final : public Actuator {
     calls.push_back("end_step of rank " + std::to_string(step.rank.value()));
     CHECK(output.row == nullptr);  // there is no run directory
   }
+  EqualBits equal_bits() const override { return {}; }
   const SavedRow* saved_row() const override { return remembers ? &kRow : nullptr; }
   std::vector<double> save() const override { return memory; }
   Status load(std::span<const double> row) override {
@@ -55,9 +65,34 @@ class Recorded final : public Actuator {
   std::vector<double> memory;
 };
 
+class Steered final : public Actuator, public Steering {};
+class Told final : public Actuator, public Reporting {};
+
 }  // namespace
 
 TEST_SUITE("actuators") {
+  TEST_CASE("a list has one sequence for each interface, in its own order") {
+    ActuatorList list;
+    auto owned = std::make_unique<Steered>();
+    Steered* const first = owned.get();
+    list.own(std::move(owned));
+    Told second;
+    Recorded third;
+    Steered fourth;
+    list.add(second);
+    list.add(third);
+    const AddedActuator added(list, fourth);
+    CHECK((list.all<Actuator>() == std::vector<Actuator*>{first, &second, &third, &fourth}));
+    CHECK((list.all<Steering>() == std::vector<Steering*>{first, &third, &fourth}));
+    CHECK((list.all<Reporting>() == std::vector<Reporting*>{&second, &third}));
+    CHECK((list.all<Saving>() == std::vector<Saving*>{&third}));
+    list.remove(third);
+    CHECK((list.all<Actuator>() == std::vector<Actuator*>{first, &second, &fourth}));
+    CHECK((list.all<Steering>() == std::vector<Steering*>{first, &fourth}));
+    CHECK(list.all<Measuring>().empty());
+    CHECK(list.all<Comparing>().empty());
+  }
+
   TEST_CASE("one that is added is called in every step, and no longer when it is gone") {
     Recorded recorded;
     auto session = solo_session();
@@ -92,20 +127,20 @@ TEST_SUITE("actuators") {
     Recorded recorded;
     auto session = solo_session();
     const AddedActuator added(session.state().actuators(), recorded);
-    CHECK(session.state().saved_rows().empty());
+    CHECK(saved_rows(session.state()).empty());
     recorded.remembers = true;
     recorded.memory = {1, 2.5};
-    std::vector<NamedTensor> saved = session.state().saved_rows();
+    std::vector<NamedTensor> saved = saved_rows(session.state());
     REQUIRE(saved.size() == 1);
     CHECK(saved[0].name == "recorded.rank0");
     recorded.memory = {7};
-    session.state().load_rows(saved);
+    load_rows(session.state(), saved);
     CHECK((recorded.memory == std::vector<double>{1, 2.5}));
     saved.push_back({"recorded.rank1", saved[0].tensor});
     recorded.memory = {7};
-    session.state().load_rows(saved);
+    load_rows(session.state(), saved);
     CHECK((recorded.memory == std::vector<double>{7}));
-    session.state().load_rows({});
+    load_rows(session.state(), {});
     CHECK((recorded.memory == std::vector<double>{7}));
   }
 }

@@ -21,8 +21,8 @@
 #include "product_probe.h"
 #include "sdk/src/precision/format_actuator.h"
 #include "sdk/src/precision/numerics_watch.h"
-#include "sdk/src/session/session_state.h"
 #include "sdk/src/stream/operator_stream.h"
+#include "sdk/src/training/capabilities.h"
 #include "solo.h"
 
 #include <doctest/doctest.h>
@@ -100,12 +100,8 @@ struct Loop {
   }
 
   ScalerState scaler() { return formats().scaler().value(); }
-  cox::detail::FormatActuator& formats() {
-    return session.state().actuators().get<cox::detail::FormatActuator>();
-  }
-  cox::detail::NumericsWatch& numerics() {
-    return session.state().actuators().get<cox::detail::NumericsWatch>();
-  }
+  cox::detail::FormatActuator& formats() { return session.capabilities().formats; }
+  cox::detail::NumericsWatch& numerics() { return session.capabilities().numerics; }
 };
 
 std::span<const BlockEvidence> evidence_of_step(cox::detail::NumericsWatch& numerics) {

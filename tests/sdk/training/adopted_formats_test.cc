@@ -17,6 +17,7 @@
 #include "sdk/src/memory/counting_allocator.h"
 #include "sdk/src/precision/numerics_watch.h"
 #include "sdk/src/session/session_state.h"
+#include "sdk/src/training/capabilities.h"
 #include "tests/sdk/same_bits.h"
 #include "tests/sdk/session/solo.h"
 #include "tests/sdk/stream/models.h"
@@ -83,7 +84,7 @@ Trained train_adopted(const ModelCase& it, const Flags& settings, std::uint64_t 
   auto session = solo_session(settings);
   session.adopt(*it.model);
   Trained trained = train(it, steps);
-  const std::size_t blocks = session.state().actuators().get<BlockWatch>().names().size();
+  const std::size_t blocks = session.capabilities().blocks.names().size();
   for (std::size_t b = 0; b < blocks; ++b) {
     const auto action = action_of(session.plan(), RankId(0), BlockId(static_cast<BlockId::rep>(b)));
     trained.steered += action != MemoryAction::keep;
@@ -176,7 +177,7 @@ int name_all_overflows(std::size_t model, const char* format, double value) {
     }
     step();
     static_cast<void>(it.loss(3));  // closes the step
-    const auto& numerics = session.state().actuators().get<NumericsWatch>();
+    const auto& numerics = session.capabilities().numerics;
     CHECK_MESSAGE(name.starts_with(numerics.blamed() + "."),
                   name << " overflowed, named is " << numerics.blamed());
     CHECK_FALSE(numerics.blamed().empty());
@@ -287,7 +288,7 @@ TEST_SUITE("adopted formats") {
                                    "--cox.memory.force=*=recompute"});
       session.adopt(*it.model);
       const Trained trained = train(it, 3);
-      const std::size_t blocks = session.state().actuators().get<BlockWatch>().names().size();
+      const std::size_t blocks = session.capabilities().blocks.names().size();
       CHECK(session.plan().precision.size() == blocks);
       for (std::size_t i = 0; i < 3; ++i) CHECK(std::isfinite(trained.state[i].item<double>()));
       session.finish();
@@ -306,10 +307,10 @@ TEST_SUITE("adopted formats") {
     auto session = solo_session({"--cox.precision.format=bf16", "--cox.precision.sample_every=1"});
     session.adopt(*it.model);
     train(it, 12);
-    const auto& numerics = session.state().actuators().get<NumericsWatch>();
+    const auto& numerics = session.capabilities().numerics;
     CHECK((numerics.verdict().where == cox::detail::HealthVerdict::Where::nothing));
     const auto evidence = numerics.evidence();
-    const auto names = session.state().actuators().get<BlockWatch>().names();
+    const auto names = session.capabilities().blocks.names();
     REQUIRE(evidence.size() == names.size());
     int magnitudes = 0, noises = 0;
     for (const BlockEvidence& block : evidence) {
@@ -335,7 +336,7 @@ TEST_SUITE("adopted formats") {
     it.loss(3).backward();
     optimizer.step();
     static_cast<void>(it.loss(3));
-    const auto& numerics = session.state().actuators().get<NumericsWatch>();
+    const auto& numerics = session.capabilities().numerics;
     CHECK((numerics.verdict().where == cox::detail::HealthVerdict::Where::parameters));
     CHECK(numerics.blamed() == "layer2.0");
   }
@@ -371,7 +372,7 @@ TEST_SUITE("adopted formats") {
       session.adopt(*it.model);
       train(it, 3);
       std::vector<std::uint64_t> counts;
-      for (const BlockEvidence& block : session.state().actuators().get<NumericsWatch>().evidence())
+      for (const BlockEvidence& block : session.capabilities().numerics.evidence())
         counts.push_back(block.sampled);
       return counts;
     };

@@ -14,6 +14,7 @@
 #include "sdk/src/memory/counting_allocator.h"
 #include "sdk/src/parallel/agreement.h"
 #include "sdk/src/session/session_state.h"
+#include "sdk/src/training/capabilities.h"
 #include "tests/sdk/same_bits.h"
 #include "tests/sdk/session/solo.h"
 #include "tests/sdk/stream/models.h"
@@ -80,7 +81,7 @@ Adopted train_adopted(const ModelCase& it, const std::vector<std::string>& setti
   auto session = solo_session(settings);
   session.adopt(*it.model);
   Adopted adopted{train(it)};
-  const std::size_t blocks = session.state().actuators().get<BlockWatch>().names().size();
+  const std::size_t blocks = session.capabilities().blocks.names().size();
   for (std::size_t b = 0; b < blocks; ++b) {
     const auto action = action_of(session.plan(), RankId(0), BlockId(static_cast<BlockId::rep>(b)));
     adopted.steered += action != MemoryAction::keep;
@@ -209,7 +210,7 @@ Played play(bool is_generator_first, const std::vector<std::string>* settings) {
     for (const at::Tensor& p : it.model->parameters()) played.state.push_back(p.detach().clone());
   }
   if (!session) return played;
-  played.blocks = session->state().actuators().get<BlockWatch>().names().size();
+  played.blocks = session->capabilities().blocks.names().size();
   for (std::size_t b = 0; b < played.blocks; ++b) {
     const BlockId block(static_cast<BlockId::rep>(b));
     played.steered += action_of(session->plan(), RankId(0), block) != MemoryAction::keep ? 1 : 0;

@@ -16,6 +16,7 @@
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/stream/operator_stream.h"
 #include "sdk/src/stream/script_mirror.h"
+#include "sdk/src/training/capabilities.h"
 #include "tests/sdk/same_bits.h"
 #include "tests/sdk/session/solo.h"
 #include "tests/sdk/temp_folder.h"
@@ -138,7 +139,7 @@ Adopted train_adopted(const Flags& settings = {}) {
   session.adopt(net);
   Adopted adopted{train(net, session.rank())};
   adopted.steps = session.state().step().steps_ended();
-  const auto& blocks = session.state().actuators().get<cox::detail::BlockWatch>();
+  const auto& blocks = session.capabilities().blocks;
   adopted.blocks = blocks.names();
   adopted.pinned = blocks.pinned();
   for (std::size_t b = 0; b < adopted.blocks.size(); ++b) {

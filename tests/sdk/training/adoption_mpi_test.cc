@@ -18,6 +18,7 @@
 #include "sdk/src/parallel/agreement.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/stream/operator_stream.h"
+#include "sdk/src/training/capabilities.h"
 #include "tests/sdk/same_bits.h"
 #include "tests/sdk/session/solo.h"
 
@@ -314,7 +315,7 @@ TEST_SUITE("adoption") {
     auto session = solo_session();
     Net net = make_net(1);
     session.adopt(*net);
-    auto& blocks = session.state().actuators().get<cox::detail::BlockWatch>();
+    auto& blocks = session.capabilities().blocks;
     const std::vector<std::string> names = {"layers.0", "layers.1", "norm", "head"};
     CHECK(blocks.names() == names);
     train(net, session.rank(), 2, 1);
@@ -424,8 +425,7 @@ TEST_SUITE("adoption") {
     Net first = make_net(1), second = make_net(2);
     session.adopt(*first, {.name = "first"});
     session.adopt(*second, {.name = "second", .blocks = {"layers"}});
-    CHECK(session.state().actuators().get<cox::detail::BlockWatch>().names().back() ==
-          "second.head");
+    CHECK(session.capabilities().blocks.names().back() == "second.head");
     Batches batches(session.rank());
     loss_of(first, batches.next()).backward();
     CHECK_FALSE(second->parameters()[0].grad().defined());

@@ -12,7 +12,7 @@
 #include "coxswain/trainer.h"
 #include "sdk/src/blocks/block_watch.h"
 #include "sdk/src/memory/counting_allocator.h"
-#include "sdk/src/session/session_state.h"
+#include "sdk/src/training/capabilities.h"
 #include "small_training.h"
 #include "tests/sdk/same_bits.h"
 #include "tests/sdk/session/product_probe.h"
@@ -69,7 +69,7 @@ at::Tensor batch() {
 }
 
 void look_at(Session& session, Mixer& model, Trained& trained) {
-  auto& blocks = session.state().actuators().get<cox::detail::BlockWatch>();
+  auto& blocks = session.capabilities().blocks;
   trained.names = blocks.names();
   std::vector<BlockTime> times;
   blocks.read_times(times);

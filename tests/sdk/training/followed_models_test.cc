@@ -16,6 +16,7 @@
 #include "sdk/src/precision/numerics_watch.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/stream/operator_stream.h"
+#include "sdk/src/training/capabilities.h"
 #include "small_training.h"
 #include "tests/sdk/same_bits.h"
 #include "tests/sdk/session/solo.h"
@@ -71,7 +72,7 @@ Trained train_in(Session& session, const ModelCase& it, std::uint64_t steps) {
     if (trainer.progress().step == done) continue;  // to be repeated
     trained.state.push_back(loss.detach().clone());
   }
-  const auto& blocks = session.state().actuators().get<BlockWatch>();
+  const auto& blocks = session.capabilities().blocks;
   trained.blocks = blocks.size();
   for (std::size_t b = 0; b < trained.blocks; ++b) {
     const auto action = action_of(session.plan(), RankId(0), BlockId(static_cast<BlockId::rep>(b)));
@@ -197,7 +198,7 @@ TEST_SUITE("followed models") {
     };
     auto session = solo_session({"--cox.precision.format=bf16"});
     CHECK(train_in(session, it, 3).skipped == 1);
-    CHECK(session.state().actuators().get<NumericsWatch>().blamed() == "layer2.0");
+    CHECK(session.capabilities().numerics.blamed() == "layer2.0");
     session.finish();
   }
 
@@ -210,7 +211,7 @@ TEST_SUITE("followed models") {
     options.global_batch = 4;
     Trainer trainer(session, *it.model, optimizer, options);
     const SmallData data;
-    auto& visits = *session.state().actuators().get<BlockWatch>().visits();
+    auto& visits = *session.capabilities().blocks.visits();
     for (auto& step : trainer.steps(data)) {
       step.backward(step.forward([&] { return it.loss(3); }));
       CHECK_FALSE(visits.current());
@@ -373,7 +374,7 @@ TEST_SUITE("followed models") {
                          }};
       auto session = solo_session(settings);
       Trained trained = train_in(session, it, 3);
-      if (pinned != nullptr) *pinned = session.state().actuators().get<BlockWatch>().pinned();
+      if (pinned != nullptr) *pinned = session.capabilities().blocks.pinned();
       session.finish();
       return trained;
     };

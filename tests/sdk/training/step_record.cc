@@ -13,9 +13,9 @@
 #include "coordinator/core/ballot.h"
 #include "coordinator/core/text.h"
 #include "coordinator/transport/communicator.h"
-#include "sdk/src/blocks/actuator.h"
+#include "sdk/src/blocks/actuator_list.h"
 #include "sdk/src/session/session_state.h"
-#include "sdk/src/training/session_parts.h"
+#include "sdk/src/training/capabilities.h"
 
 namespace sdk_test {
 namespace {
@@ -135,13 +135,15 @@ class TappedCommunicator final : public Communicator {
 };
 
 // Stands before or behind the actuators of a session and writes down what all of them are told.
-class TappedActuator final : public cox::detail::Actuator {
+class TappedActuator final : public cox::detail::Actuator,
+                             public cox::detail::Steering,
+                             public cox::detail::Reporting,
+                             public cox::detail::Saving {
  public:
   enum class Place { first, last };
   TappedActuator(std::shared_ptr<Shared> shared, Place place)
       : shared_(std::move(shared)), place_(place) {}
 
-  const char* name() const override { return place_ == Place::first ? "first" : "last"; }
   Status prepare() override { return note("prepare"), cox::ok_status(); }
   void attach(torch::nn::Module&) override { note("attach"); }
   void release() override { note("release"); }
@@ -167,10 +169,12 @@ class TappedActuator final : public cox::detail::Actuator {
   void sign(cox::RankSignal& signal) const override { note(text_of(signal)); }
   // It has nothing to save, but takes part where the others are asked.
   const cox::detail::SavedRow* saved_row() const override { return note("saved_row"), nullptr; }
+  std::vector<double> save() const override { return {}; }
+  Status load(std::span<const double>) override { return cox::ok_status(); }
 
  private:
   void note(const std::string& text) const {
-    shared_->record.note(concat(name(), " actuator: ", text));
+    shared_->record.note(concat(place_ == Place::first ? "first" : "last", " actuator: ", text));
   }
 
   // Rounds and steps count on, and a record tells steps that do the same once.
@@ -300,21 +304,21 @@ cox::Session Recording::start(const std::vector<std::string>& flags, cox::Policy
   cox::SessionOptions options;
   options.policies = std::move(policies);
   const auto shared = taps_->shared;
-  const auto make = [shared](const cox::detail::Membership& job) {
+  const auto add = [shared](cox::detail::ActuatorList& list, const cox::detail::Membership& job) {
     using Place = TappedActuator::Place;
-    auto actuators = cox::detail::make_actuators(job);
-    actuators.insert(actuators.begin(), std::make_unique<TappedActuator>(shared, Place::first));
-    actuators.push_back(std::make_unique<TappedActuator>(shared, Place::last));
-    return actuators;
+    list.own(std::make_unique<TappedActuator>(shared, Place::first));
+    const cox::detail::Capabilities capabilities = cox::detail::add_capabilities(list, job);
+    list.own(std::make_unique<TappedActuator>(shared, Place::last));
+    return capabilities;
   };
   const auto wrap = [shared](std::unique_ptr<Communicator> ranks) {
     return std::unique_ptr<Communicator>(
         std::make_unique<TappedCommunicator>(std::move(ranks), shared, "ranks"));
   };
-  const auto state = std::make_shared<cox::detail::SessionState>(
-      static_cast<int>(argv.size()), argv.data(), std::move(options), make, wrap);
-  taps_->state = state.get();
-  return cox::detail::session_of(state);
+  cox::Session session = cox::detail::start_session(static_cast<int>(argv.size()), argv.data(),
+                                                    std::move(options), add, wrap);
+  taps_->state = &session.state();
+  return session;
 }
 
 void Recording::next_step() {

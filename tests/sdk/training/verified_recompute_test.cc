@@ -8,7 +8,7 @@
 #include "coxswain/adamw.h"
 #include "coxswain/trainer.h"
 #include "sdk/src/blocks/block_watch.h"
-#include "sdk/src/session/session_state.h"
+#include "sdk/src/training/capabilities.h"
 #include "small_training.h"
 #include "tests/sdk/session/solo.h"
 #include "tests/sdk/temp_folder.h"
@@ -109,7 +109,7 @@ struct Trained {
 constexpr std::uint64_t kSteps = 14, kDriftsFrom = 5;
 
 void note_pinned(Session& session, std::uint64_t step, Trained& trained) {
-  trained.pinned = session.state().actuators().get<cox::detail::BlockWatch>().pinned();
+  trained.pinned = session.capabilities().blocks.pinned();
   if (!trained.pinned.empty() && trained.pinned_in.empty()) trained.pinned_in = {step};
 }
 
@@ -212,7 +212,7 @@ TEST_SUITE("verified recompute") {
       Trainer trainer(session, *model, optimizer, options);
       const SmallData data;
       CHECK(train(trainer, model, data).size() == 6);
-      CHECK(session.state().actuators().get<cox::detail::BlockWatch>().pinned().empty());
+      CHECK(session.capabilities().blocks.pinned().empty());
       session.finish();
     }
   }

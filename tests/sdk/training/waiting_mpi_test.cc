@@ -13,7 +13,7 @@
 
 #include "coxswain/manual.h"
 #include "coxswain/reducer.h"
-#include "sdk/src/blocks/actuator.h"
+#include "sdk/src/blocks/actuator_list.h"
 #include "sdk/src/parallel/agreement.h"
 #include "sdk/src/session/session_state.h"
 #include "tests/sdk/session/solo.h"
@@ -69,12 +69,11 @@ struct Told {
 };
 
 // Notes every step that ends.
-class Noting final : public cox::detail::Actuator {
+class Noting final : public cox::detail::Actuator, public cox::detail::Reporting {
  public:
   explicit Noting(Session& session)
       : recorder_(session.state().recorder()), added_(session.state().actuators(), *this) {}
 
-  const char* name() const override { return "noting"; }
   void end_step(const cox::detail::StepEnd&, cox::detail::StepOutput&) override {
     told.add(recorder_.report());
   }
@@ -83,7 +82,7 @@ class Noting final : public cox::detail::Actuator {
 
  private:
   const cox::detail::StepRecorder& recorder_;
-  const cox::detail::AddedActuator added_;
+  const cox::detail::AddedActuator<Noting> added_;
 };
 
 struct Medians {

@@ -1,0 +1,95 @@
+// ActuatorList holds the actuators of a session in the order in which they are called. The list has
+// one sequence for each interface. add() puts an actuator into the sequences of those interfaces
+// that the actuator's class implements, which the compiler knows; so a step asks no actuator for
+// its type, and allocates nothing. Training thread only.
+#pragma once
+
+#include <memory>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "sdk/src/blocks/actuator.h"
+
+namespace cox::detail {
+
+// Owns the actuators that exist from the start; a loop adds its own while the loop lives.
+class ActuatorList {
+ public:
+  // Returns those that implement an interface, in the order of the list.
+  template <class Interface>
+  const std::vector<Interface*>& all() const {
+    return std::get<std::vector<Interface*>>(sequences_);
+  }
+
+  // Adds an actuator behind all others, and keeps it.
+  template <class Kind>
+  void own(std::unique_ptr<Kind> actuator) {
+    add(*actuator);
+    owned_.push_back(std::move(actuator));
+  }
+
+  // Adds an actuator behind all others. REQUIRES: the actuator lives until it is removed.
+  template <class Kind>
+  void add(Kind& actuator) {
+    static_assert(std::is_final_v<Kind>,
+                  "add an actuator by its own type, which has its interfaces");
+    std::apply([&](auto&... each) { (add_to(each, actuator), ...); }, sequences_);
+  }
+  template <class Kind>
+  void remove(Kind& actuator) {
+    std::apply([&](auto&... each) { (remove_from(each, actuator), ...); }, sequences_);
+  }
+
+ private:
+  template <class Interface, class Kind>
+  static void add_to(std::vector<Interface*>& sequence, Kind& actuator) {
+    if constexpr (std::is_base_of_v<Interface, Kind>) sequence.push_back(&actuator);
+  }
+  template <class Interface, class Kind>
+  static void remove_from(std::vector<Interface*>& sequence, Kind& actuator) {
+    if constexpr (std::is_base_of_v<Interface, Kind>) {
+      std::erase(sequence, static_cast<Interface*>(&actuator));
+    }
+  }
+
+  std::vector<std::unique_ptr<Actuator>> owned_;
+  std::tuple<std::vector<Actuator*>, std::vector<Measuring*>, std::vector<Steering*>,
+             std::vector<Reporting*>, std::vector<Comparing*>, std::vector<Saving*>>
+      sequences_;
+};
+
+// AddedActuator keeps an actuator in a list for as long as it lives.
+template <class Kind>
+class AddedActuator {
+ public:
+  AddedActuator(ActuatorList& list, Kind& actuator) : list_(list), actuator_(actuator) {
+    list_.add(actuator_);
+  }
+  ~AddedActuator() { list_.remove(actuator_); }
+  AddedActuator(const AddedActuator&) = delete;
+  AddedActuator& operator=(const AddedActuator&) = delete;
+
+ private:
+  ActuatorList& list_;
+  Kind& actuator_;
+};
+
+// Added is an actuator that is in a list for as long as it lives.
+template <class Kind>
+class Added {
+ public:
+  template <class... Parts>
+  explicit Added(ActuatorList& list, Parts&&... parts)
+      : actuator_(std::forward<Parts>(parts)...), added_(list, actuator_) {}
+
+  Kind* operator->() { return &actuator_; }
+  const Kind* operator->() const { return &actuator_; }
+
+ private:
+  Kind actuator_;
+  AddedActuator<Kind> added_;
+};
+
+}  // namespace cox::detail

@@ -1,0 +1,62 @@
+#include "sdk/src/training/capabilities.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "sdk/src/blocks/actuator_list.h"
+#include "sdk/src/blocks/block_watch.h"
+#include "sdk/src/blocks/operator_watch.h"
+#include "sdk/src/memory/allocator_report.h"
+#include "sdk/src/memory/memory_actuator.h"
+#include "sdk/src/memory/memory_probe.h"
+#include "sdk/src/precision/format_actuator.h"
+#include "sdk/src/precision/numerics_watch.h"
+#include "sdk/src/session/host_facts.h"
+#include "sdk/src/session/host_watch.h"
+#include "sdk/src/session/membership.h"
+
+namespace cox::detail {
+namespace {
+
+HostWatch::Setup host_setup(const Membership& job) {
+  HostWatch::Setup setup;
+  setup.host = this_host().host;
+  setup.cores = static_cast<std::int32_t>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
+  setup.clock_error = [&job] { return job.clocks().error(); };
+  return setup;
+}
+
+}  // namespace
+
+// Formats before memory: what a block keeps for its backward pass depends on its format. The probe
+// before numerics, whose own tensors are no part of a step. Blocks late: profiles wait for what is
+// asked for and what failed, and evidence of the host and of the allocator for all.
+Capabilities add_capabilities(ActuatorList& list, const Membership& job) {
+  const Config& config = job.config();
+  auto blocks = std::make_unique<BlockWatch>(config.blocks);
+  auto probe = std::make_unique<MemoryProbe>(
+      MemorySharers{.of_node = job.all().ranks_on_node(), .of_device = job.place().ranks});
+  auto allocator = std::make_unique<AllocatorReport>(*probe);
+  auto formats = std::make_unique<FormatActuator>(config, *blocks, job.log());
+  auto memory = std::make_unique<MemoryActuator>(config.memory, config.run.directory, job.rank(),
+                                                 *blocks, *probe, job.log());
+  auto numerics =
+      std::make_unique<NumericsWatch>(config.precision, job.rank(), *blocks, *formats, job.log());
+  auto operators = std::make_unique<OperatorWatch>(*blocks);
+  const Capabilities added{*formats, *memory, *probe, *numerics, *blocks};
+  list.own(std::move(formats));
+  list.own(std::move(memory));
+  list.own(std::move(probe));
+  list.own(std::move(numerics));
+  list.own(std::move(operators));
+  list.own(std::move(blocks));
+  list.own(std::make_unique<HostWatch>(host_setup(job)));
+  list.own(std::move(allocator));
+  return added;
+}
+
+}  // namespace cox::detail
