@@ -100,6 +100,7 @@ void Adoption::add(torch::nn::Module& model, std::shared_ptr<ScriptMirror> scrip
     ranks_->sync_parameters(model.parameters());
     ranks_->sync_buffers(model.buffers());
   }
+  listener_ = blocks_.listener();
   visits_ = blocks_.visits();
   if (models_.empty()) {
     state_.actuators().get<FormatActuator>().attach(model);
@@ -115,7 +116,7 @@ void Adoption::add(torch::nn::Module& model, std::shared_ptr<ScriptMirror> scrip
         [this](const at::Tensor& argument) { follow(argument); });
   }
   if (stream_) return;
-  saving_.emplace(*visits_);
+  saving_.emplace(*listener_);
   stream_.emplace(std::vector<OperatorListener*>{this});
 }
 
@@ -157,8 +158,8 @@ void Adoption::keep_whole_if_optimised(Model& model) {
   if (model.is_kept_whole || !is_script_optimised()) return;
   model.is_kept_whole = true;
   for (std::size_t b = 0; b < model.map.size(); ++b) {
-    visits_->pin(BlockId(static_cast<BlockId::rep>(model.first_block + b)),
-                 "TorchScript's graph optimiser is on");
+    visits_->parts().steering.pin(BlockId(static_cast<BlockId::rep>(model.first_block + b)),
+                                  "TorchScript's graph optimiser is on");
   }
   const bool is_missed = std::ranges::any_of(state_.actuators(), &Actuator::is_wanted);
   if (!is_missed) return;
@@ -174,7 +175,7 @@ std::optional<ProductFormat> Adoption::product_format() const {
   const bool is_whole = block && std::ranges::any_of(models_, [&](const Model& model) {
                           return model.is_kept_whole && model.has(*block);
                         });
-  return is_whole ? std::nullopt : visits_->product_format();
+  return is_whole ? std::nullopt : listener_->product_format();
 }
 
 void Adoption::follow(const at::Tensor& argument) {
@@ -246,28 +247,28 @@ bool Adoption::wants_calls() const {
   if (trial_ != nullptr && trial_->wants_calls()) return true;
   if (stage_ == Stage::forward)
     return batch_reads_ < kBatchReads || averages_losses_ || enters_block_ ||
-           visits_->wants_calls();
+           listener_->wants_calls();
   return stage_ == Stage::accumulated && !at::GradMode::is_enabled();
 }
 
 void Adoption::begin(const OperatorCall& call) {
   records_call_ = trial_ != nullptr && trial_->wants_calls();
   if (enters_block_ && stage_ == Stage::forward) look_at_size(call);
-  follows_call_ = stage_ == Stage::forward && visits_->wants_calls();
+  follows_call_ = stage_ == Stage::forward && listener_->wants_calls();
   if (stage_ == Stage::forward && batch_reads_ < kBatchReads) look_at_first_batch(call);
   if (stage_ == Stage::accumulated && !at::GradMode::is_enabled()) look_for_update(call);
   if (records_call_) trial_->begin(call);
-  if (follows_call_) visits_->begin(call);
+  if (follows_call_) listener_->begin(call);
 }
 
 void Adoption::end(std::span<const c10::IValue> results) {
-  if (follows_call_) visits_->end(results);
+  if (follows_call_) listener_->end(results);
   if (records_call_) trial_->end(results);
   if (averages_losses_ && stage_ == Stage::forward) note_scalars(results);
 }
 
 void Adoption::failed() noexcept {
-  if (follows_call_) visits_->failed();
+  if (follows_call_) listener_->failed();
   if (records_call_) trial_->failed();
 }
 
@@ -393,7 +394,7 @@ void Adoption::backward_ended(BackwardKind kind) {
   const bool is_unseen = unseen_backward_.has_value();
   if (is_unseen && !begin_unseen_step()) return;
   if (!step_) return;
-  if (!is_unseen) visits_->backward_ended();
+  if (!is_unseen) visits_->parts().clock.backward_ended();
   if (kind == BackwardKind::returning || is_calibrating_) return;
   change_stage(Stage::accumulated, now());
   has_gradients_ = true;

@@ -26,7 +26,7 @@
 #include "coordinator/core/hash.h"
 #include "coxswain/manual.h"
 #include "coxswain/session.h"
-#include "sdk/src/blocks/visit_watch.h"
+#include "sdk/src/blocks/visit_listener.h"
 #include "sdk/src/stream/block_map.h"
 #include "sdk/src/stream/operator_stream.h"
 #include "sdk/src/stream/script_mirror.h"
@@ -63,7 +63,7 @@ class Adoption final : public OperatorListener {
   void loop_asks() { loop_asks_ = true; }
 
   void touch(const c10::OperatorHandle& handle, const at::Tensor& argument) override;
-  bool has_formats() const override { return visits_->has_formats(); }
+  bool has_formats() const override { return listener_->has_formats(); }
   std::optional<ProductFormat> product_format() const override;
   // Looks for the first write to a parameter after backward(), once for the first batch, and tells
   // whoever records the forward pass.
@@ -143,7 +143,8 @@ class Adoption final : public OperatorListener {
   NumericsWatch& numerics_;
   std::optional<ManualParallel> ranks_;  // none where the loop is watched only
   std::vector<Model> models_;
-  VisitWatch* visits_ = nullptr;  // once there is a model
+  VisitListener* listener_ = nullptr;  // once there is a model, as
+  VisitWatch* visits_ = nullptr;       // its visits
   std::optional<StepScope> step_;
   static constexpr int kBatchReads = 4;
   Fnv1a64 first_batch_;
