@@ -131,8 +131,8 @@ class Steered final : public detail::OperatorListener {
   }
 
   void touch(const c10::OperatorHandle&, const Tensor& argument) override {
-    const auto block = map_.block_of(detail::storage_impl(argument));
-    if (block && visits_->current() != block) visits_->enter(*block);
+    const c10::StorageImpl* storage = detail::storage_impl(argument);
+    if (map_.block_of(storage)) visits_->read_parameter(map_, 0, storage);
   }
 
   MemoryProblem measure() {
@@ -159,7 +159,7 @@ class Steered final : public detail::OperatorListener {
     step.seconds += cpu_seconds() - middle;
     step.peak_bytes = detail::counted_memory().peak_bytes;
     step.loss = loss_value.item<double>();
-    visits_->backward_ended();
+    visits_->parts().clock.backward_ended();
     prints_.clear();
     for (const Tensor& p : model_->parameters()) prints_.push_back(detail::print_of(p.grad()).bits);
     return step;
@@ -170,8 +170,8 @@ class Steered final : public detail::OperatorListener {
   enum class Watch : bool { no, yes };
   Tensor loss(Watch watch) {
     if (watch == Watch::no) return model_->loss(tokens_, targets_);
-    const detail::SavedTensorScope saving(*visits_);
-    const detail::StreamScope shown({this, visits_});
+    const detail::SavedTensorScope saving(*blocks_.listener());
+    const detail::StreamScope shown({this, blocks_.listener()});
     const Tensor loss = model_->loss(tokens_, targets_);
     visits_->backward_begins();
     return loss;

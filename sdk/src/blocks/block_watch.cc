@@ -10,6 +10,7 @@
 #include "coordinator/core/text.h"
 #include "coordinator/core/words.h"
 #include "coxswain/error.h"
+#include "sdk/src/blocks/visit_clock.h"
 #include "sdk/src/device/choice.h"
 #include "sdk/src/stream/saved_tensors.h"
 #include "sdk/src/stream/storage.h"
@@ -21,8 +22,8 @@ namespace cox::detail {
 // backward pass, so that an optimizer or an evaluation without gradients enters no block.
 class BlockWatch::Follower final : public OperatorListener {
  public:
-  Follower(BlockMap map, std::shared_ptr<VisitWatch> visits)
-      : map_(std::move(map)), visits_(std::move(visits)) {}
+  Follower(BlockMap map, std::shared_ptr<VisitListener> listener)
+      : map_(std::move(map)), listener_(std::move(listener)), visits_(listener_->visits()) {}
 
   const BlockMap& map() const { return map_; }
   bool is_open() const { return stream_.has_value(); }
@@ -31,7 +32,7 @@ class BlockWatch::Follower final : public OperatorListener {
     map_.refresh();
     had_cast_cache_ = at::autocast::is_autocast_cache_enabled();
     at::autocast::set_autocast_cache_enabled(false);
-    saving_.emplace(*visits_);
+    saving_.emplace(*listener_);
     stream_.emplace(std::vector<OperatorListener*>{this});
   }
   void close() {
@@ -43,28 +44,31 @@ class BlockWatch::Follower final : public OperatorListener {
 
   void touch(const c10::OperatorHandle& handle, const at::Tensor& argument) override {
     const c10::StorageImpl* storage = storage_impl(argument);
-    if (!map_.owner(storage)) return visits_->read_other(argument);
+    if (!map_.owner(storage)) return visits_.read_other(argument);
     const bool may_begin =
         at::GradMode::is_enabled() && argument.requires_grad() && !(handle == detach_);
-    if (may_begin || visits_->current()) visits_->read_parameter(map_, 0, storage);
+    if (may_begin || visits_.current()) visits_.read_parameter(map_, 0, storage);
   }
-  bool has_formats() const override { return visits_->has_formats(); }
-  std::optional<ProductFormat> product_format() const override { return visits_->product_format(); }
-  bool wants_calls() const override { return visits_->wants_calls(); }
-  void begin(const OperatorCall& call) override { visits_->begin(call); }
-  void end(std::span<const c10::IValue> results) override { visits_->end(results); }
-  void failed() noexcept override { visits_->failed(); }
+  bool has_formats() const override { return listener_->has_formats(); }
+  std::optional<ProductFormat> product_format() const override {
+    return listener_->product_format();
+  }
+  bool wants_calls() const override { return listener_->wants_calls(); }
+  void begin(const OperatorCall& call) override { listener_->begin(call); }
+  void end(std::span<const c10::IValue> results) override { listener_->end(results); }
+  void failed() noexcept override { listener_->failed(); }
   void backward_begins(const BackwardPass& pass) override {
-    visits_->backward_begins();
-    if (pass.kind == BackwardKind::accumulating) visits_->forward_ended();
+    visits_.backward_begins();
+    if (pass.kind == BackwardKind::accumulating) visits_.forward_ended();
   }
-  void backward_ended(BackwardKind) override { visits_->backward_ended(); }
+  void backward_ended(BackwardKind) override { visits_.parts().clock.backward_ended(); }
 
  private:
   const c10::OperatorHandle detach_ =
       c10::Dispatcher::singleton().findSchemaOrThrow("aten::detach", "");
   BlockMap map_;
-  const std::shared_ptr<VisitWatch> visits_;
+  const std::shared_ptr<VisitListener> listener_;
+  VisitWatch& visits_;  // the listener's
   // A cast that autocast has cached would make gradients depend on the memory action.
   bool had_cast_cache_ = true;
   std::optional<SavedTensorScope> saving_;
@@ -91,7 +95,7 @@ void BlockWatch::attach(torch::nn::Module& model) {
   if (!map.ok() && !config_.modules.empty()) throw Error(map.status());
   if (!map.ok() || !install_saved_tensor_engine().ok()) return;
   require(adopt(*map));
-  follower_.reset(new Follower(std::move(*map), visits_));
+  follower_.reset(new Follower(std::move(*map), listener_));
 }
 
 Result<BlockMap> BlockWatch::divide(const torch::nn::Module& model,
@@ -119,20 +123,20 @@ Status BlockWatch::adopt(const BlockMap& map) {
     return invalid_argument("blocks.scopes: expected names that no block of the model has, found ",
                             shown(*taken));
   }
-  if (!visits_) names.insert(names.end(), config_.scopes.begin(), config_.scopes.end());
+  if (!listener_) names.insert(names.end(), config_.scopes.begin(), config_.scopes.end());
   if (names_.size() + names.size() > kMaxBlocks) {
     return resource_exhausted("expected at most ", kMaxBlocks,
                               " blocks in all models, found more; name larger parts as blocks");
   }
-  if (!visits_)
-    visits_ = std::make_shared<VisitWatch>(*this, [clock = clock_] { return clock->now(); });
+  if (!listener_)
+    listener_ = std::make_shared<VisitListener>(*this, [clock = clock_] { return clock->now(); });
   for (std::size_t b = 0; b < map.size(); ++b) {
     const auto parameters = map.parameters(BlockId(static_cast<BlockId::rep>(b)));
     if (!parameters.empty()) clock_->measure(parameters.front().device());
   }
   for (std::size_t b = 0; b < names.size(); ++b) {
     const BlockId block(static_cast<BlockId::rep>(b));
-    visits_->add_block(names[b], b < map.size() ? map.elements(block) : 0);
+    visits()->add_block(names[b], b < map.size() ? map.elements(block) : 0);
   }
   names_.insert(names_.end(), names.begin(), names.end());
   known_.resize(names_.size());
@@ -141,14 +145,14 @@ Status BlockWatch::adopt(const BlockMap& map) {
 
 void BlockWatch::release() {
   follower_.reset();
-  if (visits_) visits_->release();
-  visits_.reset();
+  if (listener_) listener_->visits().release();
+  listener_.reset();
   names_.clear();
   known_.clear();
 }
 
 std::vector<PinnedBlock> BlockWatch::pinned() const {
-  return visits_ ? visits_->pinned() : std::vector<PinnedBlock>();
+  return listener_ ? listener_->visits().parts().steering.pinned() : std::vector<PinnedBlock>();
 }
 
 Status BlockWatch::run_timed(const std::function<Status()>& step, Edge edge) {
@@ -158,11 +162,12 @@ Status BlockWatch::run_timed(const std::function<Status()>& step, Edge edge) {
   }
   edge_ = std::move(edge);
   clock_->begin();
-  const MeasureMode before = visits_->mode();
-  visits_->measure(MeasureMode::times);
+  VisitClock& clock = visits()->parts().clock;
+  const MeasureMode before = clock.mode();
+  clock.measure(MeasureMode::times);
   const Status ran = step();
-  visits_->forget_step();
-  visits_->measure(before);
+  visits()->forget_step();
+  clock.measure(before);
   clock_->end();
   edge_ = {};
   return ran;
@@ -175,7 +180,7 @@ Result<std::vector<std::int64_t>> BlockWatch::timed(const std::function<Status()
   }
   const Status ran = run_timed([&] {
     const Status status = step();
-    if (visits_) visits_->end_step();
+    if (listener_) visits()->end_step();
     return status;
   });
   const std::scoped_lock lock(mutex_);
@@ -203,15 +208,15 @@ Nanoseconds BlockWatch::TrialClock::now() const noexcept {
 }
 
 void BlockWatch::begin_step() {
-  if (!visits_) return;
-  visits_->measure(next_mode());
+  if (!listener_) return;
+  visits()->parts().clock.measure(next_mode());
   if (follower_) follower_->open();
 }
 
 void BlockWatch::end_step(const StepEnd&, StepOutput&) {
   if (!follower_) return;
   follower_->close();
-  visits_->end_step();
+  visits()->end_step();
 }
 
 MeasureMode BlockWatch::next_mode() {

@@ -23,7 +23,9 @@
 #include "coordinator/core/operator_table.h"
 #include "coordinator/core/settings/run.h"
 #include "sdk/src/blocks/actuator.h"
+#include "sdk/src/blocks/block_steering.h"
 #include "sdk/src/blocks/measurement.h"
+#include "sdk/src/blocks/visit_listener.h"
 #include "sdk/src/blocks/visit_watch.h"
 
 namespace cox::detail {
@@ -75,8 +77,9 @@ class BlockWatch final : public Actuator, public Steering, public Reporting, pub
    private:
     BlockWatch* const opened_;
   };
-  // Null where there are no blocks.
-  VisitWatch* visits() { return visits_.get(); }
+  // Both are null where there are no blocks.
+  VisitWatch* visits() { return listener_ ? &listener_->visits() : nullptr; }
+  VisitListener* listener() { return listener_.get(); }
   // Returns the blocks that are kept whatever their action, with the reason, in ascending order.
   std::vector<PinnedBlock> pinned() const;
   // Makes `times` those of every block in a step, as they were measured last; 0 before that. Where
@@ -127,11 +130,11 @@ class BlockWatch final : public Actuator, public Steering, public Reporting, pub
   MeasureMode next_mode();
 
   const BlocksConfig config_;
-  std::shared_ptr<VisitWatch> visits_;
+  std::shared_ptr<VisitListener> listener_;
   std::vector<std::string> names_;
   std::unique_ptr<Follower, EndFollower> follower_;  // of the model that is attached
   const std::shared_ptr<TrialClock> clock_ =
-      std::make_shared<TrialClock>();  // visits may outlive us
+      std::make_shared<TrialClock>();  // the listener may outlive us
   Edge edge_;                          // while run_timed() runs
   std::uint64_t steps_ = 0;
   std::uint64_t full_until_ = kFullSteps;

@@ -11,6 +11,7 @@
 
 #include "sdk/src/blocks/block_watch.h"
 #include "sdk/src/blocks/visit_watch.h"
+#include "sdk/src/stream/operator_meter.h"
 
 namespace cox::detail {
 namespace {
@@ -40,12 +41,12 @@ void OperatorWatch::release() {
 void OperatorWatch::begin_step() {
   VisitWatch* visits = blocks_.visits();
   is_sampled_ = steps_++ % kEverySteps == kFirstStep && visits != nullptr;
-  if (is_sampled_) visits->meter(VisitWatch::Metering::on);
+  if (is_sampled_) visits->parts().meter.count(OperatorMeter::Counting::on);
 }
 
 void OperatorWatch::end_step(const StepEnd& step, StepOutput& output) {
   if (!std::exchange(is_sampled_, false) || blocks_.visits() == nullptr) return;
-  blocks_.visits()->meter(VisitWatch::Metering::off);
+  blocks_.visits()->parts().meter.count(OperatorMeter::Counting::off);
   take(step, output);
 }
 
@@ -59,7 +60,7 @@ void OperatorWatch::meet_blocks() {
 
 void OperatorWatch::take(const StepEnd& step, StepOutput& output) {
   meet_blocks();
-  if (!blocks_.visits()->operators().add_to(table_, flops_)) return;
+  if (!blocks_.visits()->parts().meter.add_to(table_, flops_)) return;
   table_.steps += 1;
   table_.newest = step.step;
   newest_ = {std::accumulate(flops_.begin(), flops_.end(), 0.0), step.samples};

@@ -14,6 +14,7 @@
 #include "coxswain/error.h"
 #include "metrics/records/planning_files.h"
 #include "metrics/records/step_row.h"
+#include "sdk/src/blocks/bits_comparison.h"
 #include "sdk/src/blocks/block_rules.h"
 #include "sdk/src/memory/counting_allocator.h"
 #include "sdk/src/memory/pinned_tier.h"
@@ -134,7 +135,7 @@ void MemoryActuator::open_tier() {
     return;
   }
   copy_bytes_per_ms_ = std::min(speed->write_bytes_per_ms, speed->read_bytes_per_ms);
-  blocks_.visits()->set_offload(
+  blocks_.visits()->parts().region.set_offload(
       [this](const std::string& block) { return offloader_->open_frame(block); });
 }
 
@@ -144,7 +145,7 @@ TrialSettings MemoryActuator::trial_settings() const {
   if (!offloader_) settings.actions = cox::without(settings.actions, MemoryAction::offload);
   settings.budget_bytes = budget_bytes(config_, rank_, share_.limit_bytes);
   settings.copy_bytes_per_ms = copy_bytes_per_ms_;
-  settings.has_tiles = [this] { return blocks_.visits()->has_tiles(); };
+  settings.has_tiles = [this] { return blocks_.visits()->parts().region.has_tiles(); };
   return settings;
 }
 
@@ -166,7 +167,8 @@ Result<MemoryProblem> MemoryActuator::measure(
     return same.ok() ? std::move(reading) : Result<StepReading>(same);
   };
   if (!levels_ && has_levels()) {
-    levels_.emplace(*blocks_.visits(), probe_.memory());
+    VisitParts& visits = blocks_.visits()->parts();
+    levels_.emplace(visits.region, visits.steering, probe_.memory());
     run_recomputed(step, forget_run);
     levels_->learn();
   }
@@ -250,7 +252,8 @@ Result<StepReading> MemoryActuator::traced(TrialStep& step) {
 void MemoryActuator::steer(const Actions& actions) {
   asked_ = actions;
   for (std::size_t b = 0; b < actions.size(); ++b)
-    blocks_.visits()->set_action(BlockId(static_cast<BlockId::rep>(b)), actions[b]);
+    blocks_.visits()->parts().steering.set_action(BlockId(static_cast<BlockId::rep>(b)),
+                                                  actions[b]);
 }
 
 void MemoryActuator::apply(const Plan& plan, RoundId round) {
@@ -258,7 +261,8 @@ void MemoryActuator::apply(const Plan& plan, RoundId round) {
   if (is_wanted_ && blocks_.visits() != nullptr) {
     tell_pinned();
     const bool is_due = config_.verify_steps > 0 && round.value() % config_.verify_steps == 0;
-    blocks_.visits()->compare(VisitWatch::Comparing(is_due && round.value() > 0));
+    blocks_.visits()->parts().comparison.compare(
+        BitsComparison::Comparing(is_due && round.value() > 0));
   }
   if (!is_wanted_ || followed_ == plan.id) return;
   followed_ = plan.id;
@@ -304,7 +308,7 @@ bool MemoryActuator::make_room(double growth, RoomUntil until) {
 
 Seconds MemoryActuator::spent() const {
   Seconds all(0);
-  if (const VisitWatch* visits = blocks_.visits()) all += visits->replayed();
+  if (const VisitWatch* visits = blocks_.visits()) all += visits->parts().region.replayed();
   if (offloader_) all += std::chrono::nanoseconds(offloader_->counts().waited_ns);
   return all;
 }
@@ -383,7 +387,8 @@ void MemoryActuator::run_recomputed(TrialStep& step, const std::function<void()>
 
 // A rank whose runs fail has no operators to tell; what failed is told when it measures.
 void MemoryActuator::find_levels(const SampleStep& sample, CalibrationHost& host) {
-  levels_.emplace(*blocks_.visits(), probe_.memory());
+  VisitParts& visits = blocks_.visits()->parts();
+  levels_.emplace(visits.region, visits.steering, probe_.memory());
   if (sample.loss) {
     TrialStep step(sample.model, sample.loss);
     run_recomputed(step, [&] {
@@ -422,10 +427,10 @@ bool MemoryActuator::learn_spread(const Run& run) {
                    " parameters differ from run to run of one step by themselves (kernels that add "
                    "up in no fixed order, as those of fused attention on a GPU); what backward "
                    "gets is compared in their place"));
-  blocks_.visits()->compare(VisitWatch::Comparing::on);
+  blocks_.visits()->parts().comparison.compare(BitsComparison::Comparing::on);
   run(recompute);
   if (offloader_) run(Actions(blocks_.size(), MemoryAction::offload));
-  blocks_.visits()->compare(VisitWatch::Comparing::off);
+  blocks_.visits()->parts().comparison.compare(BitsComparison::Comparing::off);
   return true;
 }
 
@@ -444,7 +449,7 @@ bool MemoryActuator::pin_unequal(const Run& run) {
       unequal.push_back(BlockId(static_cast<BlockId::rep>(b)));
   }
   for (const BlockId block : unequal)
-    blocks_.visits()->pin(block, "recomputed, it gave other gradients than kept");
+    blocks_.visits()->parts().steering.pin(block, "recomputed, it gave other gradients than kept");
   return !unequal.empty();
 }
 

@@ -116,16 +116,17 @@ MemoryLevel level_of(const TensorMemory& memory) {
 
 }  // namespace
 
-StorageLevels::StorageLevels(VisitWatch& visits, TensorMemory memory) : visits_(visits) {
-  visits_.begin_regions([memory] { return level_of(memory); });
+StorageLevels::StorageLevels(SteeredRegion& region, BlockSteering& steering, TensorMemory memory)
+    : region_(region), steering_(steering) {
+  region_.begin_measuring([memory] { return level_of(memory); });
 }
 
 void StorageLevels::learn() {
-  choose(visits_.end_regions());
+  choose(region_.end_measuring());
 }
 
 Status StorageLevels::learn_together(transport::Communicator& ranks) {
-  Regions regions = visits_.end_regions();
+  Regions regions = region_.end_measuring();
   const auto digests = gather_values(ranks, digest_of(regions));
   if (!digests.ok()) return digests.status();
   if (ranks_that_differ(*digests).empty()) {
@@ -152,7 +153,7 @@ void StorageLevels::choose_levels(std::size_t block, const MeasuredRegion& regio
     it.levels_ns.push_back(point.replay_ns);
     choices.push_back(choice_of(region, point.kept));
   }
-  visits_.set_levels(BlockId(static_cast<BlockId::rep>(block)), std::move(choices));
+  steering_.set_levels(BlockId(static_cast<BlockId::rep>(block)), std::move(choices));
 }
 
 unsigned StorageLevels::count(std::size_t block) const {

@@ -2,7 +2,7 @@
 // block keeps at each level, found from a trial in which every block was recomputed in full and its
 // region measured.
 //
-//   VisitWatch: measured regions -> planner::storage_front(), levels() -> VisitWatch: choices
+//   SteeredRegion: measured regions -> planner::storage_front(), levels() -> BlockSteering: choices
 //
 // Where all ranks measured the same operators, they choose by what rank 0 measured, so that a level
 // is the same set of storages on all of them, and one front serves all. Times are noisy, and levels
@@ -18,17 +18,18 @@
 #include "coordinator/core/memory_front.h"
 #include "coordinator/core/status.h"
 #include "coordinator/transport/communicator.h"
-#include "sdk/src/blocks/visit_watch.h"
+#include "sdk/src/blocks/block_steering.h"
+#include "sdk/src/blocks/steered_region.h"
 #include "sdk/src/memory/tensor_memory.h"
 
 namespace cox::detail {
 
 class StorageLevels {
  public:
-  // `visits` outlives it, and measures regions from here on, in the memory of one device.
-  StorageLevels(VisitWatch& visits, TensorMemory memory);
+  // Both outlive it. `region` measures regions from here on, in the memory of one device.
+  StorageLevels(SteeredRegion& region, BlockSteering& steering, TensorMemory memory);
 
-  // Ends the measuring, and tells `visits` what each level of each block keeps.
+  // Ends the measuring, and tells the steering what each level of each block keeps.
   void learn();
   // The same, by what rank 0 measured where all ranks have equal operators. Collective; errors are
   // those of `ranks`.
@@ -50,7 +51,8 @@ class StorageLevels {
   void choose(const std::vector<std::optional<MeasuredRegion>>& regions);
   void choose_levels(std::size_t block, const MeasuredRegion& region);
 
-  VisitWatch& visits_;
+  SteeredRegion& region_;
+  BlockSteering& steering_;
   std::vector<Block> blocks_;
 };
 

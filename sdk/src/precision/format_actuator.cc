@@ -119,7 +119,8 @@ void FormatActuator::apply(const Plan& plan, RoundId) {
 
 void FormatActuator::set_formats(std::span<const Precision> formats) {
   for (std::size_t b = 0; b < std::min(formats.size(), blocks_.size()); ++b)
-    blocks_.visits()->set_format(BlockId(static_cast<BlockId::rep>(b)), formats[b]);
+    blocks_.visits()->parts().steering.set_format(BlockId(static_cast<BlockId::rep>(b)),
+                                                  formats[b]);
 }
 
 EqualBits FormatActuator::equal_bits() const {

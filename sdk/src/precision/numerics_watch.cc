@@ -402,8 +402,8 @@ void NumericsWatch::watch_visits(std::vector<NoiseBlock> blocks,
   if (shapes && may_use_fp8(config_)) compile_fp8_kernels(device_, log_);
   for (std::size_t b = 0; b < blocks.size(); ++b) {
     fp8_.push_back(std::make_shared<Fp8Block>(fp8_recipe(config_), shapes));
-    visits.set_fp8(BlockId(static_cast<BlockId::rep>(b)),
-                   std::make_shared<Fp8Products>(fp8_.back()));
+    visits.parts().steering.set_fp8(BlockId(static_cast<BlockId::rep>(b)),
+                                    std::make_shared<Fp8Products>(fp8_.back()));
   }
   for (NoiseBlock& block : blocks)
     std::erase_if(block.parameters, [](const at::Tensor& p) { return !p.requires_grad(); });

@@ -31,6 +31,11 @@ class OperatorMeter {
   using Clock = std::int64_t (*)();
   explicit OperatorMeter(Clock now) : now_(now) {}
 
+  // Whether whoever listens to the stream begins calls from here on. Called between steps.
+  enum class Counting : bool { off, on };
+  void count(Counting counting) { is_on_ = counting == Counting::on; }
+  bool is_on() const { return is_on_; }
+
   // An operator is about to run in a visit of `block`. REQUIRES: end() or failed() follows before
   // the next begin(); operators that others call inside are not shown.
   void begin(const OperatorCall& call, BlockId block);
@@ -65,6 +70,7 @@ class OperatorMeter {
   const Clock now_;
   std::unordered_map<Key, OperatorRow, HashKey> sums_;  // without name and block
   std::optional<Running> running_;
+  bool is_on_ = false;
 };
 
 }  // namespace cox::detail

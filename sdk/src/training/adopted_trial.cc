@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "sdk/src/blocks/bits_comparison.h"
+#include "sdk/src/blocks/visit_clock.h"
+
 namespace cox::detail {
 GradientsAside::GradientsAside(const std::vector<at::Tensor>& parameters) {
   for (const at::Tensor& parameter : parameters) {
@@ -91,10 +94,11 @@ void AdoptedTrial::backward_begins(const BackwardPass& pass) {
 void AdoptedTrial::check(const std::vector<bool>& trained) {
   if (std::exchange(is_checked_, true)) return;
   if (status_.ok() && std::ranges::find(kinds_, trained, &Kind::trained) == kinds_.end()) {
-    const MeasureMode mode = visits_.mode();
+    VisitClock& clock = visits_.parts().clock;
+    const MeasureMode mode = clock.mode();
     const GradientsAside aside(models_().parameters());
     status_ = check_recording(aside.prints());
-    visits_.measure(mode);
+    clock.measure(mode);
     if (status_.ok()) kinds_.push_back({trained, std::move(forward_ != nullptr ? forward_ : all_)});
   }
   before_.clear();
@@ -136,7 +140,8 @@ Status AdoptedTrial::check_repeats(const GradientPrints& expected) {
     Actions alone = keep;
     alone[b] = MemoryAction::recompute;
     const Status one = compare(alone, expected);
-    if (!one.ok()) visits_.pin(BlockId(static_cast<BlockId::rep>(b)), one.message());
+    if (!one.ok())
+      visits_.parts().steering.pin(BlockId(static_cast<BlockId::rep>(b)), one.message());
   }
   return compare(recompute, expected);
 }
@@ -147,15 +152,15 @@ bool AdoptedTrial::learn_spread() {
   for (int again = 1; again < kRuns; ++again)
     spread_.note(first, run_under(Actions(blocks_.size(), MemoryAction::keep)));
   if (spread_.unsteady() == 0) return false;
-  visits_.compare(VisitWatch::Comparing::on);
+  visits_.parts().comparison.compare(BitsComparison::Comparing::on);
   run_under(Actions(blocks_.size(), MemoryAction::recompute));
-  visits_.compare(VisitWatch::Comparing::off);
+  visits_.parts().comparison.compare(BitsComparison::Comparing::off);
   return true;
 }
 
 GradientPrints AdoptedTrial::run_under(const Actions& actions) {
   for (std::size_t b = 0; b < actions.size(); ++b)
-    visits_.set_action(BlockId(static_cast<BlockId::rep>(b)), actions[b]);
+    visits_.parts().steering.set_action(BlockId(static_cast<BlockId::rep>(b)), actions[b]);
   const std::vector<at::Tensor> parameters = models_().parameters();
   TrialStep step(models_(), [&] {
     const at::Tensor loss = run(*pass_);
@@ -168,7 +173,7 @@ GradientPrints AdoptedTrial::run_under(const Actions& actions) {
   ran_ = step.run();
   visits_.forget_step();
   for (std::size_t b = 0; b < actions.size(); ++b)
-    visits_.set_action(BlockId(static_cast<BlockId::rep>(b)), MemoryAction::keep);
+    visits_.parts().steering.set_action(BlockId(static_cast<BlockId::rep>(b)), MemoryAction::keep);
   return ran_.ok() ? step.gradients() : GradientPrints();
 }
 
@@ -184,7 +189,7 @@ Status AdoptedTrial::compare(const Actions& actions, const GradientPrints& expec
 }
 
 at::Tensor AdoptedTrial::run(RecordedPass& pass) {
-  const StreamScope shown({&follower_, &visits_});
+  const StreamScope shown({&follower_, blocks_.listener()});
   const at::Tensor root = pass.run();
   visits_.backward_begins();
   return root;

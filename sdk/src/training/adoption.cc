@@ -24,6 +24,14 @@
 namespace cox::detail {
 namespace {
 
+// A program that detaches a parameter only looks at it. TorchScript's optimiser is another matter:
+// the parts that it has put together begin with a detach.
+bool is_use(const c10::OperatorHandle& handle) {
+  static const c10::OperatorHandle detach =
+      c10::Dispatcher::singleton().findSchemaOrThrow("aten::detach", "");
+  return !(handle == detach) || is_in_script();
+}
+
 [[noreturn]] void refuse(const std::string& expected) {
   throw Error(failed_precondition("adopt: expected " + expected));
 }
@@ -81,6 +89,7 @@ void Adoption::add(torch::nn::Module& model, std::shared_ptr<ScriptMirror> scrip
   const auto first = static_cast<BlockId::rep>(blocks_.names().size());
   require(blocks_.adopt(map).with_context("adopt"));
   averaging_.add(model, options);
+  listener_ = blocks_.listener();
   visits_ = blocks_.visits();
   if (models_.all().empty()) {
     session_.capabilities().formats.attach(model);
@@ -93,7 +102,7 @@ void Adoption::add(torch::nn::Module& model, std::shared_ptr<ScriptMirror> scrip
         [this](const at::Tensor& argument) { follow(argument); });
   }
   if (stream_) return;
-  saving_.emplace(*visits_);
+  saving_.emplace(*listener_);
   stream_.emplace(std::vector<OperatorListener*>{this});
 }
 
@@ -117,20 +126,14 @@ void Adoption::touch(const c10::OperatorHandle& handle, const at::Tensor& argume
   if (visits_->current() != before) growth_.enter_block();
 }
 
-// Who detaches a parameter only looks at it, but for TorchScript's optimiser: what it has put
-// together begins with that.
-bool Adoption::is_use(const c10::OperatorHandle& handle) const {
-  return !(handle == detach_) || is_in_script();
-}
-
 // The operators of such a part are shown, but autograd knows one node for all of them, which saves
 // what it needs by itself and has a backward pass of its own.
 void Adoption::keep_whole_if_optimised(AdoptedModel& model) {
   if (model.is_kept_whole || !is_script_optimised()) return;
   model.is_kept_whole = true;
   for (std::size_t b = 0; b < model.map.size(); ++b) {
-    visits_->pin(BlockId(static_cast<BlockId::rep>(model.first_block + b)),
-                 "TorchScript's graph optimiser is on");
+    visits_->parts().steering.pin(BlockId(static_cast<BlockId::rep>(model.first_block + b)),
+                                  "TorchScript's graph optimiser is on");
   }
   const bool is_missed =
       std::ranges::any_of(state_.actuators().all<Measuring>(), &Measuring::is_wanted);
@@ -147,7 +150,7 @@ std::optional<ProductFormat> Adoption::product_format() const {
   const bool is_whole = block && std::ranges::any_of(models_.all(), [&](const AdoptedModel& model) {
                           return model.is_kept_whole && model.has(*block);
                         });
-  return is_whole ? std::nullopt : visits_->product_format();
+  return is_whole ? std::nullopt : listener_->product_format();
 }
 
 void Adoption::follow(const at::Tensor& argument) {
@@ -202,7 +205,7 @@ void Adoption::calibrate() {
 bool Adoption::wants_calls() const {
   if (trial_ != nullptr && trial_->wants_calls()) return true;
   if (stages_.is(Stage::forward))
-    return averaging_.wants_calls() || growth_.wants_calls() || visits_->wants_calls();
+    return averaging_.wants_calls() || growth_.wants_calls() || listener_->wants_calls();
   return stages_.is(Stage::accumulated) && !at::GradMode::is_enabled();
 }
 
@@ -216,21 +219,21 @@ void Adoption::begin(const OperatorCall& call) {
       for_each_tensor_of(call, [this](const at::Tensor& tensor) { follow(tensor); });
     }
   }
-  follows_call_ = is_forward && visits_->wants_calls();
+  follows_call_ = is_forward && listener_->wants_calls();
   if (is_forward) averaging_.begin(call, models_);
   if (stages_.is(Stage::accumulated) && !at::GradMode::is_enabled()) look_for_update(call);
   if (records_call_) trial_->begin(call);
-  if (follows_call_) visits_->begin(call);
+  if (follows_call_) listener_->begin(call);
 }
 
 void Adoption::end(std::span<const c10::IValue> results) {
-  if (follows_call_) visits_->end(results);
+  if (follows_call_) listener_->end(results);
   if (records_call_) trial_->end(results);
   if (stages_.is(Stage::forward)) averaging_.end(results);
 }
 
 void Adoption::failed() noexcept {
-  if (follows_call_) visits_->failed();
+  if (follows_call_) listener_->failed();
   if (records_call_) trial_->failed();
 }
 
@@ -281,7 +284,7 @@ void Adoption::backward_ended(BackwardKind kind) {
   const bool is_unseen = unseen_backward_.has_value();
   if (is_unseen && !begin_unseen_step()) return;
   if (!step_) return;
-  if (!is_unseen) visits_->backward_ended();
+  if (!is_unseen) visits_->parts().clock.backward_ended();
   if (kind == BackwardKind::returning || is_calibrating_) return;
   stages_.change(Stage::accumulated, LoopStages::now());
   has_gradients_ = true;

@@ -21,7 +21,7 @@
 
 #include "coxswain/session.h"
 #include "sdk/src/blocks/actuator_list.h"
-#include "sdk/src/blocks/visit_watch.h"
+#include "sdk/src/blocks/visit_listener.h"
 #include "sdk/src/stream/operator_stream.h"
 #include "sdk/src/stream/script_mirror.h"
 #include "sdk/src/training/adopted_averaging.h"
@@ -59,7 +59,7 @@ class Adoption final : public OperatorListener {
   void loop_asks() { loop_asks_ = true; }
 
   void touch(const c10::OperatorHandle& handle, const at::Tensor& argument) override;
-  bool has_formats() const override { return visits_->has_formats(); }
+  bool has_formats() const override { return listener_->has_formats(); }
   std::optional<ProductFormat> product_format() const override;
   bool wants_calls() const override;
   void begin(const OperatorCall& call) override;
@@ -74,7 +74,6 @@ class Adoption final : public OperatorListener {
   void add(torch::nn::Module& model, std::shared_ptr<ScriptMirror> script,
            const AdoptOptions& options);
   void keep_whole_if_optimised(AdoptedModel& model);
-  bool is_use(const c10::OperatorHandle& handle) const;
   void follow(const at::Tensor& argument);
   void begin_forward();
   bool begin_unseen_step();
@@ -90,15 +89,14 @@ class Adoption final : public OperatorListener {
   void look_for_update(const OperatorCall& call);
   [[noreturn]] void end_by_signal();
 
-  const c10::OperatorHandle detach_ =
-      c10::Dispatcher::singleton().findSchemaOrThrow("aten::detach", "");
   Session session_;
   SessionState& state_;
   BlockWatch& blocks_;
   NumericsWatch& numerics_;
   AdoptedAveraging averaging_;
   AdoptedModels models_;
-  VisitWatch* visits_ = nullptr;  // once there is a model
+  VisitListener* listener_ = nullptr;  // once there is a model, as
+  VisitWatch* visits_ = nullptr;       // its visits
   std::optional<StepScope> step_;
   bool has_gradients_ = false;  // backward() added some in the open step
   LoopStages stages_;

@@ -16,6 +16,7 @@
 #include "sdk/src/precision/format_actuator.h"
 #include "sdk/src/precision/numerics_watch.h"
 #include "sdk/src/session/session_state.h"
+#include "sdk/src/session/step_engine.h"
 #include "sdk/src/training/capabilities.h"
 
 namespace cox {

@@ -262,16 +262,16 @@ TEST_CASE("the operators of a block are timed when the device has done them") {
   cox::detail::BlockWatch blocks;
   blocks.attach(*model);
   const cox::detail::BlockWatch::Following followed(blocks);
-  cox::detail::VisitWatch& visits = *blocks.visits();
+  cox::detail::VisitParts& visits = blocks.visits()->parts();
   for (std::size_t b = 0; b < blocks.size(); ++b)
-    visits.set_action(BlockId(static_cast<BlockId::rep>(b)), MemoryAction::recompute);
-  visits.begin_regions();
+    visits.steering.set_action(BlockId(static_cast<BlockId::rep>(b)), MemoryAction::recompute);
+  visits.region.begin_measuring();
   cox::detail::TrialStep step(*model, [&] { return model->loss(inputs, targets); });
   const std::uint64_t before = synchronisations();
   REQUIRE(blocks.run_timed([&] { return step.run(); }).ok());
   const std::uint64_t waits = synchronisations() - before;
   std::size_t operators = 0;
-  for (const auto& region : visits.end_regions())
+  for (const auto& region : visits.region.end_measuring())
     operators += region ? region->graph.operators.size() : 0;
   CHECK(operators > 50);
   CHECK(waits >= 2 * operators);

@@ -115,9 +115,10 @@ class Training {
     const PrecisionConfig config;
     for (std::size_t b = 0; b < blocks_.size(); ++b) {
       fp8_.push_back(std::make_shared<detail::Fp8Block>(detail::fp8_recipe(config)));
-      blocks_.visits()->set_fp8(id(b), std::make_shared<detail::Fp8Products>(fp8_.back()));
+      blocks_.visits()->parts().steering.set_fp8(
+          id(b), std::make_shared<detail::Fp8Products>(fp8_.back()));
     }
-    blocks_.visits()->set_offload(
+    blocks_.visits()->parts().region.set_offload(
         [this](const std::string& block) { return offloader_.open_frame(block); });
   }
   ~Training() { blocks_.release(); }
@@ -161,7 +162,7 @@ class Training {
       Precision format = Precision::fp32;
       if (numbers_.casts == Numbers::Casts::blocks && formats_() % 3 != 0)
         format = formats_() % 2 == 0 ? Precision::bf16 : Precision::fp8;
-      blocks_.visits()->set_format(id(b), format);
+      blocks_.visits()->parts().steering.set_format(id(b), format);
       if (choices_ != nullptr) counts_->narrow += format != Precision::fp32;
     }
   }
@@ -171,8 +172,8 @@ class Training {
     for (std::size_t b = 0; b < blocks_.size(); ++b) {
       std::vector<detail::HoldChoice> levels;
       for (unsigned level = 1; level <= kRecomputeLevels; ++level) levels.push_back(choice(level));
-      blocks_.visits()->set_levels(id(b), std::move(levels));
-      blocks_.visits()->set_action(id(b), action());
+      blocks_.visits()->parts().steering.set_levels(id(b), std::move(levels));
+      blocks_.visits()->parts().steering.set_action(id(b), action());
     }
   }
 

@@ -175,8 +175,8 @@ TEST_SUITE("batch statistics") {
     blocks.attach(*recomputed);
     REQUIRE(blocks.size() > 0);
     for (std::size_t b = 0; b < blocks.size(); ++b) {
-      blocks.visits()->set_action(cox::BlockId(static_cast<cox::BlockId::rep>(b)),
-                                  cox::MemoryAction::recompute);
+      blocks.visits()->parts().steering.set_action(cox::BlockId(static_cast<cox::BlockId::rep>(b)),
+                                                   cox::MemoryAction::recompute);
     }
     for (int step = 0; step < 3; ++step) {
       serial_step(kept, one, step);

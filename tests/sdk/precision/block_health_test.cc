@@ -285,7 +285,7 @@ TEST_SUITE("block health") {
   TEST_CASE("in fp16, gradients below its normal numbers are underflow; the largest is known") {
     Gains gains(2, 1);
     Watched watched(gains.module);
-    watched.blocks.visits()->set_format(BlockId(0), Precision::fp16);
+    watched.blocks.visits()->parts().steering.set_format(BlockId(0), Precision::fp16);
     {
       const torch::NoGradGuard no_grad;
       gains.layers[0]->gain.fill_(2);
@@ -307,7 +307,7 @@ TEST_SUITE("block health") {
       torch::manual_seed(6);
       Victim victim = mlp();
       Watched watched(victim.module);
-      watched.blocks.visits()->set_format(BlockId(1), format);
+      watched.blocks.visits()->parts().steering.set_format(BlockId(1), format);
       watched.begin(4096);
       (victim.loss(std::vector<Fault>(4)) * 4096).backward();
       float of_parameters = 0;
@@ -333,7 +333,8 @@ TEST_SUITE("block health") {
       for (const auto action : {MemoryAction::keep, MemoryAction::recompute, MemoryAction::tile}) {
         Watched watched(victim.module);
         for (std::size_t b = 0; b < watched.blocks.size(); ++b) {
-          watched.blocks.visits()->set_action(BlockId(static_cast<BlockId::rep>(b)), action);
+          watched.blocks.visits()->parts().steering.set_action(
+              BlockId(static_cast<BlockId::rep>(b)), action);
         }
         watched.begin();
         const std::vector<Tensor> seen = gradients(victim, parameters);

@@ -70,7 +70,8 @@ class Ranks {
   explicit Ranks(Victim victim) : victim_(std::move(victim)), watched_(victim_.module) {
     for (std::size_t b = 0; b < watched_.blocks.size(); ++b) {
       fp8_.push_back(std::make_shared<cox::detail::Fp8Block>(cox::detail::Fp8Recipe{}));
-      visits().set_fp8(block_number(b), std::make_shared<cox::detail::Fp8Products>(fp8_.back()));
+      visits().parts().steering.set_fp8(block_number(b),
+                                        std::make_shared<cox::detail::Fp8Products>(fp8_.back()));
     }
   }
 
@@ -87,13 +88,15 @@ class Ranks {
   template <class Random>
   void plan(Random& random, Precision format) {
     for (std::size_t b = 0; b < watched_.blocks.size(); ++b) {
-      visits().set_action(block_number(b), static_cast<MemoryAction>(random() % 4));
-      visits().set_format(block_number(b), format);
+      visits().parts().steering.set_action(block_number(b),
+                                           static_cast<MemoryAction>(random() % 4));
+      visits().parts().steering.set_format(block_number(b), format);
     }
   }
 
   void offload_to(cox::detail::Offloader& offloader) {
-    visits().set_offload([&](const std::string& block) { return offloader.open_frame(block); });
+    visits().parts().region.set_offload(
+        [&](const std::string& block) { return offloader.open_frame(block); });
   }
 
   Outcome step(RankId rank, const std::vector<Fault>& faults) {

@@ -1,0 +1,94 @@
+// SteeredRegion is the region that the forward pass is in, under the memory action of its block: a
+// tape where the block is recomputed, a frame where it is offloaded, neither where it is kept. A
+// tile within the region has a tape of its own.
+//
+//   open(block) -> BlockSteering's action -> tape, frame or neither -> close()
+//
+// A block's region is its first visit in a forward pass, with whatever follows up to the first
+// visit of the next block. So a block that comes again (an embedding that is also the head) belongs
+// to the region it comes in, and the regions of a pass are a chain. Training thread only; saved
+// tensors own their tapes, which may outlive this.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "coordinator/core/units.h"
+#include "sdk/src/blocks/block_steering.h"
+#include "sdk/src/stream/operator_times.h"
+#include "sdk/src/stream/region_meter.h"
+#include "sdk/src/stream/saved_tensors.h"
+#include "sdk/src/stream/tape.h"
+
+namespace cox::detail {
+
+class SteeredRegion {
+ public:
+  using Now = std::function<Nanoseconds()>;  // monotonic
+  // `steering` outlives this.
+  SteeredRegion(const BlockSteering& steering, Now now)
+      : steering_(steering), now_(std::move(now)) {}
+
+  // Sets who opens a frame for what a block saves, named by the block, where it is to be offloaded.
+  // Without one it is kept.
+  using OpenFrame = std::function<std::shared_ptr<SavedTensorFrame>(const std::string& block)>;
+  void set_offload(OpenFrame open) { open_offload_ = std::move(open); }
+
+  // Opens the block's region. REQUIRES: none is open.
+  void open(BlockId block);
+  // Closes the region, if one is open.
+  void close();
+  std::optional<BlockId> block() const { return block_; }
+  // Returns the tape that records operators now, or null.
+  Tape* recording() const { return tile_ != nullptr ? tile_.get() : tape_.get(); }
+  // Makes the hooks that decide what becomes of one saved tensor. Null leaves it to autograd.
+  std::unique_ptr<torch::autograd::SavedVariableHooks> make_hooks() {
+    if (Tape* tape = recording()) return tape->make_hooks();
+    return offload_ != nullptr ? offload_->make_hooks() : nullptr;
+  }
+  // Tensors of this storage, a parameter's, are not moved.
+  void leave_alone(const c10::StorageImpl* storage) const {
+    if (offload_ != nullptr) offload_->leave_alone(storage);
+  }
+
+  // As in SavedTensorFrame.
+  bool begin_tile(std::string_view name, TileDrop drop);
+  void end_tile() noexcept;
+  // Whether a tile of tile() was computed in a region so far, so that there is something to drop.
+  bool has_tiles() const { return has_tiles_; }
+
+  // Returns the time spent so far on making dropped tensors again.
+  Nanoseconds replayed() const { return Nanoseconds(replay_ns_->load(std::memory_order_relaxed)); }
+  // Regions that are recomputed are measured from here on, and until the other call, which returns
+  // one of each block, with the least time that each of its operators took, and what its newest
+  // backward pass took. Without `memory`, which any thread may call, bytes are not.
+  void begin_measuring(RegionMeter::ReadMemory memory = {});
+  std::vector<std::optional<MeasuredRegion>> end_measuring();
+
+ private:
+  void note_measured(BlockId block);
+
+  const BlockSteering& steering_;
+  const Now now_;
+  std::optional<BlockId> block_;               // whose region is open
+  std::shared_ptr<Tape> tape_;                 // null unless the region is recomputed
+  std::shared_ptr<Tape> tile_;                 // of the tile that is computed; null unless dropped
+  std::shared_ptr<SavedTensorFrame> offload_;  // null unless the region is offloaded
+  OpenFrame open_offload_;
+  bool has_tiles_ = false;
+  // Tapes add to it, and may outlive this.
+  const std::shared_ptr<std::atomic<std::int64_t>> replay_ns_ =
+      std::make_shared<std::atomic<std::int64_t>>(0);
+  bool is_measuring_ = false;
+  RegionMeter::ReadMemory read_memory_;                  // while measuring
+  std::vector<std::optional<MeasuredRegion>> measured_;  // by block
+};
+
+}  // namespace cox::detail

@@ -1,0 +1,109 @@
+// VisitClock measures the visits of blocks and the passes through their regions: times, saved bytes
+// and a key of the shapes, as sums over a step. A BlockSink gets the edges of regions at once, and
+// the sums when the step ends.
+//
+// Forward time is the time between the first operator on a parameter of the block and the first on
+// one of another block. Backward time goes to the block whose saved tensors autograd asked for
+// last, so that operators which saved nothing count for the block that came before them in the
+// backward pass. A storage that several blocks save counts for the first.
+//
+// The training thread calls everything. The hooks on saved tensors share the clock, and notice
+// unpacking on whatever thread runs backward.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/autograd/saved_variable_hooks.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "coordinator/core/units.h"
+#include "sdk/src/blocks/measurement.h"
+
+namespace cox::detail {
+
+class VisitClock {
+ public:
+  using Now = std::function<Nanoseconds()>;  // monotonic
+  VisitClock(BlockSink& sink, Now now) : sink_(&sink), now_(std::move(now)) {}
+
+  // Adds a block with that many elements of parameters; blocks are numbered from 0.
+  void add_block(std::uint64_t elements);
+  // Sets the mode from here on. Called between steps.
+  void measure(MeasureMode mode) { mode_ = mode; }
+  MeasureMode mode() const { return mode_; }
+  // Ends all reports.
+  void release();
+
+  // A visit of the block begins, and ends.
+  void visit_begins(BlockId block);
+  void visit_ended(BlockId block);
+  // The forward pass enters the region, and leaves it.
+  void region_begins(BlockId region);
+  void region_ended(BlockId region);
+  // An operator of the forward pass reads a tensor that is no parameter. The first one of a region
+  // stands for the shapes of all.
+  void operand(const at::Tensor& tensor) {
+    if (shapeless_) note_shape(tensor);
+  }
+
+  struct Place {
+    BlockId block;   // that is measured
+    BlockId region;  // that is steered
+  };
+  // Makes the hooks of one tensor that is saved at `place`. The hooks count the tensor and notice
+  // its unpacking. The hooks of `deciding` decide what becomes of the tensor; without them the
+  // tensor is kept, and a tensor that was changed in place throws cox::Error in backward.
+  static std::unique_ptr<torch::autograd::SavedVariableHooks> make_hooks(
+      std::shared_ptr<VisitClock> clock, Place place,
+      std::unique_ptr<torch::autograd::SavedVariableHooks> deciding);
+
+  void backward_begins();
+  void backward_ended();
+  // Reports every block that was visited since the last call, and forgets the sums.
+  void end_step();
+  // Forgets the sums since end_step(), without a report.
+  void forget_step();
+
+ private:
+  class Hooks;
+  struct Seen {
+    bool is_visited = false;
+    Nanoseconds forward{};
+    Nanoseconds backward{};
+    std::uint64_t saved_bytes = 0;
+    std::uint64_t shape_key = 0;
+  };
+
+  void note_shape(const at::Tensor& tensor);
+  void tell(BlockId region, BlockEdge edge);
+  void count(BlockId block, const at::Tensor& tensor);
+  void unpack(Place place) noexcept;
+  void book_backward(Nanoseconds now);
+
+  BlockSink* sink_;
+  const Now now_;
+  MeasureMode mode_ = MeasureMode::off;
+  std::vector<std::uint64_t> elements_;  // of parameters, by block
+  Nanoseconds since_{};                  // the visit's begin
+  std::optional<BlockId> shapeless_;     // the region whose first operand has not been read
+  // Storages saved since backward ran last; a weak reference keeps an address from being used
+  // again.
+  std::unordered_map<const void*, c10::weak_intrusive_ptr<c10::StorageImpl>> storages_;
+
+  std::mutex mutex_;  // guards the following
+  std::vector<Seen> seen_;
+  bool is_backward_ = false;
+  std::optional<BlockId> backward_in_;
+  std::optional<BlockId> backward_region_;
+  Nanoseconds backward_since_{};
+};
+
+}  // namespace cox::detail
