@@ -18,9 +18,8 @@
 namespace cox::detail {
 
 bool Calibration::is_wanted() const {
-  return !has_run_ && std::ranges::any_of(actuators_, [](const Actuator* each) {
-    return each->wants_calibration();
-  });
+  return !has_run_ &&
+         std::ranges::any_of(actuators_.all<Measuring>(), &Measuring::wants_calibration);
 }
 
 void Calibration::run(const SampleStep& sample) {
