@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -152,6 +153,29 @@ TEST_SUITE("sdk.blocks.visit_watch") {
     late.sum().backward();
     watched.visits.end_step();
     CHECK_FALSE(watched.sink.reports[0]);
+  }
+
+  TEST_CASE("a graph keeps what counts or compares for it, also when all else has ended") {
+    for (const MeasureMode mode : {MeasureMode::off, MeasureMode::full}) {
+      CAPTURE(static_cast<int>(mode));
+      Net net;
+      std::weak_ptr<cox::detail::VisitListener> listener;
+      Tensor y;
+      {
+        Watched watched(*net, mode);
+        listener = watched.listener;
+        cox::detail::VisitParts& parts = watched.visits.parts();
+        parts.comparison.compare(cox::detail::BitsComparison::Comparing(mode == MeasureMode::off));
+        parts.steering.set_action(BlockId(0), MemoryAction::recompute);
+        y = net->a(net->middle()).exp();
+        watched.visits.release();
+      }
+      CHECK_FALSE(listener.expired());
+      y.sum().backward();
+      y.reset();
+      CHECK(listener.expired());
+      CHECK(net->a->gain.grad().defined());
+    }
   }
 
   TEST_CASE("another engine is left alone") {
