@@ -1,6 +1,5 @@
 #include "sdk/src/session/step_engine.h"
 
-#include <cmath>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -35,7 +34,7 @@ constexpr Transition kTransitions[] = {
 }  // namespace
 
 const char* to_string(StepStage stage) {
-  constexpr const char* kNames[] = {"between steps", "computing", "met", "agreed"};
+  constexpr const char* kNames[] = {"over", "computing", "met", "agreed"};
   return kNames[static_cast<std::size_t>(stage)];
 }
 
@@ -65,9 +64,10 @@ ReductionOutcome outcome_of(const StepBallot& merged) {
 void StepEngine::move(StepEvent event) {
   const auto next = after(stage_, event);
   if (!next) {
-    throw Error(
-        failed_precondition(concat("step ", number(), ": expected a stage with ", event, ", found ",
-                                   stage_, "; average or close a step once, while it is open")));
+    throw Error(failed_precondition(concat("step ", number(),
+                                           ": expected average() or close() once while the step "
+                                           "is open, found ",
+                                           event, " in a step that is ", stage_)));
   }
   stage_ = *next;
 }
