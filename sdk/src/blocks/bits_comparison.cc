@@ -1,5 +1,7 @@
 #include "sdk/src/blocks/bits_comparison.h"
 
+#include <ATen/ATen.h>
+
 #include <algorithm>
 #include <exception>
 #include <utility>
