@@ -22,6 +22,7 @@
 #include "sdk/src/session/run_directory.h"
 #include "sdk/src/session/saved_rows.h"
 #include "sdk/src/session/tick_clock.h"
+#include "sdk/src/training/capabilities.h"
 
 namespace cox::detail {
 namespace {
