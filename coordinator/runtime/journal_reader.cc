@@ -21,7 +21,7 @@ std::uint32_t checksum(std::string_view bytes) {
   return crc32(std::as_bytes(std::span(bytes)));
 }
 
-// Of the first bytes of a record's header.
+// The checksum covers the first bytes of a record's header.
 std::uint16_t short_checksum(std::string_view bytes) {
   return static_cast<std::uint16_t>(checksum(bytes));
 }

@@ -40,7 +40,7 @@ class StepLines {
   std::size_t went_back() const { return went_back_; }  // numbers that are not above the one before
 
  private:
-  // Where the value of that place in a line went the last time: lines are alike.
+  // Lines are alike: a place in a line remembers the column that its value went to the last time.
   struct Place {
     const diagnosis::Columns* columns = nullptr;
     std::string name;

@@ -19,7 +19,7 @@ constexpr double kMostSeconds = 1e9;
 using Seconds = std::array<double, kStepPhases.size()>;
 using Steps = std::vector<Seconds>;  // of a rank, in the steps of the model
 
-// What the ranks spent on the phases of the steps that all of them have.
+// RunPhases is the time of the ranks in each phase of the steps that all ranks have.
 struct RunPhases {
   std::vector<std::int64_t> steps;
   std::vector<Steps> ranks;

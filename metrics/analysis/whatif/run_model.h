@@ -26,7 +26,7 @@
 
 namespace cox::diagnosis {
 
-// Of all ranks together, so that the model takes less than 256 MiB.
+// Counts the steps of all ranks together, so that the model takes less than 256 MiB.
 inline constexpr std::size_t kMostPhaseSteps = std::size_t{3} << 18;
 
 // Takes the steps in which all ranks have worked, the newest of a long run; a step that is there

@@ -20,7 +20,7 @@ class Module;
 
 namespace cox::detail {
 
-// What of a gradient tells that backward() added to it.
+// GradientVersion tells whether backward() added to a gradient.
 struct GradientVersion {
   const void* gradient = nullptr;
   std::int64_t version = 0;

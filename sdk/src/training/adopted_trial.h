@@ -54,7 +54,7 @@ class GradientsAside {
 // block saves grows with them, so a visit that begins with more gets room before it saves anything.
 class BatchGrowth {
  public:
-  // What is entered from here on is what is measured with.
+  // Memory is measured with the batches that enter from here on.
   void begin_measuring(std::size_t blocks) { measured_.resize(blocks); }
   // A forward pass or a step begins.
   void begin_forward() { entered_.assign(measured_.size(), 0); }
@@ -67,7 +67,7 @@ class BatchGrowth {
   std::optional<double> look(const OperatorCall& call, BlockId block, const AdoptedModels& models);
   // There is room for that many times the measured size in the rest of the step.
   void grow(double growth) { growth_ = growth; }
-  // What was entered in the pass is what was measured; of several such passes the largest counts.
+  // Memory was measured with what entered in this pass; of several such passes the largest counts.
   void note_measured();
 
  private:

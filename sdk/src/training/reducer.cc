@@ -83,8 +83,8 @@ void NonfiniteStreak::count_nonfinite(StepId step, const std::function<std::stri
               Error::Scope::all_ranks, ExitCode::hopeless);
 }
 
-// What this rank gives to the open step. Gradients are kept in units of the first micro-batch's
-// weight, so that a single micro-batch needs no scaling at all.
+// OwnPart is this rank's part of the open step. Gradients are kept in units of the first
+// micro-batch's weight, so that a single micro-batch needs no scaling at all.
 struct OwnPart {
   struct Loss {
     at::Tensor value;
@@ -257,7 +257,7 @@ void Reducer::Impl::observe(double loss, double weight_of_loss) {
   part_.weight += weight_of_loss;
 }
 
-// Its weight counts already, or is about to.
+// The caller counts the weight.
 void Reducer::Impl::add_loss(double loss, double weight_of_loss) {
   numerics_.loss(loss);
   part_.loss_sum += weight_of_loss * loss;
@@ -421,7 +421,7 @@ std::string Reducer::Impl::trouble_here(const StepBallot& merged) const {
   return is_sum ? "the sum of the ranks' gradients was the first" : std::string();
 }
 
-// Which of this rank's own gradients are at fault: looked at only in a step that goes wrong.
+// Finds this rank's own gradients that are at fault, in a step that goes wrong only.
 void Reducer::Impl::blame_nonfinite() {
   const std::int64_t count = numerics_.blame(reduction_->nonfinite(), state_.step().number());
   const std::uint32_t told = detail::saturated(static_cast<std::uint64_t>(count));

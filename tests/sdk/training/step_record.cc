@@ -31,7 +31,7 @@ using cox::transport::Operation;
 using cox::transport::Reduction;
 using cox::transport::Request;
 
-// What both taps of a rank write to, and what they need to know of each other.
+// Both taps of a rank write to it, and find here what they need to know of each other.
 struct Shared {
   StepRecord record;
   std::uint64_t newest_round = 0;  // that ended here
@@ -167,7 +167,7 @@ class TappedActuator final : public cox::detail::Actuator,
     shared_->has_ended_one = true;
   }
   void sign(cox::RankSignal& signal) const override { note(text_of(signal)); }
-  // It has nothing to save, but takes part where the others are asked.
+  // The tap has nothing to save, but is asked where the others are.
   const cox::detail::SavedRow* saved_row() const override { return note("saved_row"), nullptr; }
   std::vector<double> save() const override { return {}; }
   Status load(std::span<const double>) override { return cox::ok_status(); }

@@ -57,7 +57,7 @@ class Recording {
   // Ranks no longer wait for the control plane between steps, for loops whose ranks part. Which
   // reports have been decided upon is no longer recorded.
   void free_running();
-  // What follows is the end. Waits as next_step() does.
+  // Begins the last part of the record. Waits as next_step() does.
   void end();
 
   // Returns the records of all ranks on rank 0, those that are equal once. Collective.
