@@ -31,7 +31,6 @@
 
 namespace cox {
 
-using detail::Membership;
 using detail::MicroBatchFacts;
 using detail::SessionState;
 
@@ -48,6 +47,10 @@ Session& following(Session& session, torch::nn::Module& model) {
   session.state().attach(model);
   return session;
 }
+
+}  // namespace
+
+namespace detail {
 
 // NonfiniteStreak counts the steps in a row whose update was skipped because a loss or gradient was
 // not finite, and ends the job at guard.nonfinite_limit. All ranks count alike, so all end
@@ -78,7 +81,7 @@ void NonfiniteStreak::count_nonfinite(StepId step, const std::function<std::stri
   throw Error(failed_precondition(
                   concat("guard.nonfinite_limit: expected a finite step at least every ", limit,
                          " steps, found none since step ", step.value() + 1 - steps_, "; ",
-                         detail::first_text(job_.all(), first_trouble_ + block),
+                         first_text(job_.all(), first_trouble_ + block),
                          "; resume from the newest save with a lower learning rate or in fp32")),
               Error::Scope::all_ranks, ExitCode::hopeless);
 }
@@ -99,7 +102,7 @@ struct OwnPart {
   bool is_abandoned = false;
 };
 
-}  // namespace
+}  // namespace detail
 
 struct Reducer::Impl {
   Impl(Session session, std::vector<at::Tensor> parameters, std::vector<at::Tensor> buffers);
@@ -153,12 +156,12 @@ struct Reducer::Impl {
   detail::TunedReduction reduction_;
   detail::Added<detail::WeightCheck> weights_;
   detail::Added<detail::ReductionTimes> times_;
-  NonfiniteStreak streak_;
+  detail::NonfiniteStreak streak_;
   std::optional<detail::ReadyHooks> hooks_;
   std::shared_ptr<const detail::GradientHolders::Holder> holder_;  // speaks for this reducer
   bool is_joining_ = false;
   std::uint64_t active_elsewhere_ = 0;  // ranks with steps left, in the last merged ballot
-  OwnPart part_;                        // of the open step
+  detail::OwnPart part_;                // of the open step
 };
 
 namespace {
@@ -302,7 +305,7 @@ at::Tensor Reducer::Impl::figures_on_device() {
       formats_.is_scaling() ? numerics_.amax_scaled_fp16() : detail::Largest();
   part_.largest_fp16 = amax.here;
   std::vector<at::Tensor> values;
-  for (const OwnPart::Loss& each : part_.unread)
+  for (const detail::OwnPart::Loss& each : part_.unread)
     values.push_back(each.value.to(at::kDouble).reshape({}));
   if (amax.on_device.defined()) values.push_back(amax.on_device);
   return values.empty() ? at::Tensor() : at::stack(values);
@@ -315,7 +318,7 @@ void Reducer::Impl::read(const at::Tensor& figures, StepScope& step) {
   reduction_->send_off();
   const at::Tensor here = figures.to(at::kCPU);
   const double* value = here.const_data_ptr<double>();
-  for (const OwnPart::Loss& each : std::exchange(part_.unread, {})) {
+  for (const detail::OwnPart::Loss& each : std::exchange(part_.unread, {})) {
     add_loss(*value, each.weight);
     step.loss(*value++, each.weight);
   }
