@@ -6,7 +6,7 @@
 // begin() applies the plan in force. meet() brings this rank's ballot and gets the ballots of all
 // ranks, merged: that is the round. conclude() takes over what follows from it on every rank alike,
 // such as the plan of the next round. end() reports to the coordinator. A loop that only watches
-// goes from computing to its end, and so does a step that is left by an exception.
+// goes from computing to its end. An exception may end a step in any stage.
 //
 // The engine moves the step and its telemetry; how gradients and ballots travel is up to the loop.
 // Owned by the session; training thread only.
@@ -41,7 +41,7 @@ const char* to_string(StepEvent event);
 std::optional<StepStage> after(StepStage stage, StepEvent event);
 
 // Merges this rank's ballot with those of all ranks. Collective; calls `pump` between its polls,
-// and lets through what that throws.
+// and an exception of `pump` ends the call.
 using MergeBallots = std::function<StepBallot(const StepBallot& mine, const BetweenPolls& pump)>;
 
 // Returns what the merged ballot says of the step's outcome. Pure.

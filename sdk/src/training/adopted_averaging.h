@@ -1,7 +1,8 @@
 // AdoptedAveraging is what the ranks of an adopted loop do together: they start from rank 0's
 // model, average gradients after each backward pass and losses where asked, agree on each step, and
-// compare their first batches and, now and then, their weights. In a loop that is only watched, and
-// on one rank, there is nothing to do. Owned by Adoption; training thread only.
+// compare their first batches and, now and then, their weights. A single rank only closes its
+// steps, and a loop that is watched only does not even that. Owned by Adoption; training thread
+// only.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,16 +28,16 @@ class FirstBatch {
  public:
   // Returns whether the operators of the forward pass are still to be read.
   bool wants_calls() const { return reads_ < kReads; }
-  // There is no rank to compare with.
+  // Reads nothing, because there is no rank to compare with.
   void leave_out() { reads_ = kReads; }
-  // Reads what the operator reads that is neither a parameter nor computed from one.
+  // Reads those operands that are neither parameters nor computed from one.
   void read(const OperatorCall& call, const AdoptedModels& models);
   // Compares what was read with the other ranks, once, and warns. Collective the first time; waits
   // by polling. Throws cox::Error.
   void compare(SessionState& state);
 
  private:
-  // Several, because the first may read positions, which are equal on all ranks.
+  // Several operators are read: the first may read positions, which are equal on all ranks.
   static constexpr int kReads = 4;
 
   Fnv1a64 hash_;
@@ -49,7 +50,7 @@ class FirstBatch {
 // node only, so the scalars that the forward pass makes are noted.
 class LossMean {
  public:
-  // An operator of the forward pass made these.
+  // Notes the results of an operator of the forward pass.
   void note_results(std::span<const c10::IValue> results);
   // Finds the loss that the pass starts from. Throws cox::Error where there is none of one element.
   void find(const BackwardPass& pass);

@@ -3,10 +3,10 @@
 //
 //   between -> forward -> backward -> accumulated -> updating -> between (or forward again)
 //
-// Whoever writes to parameters after gradients were added is the optimizer. What it does before the
-// first write, to its momentum say, belongs to it: the update began with the first operator with
-// gradients off. The last operator on a parameter ends it; what comes then, until the next forward
-// pass, is getting data. Owned by Adoption; training thread only.
+// A write to a parameter after gradients were added is the optimizer's. The update began before
+// that write, with the first operator with gradients off: an optimizer first changes its momentum,
+// say. The update ends with the last operator on a parameter. The time from there to the next
+// forward pass counts as getting data. Owned by Adoption; training thread only.
 #pragma once
 
 #include <chrono>
@@ -26,7 +26,7 @@ class LoopStages {
 
   Stage stage() const { return stage_; }
   bool is(Stage stage) const { return stage_ == stage; }
-  // Books the time until `when` on the stage that ends with it.
+  // Begins a stage at `when`; the time until then belongs to the stage before.
   void change(Stage stage, Time when);
 
   // In stage accumulated: an operator runs with gradients off, and perhaps writes to a parameter.

@@ -1,6 +1,6 @@
 // ReductionTimes measures the reduction of a Reducer's gradients on this rank: when the backward
-// pass of a step ran, and when each bucket was summed. What it finds goes into the step's report,
-// into every few rows of the run directory, and into the search for a layout of buckets. Owned by a
+// pass of a step ran, and when each bucket was summed. The times go into the step's report, into
+// every few rows of the run directory, and into the search for a layout of buckets. Owned by a
 // Reducer; training thread only.
 #pragma once
 
@@ -21,7 +21,7 @@ class ReductionTimes final : public Actuator, public Reporting {
 
   void backward_begins() { backward_began_ = Clock::now(); }
   void backward_ended() { backward_ended_ = Clock::now(); }
-  // This rank has no backward pass in the step: it gives zeros.
+  // This rank has no backward pass in the step, and gives zeros.
   void no_backward() { backward_began_ = backward_ended_ = Clock::now(); }
 
   // Reads the times of the step just merged, before buckets are laid out anew: the times go with
