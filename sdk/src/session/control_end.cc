@@ -75,14 +75,6 @@ void ControlEnd::keep(std::shared_ptr<const OperatorTable> operators) {
   telemetry_.keep(std::move(operators));
 }
 
-std::optional<ControlState> ControlEnd::state() const {
-  return plane_ ? plane_->state() : std::nullopt;
-}
-
-Status ControlEnd::finish(const RankSignal& last) {
-  return plane_->finish(last);
-}
-
 void ControlEnd::watch_stalls(runtime::ControlPlaneSetup& setup) {
   setup.on_stall = [this](const std::optional<Stall>& stall) { telemetry_.show_stall(stall); };
   setup.on_hopeless = [this, log = job_.log()](const std::string& why) {
@@ -136,10 +128,6 @@ void ControlEnd::watch_host() {
   auto started = HostRecorder::start(std::move(setup));
   if (started.ok()) host_ = *std::move(started);
   if (!started.ok()) job_.log().warning("host timeline: " + started.status().text());
-}
-
-void ControlEnd::explain_end() {
-  if (plane_) plane_->mark().explain_end();
 }
 
 void ControlEnd::close() {

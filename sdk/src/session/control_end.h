@@ -60,15 +60,17 @@ class ControlEnd {
   void keep(std::shared_ptr<const OperatorTable> operators);
 
   // Returns, on rank 0, a copy of what the coordinator knows.
-  std::optional<ControlState> state() const;
+  std::optional<ControlState> state() const { return plane_ ? plane_->state() : std::nullopt; }
 
   // Reports the last signal and waits (polling) until no rank needs this one. Collective.
   // failed_precondition when others wait for this rank in a round to come.
-  Status finish(const RankSignal& last);
+  Status finish(const RankSignal& last) { return plane_->finish(last); }
   // Closes telemetry and the run directory.
   void close();
   // The job ends here by an error that this rank tells.
-  void explain_end();
+  void explain_end() {
+    if (plane_) plane_->mark().explain_end();
+  }
 
  private:
   void watch_stalls(runtime::ControlPlaneSetup& setup);

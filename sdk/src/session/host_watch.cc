@@ -133,24 +133,17 @@ HostTexts HostFiles::read() const {
 }
 
 HostWatch::HostWatch(Setup setup)
-    : setup_(std::move(setup)), files_(setup_.root), thread_([this] { run(); }) {}
+    : setup_(std::move(setup)),
+      files_(setup_.root),
+      thread_([this](const std::stop_token& over) { run(over); }) {}
 
-HostWatch::~HostWatch() {
-  {
-    const std::scoped_lock lock(mutex_);
-    is_over_ = true;
-  }
-  woken_.notify_one();
-  thread_.join();
-}
-
-void HostWatch::run() {
+void HostWatch::run(const std::stop_token& over) {
   using Steady = std::chrono::steady_clock;
   HostReading before = read_host(files_.read());
   HostEvidence sent;
   Steady::time_point repeat{};
   std::unique_lock lock(mutex_);
-  while (!woken_.wait_for(lock, setup_.every, [this] { return is_over_; })) {
+  while (!woken_.wait_for(lock, over, setup_.every, [&over] { return over.stop_requested(); })) {
     lock.unlock();
     const HostReading now = read_host(files_.read());
     const HostEvidence evidence = evidence_between(before, now, setup_.host, setup_.cores);
@@ -340,24 +333,15 @@ HostRecorder::HostRecorder(Setup setup, HostFile file)
       file_(std::move(file)),
       spacing_(setup_.period_seconds),
       memory_(setup_.root / "proc/self/statm"),
-      thread_([this] {
+      thread_([this](const std::stop_token& over) {
         try {
-          run();
+          run(over);
         } catch (const std::exception& error) {
           trouble(internal_error(error.what()));
         }
       }) {}
 
-HostRecorder::~HostRecorder() {
-  {
-    const std::scoped_lock lock(mutex_);
-    is_over_ = true;
-  }
-  woken_.notify_one();
-  thread_.join();
-}
-
-void HostRecorder::run() {
+void HostRecorder::run(const std::stop_token& over) {
   if (setup_.has_node) {
     node_.emplace(setup_.root);
     nvml_ = Nvml::load(setup_.nvml);
@@ -369,8 +353,8 @@ void HostRecorder::run() {
     const double now = unix_seconds();
     double next = (std::floor(now / spacing) + 1) * spacing;
     if (next - now < spacing / 4) next += spacing;  // woken a little early
-    if (woken_.wait_for(lock, std::chrono::duration<double>(next - now),
-                        [this] { return is_over_; }))
+    if (woken_.wait_for(lock, over, std::chrono::duration<double>(next - now),
+                        [&over] { return over.stop_requested(); }))
       break;
     lock.unlock();
     const double before = clock_seconds(CLOCK_THREAD_CPUTIME_ID);

@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -71,22 +72,20 @@ class HostWatch final : public Actuator, public Reporting {
     std::function<Seconds()> clock_error{};
   };
   explicit HostWatch(Setup setup);
-  ~HostWatch() override;
 
   // Returns the newest evidence if it is worth a report.
   Fragment next_fragment() override;
 
  private:
-  void run();
+  void run(const std::stop_token& over);
 
   const Setup setup_;
   HostFiles files_;
   std::atomic<bool> has_news_ = false;
-  std::mutex mutex_;  // guards what follows
-  std::condition_variable woken_;
-  bool is_over_ = false;
+  std::mutex mutex_;  // guards newest_
+  std::condition_variable_any woken_;
   HostEvidence newest_;
-  std::thread thread_;
+  std::jthread thread_;
 };
 
 // The texts of a node, below a root folder; one thread.
@@ -202,10 +201,6 @@ class HostRecorder {
 
   // Blocks on the disk. Errors: those of AppendFile.
   static Result<std::unique_ptr<HostRecorder>> start(Setup setup);
-  // Takes a last sample and writes what is left.
-  ~HostRecorder();
-  HostRecorder(const HostRecorder&) = delete;
-  HostRecorder& operator=(const HostRecorder&) = delete;
 
   std::uint64_t looks() const { return looks_.load(std::memory_order_relaxed); }
   // CPU time of the thread so far.
@@ -213,7 +208,8 @@ class HostRecorder {
 
  private:
   HostRecorder(Setup setup, HostFile file);
-  void run();
+  // Takes a last sample, and writes what is left, when it is over.
+  void run(const std::stop_token& over);
   void look(std::optional<HostStart> start);
   HostStart start_of_process() const;
   void trouble(const Status& status);
@@ -230,10 +226,9 @@ class HostRecorder {
   std::atomic<std::uint64_t> looks_{0};
   std::atomic<double> cpu_seconds_{0};
 
-  std::mutex mutex_;  // guards is_over_
-  std::condition_variable woken_;
-  bool is_over_ = false;
-  std::thread thread_;
+  std::mutex mutex_;  // of woken_
+  std::condition_variable_any woken_;
+  std::jthread thread_;
 };
 
 }  // namespace cox::detail

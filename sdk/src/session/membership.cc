@@ -84,7 +84,8 @@ Membership::Membership(int argc, const char* const* argv, const SessionOptions& 
       world_(std::make_unique<World>(loaded_.config.control, environment_, wrap_ranks)),
       log_(loaded_.config.run.log, rank(), write_to_stderr) {
   agree(config_status_);
-  check_equal_configs();
+  check_equal(*this, fingerprint(loaded_.config), "the same configuration",
+              "give every rank the same file, COX_ variables and --cox flags");
   agree(check_ranks(loaded_.config, world_size()));
   place_ = agree_on_device(all(), config().run.device, log_);
   clocks_ = std::make_unique<NodeClocks>(require(NodeClocks::make(data())));
@@ -98,13 +99,14 @@ std::vector<std::uint64_t> Membership::gather(std::uint64_t mine) const {
   return require(gather_values(all(), mine, world_->between_polls()));
 }
 
-void Membership::check_equal_configs() const {
-  const std::string different = ranks_that_differ(gather(fingerprint(loaded_.config)));
+void check_equal(const Membership& job, std::uint64_t number, const std::string& expected,
+                 const std::string& advice) {
+  const std::string different = ranks_that_differ(job.gather(number));
   if (different.empty()) return;
-  const Status status = invalid_argument(
-      "expected the same configuration on all ranks, found another than rank 0's on rank " +
-      different + "; give every rank the same file, COX_ variables and --cox flags");
-  throw Error(status, Error::Scope::all_ranks);
+  throw Error(invalid_argument("expected " + expected +
+                               " on all ranks, found another than rank 0's on rank " + different +
+                               "; " + advice),
+              Error::Scope::all_ranks);
 }
 
 }  // namespace cox::detail

@@ -53,8 +53,6 @@ class Membership {
   Termination& termination() { return termination_; }
 
  private:
-  void check_equal_configs() const;
-
   std::vector<std::string> environment_;
   Status config_status_;
   io::LoadedConfig loaded_;  // defaults when config_status_ is an error
@@ -64,5 +62,10 @@ class Membership {
   std::unique_ptr<NodeClocks> clocks_;
   Log log_;
 };
+
+// Throws cox::Error on all ranks unless all have the same number: "expected EXPECTED on all ranks,
+// found another than rank 0's on rank 1; ADVICE". Collective.
+void check_equal(const Membership& job, std::uint64_t number, const std::string& expected,
+                 const std::string& advice);
 
 }  // namespace cox::detail

@@ -17,9 +17,29 @@
 
 namespace cox::detail {
 
+void DeclaredLoop::declare_reducing() {
+  if (is_adopted_) {
+    throw Error(
+        failed_precondition("expected a session without adopted models for a Reducer or Trainer, "
+                            "found one; keep one of them: a Reducer or Trainer follows its model "
+                            "without adopt()"));
+  }
+  if (control_.is_started() && !is_reducing()) {
+    throw Error(failed_precondition(
+        "expected a Reducer or Trainer before the session's first step, found a step that has "
+        "begun; construct it right after Session::start"));
+  }
+  kind_ = LoopKind::reducing;
+}
+
 bool Calibration::is_wanted() const {
-  return !has_run_ &&
+  return !has_run_ && loop_.is_reducing() &&
          std::ranges::any_of(actuators_.all<Measuring>(), &Measuring::wants_calibration);
+}
+
+bool Calibration::is_missing_reducer() const {
+  return !loop_.is_reducing() &&
+         std::ranges::any_of(actuators_.all<Measuring>(), &Measuring::is_wanted);
 }
 
 void Calibration::run(const SampleStep& sample) {
@@ -61,9 +81,10 @@ SessionState::SessionState(int argc, const char* const* argv, SessionOptions opt
     : job_(argc, argv, options, wrap_ranks),
       control_(job_, std::move(options.policies), std::move(options.program)),
       actuators_(make_actuators(job_)),
+      loop_(control_),
       waits_(job_, control_, recorder_),
       step_(job_, control_, actuators_, recorder_, waits_),
-      calibration_(job_, control_, recorder_, step_, actuators_) {
+      calibration_(job_, control_, recorder_, step_, actuators_, loop_) {
   for (Actuator* each : actuators_.all<Actuator>()) job_.agree(each->prepare());
   log_hosts(job_.all(), job_.place(), job_.log());
   if (!job_.place().device.is_cpu()) {
@@ -97,7 +118,8 @@ SessionState::~SessionState() {
 }
 
 void SessionState::attach(torch::nn::Module& model) {
-  if (is_started()) {
+  loop_.declare_reducing();
+  if (control_.is_started()) {
     throw Error(failed_precondition(
         "expected a model before the session's first step, found a session that has begun; give it "
         "to the first Reducer, ManualParallel or Trainer, right after Session::start"));
@@ -110,61 +132,34 @@ void SessionState::detach() {
   for (Actuator* each : actuators_.all<Actuator>()) each->release();
 }
 
-void SessionState::declare_reducing() {
-  if (is_adopted_) {
-    throw Error(
-        failed_precondition("expected a session without adopted models for a Reducer or Trainer, "
-                            "found one; keep one of them: a Reducer or Trainer follows its model "
-                            "without adopt()"));
-  }
-  if (is_started() && !is_reducing()) {
-    throw Error(failed_precondition(
-        "expected a Reducer or Trainer before the session's first step, found a step that has "
-        "begun; construct it right after Session::start"));
-  }
-  loop_ = LoopKind::reducing;
-}
-
-bool SessionState::is_missing_reducer() const {
-  return !is_reducing() && std::ranges::any_of(actuators_.all<Measuring>(), &Measuring::is_wanted);
-}
-
 void SessionState::ensure_started() {
-  if (is_started()) return;
+  if (control_.is_started()) return;
   JobFacts facts;
   facts.name = job_.config().run.name;
   facts.world_size = job_.world_size();
   for (Actuator* each : actuators_.all<Actuator>()) {
-    job_.agree(each->check(loop_));
+    job_.agree(each->check(loop_.kind()));
     require(each->negotiate(job_.all()));
     each->contribute(facts);
   }
-  if (!is_reducing()) facts.capabilities = {};  // nobody carries a plan out
-  const bool steers = is_reducing() && !facts.blocks.empty();
+  if (!loop_.is_reducing()) facts.capabilities = {};  // nobody carries a plan out
+  const bool steers = loop_.is_reducing() && !facts.blocks.empty();
   if (job_.is_root() && !steers) warn_of_idle_settings();
-  control_.start(std::move(facts), loop_);
-  step_.start_at(control_.plane().start_facts().first_round, loop_);
+  control_.start(std::move(facts), loop_.kind());
+  step_.start_at(control_.plane().start_facts().first_round, loop_.kind());
   job_.world().attend([this] { return waits_.attend("a call that all ranks make"); });
   // A loop whose steps will ask is asked to stop from here on, not ended.
-  if (is_reducing()) static_cast<void>(job_.termination().requested());
+  if (loop_.is_reducing()) static_cast<void>(job_.termination().requested());
 }
 
 // Settings of blocks have no effect without blocks, or in a loop whose ranks do not agree on plans.
 void SessionState::warn_of_idle_settings() const {
-  const std::string but = is_reducing() ? " is set, but the model has no blocks; "
-                                        : " is set, but the loop has no Reducer or Trainer; ";
+  const std::string but = loop_.is_reducing() ? " is set, but the model has no blocks; "
+                                              : " is set, but the loop has no Reducer or Trainer; ";
   for (const Measuring* each : actuators_.all<Measuring>()) {
     if (!each->is_wanted()) continue;
     job_.log().warning(each->name() + (".*" + but) + each->without());
   }
-}
-
-WaitingScope::WaitingScope(StepRecorder& recorder) : recorder_(recorder) {
-  recorder_.begin_waiting(Clock::now());
-}
-
-WaitingScope::~WaitingScope() {
-  recorder_.end_waiting(Clock::now());
 }
 
 bool SessionState::stop_asked_anywhere() {
@@ -190,7 +185,7 @@ void SessionState::finish() {
   if (finished_) return;
   finished_ = true;
   job_.world().attend({});  // others may have left before
-  const Status ended = is_started() ? control_.finish(step_.last_signal()) : ok_status();
+  const Status ended = control_.is_started() ? control_.finish(step_.last_signal()) : ok_status();
   control_.close();
   require(ended, "session");
 }

@@ -28,6 +28,27 @@
 
 namespace cox::detail {
 
+// DeclaredLoop says whose the session's steps are: Reducers, Trainers and adopted models declare it
+// before the first step. A loop that nobody declares is only watched.
+class DeclaredLoop {
+ public:
+  explicit DeclaredLoop(const ControlEnd& control) : control_(control) {}
+
+  // Makes a reducer's ballots the rounds. Every rank calls it before the control plane starts;
+  // throws cox::Error afterwards.
+  void declare_reducing();
+  // From here on the steps are those of adopted models: a further declare_reducing() throws.
+  void declare_adopted() { is_adopted_ = true; }
+
+  LoopKind kind() const { return kind_; }
+  bool is_reducing() const { return kind_ == LoopKind::reducing; }
+
+ private:
+  const ControlEnd& control_;
+  LoopKind kind_ = LoopKind::watching;
+  bool is_adopted_ = false;
+};
+
 // Calibration measures a sample of a step before the first one. It asks every actuator whose
 // settings leave something to choose to measure its part, in the order of the list, and lets the
 // policies decide the plan that the first step runs under. Owned by the session; training thread
@@ -35,12 +56,19 @@ namespace cox::detail {
 class Calibration final : private CalibrationHost {
  public:
   Calibration(Membership& job, ControlEnd& control, StepRecorder& recorder, StepEngine& step,
-              const ActuatorList& actuators)
-      : job_(job), control_(control), recorder_(recorder), step_(step), actuators_(actuators) {}
+              const ActuatorList& actuators, const DeclaredLoop& loop)
+      : job_(job),
+        control_(control),
+        recorder_(recorder),
+        step_(step),
+        actuators_(actuators),
+        loop_(loop) {}
 
-  // Returns whether run() has anything to measure. It is called in the first step, before its
-  // forward pass, or before that step.
+  // Returns whether the loop carries plans out and run() has anything to measure. It is called in
+  // the first step, before its forward pass, or before that step.
   bool is_wanted() const;
+  // Returns whether settings ask for plans that nothing in this loop carries out.
+  bool is_missing_reducer() const;
   // Takes no part of the open step's time. Collective. Throws cox::Error on all ranks after the
   // first step, and when settings cannot be met on one. REQUIRES: is_wanted().
   void run(const SampleStep& sample);
@@ -58,6 +86,7 @@ class Calibration final : private CalibrationHost {
   StepRecorder& recorder_;
   StepEngine& step_;
   const ActuatorList& actuators_;
+  const DeclaredLoop& loop_;
   runtime::MeasuredFacts measured_;
   std::vector<Reason> told_;  // the newest that the policies gave
   bool has_run_ = false;
@@ -67,10 +96,12 @@ class Calibration final : private CalibrationHost {
 // rank's own work, and its mark says so.
 class [[nodiscard]] WaitingScope {
  public:
-  explicit WaitingScope(StepRecorder& recorder);
+  explicit WaitingScope(StepRecorder& recorder) : recorder_(recorder) {
+    recorder_.begin_waiting(Clock::now());
+  }
   WaitingScope(const WaitingScope&) = delete;
   WaitingScope& operator=(const WaitingScope&) = delete;
-  ~WaitingScope();
+  ~WaitingScope() { recorder_.end_waiting(Clock::now()); }
 
  private:
   StepRecorder& recorder_;
@@ -92,27 +123,18 @@ class SessionState {
   StepWaits& waits() { return waits_; }
   StepEngine& step() { return step_; }
   Calibration& calibration() { return calibration_; }
+  DeclaredLoop& loop() { return loop_; }
   // Returns the moment for sections of the step: the steady clock's, read at less cost.
   Clock::time_point now() { return clock_.now(); }
 
-  // Let a model take part, or no longer. attach() throws cox::Error after ensure_started().
+  // Lets a model take part in a reducing loop, which is declared by it. Throws cox::Error after
+  // ensure_started().
   void attach(torch::nn::Module& model);
+  // Lets the model no longer take part.
   void detach();
-  // Makes a reducer's ballots the rounds. Every rank calls it before ensure_started(); throws
-  // cox::Error afterwards.
-  void declare_reducing();
-  bool is_reducing() const { return loop_ == LoopKind::reducing; }
-  // Returns whether the loop carries plans out and something is to be measured for the first one.
-  bool wants_calibration() const { return is_reducing() && calibration_.is_wanted(); }
-  // From here on the steps are those of adopted models: a further declare_reducing() throws.
-  void declare_adopted() { is_adopted_ = true; }
   // Starts the control plane, telemetry and the run directory. Collective the first time. Throws
   // cox::Error.
   void ensure_started();
-  bool is_started() const { return control_.is_started(); }
-  // Returns whether settings ask for plans that nothing in this loop carries out.
-  bool is_missing_reducer() const;
-
   // Returns whether any rank was asked to stop. Collective.
   bool stop_asked_anywhere();
   bool stop_asked() { return step_.stop_agreed() || job_.termination().requested(); }
@@ -126,14 +148,13 @@ class SessionState {
   Membership job_;
   ControlEnd control_;
   ActuatorList actuators_;
-  LoopKind loop_ = LoopKind::watching;
+  DeclaredLoop loop_;
   TickClock clock_{has_steady_ticks()};
   StepRecorder recorder_;
   StepWaits waits_;
   StepEngine step_;
   Calibration calibration_;
   bool finished_ = false;
-  bool is_adopted_ = false;
 };
 
 }  // namespace cox::detail

@@ -79,10 +79,6 @@ AdoptedAveraging::AdoptedAveraging(Session& session, const AdoptOptions& options
   if (!exchanges()) first_batch_.leave_out();
 }
 
-bool AdoptedAveraging::exchanges() const {
-  return ranks_ && session_.world_size() > 1;
-}
-
 void AdoptedAveraging::add(torch::nn::Module& model, const AdoptOptions& options) {
   if (!ranks_) return;
   ranks_->sync_parameters(model.parameters());
@@ -101,18 +97,6 @@ void AdoptedAveraging::watch_weights(const AdoptedModels& models, BlockWatch& bl
                    session_.config().reduction.verify_steps, blocks, likely_cause);
 }
 
-void AdoptedAveraging::begin(const OperatorCall& call, const AdoptedModels& models) {
-  if (first_batch_.wants_calls()) first_batch_.read(call, models);
-}
-
-void AdoptedAveraging::end(std::span<const c10::IValue> results) {
-  if (losses_) losses_->note_results(results);
-}
-
-void AdoptedAveraging::backward_begins(const BackwardPass& pass) {
-  if (losses_) losses_->find(pass);
-}
-
 void AdoptedAveraging::average(StepScope& step, const AdoptedModels& models) {
   if (!exchanges()) return;
   first_batch_.compare(session_.state());
@@ -125,7 +109,7 @@ void AdoptedAveraging::average(StepScope& step, const AdoptedModels& models) {
 AdoptedAveraging::Stop AdoptedAveraging::close(StepScope& step) {
   if (losses_) losses_->end_step();
   if (weights_) (*weights_)->take();
-  return ranks_ && ranks_->close(step).stop ? Stop::yes : Stop::no;
+  return ranks_ && ranks_->close(step).stop && !loop_asks_ ? Stop::yes : Stop::no;
 }
 
 }  // namespace cox::detail

@@ -77,28 +77,38 @@ class AdoptedAveraging {
 
   // The operators of a forward pass, while it wants them.
   bool wants_calls() const { return first_batch_.wants_calls() || losses_; }
-  void begin(const OperatorCall& call, const AdoptedModels& models);
-  void end(std::span<const c10::IValue> results);
+  void begin(const OperatorCall& call, const AdoptedModels& models) {
+    if (first_batch_.wants_calls()) first_batch_.read(call, models);
+  }
+  void end(std::span<const c10::IValue> results) {
+    if (losses_) losses_->note_results(results);
+  }
   // Throws cox::Error where losses are averaged and the pass starts from none.
-  void backward_begins(const BackwardPass& pass);
+  void backward_begins(const BackwardPass& pass) {
+    if (losses_) losses_->find(pass);
+  }
   bool averages_losses() const { return losses_.has_value(); }
 
   // Averages what a backward pass added to gradients. Collective; waits by polling; throws
   // cox::Error.
   void average(StepScope& step, const AdoptedModels& models);
-  // Agrees on the step with all ranks; returns whether they were asked to stop. Collective.
+  // The loop asks whether it is to stop, so it need not be ended.
+  void loop_asks() { loop_asks_ = true; }
+  // Agrees on the step with all ranks; returns whether the loop is to be ended: the ranks were
+  // asked to stop, and it does not ask. Collective.
   enum class Stop : bool { no, yes };
   Stop close(StepScope& step);
 
  private:
   // Whether there are other ranks to average with.
-  bool exchanges() const;
+  bool exchanges() const { return ranks_ && session_.world_size() > 1; }
 
   Session& session_;
   std::optional<ManualParallel> ranks_;  // none where the loop is watched only
   FirstBatch first_batch_;
   std::optional<LossMean> losses_;             // where losses are averaged
   std::optional<Added<WeightCheck>> weights_;  // once the first step begins
+  bool loop_asks_ = false;
 };
 
 }  // namespace cox::detail

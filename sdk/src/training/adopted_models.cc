@@ -4,7 +4,6 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "coordinator/core/text.h"
 #include "sdk/src/stream/storage.h"
@@ -28,10 +27,6 @@ bool AdoptedModel::has_new_gradient() const {
     if (version_of(gradient) != versions[i].version) return true;
   }
   return false;
-}
-
-void AdoptedModels::add(AdoptedModel model) {
-  models_.push_back(std::move(model));
 }
 
 bool AdoptedModels::has(const torch::nn::Module& model) const {
@@ -80,10 +75,6 @@ bool AdoptedModels::refresh() {
   bool is_replaced = false;
   for (AdoptedModel& model : models_) is_replaced = model.map.refresh() || is_replaced;
   return is_replaced;
-}
-
-void AdoptedModels::note_gradients() {
-  for (AdoptedModel& model : models_) model.note_gradients();
 }
 
 std::vector<bool> AdoptedModels::trained() const {

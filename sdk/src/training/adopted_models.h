@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "coordinator/core/units.h"
@@ -48,7 +49,7 @@ struct AdoptedModel {
 
 class AdoptedModels {
  public:
-  void add(AdoptedModel model);
+  void add(AdoptedModel model) { models_.push_back(std::move(model)); }
   bool has(const torch::nn::Module& model) const;
   bool has(const torch::jit::Module& script) const;
 
@@ -63,7 +64,9 @@ class AdoptedModels {
   // Follows parameters that the program replaced. Returns whether there were some.
   bool refresh();
 
-  void note_gradients();
+  void note_gradients() {
+    for (AdoptedModel& model : models_) model.note_gradients();
+  }
   std::vector<bool> trained() const;  // for each model, whether it has a new gradient
 
  private:

@@ -5,8 +5,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "coordinator/core/text.h"
 #include "sdk/src/blocks/bits_comparison.h"
 #include "sdk/src/blocks/visit_clock.h"
+#include "sdk/src/memory/memory_actuator.h"
+#include "sdk/src/precision/numerics_watch.h"
+#include "sdk/src/session/session_state.h"
+#include "sdk/src/training/capabilities.h"
 
 namespace cox::detail {
 GradientsAside::GradientsAside(const std::vector<at::Tensor>& parameters) {
@@ -44,13 +49,26 @@ std::optional<double> BatchGrowth::look(const OperatorCall& call, BlockId block,
   return entered / measured;
 }
 
+void BatchGrowth::make_room(Session& session, double growth) {
+  growth_ = growth;
+  const Capabilities& capabilities = session.capabilities();
+  if (!capabilities.memory.make_room(growth)) return;
+  capabilities.blocks.visits()->steer_anew();
+  if (growth < 1.25 * told_) return;
+  told_ = growth;
+  session.state().job().log().info(concat(
+      "adopted model: a batch of ", significant(growth, 3),
+      " times the size that was measured; the blocks get less memory in such a step than the plan "
+      "says, so that it stays within its budget"));
+}
+
 void BatchGrowth::note_measured() {
   for (std::size_t b = 0; b < measured_.size(); ++b)
     measured_[b] = std::max(measured_[b], entered_[b]);
 }
 
-AdoptedTrial::AdoptedTrial(Models models, BlockWatch& blocks, Follow follow)
-    : models_(std::move(models)),
+AdoptedTrial::AdoptedTrial(AdoptedModels& models, BlockWatch& blocks, Follow follow)
+    : models_(models),
       blocks_(blocks),
       visits_(*blocks.visits()),
       follower_(std::move(follow)),
@@ -85,7 +103,7 @@ void AdoptedTrial::backward_begins(const BackwardPass& pass) {
   for (Recording* it : {forward_.get(), all_.get()}) {
     if (it != nullptr) it->status = it->pass.close(pass.roots, pass.gradients);
   }
-  for (const at::Tensor& parameter : models_().parameters()) {
+  for (const at::Tensor& parameter : models_.together().parameters()) {
     const at::Tensor& gradient = parameter.grad();
     before_.push_back(gradient.defined() ? gradient.detach().clone() : at::Tensor());
   }
@@ -96,7 +114,7 @@ void AdoptedTrial::check(const std::vector<bool>& trained) {
   if (status_.ok() && std::ranges::find(kinds_, trained, &Kind::trained) == kinds_.end()) {
     VisitClock& clock = visits_.parts().clock;
     const MeasureMode mode = clock.mode();
-    const GradientsAside aside(models_().parameters());
+    const GradientsAside aside(models_.together().parameters());
     status_ = check_recording(aside.prints());
     clock.measure(mode);
     if (status_.ok()) kinds_.push_back({trained, std::move(forward_ != nullptr ? forward_ : all_)});
@@ -161,8 +179,8 @@ bool AdoptedTrial::learn_spread() {
 GradientPrints AdoptedTrial::run_under(const Actions& actions) {
   for (std::size_t b = 0; b < actions.size(); ++b)
     visits_.parts().steering.set_action(BlockId(static_cast<BlockId::rep>(b)), actions[b]);
-  const std::vector<at::Tensor> parameters = models_().parameters();
-  TrialStep step(models_(), [&] {
+  const std::vector<at::Tensor> parameters = models_.together().parameters();
+  TrialStep step(models_.together(), [&] {
     const at::Tensor loss = run(*pass_);
     for (std::size_t p = 0; p < parameters.size(); ++p) {
       if (before_[p].defined()) parameters[p].mutable_grad() = before_[p].clone();
@@ -185,7 +203,7 @@ Status AdoptedTrial::compare(const Actions& actions, const GradientPrints& expec
   return failed_precondition(
       "expected the gradients of the first step from running it again, "
       "found another one of parameter " +
-      models_().named_parameters().keys()[*unlike]);
+      models_.together().named_parameters().keys()[*unlike]);
 }
 
 at::Tensor AdoptedTrial::run(RecordedPass& pass) {
@@ -196,7 +214,7 @@ at::Tensor AdoptedTrial::run(RecordedPass& pass) {
 }
 
 SampleStep AdoptedTrial::sample(bool can_run) {
-  SampleStep sample{models_(), {}};
+  SampleStep sample{models_.together(), {}};
   if (!can_run) return sample;
   const auto models_of = [](const Kind& kind) { return std::ranges::count(kind.trained, true); };
   const auto most = std::ranges::max_element(kinds_, {}, models_of);
@@ -214,6 +232,62 @@ SampleStep AdoptedTrial::sample(bool can_run) {
 
 void AdoptedTrial::release() {
   for (const Kind& kind : kinds_) kind.recording->pass.release();
+}
+
+void FirstSteps::model_added(AdoptedTrial::Follow follow) {
+  if (trial_ != nullptr || !session_.state().calibration().is_wanted()) return;
+  trial_ =
+      std::make_unique<AdoptedTrial>(models_, session_.capabilities().blocks, std::move(follow));
+}
+
+void FirstSteps::forward_begins(BatchGrowth& growth) {
+  if (trial_ == nullptr) return;
+  StepEngine& step = session_.state().step();
+  const std::uint64_t ended = step.steps_ended();
+  if (trial_->is_complete(ended, models_.all().size())) return calibrate();
+  step.hold_reports(StepEngine::Hold::yes);
+  trial_->forward_begins(ended);
+  if (trial_->wants_calls()) growth.begin_measuring(session_.capabilities().blocks.size());
+}
+
+void FirstSteps::calibrate() {
+  const StreamPause unseen;
+  SessionState& state = session_.state();
+  const bool can_run_here = trial_->status().ok();
+  if (!can_run_here) {
+    state.job().log().warning(
+        "adopted model: the first steps cannot be tried: " + trial_->status().message() +
+        "; activations are kept, and no format is chosen by speed");
+  }
+  const auto failed = state.job().gather(can_run_here ? 0 : 1);
+  const bool can_run = std::ranges::find(failed, 1u) == failed.end();
+  const GradientsAside aside(models_.together().parameters());
+  is_calibrating_ = true;
+  session_.capabilities().numerics.count_fp8(Fp8Count::off);
+  state.calibration().run(trial_->sample(can_run));
+  session_.capabilities().numerics.count_fp8(Fp8Count::on);
+  is_calibrating_ = false;
+  state.step().hold_reports(StepEngine::Hold::no);
+  trial_.reset();
+}
+
+void FirstSteps::begin(const OperatorCall& call) {
+  records_call_ = wants_calls();
+  if (records_call_) trial_->begin(call);
+}
+
+void FirstSteps::backward_begins(const BackwardPass& pass, BatchGrowth& growth) {
+  if (trial_ == nullptr) return;
+  if (trial_->wants_calls()) growth.note_measured();
+  trial_->backward_begins(pass);
+}
+
+void FirstSteps::check() {
+  if (trial_ == nullptr) return;
+  NumericsWatch& numerics = session_.capabilities().numerics;
+  numerics.count_fp8(Fp8Count::off);
+  trial_->check(models_.trained());
+  numerics.count_fp8(Fp8Count::on);
 }
 
 }  // namespace cox::detail

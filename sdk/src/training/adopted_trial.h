@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "coordinator/core/status.h"
+#include "coxswain/session.h"
 #include "sdk/src/blocks/block_watch.h"
 #include "sdk/src/memory/memory_trial.h"
 #include "sdk/src/precision/trial_pass.h"
@@ -63,10 +64,10 @@ class BatchGrowth {
   void enter_block() { enters_block_ = !measured_.empty(); }
   bool wants_calls() const { return enters_block_; }
   // Reads that operator; one on parameters alone, a cast say, tells nothing. Returns how many times
-  // the measured size the block is entered with, where that is more than grow() was told.
+  // the measured size the block is entered with, where that is more than make_room() was told.
   std::optional<double> look(const OperatorCall& call, BlockId block, const AdoptedModels& models);
-  // There is room for that many times the measured size in the rest of the step.
-  void grow(double growth) { growth_ = growth; }
+  // Makes room for that many times the measured size in the rest of the step.
+  void make_room(Session& session, double growth);
   // Memory was measured with what entered in this pass; of several such passes the largest counts.
   void note_measured();
 
@@ -75,6 +76,7 @@ class BatchGrowth {
   std::vector<std::int64_t> entered_;   // in this forward pass
   bool enters_block_ = false;           // and its first operator has not come yet
   double growth_ = 1;                   // in the open step
+  double told_ = 1;                     // of those that the log says
 };
 
 class AdoptedTrial final : public OperatorListener {
@@ -82,12 +84,8 @@ class AdoptedTrial final : public OperatorListener {
   // Called with each tensor that an operator of a run is about to read; tells the VisitWatch of
   // `blocks` in which block the run is.
   using Follow = std::function<void(const at::Tensor& argument)>;
-  // Returns a module with all adopted models.
-  using Models = std::function<torch::nn::Module&()>;
-
-  // `blocks` outlives the trial, and so does what the functions refer to. REQUIRES: a model is
-  // adopted.
-  AdoptedTrial(Models models, BlockWatch& blocks, Follow follow);
+  // All of it outlives the trial. REQUIRES: a model is adopted.
+  AdoptedTrial(AdoptedModels& models, BlockWatch& blocks, Follow follow);
 
   // What the stream shows of the first step; wants no calls once its forward pass is over.
   bool wants_calls() const override { return is_recording_; }
@@ -146,7 +144,7 @@ class AdoptedTrial final : public OperatorListener {
   // are some; what backward gets is then compared instead, and blocks where it differs are pinned.
   bool learn_spread();
 
-  const Models models_;
+  AdoptedModels& models_;
   BlockWatch& blocks_;
   VisitWatch& visits_;
   Follower follower_;
@@ -161,6 +159,48 @@ class AdoptedTrial final : public OperatorListener {
   std::uint64_t step_ = 0;  // that is recorded
   bool is_recording_ = true;
   bool is_checked_ = false;
+};
+
+// FirstSteps is what an adopted loop's first steps are for, where settings leave something to
+// choose: one step of each kind is recorded (AdoptedTrial), and what it costs under each memory
+// action and in each format is tried before the next one, when the optimizer has its state. Owned
+// by Adoption; training thread only.
+class FirstSteps {
+ public:
+  // Both must outlive this.
+  FirstSteps(Session& session, AdoptedModels& models) : session_(session), models_(models) {}
+
+  // A model was adopted. `follow`: as AdoptedTrial's.
+  void model_added(AdoptedTrial::Follow follow);
+  // Returns whether nothing is recorded or tried any more.
+  bool are_over() const { return trial_ == nullptr; }
+  // Returns whether what the stream shows now are runs of a trial.
+  bool are_tried() const { return is_calibrating_; }
+
+  // The first operator on a parameter comes next: records the step, or tries what was recorded.
+  // Collective, and throws cox::Error, where it tries.
+  void forward_begins(BatchGrowth& growth);
+  // The operators of a forward pass, while it wants them.
+  bool wants_calls() const { return trial_ != nullptr && trial_->wants_calls(); }
+  void begin(const OperatorCall& call);
+  void end(std::span<const c10::IValue> results) {
+    if (records_call_) trial_->end(results);
+  }
+  void failed() noexcept {
+    if (records_call_) trial_->failed();
+  }
+  void backward_begins(const BackwardPass& pass, BatchGrowth& growth);
+  // Compares runs of the step with what its backward pass left in gradients.
+  void check();
+
+ private:
+  void calibrate();
+
+  Session& session_;
+  AdoptedModels& models_;
+  std::unique_ptr<AdoptedTrial> trial_;  // until the calibration is over
+  bool is_calibrating_ = false;
+  bool records_call_ = false;  // the operator that runs is shown to trial_
 };
 
 }  // namespace cox::detail

@@ -40,12 +40,10 @@ bool is_use(const c10::OperatorHandle& handle) {
 
 Adoption::Adoption(Session& session, const AdoptOptions& options)
     : session_(session),
-      state_(session_.state()),
-      blocks_(session_.capabilities().blocks),
-      numerics_(session_.capabilities().numerics),
       averaging_(session_, options),
-      stages_(state_.recorder()) {
-  state_.declare_adopted();
+      first_(session_, models_),
+      stages_(state().recorder()) {
+  state().loop().declare_adopted();
 }
 
 // A program that leaves by an exception does not wait for the others (Session::finish).
@@ -55,8 +53,8 @@ Adoption::~Adoption() {
   try {
     if (std::uncaught_exceptions() == 0) finish();
   } catch (const std::exception& error) {
-    state_.job().log().warning("adopted model: the last step was not closed: " +
-                               first_line(error.what()));
+    state().job().log().warning("adopted model: the last step was not closed: " +
+                                first_line(error.what()));
   }
   step_.reset();
 }
@@ -77,30 +75,27 @@ void Adoption::add(const torch::jit::Module& script, const AdoptOptions& options
 void Adoption::add(torch::nn::Module& model, std::shared_ptr<ScriptMirror> script,
                    const AdoptOptions& options) {
   const StreamPause unseen;
-  if (options.only_watch != only_watches())
+  if (options.only_watch != averaging_.only_watches())
     refuse("only_watch for all models of a loop or for none, found both");
   require(check_stream_key().with_context("adopt"));
   std::vector<std::string> patterns = options.blocks;
   if (!options.name.empty()) {
     for (std::string& pattern : patterns) pattern = options.name + "." + pattern;
   }
-  BlockMap map = require(blocks_.divide(model, patterns, options.name));
+  BlockWatch& blocks = session_.capabilities().blocks;
+  BlockMap map = require(blocks.divide(model, patterns, options.name));
   require(install_saved_tensor_engine());
-  const auto first = static_cast<BlockId::rep>(blocks_.names().size());
-  require(blocks_.adopt(map).with_context("adopt"));
+  const auto first = static_cast<BlockId::rep>(blocks.names().size());
+  require(blocks.adopt(map).with_context("adopt"));
   averaging_.add(model, options);
-  listener_ = blocks_.listener();
-  visits_ = blocks_.visits();
+  listener_ = blocks.listener();
+  visits_ = blocks.visits();
   if (models_.all().empty()) {
     session_.capabilities().formats.attach(model);
     session_.capabilities().probe.attach(model);
   }
   models_.add({&model, std::move(script), options.name, std::move(map), first, model.parameters()});
-  if (trial_ == nullptr && state_.wants_calibration()) {
-    trial_ = std::make_unique<AdoptedTrial>(
-        [this]() -> torch::nn::Module& { return models_.together(); }, blocks_,
-        [this](const at::Tensor& argument) { follow(argument); });
-  }
+  first_.model_added([this](const at::Tensor& argument) { follow(argument); });
   if (stream_) return;
   saving_.emplace(*listener_);
   stream_.emplace(std::vector<OperatorListener*>{this});
@@ -136,9 +131,9 @@ void Adoption::keep_whole_if_optimised(AdoptedModel& model) {
                                   "TorchScript's graph optimiser is on");
   }
   const bool is_missed =
-      std::ranges::any_of(state_.actuators().all<Measuring>(), &Measuring::is_wanted);
+      std::ranges::any_of(state().actuators().all<Measuring>(), &Measuring::is_wanted);
   if (!is_missed) return;
-  state_.job().log().warning(
+  state().job().log().warning(
       "adopted model: expected a script that is called with TorchScript's graph optimiser off "
       "(torch::jit::setGraphExecutorOptimize), found it on; the script is kept whole, without "
       "memory actions and number formats");
@@ -166,44 +161,15 @@ void Adoption::begin_forward() {
       stages_.is(Stage::updating) || (stages_.is(Stage::accumulated) && is_replaced);
   if (is_updated) close_step();
   if (!step_) begin_step();
-  record_or_calibrate();
+  first_.forward_begins(growth_);
   growth_.begin_forward();
   stages_.change(Stage::forward, LoopStages::now());
-}
-
-void Adoption::record_or_calibrate() {
-  if (trial_ == nullptr) return;
-  const std::uint64_t ended = state_.step().steps_ended();
-  if (trial_->is_complete(ended, models_.all().size())) return calibrate();
-  state_.step().hold_reports(StepEngine::Hold::yes);
-  trial_->forward_begins(ended);
-  if (trial_->wants_calls()) growth_.begin_measuring(blocks_.size());
-}
-
-void Adoption::calibrate() {
-  const StreamPause unseen;
-  const bool can_run_here = trial_->status().ok();
-  if (!can_run_here) {
-    state_.job().log().warning(
-        "adopted model: the first steps cannot be tried: " + trial_->status().message() +
-        "; activations are kept, and no format is chosen by speed");
-  }
-  const auto failed = state_.job().gather(can_run_here ? 0 : 1);
-  const bool can_run = std::ranges::find(failed, 1u) == failed.end();
-  const GradientsAside aside(models_.together().parameters());
-  is_calibrating_ = true;
-  numerics_.count_fp8(Fp8Count::off);
-  state_.calibration().run(trial_->sample(can_run));
-  numerics_.count_fp8(Fp8Count::on);
-  is_calibrating_ = false;
-  state_.step().hold_reports(StepEngine::Hold::no);
-  trial_.reset();
 }
 
 // Looks for the first write to a parameter after backward(), reads the first batch, and tells
 // whoever records the forward pass.
 bool Adoption::wants_calls() const {
-  if (trial_ != nullptr && trial_->wants_calls()) return true;
+  if (first_.wants_calls()) return true;
   if (stages_.is(Stage::forward))
     return averaging_.wants_calls() || growth_.wants_calls() || listener_->wants_calls();
   return stages_.is(Stage::accumulated) && !at::GradMode::is_enabled();
@@ -211,42 +177,29 @@ bool Adoption::wants_calls() const {
 
 void Adoption::begin(const OperatorCall& call) {
   const bool is_forward = stages_.is(Stage::forward);
-  records_call_ = trial_ != nullptr && trial_->wants_calls();
   if (is_forward && growth_.wants_calls()) {
     const auto growth = growth_.look(call, *visits_->current(), models_);
-    if (growth && trial_ == nullptr) {
-      make_room(*growth);
+    if (growth && first_.are_over()) {
+      growth_.make_room(session_, *growth);
       for_each_tensor_of(call, [this](const at::Tensor& tensor) { follow(tensor); });
     }
   }
   follows_call_ = is_forward && listener_->wants_calls();
   if (is_forward) averaging_.begin(call, models_);
   if (stages_.is(Stage::accumulated) && !at::GradMode::is_enabled()) look_for_update(call);
-  if (records_call_) trial_->begin(call);
+  first_.begin(call);
   if (follows_call_) listener_->begin(call);
 }
 
 void Adoption::end(std::span<const c10::IValue> results) {
   if (follows_call_) listener_->end(results);
-  if (records_call_) trial_->end(results);
+  first_.end(results);
   if (stages_.is(Stage::forward)) averaging_.end(results);
 }
 
 void Adoption::failed() noexcept {
   if (follows_call_) listener_->failed();
-  if (records_call_) trial_->failed();
-}
-
-void Adoption::make_room(double growth) {
-  growth_.grow(growth);
-  if (!session_.capabilities().memory.make_room(growth)) return;
-  visits_->steer_anew();
-  if (growth < 1.25 * told_growth_) return;
-  told_growth_ = growth;
-  state_.job().log().info(concat(
-      "adopted model: a batch of ", significant(growth, 3),
-      " times the size that was measured; the blocks get less memory in such a step than the plan "
-      "says, so that it stays within its budget"));
+  first_.failed();
 }
 
 void Adoption::look_for_update(const OperatorCall& call) {
@@ -264,19 +217,16 @@ void Adoption::look_for_update(const OperatorCall& call) {
 void Adoption::backward_begins(const BackwardPass& pass) {
   unseen_backward_.reset();
   if (!step_ || stages_.is_read_anew()) {
-    if (pass.kind == BackwardKind::returning || is_calibrating_) return;
+    if (pass.kind == BackwardKind::returning || first_.are_tried()) return;
     unseen_backward_ = LoopStages::now();
     return models_.note_gradients();
   }
   visits_->backward_begins();
-  if (pass.kind == BackwardKind::returning || is_calibrating_) return;
+  if (pass.kind == BackwardKind::returning || first_.are_tried()) return;
   visits_->forward_ended();
   models_.note_gradients();
   averaging_.backward_begins(pass);
-  if (trial_ != nullptr) {
-    if (trial_->wants_calls()) growth_.note_measured();
-    trial_->backward_begins(pass);
-  }
+  first_.backward_begins(pass, growth_);
   stages_.change(Stage::backward, LoopStages::now());
 }
 
@@ -285,19 +235,12 @@ void Adoption::backward_ended(BackwardKind kind) {
   if (is_unseen && !begin_unseen_step()) return;
   if (!step_) return;
   if (!is_unseen) visits_->parts().clock.backward_ended();
-  if (kind == BackwardKind::returning || is_calibrating_) return;
+  if (kind == BackwardKind::returning || first_.are_tried()) return;
   stages_.change(Stage::accumulated, LoopStages::now());
   has_gradients_ = true;
-  numerics_.look_at_gradients(state_.step().number());
-  if (!is_unseen) check_trial();
+  session_.capabilities().numerics.look_at_gradients(state().step().number());
+  if (!is_unseen) first_.check();
   averaging_.average(*step_, models_);
-}
-
-void Adoption::check_trial() {
-  if (trial_ == nullptr) return;
-  numerics_.count_fp8(Fp8Count::off);
-  trial_->check(models_.trained());
-  numerics_.count_fp8(Fp8Count::on);
 }
 
 // What a forward pass with gradients off computes, backward() computes again out of sight (a
@@ -308,7 +251,7 @@ bool Adoption::begin_unseen_step() {
   if (averaging_.averages_losses())
     refuse("a forward pass with gradients on, found one that backward() computes again");
   if (!std::exchange(is_unseen_told_, true)) {
-    state_.job().log().warning(
+    state().job().log().warning(
         "adopted model: expected a forward pass with gradients on, found one that backward() "
         "computes again as a whole; gradients are averaged, but its blocks are neither measured "
         "nor steered; leave the checkpoint to memory.* (docs/adopt.md)");
@@ -323,9 +266,9 @@ bool Adoption::begin_unseen_step() {
 }
 
 void Adoption::begin_step() {
-  if (!state_.is_started()) {
+  if (!state().control().is_started()) {
     watch_numerics();
-    averaging_.watch_weights(models_, blocks_);
+    averaging_.watch_weights(models_, session_.capabilities().blocks);
   }
   step_.emplace(session_.step());
   growth_.begin_step();
@@ -333,15 +276,17 @@ void Adoption::begin_step() {
 
 void Adoption::watch_numerics() {
   std::vector<NoiseBlock> blocks;
-  for (const std::string& name : blocks_.names()) blocks.push_back({name, {}});
+  for (const std::string& name : session_.capabilities().blocks.names())
+    blocks.push_back({name, {}});
   for (const AdoptedModel& model : models_.all()) {
     for (std::size_t b = 0; b < model.map.size(); ++b) {
       const BlockId block(static_cast<BlockId::rep>(b));
       blocks[model.first_block + b].parameters = model.map.parameters(block);
     }
   }
-  numerics_.attach(*models_.all().front().module);
-  numerics_.watch_adopted(std::move(blocks));
+  NumericsWatch& numerics = session_.capabilities().numerics;
+  numerics.attach(*models_.all().front().module);
+  numerics.watch_adopted(std::move(blocks));
 }
 
 void Adoption::close_step() {
@@ -350,7 +295,7 @@ void Adoption::close_step() {
   const auto stop = averaging_.close(*step_);
   step_.reset();
   has_gradients_ = false;
-  if (stop == AdoptedAveraging::Stop::yes && !loop_asks_) end_by_signal();
+  if (stop == AdoptedAveraging::Stop::yes) end_by_signal();
 }
 
 void Adoption::finish() {
@@ -365,10 +310,10 @@ void Adoption::finish() {
 // The program would have ended at once had nobody taken the signal over. It ends now, with all
 // ranks at the same step and all files closed.
 void Adoption::end_by_signal() {
-  state_.job().log().warning(
+  state().job().log().warning(
       "adopted model: asked to stop, and the loop does not ask stop_requested(); the job ends "
       "here");
-  state_.finish();
+  state().finish();
   std::signal(SIGTERM, SIG_DFL);
   std::raise(SIGTERM);
   std::abort();

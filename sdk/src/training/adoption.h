@@ -20,7 +20,6 @@
 #include <optional>
 
 #include "coxswain/session.h"
-#include "sdk/src/blocks/actuator_list.h"
 #include "sdk/src/blocks/visit_listener.h"
 #include "sdk/src/stream/operator_stream.h"
 #include "sdk/src/stream/script_mirror.h"
@@ -30,9 +29,6 @@
 #include "sdk/src/training/loop_stages.h"
 
 namespace cox::detail {
-
-class BlockWatch;
-class NumericsWatch;
 
 class Adoption final : public OperatorListener {
  public:
@@ -48,15 +44,12 @@ class Adoption final : public OperatorListener {
   // first step.
   void add(torch::nn::Module& model, const AdoptOptions& options);
   void add(const torch::jit::Module& script, const AdoptOptions& options);
-  bool has(const torch::nn::Module& model) const { return models_.has(model); }
-  bool has(const torch::jit::Module& script) const { return models_.has(script); }
-  // Closes the open step, if there is one with gradients. Collective.
-  void finish();
-  bool only_watches() const { return averaging_.only_watches(); }
+  const AdoptedModels& models() const { return models_; }
+  AdoptedAveraging& averaging() { return averaging_; }
   // Returns the open step, or null.
   StepScope* open_step() { return step_ ? &*step_ : nullptr; }
-  // The loop asks whether it is to stop, so it need not be ended.
-  void loop_asks() { loop_asks_ = true; }
+  // Closes the open step, if there is one with gradients. Collective.
+  void finish();
 
   void touch(const c10::OperatorHandle& handle, const at::Tensor& argument) override;
   bool has_formats() const override { return listener_->has_formats(); }
@@ -77,24 +70,19 @@ class Adoption final : public OperatorListener {
   void follow(const at::Tensor& argument);
   void begin_forward();
   bool begin_unseen_step();
-  // The first step is recorded, of several models one of each kind; what it costs under each memory
-  // action is tried before the next one, when the optimizer has its state.
-  void record_or_calibrate();
-  void calibrate();
-  void check_trial();
-  void make_room(double growth);
   void begin_step();
   void watch_numerics();
   void close_step();
   void look_for_update(const OperatorCall& call);
   [[noreturn]] void end_by_signal();
 
+  SessionState& state() { return session_.state(); }
+
   Session session_;
-  SessionState& state_;
-  BlockWatch& blocks_;
-  NumericsWatch& numerics_;
   AdoptedAveraging averaging_;
   AdoptedModels models_;
+  FirstSteps first_;
+  BatchGrowth growth_;
   VisitListener* listener_ = nullptr;  // once there is a model, as
   VisitWatch* visits_ = nullptr;       // its visits
   std::optional<StepScope> step_;
@@ -102,15 +90,7 @@ class Adoption final : public OperatorListener {
   LoopStages stages_;
   std::optional<LoopStages::Time> unseen_backward_;  // when one began with nothing seen before it
   bool is_unseen_told_ = false;
-  bool loop_asks_ = false;
-
-  BatchGrowth growth_;
-  double told_growth_ = 1;
-
-  std::unique_ptr<AdoptedTrial> trial_;  // until the calibration is over
-  bool is_calibrating_ = false;
-  bool records_call_ = false;  // the operator that runs is shown to trial_,
-  bool follows_call_ = false;  // and to visits_
+  bool follows_call_ = false;  // the operator that runs is shown to listener_
   // Last, so that nothing is shown to a half-built object.
   std::optional<SavedTensorScope> saving_;
   std::optional<StreamScope> stream_;

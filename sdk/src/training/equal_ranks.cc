@@ -20,8 +20,6 @@
 namespace cox::detail {
 namespace {
 
-constexpr std::size_t kMostRanksNamed = 8;
-
 at::Tensor dense_on_host(const at::Tensor& tensor) {
   return tensor.detach().to(at::kCPU).contiguous();
 }
@@ -64,16 +62,6 @@ std::vector<double> distances_from_root(transport::Communicator& ranks, const at
 
 }  // namespace
 
-void check_equal(const Membership& job, std::uint64_t number, const std::string& expected,
-                 const std::string& advice) {
-  const std::string different = ranks_that_differ(job.gather(number));
-  if (different.empty()) return;
-  throw Error(invalid_argument("expected " + expected +
-                               " on all ranks, found another than rank 0's on rank " + different +
-                               "; " + advice),
-              Error::Scope::all_ranks);
-}
-
 std::uint64_t hash_of_samples(const Dataset& dataset) {
   constexpr std::int64_t kLooked = 8;
   const std::int64_t size = dataset.size();
@@ -83,23 +71,6 @@ std::uint64_t hash_of_samples(const Dataset& dataset) {
   if (looked.empty()) return 0;
   const std::uint64_t hash = hash_of(dataset.get(looked));
   return hash_of(dataset.get(looked)) == hash ? hash : 0;
-}
-
-EqualBits RateCheck::equal_bits() const {
-  Fnv1a64 hash;
-  for (std::size_t group = 0; group < optimizer_.groups(); ++group)
-    hash.add(std::bit_cast<std::uint64_t>(optimizer_.learning_rate(group)));
-  return {"the learning rate", hash.value()};
-}
-
-std::string RateCheck::explain_difference(transport::Communicator& ranks) {
-  const auto all =
-      gather_values(ranks, optimizer_.groups() > 0 ? optimizer_.learning_rate(0) : 0.0);
-  if (!all.ok()) return {};
-  std::string text;
-  for (std::size_t rank = 0; rank < std::min(all->size(), kMostRanksNamed); ++rank)
-    text += (rank == 0 ? "" : ", ") + sentence("%g on rank %zu", (*all)[rank], rank);
-  return text + (all->size() > kMostRanksNamed ? ", ..." : "");
 }
 
 WeightCheck::WeightCheck(std::vector<at::Tensor> parameters, std::uint32_t every_rounds,
@@ -129,10 +100,6 @@ void WeightCheck::take() {
   Fnv1a64 hash;
   for (const at::Tensor& parameter : parameters_) hash.add(content_of(parameter));
   bits_ = {"the weights", hash.value()};
-}
-
-EqualBits WeightCheck::equal_bits() const {
-  return bits_;
 }
 
 std::string WeightCheck::text_of(std::size_t parameter) const {

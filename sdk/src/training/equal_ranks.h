@@ -1,8 +1,7 @@
-// What ranks must have in common while they train beside round, step and plan: the learning rate,
-// compared by the ballot of every step, and the weights, a hash of which the ballot compares every
-// reduction.verify_steps rounds. Ranks that part would go on with averages of different models, and
-// nothing would say so. Both are actuators that a loop adds to its session. What cannot change
-// later (options, data) is compared once, at the start. Training thread.
+// Ranks must have the same weights and the same data while they train. Ranks that part would go on
+// with averages of different models, and nothing would say so. The ballot compares a hash of the
+// weights every reduction.verify_steps rounds; data, which cannot change later, are compared once,
+// at the start. Training thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,32 +15,12 @@
 #include "sdk/src/blocks/actuator.h"
 #include "sdk/src/blocks/block_watch.h"
 #include "sdk/src/device/transfer.h"
-#include "sdk/src/session/membership.h"
-#include "sdk/src/training/optimizer_port.h"
 
 namespace cox::detail {
-
-// Throws cox::Error on all ranks unless all have the same number: "expected EXPECTED on all ranks,
-// found another than rank 0's on rank 1; ADVICE". Collective.
-void check_equal(const Membership& job, std::uint64_t number, const std::string& expected,
-                 const std::string& advice);
 
 // Returns a hash of eight samples spread over the data set; 0 where they differ when they are read
 // again (random augmentation), or where there are none. Throws what the data set throws.
 std::uint64_t hash_of_samples(const Dataset& dataset);
-
-// RateCheck compares what the optimizer is about to multiply gradients with.
-class RateCheck final : public Actuator, public Comparing {
- public:
-  // `optimizer` must outlive this.
-  explicit RateCheck(const OptimizerPort& optimizer) : optimizer_(optimizer) {}
-  const char* name() const override { return "reduction"; }
-  EqualBits equal_bits() const override;
-  std::string explain_difference(transport::Communicator& ranks) override;
-
- private:
-  const OptimizerPort& optimizer_;
-};
 
 // WeightCheck compares the weights as they are when a loop takes them: before the step's update, in
 // an adopted loop after it. The hash reads them once (some 10 GB/s from memory). On a device it is
@@ -60,7 +39,7 @@ class WeightCheck final : public Actuator, public Steering, public Comparing {
   // Hashes the weights in a round that compares them. Before the ballot of the step. Waits for a
   // device only where it has not come to the last hash by now.
   void take();
-  EqualBits equal_bits() const override;
+  EqualBits equal_bits() const override { return bits_; }
   // Names the first parameter that differs, its block, and by how much.
   std::string explain_difference(transport::Communicator& ranks) override;
   // "parameter 3 of 12 (Float[64, 64], block h.1)".

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "coordinator/core/hash.h"
-#include "coordinator/transport/wait.h"
+#include "coordinator/transport/reduction.h"
 #include "coxswain/adamw.h"
 #include "coxswain/error.h"
 #include "coxswain/sample_plan.h"
@@ -60,20 +60,6 @@ std::vector<std::int64_t> samples_from(std::int64_t first, std::int64_t count) {
   return samples;
 }
 
-// Adds up what ranks have for the batches, in their order.
-double sum_over_ranks(detail::SessionState& state, std::vector<double> mine, std::size_t most) {
-  transport::Communicator& ranks = state.job().data();
-  mine.resize(most, 0.0);
-  std::vector<double> all(most * static_cast<std::size_t>(ranks.size()));
-  const Status gathered =
-      transport::finish(ranks,
-                        ranks.start_all_gather(std::as_bytes(std::span<const double>(mine)),
-                                               std::as_writable_bytes(std::span<double>(all))),
-                        state.job().world().wait_policy());
-  detail::require(gathered, "evaluation");
-  return std::accumulate(all.begin(), all.end(), 0.0);
-}
-
 // The mean loss of a model over a data set that it is not trained on. Ranks take whole batches of
 // it, as many as they have time for (agreed_paces), so that nobody waits for a slow one; losses are
 // added up in the order of the batches: the result depends neither on the number of ranks nor on
@@ -90,7 +76,7 @@ double evaluate(Session& session, torch::nn::Module& model, const Dataset& datas
   const auto counts = detail::require(SamplePlan::assign(batches, detail::agreed_paces(state)));
   const auto mine = SamplePlan::slice(counts, static_cast<std::size_t>(session.rank()));
   const c10::Device device = detail::device_of(model);
-  std::vector<double> sums;
+  std::vector<double> sums(static_cast<std::size_t>(batches));  // 0 for the others' batches
   session.together([&] {
     const torch::NoGradGuard no_grad;
     const EvaluationMode mode(model);
@@ -99,11 +85,13 @@ double evaluate(Session& session, torch::nn::Module& model, const Dataset& datas
       Batch samples = dataset.get(samples_from(i * batch, size));
       samples.inputs = detail::sent_to(samples.inputs, device);
       samples.targets = detail::sent_to(samples.targets, device);
-      sums.push_back(loss(samples).item<double>() * static_cast<double>(size));
+      sums[static_cast<std::size_t>(i)] = loss(samples).item<double>() * static_cast<double>(size);
     }
   });
-  const auto most = static_cast<std::size_t>(*std::ranges::max_element(counts));
-  const double sum = sum_over_ranks(state, std::move(sums), most);
+  const auto shared =
+      detail::reduce_values(state.job().data(), std::span(sums), transport::sum_f64());
+  detail::require(shared, "evaluation");
+  const double sum = std::accumulate(sums.begin(), sums.end(), 0.0);
   recorder.activity().do_aside(before, detail::Clock::now());
   recorder.leave_out(began, detail::Clock::now());
   return sum / static_cast<double>(dataset.size());

@@ -6,18 +6,18 @@
 #include <cmath>
 #include <deque>
 #include <exception>
-#include <string>
+#include <optional>
 #include <utility>
 
 #include "coordinator/transport/wait.h"
 #include "coxswain/error.h"
 #include "sdk/src/parallel/agreement.h"
-#include "sdk/src/parallel/gradient_reduction.h"
 #include "sdk/src/precision/format_actuator.h"
 #include "sdk/src/precision/numerics_watch.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/session/step_engine.h"
 #include "sdk/src/training/capabilities.h"
+#include "sdk/src/training/reduction_setup.h"
 
 namespace cox {
 
@@ -59,27 +59,21 @@ struct ManualParallel::Impl {
 
   Status compare(const detail::CallMark& mark) {
     const detail::WaitingScope waiting(state.recorder());
+    // Before the first step there is no control plane to move on, and nobody has left.
+    std::optional<detail::SlowWait> wait;
+    if (state.control().is_started()) wait.emplace(state.waits().watch("ManualParallel"));
     const ArrivalStamp mine = state.waits().arrive();
-    const Result<ArrivalStamp> latest = gather_marks(mark, mine);
+    const auto latest = detail::match_calls(state.job().data(), mark, mine, [&] {
+      if (wait) state.waits().pump(*wait);
+    });
     if (latest.ok()) state.waits().all_arrived(mine, *latest);
     return latest.status();
   }
 
-  // Before the first step there is no control plane to move on, and nobody has left.
-  Result<ArrivalStamp> gather_marks(const detail::CallMark& mark, const ArrivalStamp& mine) {
-    transport::Communicator& ranks = state.job().data();
-    if (!state.is_started()) return detail::match_calls(ranks, mark, mine, [] {});
-    detail::SlowWait wait = state.waits().watch("ManualParallel");
-    return detail::match_calls(ranks, mark, mine, [&] { state.waits().pump(wait); });
-  }
-
   void match(CallKind kind, const std::vector<at::Tensor>& tensors) {
     detail::CallMark mark = detail::mark_of(kind, tensors);
-    const auto known =
-        std::ranges::find_if(sets, [&](const GradientSet& set) { return set.is_of(tensors); });
-    if (kind == CallKind::all_reduce_gradients) {
-      mark.place = 1 + static_cast<std::uint64_t>(known - sets.begin());
-    }
+    if (kind == CallKind::all_reduce_gradients)
+      mark.place = 1 + static_cast<std::uint64_t>(find(tensors) - sets.begin());
     const Status matched = compare(mark);
     detail::require(matched.with_context("ManualParallel"), Error::Scope::all_ranks);
   }
@@ -90,20 +84,21 @@ struct ManualParallel::Impl {
     detail::require(detail::broadcast_from_root(state.job().data(), tensors), "ManualParallel");
   }
 
+  std::deque<GradientSet>::iterator find(const std::vector<at::Tensor>& parameters) {
+    return std::ranges::find_if(sets, [&](const auto& set) { return set.is_of(parameters); });
+  }
+
   GradientSet& set_of(std::vector<at::Tensor> parameters) {
-    const auto found =
-        std::ranges::find_if(sets, [&](const GradientSet& set) { return set.is_of(parameters); });
+    const auto found = find(parameters);
     if (found != sets.end()) return *found;
     if (sets.size() == kMostSets) sets.pop_front();
     GradientSet& made = sets.emplace_back();
     made.parameters = std::move(parameters);
     made.needed = detail::required_of(made.parameters);
     try {
-      made.reduction = detail::make_reduction(
-          {state.job().data(), state.job().world().wait_policy(), state.job().config().reduction,
-           state.job().world().devices(), Seconds(state.job().config().control.nccl_seconds),
-           [this] { state.control().send_masks_off(); }},
-          made.parameters, made.needed, {detail::reverse_order(made.parameters.size()), {}});
+      made.reduction =
+          detail::make_reduction(detail::reduction_setup(state), made.parameters, made.needed,
+                                 {detail::reverse_order(made.parameters.size()), {}});
     } catch (...) {
       sets.pop_back();
       throw;
@@ -112,10 +107,7 @@ struct ManualParallel::Impl {
   }
 
   Status check(double weight) const {
-    if (!(weight >= 0) || !std::isfinite(weight)) {
-      return invalid_argument("expected a weight that is finite and not below 0, found " +
-                              std::to_string(weight));
-    }
+    if (Status wrong = detail::check_weight(weight); !wrong.ok()) return wrong;
     if (formats.is_scaling() && !is_scaled && weight > 0) {
       return failed_precondition(
           "expected gradients of ManualParallel::backward() while blocks run in fp16, found none; "
@@ -267,7 +259,7 @@ struct ManualParallel::Impl {
 
 ManualParallel::ManualParallel(Session& session) : impl_(std::make_unique<Impl>(session)) {
   detail::SessionState& state = impl_->state;
-  state.declare_reducing();
+  state.loop().declare_reducing();
   if (state.job().config().reduction.reproducible) {
     throw Error(invalid_argument(
                     "reduction.reproducible: expected a Reducer or Trainer, found ManualParallel, "

@@ -3,10 +3,9 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <exception>
 #include <limits>
 #include <new>
-#include <optional>
-#include <string>
 #include <string_view>
 
 #include "coordinator/core/text.h"
@@ -31,55 +30,28 @@ bool is_out_of_memory(const std::exception& error) {
 
 namespace {
 
-struct Failure {
-  std::exception_ptr error;
-  std::string what;
-};
-
-// Returns what made `body` run out of memory; nothing where it ended. What it had made is gone
-// then.
-template <class Body>
-std::optional<Failure> out_of_memory_in(const Body& body) {
-  try {
-    body();
-    return std::nullopt;
-  } catch (const std::exception& error) {
-    if (!is_out_of_memory(error)) throw;
-    return Failure{std::current_exception(), first_line(error.what())};
-  }
-}
-
-// Lets the blocks hold less; throws the failure where they cannot.
-void make_room(Session& session, MemoryActuator::RoomUntil until, const Failure& failure,
+// Lets the blocks hold less; rethrows the error that is handled where they cannot.
+void make_room(Session& session, const std::exception& error, MemoryActuator::RoomUntil until,
                const char* consequence) {
+  if (!is_out_of_memory(error)) throw;
   const Capabilities& capabilities = session.capabilities();
   if (VisitWatch* visits = capabilities.blocks.visits()) visits->forget_step();
-  const bool has_room =
-      capabilities.memory.make_room(std::numeric_limits<double>::infinity(), until);
-  if (!has_room) std::rethrow_exception(failure.error);
+  if (!capabilities.memory.make_room(std::numeric_limits<double>::infinity(), until)) throw;
   SessionState& state = session.state();
   state.job().log().warning(concat("step ", state.step().number(), ": out of memory (",
-                                   failure.what, "); ", consequence,
+                                   first_line(error.what()), "); ", consequence,
                                    ", with blocks that hold less"));
   state.recorder().notes().set(SignalFlag::out_of_memory);
 }
 
 }  // namespace
 
-at::Tensor run_within_memory(Session& session, const std::function<at::Tensor()>& forward,
-                             const std::function<void()>& put_back) {
-  at::Tensor loss;
-  const auto failure = out_of_memory_in([&] { loss = forward(); });
-  if (!failure) return loss;
-  make_room(session, MemoryActuator::RoomUntil::next_step, *failure, "its forward pass runs again");
-  put_back();
-  return forward();
+void make_room_to_run_again(Session& session, const std::exception& error) {
+  make_room(session, error, MemoryActuator::RoomUntil::next_step, "its forward pass runs again");
 }
 
-void run_or_repeat_step(Session& session, Reducer& reducer, const std::function<void()>& part) {
-  const auto failure = out_of_memory_in(part);
-  if (!failure) return;
-  make_room(session, MemoryActuator::RoomUntil::next_plan, *failure, "all ranks repeat the step");
+void make_room_to_repeat(Session& session, Reducer& reducer, const std::exception& error) {
+  make_room(session, error, MemoryActuator::RoomUntil::next_plan, "all ranks repeat the step");
   reducer.abandon();
 }
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,6 +26,7 @@
 #include "sdk/src/session/step_engine.h"
 #include "sdk/src/training/capabilities.h"
 #include "sdk/src/training/equal_ranks.h"
+#include "sdk/src/training/reduction_setup.h"
 #include "sdk/src/training/reduction_times.h"
 
 namespace cox {
@@ -36,14 +36,7 @@ using detail::SessionState;
 
 namespace {
 
-void check_weight(double weight) {
-  if (weight >= 0 && std::isfinite(weight)) return;
-  throw Error(invalid_argument("Reducer: expected a weight that is finite and not below 0, found " +
-                               std::to_string(weight)));
-}
-
 Session& following(Session& session, torch::nn::Module& model) {
-  session.state().declare_reducing();
   session.state().attach(model);
   return session;
 }
@@ -64,27 +57,24 @@ class NonfiniteStreak {
   // nothing. `blamed` names the block that was at fault last, it may be empty. Throws cox::Error on
   // all ranks, collectively, when the streak has the length of the limit.
   void count_nonfinite(StepId step, const std::function<std::string()>& look,
-                       const std::string& blamed);
+                       const std::string& blamed) {
+    if (++steps_ == 1) first_trouble_ = look();
+    const std::uint32_t limit = job_.config().guard.nonfinite_limit;
+    if (limit == 0 || steps_ < limit) return;
+    const std::string block = blamed.empty() ? "" : ", lately in block " + blamed;
+    throw Error(failed_precondition(
+                    concat("guard.nonfinite_limit: expected a finite step at least every ", limit,
+                           " steps, found none since step ", step.value() + 1 - steps_, "; ",
+                           first_text(job_.all(), first_trouble_ + block),
+                           "; resume from the newest save with a lower learning rate or in fp32")),
+                Error::Scope::all_ranks, ExitCode::hopeless);
+  }
 
  private:
   const Membership& job_;
   std::uint32_t steps_ = 0;
   std::string first_trouble_;  // what this rank saw at the start
 };
-
-void NonfiniteStreak::count_nonfinite(StepId step, const std::function<std::string()>& look,
-                                      const std::string& blamed) {
-  if (++steps_ == 1) first_trouble_ = look();
-  const std::uint32_t limit = job_.config().guard.nonfinite_limit;
-  if (limit == 0 || steps_ < limit) return;
-  const std::string block = blamed.empty() ? "" : ", lately in block " + blamed;
-  throw Error(failed_precondition(
-                  concat("guard.nonfinite_limit: expected a finite step at least every ", limit,
-                         " steps, found none since step ", step.value() + 1 - steps_, "; ",
-                         first_text(job_.all(), first_trouble_ + block),
-                         "; resume from the newest save with a lower learning rate or in fp32")),
-              Error::Scope::all_ranks, ExitCode::hopeless);
-}
 
 // OwnPart is this rank's part of the open step. Gradients are kept in units of the first
 // micro-batch's weight, so that a single micro-batch needs no scaling at all.
@@ -105,47 +95,122 @@ struct OwnPart {
 }  // namespace detail
 
 struct Reducer::Impl {
-  Impl(Session session, std::vector<at::Tensor> parameters, std::vector<at::Tensor> buffers);
-  ~Impl();
+  Impl(Session session, std::vector<at::Tensor> parameters, std::vector<at::Tensor> buffers)
+      : session_(std::move(session)),
+        state_(session_.state()),
+        formats_(session_.capabilities().formats),
+        numerics_(session_.capabilities().numerics),
+        parameters_(std::move(parameters)),
+        buffers_(std::move(buffers)),
+        reduction_(detail::reduction_setup(state_), parameters_),
+        weights_(state_.actuators(), parameters_,
+                 state_.job().world_size() == 1 ? 0 : state_.job().config().reduction.verify_steps,
+                 session_.capabilities().blocks),
+        times_(state_.actuators(), state_.recorder(),
+               state_.job().place().device.is_cpu() ? detail::ReductionTimes::Rows::with
+                                                    : detail::ReductionTimes::Rows::without),
+        streak_(state_.job()),
+        holder_(std::make_shared<const detail::GradientHolders::Holder>(
+            [this](detail::MicroBatches micro_batches) { return held_gradients(micro_batches); })) {
+    show_held();
+    const Status link = state_.job().world().devices().news();
+    if (!link.ok() && state_.job().is_root()) state_.job().log().warning(link.message());
+    session_.capabilities().memory.gradient_holders().add(holder_);
+    const detail::StepExchange* exchange = reduction_.exchange();
+    if (exchange == nullptr) return;  // nothing leaves early, and a hook costs a microsecond
+    hooks_.emplace(parameters_, [this](std::size_t parameter) { reduction_->ready(parameter); });
+    if (state_.job().is_root() && !exchange->note().empty())
+      state_.job().log().warning(exchange->note());
+  }
+
+  // The others must not wait for a rank that is on its way out.
+  ~Impl() {
+    if (std::uncaught_exceptions() == 0) return;
+    reduction_->leave("its training loop ended with an exception");
+  }
+
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
-  void backward(StepScope& step, const at::Tensor& loss, double weight_of_loss, MicroBatch which);
-  void observe(double loss, double weight_of_loss);
-  void abandon();
-  ReductionOutcome average(StepScope& step);
-  void join(const std::function<void(StepScope&, const ReductionOutcome&)>& update);
+  void backward(StepScope& step, const at::Tensor& loss, double weight_of_loss, MicroBatch which) {
+    detail::require(detail::check_weight(weight_of_loss), "Reducer");
+    if (is_reproducible()) weight_of_loss = std::nearbyint(weight_of_loss * 0x1p20) * 0x1p-20;
+    if (part_.is_last_given) {
+      throw Error(failed_precondition(
+          "Reducer::backward: expected average() after the last micro-batch of a step, found "
+          "another micro-batch; give cox::MicroBatch::more to all but the last"));
+    }
+    const bool has_work = weight_of_loss != 0 && loss.defined();
+    part_.is_last_given = which == MicroBatch::last;
+    if (!has_work && !part_.is_last_given) return;
+    const PhaseScope phase = step.phase(Phase::backward);
+    if (!has_work) {
+      if (part_.unit == 0) times_->no_backward();
+      if (!wants_own_gradients()) reduction_->flush();
+      return;
+    }
+    if (part_.unit == 0) part_.unit = weight_of_loss;
+    run_backward(loss, {weight_of_loss, part_.unit, formats_.scale(), which});
+    if (loss.is_cpu()) return observe(step, loss.item<double>(), weight_of_loss);
+    part_.unread.push_back({loss.detach(), weight_of_loss});
+    part_.weight += weight_of_loss;
+  }
 
-  Status load_state(std::span<const NamedTensor> saved);
-  std::vector<NamedTensor> saved_state() const { return reduction_.saved(); }
-  const ReductionReport& last() const { return times_->last(); }
-  const char* path() const;
+  void observe(StepScope& step, double loss, double weight_of_loss) {
+    detail::require(detail::check_weight(weight_of_loss), "Reducer");
+    step.loss(loss, weight_of_loss);
+    if (weight_of_loss == 0) return;  // the mean of no samples is no number
+    add_loss(loss, weight_of_loss);
+    part_.weight += weight_of_loss;
+  }
 
- private:
-  at::Tensor figures_on_device();
-  void read(const at::Tensor& figures, StepScope& step);
-  void note_loss(StepScope& step, double loss, double weight_of_loss);
-  void add_loss(double loss, double weight_of_loss);
-  void run_backward(const at::Tensor& loss, const MicroBatchFacts& facts);
-  void check_parameters() const;
-  void check_backward() const;
-  void sample_gradients();
-  StepBallot ballot() const;
-  detail::BetweenPolls watched(std::optional<detail::SlowWait>& wait);
-  void hand_back(const StepBallot& merged, ReductionOutcome& outcome);
-  void settle(const StepBallot& merged, ReductionOutcome& outcome);
-  void count_nonfinite(const StepBallot& merged, const ReductionOutcome& outcome);
-  std::string trouble_here(const StepBallot& merged) const;
-  void blame_nonfinite();
-  void tune();
-  void show_held();
-  detail::GradientHolding held_gradients(detail::MicroBatches micro_batches) const;
+  ReductionOutcome average(StepScope& step) {
+    const PhaseScope phase = step.phase(Phase::communication);
+    const at::Tensor figures = figures_on_device();
+    check_parameters();
+    check_backward();
+    if (part_.unit == 0 && !part_.is_last_given) times_->no_backward();
+    sample_gradients();
+    weights_->take();
+    reduction_->flush();
+    read(figures, step);
+    const StepBallot merged =
+        state_.step().meet(ballot(), "Reducer::average",
+                           [this](const StepBallot& mine, const detail::BetweenPolls& pump) {
+                             return reduction_->merge(mine, pump);
+                           });
+    ReductionOutcome outcome = detail::outcome_of(merged);
+    const bool has_average = merged.weight > 0 && !outcome.repeat;
+    if (has_average) {
+      hand_back(merged, outcome);
+      step.gradient_norm(outcome.gradient_norm);
+    }
+    settle(merged, outcome);
+    outcome.finite = outcome.finite && has_average;
+    return outcome;
+  }
 
-  // Returns whether this rank's own gradients must be seen before they are added to others'. Noise
-  // of gradients and the largest fp16 gradient are read from .grad, which holds this rank's own
-  // only as long as nothing was sent: such a step sends after its backward pass.
-  bool wants_own_gradients() const { return numerics_.wants_gradients() || formats_.is_scaling(); }
-  bool is_reproducible() const { return state_.job().config().reduction.reproducible; }
+  void join(const std::function<void(StepScope&, const ReductionOutcome&)>& update) {
+    is_joining_ = true;
+    do {
+      StepScope step = session_.step();
+      for (const at::Tensor& p : parameters_) p.mutable_grad().reset();  // an earlier average
+      const ReductionOutcome outcome = average(step);
+      if (active_elsewhere_ > 0) update(step, outcome);
+    } while (active_elsewhere_ > 0);
+    is_joining_ = false;
+  }
+
+  void show_held() {
+    metrics::HeldBytes held;
+    for (const at::Tensor& parameter : parameters_) {
+      held.parameters += static_cast<std::int64_t>(parameter.nbytes());
+      if (parameter.requires_grad())
+        held.gradients += static_cast<std::int64_t>(parameter.nbytes());
+    }
+    for (const auto& bucket : reduction_->sent()) held.buckets += bucket.bytes;
+    state_.control().telemetry().show_held(held);
+  }
 
   Session session_;  // keeps the state alive
   SessionState& state_;
@@ -162,329 +227,188 @@ struct Reducer::Impl {
   bool is_joining_ = false;
   std::uint64_t active_elsewhere_ = 0;  // ranks with steps left, in the last merged ballot
   detail::OwnPart part_;                // of the open step
-};
 
-namespace {
+ private:
+  // Returns whether this rank's own gradients must be seen before they are added to others'. Noise
+  // of gradients and the largest fp16 gradient are read from .grad, which holds this rank's own
+  // only as long as nothing was sent: such a step sends after its backward pass.
+  bool wants_own_gradients() const { return numerics_.wants_gradients() || formats_.is_scaling(); }
+  bool is_reproducible() const { return state_.job().config().reduction.reproducible; }
 
-detail::ReductionSetup setup_of(SessionState& state) {
-  return {state.job().data(),
-          state.job().world().wait_policy(),
-          state.job().config().reduction,
-          state.job().world().devices(),
-          Seconds(state.job().config().control.nccl_seconds),
-          [&state] { state.control().send_masks_off(); }};
-}
+  void run_backward(const at::Tensor& loss, const MicroBatchFacts& facts) {
+    MicroBatchFacts told = facts;
+    if (wants_own_gradients()) told.which = MicroBatch::more;
+    times_->backward_begins();
+    const double factor = reduction_->factor(told);
+    reduction_->begin(told);
+    loss.backward(factor == 1 ? at::Tensor() : at::full_like(loss, factor));
+    reduction_->end();
+    times_->backward_ended();
+  }
 
-}  // namespace
+  // The caller counts the weight.
+  void add_loss(double loss, double weight_of_loss) {
+    numerics_.loss(loss);
+    part_.loss_sum += weight_of_loss * loss;
+  }
 
-Reducer::Impl::Impl(Session session, std::vector<at::Tensor> parameters,
-                    std::vector<at::Tensor> buffers)
-    : session_(std::move(session)),
-      state_(session_.state()),
-      formats_(session_.capabilities().formats),
-      numerics_(session_.capabilities().numerics),
-      parameters_(std::move(parameters)),
-      buffers_(std::move(buffers)),
-      reduction_(setup_of(state_), parameters_),
-      weights_(state_.actuators(), parameters_,
-               state_.job().world_size() == 1 ? 0 : state_.job().config().reduction.verify_steps,
-               session_.capabilities().blocks),
-      times_(state_.actuators(), state_.recorder(),
-             state_.job().place().device.is_cpu() ? detail::ReductionTimes::Rows::with
-                                                  : detail::ReductionTimes::Rows::without),
-      streak_(state_.job()),
-      holder_(std::make_shared<const detail::GradientHolders::Holder>(
-          [this](detail::MicroBatches micro_batches) { return held_gradients(micro_batches); })) {
-  show_held();
-  const Status link = state_.job().world().devices().news();
-  if (!link.ok() && state_.job().is_root()) state_.job().log().warning(link.message());
-  session_.capabilities().memory.gradient_holders().add(holder_);
-  const detail::StepExchange* exchange = reduction_.exchange();
-  if (exchange == nullptr) return;  // nothing leaves early, and a hook costs a microsecond
-  hooks_.emplace(parameters_, [this](std::size_t parameter) { reduction_->ready(parameter); });
-  if (state_.job().is_root() && !exchange->note().empty())
-    state_.job().log().warning(exchange->note());
-}
+  // Collects what is read of a device once, when the step is averaged: the losses of all
+  // micro-batches and, while blocks run in fp16, the largest of this rank's own gradients.
+  at::Tensor figures_on_device() {
+    const detail::Largest amax =
+        formats_.is_scaling() ? numerics_.amax_scaled_fp16() : detail::Largest();
+    part_.largest_fp16 = amax.here;
+    std::vector<at::Tensor> values;
+    for (const detail::OwnPart::Loss& each : part_.unread)
+      values.push_back(each.value.to(at::kDouble).reshape({}));
+    if (amax.on_device.defined()) values.push_back(amax.on_device);
+    return values.empty() ? at::Tensor() : at::stack(values);
+  }
 
-// The others must not wait for a rank that is on its way out.
-Reducer::Impl::~Impl() {
-  if (std::uncaught_exceptions() == 0) return;
-  reduction_->leave("its training loop ended with an exception");
-}
+  // Waits for the device, and therefore for its backward pass: called when the gradients are under
+  // way.
+  void read(const at::Tensor& figures, StepScope& step) {
+    if (!figures.defined()) return;
+    reduction_->send_off();
+    const at::Tensor here = figures.to(at::kCPU);
+    const double* value = here.const_data_ptr<double>();
+    for (const detail::OwnPart::Loss& each : std::exchange(part_.unread, {})) {
+      add_loss(*value, each.weight);
+      step.loss(*value++, each.weight);
+    }
+    if (value < here.const_data_ptr<double>() + here.numel())
+      part_.largest_fp16 = std::max(part_.largest_fp16, static_cast<float>(*value));
+  }
 
-void Reducer::Impl::backward(StepScope& step, const at::Tensor& loss, double weight_of_loss,
-                             MicroBatch which) {
-  check_weight(weight_of_loss);
-  if (is_reproducible()) weight_of_loss = std::nearbyint(weight_of_loss * 0x1p20) * 0x1p-20;
-  if (part_.is_last_given) {
+  // A parameter that nobody expects has no place in a bucket: ranks would drift apart.
+  void check_parameters() const {
+    const auto unexpected = reduction_.unexpected();
+    if (!unexpected) return;
+    throw Error(
+        failed_precondition("Reducer: expected the parameters that required gradients at its "
+                            "start, found that number " +
+                            std::to_string(*unexpected) +
+                            " does by now as well; let it require them before the Reducer is made "
+                            "and freeze it afterwards, or use ManualParallel"));
+  }
+
+  // Gradients that nobody gave a weight would be added as they are. Zeros add nothing: what an
+  // optimizer may leave behind.
+  void check_backward() const {
+    const bool is_told = part_.unit > 0 || part_.weight > 0 || part_.is_last_given || is_joining_;
+    if (is_told || detail::l2_norm(detail::gradients_of(parameters_)) == 0) return;
     throw Error(failed_precondition(
-        "Reducer::backward: expected average() after the last micro-batch of a step, found "
-        "another micro-batch; give cox::MicroBatch::more to all but the last"));
+        "Reducer::average: expected gradients of Reducer::backward() in this step, found some that "
+        "it did not see; call reducer.backward(step, loss, weight) instead of loss.backward(), and "
+        "zero_grad() at the end of every step, also of one that is skipped"));
   }
-  const bool has_work = weight_of_loss != 0 && loss.defined();
-  part_.is_last_given = which == MicroBatch::last;
-  if (!has_work && !part_.is_last_given) return;
-  const PhaseScope phase = step.phase(Phase::backward);
-  if (!has_work) {
-    if (part_.unit == 0) times_->no_backward();
-    if (!wants_own_gradients()) reduction_->flush();
-    return;
+
+  void sample_gradients() {
+    if (part_.unit == 0 || part_.is_abandoned || !numerics_.wants_gradients()) return;
+    numerics_.sample_gradients(formats_.scale() * part_.weight / part_.unit);
   }
-  if (part_.unit == 0) part_.unit = weight_of_loss;
-  run_backward(loss, {weight_of_loss, part_.unit, formats_.scale(), which});
-  if (loss.is_cpu()) return note_loss(step, loss.item<double>(), weight_of_loss);
-  part_.unread.push_back({loss.detach(), weight_of_loss});
-  part_.weight += weight_of_loss;
-}
 
-void Reducer::Impl::run_backward(const at::Tensor& loss, const MicroBatchFacts& facts) {
-  MicroBatchFacts told = facts;
-  if (wants_own_gradients()) told.which = MicroBatch::more;
-  times_->backward_begins();
-  const double factor = reduction_->factor(told);
-  reduction_->begin(told);
-  loss.backward(factor == 1 ? at::Tensor() : at::full_like(loss, factor));
-  reduction_->end();
-  times_->backward_ended();
-}
-
-void Reducer::Impl::note_loss(StepScope& step, double loss, double weight_of_loss) {
-  observe(loss, weight_of_loss);
-  step.loss(loss, weight_of_loss);
-}
-
-void Reducer::Impl::observe(double loss, double weight_of_loss) {
-  check_weight(weight_of_loss);
-  if (weight_of_loss == 0) return;  // the mean of no samples is no number
-  add_loss(loss, weight_of_loss);
-  part_.weight += weight_of_loss;
-}
-
-// The caller counts the weight.
-void Reducer::Impl::add_loss(double loss, double weight_of_loss) {
-  numerics_.loss(loss);
-  part_.loss_sum += weight_of_loss * loss;
-}
-
-void Reducer::Impl::abandon() {
-  part_.is_abandoned = part_.is_last_given = true;
-  if (part_.unit == 0) return times_->no_backward();
-  times_->backward_ended();
-}
-
-ReductionOutcome Reducer::Impl::average(StepScope& step) {
-  const PhaseScope phase = step.phase(Phase::communication);
-  const at::Tensor figures = figures_on_device();
-  check_parameters();
-  check_backward();
-  if (part_.unit == 0 && !part_.is_last_given) times_->no_backward();
-  sample_gradients();
-  weights_->take();
-  reduction_->flush();
-  read(figures, step);
-  const StepBallot merged =
-      state_.step().meet(ballot(), "Reducer::average",
-                         [this](const StepBallot& mine, const detail::BetweenPolls& pump) {
-                           return reduction_->merge(mine, pump);
-                         });
-  ReductionOutcome outcome = detail::outcome_of(merged);
-  const bool has_average = merged.weight > 0 && !outcome.repeat;
-  if (has_average) {
-    hand_back(merged, outcome);
-    step.gradient_norm(outcome.gradient_norm);
+  StepBallot ballot() const {
+    StepBallot mine;
+    if (std::isfinite(part_.loss_sum)) {
+      mine.loss_sum = part_.loss_sum;
+    } else {
+      mine.nonfinite_ranks = 1;
+    }
+    mine.amax_max = part_.largest_fp16;
+    mine.weight = part_.weight;
+    mine.repeat_max = part_.is_abandoned ? 1 : 0;
+    mine.samples = state_.recorder().report().samples;
+    mine.active_ranks = is_joining_ ? 0 : 1;
+    if (part_.weight > 0) mine.buffers_from_min = buffers_.vote(state_.job().rank());
+    return mine;
   }
-  settle(merged, outcome);
-  outcome.finite = outcome.finite && has_average;
-  return outcome;
-}
 
-// Collects what is read of a device once, when the step is averaged: the losses of all
-// micro-batches and, while blocks run in fp16, the largest of this rank's own gradients.
-at::Tensor Reducer::Impl::figures_on_device() {
-  const detail::Largest amax =
-      formats_.is_scaling() ? numerics_.amax_scaled_fp16() : detail::Largest();
-  part_.largest_fp16 = amax.here;
-  std::vector<at::Tensor> values;
-  for (const detail::OwnPart::Loss& each : part_.unread)
-    values.push_back(each.value.to(at::kDouble).reshape({}));
-  if (amax.on_device.defined()) values.push_back(amax.on_device);
-  return values.empty() ? at::Tensor() : at::stack(values);
-}
-
-// Waits for the device, and therefore for its backward pass: called when the gradients are under
-// way.
-void Reducer::Impl::read(const at::Tensor& figures, StepScope& step) {
-  if (!figures.defined()) return;
-  reduction_->send_off();
-  const at::Tensor here = figures.to(at::kCPU);
-  const double* value = here.const_data_ptr<double>();
-  for (const detail::OwnPart::Loss& each : std::exchange(part_.unread, {})) {
-    add_loss(*value, each.weight);
-    step.loss(*value++, each.weight);
+  // Watches what may have to wait after the step's reduction; `wait` is made only if it does.
+  detail::BetweenPolls watched(std::optional<detail::SlowWait>& wait) {
+    return [this, &wait] {
+      if (!wait) wait.emplace(state_.waits().watch("Reducer::average"));
+      state_.waits().pump(*wait);
+    };
   }
-  if (value < here.const_data_ptr<double>() + here.numel())
-    part_.largest_fp16 = std::max(part_.largest_fp16, static_cast<float>(*value));
-}
 
-// A parameter that nobody expects has no place in a bucket: ranks would drift apart.
-void Reducer::Impl::check_parameters() const {
-  const auto unexpected = reduction_.unexpected();
-  if (!unexpected) return;
-  throw Error(
-      failed_precondition("Reducer: expected the parameters that required gradients at its "
-                          "start, found that number " +
-                          std::to_string(*unexpected) +
-                          " does by now as well; let it require them before the Reducer is made "
-                          "and freeze it afterwards, or use ManualParallel"));
-}
-
-// Gradients that nobody gave a weight would be added as they are. Zeros add nothing: what an
-// optimizer may leave behind.
-void Reducer::Impl::check_backward() const {
-  const bool is_told = part_.unit > 0 || part_.weight > 0 || part_.is_last_given || is_joining_;
-  if (is_told || detail::l2_norm(detail::gradients_of(parameters_)) == 0) return;
-  throw Error(failed_precondition(
-      "Reducer::average: expected gradients of Reducer::backward() in this step, found some that "
-      "it did not see; call reducer.backward(step, loss, weight) instead of loss.backward(), and "
-      "zero_grad() at the end of every step, also of one that is skipped"));
-}
-
-void Reducer::Impl::sample_gradients() {
-  if (part_.unit == 0 || part_.is_abandoned || !numerics_.wants_gradients()) return;
-  numerics_.sample_gradients(formats_.scale() * part_.weight / part_.unit);
-}
-
-StepBallot Reducer::Impl::ballot() const {
-  StepBallot mine;
-  if (std::isfinite(part_.loss_sum)) {
-    mine.loss_sum = part_.loss_sum;
-  } else {
-    mine.nonfinite_ranks = 1;
+  void hand_back(const StepBallot& merged, ReductionOutcome& outcome) {
+    outcome.gradient_norm = reduction_->hand_back(merged.weight, formats_.scale());
+    outcome.finite = std::isfinite(outcome.gradient_norm) && merged.nonfinite_ranks == 0 &&
+                     merged.overflow_ranks == 0;
+    if (!outcome.finite) blame_nonfinite();
+    formats_.advance_scaler(
+        {.overflow = !outcome.finite, .amax = static_cast<float>(merged.amax_max)});
   }
-  mine.amax_max = part_.largest_fp16;
-  mine.weight = part_.weight;
-  mine.repeat_max = part_.is_abandoned ? 1 : 0;
-  mine.samples = state_.recorder().report().samples;
-  mine.active_ranks = is_joining_ ? 0 : 1;
-  if (part_.weight > 0) mine.buffers_from_min = buffers_.vote(state_.job().rank());
-  return mine;
-}
 
-// Watches what may have to wait after the step's reduction; `wait` is made only if it does.
-detail::BetweenPolls Reducer::Impl::watched(std::optional<detail::SlowWait>& wait) {
-  return [this, &wait] {
-    if (!wait) wait.emplace(state_.waits().watch("Reducer::average"));
-    state_.waits().pump(*wait);
-  };
-}
-
-void Reducer::Impl::hand_back(const StepBallot& merged, ReductionOutcome& outcome) {
-  outcome.gradient_norm = reduction_->hand_back(merged.weight, formats_.scale());
-  outcome.finite = std::isfinite(outcome.gradient_norm) && merged.nonfinite_ranks == 0 &&
-                   merged.overflow_ranks == 0;
-  if (!outcome.finite) blame_nonfinite();
-  formats_.advance_scaler(
-      {.overflow = !outcome.finite, .amax = static_cast<float>(merged.amax_max)});
-}
-
-void Reducer::Impl::settle(const StepBallot& merged, ReductionOutcome& outcome) {
-  std::optional<detail::SlowWait> wait;
-  detail::require(buffers_.follow(merged.buffers_from_min, state_.job().data(), watched(wait)));
-  times_->take(reduction_);
-  state_.step().conclude(merged, outcome);
-  active_elsewhere_ = merged.active_ranks;
-  count_nonfinite(merged, outcome);
-  if (merged.weight > 0) tune();
-  part_ = {};
-}
-
-// A step that nobody has samples for says nothing.
-void Reducer::Impl::count_nonfinite(const StepBallot& merged, const ReductionOutcome& outcome) {
-  if (merged.weight <= 0 || outcome.repeat) return;
-  if (outcome.finite) return streak_.count_finite();
-  streak_.count_nonfinite(
-      state_.step().number(), [&] { return trouble_here(merged); }, numerics_.blamed());
-}
-
-// Tells what this rank saw first in a streak of steps that are not finite; empty where it is in
-// order.
-std::string Reducer::Impl::trouble_here(const StepBallot& merged) const {
-  const std::string rank = concat(" of rank ", state_.job().rank());
-  detail::FiniteLook look(parameters_);
-  look.wait();
-  const auto bad = std::ranges::find_if(look.nonfinite(), [](auto count) { return count > 0; });
-  if (bad != look.nonfinite().end()) {
-    const auto p = static_cast<std::size_t>(bad - look.nonfinite().begin());
-    return weights_->text_of(p) + rank + " itself holds NaN or infinity";
+  void settle(const StepBallot& merged, ReductionOutcome& outcome) {
+    std::optional<detail::SlowWait> wait;
+    detail::require(buffers_.follow(merged.buffers_from_min, state_.job().data(), watched(wait)));
+    times_->take(reduction_);
+    state_.step().conclude(merged, outcome);
+    active_elsewhere_ = merged.active_ranks;
+    count_nonfinite(merged, outcome);
+    if (merged.weight > 0) tune();
+    part_ = {};
   }
-  if (!std::isfinite(part_.loss_sum)) return "the loss" + rank + " was the first";
-  if (state_.recorder().report().nonfinite_values > 0)
-    return "gradients" + rank + " were the first";
-  const bool is_sum = merged.overflow_ranks == 0 && merged.nonfinite_ranks == 0;
-  return is_sum ? "the sum of the ranks' gradients was the first" : std::string();
-}
 
-// Finds this rank's own gradients that are at fault, in a step that goes wrong only.
-void Reducer::Impl::blame_nonfinite() {
-  const std::int64_t count = numerics_.blame(reduction_->nonfinite(), state_.step().number());
-  const std::uint32_t told = detail::saturated(static_cast<std::uint64_t>(count));
-  state_.recorder().notes().nonfinite_values += told;
-  if (count > 0) state_.recorder().notes().set(SignalFlag::nonfinite_gradient);
-}
-
-void Reducer::Impl::tune() {
-  const detail::StepExchange* former = reduction_.exchange();
-  std::optional<detail::SlowWait> wait;
-  reduction_.tune(times_->cost_seconds(), watched(wait));
-  if (reduction_.exchange() != former) show_held();
-}
-
-void Reducer::Impl::show_held() {
-  metrics::HeldBytes held;
-  for (const at::Tensor& parameter : parameters_) {
-    held.parameters += static_cast<std::int64_t>(parameter.nbytes());
-    if (parameter.requires_grad()) held.gradients += static_cast<std::int64_t>(parameter.nbytes());
+  // A step that nobody has samples for says nothing.
+  void count_nonfinite(const StepBallot& merged, const ReductionOutcome& outcome) {
+    if (merged.weight <= 0 || outcome.repeat) return;
+    if (outcome.finite) return streak_.count_finite();
+    streak_.count_nonfinite(
+        state_.step().number(), [&] { return trouble_here(merged); }, numerics_.blamed());
   }
-  for (const auto& bucket : reduction_->sent()) held.buckets += bucket.bytes;
-  state_.control().telemetry().show_held(held);
-}
 
-// A prediction must hold in every step, so steps that keep gradients longer than others count, and
-// formats that may follow those in force.
-detail::GradientHolding Reducer::Impl::held_gradients(detail::MicroBatches micro_batches) const {
-  // Reproducible mode adds every micro-batch up in its buckets, but keeps the averages.
-  const bool keeps_sums = micro_batches == detail::MicroBatches::several || is_reproducible();
-  const bool sends_late = numerics_.samples_gradients() || formats_.may_scale();
-  detail::GradientHolding holding;
-  for (std::size_t p = 0; p < parameters_.size(); ++p) {
-    if (!parameters_[p].requires_grad()) continue;
-    if (keeps_sums) holding.resident_bytes += static_cast<std::int64_t>(parameters_[p].nbytes());
-    const bool moves = !sends_late && reduction_->moves_when_ready(p);
-    if (keeps_sums || moves) holding.released.push_back(parameters_[p]);
+  // Tells what this rank saw first in a streak of steps that are not finite; empty where it is in
+  // order.
+  std::string trouble_here(const StepBallot& merged) const {
+    const std::string rank = concat(" of rank ", state_.job().rank());
+    detail::FiniteLook look(parameters_);
+    look.wait();
+    const auto bad = std::ranges::find_if(look.nonfinite(), [](auto count) { return count > 0; });
+    if (bad != look.nonfinite().end()) {
+      const auto p = static_cast<std::size_t>(bad - look.nonfinite().begin());
+      return weights_->text_of(p) + rank + " itself holds NaN or infinity";
+    }
+    if (!std::isfinite(part_.loss_sum)) return "the loss" + rank + " was the first";
+    if (state_.recorder().report().nonfinite_values > 0)
+      return "gradients" + rank + " were the first";
+    const bool is_sum = merged.overflow_ranks == 0 && merged.nonfinite_ranks == 0;
+    return is_sum ? "the sum of the ranks' gradients was the first" : std::string();
   }
-  return holding;
-}
 
-void Reducer::Impl::join(const std::function<void(StepScope&, const ReductionOutcome&)>& update) {
-  is_joining_ = true;
-  do {
-    StepScope step = session_.step();
-    for (const at::Tensor& p : parameters_) p.mutable_grad().reset();  // an earlier average
-    const ReductionOutcome outcome = average(step);
-    if (active_elsewhere_ > 0) update(step, outcome);
-  } while (active_elsewhere_ > 0);
-  is_joining_ = false;
-}
+  // Finds this rank's own gradients that are at fault, in a step that goes wrong only.
+  void blame_nonfinite() {
+    const std::int64_t count = numerics_.blame(reduction_->nonfinite(), state_.step().number());
+    const std::uint32_t told = detail::saturated(static_cast<std::uint64_t>(count));
+    state_.recorder().notes().nonfinite_values += told;
+    if (count > 0) state_.recorder().notes().set(SignalFlag::nonfinite_gradient);
+  }
 
-Status Reducer::Impl::load_state(std::span<const NamedTensor> saved) {
-  const Status restored = reduction_.restore(saved);
-  show_held();
-  return restored;
-}
+  void tune() {
+    const detail::StepExchange* former = reduction_.exchange();
+    std::optional<detail::SlowWait> wait;
+    reduction_.tune(times_->cost_seconds(), watched(wait));
+    if (reduction_.exchange() != former) show_held();
+  }
 
-const char* Reducer::Impl::path() const {
-  return reduction_.exchange() == nullptr ? "none" : reduction_->path();
-}
+  // A prediction must hold in every step, so steps that keep gradients longer than others count,
+  // and formats that may follow those in force.
+  detail::GradientHolding held_gradients(detail::MicroBatches micro_batches) const {
+    // Reproducible mode adds every micro-batch up in its buckets, but keeps the averages.
+    const bool keeps_sums = micro_batches == detail::MicroBatches::several || is_reproducible();
+    const bool sends_late = numerics_.samples_gradients() || formats_.may_scale();
+    detail::GradientHolding holding;
+    for (std::size_t p = 0; p < parameters_.size(); ++p) {
+      if (!parameters_[p].requires_grad()) continue;
+      if (keeps_sums) holding.resident_bytes += static_cast<std::int64_t>(parameters_[p].nbytes());
+      const bool moves = !sends_late && reduction_->moves_when_ready(p);
+      if (keeps_sums || moves) holding.released.push_back(parameters_[p]);
+    }
+    return holding;
+  }
+};
 
 Reducer::Reducer(Session& session, torch::nn::Module& model)
     : Reducer(following(session, model), model.parameters(), model.buffers()) {}
@@ -500,7 +424,7 @@ Reducer::Reducer(Session& session, std::vector<at::Tensor> parameters,
             "Reducer: expected real parameters, found complex ones; use at::view_as_real of them"),
         Error::Scope::all_ranks);
   }
-  state.declare_reducing();
+  state.loop().declare_reducing();
   transport::Communicator& ranks = state.job().data();
   detail::require(detail::check_equal_layout(ranks, parameters, buffers), Error::Scope::all_ranks);
   detail::require(detail::broadcast_from_root(ranks, parameters), "Reducer: parameters");
@@ -518,12 +442,14 @@ void Reducer::backward(StepScope& step, const at::Tensor& loss, double weight, M
 }
 
 void Reducer::observe(StepScope& step, double loss, double weight) {
-  impl_->observe(loss, weight);
-  step.loss(loss, weight);
+  impl_->observe(step, loss, weight);
 }
 
 void Reducer::abandon() {
-  impl_->abandon();
+  detail::OwnPart& part = impl_->part_;
+  part.is_abandoned = part.is_last_given = true;
+  if (part.unit == 0) return impl_->times_->no_backward();
+  impl_->times_->backward_ended();
 }
 
 ReductionOutcome Reducer::average(StepScope& step) {
@@ -535,19 +461,22 @@ void Reducer::join(const std::function<void(StepScope&, const ReductionOutcome&)
 }
 
 std::vector<NamedTensor> Reducer::state() const {
-  return impl_->saved_state();
+  return impl_->reduction_.saved();
 }
 
 Status Reducer::load_state(std::span<const NamedTensor> state) {
-  return impl_->load_state(state);
+  const Status restored = impl_->reduction_.restore(state);
+  impl_->show_held();
+  return restored;
 }
 
 ReductionReport Reducer::last_reduction() const {
-  return impl_->last();
+  return impl_->times_->last();
 }
 
 const char* Reducer::path() const {
-  return impl_->path();
+  const detail::TunedReduction& reduction = impl_->reduction_;
+  return reduction.exchange() == nullptr ? "none" : reduction->path();
 }
 
 }  // namespace cox

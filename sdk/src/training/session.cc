@@ -79,12 +79,12 @@ void Session::adopt(const torch::jit::Module& model, const AdoptOptions& options
 
 void Session::adopt_by(const AdoptOptions& options,
                        const std::function<void(detail::Adoption&)>& add) {
-  if (!adoption_ && state_->is_reducing()) {
+  if (!adoption_ && state_->loop().is_reducing()) {
     throw Error(failed_precondition(
         "adopt: expected a session without Reducer and Trainer, found one; they average gradients "
         "already"));
   }
-  if (state_->is_started()) {
+  if (state_->control().is_started()) {
     throw Error(failed_precondition(
         "adopt: expected a session before its first step, found one that has begun; adopt right "
         "after start()"));
@@ -100,12 +100,12 @@ StepScope* Session::open_step() {
 }
 
 void Session::detach(torch::nn::Module& model) {
-  if (adoption_ && adoption_->has(model)) return adoption_.reset();
+  if (adoption_ && adoption_->models().has(model)) return adoption_.reset();
   state_->detach();
 }
 
 void Session::detach(const torch::jit::Module& model) {
-  if (adoption_ && adoption_->has(model)) adoption_.reset();
+  if (adoption_ && adoption_->models().has(model)) adoption_.reset();
 }
 
 void Session::together(const std::function<void()>& work) {
@@ -123,14 +123,15 @@ void Session::together(const std::function<void()>& work) {
 
 void Session::calibrate(torch::nn::Module& model, const std::function<at::Tensor()>& sample_loss,
                         std::int64_t optimizer_bytes) {
-  if (state_->is_missing_reducer()) {
+  if (state_->calibration().is_missing_reducer()) {
     throw Error(failed_precondition(
                     "calibrate: expected a Reducer that was made before it, found none; plans are "
                     "carried out where ranks agree on them"),
                 Error::Scope::all_ranks);
   }
   const BlockWatch::Following shown(capabilities_->blocks);
-  if (state_->wants_calibration()) state_->calibration().run({model, sample_loss, optimizer_bytes});
+  detail::Calibration& calibration = state_->calibration();
+  if (calibration.is_wanted()) calibration.run({model, sample_loss, optimizer_bytes});
 }
 
 StepScope Session::step() {
@@ -142,7 +143,7 @@ StepScope Session::step() {
   return StepScope(state_);
 }
 const Plan& Session::plan() const {
-  if (!state_->is_started()) {
+  if (!state_->control().is_started()) {
     throw Error(failed_precondition(
         "plan: expected a session that has begun, found one before its first step; call step(), or "
         "make a Reducer or Trainer, before it"));
@@ -150,12 +151,12 @@ const Plan& Session::plan() const {
   return state_->control().plane().plan();
 }
 bool Session::stop_requested() const {
-  if (adoption_) adoption_->loop_asks();
-  const bool is_agreed_upon = adoption_ && !adoption_->only_watches();
+  if (adoption_) adoption_->averaging().loop_asks();
+  const bool is_agreed_upon = adoption_ && !adoption_->averaging().only_watches();
   return is_agreed_upon ? state_->step().stop_agreed() : state_->stop_asked();
 }
 bool Session::stop_requested_anywhere() {
-  if (adoption_) adoption_->loop_asks();
+  if (adoption_) adoption_->averaging().loop_asks();
   return state_->stop_asked_anywhere();
 }
 std::string Session::status_address() const {

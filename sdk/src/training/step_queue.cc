@@ -10,6 +10,7 @@
 #include "coxswain/error.h"
 #include "coxswain/trainer.h"
 #include "sdk/src/device/transfer.h"
+#include "sdk/src/training/equal_ranks.h"
 
 namespace cox::detail {
 namespace {
@@ -67,21 +68,21 @@ Status validate(const TrainerOptions& options, int world_size, const Config& con
 }
 
 void ShareActuator::contribute(JobFacts& job) const {
-  job.global_batch = static_cast<std::uint64_t>(loop_.global_batch);
-  job.micro_batch = static_cast<std::uint64_t>(loop_.micro_batch);
+  job.global_batch = static_cast<std::uint64_t>(options_.global_batch);
+  job.micro_batch = static_cast<std::uint64_t>(options_.micro_batch);
   job.capabilities.shares = true;
   // Its figures are of steps that took the batch of the plan in force.
-  job.capabilities.accumulation = loop_.micro_batch > 0 && loop_.prefetch == 0;
+  job.capabilities.accumulation = options_.micro_batch > 0 && options_.prefetch == 0;
 }
 
 void ShareActuator::apply(const Plan& plan, RoundId) {
   shares_ = plan.shares;
   step_samples_ =
-      plan.step_samples > 0 ? static_cast<std::int64_t>(plan.step_samples) : loop_.global_batch;
+      plan.step_samples > 0 ? static_cast<std::int64_t>(plan.step_samples) : options_.global_batch;
 }
 
 ShareRequest ShareActuator::request(std::uint64_t cursor) const {
-  return {cursor, step_samples_, loop_.micro_batch, shares_, loop_.rank, loop_.world_size};
+  return {cursor, step_samples_, options_.micro_batch, shares_, job_.rank(), job_.world_size()};
 }
 
 SampleSlice StepShare::part(std::uint64_t i) const {
@@ -165,6 +166,47 @@ const StepQueue::Step& StepQueue::take(const ShareRequest& request) {
   taken_cursor_ = request.cursor;
   planned_.pop_front();
   return taken_;
+}
+
+TrainingData::TrainingData(SessionState& state, const TrainerOptions& options,
+                           TrainingPosition& position)
+    : state_(state),
+      options_(options),
+      position_(position),
+      shares_(state.actuators(), options, state.job()) {}
+
+void TrainingData::open(const Dataset& dataset, c10::Device device) {
+  constexpr const char* kAdvice = "give every rank the same data";
+  const auto size = static_cast<std::uint64_t>(dataset.size());
+  check_equal(state_.job(), size, "a data set of the same size", kAdvice);
+  check_resumed(position_.samples, size,
+                "of " + std::to_string(position_.samples) + " samples, found one of " +
+                    std::to_string(size) + "; a place in one means nothing in another");
+  position_.samples = size;
+  // Another text of the same size would be trained on as if it were the same.
+  const std::uint64_t hash = hash_of_samples(dataset);
+  check_equal(state_.job(), hash, "a data set with the same samples", kAdvice);
+  if (hash != 0) {
+    check_resumed(position_.data_hash, hash,
+                  "found one of the same size with other samples; resume with the data that the "
+                  "run was started with");
+  }
+  position_.data_hash = hash;
+  SamplePlanOptions plan;
+  plan.size = dataset.size();
+  plan.global_batch = options_.global_batch;
+  plan.seed = state_.job().config().run.seed;
+  queue_.emplace(dataset, require(SamplePlan::create(plan), Error::Scope::all_ranks),
+                 options_.prefetch, device);
+}
+
+// `saved`: 0 where the save does not say.
+void TrainingData::check_resumed(std::uint64_t saved, std::uint64_t found,
+                                 const std::string& what) const {
+  const bool is_first_after_resume = state_.job().config().checkpoint.resume && !queue_;
+  if (!is_first_after_resume || saved == 0 || saved == found) return;
+  throw Error(failed_precondition("resume: expected the data set of the save, " + what),
+              Error::Scope::all_ranks);
 }
 
 }  // namespace cox::detail

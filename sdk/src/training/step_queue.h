@@ -1,13 +1,15 @@
 // StepQueue: which samples the coming steps take, and their batches, got ahead of time where that
 // is asked for. A step's shares are fixed when it enters the queue, `ahead` steps before it runs,
 // on every rank in the same round; so new shares switch everywhere together, `ahead` steps later.
-// Training thread; owns the thread that gets batches.
+// TrainingData keeps the queue of a trainer's data set. Training thread; the queue owns the thread
+// that gets batches.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "coordinator/core/config.h"
@@ -16,7 +18,10 @@
 #include "coxswain/dataset.h"
 #include "coxswain/sample_plan.h"
 #include "sdk/src/blocks/actuator.h"
+#include "sdk/src/blocks/actuator_list.h"
+#include "sdk/src/checkpoint/checkpoint_folder.h"
 #include "sdk/src/data/prefetch.h"
+#include "sdk/src/session/session_state.h"
 
 namespace cox {
 struct TrainerOptions;
@@ -59,14 +64,9 @@ struct StepShare {
 // ranks share them. Registered with the session by the trainer.
 class ShareActuator final : public Actuator, public Steering {
  public:
-  struct Loop {
-    std::int64_t global_batch = 0;  // samples of a step, where the plan says nothing
-    std::int64_t micro_batch = 0;
-    std::size_t prefetch = 0;  // steps
-    RankId rank{};
-    std::int32_t world_size = 1;
-  };
-  explicit ShareActuator(const Loop& loop) : loop_(loop) {}
+  // Both must outlive this.
+  ShareActuator(const TrainerOptions& options, const Membership& job)
+      : options_(options), job_(job) {}
 
   void contribute(JobFacts& job) const override;
   void apply(const Plan& plan, RoundId round) override;
@@ -75,7 +75,8 @@ class ShareActuator final : public Actuator, public Steering {
   ShareRequest request(std::uint64_t cursor) const;
 
  private:
-  const Loop loop_;
+  const TrainerOptions& options_;
+  const Membership& job_;
   std::vector<std::uint32_t> shares_;
   std::int64_t step_samples_ = 0;
 };
@@ -117,6 +118,34 @@ class StepQueue {
   std::optional<Prefetcher<Batch>> prefetcher_;
   std::optional<std::uint64_t> taken_cursor_;
   Step taken_;
+};
+
+// TrainingData gives a trainer the samples of each step, from the data set of its present loop. All
+// ranks have the same data set, and it is the one of the save that was resumed from.
+class TrainingData {
+ public:
+  // All of it must outlive this. `position` says where in the data the next step begins; open()
+  // writes what it says of the data set.
+  TrainingData(SessionState& state, const TrainerOptions& options, TrainingPosition& position);
+
+  // Begins to take samples from `dataset`, which must outlive the steps that do. Collective. Throws
+  // cox::Error, on all ranks when ranks have different data, or other data than the save.
+  void open(const Dataset& dataset, c10::Device device);
+  // Returns the samples of the next step, as StepQueue::take() does. REQUIRES: open() was called.
+  const StepQueue::Step& take() { return queue_->take(shares_->request(position_.cursor)); }
+  // As StepQueue::forget().
+  void forget() {
+    if (queue_) queue_->forget();
+  }
+
+ private:
+  void check_resumed(std::uint64_t saved, std::uint64_t found, const std::string& what) const;
+
+  SessionState& state_;
+  const TrainerOptions& options_;
+  TrainingPosition& position_;
+  Added<ShareActuator> shares_;
+  std::optional<StepQueue> queue_;  // from open() on
 };
 
 }  // namespace cox::detail

@@ -27,15 +27,6 @@
 namespace cox::detail {
 namespace {
 
-std::vector<NamedTensor> copies(const std::vector<NamedTensor>& tensors) {
-  std::vector<NamedTensor> result;
-  result.reserve(tensors.size());
-  for (const NamedTensor& named : tensors) {
-    result.push_back({named.name, named.tensor.detach().clone()});
-  }
-  return result;
-}
-
 // Returns a source of bits that is the same on all ranks, and another one in every job. Collective.
 std::function<std::uint64_t()> bits_of_all_ranks(const Membership& job) {
   std::random_device device;
@@ -74,15 +65,24 @@ std::vector<NamedTensor> model_tensors(const torch::nn::Module& model) {
   return tensors;
 }
 
-Snapshot take_snapshot(RoundId round, const TrainingPosition& position,
-                       const torch::nn::Module& model, const OptimizerPort& optimizer) {
-  return {round, position, copies(model_tensors(model)), copies(optimizer.state()), {}, {}, {}};
+Checkpoint capture(const torch::nn::Module& model, const OptimizerPort& optimizer) {
+  Checkpoint state;
+  state.model = model_tensors(model);
+  state.optimizer = optimizer.state();
+  return state;
 }
 
-Status restore(const Snapshot& snapshot, torch::nn::Module& model, OptimizerPort& optimizer) {
+Status restore(const Checkpoint& state, torch::nn::Module& model, OptimizerPort& optimizer) {
   const std::vector<NamedTensor> targets = model_tensors(model);
-  if (Status loaded = load_into(targets, snapshot.model); !loaded.ok()) return loaded;
-  return optimizer.load_state(snapshot.optimizer);
+  if (Status loaded = load_into(targets, state.model); !loaded.ok()) return loaded;
+  return optimizer.load_state(state.optimizer);
+}
+
+Snapshot take_snapshot(RoundId round, Checkpoint live) {
+  for (auto* tensors : {&live.model, &live.optimizer, &live.parts}) {
+    for (NamedTensor& named : *tensors) named.tensor = named.tensor.detach().clone();
+  }
+  return {round, std::move(live), {}};
 }
 
 void SnapshotShelf::put(Snapshot snapshot) {
@@ -95,44 +95,11 @@ const Snapshot* SnapshotShelf::newest_before(RoundId round) {
   return snapshots_.empty() ? nullptr : &snapshots_.back();
 }
 
-StepBuffers::StepBuffers(const std::vector<at::Tensor>& buffers,
-                         const std::function<bool(const at::Tensor&)>& is_kept) {
-  for (const at::Tensor& buffer : buffers) {
-    if (!buffer.defined()) continue;
-    all_.push_back(buffer);
-    if (is_kept(buffer)) kept_.push_back({buffer, {}});
-  }
-}
-
-std::uint64_t StepBuffers::versions() const {
-  std::uint64_t sum = 0;
-  for (const at::Tensor& buffer : all_) sum += static_cast<std::uint64_t>(buffer._version());
-  return sum;
-}
-
-void StepBuffers::begin_step() {
-  const std::uint64_t now = versions();
-  if (seen_ == now) return;
-  for (Kept& kept : kept_) kept.before = kept.buffer.detach().clone();
-  seen_ = now;
-}
-
-void StepBuffers::put_back() {
-  const torch::NoGradGuard no_grad;
-  for (Kept& kept : kept_) {
-    if (!at::equal(kept.buffer, kept.before)) kept.buffer.copy_(kept.before);
-  }
-}
-
-void StepBuffers::put_back_nonfinite() {
-  const torch::NoGradGuard no_grad;
-  for (Kept& kept : kept_) {
-    if (!at::isfinite(kept.buffer).all().item<bool>()) kept.buffer.copy_(kept.before);
-  }
-}
-
 TrainingSaves::TrainingSaves(const Parts& parts)
-    : parts_(parts), state_(parts.session.state()), formats_(parts.session.capabilities().formats) {
+    : parts_(parts),
+      state_(parts.session.state()),
+      formats_(parts.session.capabilities().formats),
+      added_(state_.actuators(), *this) {
   state_.job().agree(open_folder(bits_of_all_ranks(state_.job())));
 }
 
@@ -192,7 +159,8 @@ TrainingSaves::Resumed TrainingSaves::resume() {
   const std::filesystem::path save = find_save();
   auto checkpoint = CheckpointFolder::read(save);
   state_.job().agree(checkpoint.status());
-  parts_.session.together([&] { take_over(*checkpoint); });
+  parts_.session.together(
+      [&] { require(restore(*checkpoint, parts_.model, parts_.optimizer), "resume"); });
   adopt(checkpoint->position);
   if (state_.job().rank() == kRoot) {
     auto control = CheckpointFolder::read_control(save);
@@ -261,25 +229,25 @@ std::vector<NamedTensor> TrainingSaves::part_states() const {
   return all;
 }
 
-void TrainingSaves::take_over(const Checkpoint& checkpoint) {
-  const auto targets = model_tensors(parts_.model);
-  Status loaded = load_into(targets, checkpoint.model);
-  if (loaded.ok()) loaded = parts_.optimizer.load_state(checkpoint.optimizer);
-  require(loaded, "resume");
-}
-
-// The cursor of a save is a place in one order of samples.
-void TrainingSaves::check_resumed(const TrainingPosition& resumed) const {
-  const std::uint64_t seed = state_.job().config().run.seed;
-  if (!resumed.seed || *resumed.seed == seed) return;
-  throw Error(failed_precondition("resume: expected run.seed=" + std::to_string(*resumed.seed) +
-                                  ", with which the save was made, found " + std::to_string(seed) +
-                                  "; another seed gives samples another order"),
-              Error::Scope::all_ranks);
+// Tensors may be live ones.
+Checkpoint TrainingSaves::capture_all(const Reducer& reducer) const {
+  Checkpoint all = capture(parts_.model, parts_.optimizer);
+  all.position = parts_.position;
+  all.reducer = reducer.state();
+  all.parts = part_states();
+  return all;
 }
 
 void TrainingSaves::adopt(const TrainingPosition& resumed) {
-  check_resumed(resumed);
+  const std::uint64_t seed = state_.job().config().run.seed;
+  // The cursor of a save is a place in one order of samples.
+  if (resumed.seed && *resumed.seed != seed) {
+    throw Error(
+        failed_precondition("resume: expected run.seed=" + std::to_string(*resumed.seed) +
+                            ", with which the save was made, found " + std::to_string(seed) +
+                            "; another seed gives samples another order"),
+        Error::Scope::all_ranks);
+  }
   parts_.position = resumed;
   formats_.restore(resumed.scaler);
   saved_step_ = resumed.step;
@@ -371,13 +339,8 @@ Result<TrainingSaves::Gathered> TrainingSaves::gather_for(RankId saver) {
 
 Status TrainingSaves::write_here(const Reducer& reducer, Gathered gathered) {
   state_.recorder().activity().do_between_steps(Activity::saving, Clock::now());
-  Checkpoint checkpoint;
-  checkpoint.position = parts_.position;
-  checkpoint.model = model_tensors(parts_.model);
-  checkpoint.optimizer = parts_.optimizer.state();
-  checkpoint.reducer = reducer.state();
+  Checkpoint checkpoint = capture_all(reducer);
   checkpoint.numbers = std::move(gathered.rows);
-  checkpoint.parts = part_states();
   checkpoint.incarnation = state_.control().plane().start_facts().incarnation;
   checkpoint.world_size = state_.job().world_size();
   const Status written = folder_->write(checkpoint, gathered.control, config().keep);
@@ -405,9 +368,7 @@ void TrainingSaves::write(const Reducer& reducer, OnFailure on_failure) {
 void TrainingSaves::keep_snapshot(RoundId round, const Reducer& reducer) {
   const std::uint32_t every = config().snapshot_rounds;
   if (every == 0 || round.value() % every != 0) return;
-  Snapshot snapshot = take_snapshot(round, parts_.position, parts_.model, parts_.optimizer);
-  if (is_reproducible()) snapshot.reducer = reducer.state();
-  snapshot.parts = copies(part_states());
+  Snapshot snapshot = take_snapshot(round, capture_all(reducer));
   for (const Saving* each : state_.actuators().all<Saving>()) snapshot.rows.push_back(each->save());
   snapshots_.put(std::move(snapshot));
 }
@@ -423,14 +384,14 @@ void TrainingSaves::roll_back_if_ordered(Reducer& reducer) {
   }
   TrainingPosition& position = parts_.position;
   const std::uint64_t rollbacks = position.rollbacks + 1;
-  require(restore(*snapshot, parts_.model, parts_.optimizer), "rollback");
-  if (is_reproducible()) state_.job().agree(reducer.load_state(snapshot->reducer));
-  for (const Part& part : parts_added_) require(load_part(part, snapshot->parts), "rollback");
+  require(restore(snapshot->state, parts_.model, parts_.optimizer), "rollback");
+  if (is_reproducible()) state_.job().agree(reducer.load_state(snapshot->state.reducer));
+  for (const Part& part : parts_added_) require(load_part(part, snapshot->state.parts), "rollback");
   auto row = snapshot->rows.begin();
   for (Saving* each : state_.actuators().all<Saving>()) {
     static_cast<void>(each->load(*row++));  // its own, so it fits
   }
-  position = snapshot->position;
+  position = snapshot->state.position;
   saved_step_ = ~0ull;  // what is on the disk of later steps was given up
   formats_.roll_back(position.scaler);
   position.scaler = formats_.scaler();

@@ -1,7 +1,7 @@
 // Everything that makes a training run go on as if nothing had happened: parameters, buffers,
 // optimizer state and the place in the data. TrainingSaves captures it for saves on the disk and
-// for snapshots in memory, StepBuffers does the same for the buffers of one step, and random
-// numbers need no state, because they are keyed by step and sample. Training thread only.
+// for snapshots in memory. Random numbers need no state, because they are keyed by step and sample.
+// Training thread only.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,6 +23,7 @@
 #include "coxswain/session.h"
 #include "coxswain/trainer.h"
 #include "sdk/src/blocks/actuator.h"
+#include "sdk/src/blocks/actuator_list.h"
 #include "sdk/src/checkpoint/checkpoint_folder.h"
 #include "sdk/src/precision/format_actuator.h"
 #include "sdk/src/session/session_state.h"
@@ -48,20 +49,18 @@ void seed_default_generators(const RandomKey& key);
 // Returns the tensors of a model by name: parameters, then buffers. They are live ones.
 std::vector<NamedTensor> model_tensors(const torch::nn::Module& model);
 
+// Returns what a save and a snapshot hold of these. Tensors may be live ones.
+Checkpoint capture(const torch::nn::Module& model, const OptimizerPort& optimizer);
+// Copies that back in place: parameters keep their identity.
+Status restore(const Checkpoint& state, torch::nn::Module& model, OptimizerPort& optimizer);
+
 struct Snapshot {
-  RoundId round{};  // taken after this round
-  TrainingPosition position;
-  std::vector<NamedTensor> model;  // copies
-  std::vector<NamedTensor> optimizer;
-  std::vector<NamedTensor> reducer;       // reproducible mode
-  std::vector<NamedTensor> parts;         // copies: "PART/TENSOR"
+  RoundId round{};                        // taken after this round
+  Checkpoint state;                       // copies
   std::vector<std::vector<double>> rows;  // what each actuator remembers on this rank
 };
 
-Snapshot take_snapshot(RoundId round, const TrainingPosition& position,
-                       const torch::nn::Module& model, const OptimizerPort& optimizer);
-// Copies the snapshot back in place: parameters keep their identity.
-Status restore(const Snapshot& snapshot, torch::nn::Module& model, OptimizerPort& optimizer);
+Snapshot take_snapshot(RoundId round, Checkpoint live);
 
 // SnapshotShelf keeps the newest snapshots. It holds the same ones on all ranks, because all take
 // them in the same rounds.
@@ -74,35 +73,6 @@ class SnapshotShelf {
 
  private:
   std::vector<Snapshot> snapshots_;  // oldest first
-};
-
-// StepBuffers keeps the buffers of a model that its forward pass may change (running statistics,
-// counters, caches) as they were at a step's start, so that the step can be taken again and a step
-// that went wrong leaves no NaN behind. Keeps the tensors alive. Copies only when the version of
-// some buffer has moved: a model that changes none costs memory and no time. Not by each one's own
-// version: torch's BatchNorm writes running statistics without moving theirs, and only its counter
-// tells.
-class StepBuffers {
- public:
-  StepBuffers(const std::vector<at::Tensor>& buffers,
-              const std::function<bool(const at::Tensor&)>& is_kept);
-
-  void begin_step();
-  // Makes buffers what they were at begin_step().
-  void put_back();
-  // Does the same for those alone that hold a value that is not finite.
-  void put_back_nonfinite();
-
- private:
-  struct Kept {
-    at::Tensor buffer;
-    at::Tensor before;
-  };
-  std::uint64_t versions() const;
-
-  std::vector<at::Tensor> all_;
-  std::vector<Kept> kept_;
-  std::optional<std::uint64_t> seen_;  // versions that the copies are of
 };
 
 // Returns how much of the work beside steps each of `ranks` ranks can do, when these are slow and
@@ -166,8 +136,8 @@ class TrainingSaves final : public Actuator, public Steering {
   // Warns, on rank 0, of state in the save that nothing was added for.
   void warn_of_unclaimed();
 
-  bool has_folder() const { return folder_.has_value(); }
-  bool is_saved() const { return saved_step_ == parts_.position.step; }
+  // Returns whether there is a folder and what came after the newest save is not in it.
+  bool is_behind() const { return folder_ && saved_step_ != parts_.position.step; }
   // Throws cox::Error without a folder.
   void check_folder() const;
   enum class OnFailure { report, raise };
@@ -198,6 +168,7 @@ class TrainingSaves final : public Actuator, public Steering {
     std::vector<NamedTensor> rows;
   };
 
+  Checkpoint capture_all(const Reducer& reducer) const;
   void add(std::string_view name, TrainingPart part);
   Status open_folder(std::function<std::uint64_t()> random);
   Status check_unused() const;
@@ -205,10 +176,8 @@ class TrainingSaves final : public Actuator, public Steering {
   RankId choose_saver();              // collective
   Result<Gathered> gather_for(RankId saver);
   Status write_here(const Reducer& reducer, Gathered gathered);
-  void take_over(const Checkpoint& checkpoint);
   std::vector<NamedTensor> part_states() const;
   static Status load_part(const Part& part, std::span<const NamedTensor> states);
-  void check_resumed(const TrainingPosition& resumed) const;
   void adopt(const TrainingPosition& resumed);
   const CheckpointConfig& config() const { return state_.job().config().checkpoint; }
   bool is_reproducible() const { return state_.job().config().reduction.reproducible; }
@@ -225,6 +194,7 @@ class TrainingSaves final : public Actuator, public Steering {
   RankId saver_ = kRoot;              // of the last save
   std::uint32_t rollback_done_ = 0;   // the last ticket executed
   std::uint64_t saved_step_ = ~0ull;  // of the newest save
+  AddedActuator<TrainingSaves> added_;
 };
 
 }  // namespace cox::detail

@@ -288,7 +288,7 @@ TEST_SUITE("adoption") {
       const at::NoGradGuard no_grad;
       loss_of(net, batches.next());
     }
-    CHECK_FALSE(session.state().is_started());
+    CHECK_FALSE(session.state().control().is_started());
     const at::Tensor loss = loss_of(net, batches.next());
     const Tensors mine = torch::autograd::grad({loss}, net->parameters(), {}, true);
     loss.backward();
