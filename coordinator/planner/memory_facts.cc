@@ -36,18 +36,6 @@ std::size_t block_of(const Stage& stage) {
   return static_cast<std::size_t>(stage.block);
 }
 
-// Stages stand in the order of the forward pass, blocks in that of their registration. A block that
-// did not run is kept.
-std::vector<MemoryAction> per_block(const MemoryProblem& problem, std::size_t blocks,
-                                    const std::vector<MemoryAction>& per_stage) {
-  std::vector<MemoryAction> actions(blocks, MemoryAction::keep);
-  for (std::size_t s = 0; s < problem.stages.size(); ++s) {
-    const Stage& stage = problem.stages[s];
-    if (stage.block != kGap) actions[block_of(stage)] = per_stage[s];
-  }
-  return actions;
-}
-
 Status check_blocks(const MemoryProblem& problem, std::size_t blocks) {
   std::vector<char> seen(blocks, 0);
   for (const Stage& stage : problem.stages) {
@@ -76,17 +64,6 @@ Result<MemoryModel> model_of(const MemoryProblem& problem, std::size_t blocks,
     model.kept_bytes[block_of(stage)] = stage.option(MemoryAction::keep).kept_bytes;
   }
   return model;
-}
-
-// Gaps between blocks are kept.
-std::vector<MemoryAction> per_stage(const MemoryProblem& problem,
-                                    const std::vector<MemoryAction>& per_block) {
-  std::vector<MemoryAction> actions(problem.stages.size(), MemoryAction::keep);
-  for (std::size_t s = 0; s < actions.size(); ++s) {
-    const Stage& stage = problem.stages[s];
-    if (stage.block != kGap) actions[s] = per_block[block_of(stage)];
-  }
-  return actions;
 }
 
 struct BlockShare {
@@ -172,6 +149,26 @@ Result<MemoryFacts> memory_facts(std::vector<RankProblem> ranks, std::size_t blo
   facts.model_of_rank = kinds.of_rank;
   for (const RankProblem& rank : ranks) facts.limit_bytes.push_back(rank.limit_bytes);
   return facts;
+}
+
+std::vector<MemoryAction> per_block(const MemoryProblem& problem, std::size_t blocks,
+                                    const std::vector<MemoryAction>& per_stage) {
+  std::vector<MemoryAction> actions(blocks, MemoryAction::keep);
+  for (std::size_t s = 0; s < problem.stages.size(); ++s) {
+    const Stage& stage = problem.stages[s];
+    if (stage.block != kGap) actions[block_of(stage)] = per_stage[s];
+  }
+  return actions;
+}
+
+std::vector<MemoryAction> per_stage(const MemoryProblem& problem,
+                                    const std::vector<MemoryAction>& per_block) {
+  std::vector<MemoryAction> actions(problem.stages.size(), MemoryAction::keep);
+  for (std::size_t s = 0; s < actions.size(); ++s) {
+    const Stage& stage = problem.stages[s];
+    if (stage.block != kGap) actions[s] = per_block[block_of(stage)];
+  }
+  return actions;
 }
 
 std::string mib_text(std::int64_t bytes) {

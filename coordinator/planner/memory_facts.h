@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "coordinator/core/memory_front.h"
@@ -32,9 +33,12 @@ struct MemoryProfile {
 // RankProblem is the contribution of one rank. Its `problem` has no stages where nothing could be
 // measured.
 struct RankProblem {
+  static constexpr std::uint32_t kVersion = 1;
   MemoryProblem problem;
   std::int64_t limit_bytes = 0;  // of its device or its share of a node; 0 = unknown
   std::uint64_t samples = 0;     // of the step that was measured; 0 = bytes do not depend on them
+
+  static auto fields(auto& self) { return std::tie(self.problem, self.limit_bytes, self.samples); }
 };
 
 // Returns the facts for JobFacts. `ranks` has one entry per rank; a rank without a problem is taken
@@ -44,6 +48,14 @@ struct RankProblem {
 // kMaxMemoryModels kinds; those of solve_front().
 Result<MemoryFacts> memory_facts(std::vector<RankProblem> ranks, std::size_t blocks,
                                  const FrontLimits& limits = {});
+
+// Return the actions of `blocks` blocks under these actions of the stages, and the reverse. Stages
+// stand in the order of the forward pass, blocks in that of their registration. A block that did
+// not run is kept, and so are gaps between blocks.
+std::vector<MemoryAction> per_block(const MemoryProblem& problem, std::size_t blocks,
+                                    const std::vector<MemoryAction>& per_stage);
+std::vector<MemoryAction> per_stage(const MemoryProblem& problem,
+                                    const std::vector<MemoryAction>& per_block);
 
 // Returns what makes up the least peak of a rank with this problem: what lies outside of blocks,
 // and the largest blocks by name. `model`: the one of `facts` that it is of. `blocks` has the names

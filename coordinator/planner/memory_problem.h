@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <tuple>
 #include <vector>
 
 #include "coordinator/core/memory_front.h"
@@ -39,6 +40,10 @@ struct StageOption {
                                          // which wait for it: that time is in added_us
   // Returns whether bytes move while compute goes on.
   bool is_copied() const { return copied_bytes > 0; }
+  static auto fields(auto& self) {
+    return std::tie(self.allowed, self.kept_bytes, self.forward_high_bytes,
+                    self.backward_high_bytes, self.added_us, self.copied_bytes, self.stored_bytes);
+  }
   friend bool operator==(const StageOption&, const StageOption&) = default;
 };
 
@@ -53,6 +58,9 @@ struct Stage {
   const StageOption& option(MemoryAction action) const {
     return options[static_cast<std::size_t>(action)];
   }
+  static auto fields(auto& self) {
+    return std::tie(self.options, self.forward_us, self.backward_us, self.block);
+  }
   friend bool operator==(const Stage&, const Stage&) = default;
 };
 
@@ -63,6 +71,10 @@ struct MemoryProblem {
   std::optional<std::int64_t> tier_bytes;  // most copied and stored in all; none = no cap
   // Most stages with recompute, at any level or in full; none = no cap.
   std::optional<std::int32_t> most_recomputed;
+  static auto fields(auto& self) {
+    return std::tie(self.base_bytes, self.stages, self.copy_bytes_per_ms, self.tier_bytes,
+                    self.most_recomputed);
+  }
   friend bool operator==(const MemoryProblem&, const MemoryProblem&) = default;
 };
 

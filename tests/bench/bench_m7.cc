@@ -15,7 +15,9 @@
 #include "coordinator/planner/memory_problem.h"
 #include "sdk/src/blocks/block_watch.h"
 #include "sdk/src/memory/counting_allocator.h"
-#include "sdk/src/memory/memory_actuator.h"
+#include "sdk/src/memory/memory_calibration.h"
+#include "sdk/src/memory/memory_probe.h"
+#include "sdk/src/memory/sample_trial.h"
 #include "sdk/src/precision/trial_pass.h"
 #include "sdk/src/stream/block_map.h"
 #include "sdk/src/stream/storage.h"
@@ -118,10 +120,8 @@ class Steered final : public detail::OperatorListener {
   explicit Steered(double dropout)
       : model_(dropout), map_(detail::BlockMap::make(*model_, {}).value()) {
     static_cast<void>(detail::install_saved_tensor_engine());
-    config_.mode = PolicyMode::on;
-    actuator_ =
-        std::make_unique<detail::MemoryActuator>(config_, "", RankId(0), blocks_, probe_, Log());
-    if (!actuator_->prepare().ok()) throw std::runtime_error("no counting allocator");
+    if (!detail::install_counting_allocator().ok())
+      throw std::runtime_error("no counting allocator");
     if (!blocks_.adopt(map_).ok()) throw std::runtime_error("the blocks cannot be followed");
     visits_ = blocks_.visits();
     tokens_ = at::randint(kWords, {kRows, kLength}, at::kLong);
@@ -136,15 +136,18 @@ class Steered final : public detail::OperatorListener {
   }
 
   MemoryProblem measure() {
-    detail::TrialStep step(*model_, [this] { return loss(Watch::yes); });
-    auto problem = actuator_->measure(step, 0);
+    const detail::SampleStep sample{*model_, [this] { return loss(Watch::yes); }};
+    const ActionSet actions = detail::actions_of({}, probe_.memory().device());
+    detail::SampleTrial trial({blocks_, probe_.memory()}, {.actions = actions}, {sample});
+    trial.choose_levels(trial.measure_regions());
+    auto problem = trial.measure();
     if (!problem.ok()) throw std::runtime_error(problem.status().text());
     return *problem;
   }
 
   // Without actions: the plain model, without a stream.
   Step run(const Actions& actions) {
-    if (!actions.empty()) actuator_->steer(actions);
+    if (!actions.empty()) detail::set_actions(visits_->parts().steering, actions);
     torch::manual_seed(3);
     model_->zero_grad();
     Step step;
@@ -177,12 +180,10 @@ class Steered final : public detail::OperatorListener {
     return loss;
   }
 
-  MemoryConfig config_;
   Gpt model_;
   detail::BlockMap map_;
   detail::BlockWatch blocks_;
   detail::MemoryProbe probe_;
-  std::unique_ptr<detail::MemoryActuator> actuator_;
   detail::VisitWatch* visits_ = nullptr;
   Tensor tokens_, targets_;
   std::vector<std::uint64_t> prints_;

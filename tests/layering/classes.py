@@ -23,7 +23,6 @@ KNOWN = {
     "BlockWatch": {"functions": 20},
     "FormatActuator": {"functions": 24},
     "GradientReduction": {"functions": 19},
-    "MemoryActuator": {"functions": 21, "fields": 22},
     "NumericsWatch": {"functions": 24, "fields": 21},
 }
 

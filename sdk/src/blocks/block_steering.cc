@@ -79,4 +79,9 @@ std::optional<ProductFormat> BlockSteering::narrow_format(BlockId block) const {
   return std::nullopt;
 }
 
+void set_actions(BlockSteering& steering, std::span<const MemoryAction> actions) {
+  for (std::size_t b = 0; b < actions.size(); ++b)
+    steering.set_action(BlockId(static_cast<BlockId::rep>(b)), actions[b]);
+}
+
 }  // namespace cox::detail

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -83,5 +84,8 @@ class BlockSteering {
   std::vector<Block> blocks_;
   bool has_narrow_ = false;
 };
+
+// Sets the memory actions of all blocks, in their order.
+void set_actions(BlockSteering& steering, std::span<const MemoryAction> actions);
 
 }  // namespace cox::detail

@@ -51,7 +51,7 @@ void SteeredRegion::begin_measuring(RegionMeter::ReadMemory memory) {
   measured_.assign(steering_.size(), std::nullopt);
 }
 
-std::vector<std::optional<MeasuredRegion>> SteeredRegion::end_measuring() {
+MeasuredRegions SteeredRegion::end_measuring() {
   is_measuring_ = false;
   read_memory_ = nullptr;
   for (std::optional<MeasuredRegion>& region : measured_) {

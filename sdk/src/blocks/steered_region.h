@@ -29,6 +29,8 @@
 
 namespace cox::detail {
 
+using MeasuredRegions = std::vector<std::optional<MeasuredRegion>>;  // one per block
+
 class SteeredRegion {
  public:
   using Now = std::function<Nanoseconds()>;  // monotonic
@@ -70,7 +72,7 @@ class SteeredRegion {
   // one of each block, with the least time that each of its operators took, and what its newest
   // backward pass took. Without `memory`, which any thread may call, bytes are not.
   void begin_measuring(RegionMeter::ReadMemory memory = {});
-  std::vector<std::optional<MeasuredRegion>> end_measuring();
+  MeasuredRegions end_measuring();
 
  private:
   void note_measured(BlockId block);
@@ -87,8 +89,8 @@ class SteeredRegion {
   const std::shared_ptr<std::atomic<std::int64_t>> replay_ns_ =
       std::make_shared<std::atomic<std::int64_t>>(0);
   bool is_measuring_ = false;
-  RegionMeter::ReadMemory read_memory_;                  // while measuring
-  std::vector<std::optional<MeasuredRegion>> measured_;  // by block
+  RegionMeter::ReadMemory read_memory_;  // while measuring
+  MeasuredRegions measured_;
 };
 
 }  // namespace cox::detail

@@ -104,37 +104,34 @@ void VisitClock::count(BlockId block, const at::Tensor& tensor) {
 
 void VisitClock::unpack(Place place) noexcept {
   const std::lock_guard lock(mutex_);
-  if (!is_backward_) return;
-  if (backward_region_ != place.region) {
-    if (backward_region_) tell(*backward_region_, BlockEdge::backward_end);
-    backward_region_ = place.region;
+  if (!backward_) return;
+  if (backward_->region != place.region) {
+    if (backward_->region) tell(*backward_->region, BlockEdge::backward_end);
+    backward_->region = place.region;
     tell(place.region, BlockEdge::backward_begin);
   }
-  if (backward_in_ == place.block) return;
+  if (backward_->block == place.block) return;
   book_backward(now_());
-  backward_in_ = place.block;
+  backward_->block = place.block;
 }
 
 void VisitClock::book_backward(Nanoseconds now) {
-  if (backward_in_) seen_[backward_in_->value()].backward += now - backward_since_;
-  backward_since_ = now;
+  if (backward_->block) seen_[backward_->block->value()].backward += now - backward_->since;
+  backward_->since = now;
 }
 
 void VisitClock::backward_begins() {
   storages_.clear();
   const std::lock_guard lock(mutex_);
-  is_backward_ = true;
-  backward_in_.reset();
-  backward_region_.reset();
+  backward_.emplace();
 }
 
 void VisitClock::backward_ended() {
   const std::lock_guard lock(mutex_);
-  if (backward_region_) tell(*backward_region_, BlockEdge::backward_end);
+  if (!backward_) return;
+  if (backward_->region) tell(*backward_->region, BlockEdge::backward_end);
   book_backward(now_());
-  is_backward_ = false;
-  backward_in_.reset();
-  backward_region_.reset();
+  backward_.reset();
 }
 
 void VisitClock::end_step() {
@@ -158,9 +155,7 @@ void VisitClock::forget_step() {
   storages_.clear();
   const std::lock_guard lock(mutex_);
   seen_.assign(elements_.size(), {});
-  is_backward_ = false;
-  backward_in_.reset();
-  backward_region_.reset();
+  backward_.reset();
 }
 
 }  // namespace cox::detail

@@ -82,6 +82,13 @@ class VisitClock {
     std::uint64_t shape_key = 0;
   };
 
+  // Where a backward pass is.
+  struct Backward {
+    std::optional<BlockId> block;
+    std::optional<BlockId> region;
+    Nanoseconds since{};  // in the block
+  };
+
   void note_shape(const at::Tensor& tensor);
   void tell(BlockId region, BlockEdge edge);
   void count(BlockId block, const at::Tensor& tensor);
@@ -100,10 +107,7 @@ class VisitClock {
 
   std::mutex mutex_;  // guards the following
   std::vector<Seen> seen_;
-  bool is_backward_ = false;
-  std::optional<BlockId> backward_in_;
-  std::optional<BlockId> backward_region_;
-  Nanoseconds backward_since_{};
+  std::optional<Backward> backward_;  // the pass that runs
 };
 
 }  // namespace cox::detail

@@ -122,14 +122,6 @@ Status install_counting_allocator() {
       "priority; bytes of tensors are not counted");
 }
 
-Status uninstall_counting_allocator() {
-  if (!counting_allocator_installed()) {
-    return failed_precondition("CPU allocator: expected the counting one, found another");
-  }
-  c10::SetCPUAllocator(CountingAllocator::get().wrapped());
-  return ok_status();
-}
-
 MemoryCount counted_memory() {
   return CountingAllocator::get().count();
 }

@@ -32,10 +32,6 @@ struct MemoryCount {
 // REQUIRES: no other thread allocates tensors meanwhile.
 Status install_counting_allocator();
 
-// Gives torch its own allocator back. Bytes that were counted stay counted until they are freed,
-// and tensors safely outlive this call. Returns failed_precondition when ours is not in force.
-Status uninstall_counting_allocator();
-
 bool counting_allocator_installed();
 
 MemoryCount counted_memory();

@@ -104,6 +104,7 @@ class MemoryProbe final : public Actuator, public Steering, public Reporting {
   // Reads what this rank may use now.
   void look_around();
   const MemoryReading& reading() const { return reading_; }
+  const MemorySharers& sharers() const { return sharers_; }
 
  private:
   void look_at_process();

@@ -162,6 +162,7 @@ struct OffloadOptions {
   std::int64_t tier_bytes = 0;  // cap on this rank's bytes in the folder, 0 = none; ranks add up
   std::int64_t in_flight_bytes = std::int64_t{64} << 20;
   std::int64_t smallest_bytes = std::int64_t{64} << 10;
+  std::int64_t copy_bytes_per_ms = 0;         // of the tier, each way, where that was measured
   std::function<void(const Status&)> report;  // called on the training thread; may be empty
 };
 
@@ -222,6 +223,7 @@ class Offloader {
   // Returns ok while tensors can leave memory, else the reason: the folder takes no file, or a
   // write failed. Reaching the cap is no such error. Any thread may call it.
   Status tier_status() const;
+  std::int64_t copy_bytes_per_ms() const { return options_.copy_bytes_per_ms; }
 
   // Opens the frame of one visit of `block`; the caller closes it.
   std::shared_ptr<OffloadFrame> open_frame(std::string block);

@@ -82,7 +82,7 @@ void PinnedTier::cancel(Transfer& transfer) {
   transfer.state = Transfer::State::idle;
 }
 
-Result<TierSpeed> measure_pinned(c10::Device device, std::int64_t bytes) {
+Result<std::int64_t> measure_pinned(c10::Device device, std::int64_t bytes) {
   using Clock = std::chrono::steady_clock;
   const torch::NoGradGuard no_grad;
   const auto per_ms = [&](const auto& work) {
@@ -97,10 +97,8 @@ Result<TierSpeed> measure_pinned(c10::Device device, std::int64_t bytes) {
   try {
     at::Tensor here = at::zeros({bytes}, at::TensorOptions(device).dtype(at::kByte));
     at::Tensor pinned = at::empty({bytes}, at::TensorOptions(at::kByte).pinned_memory(true));
-    TierSpeed speed;
-    speed.write_bytes_per_ms = per_ms([&] { pinned.copy_(here, true); });
-    speed.read_bytes_per_ms = per_ms([&] { here.copy_(pinned, true); });
-    return speed;
+    const std::int64_t written = per_ms([&] { pinned.copy_(here, true); });
+    return std::min(written, per_ms([&] { here.copy_(pinned, true); }));
   } catch (const std::exception& error) {
     return unavailable("pinned memory: ", first_line(error.what()));
   }

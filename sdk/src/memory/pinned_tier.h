@@ -34,8 +34,9 @@ class PinnedTier final : public Tier {
   const c10::Stream stream_;
 };
 
-// Measures how fast tensors of `bytes` go to pinned memory and back; waits for the device. Errors:
-// unavailable with the device's own words.
-Result<TierSpeed> measure_pinned(c10::Device device, std::int64_t bytes = std::int64_t{32} << 20);
+// Measures how fast tensors of `bytes` go to pinned memory and back, as measure_tier() does for a
+// folder; waits for the device. Errors: unavailable with the device's own words.
+Result<std::int64_t> measure_pinned(c10::Device device,
+                                    std::int64_t bytes = std::int64_t{32} << 20);
 
 }  // namespace cox::detail

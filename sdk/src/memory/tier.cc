@@ -247,7 +247,7 @@ void TierThread::copy(Transfer& transfer, std::unique_lock<std::mutex>& lock) {
   changed_.notify_all();
 }
 
-Result<TierSpeed> measure_tier(const std::filesystem::path& folder, std::int64_t bytes) {
+Result<std::int64_t> measure_tier(const std::filesystem::path& folder, std::int64_t bytes) {
   Result<TierFile> file = TierFile::create(folder);
   if (!file.ok()) return file.status();
   std::vector<char> data(static_cast<std::size_t>(bytes), 1);
@@ -263,7 +263,7 @@ Result<TierSpeed> measure_tier(const std::filesystem::path& folder, std::int64_t
   }
   std::ranges::sort(writes);
   std::ranges::sort(reads);
-  return TierSpeed{writes[1], reads[1]};
+  return std::min(writes[1], reads[1]);
 }
 
 }  // namespace cox::detail

@@ -36,8 +36,6 @@ class TierFile {
   // Blocks until all bytes are read. Returns data_loss when the file ends before that.
   Status read(void* data, std::int64_t bytes, std::int64_t offset) const;
 
-  const std::filesystem::path& folder() const { return folder_; }
-
  private:
   TierFile(std::filesystem::path folder, int descriptor);
 
@@ -128,18 +126,14 @@ class TierThread final : public Tier {
   std::thread thread_;  // declared last, because it uses the others
 };
 
-struct TierSpeed {
-  std::int64_t write_bytes_per_ms = 0;
-  std::int64_t read_bytes_per_ms = 0;
-};
-
 // Measures how fast a folder takes and gives back bytes, in the way offloading works: through the
-// page cache, without waiting for the disk. The result holds while the system has memory for the
+// page cache, without waiting for the disk. Returns the bytes of a millisecond in the slower of the
+// two directions. The result holds while the system has memory for the
 // cache, and is too good once the disk itself has to keep up. Blocks while it writes and reads
 // `bytes` three times in a file that is gone afterwards, uses as much memory meanwhile, and returns
 // the median. Does not communicate; to learn what remains when all ranks copy at once, all ranks
 // call it at the same time. Returns the errors of TierFile.
-Result<TierSpeed> measure_tier(const std::filesystem::path& folder,
-                               std::int64_t bytes = std::int64_t{32} << 20);
+Result<std::int64_t> measure_tier(const std::filesystem::path& folder,
+                                  std::int64_t bytes = std::int64_t{32} << 20);
 
 }  // namespace cox::detail

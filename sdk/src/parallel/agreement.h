@@ -39,8 +39,9 @@ template <class Memory>
 Status attend(transport::Communicator& ranks, Result<transport::Request> started,
               std::unique_ptr<Memory>& memory, const BetweenPolls& pump) {
   if (!started.ok()) return started.status();
+  const transport::WaitPolicy policy = wait_policy_of(ranks);
   try {
-    return transport::wait_with(ranks, *started, wait_policy_of(ranks), [&pump] {
+    return transport::wait_with(ranks, *started, policy, [&pump] {
       if (pump) pump();
     });
   } catch (...) {

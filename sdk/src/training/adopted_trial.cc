@@ -177,8 +177,7 @@ bool AdoptedTrial::learn_spread() {
 }
 
 GradientPrints AdoptedTrial::run_under(const Actions& actions) {
-  for (std::size_t b = 0; b < actions.size(); ++b)
-    visits_.parts().steering.set_action(BlockId(static_cast<BlockId::rep>(b)), actions[b]);
+  set_actions(visits_.parts().steering, actions);
   const std::vector<at::Tensor> parameters = models_.together().parameters();
   TrialStep step(models_.together(), [&] {
     const at::Tensor loss = run(*pass_);
@@ -190,8 +189,7 @@ GradientPrints AdoptedTrial::run_under(const Actions& actions) {
   pass_->release();
   ran_ = step.run();
   visits_.forget_step();
-  for (std::size_t b = 0; b < actions.size(); ++b)
-    visits_.parts().steering.set_action(BlockId(static_cast<BlockId::rep>(b)), MemoryAction::keep);
+  set_actions(visits_.parts().steering, Actions(actions.size(), MemoryAction::keep));
   return ran_.ok() ? step.gradients() : GradientPrints();
 }
 

@@ -13,6 +13,7 @@ namespace cox::detail {
 class ActuatorList;
 class BlockWatch;
 class FormatActuator;
+class GradientHolders;
 class MemoryActuator;
 class MemoryProbe;
 class NumericsWatch;
@@ -24,6 +25,7 @@ struct Capabilities {
   MemoryProbe& probe;
   NumericsWatch& numerics;
   BlockWatch& blocks;
+  GradientHolders& gradients;
 };
 
 // Adds the actuators of every capability to the list, in the order in which a session calls them.

@@ -15,7 +15,6 @@
 #include "coxswain/error.h"
 #include "sdk/src/blocks/block_watch.h"
 #include "sdk/src/device/tensor_scan.h"
-#include "sdk/src/memory/memory_actuator.h"
 #include "sdk/src/parallel/agreement.h"
 #include "sdk/src/parallel/gradient_holders.h"
 #include "sdk/src/parallel/ready_hooks.h"
@@ -115,7 +114,7 @@ struct Reducer::Impl {
     show_held();
     const Status link = state_.job().world().devices().news();
     if (!link.ok() && state_.job().is_root()) state_.job().log().warning(link.message());
-    session_.capabilities().memory.gradient_holders().add(holder_);
+    session_.capabilities().gradients.add(holder_);
     const detail::StepExchange* exchange = reduction_.exchange();
     if (exchange == nullptr) return;  // nothing leaves early, and a hook costs a microsecond
     hooks_.emplace(parameters_, [this](std::size_t parameter) { reduction_->ready(parameter); });

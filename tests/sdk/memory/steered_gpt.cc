@@ -7,6 +7,8 @@
 
 #include "coordinator/planner/memory_facts.h"
 #include "sdk/src/memory/counting_allocator.h"
+#include "sdk/src/memory/memory_calibration.h"
+#include "sdk/src/memory/sample_trial.h"
 
 namespace cox::test {
 namespace {
@@ -47,13 +49,12 @@ SteeredGpt::SteeredGpt(const SampleShape& shape, MemoryConfig config, Arithmetic
   targets_ = torch::randint(256, sizes, at::kLong);
   blocks_.attach(*model_);
   probe_.attach(*model_);
-  actuator_ =
-      std::make_unique<detail::MemoryActuator>(config_, "", RankId(0), blocks_, probe_, Log());
-  actuator_->open({});
-  std::vector<at::Tensor> released;
-  if (gradients == Gradients::released) released = model_->parameters();
+  const c10::Device device = probe_.memory().device();
+  if (contains(detail::actions_of(config_, device), MemoryAction::offload))
+    actuator_.open_tier(device, 0);
+  if (gradients == Gradients::released) held_.released = model_->parameters();
   step_ = std::make_unique<detail::TrialStep>(
-      *model_, [this] { return loss(); }, std::move(released));
+      *model_, [this] { return loss(); }, held_.released);
 }
 
 MemoryConfig SteeredGpt::planned() {
@@ -69,7 +70,12 @@ at::Tensor SteeredGpt::loss() {
 
 MemoryModel SteeredGpt::measure() {
   const detail::BlockWatch::Following shown(blocks_);
-  auto problem = actuator_->measure(*step_, 0);
+  const detail::SampleStep sample{*model_, [this] { return loss(); }};
+  const ActionSet actions = detail::actions_of(config_, probe_.memory().device());
+  detail::SampleTrial trial({blocks_, probe_.memory(), actuator_.offloader()}, {.actions = actions},
+                            {sample, held_});
+  trial.choose_levels(trial.measure_regions());
+  auto problem = trial.measure();
   require(problem.status());
   auto facts = planner::memory_facts({{*problem, 0}}, blocks_.size());
   require(facts.status());
@@ -78,7 +84,7 @@ MemoryModel SteeredGpt::measure() {
 
 SteeredGpt::Step SteeredGpt::run(const std::vector<MemoryAction>& actions) {
   const detail::BlockWatch::Following shown(blocks_);
-  actuator_->steer(actions);
+  detail::set_actions(blocks_.visits()->parts().steering, actions);
   probe_.memory().reset_peak();
   const auto start = std::chrono::steady_clock::now();
   require(step_->run());

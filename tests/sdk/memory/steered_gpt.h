@@ -59,7 +59,8 @@ class SteeredGpt {
   at::Tensor inputs_, targets_;
   detail::BlockWatch blocks_;
   detail::MemoryProbe probe_;
-  std::unique_ptr<detail::MemoryActuator> actuator_;
+  detail::MemoryActuator actuator_{config_, RankId(0), blocks_, Log()};  // with the tier
+  detail::GradientHolding held_;
   std::unique_ptr<detail::TrialStep> step_;
 };
 

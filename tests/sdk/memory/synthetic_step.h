@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "coordinator/core/memory_front.h"
-#include "sdk/src/memory/memory_trial.h"
+#include "sdk/src/memory/step_trace.h"
 
 namespace cox::test {
 

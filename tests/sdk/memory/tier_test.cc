@@ -186,8 +186,7 @@ TEST_CASE("the speed of a folder is positive both ways, and a missing one is an 
   const TempFolder folder;
   const auto speed = cox::detail::measure_tier(folder.path(), 1 << 20);
   REQUIRE(speed.ok());
-  CHECK(speed->write_bytes_per_ms > 0);
-  CHECK(speed->read_bytes_per_ms > 0);
+  CHECK(*speed > 0);
   CHECK(folder.files() == 0);
   CHECK_FALSE(cox::detail::measure_tier(folder / "missing", 1 << 20).ok());
 }

@@ -39,8 +39,7 @@ Plan plan_of_two_profiles() {
 metrics::StepRow row_of(std::int32_t rank) {
   const MemoryConfig config;
   BlockWatch blocks;
-  MemoryProbe probe;
-  MemoryActuator memory(config, "", RankId(rank), blocks, probe, Log());
+  MemoryActuator memory(config, RankId(rank), blocks, Log());
   metrics::StepRow row = row_from(StepReport{}, RoundId(5), UnixTime{1});
   const Plan plan = plan_of_two_profiles();
   StepOutput output{.row = &row};
@@ -79,7 +78,7 @@ TEST_SUITE("step row") {
     const MemoryConfig config;
     BlockWatch blocks;
     MemoryProbe probe;
-    MemoryActuator memory(config, "", RankId(1), blocks, probe, Log());
+    MemoryActuator memory(config, RankId(1), blocks, Log());
     const Plan plan = plan_of_two_profiles();
     const StepEnd end{RankId(1), RoundId(5), plan};
     metrics::StepRow row = row_from(report, RoundId(5), UnixTime{1});

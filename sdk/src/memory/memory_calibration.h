@@ -1,0 +1,71 @@
+// MemoryCalibration is the actuator that finds the plan of activation memory for the first step: it
+// measures on a sample batch what every block takes under every action, exchanges that with the
+// other ranks, and lets the policies decide anew.
+//
+//   SampleTrial (measures) -> memory_agreement.h (exchanges) -> MemoryFacts of rank 0 -> plan
+//
+// Training thread only.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/job.h"
+#include "coordinator/core/log.h"
+#include "coordinator/core/settings/memory.h"
+#include "coordinator/planner/memory_facts.h"
+#include "sdk/src/blocks/actuator.h"
+#include "sdk/src/blocks/block_watch.h"
+#include "sdk/src/memory/memory_actuator.h"
+#include "sdk/src/memory/memory_probe.h"
+#include "sdk/src/memory/sample_trial.h"
+#include "sdk/src/parallel/gradient_holders.h"
+
+namespace cox::detail {
+
+// Returns what these settings let the blocks of a model on `device` do.
+ActionSet actions_of(const MemoryConfig& config, c10::Device device);
+
+class MemoryCalibration final : public Actuator, public Measuring {
+ public:
+  // All references must outlive it. `run_directory`: where rank 0 keeps the profile of the job for
+  // `cox plan`; empty = nowhere.
+  MemoryCalibration(const MemoryConfig& config, std::string run_directory, MemoryActuator& memory,
+                    BlockWatch& blocks, MemoryProbe& probe, Log log);
+
+  const char* name() const override { return "memory"; }
+  Status prepare() override;  // installs the counting allocator where memory is planned
+  bool is_wanted() const override { return memory_.is_wanted(); }
+  std::string without() const override { return "activations stay as the program keeps them"; }
+  // Returns invalid_argument for a rule that fits no block. Called once, when the blocks are known.
+  Status check(LoopKind loop) override;
+  void contribute(JobFacts& job) const override;
+  bool wants_calibration() const override { return is_wanted() && blocks_.size() > 0; }
+  void calibrate(const SampleStep& sample, CalibrationHost& host) override;
+
+  // The reducers that can say how a step will treat its gradients.
+  GradientHolders& gradient_holders() { return holders_; }
+
+ private:
+  std::int64_t tier_bytes() const { return config_.tier_bytes / probe_.sharers().of_node; }
+  // Returns the problem of this rank; one without stages where the sample cannot be measured.
+  MemoryProblem measured(SampleTrial& trial) const;
+  void restrict_to_rules(MemoryProblem& problem) const;
+  // Tells rank 0 what was measured, and all ranks the plan that follows. Throws cox::Error where
+  // the budget of a rank cannot be met.
+  void plan_from(const std::vector<planner::RankProblem>& problems, CalibrationHost& host);
+  std::string explain_peak(const std::vector<planner::RankProblem>& problems,
+                           const MemoryFacts& facts) const;
+  void keep_profile(const std::vector<planner::RankProblem>& problems) const;
+
+  const MemoryConfig& config_;
+  const std::string run_directory_;
+  MemoryActuator& memory_;
+  BlockWatch& blocks_;
+  MemoryProbe& probe_;
+  Log log_;
+  GradientHolders holders_;
+};
+
+}  // namespace cox::detail
