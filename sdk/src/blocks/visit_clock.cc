@@ -47,10 +47,9 @@ void VisitClock::add_block(std::uint64_t elements) {
   seen_.emplace_back();
 }
 
-void VisitClock::release() {
-  mode_ = MeasureMode::off;
+BlockSink* VisitClock::report_to(BlockSink* sink) {
   const std::lock_guard lock(mutex_);
-  sink_ = nullptr;
+  return std::exchange(sink_, sink);
 }
 
 void VisitClock::visit_begins(BlockId block) {
@@ -120,21 +119,24 @@ void VisitClock::book_backward(Nanoseconds now) {
   backward_since_ = now;
 }
 
+void VisitClock::forget_backward() {
+  is_backward_ = false;
+  backward_in_.reset();
+  backward_region_.reset();
+}
+
 void VisitClock::backward_begins() {
   storages_.clear();
   const std::lock_guard lock(mutex_);
+  forget_backward();
   is_backward_ = true;
-  backward_in_.reset();
-  backward_region_.reset();
 }
 
 void VisitClock::backward_ended() {
   const std::lock_guard lock(mutex_);
   if (backward_region_) tell(*backward_region_, BlockEdge::backward_end);
   book_backward(now_());
-  is_backward_ = false;
-  backward_in_.reset();
-  backward_region_.reset();
+  forget_backward();
 }
 
 void VisitClock::end_step() {
@@ -158,9 +160,7 @@ void VisitClock::forget_step() {
   storages_.clear();
   const std::lock_guard lock(mutex_);
   seen_.assign(elements_.size(), {});
-  is_backward_ = false;
-  backward_in_.reset();
-  backward_region_.reset();
+  forget_backward();
 }
 
 }  // namespace cox::detail

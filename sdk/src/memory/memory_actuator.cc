@@ -16,6 +16,7 @@
 #include "metrics/records/step_row.h"
 #include "sdk/src/blocks/bits_comparison.h"
 #include "sdk/src/blocks/block_rules.h"
+#include "sdk/src/blocks/timed_run.h"
 #include "sdk/src/memory/counting_allocator.h"
 #include "sdk/src/memory/pinned_tier.h"
 #include "sdk/src/memory/storage_levels.h"
@@ -241,11 +242,11 @@ void MemoryActuator::forget() {
 Result<StepReading> MemoryActuator::traced(TrialStep& step) {
   TraceRecorder trace(probe_.memory());
   trace.start(steady_now(), [this] { return offloader_ ? offloader_->counts().written_bytes : 0; });
-  const Status ran = blocks_.run_timed(
-      [&] { return step.run(); },
+  const auto ran = run_timed(
+      *blocks_.visits(), [&] { return step.run(); },
       [&trace](BlockId block, BlockEdge edge, Nanoseconds now) { trace.note(block, edge, now); });
   const StepTrace seen = trace.finish(steady_now());
-  if (!ran.ok()) return ran;
+  if (!ran.ok()) return ran.status();
   return read_stages(seen, blocks_.size());
 }
 
@@ -381,7 +382,7 @@ void MemoryActuator::run_recomputed(TrialStep& step, const std::function<void()>
   steer(Actions(blocks_.size(), MemoryAction::recompute));
   for (int run = 0; run < kTimedRuns; ++run) {
     if (forget_run) forget_run();
-    if (!blocks_.run_timed([&] { return step.run(); }).ok()) return;
+    if (!run_timed(*blocks_.visits(), [&] { return step.run(); }).ok()) return;
   }
 }
 

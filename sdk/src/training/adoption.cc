@@ -16,6 +16,7 @@
 #include "sdk/src/memory/memory_probe.h"
 #include "sdk/src/parallel/agreement.h"
 #include "sdk/src/precision/format_actuator.h"
+#include "sdk/src/precision/fp8_watch.h"
 #include "sdk/src/precision/numerics_watch.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/stream/storage.h"
@@ -91,10 +92,7 @@ void Adoption::add(torch::nn::Module& model, std::shared_ptr<ScriptMirror> scrip
   averaging_.add(model, options);
   listener_ = blocks_.listener();
   visits_ = blocks_.visits();
-  if (models_.all().empty()) {
-    session_.capabilities().formats.attach(model);
-    session_.capabilities().probe.attach(model);
-  }
+  if (models_.all().empty()) session_.capabilities().probe.attach(model);
   models_.add({&model, std::move(script), options.name, std::move(map), first, model.parameters()});
   if (trial_ == nullptr && state_.wants_calibration()) {
     trial_ = std::make_unique<AdoptedTrial>(
@@ -192,9 +190,9 @@ void Adoption::calibrate() {
   const bool can_run = std::ranges::find(failed, 1u) == failed.end();
   const GradientsAside aside(models_.together().parameters());
   is_calibrating_ = true;
-  numerics_.count_fp8(Fp8Count::off);
+  session_.capabilities().fp8.count(Fp8Count::off);
   state_.calibration().run(trial_->sample(can_run));
-  numerics_.count_fp8(Fp8Count::on);
+  session_.capabilities().fp8.count(Fp8Count::on);
   is_calibrating_ = false;
   state_.step().hold_reports(StepEngine::Hold::no);
   trial_.reset();
@@ -295,9 +293,9 @@ void Adoption::backward_ended(BackwardKind kind) {
 
 void Adoption::check_trial() {
   if (trial_ == nullptr) return;
-  numerics_.count_fp8(Fp8Count::off);
+  session_.capabilities().fp8.count(Fp8Count::off);
   trial_->check(models_.trained());
-  numerics_.count_fp8(Fp8Count::on);
+  session_.capabilities().fp8.count(Fp8Count::on);
 }
 
 // What a forward pass with gradients off computes, backward() computes again out of sight (a
@@ -332,6 +330,7 @@ void Adoption::begin_step() {
 }
 
 void Adoption::watch_numerics() {
+  if (!session_.capabilities().formats.is_wanted()) return;
   std::vector<NoiseBlock> blocks;
   for (const std::string& name : blocks_.names()) blocks.push_back({name, {}});
   for (const AdoptedModel& model : models_.all()) {
@@ -340,7 +339,6 @@ void Adoption::watch_numerics() {
       blocks[model.first_block + b].parameters = model.map.parameters(block);
     }
   }
-  numerics_.attach(*models_.all().front().module);
   numerics_.watch_adopted(std::move(blocks));
 }
 

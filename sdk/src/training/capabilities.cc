@@ -14,6 +14,8 @@
 #include "sdk/src/memory/memory_actuator.h"
 #include "sdk/src/memory/memory_probe.h"
 #include "sdk/src/precision/format_actuator.h"
+#include "sdk/src/precision/fp8_watch.h"
+#include "sdk/src/precision/loss_scale.h"
 #include "sdk/src/precision/numerics_watch.h"
 #include "sdk/src/session/host_facts.h"
 #include "sdk/src/session/host_watch.h"
@@ -32,9 +34,10 @@ HostWatch::Setup host_setup(const Membership& job) {
 
 }  // namespace
 
-// Formats before memory: what a block keeps for its backward pass depends on its format. The probe
-// before numerics, whose own tensors are no part of a step. Blocks late: profiles wait for what is
-// asked for and what failed, and evidence of the host and of the allocator for all.
+// Formats before the loss scale, which they switch on and off, and before memory: what a block
+// keeps for its backward pass depends on its format. The probe before numerics, whose own tensors
+// are no part of a step. Blocks late: profiles wait for what is asked for and what failed, and
+// evidence of the host and of the allocator for all.
 Capabilities add_capabilities(ActuatorList& list, const Membership& job) {
   const Config& config = job.config();
   auto blocks = std::make_unique<BlockWatch>(config.blocks);
@@ -42,13 +45,17 @@ Capabilities add_capabilities(ActuatorList& list, const Membership& job) {
       MemorySharers{.of_node = job.all().ranks_on_node(), .of_device = job.place().ranks});
   auto allocator = std::make_unique<AllocatorReport>(*probe);
   auto formats = std::make_unique<FormatActuator>(config, *blocks, job.log());
+  auto loss_scale = std::make_unique<LossScale>(*formats, *blocks);
+  auto fp8 = std::make_unique<Fp8Watch>(config.precision, job.rank(), job.log());
   auto memory = std::make_unique<MemoryActuator>(config.memory, config.run.directory, job.rank(),
                                                  *blocks, *probe, job.log());
-  auto numerics =
-      std::make_unique<NumericsWatch>(config.precision, job.rank(), *blocks, *formats, job.log());
+  auto numerics = std::make_unique<NumericsWatch>(config.precision, job.rank(), *blocks,
+                                                  *loss_scale, *fp8, job.log());
   auto operators = std::make_unique<OperatorWatch>(*blocks);
-  const Capabilities added{*formats, *memory, *probe, *numerics, *blocks};
+  const Capabilities added{*formats, *loss_scale, *fp8, *memory, *probe, *numerics, *blocks};
   list.own(std::move(formats));
+  list.own(std::move(loss_scale));
+  list.own(std::move(fp8));
   list.own(std::move(memory));
   list.own(std::move(probe));
   list.own(std::move(numerics));

@@ -7,6 +7,7 @@
 #include <exception>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -21,7 +22,7 @@
 #include "sdk/src/parallel/gradient_holders.h"
 #include "sdk/src/parallel/ready_hooks.h"
 #include "sdk/src/parallel/tuned_reduction.h"
-#include "sdk/src/precision/format_actuator.h"
+#include "sdk/src/precision/loss_scale.h"
 #include "sdk/src/precision/numerics_watch.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/session/step_engine.h"
@@ -119,7 +120,7 @@ struct Reducer::Impl {
   Status load_state(std::span<const NamedTensor> saved);
   std::vector<NamedTensor> saved_state() const { return reduction_.saved(); }
   const ReductionReport& last() const { return times_->last(); }
-  const char* path() const;
+  const char* path() const { return reduction_->path(); }
 
  private:
   at::Tensor figures_on_device();
@@ -144,12 +145,12 @@ struct Reducer::Impl {
   // Returns whether this rank's own gradients must be seen before they are added to others'. Noise
   // of gradients and the largest fp16 gradient are read from .grad, which holds this rank's own
   // only as long as nothing was sent: such a step sends after its backward pass.
-  bool wants_own_gradients() const { return numerics_.wants_gradients() || formats_.is_scaling(); }
+  bool wants_own_gradients() const { return numerics_.noise().is_due() || loss_scale_.is_active(); }
   bool is_reproducible() const { return state_.job().config().reduction.reproducible; }
 
   Session session_;  // keeps the state alive
   SessionState& state_;
-  detail::FormatActuator& formats_;
+  detail::LossScale& loss_scale_;
   detail::NumericsWatch& numerics_;
   const std::vector<at::Tensor> parameters_;
   detail::BufferSync buffers_;
@@ -181,7 +182,7 @@ Reducer::Impl::Impl(Session session, std::vector<at::Tensor> parameters,
                     std::vector<at::Tensor> buffers)
     : session_(std::move(session)),
       state_(session_.state()),
-      formats_(session_.capabilities().formats),
+      loss_scale_(session_.capabilities().loss_scale),
       numerics_(session_.capabilities().numerics),
       parameters_(std::move(parameters)),
       buffers_(std::move(buffers)),
@@ -202,8 +203,8 @@ Reducer::Impl::Impl(Session session, std::vector<at::Tensor> parameters,
   const detail::StepExchange* exchange = reduction_.exchange();
   if (exchange == nullptr) return;  // nothing leaves early, and a hook costs a microsecond
   hooks_.emplace(parameters_, [this](std::size_t parameter) { reduction_->ready(parameter); });
-  if (state_.job().is_root() && !exchange->note().empty())
-    state_.job().log().warning(exchange->note());
+  if (state_.job().is_root() && !exchange->host().note().empty())
+    state_.job().log().warning(exchange->host().note());
 }
 
 // The others must not wait for a rank that is on its way out.
@@ -231,7 +232,7 @@ void Reducer::Impl::backward(StepScope& step, const at::Tensor& loss, double wei
     return;
   }
   if (part_.unit == 0) part_.unit = weight_of_loss;
-  run_backward(loss, {weight_of_loss, part_.unit, formats_.scale(), which});
+  run_backward(loss, {weight_of_loss, part_.unit, loss_scale_.factor(), which});
   if (loss.is_cpu()) return note_loss(step, loss.item<double>(), weight_of_loss);
   part_.unread.push_back({loss.detach(), weight_of_loss});
   part_.weight += weight_of_loss;
@@ -262,7 +263,7 @@ void Reducer::Impl::observe(double loss, double weight_of_loss) {
 
 // The caller counts the weight.
 void Reducer::Impl::add_loss(double loss, double weight_of_loss) {
-  numerics_.loss(loss);
+  numerics_.health().loss(loss);
   part_.loss_sum += weight_of_loss * loss;
 }
 
@@ -302,7 +303,7 @@ ReductionOutcome Reducer::Impl::average(StepScope& step) {
 // micro-batches and, while blocks run in fp16, the largest of this rank's own gradients.
 at::Tensor Reducer::Impl::figures_on_device() {
   const detail::Largest amax =
-      formats_.is_scaling() ? numerics_.amax_scaled_fp16() : detail::Largest();
+      loss_scale_.is_active() ? numerics_.health().amax_scaled_fp16() : detail::Largest();
   part_.largest_fp16 = amax.here;
   std::vector<at::Tensor> values;
   for (const detail::OwnPart::Loss& each : part_.unread)
@@ -350,8 +351,8 @@ void Reducer::Impl::check_backward() const {
 }
 
 void Reducer::Impl::sample_gradients() {
-  if (part_.unit == 0 || part_.is_abandoned || !numerics_.wants_gradients()) return;
-  numerics_.sample_gradients(formats_.scale() * part_.weight / part_.unit);
+  if (part_.unit == 0 || part_.is_abandoned) return;
+  numerics_.noise().sample(loss_scale_.factor() * part_.weight / part_.unit);
 }
 
 StepBallot Reducer::Impl::ballot() const {
@@ -379,12 +380,11 @@ detail::BetweenPolls Reducer::Impl::watched(std::optional<detail::SlowWait>& wai
 }
 
 void Reducer::Impl::hand_back(const StepBallot& merged, ReductionOutcome& outcome) {
-  outcome.gradient_norm = reduction_->hand_back(merged.weight, formats_.scale());
+  outcome.gradient_norm = reduction_->hand_back(merged.weight, loss_scale_.factor());
   outcome.finite = std::isfinite(outcome.gradient_norm) && merged.nonfinite_ranks == 0 &&
                    merged.overflow_ranks == 0;
   if (!outcome.finite) blame_nonfinite();
-  formats_.advance_scaler(
-      {.overflow = !outcome.finite, .amax = static_cast<float>(merged.amax_max)});
+  loss_scale_.advance({.overflow = !outcome.finite, .amax = static_cast<float>(merged.amax_max)});
 }
 
 void Reducer::Impl::settle(const StepBallot& merged, ReductionOutcome& outcome) {
@@ -426,7 +426,9 @@ std::string Reducer::Impl::trouble_here(const StepBallot& merged) const {
 
 // Finds this rank's own gradients that are at fault, in a step that goes wrong only.
 void Reducer::Impl::blame_nonfinite() {
-  const std::int64_t count = numerics_.blame(reduction_->nonfinite(), state_.step().number());
+  const std::vector<std::int64_t>& nonfinite = reduction_->nonfinite();
+  numerics_.health().parameter_gradients(nonfinite, state_.step().number());
+  const auto count = std::accumulate(nonfinite.begin(), nonfinite.end(), std::int64_t{0});
   const std::uint32_t told = detail::saturated(static_cast<std::uint64_t>(count));
   state_.recorder().notes().nonfinite_values += told;
   if (count > 0) state_.recorder().notes().set(SignalFlag::nonfinite_gradient);
@@ -454,7 +456,7 @@ void Reducer::Impl::show_held() {
 detail::GradientHolding Reducer::Impl::held_gradients(detail::MicroBatches micro_batches) const {
   // Reproducible mode adds every micro-batch up in its buckets, but keeps the averages.
   const bool keeps_sums = micro_batches == detail::MicroBatches::several || is_reproducible();
-  const bool sends_late = numerics_.samples_gradients() || formats_.may_scale();
+  const bool sends_late = numerics_.noise().samples() || loss_scale_.may_be_active();
   detail::GradientHolding holding;
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     if (!parameters_[p].requires_grad()) continue;
@@ -480,10 +482,6 @@ Status Reducer::Impl::load_state(std::span<const NamedTensor> saved) {
   const Status restored = reduction_.restore(saved);
   show_held();
   return restored;
-}
-
-const char* Reducer::Impl::path() const {
-  return reduction_.exchange() == nullptr ? "none" : reduction_->path();
 }
 
 Reducer::Reducer(Session& session, torch::nn::Module& model)

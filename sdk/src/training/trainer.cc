@@ -21,7 +21,7 @@
 #include "sdk/src/parallel/agreement.h"
 #include "sdk/src/parallel/batch_statistics.h"
 #include "sdk/src/parallel/gradient_holders.h"
-#include "sdk/src/precision/format_actuator.h"
+#include "sdk/src/precision/loss_scale.h"
 #include "sdk/src/precision/trial_pass.h"
 #include "sdk/src/session/saved_rows.h"
 #include "sdk/src/session/session_state.h"
@@ -208,7 +208,7 @@ struct Trainer::Impl {
       const PhaseScope phase = scope->phase(Phase::optimizer);
       apply(outcome);
     }
-    position.scaler = formats.scaler();
+    position.scaler = loss_scale.state();
     position.cursor = step.share.step.next;
     ++position.step;
     updated = true;
@@ -400,7 +400,7 @@ struct Trainer::Impl {
 
   Session& session;
   detail::SessionState& state;
-  detail::FormatActuator& formats;
+  detail::LossScale& loss_scale;
   torch::nn::Module& model;
   const std::vector<at::Tensor> parameters;       // of the model, each once
   MasterWeights* const masters;                   // null: the optimizer updates the parameters
@@ -440,7 +440,7 @@ Trainer::Impl::Impl(Session& session_in, torch::nn::Module& model_in,
                     MasterWeights* masters_in)
     : session(session_in),
       state(session_in.state()),
-      formats(session_in.capabilities().formats),
+      loss_scale(session_in.capabilities().loss_scale),
       model(model_in),
       parameters(detail::each_once(model_in.parameters())),
       masters(masters_in),
