@@ -13,7 +13,7 @@ Averaging::Averaging(transport::Communicator& ranks, transport::WaitPolicy polic
       policy_(policy),
       reduction_(detail::make_reduction({ranks, policy_, config_, devices_, Seconds(60)},
                                         parameters_, detail::required_of(parameters_),
-                                        {detail::reverse_order(parameters_.size()), {}})),
+                                        {detail::reverse_order(parameters_.size()), {}}, habits_)),
       hooks_(parameters_, [this](std::size_t parameter) { reduction_->ready(parameter); }) {}
 
 void Averaging::backward(const at::Tensor& loss, double weight) {

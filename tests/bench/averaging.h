@@ -27,6 +27,7 @@ class Averaging {
   const transport::WaitPolicy policy_;
   const ReductionConfig config_;
   detail::DeviceLink devices_{std::chrono::seconds(60)};
+  detail::GradientHabits habits_;
   std::unique_ptr<detail::GradientReduction> reduction_;
   detail::ReadyHooks hooks_;
 };

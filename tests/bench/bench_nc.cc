@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "coxswain/coxswain.h"
-#include "sdk/src/precision/format_actuator.h"
+#include "sdk/src/precision/loss_scale.h"
 #include "sdk/src/precision/numerics_watch.h"
 #include "sdk/src/training/capabilities.h"
 #include "tests/bench/line.h"
@@ -29,7 +29,7 @@ constexpr int kTurn = 9;  // the first one settles; the others hold one sample o
 class Contest {
  public:
   explicit Contest(Session& session, int groups)
-      : formats_(session.capabilities().formats),
+      : loss_scale_(session.capabilities().loss_scale),
         numerics_(session.capabilities().numerics),
         trained_(bench::make_trained()),
         trainer_(session, *trained_.model, trained_.optimizer,
@@ -58,9 +58,8 @@ class Contest {
  private:
   // Without the watch the scale is 1, so that gradients need not be divided by it.
   void watch(bool is_on) {
-    const bool is_scaling = formats_.is_scaling();
-    if (is_scaling) formats_.restore(ScalerState{.scale = is_on ? 65536.0F : 1.0F});
-    if (is_on == numerics_.is_watching()) return;
+    if (loss_scale_.is_active()) loss_scale_.restore(ScalerState{.scale = is_on ? 65536.0F : 1.0F});
+    if (is_on == numerics_.health().is_watching()) return;
     if (is_on) {
       numerics_.watch(trained_.model->parameters());
     } else {
@@ -68,7 +67,7 @@ class Contest {
     }
   }
 
-  cox::detail::FormatActuator& formats_;
+  cox::detail::LossScale& loss_scale_;
   cox::detail::NumericsWatch& numerics_;
   bench::RandomBytes dataset_{4096};
   bench::Trained trained_;

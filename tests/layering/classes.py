@@ -20,10 +20,6 @@ LIMIT = 15
 
 # Class -> numbers beyond the limit.
 KNOWN = {
-    "BlockWatch": {"functions": 20},
-    "FormatActuator": {"functions": 24},
-    "GradientReduction": {"functions": 19},
-    "NumericsWatch": {"functions": 24, "fields": 21},
 }
 
 PREPROCESSOR = re.compile(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", re.MULTILINE)

@@ -444,16 +444,13 @@ std::uint64_t most_samples_of(const PolicyInput& input, const RankMemoryState& k
   return share > 0 ? share : present;
 }
 
-// Returns the entry of a rank, or null, and leaves the entries of later ranks. Each entry is read
-// once, because a regular stride over thousands of them is what a processor can fetch ahead.
-// REQUIRES: `left` has ascending ranks, and each call names a later rank.
+// Returns the rank's entry, or null, and leaves those of later ranks. Reads each entry once, by the
+// regular stride that a processor fetches ahead. REQUIRES: ranks ascend, also from call to call.
 template <class OfRank>
 const OfRank* take_of(std::span<const OfRank>& left, RankId rank) {
   while (!left.empty() && left.front().rank < rank) left = left.subspan(1);
   if (left.empty() || left.front().rank != rank) return nullptr;
-  const OfRank* const found = &left.front();
-  left = left.subspan(1);
-  return found;
+  return std::exchange(left, left.subspan(1)).data();
 }
 
 void keep_view(const RankView& view, MemoryRound& round) {

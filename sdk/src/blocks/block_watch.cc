@@ -4,14 +4,11 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <exception>
 #include <utility>
 
 #include "coordinator/core/text.h"
 #include "coordinator/core/words.h"
 #include "coxswain/error.h"
-#include "sdk/src/blocks/visit_clock.h"
-#include "sdk/src/device/choice.h"
 #include "sdk/src/stream/saved_tensors.h"
 #include "sdk/src/stream/storage.h"
 
@@ -24,6 +21,10 @@ class BlockWatch::Follower final : public OperatorListener {
  public:
   Follower(BlockMap map, std::shared_ptr<VisitListener> listener)
       : map_(std::move(map)), listener_(std::move(listener)), visits_(listener_->visits()) {}
+
+  ~Follower() override { close(); }
+  Follower(const Follower&) = delete;
+  Follower& operator=(const Follower&) = delete;
 
   const BlockMap& map() const { return map_; }
   bool is_open() const { return stream_.has_value(); }
@@ -75,11 +76,6 @@ class BlockWatch::Follower final : public OperatorListener {
   std::optional<StreamScope> stream_;
 };
 
-void BlockWatch::EndFollower::operator()(Follower* follower) const {
-  if (follower != nullptr) follower->close();
-  delete follower;
-}
-
 BlockWatch::Following::Following(BlockWatch& blocks)
     : opened_(blocks.follower_ && !blocks.follower_->is_open() ? &blocks : nullptr) {
   if (opened_ != nullptr) opened_->follower_->open();
@@ -95,7 +91,7 @@ void BlockWatch::attach(torch::nn::Module& model) {
   if (!map.ok() && !config_.modules.empty()) throw Error(map.status());
   if (!map.ok() || !install_saved_tensor_engine().ok()) return;
   require(adopt(*map));
-  follower_.reset(new Follower(std::move(*map), listener_));
+  follower_ = std::make_shared<Follower>(std::move(*map), listener_);
 }
 
 Result<BlockMap> BlockWatch::divide(const torch::nn::Module& model,
@@ -128,19 +124,24 @@ Status BlockWatch::adopt(const BlockMap& map) {
     return resource_exhausted("expected at most ", kMaxBlocks,
                               " blocks in all models, found more; name larger parts as blocks");
   }
-  if (!listener_)
-    listener_ = std::make_shared<VisitListener>(*this, [clock = clock_] { return clock->now(); });
-  for (std::size_t b = 0; b < map.size(); ++b) {
-    const auto parameters = map.parameters(BlockId(static_cast<BlockId::rep>(b)));
-    if (!parameters.empty()) clock_->measure(parameters.front().device());
-  }
+  if (!listener_) listener_ = std::make_shared<VisitListener>(measured_);
   for (std::size_t b = 0; b < names.size(); ++b) {
     const BlockId block(static_cast<BlockId::rep>(b));
     visits()->add_block(names[b], b < map.size() ? map.elements(block) : 0);
   }
+  note_device(map);
   names_.insert(names_.end(), names.begin(), names.end());
-  known_.resize(names_.size());
+  measured_.resize(names_.size());
   return ok_status();
+}
+
+// The first device that is no CPU, as device_of() finds it.
+void BlockWatch::note_device(const BlockMap& map) {
+  c10::Device& device = visits()->parts().device;
+  for (std::size_t b = 0; b < map.size(); ++b) {
+    for (const at::Tensor& parameter : map.parameters(BlockId(static_cast<BlockId::rep>(b))))
+      if (device.is_cpu()) device = parameter.device();
+  }
 }
 
 void BlockWatch::release() {
@@ -148,68 +149,16 @@ void BlockWatch::release() {
   if (listener_) listener_->visits().release();
   listener_.reset();
   names_.clear();
-  known_.clear();
+  measured_.resize(0);
 }
 
 std::vector<PinnedBlock> BlockWatch::pinned() const {
   return listener_ ? listener_->visits().parts().steering.pinned() : std::vector<PinnedBlock>();
 }
 
-Status BlockWatch::run_timed(const std::function<Status()>& step, Edge edge) {
-  if (size() == 0) {
-    return failed_precondition(
-        "expected blocks in the model, found none; a model has them if it has parameters");
-  }
-  edge_ = std::move(edge);
-  clock_->begin();
-  VisitClock& clock = visits()->parts().clock;
-  const MeasureMode before = clock.mode();
-  clock.measure(MeasureMode::times);
-  const Status ran = step();
-  visits()->forget_step();
-  clock.measure(before);
-  clock_->end();
-  edge_ = {};
-  return ran;
-}
-
-Result<std::vector<std::int64_t>> BlockWatch::timed(const std::function<Status()>& step) {
-  {
-    const std::scoped_lock lock(mutex_);
-    spent_.assign(size(), Seconds(0));
-  }
-  const Status ran = run_timed([&] {
-    const Status status = step();
-    if (listener_) visits()->end_step();
-    return status;
-  });
-  const std::scoped_lock lock(mutex_);
-  const std::vector<Seconds> spent = std::exchange(spent_, {});
-  if (!ran.ok()) return ran;
-  std::vector<std::int64_t> microseconds;
-  for (const Seconds time : spent) {
-    microseconds.push_back(static_cast<std::int64_t>(1e6 * time.count()));
-  }
-  return microseconds;
-}
-
-void BlockWatch::block_edge(BlockId block, BlockEdge edge) noexcept {
-  if (edge_) edge_(block, edge, clock_->now());
-}
-
-// A device in trouble is met by the operators of the step that is timed; those who ask for the time
-// must not throw.
-Nanoseconds BlockWatch::TrialClock::now() const noexcept {
-  try {
-    if (waits_) wait_for_current_stream(device_);
-  } catch (const std::exception&) {
-  }
-  return steady_now();
-}
-
 void BlockWatch::begin_step() {
   if (!listener_) return;
-  visits()->parts().clock.measure(next_mode());
+  visits()->parts().clock.measure(measured_.next_mode());
   if (follower_) follower_->open();
 }
 
@@ -219,73 +168,8 @@ void BlockWatch::end_step(const StepEnd&, StepOutput&) {
   visits()->end_step();
 }
 
-MeasureMode BlockWatch::next_mode() {
-  {
-    const std::scoped_lock lock(mutex_);
-    if (new_shapes_) full_until_ = steps_ + 1;
-    new_shapes_ = false;
-  }
-  const std::uint64_t step = steps_++;
-  if (step < full_until_) return MeasureMode::full;
-  return step % kTimesEverySteps == 0 ? MeasureMode::times : MeasureMode::off;
-}
-
-void BlockWatch::block_measured(BlockId block, const BlockMeasurement& measurement) noexcept {
-  const std::scoped_lock lock(mutex_);
-  if (block.value() >= known_.size()) return;
-  if (!spent_.empty()) {
-    spent_[block.value()] += measurement.forward + measurement.backward;
-    return;
-  }
-  Known& known = known_[block.value()];
-  const bool has_new_shape =
-      known.is_complete && known.measurement.shape_key != measurement.shape_key;
-  if (measurement.mode == MeasureMode::full) {
-    known.is_unsent = !known.is_complete || has_new_shape || known.is_unsent;
-    known.is_complete = true;
-    known.measurement = measurement;
-    return;
-  }
-  new_shapes_ = new_shapes_ || has_new_shape;
-  known.measurement.forward = measurement.forward;
-  known.measurement.backward = measurement.backward;
-  known.is_unsent = known.is_unsent || known.is_complete;
-}
-
-void BlockWatch::read_times(std::vector<BlockTime>& times) {
-  if (times.size() != names_.size()) {
-    times.clear();
-    for (const std::string& name : names_) times.push_back({name});
-  }
-  const std::scoped_lock lock(mutex_);
-  for (std::size_t b = 0; b < times.size(); ++b) {
-    times[b].forward_seconds = known_[b].measurement.forward.count();
-    times[b].backward_seconds = known_[b].measurement.backward.count();
-  }
-}
-
-void BlockWatch::set_flops(std::span<const double> flops) {
-  const std::scoped_lock lock(mutex_);
-  for (std::size_t b = 0; b < known_.size(); ++b) {
-    Known& known = known_[b];
-    known.is_unsent = known.is_unsent || (known.is_complete && known.flops != flops[b]);
-    known.flops = flops[b];
-  }
-}
-
 Fragment BlockWatch::next_fragment() {
-  const std::scoped_lock lock(mutex_);
-  for (std::size_t tried = 0; tried < known_.size(); ++tried) {
-    const std::size_t b = next_;
-    next_ = (next_ + 1) % known_.size();
-    if (!known_[b].is_unsent) continue;
-    known_[b].is_unsent = false;
-    const BlockId block(static_cast<BlockId::rep>(b));
-    BlockProfile profile = block_profile(block, known_.size(), names_[b], known_[b].measurement);
-    profile.flops = static_cast<float>(known_[b].flops);
-    return make_fragment(profile);
-  }
-  return {};
+  return measured_.next(names_);
 }
 
 }  // namespace cox::detail

@@ -16,17 +16,20 @@
 namespace cox::detail {
 namespace {
 
-static_assert(OperatorWatch::kFirstStep >= BlockWatch::kFullSteps);
-static_assert(OperatorWatch::kEverySteps % BlockWatch::kTimesEverySteps == 0);
-static_assert(OperatorWatch::kFirstStep % BlockWatch::kTimesEverySteps != 0);
+static_assert(OperatorWatch::kFirstStep >= BlockMeasurements::kFullSteps);
+static_assert(OperatorWatch::kEverySteps % BlockMeasurements::kTimesEverySteps == 0);
+static_assert(OperatorWatch::kFirstStep % BlockMeasurements::kTimesEverySteps != 0);
 
 // Blocks of two models may have the same name.
-void make_unlike(std::vector<BlockTime>& blocks) {
+std::vector<BlockTime> with_unlike_names(const std::vector<std::string>& names) {
+  std::vector<BlockTime> blocks;
   std::set<std::string> taken;
-  for (std::size_t b = 0; b < blocks.size(); ++b) {
-    if (!taken.insert(blocks[b].name).second) blocks[b].name += "#" + std::to_string(b);
-    taken.insert(blocks[b].name);
+  for (std::string name : names) {
+    if (!taken.insert(name).second) name += "#" + std::to_string(blocks.size());
+    taken.insert(name);
+    blocks.push_back({name});
   }
+  return blocks;
 }
 
 }  // namespace
@@ -52,9 +55,8 @@ void OperatorWatch::end_step(const StepEnd& step, StepOutput& output) {
 
 // Models can be adopted between two samples.
 void OperatorWatch::meet_blocks() {
-  const bool is_new = table_.blocks.size() != blocks_.size();
-  blocks_.read_times(table_.blocks);
-  if (is_new) make_unlike(table_.blocks);
+  if (table_.blocks.size() != blocks_.size()) table_.blocks = with_unlike_names(blocks_.names());
+  blocks_.measurements().read_times(table_.blocks);
   flops_.assign(table_.blocks.size(), 0);
 }
 
@@ -64,7 +66,7 @@ void OperatorWatch::take(const StepEnd& step, StepOutput& output) {
   table_.steps += 1;
   table_.newest = step.step;
   newest_ = {std::accumulate(flops_.begin(), flops_.end(), 0.0), step.samples};
-  blocks_.set_flops(flops_);
+  blocks_.measurements().set_flops(flops_);
   output.operators = published();
 }
 

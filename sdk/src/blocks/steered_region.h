@@ -34,9 +34,8 @@ using MeasuredRegions = std::vector<std::optional<MeasuredRegion>>;  // one per 
 class SteeredRegion {
  public:
   using Now = std::function<Nanoseconds()>;  // monotonic
-  // `steering` outlives this.
-  SteeredRegion(const BlockSteering& steering, Now now)
-      : steering_(steering), now_(std::move(now)) {}
+  // Both outlive this.
+  SteeredRegion(const BlockSteering& steering, const Now& now) : steering_(steering), now_(now) {}
 
   // Sets who opens a frame for what a block saves, named by the block, where it is to be offloaded.
   // Without one it is kept.
@@ -78,7 +77,7 @@ class SteeredRegion {
   void note_measured(BlockId block);
 
   const BlockSteering& steering_;
-  const Now now_;
+  const Now& now_;
   std::optional<BlockId> block_;               // whose region is open
   std::shared_ptr<Tape> tape_;                 // null unless the region is recomputed
   std::shared_ptr<Tape> tile_;                 // of the tile that is computed; null unless dropped

@@ -47,10 +47,9 @@ void VisitClock::add_block(std::uint64_t elements) {
   seen_.emplace_back();
 }
 
-void VisitClock::release() {
-  mode_ = MeasureMode::off;
+BlockSink* VisitClock::report_to(BlockSink* sink) {
   const std::lock_guard lock(mutex_);
-  sink_ = nullptr;
+  return std::exchange(sink_, sink);
 }
 
 void VisitClock::visit_begins(BlockId block) {

@@ -32,15 +32,16 @@ namespace cox::detail {
 class VisitClock {
  public:
   using Now = std::function<Nanoseconds()>;  // monotonic
-  VisitClock(BlockSink& sink, Now now) : sink_(&sink), now_(std::move(now)) {}
+  // `now` outlives this.
+  VisitClock(BlockSink& sink, const Now& now) : sink_(&sink), now_(now) {}
 
   // Adds a block with that many elements of parameters; blocks are numbered from 0.
   void add_block(std::uint64_t elements);
   // Sets the mode from here on. Called between steps.
   void measure(MeasureMode mode) { mode_ = mode; }
   MeasureMode mode() const { return mode_; }
-  // Ends all reports.
-  void release();
+  // Sets who gets reports from here on, null for nobody, and returns who got them before.
+  BlockSink* report_to(BlockSink* sink);
 
   // A visit of the block begins, and ends.
   void visit_begins(BlockId block);
@@ -96,7 +97,7 @@ class VisitClock {
   void book_backward(Nanoseconds now);
 
   BlockSink* sink_;
-  const Now now_;
+  const Now& now_;
   MeasureMode mode_ = MeasureMode::off;
   std::vector<std::uint64_t> elements_;  // of parameters, by block
   Nanoseconds since_{};                  // the visit's begin

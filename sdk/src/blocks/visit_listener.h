@@ -13,6 +13,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "sdk/src/blocks/visit_watch.h"
 #include "sdk/src/stream/operator_stream.h"
@@ -24,7 +25,8 @@ class VisitListener final : public SavedTensorFrame,
                             public OperatorListener,
                             public std::enable_shared_from_this<VisitListener> {
  public:
-  VisitListener(BlockSink& sink, const VisitClock::Now& now) : visits_(sink, now) {}
+  explicit VisitListener(BlockSink& sink, VisitClock::Now now = &steady_now)
+      : visits_(sink, std::move(now)) {}
 
   VisitWatch& visits() { return visits_; }
 

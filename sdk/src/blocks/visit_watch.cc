@@ -12,7 +12,8 @@ void VisitWatch::add_block(std::string name, std::uint64_t elements) {
 
 void VisitWatch::release() {
   leave_block();
-  parts_.clock.release();
+  parts_.clock.measure(MeasureMode::off);
+  parts_.clock.report_to(nullptr);
   parts_.steering.release();
   parts_.region.set_offload(nullptr);
   parts_.meter.count(OperatorMeter::Counting::off);

@@ -18,6 +18,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "sdk/src/blocks/bits_comparison.h"
@@ -45,9 +46,11 @@ class VisitObserver {
 
 // The parts that visits are measured, steered and compared with, each for whoever needs it.
 struct VisitParts {
-  VisitParts(BlockSink& sink, const VisitClock::Now& now)
-      : clock(sink, now), region(steering, now) {}
+  VisitParts(BlockSink& sink, VisitClock::Now now_in)
+      : now(std::move(now_in)), clock(sink, now), region(steering, now) {}
 
+  VisitClock::Now now;                                     // the clock of all parts
+  c10::Device device = c10::Device(c10::DeviceType::CPU);  // of the blocks' parameters
   VisitClock clock;
   BlockSteering steering;
   SteeredRegion region;
@@ -57,7 +60,8 @@ struct VisitParts {
 
 class VisitWatch {
  public:
-  VisitWatch(BlockSink& sink, const VisitClock::Now& now) : parts_(sink, now) {}
+  explicit VisitWatch(BlockSink& sink, VisitClock::Now now = &steady_now)
+      : parts_(sink, std::move(now)) {}
 
   VisitParts& parts() { return parts_; }
   const VisitParts& parts() const { return parts_; }

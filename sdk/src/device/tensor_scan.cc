@@ -255,7 +255,7 @@ FiniteLook::FiniteLook(std::span<const at::Tensor> tensors) : nonfinite_(tensors
       continue;
     }
     auto& [values, places] = there[tensor.device().index()];
-    values.push_back(tensor.layout() == at::kStrided ? tensor.detach() : tensor.to_dense());
+    values.push_back(dense(tensor).detach());
     places.push_back(i);
   }
   for (auto& [device, of_device] : there) {
@@ -326,6 +326,10 @@ GradientScan copy_and_scan(const at::Tensor& gradient, std::span<float> to, floa
   });
 }
 
+at::Tensor dense(const at::Tensor& tensor) {
+  return tensor.layout() == at::kStrided ? tensor : tensor.to_dense();
+}
+
 double l2_norm(std::span<const at::Tensor> tensors) {
   const torch::NoGradGuard no_grad;
   double squares = 0;
@@ -335,7 +339,7 @@ double l2_norm(std::span<const at::Tensor> tensors) {
     if (has_own_loops(tensor)) {
       squares += scan_gradient(tensor).squares;
     } else {
-      others.push_back(tensor.layout() == at::kStrided ? tensor : tensor.to_dense());
+      others.push_back(dense(tensor));
     }
   }
   const double plain = std::sqrt(squares);

@@ -123,6 +123,9 @@ bool has_own_loops(const at::Tensor& tensor);
 // loops of their own are converted first. REQUIRES: equal sizes, on the CPU.
 GradientScan copy_and_scan(const at::Tensor& gradient, std::span<float> to, float factor);
 
+// Returns the tensor, or a dense copy of one that is sparse.
+at::Tensor dense(const at::Tensor& tensor);
+
 // Returns the L2 norm over all elements of `tensors`, which is finite exactly if all of them are.
 // Undefined tensors count nothing. Neither threads nor the processor's vector width change a bit of
 // it where tensors have loops of their own.

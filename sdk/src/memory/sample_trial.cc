@@ -7,6 +7,7 @@
 
 #include "coordinator/core/text.h"
 #include "sdk/src/blocks/bits_comparison.h"
+#include "sdk/src/blocks/timed_run.h"
 #include "sdk/src/memory/step_trace.h"
 
 namespace cox::detail {
@@ -67,7 +68,7 @@ MeasuredRegions SampleTrial::measure_regions() {
   bool runs = can_run();
   for (int run = 0; run < kTimedRuns && runs; ++run) {
     begin_run(recomputed());
-    runs = parts_.blocks.run_timed([&] { return step.run(); }).ok();
+    runs = run_timed(*parts_.blocks.visits(), [&] { return step.run(); }).ok();
   }
   return visits().region.end_measuring();
 }
@@ -108,11 +109,11 @@ Result<StepReading> SampleTrial::traced(TrialStep& step) {
   trace.start(steady_now(), [offloader = parts_.offloader] {
     return offloader != nullptr ? offloader->counts().written_bytes : 0;
   });
-  const Status ran = parts_.blocks.run_timed(
-      [&] { return step.run(); },
+  const auto ran = run_timed(
+      *parts_.blocks.visits(), [&] { return step.run(); },
       [&trace](BlockId block, BlockEdge edge, Nanoseconds now) { trace.note(block, edge, now); });
   const StepTrace seen = trace.finish(steady_now());
-  if (!ran.ok()) return ran;
+  if (!ran.ok()) return ran.status();
   return read_stages(seen, parts_.blocks.size());
 }
 

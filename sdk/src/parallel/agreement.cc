@@ -51,10 +51,12 @@ std::vector<NamedTensor> numbered(const std::vector<at::Tensor>& tensors, const 
   return named;
 }
 
-// Starts an operation on a copy of the bytes, which outlives a wait that ends by an exception.
+// Runs an operation; one that is attended works on a copy of the bytes, which outlives a wait that
+// ends by an exception.
 template <class Start>
-Status run_attended(transport::Communicator& ranks, std::span<std::byte> bytes,
-                    const BetweenPolls& pump, Start&& start) {
+Status run_collective(transport::Communicator& ranks, std::span<std::byte> bytes,
+                      const BetweenPolls& pump, Start&& start) {
+  if (!pump) return transport::finish(ranks, start(bytes), wait_policy_of(ranks));
   auto copy = std::make_unique<std::vector<std::byte>>(bytes.begin(), bytes.end());
   const Status done = attend(ranks, start(std::span<std::byte>(*copy)), copy, pump);
   if (!done.ok()) return done;
@@ -66,18 +68,15 @@ Status run_attended(transport::Communicator& ranks, std::span<std::byte> bytes,
 
 Status reduce_bytes(transport::Communicator& ranks, std::span<std::byte> bytes,
                     const transport::Reduction& reduction, const BetweenPolls& pump) {
-  const auto start = [&](std::span<std::byte> all) {
+  return run_collective(ranks, bytes, pump, [&](std::span<std::byte> all) {
     return ranks.start_all_reduce(all, reduction);
-  };
-  return pump ? run_attended(ranks, bytes, pump, start)
-              : transport::finish(ranks, start(bytes), wait_policy_of(ranks));
+  });
 }
 
 Status broadcast(transport::Communicator& ranks, std::span<std::byte> bytes, RankId from,
                  const BetweenPolls& pump) {
-  const auto start = [&](std::span<std::byte> all) { return ranks.start_broadcast(all, from); };
-  return pump ? run_attended(ranks, bytes, pump, start)
-              : transport::finish(ranks, start(bytes), wait_policy_of(ranks));
+  return run_collective(ranks, bytes, pump,
+                        [&](std::span<std::byte> all) { return ranks.start_broadcast(all, from); });
 }
 
 Status agree_on_status(transport::Communicator& communicator, const Status& mine,

@@ -55,22 +55,28 @@ std::unique_ptr<transport::DeviceExchange> sums_over(const ReductionSetup& setup
   return *std::move(made);
 }
 
+std::vector<at::Tensor> zeros_on_device(const std::vector<at::Tensor>& parameters,
+                                        const GradientLayout& layout) {
+  std::vector<at::Tensor> buckets;
+  for (const GradientBucket& laid : layout.buckets) {
+    const auto type = laid.type == BucketType::fp64 ? at::kDouble : at::kFloat;
+    const at::Device device = parameters[laid.parameters.front()].device();
+    buckets.push_back(at::zeros({laid.elements}, at::TensorOptions(device).dtype(type)));
+  }
+  return buckets;
+}
+
 // GatheredReduction is what the two ways share: the buckets on the device.
 class GatheredReduction : public GradientReduction {
  public:
-  GatheredReduction(const std::vector<at::Tensor>& parameters, GradientLayout layout,
-                    std::unique_ptr<StepExchange> exchange)
-      : parameters_(parameters),
-        layout_(std::move(layout)),
-        exchange_(std::move(exchange)),
-        on_device_(parameters.size()),
-        views_(parameters.size()),
-        nonfinite_(parameters.size()) {
-    const torch::NoGradGuard no_grad;
-    // Autograd must not see views here: zero_grad() of torch::optim refuses to detach them.
-    const at::AutoDispatchBelowADInplaceOrView untracked;
-    for (const GradientBucket& laid : layout_.buckets) add_bucket(laid);
-  }
+  explicit GatheredReduction(SharedBuckets its)
+      : parameters_(its.parameters),
+        layout_(std::move(its.layout)),
+        exchange_(std::move(its.exchange)),
+        habits_(its.habits),
+        buckets_(zeros_on_device(parameters_, layout_)),
+        views_(parameters_, layout_, buckets_),
+        nonfinite_(parameters_.size()) {}
 
   void begin(const MicroBatchFacts& facts) override { facts_ = facts; }
   void end() override {
@@ -86,7 +92,6 @@ class GatheredReduction : public GradientReduction {
   }
 
   const std::vector<std::int64_t>& nonfinite() const override { return nonfinite_; }
-  std::span<const std::uint32_t> order() const override { return order_; }
   StepExchange* exchange() override { return exchange_.get(); }
 
  protected:
@@ -98,7 +103,7 @@ class GatheredReduction : public GradientReduction {
   // begins with that one: all ranks count on every bucket of a step, also of one that is repeated.
   void gather(std::size_t end) {
     const torch::NoGradGuard no_grad;
-    if (gathered_ == 0) order_.clear();
+    if (gathered_ == 0) habits_.order.clear();
     for (; gathered_ < end; ++gathered_) {
       for (; filled_ <= gathered_; ++filled_) fill(layout_.buckets[filled_].parameters);
       set_out(gathered_);
@@ -111,13 +116,13 @@ class GatheredReduction : public GradientReduction {
   // Makes .grad what the buckets hold.
   void take_gradients() {
     for (std::size_t p = 0; p < parameters_.size(); ++p) {
-      if (!on_device_[p].defined()) continue;
-      parameters_[p].mutable_grad() = has_gradient(p) ? as_gradient(p) : at::Tensor();
+      if (!views_.places[p].defined()) continue;
+      parameters_[p].mutable_grad() = has_gradient(p) ? views_.gradient(p) : at::Tensor();
     }
   }
 
   bool has_gradient(std::size_t p) const {
-    return on_device_[p].defined() && exchange_->counts()[p] != 0;
+    return views_.places[p].defined() && exchange_->counts()[p] != 0;
   }
   c10::Stream current_stream() const {
     const at::Device device = buckets_.front().device();
@@ -130,30 +135,13 @@ class GatheredReduction : public GradientReduction {
   const std::vector<at::Tensor>& parameters_;
   const GradientLayout layout_;
   const std::unique_ptr<StepExchange> exchange_;
-  std::vector<at::Tensor> buckets_;
-  std::vector<at::Tensor> on_device_;  // 1-D, of each parameter in its bucket
-  std::vector<at::Tensor> views_;      // those in the parameters' shapes
+  GradientHabits& habits_;
+  const std::vector<at::Tensor> buckets_;
+  const BucketViews views_;
   mutable std::vector<std::int64_t> nonfinite_;
   MicroBatchFacts facts_;
 
  private:
-  void add_bucket(const GradientBucket& laid) {
-    const at::Device device = parameters_[laid.parameters.front()].device();
-    const auto type = laid.type == BucketType::fp64 ? at::kDouble : at::kFloat;
-    buckets_.push_back(at::zeros({laid.elements}, at::TensorOptions(device).dtype(type)));
-    for (const std::size_t p : laid.parameters) {
-      on_device_[p] = part_of(buckets_.back(), p);
-      views_[p] = on_device_[p].view(parameters_[p].sizes());
-    }
-  }
-
-  bool has_view(std::size_t p) const {
-    return parameters_[p].scalar_type() == views_[p].scalar_type();
-  }
-  at::Tensor as_gradient(std::size_t p) const {
-    return has_view(p) ? views_[p] : views_[p].to(parameters_[p].scalar_type());
-  }
-
   void fill(const std::vector<std::size_t>& parameters) {
     std::vector<at::Tensor> to;
     std::vector<at::Tensor> from;
@@ -163,27 +151,26 @@ class GatheredReduction : public GradientReduction {
       const at::Tensor& grad = parameters_[p].grad();
       exchange_->counts()[p] = grad.defined() ? 1 : 0;
       if (!grad.defined()) {
-        missing.push_back(on_device_[p]);
+        missing.push_back(views_.places[p]);
         continue;
       }
       found.push_back(static_cast<std::uint32_t>(p));
-      to.push_back(views_[p]);
-      from.push_back(grad.layout() == at::kStrided ? grad : grad.to_dense());
+      to.push_back(views_.shaped[p]);
+      from.push_back(dense(grad));
     }
     if (!missing.empty()) at::_foreach_zero_(missing);
     if (!to.empty()) at::_foreach_copy_(to, from, /*non_blocking=*/true);
     if (!to.empty() && facts_.unit != 1) at::_foreach_mul_(to, facts_.unit);
     for (const std::uint32_t p : found) {
-      if (!has_view(p)) continue;
+      if (!views_.fits(p)) continue;
       at::Tensor& grad = parameters_[p].mutable_grad();
       // It may be of another stream, which must not have its memory again before it was copied.
       if (grad.layout() == at::kStrided) grad.record_stream(current_stream());
-      grad = views_[p];
+      grad = views_.shaped[p];
     }
-    order_.insert(order_.end(), found.begin(), found.end());
+    habits_.order.insert(habits_.order.end(), found.begin(), found.end());
   }
 
-  std::vector<std::uint32_t> order_;
   // Buckets of the open step.
   std::size_t filled_ = 0;
   std::size_t gathered_ = 0;  // those that have set out
@@ -191,11 +178,10 @@ class GatheredReduction : public GradientReduction {
 
 class StagedReduction final : public GatheredReduction {
  public:
-  StagedReduction(const ReductionSetup& setup, const std::vector<at::Tensor>& parameters,
-                  GradientLayout layout, std::unique_ptr<StepExchange> exchange)
-      : GatheredReduction(parameters, std::move(layout), std::move(exchange)), wait_(setup.wait) {
+  StagedReduction(const ReductionSetup& setup, SharedBuckets its)
+      : GatheredReduction(std::move(its)), wait_(setup.wait) {
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
-      staged_.push_back({at::zeros_like(exchange_->flat(b)).pin_memory(),
+      staged_.push_back({at::zeros_like(exchange_->flats()[b]).pin_memory(),
                          c10::Event(buckets_[b].device().type())});
     }
   }
@@ -217,7 +203,7 @@ class StagedReduction final : public GatheredReduction {
     const torch::NoGradGuard no_grad;
     const double norm = divide(total * loss_scale);
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
-      staged_[b].host.copy_(exchange_->flat(b));
+      staged_[b].host.copy_(exchange_->flats()[b]);
       buckets_[b].copy_(staged_[b].host, /*non_blocking=*/true);
     }
     take_gradients();
@@ -244,7 +230,8 @@ class StagedReduction final : public GatheredReduction {
   // Passes on what came, and counts what is not finite.
   void send(std::size_t b) {
     for (const std::size_t p : layout_.buckets[b].parameters) {
-      nonfinite_[p] = put_in_place(part_of(staged_[b].host, p), part_of(exchange_->flat(b), p), 1);
+      nonfinite_[p] =
+          put_in_place(part_of(staged_[b].host, p), part_of(exchange_->flats()[b], p), 1);
     }
     exchange_->start(b);
     exchange_->advance();
@@ -254,7 +241,7 @@ class StagedReduction final : public GatheredReduction {
   double divide(double divisor) {
     DividedNorm divided(divisor);
     for (std::size_t p = 0; p < parameters_.size(); ++p) {
-      if (has_gradient(p)) divided.add(part_of(exchange_->flat(layout_.places[p].bucket), p));
+      if (has_gradient(p)) divided.add(part_of(exchange_->flats()[layout_.places[p].bucket], p));
     }
     return divided.norm();
   }
@@ -264,47 +251,14 @@ class StagedReduction final : public GatheredReduction {
   std::size_t next_ = 0;  // bucket to be passed on
 };
 
-// Arrivals knows which gradients have come in one backward pass.
-class Arrivals {
- public:
-  // `stream`: the caller's.
-  Arrivals(const GradientLayout& layout, c10::Stream stream)
-      : layout_(layout), stream_(stream), has_come_(layout.places.size()) {
-    for (const GradientBucket& bucket : layout.buckets)
-      missing_.push_back(bucket.parameters.size());
-  }
-
-  c10::Stream stream() const { return stream_; }
-  // Returns false where the parameter's gradient has come before. REQUIRES: it has a bucket.
-  bool note(std::size_t parameter) {
-    if (has_come_[parameter]) return false;
-    has_come_[parameter] = true;
-    --missing_[layout_.places[parameter].bucket];
-    return true;
-  }
-  // Returns the first bucket from `next` on that lacks a gradient.
-  std::size_t complete_from(std::size_t next) const {
-    while (next < missing_.size() && missing_[next] == 0) ++next;
-    return next;
-  }
-
- private:
-  const GradientLayout& layout_;
-  c10::Stream stream_;
-  std::vector<bool> has_come_;        // by parameter
-  std::vector<std::size_t> missing_;  // gradients of each bucket
-};
-
 class NcclReduction final : public GatheredReduction {
  public:
-  NcclReduction(const ReductionSetup& setup, const std::vector<at::Tensor>& parameters,
-                GradientLayout layout, std::unique_ptr<StepExchange> exchange,
-                const DeviceLink::Ends& ends)
-      : GatheredReduction(parameters, std::move(layout), std::move(exchange)),
+  NcclReduction(const ReductionSetup& setup, SharedBuckets its, const DeviceLink::Ends& ends)
+      : GatheredReduction(std::move(its)),
         group_(ends.group),
         sums_(sums_over(setup, buckets_, ends)),
         let_others_first_(setup.let_others_first),
-        marks_(parameters.size()),
+        marks_(parameters_.size()),
         own_magnitudes_(buckets_.size()) {}
 
   // What a group that did not end may still write to is nobody's from here on.
@@ -318,20 +272,21 @@ class NcclReduction final : public GatheredReduction {
     if (facts.which != MicroBatch::last) return;
     let_others_first();
     const std::lock_guard lock(mutex_);
-    arrivals_.emplace(layout_, current_stream());
-    waits_for_end_ = comes_again_;
+    stream_ = current_stream();
+    arrivals_.emplace(layout_);
+    waits_for_end_ = habits_.come_again;
   }
 
   // Gradients of another stream than the caller's are in order for the caller when backward has
   // returned: from the first such on, buckets wait for that.
   void ready(std::size_t p) override {
     const std::lock_guard lock(mutex_);
-    const std::size_t bucket = layout_.places[p].bucket;
-    if (!arrivals_ || bucket == BucketPlace::kNowhere) return;
+    if (!arrivals_ || !views_.places[p].defined()) return;
     if (!parameters_[p].grad().defined()) return;  // a program's own function gave none
-    if (!arrivals_->note(p)) return look_again(p);
+    if (!arrivals_->expects(p)) return look_again(p);
+    arrivals_->note(p);
     marks_[p] = mark_of(parameters_[p].grad());
-    if (current_stream() != arrivals_->stream()) waits_for_end_ = true;
+    if (current_stream() != stream_) waits_for_end_ = true;
     if (waits_for_end_) return;
     gather(arrivals_->complete_from(gathered()));
     need(sums_->advance());
@@ -364,7 +319,7 @@ class NcclReduction final : public GatheredReduction {
       require(sums_->wait_all(pump), kSums);
       const auto look = [&] {
         if (pump) pump();
-        return exchange_->look();  // NCCL does not tell of a rank that failed
+        return exchange_->host().advance();  // NCCL does not tell of a rank that failed
       };
       require(sums_->wait_for_device(look), kSums);
     } catch (const std::exception& error) {
@@ -401,8 +356,6 @@ class NcclReduction final : public GatheredReduction {
     GatheredReduction::leave(why);
     sums_->leave(why);
   }
-  bool comes_again() const override { return comes_again_; }
-  void expect_again() override { comes_again_ = true; }
   const char* path() override { return sums_->path(); }
   // The host sees all sums of a step at once.
   std::vector<SentBucket> sent() override {
@@ -417,7 +370,7 @@ class NcclReduction final : public GatheredReduction {
  private:
   static constexpr const char* kSums = "gradient reduction over NCCL";
 
-  bool has_elements(std::size_t p) const { return on_device_[p].numel() > 0; }
+  bool has_elements(std::size_t p) const { return views_.places[p].numel() > 0; }
 
   // Makes .grad the sums divided; returns them, each 1-D.
   std::vector<at::Tensor> take_averages(double divisor) {
@@ -425,7 +378,7 @@ class NcclReduction final : public GatheredReduction {
     at::_foreach_div_(buckets_, divisor);
     std::vector<at::Tensor> averages;
     for (std::size_t p = 0; p < parameters_.size(); ++p) {
-      if (has_gradient(p)) averages.push_back(on_device_[p]);
+      if (has_gradient(p)) averages.push_back(views_.places[p]);
     }
     take_gradients();
     return averages;
@@ -443,7 +396,7 @@ class NcclReduction final : public GatheredReduction {
     std::vector<at::Tensor> parts;
     for (const std::size_t p : layout_.buckets[b].parameters) {
       marks_[p] = mark_of(parameters_[p].grad());
-      if (has_elements(p)) parts.push_back(on_device_[p]);
+      if (has_elements(p)) parts.push_back(views_.places[p]);
     }
     if (!parts.empty()) {
       own_magnitudes_[b] =
@@ -469,14 +422,14 @@ class NcclReduction final : public GatheredReduction {
   void look_again(std::size_t parameter) {
     if (mark_of(parameters_[parameter].grad()) == marks_[parameter]) return;
     is_torn_ = is_torn_ || layout_.places[parameter].bucket < gathered();
-    waits_for_end_ = comes_again_ = true;
+    waits_for_end_ = habits_.come_again = true;
   }
 
   std::mutex mutex_;
-  std::optional<Arrivals> arrivals_;  // while buckets set out in a backward pass
-  bool waits_for_end_ = false;        // none does any more in this one
-  bool comes_again_ = false;          // gradients do, in this model
-  bool is_torn_ = false;              // the open step's sums are worth nothing
+  std::optional<MissingGradients> arrivals_;  // while buckets set out in a backward pass
+  std::optional<c10::Stream> stream_;         // the caller's, in that pass
+  bool waits_for_end_ = false;                // none does any more in this one
+  bool is_torn_ = false;                      // the open step's sums are worth nothing
   const std::shared_ptr<transport::NcclGroup> group_;
   std::unique_ptr<transport::DeviceExchange> sums_;
   const std::function<void()> let_others_first_;
@@ -500,17 +453,11 @@ c10::Device common_device(const std::vector<at::Tensor>& parameters,
 }
 
 std::unique_ptr<GradientReduction> make_device_reduction(const ReductionSetup& setup,
-                                                         const std::vector<at::Tensor>& parameters,
-                                                         GradientLayout layout,
-                                                         std::unique_ptr<StepExchange> exchange) {
-  const auto& link = setup.devices.open(
-      setup.ranks, common_device(parameters, required_of(parameters)), setup.wait);
-  if (!link.ok()) {
-    return std::make_unique<StagedReduction>(setup, parameters, std::move(layout),
-                                             std::move(exchange));
-  }
-  return std::make_unique<NcclReduction>(setup, parameters, std::move(layout), std::move(exchange),
-                                         *link);
+                                                         SharedBuckets buckets) {
+  const c10::Device device = common_device(buckets.parameters, required_of(buckets.parameters));
+  const auto& link = setup.devices.open(setup.ranks, device, setup.wait);
+  if (!link.ok()) return std::make_unique<StagedReduction>(setup, std::move(buckets));
+  return std::make_unique<NcclReduction>(setup, std::move(buckets), *link);
 }
 
 }  // namespace cox::detail

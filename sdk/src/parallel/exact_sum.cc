@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "sdk/src/device/scan_loops.h"
+#include "sdk/src/device/tensor_scan.h"
 
 namespace cox::detail {
 namespace {
@@ -152,13 +153,10 @@ Deposit deposit_any(const at::Tensor& flat, std::int64_t first, std::int64_t cou
 
 // Returns the gradient contiguous on the CPU, in one of the four types that have loops.
 at::Tensor flattened(const at::Tensor& gradient) {
-  at::Tensor dense = gradient.detach();
-  if (dense.layout() != at::kStrided) dense = dense.to_dense();
-  if (!dense.is_cpu()) dense = dense.to(at::kCPU);
-  const at::ScalarType type = dense.scalar_type();
+  const at::Tensor here = dense(gradient.detach()).to(at::kCPU);
+  const at::ScalarType type = here.scalar_type();
   const bool is_own = type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
-  if (!is_own) dense = dense.to(at::kDouble);
-  return dense.contiguous().view({-1});
+  return (is_own ? here : here.to(at::kDouble)).contiguous().view({-1});
 }
 
 }  // namespace

@@ -81,6 +81,21 @@ GradientLayout lay_out(std::span<const GradientShape> shapes, std::span<const st
   return std::move(packer).finish();
 }
 
+MissingGradients::MissingGradients(const GradientLayout& layout)
+    : layout_(layout), has_come_(layout.places.size()) {
+  for (const GradientBucket& bucket : layout.buckets) missing_.push_back(bucket.parameters.size());
+}
+
+void MissingGradients::note(std::size_t parameter) {
+  has_come_[parameter] = true;
+  --missing_[layout_.places[parameter].bucket];
+}
+
+std::size_t MissingGradients::complete_from(std::size_t next) const {
+  while (next < missing_.size() && missing_[next] == 0) ++next;
+  return next;
+}
+
 std::vector<std::uint32_t> reverse_order(std::size_t parameters) {
   std::vector<std::uint32_t> order(parameters);
   std::iota(order.rbegin(), order.rend(), 0u);

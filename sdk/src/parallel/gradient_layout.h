@@ -57,6 +57,26 @@ struct GradientLayout {
 GradientLayout lay_out(std::span<const GradientShape> shapes, std::span<const std::uint32_t> order,
                        const BucketSizes& sizes);
 
+// MissingGradients knows which gradients of a layout are still to come, in a step or backward pass.
+class MissingGradients {
+ public:
+  // All are missing. `layout` outlives this.
+  explicit MissingGradients(const GradientLayout& layout);
+
+  bool expects(std::size_t parameter) const {
+    return layout_.places[parameter].bucket != BucketPlace::kNowhere && !has_come_[parameter];
+  }
+  // REQUIRES: expects(parameter).
+  void note(std::size_t parameter);
+  // Returns the first bucket from `next` on that lacks a gradient.
+  std::size_t complete_from(std::size_t next) const;
+
+ private:
+  const GradientLayout& layout_;
+  std::vector<bool> has_come_;        // by parameter
+  std::vector<std::size_t> missing_;  // gradients of each bucket
+};
+
 // Returns the parameters from the last to the first: backward runs through a model from its end, so
 // this is a good first guess.
 std::vector<std::uint32_t> reverse_order(std::size_t parameters);

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -56,29 +57,21 @@ at::Tensor tensor_of(transport::BucketExchange& exchange, std::size_t index,
   return flat.zero_();  // the gaps between gradients stay zero
 }
 
-// BucketQueue knows which gradients of the open step are still missing from which bucket, and
-// starts each bucket as soon as it and all before it are complete. Each reduction has one.
+// BucketQueue starts each bucket of the open step as soon as it and all before it are complete.
+// Each reduction has one.
 class BucketQueue {
  public:
-  explicit BucketQueue(GradientLayout layout)
-      : layout_(std::move(layout)), is_closed_(layout_.places.size()) {
-    reset();
-  }
+  explicit BucketQueue(GradientLayout layout) : layout_(std::move(layout)) { reset(); }
 
-  const BucketPlace& place(std::size_t parameter) const { return layout_.places[parameter]; }
+  const GradientLayout& layout() const { return layout_; }
   // Returns whether a gradient of this parameter is still missing in the open step.
-  bool expects(std::size_t parameter) const {
-    return place(parameter).bucket != BucketPlace::kNowhere && !is_closed_[parameter];
-  }
-
+  bool expects(std::size_t parameter) const { return missing_->expects(parameter); }
   // Notes that the parameter's part of its bucket is written.
-  void close(std::size_t parameter) {
-    is_closed_[parameter] = true;
-    --missing_[place(parameter).bucket];
-  }
+  void close(std::size_t parameter) { missing_->note(parameter); }
   // Starts the buckets that are complete, then lets those in flight advance.
   void start_complete(StepExchange& exchange) {
-    while (started_ < missing_.size() && missing_[started_] == 0) exchange.start(started_++);
+    const std::size_t complete = missing_->complete_from(started_);
+    while (started_ < complete) exchange.start(started_++);
     if (started_ > 0) exchange.advance();
   }
   // Calls write(parameter) for every gradient that is still missing, bucket by bucket, and starts
@@ -94,24 +87,15 @@ class BucketQueue {
   }
   // The step is over.
   void reset() {
-    is_closed_.assign(is_closed_.size(), false);
-    missing_.clear();
-    for (const GradientBucket& bucket : layout_.buckets) {
-      missing_.push_back(bucket.parameters.size());
-    }
+    missing_.emplace(layout_);
     started_ = 0;
   }
 
  private:
-  GradientLayout layout_;
-  std::vector<bool> is_closed_;
-  std::vector<std::size_t> missing_;  // gradients of each bucket
+  const GradientLayout layout_;
+  std::optional<MissingGradients> missing_;
   std::size_t started_ = 0;
 };
-
-at::Tensor dense(const at::Tensor& gradient) {
-  return gradient.layout() == at::kStrided ? gradient : gradient.to_dense();
-}
 
 Status check_exact(const std::vector<at::Tensor>& parameters) {
   for (std::size_t p = 0; p < parameters.size(); ++p) {
@@ -130,18 +114,18 @@ Status check_exact(const std::vector<at::Tensor>& parameters) {
 // open step that are still to be sent, and the exchange that sends them.
 class BucketedReduction : public GradientReduction {
  public:
-  BucketedReduction(const std::vector<at::Tensor>& parameters, GradientLayout layout,
-                    std::unique_ptr<StepExchange> exchange)
-      : parameters_(parameters),
-        queue_(std::move(layout)),
-        exchange_(std::move(exchange)),
-        nonfinite_(parameters.size()),
-        marks_(parameters.size()) {}
+  explicit BucketedReduction(SharedBuckets its)
+      : parameters_(its.parameters),
+        queue_(std::move(its.layout)),
+        exchange_(std::move(its.exchange)),
+        habits_(its.habits),
+        nonfinite_(parameters_.size()),
+        marks_(parameters_.size()) {}
 
   void begin(const MicroBatchFacts& facts) override {
     facts_ = facts;
     is_open_ = true;
-    if (is_last()) order_.clear();
+    if (is_last()) habits_.order.clear();
   }
 
   void ready(std::size_t parameter) override {
@@ -149,8 +133,8 @@ class BucketedReduction : public GradientReduction {
     if (!queue_.expects(parameter)) return look_again(parameter);
     if (!parameters_[parameter].grad().defined()) return;  // a program's own function gave none
     take(parameter);
-    if (!is_last() || comes_again_) return;
-    order_.push_back(static_cast<std::uint32_t>(parameter));
+    if (!is_last() || habits_.come_again) return;
+    habits_.order.push_back(static_cast<std::uint32_t>(parameter));
     put(parameter);
     marks_[parameter] = mark_of(parameters_[parameter].grad());
     queue_.close(parameter);
@@ -180,10 +164,7 @@ class BucketedReduction : public GradientReduction {
   }
 
   const std::vector<std::int64_t>& nonfinite() const override { return nonfinite_; }
-  std::span<const std::uint32_t> order() const override { return order_; }
   StepExchange* exchange() override { return exchange_.get(); }
-  bool comes_again() const override { return comes_again_; }
-  void expect_again() override { comes_again_ = true; }
 
  protected:
   // Called when a gradient of the open micro-batch is complete.
@@ -193,7 +174,9 @@ class BucketedReduction : public GradientReduction {
   // Called when a gradient goes on after it was put; the step will be repeated.
   virtual void drop_rest(std::size_t) {}
 
-  const BucketPlace& place(std::size_t parameter) const { return queue_.place(parameter); }
+  const BucketPlace& place(std::size_t parameter) const {
+    return queue_.layout().places[parameter];
+  }
   bool has_place(std::size_t parameter) const {
     return place(parameter).bucket != BucketPlace::kNowhere;
   }
@@ -201,6 +184,7 @@ class BucketedReduction : public GradientReduction {
   const std::vector<at::Tensor>& parameters_;
   BucketQueue queue_;
   std::unique_ptr<StepExchange> exchange_;
+  GradientHabits& habits_;
   std::vector<std::int64_t> nonfinite_;
   MicroBatchFacts facts_;
 
@@ -212,56 +196,40 @@ class BucketedReduction : public GradientReduction {
   // repeated, and from now on buckets are filled at the end of backward.
   void look_again(std::size_t parameter) {
     if (!is_last() || mark_of(parameters_[parameter].grad()) == marks_[parameter]) return;
-    is_torn_ = comes_again_ = true;
+    is_torn_ = habits_.come_again = true;
     drop_rest(parameter);
   }
 
   std::vector<GradientMark> marks_;  // by parameter, when it was put
-  std::vector<std::uint32_t> order_;
   std::thread::id thread_ = std::this_thread::get_id();
-  bool is_open_ = false;      // in a backward pass of the reducer's own
-  bool comes_again_ = false;  // gradients do, in this model
-  bool is_torn_ = false;      // the open step's sums are worth nothing
+  bool is_open_ = false;  // in a backward pass of the reducer's own
+  bool is_torn_ = false;  // the open step's sums are worth nothing
 };
 
 class OverlappedReduction final : public BucketedReduction {
  public:
-  OverlappedReduction(const std::vector<at::Tensor>& parameters, GradientLayout layout,
-                      std::unique_ptr<StepExchange> exchange)
-      : BucketedReduction(parameters, std::move(layout), std::move(exchange)),
-        places_(parameters.size()),
-        has_view_(parameters.size()),
-        views_(parameters.size()) {
-    const torch::NoGradGuard no_grad;
-    // Autograd must not see views here: zero_grad() of torch::optim refuses to detach them.
-    const at::AutoDispatchBelowADInplaceOrView untracked;
-    for (std::size_t p = 0; p < parameters_.size(); ++p) {
-      if (!has_place(p)) continue;
-      const at::Tensor& flat = exchange_->flat(place(p).bucket);
-      places_[p] = flat.narrow(0, place(p).offset, parameters_[p].numel());
-      views_[p] = places_[p].view(parameters_[p].sizes());
-      has_view_[p] = parameters_[p].is_cpu() && parameters_[p].scalar_type() == flat.scalar_type();
-    }
-  }
+  explicit OverlappedReduction(SharedBuckets its)
+      : BucketedReduction(std::move(its)),
+        views_(parameters_, queue_.layout(), exchange_->flats()) {}
 
   double hand_back(double total, double loss_scale) override {
     const torch::NoGradGuard no_grad;
     DividedNorm divided(total * loss_scale);
     // In the parameters' order: a norm that no layout of buckets changes.
     for (std::size_t p = 0; p < parameters_.size(); ++p) {
-      if (!places_[p].defined()) continue;
+      if (!has_place(p)) continue;
       at::Tensor& grad = parameters_[p].mutable_grad();
       if (exchange_->counts()[p] == 0) {
         grad.reset();
         continue;
       }
-      divided.add(places_[p]);
-      grad = has_view_[p] ? views_[p] : views_[p].to(parameters_[p].options());
+      divided.add(views_.places[p]);
+      grad = views_.gradient(p);
     }
     return divided.norm();
   }
 
-  bool moves_when_ready(std::size_t parameter) const override { return has_view_[parameter]; }
+  bool moves_when_ready(std::size_t parameter) const override { return views_.fits(parameter); }
 
  private:
   void put(std::size_t parameter) override {
@@ -269,29 +237,25 @@ class OverlappedReduction final : public BucketedReduction {
     const at::Tensor& gradient = parameters_[parameter].grad();
     exchange_->counts()[parameter] = gradient.defined() ? 1 : 0;
     if (!gradient.defined()) {
-      places_[parameter].zero_();
+      views_.places[parameter].zero_();
       nonfinite_[parameter] = 0;
       return;
     }
-    nonfinite_[parameter] = put_in_place(dense(gradient), places_[parameter], facts_.unit);
-    if (has_view_[parameter]) parameters_[parameter].mutable_grad() = views_[parameter];
+    nonfinite_[parameter] = put_in_place(dense(gradient), views_.places[parameter], facts_.unit);
+    if (views_.fits(parameter)) parameters_[parameter].mutable_grad() = views_.shaped[parameter];
   }
 
-  std::vector<at::Tensor> places_;  // 1-D, of each parameter in its bucket
-  std::vector<bool> has_view_;      // .grad may be the place itself
-  std::vector<at::Tensor> views_;   // places_ in the parameters' shapes
+  const BucketViews views_;
 };
 
 class ExactReduction final : public BucketedReduction {
  public:
-  ExactReduction(const std::vector<at::Tensor>& parameters, GradientLayout layout,
-                 std::unique_ptr<StepExchange> exchange, std::vector<ExactBin> bins)
-      : BucketedReduction(parameters, std::move(layout), std::move(exchange)),
-        bins_(std::move(bins)),
-        averages_(parameters.size()),
-        seen_(parameters.size()),
-        amax_(parameters.size()),
-        has_deposit_(parameters.size()) {}
+  explicit ExactReduction(SharedBuckets its)
+      : BucketedReduction(std::move(its)),
+        averages_(parameters_.size()),
+        seen_(parameters_.size()),
+        amax_(parameters_.size()),
+        has_deposit_(parameters_.size()) {}
 
   double factor(const MicroBatchFacts& facts) const override { return facts.loss_scale; }
   void begin(const MicroBatchFacts& facts) override {
@@ -335,8 +299,6 @@ class ExactReduction final : public BucketedReduction {
     return l2_norm(averages);
   }
 
-  std::span<const ExactBin> bins() const override { return bins_; }
-
  private:
   void take(std::size_t parameter) override {
     const torch::NoGradGuard no_grad;
@@ -344,7 +306,7 @@ class ExactReduction final : public BucketedReduction {
     const std::span<double> sum = accumulator(parameter);
     if (!has_deposit_[parameter]) std::ranges::fill(sum, 0.0);
     const double weight = facts_.weight / facts_.loss_scale;
-    const Deposit seen = deposit(dense(grad), weight, bins_[parameter], sum);
+    const Deposit seen = deposit(dense(grad), weight, habits_.bins[parameter], sum);
     amax_[parameter] = std::max(amax_[parameter], seen.amax);
     seen_[parameter] += seen.nonfinite;
     fits_ = fits_ && seen.fits;
@@ -362,7 +324,7 @@ class ExactReduction final : public BucketedReduction {
   }
 
   std::span<double> accumulator(std::size_t parameter) {
-    double* flat = exchange_->flat(place(parameter).bucket).mutable_data_ptr<double>();
+    double* flat = exchange_->flats()[place(parameter).bucket].mutable_data_ptr<double>();
     return {flat + place(parameter).offset,
             static_cast<std::size_t>(parameters_[parameter].numel())};
   }
@@ -374,7 +336,7 @@ class ExactReduction final : public BucketedReduction {
   }
 
   bool has_room() const {
-    return std::ranges::all_of(bins_, [this](const ExactBin& bin) {
+    return std::ranges::all_of(habits_.bins, [this](const ExactBin& bin) {
       return deposits_of_all() <= std::uint64_t{1} << bin.count_bits;
     });
   }
@@ -382,11 +344,11 @@ class ExactReduction final : public BucketedReduction {
   void learn_bins() {
     const std::uint64_t deposits = std::max<std::uint64_t>(1, deposits_of_all());
     for (std::size_t p = 0; p < parameters_.size(); ++p) {
-      bins_[p] = next_bin(bins_[p], exchange_->magnitudes()[p], deposits);
+      ExactBin& bin = habits_.bins[p];
+      bin = next_bin(bin, exchange_->magnitudes()[p], deposits);
     }
   }
 
-  std::vector<ExactBin> bins_;
   std::vector<at::Tensor> averages_;  // what .grad becomes
   std::vector<std::int64_t> seen_;    // values that are not finite, of the open step
   std::vector<double> amax_;
@@ -407,8 +369,9 @@ std::unique_ptr<StepExchange> exchange_of(const ReductionSetup& setup, const Gra
 
 std::vector<GradientReduction::SentBucket> GradientReduction::sent() {
   std::vector<SentBucket> all;
-  for (std::size_t b = 0; exchange() != nullptr && b < exchange()->gradient_buckets(); ++b) {
-    all.push_back({static_cast<std::int64_t>(exchange()->flat(b).nbytes()), exchange()->times(b)});
+  for (std::size_t b = 0; exchange() != nullptr && b < exchange()->flats().size(); ++b) {
+    const auto bytes = static_cast<std::int64_t>(exchange()->flats()[b].nbytes());
+    all.push_back({bytes, exchange()->host().times(b)});
   }
   return all;
 }
@@ -426,6 +389,31 @@ std::int64_t put_in_place(const at::Tensor& gradient, at::Tensor place, double u
   place.copy_(gradient.reshape({-1}));
   if (unit != 1) place.mul_(unit);
   return count_nonfinite(place);
+}
+
+BucketViews::BucketViews(const std::vector<at::Tensor>& its_parameters,
+                         const GradientLayout& layout, const std::vector<at::Tensor>& flats)
+    : parameters(its_parameters), places(parameters.size()), shaped(parameters.size()) {
+  const torch::NoGradGuard no_grad;
+  // Autograd must not see views here: zero_grad() of torch::optim refuses to detach them.
+  const at::AutoDispatchBelowADInplaceOrView untracked;
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    const auto [bucket, offset] = layout.places[p];
+    if (bucket == BucketPlace::kNowhere) continue;
+    places[p] = flats[bucket].narrow(0, offset, parameters[p].numel());
+    shaped[p] = places[p].view(parameters[p].sizes());
+  }
+}
+
+bool BucketViews::fits(std::size_t parameter) const {
+  const at::Tensor& place = places[parameter];
+  return place.defined() && place.device() == parameters[parameter].device() &&
+         place.scalar_type() == parameters[parameter].scalar_type();
+}
+
+at::Tensor BucketViews::gradient(std::size_t parameter) const {
+  const at::Tensor& place = shaped[parameter];
+  return fits(parameter) ? place : place.to(parameters[parameter].options());
 }
 
 void DividedNorm::add(at::Tensor place) {
@@ -532,28 +520,28 @@ std::unique_ptr<GradientReduction> make_reduction(const ReductionSetup& setup,
                                                   const std::vector<at::Tensor>& parameters,
                                                   const std::vector<bool>& needed,
                                                   const BucketChoice& choice,
-                                                  const std::vector<ExactBin>& bins) {
+                                                  GradientHabits& habits) {
   const std::size_t count = parameters.size();
   const bool is_exact = setup.config.reproducible;
   if (!is_exact && setup.ranks.size() == 1) return std::make_unique<LocalReduction>(parameters);
-  GradientLayout layout =
-      lay_out(shapes_of(parameters, needed, is_exact), choice.order, choice.sizes);
-  if (!is_exact) {
-    if (const c10::Device device = common_device(parameters, needed); !device.is_cpu()) {
-      const auto& link = setup.devices.open(setup.ranks, device, setup.wait);
-      // No sizes are tried over NCCL; these are the usual ones there.
-      if (link.ok() && setup.config.bucket_bytes == 0)
-        layout = lay_out(shapes_of(parameters, needed, is_exact), choice.order, BucketSizes{});
-      auto exchange = exchange_of(setup, link.ok() ? GradientLayout{} : layout, {count, 0});
-      return make_device_reduction(setup, parameters, std::move(layout), std::move(exchange));
-    }
-    auto exchange = exchange_of(setup, layout, {count, 0});
-    return std::make_unique<OverlappedReduction>(parameters, std::move(layout),
-                                                 std::move(exchange));
+  const std::vector<GradientShape> shapes = shapes_of(parameters, needed, is_exact);
+  SharedBuckets buckets{parameters, lay_out(shapes, choice.order, choice.sizes), nullptr, habits};
+  if (is_exact) {
+    require(check_exact(parameters), Error::Scope::all_ranks);
+    buckets.exchange = exchange_of(setup, buckets.layout, {count + 1, count});
+    return std::make_unique<ExactReduction>(std::move(buckets));
   }
-  require(check_exact(parameters), Error::Scope::all_ranks);
-  auto exchange = exchange_of(setup, layout, {count + 1, count});
-  return std::make_unique<ExactReduction>(parameters, std::move(layout), std::move(exchange), bins);
+  const c10::Device device = common_device(parameters, needed);
+  if (device.is_cpu()) {
+    buckets.exchange = exchange_of(setup, buckets.layout, {count, 0});
+    return std::make_unique<OverlappedReduction>(std::move(buckets));
+  }
+  const auto& link = setup.devices.open(setup.ranks, device, setup.wait);
+  // No sizes are tried over NCCL; these are the usual ones there.
+  if (link.ok() && setup.config.bucket_bytes == 0)
+    buckets.layout = lay_out(shapes, choice.order, BucketSizes{});
+  buckets.exchange = exchange_of(setup, link.ok() ? GradientLayout{} : buckets.layout, {count, 0});
+  return make_device_reduction(setup, std::move(buckets));
 }
 
 }  // namespace cox::detail

@@ -59,9 +59,8 @@ class StepExchange {
   StepExchange(transport::Communicator& ranks, const GradientLayout& layout, const Extent& extent,
                const transport::ExchangeOptions& options);
 
-  std::size_t gradient_buckets() const { return flats_.size(); }
-  // 1-D, on the CPU. This rank's part until start(), the sum after merge().
-  const at::Tensor& flat(std::size_t bucket) const { return flats_[bucket]; }
+  // The gradients' buckets: 1-D, on the CPU. This rank's part until start(), the sum after merge().
+  const std::vector<at::Tensor>& flats() const { return flats_; }
   std::span<float> counts() { return counts_; }
   std::span<double> magnitudes() { return magnitudes_; }
 
@@ -75,12 +74,8 @@ class StepExchange {
   // buckets were started.
   StepBallot merge(const StepBallot& mine, const std::function<void()>& pump);
 
-  // As advance(); returns unavailable, naming it, when another rank has left.
-  Status look() { return exchange_->advance(); }
-  void leave(const std::string& why) { exchange_->leave(why); }
-  const char* path() const { return exchange_->path(); }
-  const std::string& note() const { return exchange_->note(); }
-  transport::BucketTimes times(std::size_t bucket) const { return exchange_->times(bucket); }
+  // Returns the buckets in the ranks' memory, the gradients' first.
+  transport::BucketExchange& host() const { return *exchange_; }
 
  private:
   std::unique_ptr<transport::BucketExchange> exchange_;
@@ -97,6 +92,20 @@ struct MicroBatchFacts {
   double unit = 1;        // .grad holds weight / unit times the gradient ...
   double loss_scale = 1;  // ... times this
   MicroBatch which = MicroBatch::last;
+};
+
+// GradientHabits are what reductions learn of a model's gradients, whatever the layout of buckets:
+// a reduction goes on with what the one before it learnt.
+struct GradientHabits {
+  // Reproducible mode, one a parameter: the bins of the step to come; equal on all ranks.
+  std::vector<ExactBin> bins;
+  // The order in which gradients became ready in the last micro-batch of the step just merged. It
+  // is shorter than the list of parameters where some got none, and empty where nothing is
+  // exchanged.
+  std::vector<std::uint32_t> order;
+  // Gradients went on after they were complete, because this model's backward pass runs others
+  // inside. Their buckets are filled at its end, from the next start on.
+  bool come_again = false;
 };
 
 class GradientReduction {
@@ -131,18 +140,10 @@ class GradientReduction {
   // just merged.
   virtual const std::vector<std::int64_t>& nonfinite() const = 0;
 
-  // Returns the order in which gradients became ready in the last micro-batch of the step just
-  // merged. It is shorter than the list of parameters where some got none, and empty where nothing
-  // is exchanged.
-  virtual std::span<const std::uint32_t> order() const { return {}; }
   virtual StepExchange* exchange() { return nullptr; }
-  // Returns whether gradients went on after they were complete, because this model's backward pass
-  // runs others inside. Their buckets are filled at its end, from the start after expect_again().
-  virtual bool comes_again() const { return false; }
-  virtual void expect_again() {}
   // Says that this rank takes no further part, so that the others do not wait for it. Local.
   virtual void leave(const std::string& why) {
-    if (exchange() != nullptr) exchange()->leave(why);
+    if (exchange() != nullptr) exchange()->host().leave(why);
   }
   // Returns the gradients' buckets in the order in which they were started.
   struct SentBucket {
@@ -151,10 +152,7 @@ class GradientReduction {
   };
   virtual std::vector<SentBucket> sent();
   // Returns how gradients travel, as BucketExchange::path().
-  virtual const char* path() { return exchange() == nullptr ? "none" : exchange()->path(); }
-  // Returns the bins of the step to come, one a parameter; none but in reproducible mode.
-  virtual std::span<const ExactBin> bins() const { return {}; }
-
+  virtual const char* path() { return exchange() == nullptr ? "none" : exchange()->host().path(); }
   // Returns whether, in the last micro-batch, what autograd allocated for this gradient is free
   // again as soon as the gradient is ready.
   virtual bool moves_when_ready(std::size_t) const { return false; }
@@ -194,6 +192,22 @@ void vote_on_overflow(std::span<const std::int64_t> nonfinite, StepBallot& mine)
 // not finite there.
 std::int64_t put_in_place(const at::Tensor& gradient, at::Tensor place, double unit);
 
+// BucketViews are the places of parameters in flat buckets, which .grad may become.
+struct BucketViews {
+  // `flats`: 1-D, one a bucket of the layout.
+  BucketViews(const std::vector<at::Tensor>& parameters, const GradientLayout& layout,
+              const std::vector<at::Tensor>& flats);
+
+  // Returns whether .grad may be the place itself: it has the parameter's type and device.
+  bool fits(std::size_t parameter) const;
+  // Returns what .grad becomes: the place, or else a copy as the parameter has it.
+  at::Tensor gradient(std::size_t parameter) const;
+
+  const std::vector<at::Tensor>& parameters;
+  std::vector<at::Tensor> places;  // 1-D; undefined for a parameter that has none
+  std::vector<at::Tensor> shaped;  // the same in the parameters' shapes
+};
+
 // DividedNorm divides sums on the CPU by one number, and takes the norm of all in the order of the
 // calls.
 class DividedNorm {
@@ -227,27 +241,32 @@ std::vector<GradientShape> shapes_of(const std::vector<at::Tensor>& parameters,
                                      const std::vector<bool>& needed, bool reproducible);
 
 // Makes the way of averaging that the settings ask for, with its layout and its exchange.
-// `parameters` must outlive it; `needed`: one a parameter, equal on all ranks, false for those that
-// never get a gradient; `bins`: reproducible mode, one a parameter to start from, equal on all
-// ranks. Collective. Throws cox::Error, on all ranks for parameters that reproducible mode cannot
-// sum (fp64, or not on the CPU).
+// `parameters` and `habits` must outlive it; `needed`: one a parameter, equal on all ranks, false
+// for those that never get a gradient. Collective. Throws cox::Error, on all ranks for parameters
+// that reproducible mode cannot sum (fp64, or not on the CPU).
 std::unique_ptr<GradientReduction> make_reduction(const ReductionSetup& setup,
                                                   const std::vector<at::Tensor>& parameters,
                                                   const std::vector<bool>& needed,
                                                   const BucketChoice& choice,
-                                                  const std::vector<ExactBin>& bins = {});
+                                                  GradientHabits& habits);
 
 // Returns the one device of all parameters that have a place in a bucket; the CPU where there are
 // several.
 c10::Device common_device(const std::vector<at::Tensor>& parameters,
                           const std::vector<bool>& needed);
 
-// `exchange` has the buckets of `layout`, or none where setup.devices is open: then they go over
-// NCCL. Collective. Throws cox::Error. REQUIRES: common_device() of the parameters is no CPU, and
-// `parameters` outlive it.
+// SharedBuckets are what a reduction with several ranks is made of. `exchange` has the buckets of
+// `layout`, or none where they go over NCCL. `parameters` and `habits` outlive the reduction.
+struct SharedBuckets {
+  const std::vector<at::Tensor>& parameters;
+  GradientLayout layout;
+  std::unique_ptr<StepExchange> exchange;
+  GradientHabits& habits;
+};
+
+// Makes the way of gradients on a device; over NCCL where setup.devices is open. Collective. Throws
+// cox::Error. REQUIRES: common_device() of the parameters is no CPU.
 std::unique_ptr<GradientReduction> make_device_reduction(const ReductionSetup& setup,
-                                                         const std::vector<at::Tensor>& parameters,
-                                                         GradientLayout layout,
-                                                         std::unique_ptr<StepExchange> exchange);
+                                                         SharedBuckets buckets);
 
 }  // namespace cox::detail

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "coxswain/error.h"
+#include "sdk/src/parallel/exact_sum.h"
 
 namespace cox::detail {
 namespace {
@@ -91,15 +92,15 @@ TunedReduction::TunedReduction(const ReductionSetup& setup,
       required_(required_of(parameters)),
       tuning_(parameters.size(),
               gradient_bytes(shapes_of(parameters, required_, setup.config.reproducible)),
-              setup.config.bucket_bytes),
-      bins_(parameters.size(), first_bin(kMicroBatchesAtFirst)) {
+              setup.config.bucket_bytes) {
+  habits_.bins.assign(parameters.size(), first_bin(kMicroBatchesAtFirst));
   build();
 }
 
 // Uses what was required at the start: a parameter that is frozen now may be trained later, so it
 // keeps its place.
 void TunedReduction::build() {
-  reduction_ = make_reduction(setup_, parameters_, required_, tuning_.choice(), bins_);
+  reduction_ = make_reduction(setup_, parameters_, required_, tuning_.choice(), habits_);
 }
 
 std::optional<std::size_t> TunedReduction::unexpected() const {
@@ -119,10 +120,10 @@ void TunedReduction::share(std::span<std::byte> bytes, RankId from, const Betwee
 std::vector<std::uint32_t> TunedReduction::order_seen(const BetweenPolls& pump) {
   constexpr std::uint64_t kNobody = ~std::uint64_t{0};
   const auto mine = static_cast<std::uint64_t>(setup_.ranks.rank().value());
-  std::uint64_t lowest = reduction_->order().empty() ? kNobody : mine;
+  std::uint64_t lowest = habits_.order.empty() ? kNobody : mine;
   require(reduce_values(setup_.ranks, std::span(&lowest, 1), transport::min_u64(), pump), kLayout);
   if (lowest == kNobody) return {};
-  std::vector<std::uint32_t> order = completed(reduction_->order(), parameters_.size());
+  std::vector<std::uint32_t> order = completed(habits_.order, parameters_.size());
   share(std::as_writable_bytes(std::span(order)), RankId(static_cast<std::int32_t>(lowest)), pump);
   return order;
 }
@@ -130,7 +131,7 @@ std::vector<std::uint32_t> TunedReduction::order_seen(const BetweenPolls& pump) 
 void TunedReduction::tune(double cost_seconds, const BetweenPolls& pump) {
   // The host cannot see what buckets cost over NCCL.
   const StepExchange* sends = reduction_->exchange();
-  if (sends == nullptr || sends->gradient_buckets() == 0 || tuning_.is_over()) return;
+  if (sends == nullptr || sends->flats().empty() || tuning_.is_over()) return;
   const BucketChoice former = tuning_.choice();
   const bool is_due = tuning_.wants_order() ? tuning_.learn_order(order_seen(pump))
                                             : tuning_.learn_cost(cost_seconds);
@@ -144,12 +145,10 @@ void TunedReduction::tune(double cost_seconds, const BetweenPolls& pump) {
 // now on, so the old layout then stays. The note is equal on all ranks.
 void TunedReduction::adopt(const BucketChoice& choice, const BucketChoice& former) {
   tuning_.adopt(choice);
-  const auto bins = reduction_->bins();
-  if (!bins.empty()) bins_.assign(bins.begin(), bins.end());
   auto old = std::move(reduction_);
   build();
-  if (old->comes_again()) reduction_->expect_again();
-  if (reduction_->exchange()->note().empty() || !old->exchange()->note().empty()) return;
+  if (reduction_->exchange()->host().note().empty() || !old->exchange()->host().note().empty())
+    return;
   reduction_ = std::move(old);
   tuning_.restore(former);
 }
@@ -161,11 +160,12 @@ std::vector<NamedTensor> TunedReduction::saved() const {
     saved.push_back({kOrder, integers({choice.order.begin(), choice.order.end()})});
     saved.push_back({kTriedSizes, integers({choice.sizes.first_bytes, choice.sizes.bytes})});
   }
+  if (!setup_.config.reproducible) return saved;
   std::vector<std::int64_t> values;
-  for (const ExactBin& bin : reduction_->bins()) {
+  for (const ExactBin& bin : habits_.bins) {
     values.insert(values.end(), {bin.ceiling, bin.count_bits});
   }
-  if (!values.empty()) saved.push_back({kBins, integers(values)});
+  saved.push_back({kBins, integers(values)});
   return saved;
 }
 
@@ -189,8 +189,8 @@ Status TunedReduction::restore(std::span<const NamedTensor> saved) {
     tuning_.restore(choice);
   }
   for (std::size_t p = 0; values && p < parameters_.size(); ++p) {
-    bins_[p] = {static_cast<std::int32_t>((*values)[2 * p]),
-                static_cast<std::int32_t>((*values)[2 * p + 1])};
+    habits_.bins[p] = {static_cast<std::int32_t>((*values)[2 * p]),
+                       static_cast<std::int32_t>((*values)[2 * p + 1])};
   }
   build();
   return ok_status();

@@ -14,7 +14,6 @@
 #include "coordinator/core/status.h"
 #include "coxswain/named_tensor.h"
 #include "sdk/src/parallel/agreement.h"
-#include "sdk/src/parallel/exact_sum.h"
 #include "sdk/src/parallel/gradient_layout.h"
 #include "sdk/src/parallel/gradient_reduction.h"
 
@@ -58,7 +57,7 @@ class TunedReduction {
   const std::vector<at::Tensor>& parameters_;
   const std::vector<bool> required_;  // of the parameters at the start
   BucketTuning tuning_;
-  std::vector<ExactBin> bins_;  // reproducible mode: to start from
+  GradientHabits habits_;
   std::unique_ptr<GradientReduction> reduction_;
 };
 

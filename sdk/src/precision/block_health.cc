@@ -257,14 +257,9 @@ void add_boundaries(const BlockCallRecord& call, Largest& to, std::vector<at::Te
 
 }  // namespace
 
-float Largest::read() const {
-  if (!on_device.defined()) return here;
-  return std::max(here, static_cast<float>(on_device.item<double>()));
-}
-
 std::shared_ptr<HealthLedger> BlockHealth::watch(std::size_t blocks,
                                                  std::span<const at::Tensor> parameters,
-                                                 std::vector<std::vector<BlockId>> owners) {
+                                                 std::vector<std::optional<BlockId>> owners) {
   ledger_ = std::make_shared<HealthLedger>();
   parameters_.assign(parameters.begin(), parameters.end());
   owners_ = std::move(owners);
@@ -287,11 +282,13 @@ void BlockHealth::begin_step(float scale) {
   if (!ledger_) return;
   scale_ = scale;
   trouble_.clear(evidence_.size());
+  wrong_.reset();
   looks_.clear();
   ledger_->open();
 }
 
-void BlockHealth::parameter_gradients(std::span<const std::int64_t> nonfinite) {
+void BlockHealth::parameter_gradients(std::span<const std::int64_t> nonfinite, StepId step) {
+  wrong_ = step;
   if (!ledger_ || !ledger_->is_open()) return;
   add_gradients(nonfinite, trouble_);
   const std::vector<at::Tensor> trained = trained_parameters();
@@ -306,14 +303,13 @@ void BlockHealth::parameter_gradients(std::span<const std::int64_t> nonfinite) {
 
 void BlockHealth::add_gradients(std::span<const std::int64_t> nonfinite, StepTrouble& to) const {
   for (std::size_t p = 0; p < std::min(nonfinite.size(), owners_.size()); ++p) {
-    for (const BlockId block : owners_[p]) to.in_parameters[block.value()] += nonfinite[p];
-    if (owners_[p].empty()) to.outside += nonfinite[p];
+    (owners_[p] ? to.in_parameters[owners_[p]->value()] : to.outside) += nonfinite[p];
   }
 }
 
 void BlockHealth::add_parameters(std::span<const std::int64_t> nonfinite, StepTrouble& to) const {
   for (std::size_t p = 0; p < nonfinite.size(); ++p) {
-    for (const BlockId block : owners_[p]) to.parameters[block.value()] += nonfinite[p];
+    if (owners_[p]) to.parameters[owners_[p]->value()] += nonfinite[p];
   }
 }
 
@@ -321,32 +317,32 @@ void BlockHealth::add_parameters(std::span<const std::int64_t> nonfinite, StepTr
 std::vector<at::Tensor> BlockHealth::trained_parameters() const {
   std::vector<at::Tensor> trained = parameters_;
   for (std::size_t p = 0; p < trained.size(); ++p) {
-    if (owners_[p].empty() || !trained[p].requires_grad()) trained[p] = at::Tensor();
+    if (!owners_[p] || !trained[p].requires_grad()) trained[p] = at::Tensor();
   }
   return trained;
 }
 
 // What is on a device is not known to be in order, and the parameters are as they were for now
 // only.
-bool BlockHealth::look_at_gradients(StepId step) {
-  if (!ledger_ || !ledger_->is_open()) return false;
+void BlockHealth::look_at_gradients(StepId step) {
+  if (!ledger_ || !ledger_->is_open() || wrong_) return;
   std::vector<at::Tensor> gradients;
   for (const at::Tensor& parameter : parameters_) gradients.push_back(parameter.grad());
   GradientLook look{step, FiniteLook(gradients), {}};
   if (!look.gradients.finish() || look.gradients.is_bad())
     look.parameters.emplace(trained_parameters());
   looks_.push_back(std::move(look));
-  return settle_looks();
+  settle_looks();
 }
 
-bool BlockHealth::settle_looks() {
+void BlockHealth::settle_looks() {
   bool is_bad = false;
   std::erase_if(looks_, [&](GradientLook& look) {
     if (!look.finish()) return false;
     is_bad = is_bad || add_if_bad(look, trouble_);  // the first tells of the step
+    if (is_bad) wrong_ = look.step;
     return true;
   });
-  return is_bad;
 }
 
 bool BlockHealth::add_if_bad(const GradientLook& look, StepTrouble& to) const {
@@ -380,10 +376,8 @@ void BlockHealth::add_parameters(const std::vector<bool>& is_in_fp16, Largest& t
   std::vector<at::Tensor> on_devices;
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     const at::Tensor& gradient = parameters_[p].grad();
-    const bool is_wanted =
-        gradient.defined() && gradient.numel() > 0 &&
-        std::ranges::any_of(owners_[p], [&](BlockId block) { return is_in_fp16[block.value()]; });
-    if (!is_wanted) continue;
+    if (!gradient.defined() || gradient.numel() == 0) continue;
+    if (!owners_[p] || !is_in_fp16[owners_[p]->value()]) continue;
     if (!gradient.is_cpu()) {
       on_devices.push_back(gradient);
     } else {
@@ -455,6 +449,7 @@ void BlockHealth::judge_late(RankId rank) {
 
 std::span<const BlockEvidence> BlockHealth::end_step(RankId rank) {
   if (!ledger_ || !ledger_->is_open()) return {};
+  settle_looks();
   std::ranges::fill(evidence_, BlockEvidence{});
   verdict_ = {};
   late_step_.reset();

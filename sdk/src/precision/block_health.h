@@ -6,7 +6,7 @@
 //
 //   health.begin_step(scale);          forward, backward ...
 //   ballot.amax = health.amax_scaled_fp16();
-//   health.parameter_gradients(nonfinite);      before reduction and unscaling
+//   health.parameter_gradients(nonfinite, step);     before reduction and unscaling
 //   merge_into(evidence, health.end_step(rank));
 //
 // Cost: 1.4 us a call, and a look at each tensor between blocks on the way forward and at its
@@ -63,9 +63,6 @@ struct StepTrouble {
 struct Largest {
   float here = 0;
   at::Tensor on_device;  // one fp64 number; undefined = nothing there
-
-  // Waits for the device where there is one.
-  float read() const;
 };
 
 // GradientLook tells whether the gradients of a backward pass are finite, and the parameters that
@@ -82,23 +79,27 @@ class BlockHealth {
  public:
   // Watches that many blocks, whose visits somebody else tells the ledger of, until release().
   // parameter_gradients() will speak of the gradients of `parameters`, in that order; `owners`: the
-  // blocks of each.
+  // block of each, where it has one.
   std::shared_ptr<HealthLedger> watch(std::size_t blocks, std::span<const at::Tensor> parameters,
-                                      std::vector<std::vector<BlockId>> owners);
+                                      std::vector<std::optional<BlockId>> owners);
   void release();
+  bool is_watching() const { return ledger_ != nullptr; }
 
   // Begins a step whose losses are multiplied by `scale`, > 0.
   void begin_step(float scale);
+  float scale() const { return scale_; }  // of the open step
   // Adds the non-finite values in the gradient of each parameter, before reduction, and looks
   // whether the parameters themselves are finite: one read of all of them. Called in a step that
   // goes wrong, before any update. Optional.
-  void parameter_gradients(std::span<const std::int64_t> nonfinite);
+  void parameter_gradients(std::span<const std::int64_t> nonfinite, StepId step);
+  // Marks the open step as one that goes wrong, by gradients that are not known by parameter.
+  void note_wrong(StepId step) { wrong_ = step; }
   // Looks by itself whether the gradients of all parameters are finite, when a backward pass of
-  // step `step` has ended and before any update; nobody waits for a device. Returns whether some
-  // are known not to be: the step goes wrong.
-  bool look_at_gradients(StepId step);
-  // Returns whether an answer that has come meanwhile says so.
-  bool settle_looks();
+  // step `step` has ended and before any update; nobody waits for a device. The step goes wrong
+  // where some are known not to be.
+  void look_at_gradients(StepId step);
+  // Returns whether the step that is open, or ended last, goes wrong by what is known now.
+  bool goes_wrong() const { return wrong_.has_value(); }
   // Notes a loss of this step, of any micro-batch.
   void loss(double value);
   // Returns the largest finite scaled gradient, at a boundary or of a parameter, of blocks that
@@ -111,8 +112,8 @@ class BlockHealth {
   std::span<const BlockEvidence> end_step(RankId rank);
 
   const HealthVerdict& verdict() const { return verdict_; }  // of the last step that ended
-  // Returns the step that the verdict is of where it came late.
-  std::optional<StepId> late_step() const { return late_step_; }
+  // Returns the step that went wrong by the verdict, which may have come late.
+  StepId wrong_step() const { return late_step_ ? *late_step_ : wrong_.value_or(StepId()); }
 
  private:
   void add_parameters(const std::vector<bool>& is_in_fp16, Largest& to) const;
@@ -120,6 +121,7 @@ class BlockHealth {
   void add_gradients(std::span<const std::int64_t> nonfinite, StepTrouble& to) const;
   void add_parameters(std::span<const std::int64_t> nonfinite, StepTrouble& to) const;
   bool add_if_bad(const GradientLook& look, StepTrouble& to) const;
+  void settle_looks();
   void judge_late(RankId rank);
   void note(std::span<const BlockCallRecord> calls, float scale, RankId rank);
   void note_late(RankId rank);
@@ -128,9 +130,10 @@ class BlockHealth {
 
   std::shared_ptr<HealthLedger> ledger_;
   std::vector<at::Tensor> parameters_;
-  std::vector<std::vector<BlockId>> owners_;  // of each
+  std::vector<std::optional<BlockId>> owners_;  // of each
   float scale_ = 1;
   StepTrouble trouble_;
+  std::optional<StepId> wrong_;  // its number, where it goes wrong
   HealthVerdict verdict_;
   std::vector<BlockEvidence> evidence_;
 

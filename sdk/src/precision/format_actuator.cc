@@ -3,7 +3,6 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <bit>
 #include <string>
 #include <utility>
 
@@ -13,7 +12,7 @@
 #include "coxswain/precision.h"
 #include "metrics/records/step_row.h"
 #include "sdk/src/blocks/block_rules.h"
-#include "sdk/src/device/choice.h"
+#include "sdk/src/blocks/timed_run.h"
 #include "sdk/src/parallel/agreement.h"
 #include "sdk/src/precision/trial_pass.h"
 
@@ -43,10 +42,6 @@ FormatActuator::FormatActuator(const Config& config, BlockWatch& blocks, Log log
                                        : wants_precision(config.precision)),
       is_steered_(is_wanted_ && config.precision.mode != PolicyMode::observe) {}
 
-void FormatActuator::attach(torch::nn::Module& model) {
-  device_ = device_of(model).type();
-}
-
 // Called once, when the blocks are known.
 Status FormatActuator::check(LoopKind) {
   const std::vector<std::string> names = blocks_.names();
@@ -55,13 +50,14 @@ Status FormatActuator::check(LoopKind) {
   if (Status fits = check_rules_fit("precision.forbid", config_.forbid, names); !fits.ok())
     return fits;
   if (!is_wanted_ || blocks_.size() == 0) return ok_status();
-  formats_ = runnable_formats(device_) | only(Precision::fp32);
-  if (!is_ours()) formats_ &= formats_of_adopted();
+  const at::DeviceType device = blocks_.visits()->parts().device.type();
+  formats_ = runnable_formats(device) | only(Precision::fp32);
+  if (blocks_.followed() == nullptr) formats_ &= formats_of_adopted();
   for (std::size_t p = 0; p < kPrecisions; ++p) {
     const auto format = static_cast<Precision>(p);
-    if (contains(formats_, format) && is_emulated(format, device_)) emulated_ |= only(format);
+    if (contains(formats_, format) && is_emulated(format, device)) emulated_ |= only(format);
   }
-  return check_formats(device_);
+  return check_formats(device);
 }
 
 // Nobody scales the losses of a loop that is not ours, so fp16 is for those who ask for it.
@@ -103,18 +99,13 @@ Status FormatActuator::check_formats(at::DeviceType device) const {
 // Compared by content: the first plan is decided anew, under its old number, once formats are
 // measured.
 void FormatActuator::apply(const Plan& plan, RoundId) {
-  if (!is_steered_) return;
-  rules_ = plan.scaler;
-  if (followed_ != plan.precision) {
-    followed_ = plan.precision;
-    set_formats(followed_);
-  }
-  const bool was_scaling = is_scaling_;
-  is_scaling_ = is_ours() && std::ranges::find(followed_, Precision::fp16) != followed_.end();
-  if (!is_scaling_ || was_scaling) return;
-  if (!scaler_) scaler_ = initial_state(rules_);
-  // It may come from a save of a run with other bounds.
-  scaler_->scale = std::clamp(scaler_->scale, rules_.min_scale, rules_.max_scale);
+  if (!is_steered_ || followed_ == plan.precision) return;
+  followed_ = plan.precision;
+  set_formats(followed_);
+}
+
+bool FormatActuator::has(Precision format) const {
+  return std::ranges::find(followed_, format) != followed_.end();
 }
 
 void FormatActuator::set_formats(std::span<const Precision> formats) {
@@ -123,13 +114,8 @@ void FormatActuator::set_formats(std::span<const Precision> formats) {
                                                   formats[b]);
 }
 
-EqualBits FormatActuator::equal_bits() const {
-  return {"the loss scale", std::bit_cast<std::uint32_t>(scale())};
-}
-
 void FormatActuator::end_step(const StepEnd& step, StepOutput& output) {
   if (output.row == nullptr) return;
-  if (scale_of_round_ > 0) output.row->loss_scale = scale_of_round_;
   for (const Precision format : step.plan.precision) {
     ++output.row->precision_blocks[static_cast<std::size_t>(format)];
   }
@@ -178,17 +164,6 @@ void FormatActuator::calibrate(const SampleStep& sample, CalibrationHost& host) 
   apply(host.plan(), {});
 }
 
-void FormatActuator::advance_scaler(const ScalerStep& step) {
-  if (is_scaling_) scaler_ = advance(*scaler_, rules_, step);
-}
-
-void FormatActuator::roll_back(const std::optional<ScalerState>& state) {
-  if (!state) return;  // fp16 came later
-  const float most = scaler_ ? scaler_->scale : state->scale;
-  scaler_ = state;
-  scaler_->scale = std::min(scaler_->scale, most);
-}
-
 Result<PrecisionFacts> FormatActuator::measure(const std::function<Status()>& step) {
   PrecisionFacts facts;
   facts.emulated = emulated_;
@@ -207,7 +182,7 @@ Status FormatActuator::measure_format(std::size_t format, const std::function<St
                                       PrecisionFacts& facts) {
   std::int64_t first_us = 0;
   for (int run = 0; run <= kTimedPasses; ++run) {
-    const auto times = blocks_.timed(step);
+    const auto times = run_timed(*blocks_.visits(), step);
     if (!times.ok()) return times.status();
     std::int64_t run_us = 0;
     for (std::size_t b = 0; b < times->size(); ++b) {

@@ -1,7 +1,6 @@
 // FormatActuator carries out what the plan says of number formats: it sets the format of every
-// block and keeps the loss scaler, which moves in lockstep on all ranks. It passes on what the
-// program asks of formats while it trains. Before the first step it calibrates: it times every
-// block in every format that can be run. Training thread only.
+// block. It passes on what the program asks of formats while it trains. Before the first step it
+// calibrates: it times every block in every format that can be run. Training thread only.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,7 +8,6 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,7 +15,6 @@
 
 #include "coordinator/core/config.h"
 #include "coordinator/core/log.h"
-#include "coordinator/core/loss_scale.h"
 #include "coordinator/core/plan.h"
 #include "coordinator/core/precision_format.h"
 #include "coordinator/core/status.h"
@@ -26,16 +23,11 @@
 
 namespace cox::detail {
 
-class FormatActuator final : public Actuator,
-                             public Measuring,
-                             public Steering,
-                             public Reporting,
-                             public Comparing {
+class FormatActuator final : public Actuator, public Measuring, public Steering, public Reporting {
  public:
   FormatActuator(const Config& config, BlockWatch& blocks, Log log);
 
   const char* name() const override { return "precision"; }
-  void attach(torch::nn::Module& model) override;
   // Returns invalid_argument for a rule that fits no block and for a format that is asked for and
   // cannot be run here.
   Status check(LoopKind) override;
@@ -47,41 +39,24 @@ class FormatActuator final : public Actuator,
     return is_wanted_ && !config_.format && blocks_.size() > 0;
   }
   void calibrate(const SampleStep& sample, CalibrationHost& host) override;
-  void restart_step() override { begin_step(); }
   // Does something only when the plan asks for something else, and nothing where the policy only
   // observes.
   void apply(const Plan& plan, RoundId round) override;
-  void begin_step() override { scale_of_round_ = is_scaling_ ? scale() : 0; }
-  EqualBits equal_bits() const override;
   void end_step(const StepEnd& step, StepOutput& output) override;
-  void sign(RankSignal& signal) const override { signal.loss_scale = scale_of_round_; }
   Fragment next_fragment() override;
 
   // Sends the request with the next report. `block`: a name, or "*" for all. Throws cox::Error for
   // an unknown block or a format that this job cannot run.
   void request(std::string_view block, PrecisionRequest request);
 
-  // Returns the factor of the open step's losses; 1 while no block runs in fp16.
-  float scale() const { return is_scaling_ ? scaler_->scale : 1.0f; }
-  bool is_scaling() const { return is_scaling_; }
-  // Returns whether losses are scaled now, or may be once the policy has chosen fp16.
-  bool may_scale() const {
-    return is_scaling_ || (is_steered_ && !config_.format && contains(formats_, Precision::fp16));
+  // Returns whether a block runs in the format now.
+  bool has(Precision format) const;
+  // Returns whether the policy is free to choose the format for a block.
+  bool may_choose(Precision format) const {
+    return is_steered_ && !config_.format && contains(formats_, format);
   }
-  // Moves the scale after the open step's reduction; `step` is equal on all ranks.
-  void advance_scaler(const ScalerStep& step);
-
-  // The scaler is saved and restored with the training state, not as a row of each rank, because it
-  // is equal on all ranks.
-  std::optional<ScalerState> scaler() const { return scaler_; }
-  void restore(const std::optional<ScalerState>& state) { scaler_ = state; }
-  // Goes back to an earlier state, but to no larger scale than now, because what overflowed since
-  // would again.
-  void roll_back(const std::optional<ScalerState>& state);
 
  private:
-  // Whether the loop scales losses and skips steps: not that of adopted models.
-  bool is_ours() const { return blocks_.followed() != nullptr; }
   Status check_formats(at::DeviceType device) const;
   PrecisionSet formats_of_adopted() const;
   // Sets the format of every block, for all calls from now on.
@@ -98,14 +73,9 @@ class FormatActuator final : public Actuator,
   Log log_;
   bool is_wanted_;   // blocks may run in anything but the types of the program
   bool is_steered_;  // not where the policy only observes: blocks then run as the program has them
-  at::DeviceType device_ = at::kCPU;              // of the model
   PrecisionSet formats_ = only(Precision::fp32);  // that the plan may ask for
   PrecisionSet emulated_ = 0;
   std::vector<Precision> followed_;
-  ScalerRules rules_{};
-  std::optional<ScalerState> scaler_;  // empty until a plan needs it
-  bool is_scaling_ = false;
-  float scale_of_round_ = 0;  // 0 = no scaler at work
   std::deque<PrecisionRequest> requests_;
 };
 

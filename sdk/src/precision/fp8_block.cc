@@ -34,6 +34,7 @@ Status check_end(std::span<const double> state) {
 }
 
 constexpr double kStateVersion = 1;
+constexpr std::size_t kSides = 2;
 
 FloatFormat format_of(Fp8Side side) {
   return side == Fp8Side::activation ? FloatFormat::e4m3 : FloatFormat::e5m2;
@@ -101,48 +102,37 @@ bool Fp8Block::takes(const ProductShape& shape) {
 
 Fp8Counts Fp8Block::take_counts() {
   const std::lock_guard lock(mutex_);
-  read_waiting();
   return std::exchange(counts_, {});
 }
 
 void Fp8Block::end_step() {
   const std::lock_guard lock(mutex_);
-  read_waiting();
-  for (Product& product : products_) {
-    product.activation.end_step();
-    product.gradient.end_step();
-  }
+  for (AmaxHistory& history : histories_) history.end_step();
 }
 
 void Fp8Block::drop_step() {
   const std::lock_guard lock(mutex_);
   waiting_.clear();
   counts_ = {};
-  for (Product& product : products_) {
-    product.activation.drop_step();
-    product.gradient.drop_step();
-  }
+  for (AmaxHistory& history : histories_) history.drop_step();
 }
 
 bool Fp8Block::remembers() const {
   const std::lock_guard lock(mutex_);
-  return !products_.empty();
+  return !histories_.empty();
 }
 
 void Fp8Block::forget() {
   const std::lock_guard lock(mutex_);
-  products_.clear();
+  histories_.clear();
   waiting_.clear();
 }
 
 std::vector<double> Fp8Block::state() const {
   const std::lock_guard lock(mutex_);
   std::vector<double> state = {kStateVersion, static_cast<double>(recipe_.history),
-                               static_cast<double>(products_.size())};
-  for (const Product& product : products_) {
-    product.activation.append_to(state);
-    product.gradient.append_to(state);
-  }
+                               static_cast<double>(histories_.size() / kSides)};
+  for (const AmaxHistory& history : histories_) history.append_to(state);
   return state;
 }
 
@@ -152,28 +142,26 @@ Status Fp8Block::load_state(std::span<const double> state) {
   }
   const auto count = take(state, 0, kMostProducts);
   if (!count.ok()) return count.status();
-  std::vector<Product> products;
-  for (std::size_t p = 0; p < static_cast<std::size_t>(*count); ++p) {
-    products.push_back({AmaxHistory(recipe_.history), AmaxHistory(recipe_.history)});
-    for (const Fp8Side side : {Fp8Side::activation, Fp8Side::gradient}) {
-      if (Status read = products.back().of(side).read(state); !read.ok()) return read;
-    }
+  std::vector<AmaxHistory> histories(kSides * static_cast<std::size_t>(*count),
+                                     AmaxHistory(recipe_.history));
+  for (AmaxHistory& history : histories) {
+    if (Status read = history.read(state); !read.ok()) return read;
   }
   if (Status end = check_end(state); !end.ok()) return end;
   const std::lock_guard lock(mutex_);
-  products_ = std::move(products);
+  histories_ = std::move(histories);
   waiting_.clear();
   return ok_status();
 }
 
-std::optional<at::Tensor> Fp8Block::earlier_scale(Fp8Side side, std::size_t product_index,
+std::optional<at::Tensor> Fp8Block::earlier_scale(Fp8Side side, std::size_t product,
                                                   at::Device device) {
   if (recipe_.scaling == Fp8Scaling::current) return std::nullopt;
   const std::lock_guard lock(mutex_);
-  const AmaxHistory& history = product(product_index).of(side);
-  if (history.is_empty()) return std::nullopt;
-  const std::uint32_t margin = recipe_.margin + history.extra_margin();
-  return known_scale(history.amax(), format_of(side), margin, device);
+  const AmaxHistory& known = history(side, product);
+  if (known.is_empty()) return std::nullopt;
+  const std::uint32_t margin = recipe_.margin + known.extra_margin();
+  return known_scale(known.amax(), format_of(side), margin, device);
 }
 
 void Fp8Block::count(Fp8Count counting) {
@@ -181,33 +169,20 @@ void Fp8Block::count(Fp8Count counting) {
   counting_ = counting;
 }
 
-void Fp8Block::see(Fp8Side side, std::size_t product_index, const Fp8Seen& seen) {
+void Fp8Block::see(Fp8Side side, std::size_t product, const Fp8Seen& seen) {
   const std::lock_guard lock(mutex_);
   if (counting_ == Fp8Count::off) return;
   if (seen.pending.defined()) {
-    waiting_.push_back({side, product_index, seen});
+    waiting_.push_back({side, product, seen});
   } else {
-    note(side, product_index, seen.counts);
+    note(side, product, seen.counts);
   }
 }
 
-Fp8Block::Product& Fp8Block::product(std::size_t index) {
-  const std::size_t at = std::min(index, kMostProducts - 1);
-  while (products_.size() <= at) {
-    products_.push_back({AmaxHistory(recipe_.history), AmaxHistory(recipe_.history)});
-  }
-  return products_[at];
-}
-
-void Fp8Block::read_waiting() {
-  if (waiting_.empty()) return;
-  std::vector<Fp8Seen> seen;
-  for (const Fp8Waiting& one : waiting_) seen.push_back(one.seen);
-  const std::vector<QuantizeCounts> counts = read_counts(seen);
-  for (std::size_t i = 0; i < waiting_.size(); ++i) {
-    note(waiting_[i].side, waiting_[i].product, counts[i]);
-  }
-  waiting_.clear();
+AmaxHistory& Fp8Block::history(Fp8Side side, std::size_t product) {
+  const std::size_t first = kSides * std::min(product, kMostProducts - 1);
+  if (histories_.size() <= first) histories_.resize(first + kSides, AmaxHistory(recipe_.history));
+  return histories_[first + static_cast<std::size_t>(side)];
 }
 
 std::vector<Fp8Waiting> Fp8Block::take_waiting() {
@@ -220,14 +195,14 @@ void Fp8Block::add(const Fp8Waiting& waiting, const QuantizeCounts& counts) {
   note(waiting.side, waiting.product, counts);
 }
 
-void Fp8Block::note(Fp8Side side, std::size_t product_index, const QuantizeCounts& counts) {
+void Fp8Block::note(Fp8Side side, std::size_t product, const QuantizeCounts& counts) {
   counts_.sampled += counts.sampled;
   counts_.underflow += counts.underflow;
   counts_.saturated += counts.saturated;
   const bool is_gradient = side == Fp8Side::gradient;
   float& amax = is_gradient ? counts_.gradient_amax : counts_.activation_amax;
   amax = std::max(amax, counts.amax);
-  if (recipe_.scaling == Fp8Scaling::delayed) product(product_index).of(side).see(counts);
+  if (recipe_.scaling == Fp8Scaling::delayed) history(side, product).see(counts);
 }
 
 std::vector<double> pack_fp8(const Fp8Blocks& blocks) {

@@ -118,7 +118,7 @@ class Fp8Block {
   // Returns whether a product of that shape is worth it; always true where FP8 is only emulated.
   bool takes(const ProductShape& shape);
 
-  // Returns the counts since the last call. Reads the device once if there are any on it.
+  // Returns the counts since the last call, without those that wait on a device.
   Fp8Counts take_counts();
   // Takes away the counts that are on the device, for one read of those of many blocks
   // (Fp8Reading), which are then added by add().
@@ -151,20 +151,14 @@ class Fp8Block {
   void see(Fp8Side side, std::size_t product, const Fp8Seen& seen);
 
  private:
-  struct Product {
-    AmaxHistory activation;
-    AmaxHistory gradient;
-    AmaxHistory& of(Fp8Side side) { return side == Fp8Side::activation ? activation : gradient; }
-  };
-  Product& product(std::size_t index);
-  void read_waiting();
+  AmaxHistory& history(Fp8Side side, std::size_t product);
   void note(Fp8Side side, std::size_t product, const QuantizeCounts& counts);
 
   const Fp8Recipe recipe_;
   const std::shared_ptr<Fp8Shapes> shapes_;
   mutable std::mutex mutex_;
   Fp8Count counting_ = Fp8Count::on;
-  std::vector<Product> products_;  // in the order of products within a call
+  std::vector<AmaxHistory> histories_;  // two a product (Fp8Side), as products come within a call
   std::vector<Fp8Waiting> waiting_;
   Fp8Counts counts_;
 };

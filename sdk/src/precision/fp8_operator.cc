@@ -61,8 +61,19 @@ struct Convolution {
   }
 };
 
-Fp8Granularity own_granularity(const Fp8Recipe& recipe, const Ints& convolution) {
-  return convolution.empty() ? recipe.own_granularity() : Fp8Granularity::tensor;
+// Hardware wants the codes of a backward product in another order than those of the forward one.
+Fp8Order order_for(Fp8Means means) {
+  return means == Fp8Means::hardware ? Fp8Order::both : Fp8Order::rows;
+}
+
+// Scales by the tensor's own magnitude where none is given.
+Fp8Quantized quantized(const Tensor& values, FloatFormat format, const Scale& given,
+                       const Ints& convolution, const Fp8Block& block) {
+  const Fp8Order order = order_for(block.means());
+  if (given) return quantize_tensor(values, format, *given, order);
+  const Fp8Recipe& recipe = block.recipe();
+  const auto by = convolution.empty() ? recipe.own_granularity() : Fp8Granularity::tensor;
+  return quantize_tensor(values, format, by, recipe.margin, order);
 }
 
 Tensor as_tensor(const Fp8Seen& seen, at::Device device) {
@@ -76,10 +87,9 @@ Tensor as_tensor(const Fp8Seen& seen, at::Device device) {
 Fp8Seen as_seen(const Tensor& told, std::int64_t sampled) {
   Fp8Seen seen;
   seen.counts.sampled = static_cast<std::uint64_t>(sampled);
+  if (told.is_cpu()) return {completed(seen, told.const_data_ptr<double>()), {}};
   seen.pending = told;
-  if (!told.is_cpu()) return seen;
-  const std::vector<QuantizeCounts> counts = read_counts(std::span(&seen, 1));
-  return {counts[0], {}};
+  return seen;
 }
 
 // Of a product's result: that of the products around it, which are narrow on a device.
@@ -96,10 +106,6 @@ Tensor multiply(const Fp8Operand& x, const Fp8Operand& weight, const Ints& convo
       .to(type);
 }
 
-// Hardware wants the codes of a backward product in another order than those of the forward one.
-Fp8Order order_for(Fp8Means means) {
-  return means == Fp8Means::hardware ? Fp8Order::both : Fp8Order::rows;
-}
 Tensor for_backward(const Fp8Operand& operand) {
   return operand.turned.defined() ? operand.turned : operand.codes;
 }
@@ -110,14 +116,12 @@ Results compute(const Tensor& x, const Tensor& weight, const Scale& x_scale,
   const c10::impl::ExcludeDispatchKeyGuard no_casts(c10::autocast_dispatch_keyset);
   const Fp8Block& block = *site->block;
   const Fp8Recipe& recipe = block.recipe();
-  const Fp8Order order = order_for(block.means());
-  const Fp8Quantized input =
-      x_scale ? quantize_tensor(x, FloatFormat::e4m3, x_scale->clone(), order)
-              : quantize_tensor(x, FloatFormat::e4m3, own_granularity(recipe, convolution),
-                                recipe.margin, order);
+  const Scale own_copy = x_scale ? Scale(x_scale->clone()) : Scale();
+  const Fp8Quantized input = quantized(x, FloatFormat::e4m3, own_copy, convolution, block);
   const Fp8Granularity by = convolution.empty() ? recipe.granularity : Fp8Granularity::tensor;
   const Fp8Operand codes =
-      quantize_tensor(weight, FloatFormat::e4m3, by, recipe.margin, order).operand;
+      quantize_tensor(weight, FloatFormat::e4m3, by, recipe.margin, order_for(block.means()))
+          .operand;
   return {multiply(input.operand, codes, convolution, result_type(x), block.means()),
           for_backward(input.operand),
           input.operand.scale,
@@ -168,10 +172,13 @@ class Fp8ProductFunction final : public torch::autograd::Function<Fp8ProductFunc
     const auto saved = ctx->get_saved_variables();
     const Site site = ctx->saved_data[kSite].toCustomClass<Fp8Site>();
     const Ints convolution = ctx->saved_data[kConvolution].toIntList();
-    const Fp8Operand gradient = quantized(gradients[0], saved[4], convolution, *site);
+    const Scale given = saved[4].defined() ? Scale(saved[4]) : Scale();
+    const Fp8Quantized gradient =
+        quantized(gradients[0], FloatFormat::e5m2, given, convolution, *site->block);
+    site->block->see(Fp8Side::gradient, site->product, gradient.seen);
     const std::array<bool, 2> needs{ctx->needs_input_grad(0), ctx->needs_input_grad(1)};
     const std::vector<std::int64_t> types = ctx->saved_data[kTypes].toIntVector();
-    const Parts parts{gradient,
+    const Parts parts{gradient.operand,
                       {saved[0], saved[1]},
                       {saved[2], saved[3]},
                       static_cast<at::ScalarType>(types[0]),
@@ -188,18 +195,6 @@ class Fp8ProductFunction final : public torch::autograd::Function<Fp8ProductFunc
   };
   static std::int64_t number_of(const Tensor& tensor) {
     return static_cast<std::int64_t>(tensor.scalar_type());
-  }
-  static Fp8Operand quantized(const Tensor& gradient, const Tensor& given, const Ints& convolution,
-                              const Fp8Site& site) {
-    const Fp8Recipe& recipe = site.block->recipe();
-    const Fp8Order order = order_for(site.block->means());
-    const Fp8Quantized quantized =
-        given.defined()
-            ? quantize_tensor(gradient, FloatFormat::e5m2, given, order)
-            : quantize_tensor(gradient, FloatFormat::e5m2, own_granularity(recipe, convolution),
-                              recipe.margin, order);
-    site.block->see(Fp8Side::gradient, site.product, quantized.seen);
-    return quantized.operand;
   }
   static void of_matrices(const Parts& parts, std::array<bool, 2> needs, Fp8Means means,
                           torch::autograd::variable_list& of) {

@@ -311,21 +311,6 @@ QuantizeCounts completed(const Fp8Seen& seen, const double* pending) {
   return counts;
 }
 
-std::vector<QuantizeCounts> read_counts(std::span<const Fp8Seen> seen) {
-  std::vector<at::Tensor> waiting;
-  for (const Fp8Seen& one : seen) {
-    if (one.pending.defined()) waiting.push_back(one.pending);
-  }
-  const at::Tensor read = waiting.empty() ? at::Tensor() : at::stack(waiting).to(at::kCPU);
-  const double* numbers = read.defined() ? read.const_data_ptr<double>() : nullptr;
-  std::vector<QuantizeCounts> all;
-  for (const Fp8Seen& one : seen) {
-    all.push_back(one.pending.defined() ? completed(one, numbers) : one.counts);
-    if (one.pending.defined()) numbers += 3;
-  }
-  return all;
-}
-
 at::Tensor fp8_product(const Fp8Operand& a, const Fp8Operand& b, at::ScalarType type,
                        Fp8Means means, Fp8Sums sums) {
   if (means == Fp8Means::hardware && can_use_hardware(a, b)) {

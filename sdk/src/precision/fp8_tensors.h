@@ -53,8 +53,6 @@ struct Fp8Seen {
 };
 // Returns the counts with what `seen.pending` holds.
 QuantizeCounts completed(const Fp8Seen& seen, const double* pending);
-// Returns the counts of all, with one read of the device.
-std::vector<QuantizeCounts> read_counts(std::span<const Fp8Seen> seen);
 
 struct Fp8Quantized {
   Fp8Operand operand;

@@ -200,7 +200,7 @@ HealthLedger::Page HealthLedger::take() {
     const std::lock_guard lock(mutex_);
     page.figures = PendingRead(scans());
     page.calls = std::exchange(calls_, {});
-    page.boundaries = std::exchange(boundaries_, {});
+    std::swap(page.boundaries, boundaries_);
   }
   close();
   return page;

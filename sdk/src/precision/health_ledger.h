@@ -33,18 +33,10 @@ struct Boundary {
 };
 
 // Boundaries keeps those of one step after another: a place keeps its address and is used again,
-// because the figures are read when training has just emptied the caches. Moved, they keep their
+// because the figures are read when training has just emptied the caches. Swapped, they keep their
 // addresses, too.
 class Boundaries {
  public:
-  Boundaries() = default;
-  Boundaries(Boundaries&& other) noexcept
-      : places_(std::move(other.places_)), used_(std::exchange(other.used_, 0)) {}
-  Boundaries& operator=(Boundaries&& other) noexcept {
-    places_.swap(other.places_);
-    std::swap(used_, other.used_);
-    return *this;
-  }
   Boundary& add() {
     if (used_ == places_.size()) places_.emplace_back();
     return places_[used_++];

@@ -1,8 +1,7 @@
 // NumericsWatch is the actuator that reports what this rank sees of its blocks' numerics in a step:
 // overflows with the block to blame, magnitudes, what FP8 flushed and clipped, noise of gradients.
-// The visits of blocks and the reducer feed it, and it is read once a step as evidence for the
-// coordinator. It saves what delayed FP8 scaling remembers. Training thread only; does not
-// communicate.
+// The visits of blocks and the reducer feed its parts, and it reads them once a step as evidence
+// for the coordinator. Training thread only; does not communicate.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,17 +21,12 @@
 #include "sdk/src/blocks/block_watch.h"
 #include "sdk/src/device/transfer.h"
 #include "sdk/src/precision/block_health.h"
-#include "sdk/src/precision/format_actuator.h"
-#include "sdk/src/precision/fp8_block.h"
 #include "sdk/src/precision/health_ledger.h"
 
 namespace cox::detail {
 
-// NoiseSettings says which blocks GradientNoise samples, and how often.
-struct NoiseSettings {
-  std::uint32_t sample_every = 8;   // steps; 0 = never
-  std::string sample_blocks = "*";  // names, as fits_pattern reads them
-};
+class Fp8Watch;
+class LossScale;
 
 // A block's name and its parameters that get gradients.
 struct NoiseBlock {
@@ -40,10 +34,32 @@ struct NoiseBlock {
   std::vector<at::Tensor> parameters;
 };
 
-// Where among sampled values those of a gradient go that has not come from its device yet.
-struct SampleHole {
-  std::size_t place = 0;
-  std::size_t size = 0;
+// SampledValues collects elements of many gradients in order. It reads what lies in the host's
+// memory at once; all else comes from its device in one copy.
+class SampledValues {
+ public:
+  // `positions`: flat; `on_device`: the same where the gradient is, undefined for the CPU's.
+  void add(const at::Tensor& gradient, std::span<const std::int64_t> positions,
+           const at::Tensor& on_device);
+  void add_zeros(std::size_t count) { values_.resize(values_.size() + count); }
+  std::size_t size() const { return values_.size(); }
+
+  // Lets what is on devices set out; nothing is added from here on.
+  void set_out();
+  // Returns whether all values are here. Never waits.
+  bool finish();
+  std::span<double> values() { return values_; }
+
+ private:
+  // Where values go that have not come from their device yet.
+  struct Hole {
+    std::size_t place = 0;
+    std::size_t size = 0;
+  };
+  std::vector<double> values_;
+  std::vector<at::Tensor> gathered_;
+  std::vector<Hole> holes_;
+  HostCopy from_device_;
 };
 
 // GradientNoise estimates the noise over the signal of each block's gradient, from moving averages
@@ -72,14 +88,22 @@ class GradientNoise {
   static constexpr std::uint32_t kEnough = 8;  // samples before there is a ratio
   static constexpr float kLargest = 1e6F;
 
-  GradientNoise(std::vector<NoiseBlock> blocks, NoiseSettings settings);
+  // Samples nothing.
+  GradientNoise() = default;
+  // Samples as the settings say.
+  GradientNoise(const std::vector<NoiseBlock>& blocks, const PrecisionConfig& config);
 
-  bool is_due(std::uint64_t step) const;
-  // Reads the .grad of the sampled elements and divides it by `scale`. A block is left out this
-  // time where all its gradients are missing, or one that was there before, or where one is not
-  // finite in the sample. Parameters that never got a gradient count as without mean and noise.
-  // What is on a device counts once it has come by itself, or never where the next sample is
-  // faster.
+  void begin_step();
+  // Returns whether gradients are to be sampled in the open step, and whether they were.
+  bool is_due() const { return samples() && step_ % every_steps_ == 0; }
+  bool has_sampled() const { return has_sampled_; }
+  // Returns whether they are sampled in some step.
+  bool samples() const { return every_steps_ > 0; }
+  // Reads the .grad of the sampled elements, this rank's own gradients times `scale`. Does nothing
+  // in a step in which it is not due. A block is left out this time where all its gradients are
+  // missing, or one that was there before, or where one is not finite in the sample. Parameters
+  // that never got a gradient count as without mean and noise. What is on a device counts once it
+  // has come by itself, or never where the next sample is faster.
   void sample(double scale);
   // Takes what has come from a device. Returns whether a sample is complete since the last call.
   // Never waits.
@@ -106,9 +130,7 @@ class GradientNoise {
   };
   // A sample of which a part may still be on its way.
   struct Sampled {
-    std::vector<double> values;
-    std::vector<SampleHole> holes;
-    HostCopy from_device;  // what goes into the holes
+    SampledValues gradients;
     double scale = 1;
   };
   static bool has_gradients(Block& block);
@@ -116,10 +138,12 @@ class GradientNoise {
   void take_sampled();
   void take(Block& block, std::span<const double> values);
 
-  NoiseSettings settings_;
+  std::uint32_t every_steps_ = 0;  // 0 = never
   std::vector<Block> blocks_;
   std::optional<Sampled> sampled_;
   bool is_new_ = false;  // a sample was completed since receive()
+  std::uint64_t step_ = 0;
+  bool has_sampled_ = false;  // in the open step
 };
 
 // Adds to a row what the blocks of this rank saw. `blamed`: the name of the verdict's block; empty
@@ -161,113 +185,65 @@ class VisitHealth final : public VisitObserver {
   std::size_t inputs_added_ = 0;  // to the visit that lasts, by that operator
 };
 
-// Fp8Reading is what many blocks have counted on one device, on its way to the host in one copy.
-// One thread.
-class Fp8Reading {
+class NumericsWatch final : public Actuator, public Steering, public Reporting {
  public:
-  Fp8Reading() = default;
-  // Takes over what waits in the blocks.
-  explicit Fp8Reading(const Fp8Blocks& blocks);
-
-  // Adds the counts to their blocks' once they have come. Returns whether nothing is on its way any
-  // more. Never waits.
-  bool finish();
-  // Blocks until finish() would return true.
-  void wait() const;
-
- private:
-  struct Part {
-    std::shared_ptr<Fp8Block> block;
-    std::vector<Fp8Waiting> waiting;
-  };
-  std::vector<Part> parts_;
-  HostCopy copy_;  // a row for each that waits
-};
-
-class NumericsWatch final : public Actuator, public Steering, public Reporting, public Saving {
- public:
+  // All of them outlive this.
   NumericsWatch(const PrecisionConfig& config, RankId rank, BlockWatch& blocks,
-                const FormatActuator& formats, Log log)
-      : config_(config), rank_(rank), blocks_(blocks), formats_(formats), log_(std::move(log)) {}
+                const LossScale& loss_scale, Fp8Watch& fp8, Log log)
+      : config_(config),
+        rank_(rank),
+        blocks_(blocks),
+        loss_scale_(loss_scale),
+        fp8_(fp8),
+        log_(std::move(log)) {}
 
-  void attach(torch::nn::Module& model) override;
   void release() override;
   // In a loop that reduces, watches the blocks from here on at the latest. Returns invalid_argument
   // where gradients of no block would be sampled.
   Status check(LoopKind loop) override;
-  void forget_run() override;
   void restart_step() override { begin_step(); }
   void begin_step() override;
   // A look that fails (a device in trouble) costs the evidence, not the step.
   void end_step(const StepEnd& step, StepOutput& output) noexcept override;
-  const SavedRow* saved_row() const override;
-  std::vector<double> save() const override { return pack_fp8(fp8_); }
-  Status load(std::span<const double> row) override { return unpack_fp8(row, fp8_); }
 
   // Watches the blocks of an attached model from now on. `parameters` are those of the reducer, in
   // its order; they are empty where sets of them change, and then nothing is known of their
   // gradients. Does nothing without blocks.
   void watch(std::span<const at::Tensor> parameters);
-  // The same for the blocks of adopted models, with their parameters, where formats are steered.
+  // The same for the blocks of adopted models, with their parameters.
   void watch_adopted(std::vector<NoiseBlock> blocks);
-  bool is_watching() const { return !names_.empty(); }
   // Looks at the gradients of adopted models when a backward pass has ended and nobody has changed
   // them: whether they are finite, and now and then at their noise. Reads each once; does not wait
   // for a device.
   void look_at_gradients(StepId step);
-  // Whether products in FP8 are counted; off while a step of the program's is run again.
-  void count_fp8(Fp8Count counting);
 
-  void loss(double value) { health_.loss(value); }
-  // Returns the largest finite scaled gradient at a boundary of a block in fp16, for the step's
-  // ballot.
-  Largest amax_scaled_fp16() { return is_watching() ? health_.amax_scaled_fp16() : Largest(); }
-  // Samples gradients. REQUIRES: .grad holds this rank's own gradients, `factor` times those of the
-  // mean loss.
-  void sample_gradients(double factor);
-  // Returns whether sample_gradients() wants to see gradients in the open step.
-  bool wants_gradients() const { return noise_ && noise_->is_due(steps_); }
-  bool samples_gradients() const { return noise_ && config_.sample_every > 0; }  // in some step
-  // Takes the number of non-finite values in this rank's gradient of each parameter and returns
-  // their sum. Called only in a step that goes wrong and is skipped, with its number.
-  std::int64_t blame(std::span<const std::int64_t> nonfinite, StepId step);
-
-  // Return what was seen in the step that ended last.
-  std::span<const BlockEvidence> evidence() const { return evidence_; }
-  const HealthVerdict& verdict() const { return health_.verdict(); }
-  std::string blamed() const;  // name of the block; empty = nobody, or outside of all blocks
+  // Returns the part that finds overflows. The loop gives it losses, and the gradients of a step
+  // that goes wrong.
+  BlockHealth& health() { return health_; }
+  const BlockHealth& health() const { return health_; }
+  // Returns the part that samples gradients.
+  GradientNoise& noise() { return noise_; }
+  // Returns the block to blame for the step that ended last; empty = nobody, or outside of all
+  // blocks.
+  std::string blamed() const;
 
  private:
   void watch_visits(std::vector<NoiseBlock> blocks, std::span<const at::Tensor> parameters,
-                    std::vector<std::vector<BlockId>> owners);
-  void name(std::vector<NoiseBlock> blocks);
+                    std::vector<std::optional<BlockId>> owners);
   void collect();
-  void read_fp8();
-  void add_fp8();
   void tell_parameters();
-  void note_looks(bool found_trouble);
 
   const PrecisionConfig& config_;
   const RankId rank_;
   BlockWatch& blocks_;
-  const FormatActuator& formats_;
+  const LossScale& loss_scale_;
+  Fp8Watch& fp8_;
   Log log_;
-  at::Device device_ = at::kCPU;    // of the model
-  std::vector<std::string> names_;  // of the blocks, while they are watched
   BlockHealth health_;
   VisitHealth visits_;
-  bool watches_adopted_ = false;
-  std::optional<GradientNoise> noise_;
-  bool has_sampled_ = false;
-  bool is_skipped_ = false;              // the open step
-  StepId skipped_step_{};                // the last one that went wrong
-  StepId looked_at_{};                   // the last one whose gradients were looked at here
+  GradientNoise noise_;
   std::optional<StepId> spoiled_since_;  // parameters are not finite from before it on
-  Fp8Blocks fp8_;
-  Fp8Reading fp8_reading_;  // counts of an earlier step
-  std::vector<BlockEvidence> evidence_;
-  std::uint64_t steps_ = 0;
-  float scale_ = 1;
+  std::vector<BlockEvidence> evidence_;  // of the step that ended last
 };
 
 }  // namespace cox::detail

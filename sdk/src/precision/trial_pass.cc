@@ -12,6 +12,7 @@
 
 #include "coxswain/error.h"
 #include "sdk/src/device/bits_hash.h"
+#include "sdk/src/device/tensor_scan.h"
 #include "sdk/src/parallel/ready_hooks.h"
 #include "sdk/src/precision/execution_state.h"
 
@@ -44,8 +45,7 @@ class BufferScope {
 };
 
 at::Tensor on_host(const at::Tensor& gradient) {
-  const bool is_dense = gradient.layout() == at::kStrided;
-  return (is_dense ? gradient.detach() : gradient.to_dense()).cpu().contiguous();
+  return dense(gradient).detach().cpu().contiguous();
 }
 
 std::int64_t sample_stride(const at::Tensor& values) {

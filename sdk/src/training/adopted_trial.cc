@@ -9,7 +9,7 @@
 #include "sdk/src/blocks/bits_comparison.h"
 #include "sdk/src/blocks/visit_clock.h"
 #include "sdk/src/memory/memory_actuator.h"
-#include "sdk/src/precision/numerics_watch.h"
+#include "sdk/src/precision/fp8_watch.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/training/capabilities.h"
 
@@ -261,9 +261,9 @@ void FirstSteps::calibrate() {
   const bool can_run = std::ranges::find(failed, 1u) == failed.end();
   const GradientsAside aside(models_.together().parameters());
   is_calibrating_ = true;
-  session_.capabilities().numerics.count_fp8(Fp8Count::off);
+  session_.capabilities().fp8.count(Fp8Count::off);
   state.calibration().run(trial_->sample(can_run));
-  session_.capabilities().numerics.count_fp8(Fp8Count::on);
+  session_.capabilities().fp8.count(Fp8Count::on);
   is_calibrating_ = false;
   state.step().hold_reports(StepEngine::Hold::no);
   trial_.reset();
@@ -282,10 +282,10 @@ void FirstSteps::backward_begins(const BackwardPass& pass, BatchGrowth& growth) 
 
 void FirstSteps::check() {
   if (trial_ == nullptr) return;
-  NumericsWatch& numerics = session_.capabilities().numerics;
-  numerics.count_fp8(Fp8Count::off);
+  Fp8Watch& fp8 = session_.capabilities().fp8;
+  fp8.count(Fp8Count::off);
   trial_->check(models_.trained());
-  numerics.count_fp8(Fp8Count::on);
+  fp8.count(Fp8Count::on);
 }
 
 }  // namespace cox::detail

@@ -90,10 +90,7 @@ void Adoption::add(torch::nn::Module& model, std::shared_ptr<ScriptMirror> scrip
   averaging_.add(model, options);
   listener_ = blocks.listener();
   visits_ = blocks.visits();
-  if (models_.all().empty()) {
-    session_.capabilities().formats.attach(model);
-    session_.capabilities().probe.attach(model);
-  }
+  if (models_.all().empty()) session_.capabilities().probe.attach(model);
   models_.add({&model, std::move(script), options.name, std::move(map), first, model.parameters()});
   first_.model_added([this](const at::Tensor& argument) { follow(argument); });
   if (stream_) return;
@@ -275,6 +272,7 @@ void Adoption::begin_step() {
 }
 
 void Adoption::watch_numerics() {
+  if (!session_.capabilities().formats.is_wanted()) return;
   std::vector<NoiseBlock> blocks;
   for (const std::string& name : session_.capabilities().blocks.names())
     blocks.push_back({name, {}});
@@ -284,9 +282,7 @@ void Adoption::watch_numerics() {
       blocks[model.first_block + b].parameters = model.map.parameters(block);
     }
   }
-  NumericsWatch& numerics = session_.capabilities().numerics;
-  numerics.attach(*models_.all().front().module);
-  numerics.watch_adopted(std::move(blocks));
+  session_.capabilities().numerics.watch_adopted(std::move(blocks));
 }
 
 void Adoption::close_step() {

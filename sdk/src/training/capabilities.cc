@@ -15,6 +15,8 @@
 #include "sdk/src/memory/memory_calibration.h"
 #include "sdk/src/memory/memory_probe.h"
 #include "sdk/src/precision/format_actuator.h"
+#include "sdk/src/precision/fp8_watch.h"
+#include "sdk/src/precision/loss_scale.h"
 #include "sdk/src/precision/numerics_watch.h"
 #include "sdk/src/session/host_facts.h"
 #include "sdk/src/session/host_watch.h"
@@ -46,12 +48,16 @@ Capabilities add_capabilities(ActuatorList& list, const Membership& job) {
   auto memory = std::make_unique<MemoryActuator>(config.memory, job.rank(), *blocks, job.log());
   auto calibration = std::make_unique<MemoryCalibration>(config.memory, config.run.directory,
                                                          *memory, *blocks, *probe, job.log());
-  auto numerics =
-      std::make_unique<NumericsWatch>(config.precision, job.rank(), *blocks, *formats, job.log());
+  auto loss_scale = std::make_unique<LossScale>(*formats, *blocks);
+  auto fp8 = std::make_unique<Fp8Watch>(config.precision, job.rank(), job.log());
+  auto numerics = std::make_unique<NumericsWatch>(config.precision, job.rank(), *blocks,
+                                                  *loss_scale, *fp8, job.log());
   auto operators = std::make_unique<OperatorWatch>(*blocks);
-  const Capabilities added{*formats,  *memory, *probe,
-                           *numerics, *blocks, calibration->gradient_holders()};
+  const Capabilities added{*formats, *loss_scale, *fp8,    *memory,
+                           *probe,   *numerics,   *blocks, calibration->gradient_holders()};
   list.own(std::move(formats));
+  list.own(std::move(loss_scale));
+  list.own(std::move(fp8));
   list.own(std::move(calibration));
   list.own(std::move(memory));
   list.own(std::move(probe));

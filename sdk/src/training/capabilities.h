@@ -13,7 +13,9 @@ namespace cox::detail {
 class ActuatorList;
 class BlockWatch;
 class FormatActuator;
+class Fp8Watch;
 class GradientHolders;
+class LossScale;
 class MemoryActuator;
 class MemoryProbe;
 class NumericsWatch;
@@ -21,6 +23,8 @@ class NumericsWatch;
 // Refers to actuators of a session's list. Valid while the session's state exists.
 struct Capabilities {
   FormatActuator& formats;
+  LossScale& loss_scale;
+  Fp8Watch& fp8;
   MemoryActuator& memory;
   MemoryProbe& probe;
   NumericsWatch& numerics;

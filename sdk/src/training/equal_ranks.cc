@@ -14,6 +14,7 @@
 #include "coordinator/core/text.h"
 #include "coxswain/error.h"
 #include "sdk/src/device/bits_hash.h"
+#include "sdk/src/device/tensor_scan.h"
 #include "sdk/src/parallel/agreement.h"
 #include "sdk/src/stream/storage.h"
 
@@ -42,8 +43,7 @@ std::optional<at::Device> device_of_all(std::span<const at::Tensor> tensors) {
 std::uint64_t hash_of(const Batch& batch) {
   Fnv1a64 hash;
   for (const at::Tensor& tensor : {batch.inputs, batch.targets}) {
-    if (tensor.defined())
-      hash.add(content_of(tensor.layout() == at::kStrided ? tensor : tensor.to_dense()));
+    if (tensor.defined()) hash.add(content_of(dense(tensor)));
   }
   return hash.value();
 }

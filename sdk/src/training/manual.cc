@@ -12,7 +12,7 @@
 #include "coordinator/transport/wait.h"
 #include "coxswain/error.h"
 #include "sdk/src/parallel/agreement.h"
-#include "sdk/src/precision/format_actuator.h"
+#include "sdk/src/precision/loss_scale.h"
 #include "sdk/src/precision/numerics_watch.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/session/step_engine.h"
@@ -34,6 +34,7 @@ struct ManualParallel::Impl {
   struct GradientSet {
     std::vector<at::Tensor> parameters;
     std::vector<bool> needed;  // those that are frozen have no place in a bucket
+    detail::GradientHabits habits;
     std::unique_ptr<detail::GradientReduction> reduction;
 
     bool is_of(const std::vector<at::Tensor>& others) const {
@@ -46,7 +47,7 @@ struct ManualParallel::Impl {
   explicit Impl(Session session_in)
       : session(std::move(session_in)),
         state(session.state()),
-        formats(session.capabilities().formats),
+        loss_scale(session.capabilities().loss_scale),
         numerics(session.capabilities().numerics) {}
 
   // The others must not wait for a rank that is on its way out.
@@ -98,7 +99,7 @@ struct ManualParallel::Impl {
     try {
       made.reduction =
           detail::make_reduction(detail::reduction_setup(state), made.parameters, made.needed,
-                                 {detail::reverse_order(made.parameters.size()), {}});
+                                 {detail::reverse_order(made.parameters.size()), {}}, made.habits);
     } catch (...) {
       sets.pop_back();
       throw;
@@ -108,7 +109,7 @@ struct ManualParallel::Impl {
 
   Status check(double weight) const {
     if (Status wrong = detail::check_weight(weight); !wrong.ok()) return wrong;
-    if (formats.is_scaling() && !is_scaled && weight > 0) {
+    if (loss_scale.is_active() && !is_scaled && weight > 0) {
       return failed_precondition(
           "expected gradients of ManualParallel::backward() while blocks run in fp16, found none; "
           "a plain loss.backward() has no loss scale");
@@ -120,7 +121,7 @@ struct ManualParallel::Impl {
     const PhaseScope phase = step.phase(Phase::communication);
     const Sums sums = sum(given, weight);
     if (sums.reduction == nullptr) return {};
-    const double norm = sums.reduction->hand_back(sums.divisor(), formats.scale());
+    const double norm = sums.reduction->hand_back(sums.divisor(), loss_scale.factor());
     return {sums.weight, norm, note(norm, sums.are_finite)};
   }
 
@@ -129,7 +130,7 @@ struct ManualParallel::Impl {
     const Sums sums = sum(given, 1);
     if (sums.reduction == nullptr) return;
     unseen.push_back(
-        {sums.reduction->hand_back_unseen(sums.divisor(), formats.scale()), sums.are_finite});
+        {sums.reduction->hand_back_unseen(sums.divisor(), loss_scale.factor()), sums.are_finite});
   }
 
   // Gradients that were summed over ranks and not handed back yet.
@@ -158,7 +159,7 @@ struct ManualParallel::Impl {
   }
 
   Sums merge(detail::GradientReduction& reduction, double weight) {
-    reduction.begin({weight, weight, formats.scale(), MicroBatch::more});
+    reduction.begin({weight, weight, loss_scale.factor(), MicroBatch::more});
     reduction.flush();
     StepBallot mine;
     mine.weight = weight;
@@ -227,9 +228,9 @@ struct ManualParallel::Impl {
     outcome.finite = finite && merged.nonfinite_ranks == 0;
     if (has_average) {
       state.recorder().notes().set_gradient_norm(outcome.gradient_norm);
-      formats.advance_scaler({.overflow = !finite});
+      loss_scale.advance({.overflow = !finite});
     }
-    if (!outcome.finite) static_cast<void>(numerics.blame({}, state.step().number()));
+    if (!outcome.finite) numerics.health().note_wrong(state.step().number());
     state.step().conclude(merged, outcome);
     squares = 0;
     finite = true;
@@ -239,7 +240,7 @@ struct ManualParallel::Impl {
 
   Session session;  // keeps the state alive
   detail::SessionState& state;
-  detail::FormatActuator& formats;
+  detail::LossScale& loss_scale;
   detail::NumericsWatch& numerics;
   std::deque<GradientSet> sets;  // newest last; addresses stay
 
@@ -285,7 +286,7 @@ void ManualParallel::sync_buffers(const std::vector<at::Tensor>& buffers) {
 
 void ManualParallel::backward(StepScope& step, const at::Tensor& loss) {
   const PhaseScope phase = step.phase(Phase::backward);
-  const double scale = impl_->formats.scale();
+  const double scale = impl_->loss_scale.factor();
   loss.backward(scale == 1 ? at::Tensor() : at::full_like(loss, scale));
   impl_->is_scaled = true;
 }

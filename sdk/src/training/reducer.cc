@@ -6,6 +6,7 @@
 #include <cmath>
 #include <exception>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -19,7 +20,7 @@
 #include "sdk/src/parallel/gradient_holders.h"
 #include "sdk/src/parallel/ready_hooks.h"
 #include "sdk/src/parallel/tuned_reduction.h"
-#include "sdk/src/precision/format_actuator.h"
+#include "sdk/src/precision/loss_scale.h"
 #include "sdk/src/precision/numerics_watch.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/session/step_engine.h"
@@ -97,7 +98,7 @@ struct Reducer::Impl {
   Impl(Session session, std::vector<at::Tensor> parameters, std::vector<at::Tensor> buffers)
       : session_(std::move(session)),
         state_(session_.state()),
-        formats_(session_.capabilities().formats),
+        loss_scale_(session_.capabilities().loss_scale),
         numerics_(session_.capabilities().numerics),
         parameters_(std::move(parameters)),
         buffers_(std::move(buffers)),
@@ -118,8 +119,8 @@ struct Reducer::Impl {
     const detail::StepExchange* exchange = reduction_.exchange();
     if (exchange == nullptr) return;  // nothing leaves early, and a hook costs a microsecond
     hooks_.emplace(parameters_, [this](std::size_t parameter) { reduction_->ready(parameter); });
-    if (state_.job().is_root() && !exchange->note().empty())
-      state_.job().log().warning(exchange->note());
+    if (state_.job().is_root() && !exchange->host().note().empty())
+      state_.job().log().warning(exchange->host().note());
   }
 
   // The others must not wait for a rank that is on its way out.
@@ -149,7 +150,7 @@ struct Reducer::Impl {
       return;
     }
     if (part_.unit == 0) part_.unit = weight_of_loss;
-    run_backward(loss, {weight_of_loss, part_.unit, formats_.scale(), which});
+    run_backward(loss, {weight_of_loss, part_.unit, loss_scale_.factor(), which});
     if (loss.is_cpu()) return observe(step, loss.item<double>(), weight_of_loss);
     part_.unread.push_back({loss.detach(), weight_of_loss});
     part_.weight += weight_of_loss;
@@ -213,7 +214,7 @@ struct Reducer::Impl {
 
   Session session_;  // keeps the state alive
   SessionState& state_;
-  detail::FormatActuator& formats_;
+  detail::LossScale& loss_scale_;
   detail::NumericsWatch& numerics_;
   const std::vector<at::Tensor> parameters_;
   detail::BufferSync buffers_;
@@ -231,7 +232,7 @@ struct Reducer::Impl {
   // Returns whether this rank's own gradients must be seen before they are added to others'. Noise
   // of gradients and the largest fp16 gradient are read from .grad, which holds this rank's own
   // only as long as nothing was sent: such a step sends after its backward pass.
-  bool wants_own_gradients() const { return numerics_.wants_gradients() || formats_.is_scaling(); }
+  bool wants_own_gradients() const { return numerics_.noise().is_due() || loss_scale_.is_active(); }
   bool is_reproducible() const { return state_.job().config().reduction.reproducible; }
 
   void run_backward(const at::Tensor& loss, const MicroBatchFacts& facts) {
@@ -247,7 +248,7 @@ struct Reducer::Impl {
 
   // The caller counts the weight.
   void add_loss(double loss, double weight_of_loss) {
-    numerics_.loss(loss);
+    numerics_.health().loss(loss);
     part_.loss_sum += weight_of_loss * loss;
   }
 
@@ -255,7 +256,7 @@ struct Reducer::Impl {
   // micro-batches and, while blocks run in fp16, the largest of this rank's own gradients.
   at::Tensor figures_on_device() {
     const detail::Largest amax =
-        formats_.is_scaling() ? numerics_.amax_scaled_fp16() : detail::Largest();
+        loss_scale_.is_active() ? numerics_.health().amax_scaled_fp16() : detail::Largest();
     part_.largest_fp16 = amax.here;
     std::vector<at::Tensor> values;
     for (const detail::OwnPart::Loss& each : part_.unread)
@@ -303,8 +304,8 @@ struct Reducer::Impl {
   }
 
   void sample_gradients() {
-    if (part_.unit == 0 || part_.is_abandoned || !numerics_.wants_gradients()) return;
-    numerics_.sample_gradients(formats_.scale() * part_.weight / part_.unit);
+    if (part_.unit == 0 || part_.is_abandoned) return;
+    numerics_.noise().sample(loss_scale_.factor() * part_.weight / part_.unit);
   }
 
   StepBallot ballot() const {
@@ -332,12 +333,11 @@ struct Reducer::Impl {
   }
 
   void hand_back(const StepBallot& merged, ReductionOutcome& outcome) {
-    outcome.gradient_norm = reduction_->hand_back(merged.weight, formats_.scale());
+    outcome.gradient_norm = reduction_->hand_back(merged.weight, loss_scale_.factor());
     outcome.finite = std::isfinite(outcome.gradient_norm) && merged.nonfinite_ranks == 0 &&
                      merged.overflow_ranks == 0;
     if (!outcome.finite) blame_nonfinite();
-    formats_.advance_scaler(
-        {.overflow = !outcome.finite, .amax = static_cast<float>(merged.amax_max)});
+    loss_scale_.advance({.overflow = !outcome.finite, .amax = static_cast<float>(merged.amax_max)});
   }
 
   void settle(const StepBallot& merged, ReductionOutcome& outcome) {
@@ -379,7 +379,9 @@ struct Reducer::Impl {
 
   // Finds this rank's own gradients that are at fault, in a step that goes wrong only.
   void blame_nonfinite() {
-    const std::int64_t count = numerics_.blame(reduction_->nonfinite(), state_.step().number());
+    const std::vector<std::int64_t>& nonfinite = reduction_->nonfinite();
+    numerics_.health().parameter_gradients(nonfinite, state_.step().number());
+    const auto count = std::accumulate(nonfinite.begin(), nonfinite.end(), std::int64_t{0});
     const std::uint32_t told = detail::saturated(static_cast<std::uint64_t>(count));
     state_.recorder().notes().nonfinite_values += told;
     if (count > 0) state_.recorder().notes().set(SignalFlag::nonfinite_gradient);
@@ -397,7 +399,7 @@ struct Reducer::Impl {
   detail::GradientHolding held_gradients(detail::MicroBatches micro_batches) const {
     // Reproducible mode adds every micro-batch up in its buckets, but keeps the averages.
     const bool keeps_sums = micro_batches == detail::MicroBatches::several || is_reproducible();
-    const bool sends_late = numerics_.samples_gradients() || formats_.may_scale();
+    const bool sends_late = numerics_.noise().samples() || loss_scale_.may_be_active();
     detail::GradientHolding holding;
     for (std::size_t p = 0; p < parameters_.size(); ++p) {
       if (!parameters_[p].requires_grad()) continue;

@@ -15,7 +15,7 @@
 #include "coxswain/master_weights.h"
 #include "coxswain/reducer.h"
 #include "coxswain/weight_average.h"
-#include "sdk/src/precision/format_actuator.h"
+#include "sdk/src/precision/loss_scale.h"
 #include "sdk/src/precision/trial_pass.h"
 #include "sdk/src/session/saved_rows.h"
 #include "sdk/src/session/session_state.h"
@@ -23,7 +23,6 @@
 #include "sdk/src/training/model_update.h"
 #include "sdk/src/training/optimizer_port.h"
 #include "sdk/src/training/out_of_memory.h"
-#include "sdk/src/training/step_buffers.h"
 #include "sdk/src/training/step_queue.h"
 #include "sdk/src/training/training_state.h"
 
@@ -299,7 +298,7 @@ struct Trainer::Impl {
       return;
     }
     if (!outcome.finite) ++position.skipped;
-    position.scaler = session.capabilities().formats.scaler();
+    position.scaler = session.capabilities().loss_scale.state();
     position.cursor = attempt->next_cursor();
     ++position.step;
     last_loss = outcome.loss;

@@ -98,7 +98,7 @@ const Snapshot* SnapshotShelf::newest_before(RoundId round) {
 TrainingSaves::TrainingSaves(const Parts& parts)
     : parts_(parts),
       state_(parts.session.state()),
-      formats_(parts.session.capabilities().formats),
+      loss_scale_(parts.session.capabilities().loss_scale),
       added_(state_.actuators(), *this) {
   state_.job().agree(open_folder(bits_of_all_ranks(state_.job())));
 }
@@ -249,7 +249,7 @@ void TrainingSaves::adopt(const TrainingPosition& resumed) {
         Error::Scope::all_ranks);
   }
   parts_.position = resumed;
-  formats_.restore(resumed.scaler);
+  loss_scale_.restore(resumed.scaler);
   saved_step_ = resumed.step;
   state_.step().set_next(StepId(resumed.step));
   state_.control().directory().go_on_at(StepId(resumed.step));
@@ -393,8 +393,8 @@ void TrainingSaves::roll_back_if_ordered(Reducer& reducer) {
   }
   position = snapshot->state.position;
   saved_step_ = ~0ull;  // what is on the disk of later steps was given up
-  formats_.roll_back(position.scaler);
-  position.scaler = formats_.scaler();
+  loss_scale_.roll_back(position.scaler);
+  position.scaler = loss_scale_.state();
   position.rollbacks = rollbacks;
   state_.recorder().notes().set(SignalFlag::rolled_back);
   state_.job().log().info("rolled back to step " + std::to_string(position.step));

@@ -25,7 +25,7 @@
 #include "sdk/src/blocks/actuator.h"
 #include "sdk/src/blocks/actuator_list.h"
 #include "sdk/src/checkpoint/checkpoint_folder.h"
-#include "sdk/src/precision/format_actuator.h"
+#include "sdk/src/precision/loss_scale.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/training/optimizer_port.h"
 
@@ -184,7 +184,7 @@ class TrainingSaves final : public Actuator, public Steering {
 
   Parts parts_;
   SessionState& state_;
-  FormatActuator& formats_;  // its scaler goes with the position
+  LossScale& loss_scale_;  // its state goes with the position
   std::optional<CheckpointFolder> folder_;
   std::vector<Part> parts_added_;
   bool is_written_by_root_ = false;

@@ -6,12 +6,14 @@
 #include <vector>
 
 #include "coxswain/error.h"
+#include "sdk/src/blocks/timed_run.h"
 
 #include <doctest/doctest.h>
 
 namespace {
 
 using cox::detail::BlockMeasurement;
+using cox::detail::BlockMeasurements;
 using cox::detail::BlockWatch;
 
 // Steps of a net on inputs of `rows`, and those after which a profile was sent.
@@ -46,7 +48,7 @@ TEST_SUITE("sdk.blocks.block_watch") {
     torch::nn::Linear net(4, 4);
     BlockWatch watch;
     watch.attach(*net);
-    constexpr std::uint64_t kEvery = BlockWatch::kTimesEverySteps;
+    constexpr std::uint64_t kEvery = BlockMeasurements::kTimesEverySteps;
     const auto told = told_in(watch, net, std::vector<std::int64_t>(2 * kEvery + 2, 2));
     CHECK(told == std::vector<std::uint64_t>{0, kEvery, 2 * kEvery});
     watch.release();
@@ -57,7 +59,7 @@ TEST_SUITE("sdk.blocks.block_watch") {
     torch::nn::Linear net(4, 4);
     BlockWatch watch;
     watch.attach(*net);
-    constexpr std::size_t kEvery = BlockWatch::kTimesEverySteps;
+    constexpr std::size_t kEvery = BlockMeasurements::kTimesEverySteps;
     std::vector<std::int64_t> rows(kEvery, 2);
     rows.resize(kEvery + 3, 8);
     const auto told = told_in(watch, net, rows);
@@ -71,7 +73,7 @@ TEST_SUITE("sdk.blocks.block_watch") {
     watch.attach(*nothing);
     CHECK(watch.size() == 0);
     CHECK(watch.followed() == nullptr);
-    CHECK_FALSE(watch.run_timed([] { return cox::ok_status(); }).ok());
+    CHECK(watch.visits() == nullptr);
     torch::nn::Sequential net(torch::nn::Linear(2, 3), torch::nn::Linear(3, 1));
     watch.attach(*net);
     CHECK(watch.names() == std::vector<std::string>{"0", "1"});
@@ -110,7 +112,7 @@ TEST_SUITE("sdk.blocks.block_watch") {
     watch.attach(*net);
     const BlockWatch::Following shown(watch);
     net->forward(torch::ones({64, 64})).sum().backward();
-    const auto times = watch.timed([&] {
+    const auto times = run_timed(*watch.visits(), [&] {
       for (int pass = 0; pass < 50; ++pass)
         net[0]->as<torch::nn::Linear>()->forward(torch::ones({64, 64})).sum().backward();
       return cox::ok_status();
@@ -119,7 +121,7 @@ TEST_SUITE("sdk.blocks.block_watch") {
     REQUIRE(times->size() == 2);
     CHECK((*times)[0] > 0);
     CHECK((*times)[1] == 0);
-    const auto failed = watch.timed([] { return cox::internal_error("no"); });
+    const auto failed = run_timed(*watch.visits(), [] { return cox::internal_error("no"); });
     CHECK(failed.status().message() == "no");
   }
 

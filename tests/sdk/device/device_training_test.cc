@@ -268,7 +268,7 @@ TEST_CASE("the operators of a block are timed when the device has done them") {
   visits.region.begin_measuring();
   cox::detail::TrialStep step(*model, [&] { return model->loss(inputs, targets); });
   const std::uint64_t before = synchronisations();
-  REQUIRE(blocks.run_timed([&] { return step.run(); }).ok());
+  REQUIRE(run_timed(*blocks.visits(), [&] { return step.run(); }).ok());
   const std::uint64_t waits = synchronisations() - before;
   std::size_t operators = 0;
   for (const auto& region : visits.region.end_measuring())

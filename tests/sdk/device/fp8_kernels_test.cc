@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "sdk/src/precision/fp8_tensors.h"
+#include "tests/sdk/precision/fp8_counts.h"
 
 #include <doctest/doctest.h>
 
@@ -18,10 +19,8 @@ using cox::detail::FloatFormat;
 using cox::detail::Fp8Kernels;
 using cox::detail::Fp8Order;
 using cox::detail::Fp8Quantized;
-using cox::detail::Fp8Seen;
 using cox::detail::quantize_tensor;
-using cox::detail::QuantizeCounts;
-using cox::detail::read_counts;
+using fp8_test::counts_of;
 
 namespace {
 
@@ -49,12 +48,7 @@ void check_same(const Fp8Quantized& there, const Fp8Quantized& here) {
   CHECK(same_codes(there.operand.codes, here.operand.codes));
   CHECK(there.operand.codes.is_contiguous());
   CHECK(at::equal(there.operand.scale.cpu(), here.operand.scale));
-  const Fp8Seen both[] = {there.seen, here.seen};
-  const std::vector<QuantizeCounts> counts = read_counts(both);
-  CHECK(counts[0].sampled == counts[1].sampled);
-  CHECK(counts[0].saturated == counts[1].saturated);
-  CHECK(counts[0].underflow == counts[1].underflow);
-  CHECK(counts[0].amax == counts[1].amax);
+  CHECK(counts_of(there.seen) == counts_of(here.seen));
   if (there.operand.turned.defined()) {
     CHECK(same_codes(there.operand.turned, here.operand.codes));
     CHECK(there.operand.turned.t().is_contiguous());
@@ -185,8 +179,7 @@ TEST_CASE("a large tensor with one large value, which is found wherever it is") 
     one.view(-1)[place] = -1e6F;
     const auto made =
         quantize_tensor(one, FloatFormat::e5m2, Fp8Granularity::tensor, 0, Fp8Order::both);
-    const Fp8Seen seen[] = {made.seen};
-    CHECK(read_counts(seen)[0].amax == 1e6F);
+    CHECK(counts_of(made.seen).amax == 1e6F);
     check_view(one, FloatFormat::e4m3, Fp8Order::both);
   }
 }

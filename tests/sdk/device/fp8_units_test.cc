@@ -14,6 +14,7 @@
 #include "sdk/src/precision/fp8_block.h"
 #include "sdk/src/precision/fp8_operator.h"
 #include "small_text.h"
+#include "tests/sdk/precision/fp8_counts.h"
 
 #include <doctest/doctest.h>
 
@@ -181,7 +182,8 @@ TEST_CASE("a Linear on a device takes narrow values and gives narrow results, ne
     auto values =
         torch::autograd::grad({y}, {leaf, its_w, its_bias}, {g.to(device, y.scalar_type())});
     values.push_back(y.detach());
-    CHECK(block->take_counts().sampled == static_cast<std::uint64_t>(x.numel() + g.numel()));
+    CHECK(fp8_test::take_counts(block).sampled ==
+          static_cast<std::uint64_t>(x.numel() + g.numel()));
     return values;
   };
   const auto here = run(at::kCPU, at::kFloat);

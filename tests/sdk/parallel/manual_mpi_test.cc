@@ -11,7 +11,7 @@
 #include "coxswain/manual.h"
 #include "coxswain/reducer.h"
 #include "sdk/src/parallel/agreement.h"
-#include "sdk/src/precision/format_actuator.h"
+#include "sdk/src/precision/loss_scale.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/training/capabilities.h"
 #include "tests/sdk/session/solo.h"
@@ -247,11 +247,11 @@ TEST_SUITE("manual parallel") {
     auto session = solo_session({"--cox.precision.format=fp16", "--cox.loss_scale.initial=1024"});
     ManualParallel ranks(session, *model);
     ranks.sync_parameters(model->parameters());
-    const auto& precision = session.capabilities().formats;
+    const auto& loss_scale = session.capabilities().loss_scale;
     const auto loss = [&] { return model->forward(torch::ones({2, 4})).sum(); };
     for (int i = 0; i < 3; ++i) {
       auto step = session.step();
-      REQUIRE(precision.scale() == (i < 2 ? 1024 : 512));
+      REQUIRE(loss_scale.factor() == (i < 2 ? 1024 : 512));
       const bool is_bad = i == 1 && session.rank() == 0;
       ranks.backward(step, is_bad ? loss() * std::numeric_limits<float>::infinity() : loss());
       CHECK(ranks.all_reduce_gradients(step, model->parameters()).finite == (i != 1));

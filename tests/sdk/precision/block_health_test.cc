@@ -10,6 +10,9 @@
 #include <vector>
 
 #include "metrics/records/step_row.h"
+#include "sdk/src/precision/format_actuator.h"
+#include "sdk/src/precision/fp8_watch.h"
+#include "sdk/src/precision/loss_scale.h"
 #include "sdk/src/precision/numerics_watch.h"
 #include "tests/sdk/precision/fault_support.h"
 #include "tests/sdk/precision/watched_blocks.h"
@@ -35,6 +38,11 @@ Fault fault(Fault::Pass pass, Fault::Kind kind = Fault::Kind::infinity) {
   chosen.kind = kind;
   chosen.element = 3;
   return chosen;
+}
+
+float largest(const cox::detail::Largest& found) {
+  if (!found.on_device.defined()) return found.here;
+  return std::max(found.here, static_cast<float>(found.on_device.item<double>()));
 }
 
 std::vector<Tensor> gradients(Victim& victim, const std::vector<Tensor>& parameters) {
@@ -105,7 +113,9 @@ TEST_SUITE("block health") {
     const cox::Config config;
     cox::detail::BlockWatch blocks;
     cox::detail::FormatActuator formats(config, blocks, log);
-    cox::detail::NumericsWatch numerics(config.precision, kRank, blocks, formats, log);
+    const cox::detail::LossScale loss_scale(formats, blocks);
+    cox::detail::Fp8Watch fp8(config.precision, kRank, log);
+    cox::detail::NumericsWatch numerics(config.precision, kRank, blocks, loss_scale, fp8, log);
     blocks.attach(*victim.module);
     const std::vector<Tensor> parameters = victim.module->parameters();
     numerics.watch(parameters);
@@ -120,10 +130,10 @@ TEST_SUITE("block health") {
       numerics.begin_step();
       const cox::detail::BlockWatch::Following following(blocks);
       const Tensor loss = victim.loss(std::vector<Fault>(victim.called.size()));
-      numerics.loss(loss.item<double>());
+      numerics.health().loss(loss.item<double>());
       loss.backward();
       if (!std::isfinite(loss.item<double>()))
-        static_cast<void>(numerics.blame(bad_gradients(parameters), cox::StepId(number)));
+        numerics.health().parameter_gradients(bad_gradients(parameters), cox::StepId(number));
       ++number;
       cox::metrics::StepRow row;
       cox::detail::StepOutput output;
@@ -294,7 +304,7 @@ TEST_SUITE("block health") {
     const Tensor weight = torch::tensor({1.0, 4.0, 0x1p-15, 0x1p-20, 0.0, 0.0, 1.0, 0x1p-14});
     watched.begin(2);
     (gains(1, gains(0, x * 1)) * weight).sum().backward();
-    CHECK(watched.health.amax_scaled_fp16().read() == 8);
+    CHECK(largest(watched.health.amax_scaled_fp16()) == 8);
     const auto evidence = watched.end();
     CHECK(evidence[0].sampled == 16);
     // Two incoming and one outgoing value are too small; the zeros were zeros before.
@@ -314,7 +324,7 @@ TEST_SUITE("block health") {
       for (const Tensor& parameter : watched.blocks.followed()->parameters(BlockId(1))) {
         of_parameters = std::max(of_parameters, parameter.grad().abs().max().item<float>());
       }
-      const float found = watched.health.amax_scaled_fp16().read();
+      const float found = largest(watched.health.amax_scaled_fp16());
       const auto evidence = watched.end();
       const float at_boundary = evidence[1].gradient.value * 4096;
       CHECK(found == (format == Precision::fp16 ? std::max(of_parameters, at_boundary) : 0));

@@ -35,12 +35,12 @@ void check_linear(const Fp8Recipe& recipe, at::IntArrayRef sizes, bool with_bias
   CHECK((layer->weight.grad().scalar_type() == at::kFloat));
   if (with_bias) CHECK(is_near(layer->bias.grad(), gradient.reshape({-1, 5}).sum(0), 6));
 
-  const Fp8Counts counts = block->take_counts();
+  const Fp8Counts counts = take_counts(block);
   CHECK(counts.sampled == static_cast<std::uint64_t>(x.numel() + y.numel()));
   CHECK(counts.saturated == 0);
   CHECK(counts.activation_amax == x.abs().max().item<float>());
   CHECK(counts.gradient_amax == gradient.abs().max().item<float>());
-  CHECK(block->take_counts() == Fp8Counts{});
+  CHECK(take_counts(block) == Fp8Counts{});
 }
 
 // A way to write x [4, 6] times w [3, 6] transposed; `w` may be used as it likes.
@@ -117,13 +117,13 @@ TEST_SUITE("sdk.precision.fp8_linear") {
         const Fp8Scope scope(block);
         y = form.compute(leaf * 1, w);
       }
-      CHECK(block->take_counts().sampled == 24);
+      CHECK(take_counts(block).sampled == 24);
       CHECK(is_near(y, wanted.y));
       y.backward(gradient);
       // Its gradient comes with other rows where the weight stands on the left.
       CHECK(is_near(leaf.grad(), wanted.of_x, 2));
       CHECK(is_near(w.grad(), wanted.of_w, 2));
-      CHECK(block->take_counts().sampled == 12);
+      CHECK(take_counts(block).sampled == 12);
     }
   }
 
@@ -156,16 +156,16 @@ TEST_SUITE("sdk.precision.fp8_linear") {
     };
     forward(at::ones({3, 4}));
     block->end_step();
-    block->take_counts();
+    take_counts(block);
     CHECK(at::isfinite(forward(at::full({3, 4}, 1e6))).all().item<bool>());
-    CHECK(block->take_counts().saturated == 12);
+    CHECK(take_counts(block).saturated == 12);
     Tensor bad = at::ones({3, 4});
     bad[1][2] = INFINITY;
     CHECK_FALSE(at::isfinite(forward(bad))[1].any().item<bool>());
     CHECK(at::isfinite(forward(bad))[0].all().item<bool>());
     bad[1][2] = NAN;
     CHECK(at::isnan(forward(bad))[1].all().item<bool>());
-    const Fp8Counts counts = block->take_counts();
+    const Fp8Counts counts = take_counts(block);
     CHECK(counts.saturated == 0);
     CHECK(counts.activation_amax == 1);
   }
@@ -181,9 +181,9 @@ TEST_SUITE("sdk.precision.fp8_linear") {
     const Tensor x = at::randn({2, 6});
     const Fp8Scope scope(block);
     slower->forward(x);
-    CHECK(block->take_counts().sampled == 0);
+    CHECK(take_counts(block).sampled == 0);
     faster->forward(x);
-    CHECK(block->take_counts().sampled == 12);
+    CHECK(take_counts(block).sampled == 12);
   }
 
   TEST_CASE("a weight that is used twice collects the gradients of both products") {
@@ -205,7 +205,7 @@ TEST_SUITE("sdk.precision.fp8_linear") {
     const Expected second = expected(middle.detach(), w, gradient, {});
     const Expected first = expected(x, w, middle.grad(), {});
     CHECK(is_near(layer->weight.grad(), first.of_w + second.of_w));
-    CHECK(block->take_counts().sampled == 4 * 8);
+    CHECK(take_counts(block).sampled == 4 * 8);
   }
 
   TEST_CASE("a weight that is also an embedding gets gradients from both") {
@@ -234,11 +234,11 @@ TEST_SUITE("sdk.precision.fp8_linear") {
       y = layer->forward(x);
     }
     const auto rows = static_cast<std::uint64_t>(sequence * batch);
-    CHECK(block->take_counts().sampled == rows * (3 * width + wide));
+    CHECK(take_counts(block).sampled == rows * (3 * width + wide));
     CHECK_FALSE(at::equal(y, plain));
     CHECK(is_near(y.detach(), plain.detach(), 3));
     y.pow(2).sum().backward();
-    CHECK(block->take_counts().sampled == rows * (3 * width + 2 * width + wide));
+    CHECK(take_counts(block).sampled == rows * (3 * width + 2 * width + wide));
     for (const Tensor& parameter : layer->parameters()) {
       CHECK(at::isfinite(parameter.grad()).all().item<bool>());
     }
@@ -261,7 +261,7 @@ TEST_SUITE("sdk.precision.fp8_linear") {
       });
     }
     for (std::thread& thread : threads) thread.join();
-    CHECK(block->take_counts().sampled == 4 * 20 * 32);
+    CHECK(take_counts(block).sampled == 4 * 20 * 32);
   }
 
   TEST_CASE("delayed scaling takes the scale of the steps before, and current that of now") {
@@ -274,7 +274,7 @@ TEST_SUITE("sdk.precision.fp8_linear") {
           const Fp8Scope scope(block);
           layer->forward(at::full({2, 4}, size));
         }
-        const std::uint64_t saturated = block->take_counts().saturated;
+        const std::uint64_t saturated = take_counts(block).saturated;
         block->end_step();
         return saturated;
       };

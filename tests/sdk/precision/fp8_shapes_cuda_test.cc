@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "sdk/src/precision/fp8_block.h"
-#include "sdk/src/precision/numerics_watch.h"
+#include "sdk/src/precision/fp8_watch.h"
 #include "tests/sdk/device/stand_in_counts.h"
 
 #include <doctest/doctest.h>

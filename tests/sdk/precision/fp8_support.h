@@ -9,6 +9,7 @@
 
 #include "coxswain/precision.h"
 #include "sdk/src/precision/fp8_operator.h"
+#include "tests/sdk/precision/fp8_counts.h"
 
 namespace fp8_test {
 
@@ -90,7 +91,7 @@ std::uint64_t quantized_in(const Compute& compute) {
   const auto block = block_of();
   const Fp8Scope scope(block);
   compute();
-  return block->take_counts().sampled;
+  return take_counts(block).sampled;
 }
 
 }  // namespace fp8_test

@@ -101,15 +101,22 @@ TEST_SUITE("gradient noise") {
   }
 
   TEST_CASE("steps and blocks are sampled as told") {
-    const GradientNoise every8(two_blocks(), {});
-    CHECK(every8.is_due(0));
-    CHECK_FALSE(every8.is_due(7));
-    CHECK(every8.is_due(16));
-    NoiseSettings never;
+    GradientNoise every8(two_blocks(), {});
+    for (int step = 1; step <= 16; ++step) {
+      every8.begin_step();
+      CHECK(every8.is_due() == (step % 8 == 0));
+    }
+    every8.sample(1);
+    CHECK(every8.has_sampled());
+    every8.begin_step();
+    every8.sample(1);
+    CHECK_FALSE(every8.has_sampled());
+    cox::PrecisionConfig never;
     never.sample_every = 0;
-    CHECK_FALSE(GradientNoise(two_blocks(), never).is_due(0));
+    CHECK_FALSE(GradientNoise(two_blocks(), never).is_due());
+    CHECK_FALSE(GradientNoise().is_due());
 
-    NoiseSettings second;
+    cox::PrecisionConfig second;
     second.sample_blocks = "*.1";
     std::vector<NoiseBlock> blocks = two_blocks();
     GradientNoise signal(blocks, second);

@@ -25,9 +25,9 @@ class Watched {
       : parameters(module->parameters()) {
     blocks.attach(*module);
     const cox::detail::BlockMap& map = *blocks.followed();
-    std::vector<std::vector<cox::BlockId>> owners;
+    std::vector<std::optional<cox::BlockId>> owners;
     for (const Tensor& parameter : parameters) {
-      owners.push_back({*map.owner(cox::detail::storage_impl(parameter))});
+      owners.push_back(map.owner(cox::detail::storage_impl(parameter)));
     }
     look.watch(health.watch(blocks.size(), parameters, std::move(owners)));
     blocks.visits()->observe(&look);
@@ -53,7 +53,7 @@ class Watched {
   std::vector<cox::BlockEvidence> end(cox::RankId rank = kRank) {
     following.reset();
     blocks.visits()->forget_step();
-    health.parameter_gradients(bad_gradients(parameters));
+    health.parameter_gradients(bad_gradients(parameters), {});
     const auto evidence = health.end_step(rank);
     return {evidence.begin(), evidence.end()};
   }

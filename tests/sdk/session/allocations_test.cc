@@ -69,7 +69,7 @@ TEST_SUITE("operator watch") {
         continue;
       }
       // The others measure blocks: the first two, and one in 32.
-      if (step > OperatorWatch::kFirstStep && step % BlockWatch::kTimesEverySteps != 0)
+      if (step > OperatorWatch::kFirstStep && step % BlockMeasurements::kTimesEverySteps != 0)
         CHECK(taken[step].forward == plain.forward);
     }
   }

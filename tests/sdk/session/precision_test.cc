@@ -19,7 +19,7 @@
 #include "coxswain/session.h"
 #include "coxswain/trainer.h"
 #include "product_probe.h"
-#include "sdk/src/precision/format_actuator.h"
+#include "sdk/src/precision/loss_scale.h"
 #include "sdk/src/precision/numerics_watch.h"
 #include "sdk/src/stream/operator_stream.h"
 #include "sdk/src/training/capabilities.h"
@@ -99,8 +99,8 @@ struct Loop {
     return this->step(std::move(step));
   }
 
-  ScalerState scaler() { return formats().scaler().value(); }
-  cox::detail::FormatActuator& formats() { return session.capabilities().formats; }
+  ScalerState scaler() { return loss_scale().state().value(); }
+  cox::detail::LossScale& loss_scale() { return session.capabilities().loss_scale; }
   cox::detail::NumericsWatch& numerics() { return session.capabilities().numerics; }
 };
 
@@ -285,7 +285,7 @@ TEST_SUITE("sdk.session precision") {
       return format == Precision::fp16 ? y * infinity : linger_in_fp32(format, y);
     };
     CHECK(loop.step_with_trial().finite);
-    const auto& verdict = loop.numerics().verdict();
+    const auto& verdict = loop.numerics().health().verdict();
     CHECK((verdict.where == cox::detail::HealthVerdict::Where::nothing));
   }
 
@@ -296,10 +296,9 @@ TEST_SUITE("sdk.session precision") {
     CHECK_FALSE(loop.step(1e30).finite);
     const ScalerState after = loop.scaler();
     REQUIRE(after.scale < before.scale);
-    auto& precision = loop.formats();
-    precision.roll_back(std::nullopt);  // to before any block was in fp16
+    loop.loss_scale().roll_back(std::nullopt);  // to before any block was in fp16
     CHECK((loop.scaler() == after));
-    precision.roll_back(before);
+    loop.loss_scale().roll_back(before);
     CHECK(loop.scaler().scale == after.scale);
     CHECK(loop.scaler().clean_steps == before.clean_steps);
     CHECK(loop.step().finite);

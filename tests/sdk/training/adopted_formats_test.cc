@@ -13,6 +13,7 @@
 #include "coxswain/error.h"
 #include "coxswain/precision.h"
 #include "coxswain/session.h"
+#include "sdk/src/blocks/actuator_list.h"
 #include "sdk/src/blocks/block_watch.h"
 #include "sdk/src/memory/counting_allocator.h"
 #include "sdk/src/precision/numerics_watch.h"
@@ -28,6 +29,7 @@ using namespace cox;
 
 namespace {
 
+using cox::detail::Added;
 using cox::detail::BlockWatch;
 using cox::detail::counted_memory;
 using cox::detail::NumericsWatch;
@@ -97,6 +99,14 @@ Flags with(Flags settings, const std::string& more) {
   settings.push_back(more);
   return settings;
 }
+
+// What the newest step told of the blocks.
+struct Evidence final : cox::detail::Reporting {
+  void end_step(const cox::detail::StepEnd&, cox::detail::StepOutput& output) override {
+    newest.assign(output.evidence.begin(), output.evidence.end());
+  }
+  std::vector<BlockEvidence> newest;
+};
 
 at::Tensor batch() {
   torch::manual_seed(4);
@@ -305,11 +315,12 @@ TEST_SUITE("adopted formats") {
   TEST_CASE("clean steps blame nobody, and tell the magnitudes and the noise of each block") {
     const ModelCase it = model_at(kGpt2);
     auto session = solo_session({"--cox.precision.format=bf16", "--cox.precision.sample_every=1"});
+    const Added<Evidence> reported(session.state().actuators());
     session.adopt(*it.model);
     train(it, 12);
     const auto& numerics = session.capabilities().numerics;
-    CHECK((numerics.verdict().where == cox::detail::HealthVerdict::Where::nothing));
-    const auto evidence = numerics.evidence();
+    CHECK((numerics.health().verdict().where == cox::detail::HealthVerdict::Where::nothing));
+    const auto& evidence = reported->newest;
     const auto names = session.capabilities().blocks.names();
     REQUIRE(evidence.size() == names.size());
     int magnitudes = 0, noises = 0;
@@ -337,7 +348,7 @@ TEST_SUITE("adopted formats") {
     optimizer.step();
     static_cast<void>(it.loss(3));
     const auto& numerics = session.capabilities().numerics;
-    CHECK((numerics.verdict().where == cox::detail::HealthVerdict::Where::parameters));
+    CHECK((numerics.health().verdict().where == cox::detail::HealthVerdict::Where::parameters));
     CHECK(numerics.blamed() == "layer2.0");
   }
 
@@ -369,11 +380,11 @@ TEST_SUITE("adopted formats") {
     const auto sampled = [](const Flags& settings) {
       const ModelCase it = model_at(kGpt2);
       auto session = solo_session(with(settings, "--cox.precision.format=fp8"));
+      const Added<Evidence> reported(session.state().actuators());
       session.adopt(*it.model);
       train(it, 3);
       std::vector<std::uint64_t> counts;
-      for (const BlockEvidence& block : session.capabilities().numerics.evidence())
-        counts.push_back(block.sampled);
+      for (const BlockEvidence& block : reported->newest) counts.push_back(block.sampled);
       return counts;
     };
     const auto kept = sampled({});

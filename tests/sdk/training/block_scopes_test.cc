@@ -71,10 +71,10 @@ at::Tensor batch() {
 void look_at(Session& session, Mixer& model, Trained& trained) {
   auto& blocks = session.capabilities().blocks;
   trained.names = blocks.names();
-  std::vector<BlockTime> times;
-  blocks.read_times(times);
-  for (const BlockTime& it : times) {
-    if (it.name == "mix") trained.scope_seconds = it.forward_seconds;
+  std::vector<BlockTime> times(blocks.size());
+  blocks.measurements().read_times(times);
+  for (std::size_t b = 0; b < times.size(); ++b) {
+    if (trained.names[b] == "mix") trained.scope_seconds = times[b].forward_seconds;
   }
   if (trained.names.size() == 3) trained.action = action_of(session.plan(), RankId(0), BlockId(2));
   for (const at::Tensor& p : model->parameters()) trained.state.push_back(p.detach().clone());
