@@ -164,7 +164,7 @@ TEST_CASE("no values at all have a scale of one and no codes") {
     const auto made = quantize_tensor(none, FloatFormat::e4m3, Fp8Granularity::tensor, 0, order);
     CHECK(made.operand.codes.sizes() == at::IntArrayRef({0, 16}));
     CHECK(made.operand.scale.item<float>() == 1);
-    CHECK(made.seen.counts == QuantizeCounts());
+    CHECK(made.seen.counts == cox::detail::QuantizeCounts());
   }
 }
 

@@ -12,6 +12,7 @@
 #include "sdk/src/stream/operator_stream.h"
 #include "sdk/src/stream/saved_tensors.h"
 #include "sdk/src/stream/tape.h"
+#include "tests/sdk/precision/fp8_counts.h"
 #include "tests/sdk/same_bits.h"
 
 #include <doctest/doctest.h>
@@ -22,6 +23,7 @@ using namespace cox::detail;
 namespace {
 
 using at::Tensor;
+using fp8_test::take_counts;
 using Tensors = std::vector<Tensor>;
 using Program = std::function<Tensor(const Tensors&)>;
 
