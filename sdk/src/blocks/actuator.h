@@ -7,6 +7,7 @@
 //   Comparing  the ballot of a step: what must be equal on all ranks
 //   Reporting  the end of a step: what was seen
 //   Saving     between steps: what a save must hold of this rank
+//   Lasting    a save, and the end of the job: what they leave to the program
 //
 // A session calls all actuators alike, in the order of its ActuatorList; so a capability is added
 // by adding its actuator, and the session stays as it is. Actuators live in the folder of their
@@ -95,6 +96,14 @@ struct StepOutput {
 struct SavedRow {
   const char* name;   // "fp8": the tensor of rank 3 is "fp8.rank3"
   const char* title;  // "FP8 scaling", for messages
+};
+
+// EndState is what a save or the end of a job leaves of a capability on this rank.
+struct EndState {
+  std::uint64_t bits = 0;  // equal on all ranks
+  // Whether nothing but steps wrote it. After its loop a rank may use it as the rank likes.
+  bool is_of_steps = true;
+  std::string not_finite;  // names the first part that is not, "parameter 3 of 12"; empty = none
 };
 
 // Actuator is the base of every capability, with what one does before the first round.
@@ -186,6 +195,15 @@ class Saving {
   virtual const SavedRow* saved_row() const = 0;
   virtual std::vector<double> save() const = 0;
   virtual Status load(std::span<const double>) = 0;
+};
+
+// Lasting is for a capability that leaves something which must be equal on all ranks and finite.
+class Lasting {
+ public:
+  virtual ~Lasting() = default;
+
+  // Reads what it leaves, as it is now. Does not communicate.
+  virtual EndState end_state() const = 0;
 };
 
 }  // namespace cox::detail

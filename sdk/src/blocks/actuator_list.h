@@ -4,6 +4,7 @@
 // its type, and allocates nothing. Training thread only.
 #pragma once
 
+#include <exception>
 #include <memory>
 #include <tuple>
 #include <type_traits>
@@ -37,9 +38,21 @@ class ActuatorList {
                   "add an actuator by its own type, which has its interfaces");
     std::apply([&](auto&... each) { (add_to(each, actuator), ...); }, sequences_);
   }
+  // Of an actuator that leaves something the end state stays, unless an exception ends its loop.
   template <class Kind>
   void remove(Kind& actuator) {
+    if constexpr (std::is_base_of_v<Lasting, Kind>) {
+      if (std::uncaught_exceptions() == 0) left_.push_back(actuator.end_state());
+    }
     std::apply([&](auto&... each) { (remove_from(each, actuator), ...); }, sequences_);
+  }
+
+  // Returns the end states of all actuators that leave something: of those that were removed, in
+  // that order, and of those in the list.
+  std::vector<EndState> end_states() const {
+    std::vector<EndState> states = left_;
+    for (const Lasting* each : all<Lasting>()) states.push_back(each->end_state());
+    return states;
   }
 
  private:
@@ -56,8 +69,10 @@ class ActuatorList {
 
   std::vector<std::unique_ptr<Actuator>> owned_;
   std::tuple<std::vector<Actuator*>, std::vector<Measuring*>, std::vector<Steering*>,
-             std::vector<Reporting*>, std::vector<Comparing*>, std::vector<Saving*>>
+             std::vector<Reporting*>, std::vector<Comparing*>, std::vector<Saving*>,
+             std::vector<Lasting*>>
       sequences_;
+  std::vector<EndState> left_;
 };
 
 // AddedActuator keeps an actuator in a list for as long as it lives.

@@ -89,7 +89,8 @@ void ControlEnd::watch_deaths() {
   const Config& config = job_.config();
   const runtime::NodeMarks& marks = plane_->node_marks();
   const bool is_one_node = marks.ranks.size() == static_cast<std::size_t>(job_.world_size());
-  const bool is_watcher = job_.is_root() && is_one_node && !config.run.directory.empty();
+  const bool is_wanted = job_.world_size() > 1 || !config.run.directory.empty();
+  const bool is_watcher = job_.is_root() && is_one_node && is_wanted;
   Result<transport::LifelinePort> port = unavailable("nobody watches");
   if (is_watcher) port = transport::LifelinePort::open();
   const std::uint64_t address = job_.gather(port.ok() ? port->address() : 0).front();

@@ -71,6 +71,8 @@ class ControlEnd {
   void explain_end() {
     if (plane_) plane_->mark().explain_end();
   }
+  // Returns whether somebody tells how this rank's process ends, if it ends early.
+  bool is_watched() const { return line_.has_value(); }
 
  private:
   void watch_stalls(runtime::ControlPlaneSetup& setup);

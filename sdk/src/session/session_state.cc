@@ -6,11 +6,13 @@
 #include <exception>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "coordinator/core/text.h"
 #include "coxswain/error.h"
 #include "sdk/src/parallel/agreement.h"
+#include "sdk/src/session/end_states.h"
 #include "sdk/src/session/host_facts.h"
 #include "sdk/src/session/termination.h"
 #include "sdk/src/session/waiting_time.h"
@@ -84,7 +86,8 @@ SessionState::SessionState(int argc, const char* const* argv, SessionOptions opt
       loop_(control_),
       waits_(job_, control_, recorder_),
       step_(job_, control_, actuators_, recorder_, waits_),
-      calibration_(job_, control_, recorder_, step_, actuators_, loop_) {
+      calibration_(job_, control_, recorder_, step_, actuators_, loop_),
+      exit_watch_([this](int code) { return leave_by_exit(code); }) {
   for (Actuator* each : actuators_.all<Actuator>()) job_.agree(each->prepare());
   log_hosts(job_.all(), job_.place(), job_.log());
   if (!job_.place().device.is_cpu()) {
@@ -113,6 +116,7 @@ SessionState::~SessionState() {
   } catch (const std::exception& error) {
     job_.log().error(error.what());
     control_.explain_end();
+    exit_watch_.fail();
     job_.world().leave_after_failure(job_.log());
   }
 }
@@ -188,6 +192,49 @@ void SessionState::finish() {
   const Status ended = control_.is_started() ? control_.finish(step_.last_signal()) : ok_status();
   control_.close();
   require(ended, "session");
+  check_end();
+}
+
+// Where ranks trained together, a job whose weights are of no use has failed.
+void SessionState::check_end() const {
+  if (!loop_.is_reducing()) return;
+  const EndFinding found = compare_end_states(job_, actuators_, Leaves::end);
+  if (!found.different.empty()) {
+    throw Error(failed_precondition("the end: expected the same weights on all ranks, found that " +
+                                    found.different +
+                                    "; something changed them on some ranks only after they were "
+                                    "last compared (reduction.verify_steps)"),
+                Error::Scope::all_ranks);
+  }
+  if (found.not_finite.empty()) return;
+  throw Error(
+      failed_precondition("the end: expected finite weights, found that " + found.not_finite +
+                          "; go on from an earlier save, with a lower learning rate"),
+      Error::Scope::all_ranks);
+}
+
+// An exit of all ranks after the same step is the end of the job. Otherwise the launcher ends the
+// other ranks without a word, and with the code of this one.
+int SessionState::leave_by_exit(int code) noexcept try {
+  const bool is_alone = job_.world_size() == 1;
+  const bool is_ours = std::this_thread::get_id() == thread_;
+  if (finished_ || (is_alone && !is_ours)) return code;
+  if (code == 0 && is_ours) {
+    finish();
+    require(job_.world().end(), "exit(0) on this rank");
+    return 0;
+  }
+  if (!is_alone && !control_.is_watched()) {
+    job_.log().error(concat("exit(", code, ") was called before the end of the session",
+                            is_ours ? "" : ", on another thread than the training thread",
+                            "; the launcher ends the other ranks"));
+    control_.explain_end();
+  }
+  return code == 0 ? 1 : code;
+} catch (const std::exception& error) {
+  job_.log().error(error.what());
+  control_.explain_end();
+  return 1;
 }
 
 }  // namespace cox::detail

@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "coordinator/core/reason.h"
@@ -19,6 +20,7 @@
 #include "coxswain/session.h"
 #include "sdk/src/blocks/actuator_list.h"
 #include "sdk/src/session/control_end.h"
+#include "sdk/src/session/exit_watch.h"
 #include "sdk/src/session/membership.h"
 #include "sdk/src/session/step_engine.h"
 #include "sdk/src/session/step_recorder.h"
@@ -144,6 +146,9 @@ class SessionState {
  private:
   void warn_of_idle_settings() const;
   void leave_out_queueing();
+  void check_end() const;
+  // Ends the session of a process that exits; returns its code.
+  int leave_by_exit(int code) noexcept;
 
   Membership job_;
   ControlEnd control_;
@@ -154,7 +159,9 @@ class SessionState {
   StepWaits waits_;
   StepEngine step_;
   Calibration calibration_;
+  const std::thread::id thread_ = std::this_thread::get_id();
   bool finished_ = false;
+  ExitWatch exit_watch_;  // ends before all else
 };
 
 }  // namespace cox::detail

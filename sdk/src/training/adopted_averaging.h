@@ -98,6 +98,10 @@ class AdoptedAveraging {
   // asked to stop, and it does not ask. Collective.
   enum class Stop : bool { no, yes };
   Stop close(StepScope& step);
+  // The loop is over, and its last step is about to close.
+  void settle() {
+    if (weights_) (*weights_)->settle();
+  }
 
  private:
   // Whether there are other ranks to average with.

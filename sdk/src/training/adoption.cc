@@ -296,6 +296,7 @@ void Adoption::close_step() {
 
 void Adoption::finish() {
   const StreamPause unseen;
+  averaging_.settle();
   if (!step_) return;
   if (has_gradients_) return close_step();
   // Something other than training looked at a parameter, perhaps on this rank alone.

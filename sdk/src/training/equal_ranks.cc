@@ -40,6 +40,12 @@ std::optional<at::Device> device_of_all(std::span<const at::Tensor> tensors) {
   return tensors.empty() ? std::nullopt : std::optional(tensors[0].device());
 }
 
+std::uint64_t hash_of(std::span<const at::Tensor> tensors) {
+  Fnv1a64 hash;
+  for (const at::Tensor& tensor : tensors) hash.add(content_of(tensor));
+  return hash.value();
+}
+
 std::uint64_t hash_of(const Batch& batch) {
   Fnv1a64 hash;
   for (const at::Tensor& tensor : {batch.inputs, batch.targets}) {
@@ -97,9 +103,41 @@ void WeightCheck::take() {
     coming_.emplace(bits_hash_on(*device, parameters_));
     return;
   }
-  Fnv1a64 hash;
-  for (const at::Tensor& parameter : parameters_) hash.add(content_of(parameter));
-  bits_ = {"the weights", hash.value()};
+  bits_ = {"the weights", hash_of(parameters_)};
+}
+
+// Autograd counts the writes to each tensor. Writes past it, to `.data()` say, are not among them.
+std::uint64_t WeightCheck::writes() const {
+  std::uint64_t sum = 0;
+  for (const at::Tensor& parameter : parameters_) {
+    if (!parameter.is_inference()) sum += static_cast<std::uint64_t>(parameter._version());
+  }
+  return sum;
+}
+
+void WeightCheck::end_step(const StepEnd&, StepOutput&) {
+  written_ = {writes(), written_[0], written_[1]};
+  ++steps_;
+}
+
+EndState WeightCheck::end_state() const {
+  if (settled_) return *settled_;
+  EndState state;
+  for (std::size_t p = 0; p < parameters_.size() && state.not_finite.empty(); ++p) {
+    if (!at::isfinite(parameters_[p]).all().item<bool>()) state.not_finite = text_of(p);
+  }
+  if (every_ > 0) state.bits = hash_of(parameters_);
+  state.is_of_steps = steps_ == 0 || writes() == written_[0];
+  return state;
+}
+
+void WeightCheck::settle() {
+  if (settled_) return;
+  const std::uint64_t now = writes();
+  const bool has_usual = steps_ >= 3 && written_[0] - written_[1] == written_[1] - written_[2];
+  EndState state = end_state();
+  state.is_of_steps = !has_usual || now - written_[0] == written_[0] - written_[1];
+  settled_ = std::move(state);
 }
 
 std::string WeightCheck::text_of(std::size_t parameter) const {

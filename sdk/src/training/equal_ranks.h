@@ -6,6 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -25,8 +26,13 @@ std::uint64_t hash_of_samples(const Dataset& dataset);
 // WeightCheck compares the weights as they are when a loop takes them: before the step's update, in
 // an adopted loop after it. The hash reads them once (some 10 GB/s from memory). On a device it is
 // taken there, and travels to the host while the next step is computed: it is compared a round
-// later. Ranks hash alike only on the same kind of device.
-class WeightCheck final : public Actuator, public Steering, public Comparing {
+// later. Ranks hash alike only on the same kind of device. A save and the end of the job compare
+// the weights that they leave, and those must be finite.
+class WeightCheck final : public Actuator,
+                          public Steering,
+                          public Comparing,
+                          public Reporting,
+                          public Lasting {
  public:
   // `parameters` in an order that is equal on all ranks. `every_rounds`: 0 = never; otherwise
   // rounds 1, 2, 4, 8, ... are compared as well. `blocks` must outlive this. `likely_cause` is told
@@ -42,10 +48,17 @@ class WeightCheck final : public Actuator, public Steering, public Comparing {
   EqualBits equal_bits() const override { return bits_; }
   // Names the first parameter that differs, its block, and by how much.
   std::string explain_difference(transport::Communicator& ranks) override;
+  void end_step(const StepEnd&, StepOutput&) override;
+  EndState end_state() const override;
+  // The last step is about to end, in a loop whose steps end no sooner than the next one begins:
+  // what was written since the step before it counts as of steps when it is as much as usual.
+  void settle();
   // "parameter 3 of 12 (Float[64, 64], block h.1)".
   std::string text_of(std::size_t parameter) const;
 
  private:
+  std::uint64_t writes() const;
+
   std::vector<at::Tensor> parameters_;
   std::uint32_t every_;  // rounds; 0 = never
   BlockWatch& blocks_;
@@ -53,6 +66,10 @@ class WeightCheck final : public Actuator, public Steering, public Comparing {
   bool is_due_ = false;
   EqualBits bits_;
   std::optional<HostCopy> coming_;  // the hash of the last due round, from a device
+  // Writes to the parameters until the last steps ended, the newest first.
+  std::array<std::uint64_t, 3> written_{};
+  std::uint64_t steps_ = 0;
+  std::optional<EndState> settled_;
 };
 
 }  // namespace cox::detail

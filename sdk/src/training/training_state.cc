@@ -19,6 +19,7 @@
 #include "coxswain/error.h"
 #include "coxswain/safetensors.h"
 #include "sdk/src/parallel/agreement.h"
+#include "sdk/src/session/end_states.h"
 #include "sdk/src/session/run_directory.h"
 #include "sdk/src/session/saved_rows.h"
 #include "sdk/src/session/tick_clock.h"
@@ -348,7 +349,28 @@ Status TrainingSaves::write_here(const Reducer& reducer, Gathered gathered) {
   return written;
 }
 
+// Weights that differ between ranks end the job, since nobody knows which are right. Those that are
+// not finite may be rolled back yet.
+Status TrainingSaves::check_weights() const {
+  const WaitingScope waiting(state_.recorder());
+  const EndFinding found = compare_end_states(state_.job(), state_.actuators(), Leaves::save);
+  if (!found.different.empty()) {
+    throw Error(failed_precondition("save: expected the same weights on all ranks, found that " +
+                                    found.different + "; nothing is saved"),
+                Error::Scope::all_ranks);
+  }
+  if (found.not_finite.empty()) return ok_status();
+  return failed_precondition("save: expected finite weights, found that " + found.not_finite +
+                             "; nothing is saved");
+}
+
 void TrainingSaves::write(const Reducer& reducer, OnFailure on_failure) {
+  const Status sound = check_weights();
+  if (!sound.ok()) {
+    if (on_failure == OnFailure::raise) throw Error(sound, Error::Scope::all_ranks);
+    if (state_.job().is_root()) state_.job().log().error(sound.message());
+    return;
+  }
   const RankId saver = choose_saver();
   auto gathered = gather_for(saver);
   Status written = gathered.status();

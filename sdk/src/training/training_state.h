@@ -174,6 +174,7 @@ class TrainingSaves final : public Actuator, public Steering {
   Status check_unused() const;
   std::filesystem::path find_save();  // collective
   RankId choose_saver();              // collective
+  Status check_weights() const;       // collective
   Result<Gathered> gather_for(RankId saver);
   Status write_here(const Reducer& reducer, Gathered gathered);
   std::vector<NamedTensor> part_states() const;
