@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "coordinator/core/never_destroyed.h"
 #include "metrics/topics/control.h"
 #include "metrics/topics/decisions.h"
 #include "metrics/topics/findings.h"
@@ -101,16 +102,25 @@ constexpr const char* kIntro =
 }  // namespace
 
 const std::vector<Topic>& topics() {
-  static const std::vector<Topic> all = {
-      findings_topic(), progress_topic(), ranks_topic(put_row), heat_topic(),
-      stalls_topic(),   plan_topic(),     parallel_topic(),     operators_topic(),
-      memory_topic(),   numerics_topic(), decisions_topic(),    control_topic(),
-  };
+  static const std::vector<Topic>& all = never_destroyed(std::vector<Topic>{
+      findings_topic(),
+      progress_topic(),
+      ranks_topic(put_row),
+      heat_topic(),
+      stalls_topic(),
+      plan_topic(),
+      parallel_topic(),
+      operators_topic(),
+      memory_topic(),
+      numerics_topic(),
+      decisions_topic(),
+      control_topic(),
+  });
   return all;
 }
 
 const std::vector<Metric>& catalogue() {
-  static const std::vector<Metric> all = collected();
+  static const std::vector<Metric>& all = never_destroyed(collected());
   return all;
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <functional>
 
+#include "coordinator/core/never_destroyed.h"
 #include "coordinator/io/json.h"
 #include "metrics/catalogue.h"
 #include "metrics/health.h"
@@ -144,27 +145,27 @@ std::vector<Route> all_routes() {
 }
 
 const std::vector<Route>& routes() {
-  static const std::vector<Route> all = all_routes();
+  static const std::vector<Route>& all = never_destroyed(all_routes());
   return all;
 }
 
 }  // namespace
 
 const std::vector<Endpoint>& endpoints() {
-  static const std::vector<Endpoint> all = [] {
+  static const std::vector<Endpoint>& all = never_destroyed([] {
     std::vector<Endpoint> list;
     for (const Route& route : routes()) list.push_back(route.endpoint);
     return list;
-  }();
+  }());
   return all;
 }
 
 const std::vector<Stream>& streams() {
-  static const std::vector<Stream> all = {
+  static const std::vector<Stream>& all = never_destroyed(std::vector<Stream>{
       {{kPageEventsPath.data(), "server-sent events: how the job's page changes, for its script"},
        page_events},
       {{"/api/v1/events", "server-sent events: /api/v1/status about once a second"},
-       status_events}};
+       status_events}});
   return all;
 }
 

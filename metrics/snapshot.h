@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "coordinator/core/job.h"
+#include "coordinator/core/never_destroyed.h"
 #include "coordinator/core/plan.h"
 #include "coordinator/core/summary.h"
 #include "coordinator/decide/record.h"
@@ -94,7 +95,7 @@ struct Snapshot {
   // Returns a topic's view; a default one where the topic has set none.
   template <class View>
   const View& view() const {
-    static const View none{};
+    static const View& none = never_destroyed(View{});
     const View* found = views.find<View>();
     return found != nullptr ? *found : none;
   }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "coordinator/core/hash.h"
+#include "coordinator/core/never_destroyed.h"
 #include "coordinator/core/settings/settings.h"
 #include "coordinator/core/words.h"
 
@@ -42,7 +43,7 @@ std::vector<Row> make_rows() {
 
 // Made once: modes are asked for in every round.
 const std::vector<Row>& section_rows() {
-  static const std::vector<Row> rows = make_rows();
+  static const std::vector<Row>& rows = never_destroyed(make_rows());
   return rows;
 }
 
@@ -61,7 +62,8 @@ const Row* find_row(const RowsByName& rows, std::string_view name) {
 }
 
 const Row* section_row(std::string_view key) {
-  static const RowsByName rows = rows_by([](const std::string& each) { return each; });
+  static const RowsByName& rows =
+      never_destroyed(rows_by([](const std::string& each) { return each; }));
   return find_row(rows, key);
 }
 
@@ -77,7 +79,7 @@ RowsByName find_mode_rows() {
 
 // Asked for every policy in every round.
 const Row* mode_row(std::string_view policy) {
-  static const RowsByName rows = find_mode_rows();
+  static const RowsByName& rows = never_destroyed(find_mode_rows());
   return find_row(rows, policy);
 }
 
@@ -149,7 +151,7 @@ std::string variable_of(std::string_view key) {
 
 // The key that a variable stands for; empty when there is none.
 std::string key_of_variable(const Config& config, std::string_view variable) {
-  static const RowsByName sections = rows_by(variable_of);
+  static const RowsByName& sections = never_destroyed(rows_by(variable_of));
   for (const Alias& alias : kAliases) {
     if (alias.variable == variable) return std::string(alias.key);
   }

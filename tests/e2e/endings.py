@@ -5,19 +5,15 @@ that part or break after the last comparison, for each kind of loop.
     endings.py ... --endings PROGRAM
 """
 
-import argparse
-import unittest
-
 import jobs
 
 LOOPS = ["own", "trainer", "adopted"]
 STEPS = 60
-settings = argparse.Namespace()
 
 
 class Endings(jobs.Case):
     def end_of(self, loop, *flags, ranks=2, steps=STEPS):
-        command = [settings.endings, loop, steps, *flags, "--cox.run.log=warning", "--cox.http.enabled=off"]
+        command = [jobs.programs.endings, loop, steps, *flags, "--cox.run.log=warning", "--cox.http.enabled=off"]
         return jobs.run(command, ranks)
 
     def says(self, ended, *words):
@@ -66,7 +62,8 @@ class Endings(jobs.Case):
 
     def test_weights_that_part_after_the_last_comparison_are_an_error(self):
         def check(loop):
-            for step in (STEPS - 2, STEPS - 1):
+            # After the last step an adopted loop cannot tell the update from another write.
+            for step in (STEPS - 2, STEPS - 1)[:1 if loop == "adopted" else 2]:
                 ended = self.end_of(loop, "--shift", 1, step)
                 self.assertEqual(ended.code, 1, ended)
                 self.says(ended, "the weights", "rank 1")
@@ -94,7 +91,4 @@ class Endings(jobs.Case):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--endings")
-    _, rest = parser.parse_known_args(namespace=settings)
     jobs.main()

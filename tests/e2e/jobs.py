@@ -39,7 +39,7 @@ def skip(reason):
 
 def main():
     parser = argparse.ArgumentParser()
-    for name in ["gpt2", "cox", "trainer", "parallel", "adopt", "models", "mpiexec", "data", "prometheus", "promtool"]:
+    for name in ["gpt2", "cox", "trainer", "parallel", "adopt", "endings", "models", "mpiexec", "data", "prometheus", "promtool"]:
         parser.add_argument("--" + name, default="")
     _, rest = parser.parse_known_args(namespace=programs)
     unittest.main(argv=[sys.argv[0]] + rest, verbosity=2)

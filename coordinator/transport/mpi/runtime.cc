@@ -265,16 +265,21 @@ MpiRuntime::MpiRuntime(bool owned) : owned_(owned), progress_(std::make_shared<M
 MpiRuntime::MpiRuntime(MpiRuntime&& other) noexcept
     : owned_(std::exchange(other.owned_, false)), progress_(std::move(other.progress_)) {}
 
-// Finalising blocks inside MPI, which is slow where ranks share cores, so ranks meet before.
 MpiRuntime::~MpiRuntime() {
+  static_cast<void>(end());
+}
+
+// Finalising blocks inside MPI, which is slow where ranks share cores, so ranks meet before.
+Status MpiRuntime::end() {
   int finalized = 0;
-  if (!owned_ || MPI_Finalized(&finalized) != MPI_SUCCESS || finalized != 0) return;
+  if (!owned_ || MPI_Finalized(&finalized) != MPI_SUCCESS || finalized != 0) return ok_status();
   int size = 1;
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   const WaitPolicy policy = wait_policy(size, usable_cores());
-  static_cast<void>(mpi_meet(MPI_COMM_WORLD, "world",
-                             with_timeout(policy, std::chrono::seconds(60), "all ranks to end")));
+  Status met = mpi_meet(MPI_COMM_WORLD, "world",
+                        with_timeout(policy, std::chrono::seconds(60), "all ranks to end"));
   MPI_Finalize();
+  return met;
 }
 
 Result<std::unique_ptr<Communicator>> MpiRuntime::world(const MpiOptions& options) const {

@@ -34,8 +34,12 @@ class MpiRuntime {
 
   MpiRuntime(MpiRuntime&& other) noexcept;
   MpiRuntime& operator=(MpiRuntime&&) = delete;
-  // Finalises MPI when start() initialised it. Waits for the other ranks.
+  // As end().
   ~MpiRuntime();
+
+  // Waits for the other ranks, a minute at most, and finalises MPI when start() initialised it.
+  // Returns why it did not wait until all came. Nothing may be sent afterwards.
+  Status end();
 
   // Returns whether start() called MPI_Init, and the destructor will call MPI_Finalize.
   bool initialized_here() const { return owned_; }

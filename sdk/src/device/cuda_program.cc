@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <string_view>
 
+#include "coordinator/core/never_destroyed.h"
 #include "coordinator/core/text.h"
 #include "coxswain/error.h"
 
@@ -206,7 +207,7 @@ Result<CudaKernel> CudaProgram::kernel(const char* name) const {
 
 void CudaKernel::start(c10::Device device, unsigned int blocks, unsigned int threads,
                        std::span<void*> arguments) const {
-  static const Result<Runtime> call = runtime();
+  static const Result<Runtime>& call = never_destroyed(runtime());
   require(call.status());
   const c10::DeviceGuard guard(device);
   void* const stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle();

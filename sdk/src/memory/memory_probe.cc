@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "coordinator/core/never_destroyed.h"
 #include "coordinator/core/text.h"
 #include "metrics/records/step_row.h"
 #include "sdk/src/device/choice.h"
@@ -184,14 +185,14 @@ NodeReading NodeMemory::look_at(const Group& group) {
 }
 
 NodeReading NodeMemory::look() {
-  static const std::string kMachine = "/proc/meminfo";
+  static const std::string& kMachine = never_destroyed(std::string("/proc/meminfo"));
   NodeReading all = machine_in(text_of(kMachine));
   for (const Group& group : groups_) all = lesser(all, look_at(group));
   return all;
 }
 
 std::uint64_t NodeMemory::resident_bytes() {
-  static const std::string kProcess = "/proc/self/statm";
+  static const std::string& kProcess = never_destroyed(std::string("/proc/self/statm"));
   const std::string_view text = text_of(kProcess);  // pages: in all, resident, ...
   const std::size_t resident = text.find(' ');
   if (resident == std::string_view::npos) return 0;

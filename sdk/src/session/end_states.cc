@@ -61,7 +61,7 @@ EndFinding compare_end_states(const Membership& job, const ActuatorList& actuato
   if (states.empty()) return {};
   const Left mine = left_by(states);
   if (leaves == Leaves::end && mine.is_of_steps == 0 && job.world_size() > 1) {
-    job.log().warning(
+    job.log().info(
         "weights were written after the last step, so the end of the job does not compare them "
         "with other ranks'; Session::finish() right after the loop does");
   }

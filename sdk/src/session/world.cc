@@ -54,24 +54,16 @@ World::World(const ControlConfig& control, const std::vector<std::string>& envir
       std::chrono::duration_cast<std::chrono::nanoseconds>(Seconds(control.nccl_seconds)));
 }
 
-Status World::meet_at_the_end(std::chrono::seconds patience) {
-  return transport::finish(*farewell_,
-                           farewell_->start_all_reduce(
-                               std::as_writable_bytes(std::span<std::uint64_t>(&ranks_leaving_, 1)),
-                               transport::sum_u64()),
-                           transport::with_timeout(wait_policy(), patience, "all ranks to leave"));
-}
-
-Status World::end() {
-  if (!mpi_) return ok_status();
-  Status together = meet_at_the_end(std::chrono::minutes(1));
-  if (together.ok()) mpi_.reset();
-  return together;
-}
-
 void World::leave_after_failure(const Log& log) noexcept {
   if (!mpi_ || all().size() == 1) return;
-  const Status together = meet_at_the_end(std::chrono::seconds(5));
+  const auto patience =
+      transport::with_timeout(wait_policy(), std::chrono::seconds(5), "ranks that fail as well");
+  const Status together =
+      transport::finish(*farewell_,
+                        farewell_->start_all_reduce(
+                            std::as_writable_bytes(std::span<std::uint64_t>(&ranks_failing_, 1)),
+                            transport::sum_u64()),
+                        patience);
   if (together.ok()) return;
   log.error("this rank fails while others go on; the job ends here");
   end_by_exit();

@@ -4,7 +4,6 @@
 // devices. Training thread only.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -57,21 +56,19 @@ class World {
   void leave_after_failure(const Log& log) noexcept;
   // Waits for all ranks, a minute at most, and finalises MPI, for a process that exits with this
   // alive: nothing may be sent afterwards. Collective.
-  Status end();
+  Status end() { return mpi_ ? mpi_->end() : ok_status(); }
 
  private:
-  // Returns ok once all ranks have called it.
-  Status meet_at_the_end(std::chrono::seconds patience);
   void end_by_exit();
 
   std::optional<transport::MpiRuntime> mpi_;  // destroyed after the communicators
   std::unique_ptr<transport::Communicator> all_;
   std::unique_ptr<transport::Communicator> data_;
   std::unique_ptr<DeviceLink> devices_;
-  std::unique_ptr<transport::Communicator> farewell_;  // used once, by ranks that leave together
+  std::unique_ptr<transport::Communicator> farewell_;  // used once, by ranks that fail
   transport::WaitPolicy wait_policy_;
   std::function<BetweenPolls()> attend_;
-  std::uint64_t ranks_leaving_ = 1;  // what farewell_ sums
+  std::uint64_t ranks_failing_ = 1;  // what farewell_ sums
 };
 
 }  // namespace cox::detail

@@ -16,6 +16,7 @@
 #include "sdk/src/device/bits_hash.h"
 #include "sdk/src/device/tensor_scan.h"
 #include "sdk/src/parallel/agreement.h"
+#include "sdk/src/stream/operator_stream.h"
 #include "sdk/src/stream/storage.h"
 
 namespace cox::detail {
@@ -122,6 +123,7 @@ void WeightCheck::end_step(const StepEnd&, StepOutput&) {
 
 EndState WeightCheck::end_state() const {
   if (settled_) return *settled_;
+  const StreamPause unseen;
   EndState state;
   for (std::size_t p = 0; p < parameters_.size() && state.not_finite.empty(); ++p) {
     if (!at::isfinite(parameters_[p]).all().item<bool>()) state.not_finite = text_of(p);
