@@ -66,8 +66,8 @@ class Calibration final : private CalibrationHost {
         actuators_(actuators),
         loop_(loop) {}
 
-  // Returns whether the loop carries plans out and run() has anything to measure. It is called in
-  // the first step, before its forward pass, or before that step.
+  // Returns whether the loop carries plans out and run() has anything to measure. Loops call run()
+  // in the first step, before its forward pass, or before that step.
   bool is_wanted() const;
   // Returns whether settings ask for plans that nothing in this loop carries out.
   bool is_missing_reducer() const;

@@ -12,10 +12,10 @@ namespace cox::detail {
 // Returns whether an allocator of torch's, of the language or of a device had no more memory.
 bool is_out_of_memory(const std::exception& error);
 
-// A handler of `error`, which a part of the open step threw, calls one of these. What the part had
-// made is gone then. Both give blocks the actions that hold least, and tell the coordinator, so
-// that a tighter plan follows. Both rethrow an error that is not for want of memory, and any error
-// where memory is not planned or the blocks hold as little as they can.
+// A handler of `error`, which a part of the open step threw, calls one of these; everything that
+// the part had made is gone then. Both give blocks the actions that hold least, and tell the
+// coordinator, so that a tighter plan follows. Both rethrow an error that is not for want of
+// memory, and any error where memory is not planned or the blocks hold as little as they can.
 //
 // For a forward pass: for the rest of the step, so that the pass can run a second time. Local: no
 // rank waits for another within a forward pass.

@@ -133,7 +133,6 @@ struct Reducer::Impl {
   Impl& operator=(const Impl&) = delete;
 
   void backward(StepScope& step, const at::Tensor& loss, double weight_of_loss, MicroBatch which) {
-    detail::require(detail::check_weight(weight_of_loss), "Reducer");
     if (is_reproducible()) weight_of_loss = std::nearbyint(weight_of_loss * 0x1p20) * 0x1p-20;
     if (part_.is_last_given) {
       throw Error(failed_precondition(
@@ -157,7 +156,6 @@ struct Reducer::Impl {
   }
 
   void observe(StepScope& step, double loss, double weight_of_loss) {
-    detail::require(detail::check_weight(weight_of_loss), "Reducer");
     step.loss(loss, weight_of_loss);
     if (weight_of_loss == 0) return;  // the mean of no samples is no number
     add_loss(loss, weight_of_loss);
@@ -439,10 +437,12 @@ Reducer::Reducer(Reducer&&) noexcept = default;
 Reducer::~Reducer() = default;
 
 void Reducer::backward(StepScope& step, const at::Tensor& loss, double weight, MicroBatch which) {
+  detail::require(detail::check_weight(weight), "Reducer");
   impl_->backward(step, loss, weight, which);
 }
 
 void Reducer::observe(StepScope& step, double loss, double weight) {
+  detail::require(detail::check_weight(weight), "Reducer");
   impl_->observe(step, loss, weight);
 }
 
