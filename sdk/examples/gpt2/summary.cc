@@ -184,14 +184,21 @@ std::string findings_table(const std::vector<cox::ReportedFinding>& findings) {
   return text;
 }
 
+// A job that was done when it was resumed trains nothing.
+std::string loss_line(const RunSummary& summary) {
+  if (!summary.first_loss)
+    return fmt::format("nothing was trained: all {} steps were done before\n", summary.steps);
+  return fmt::format("loss {:.4f} -> {:.4f} in {} steps{}, {:.0f} tokens/s\n", *summary.first_loss,
+                     summary.last_loss, summary.steps,
+                     summary.stopped ? " (stopped early, as asked)" : "",
+                     summary.tokens_per_second);
+}
+
 std::string summary_text(const RunSummary& summary, const cox::SessionReport& report,
                          const cox::Config& config) {
   std::string text =
       effects_table(report.effects) + score_lines(report.scores) + findings_table(report.findings);
-  text +=
-      fmt::format("loss {:.4f} -> {:.4f} in {} steps{}, {:.0f} tokens/s\n",
-                  summary.first_loss.value_or(summary.last_loss), summary.last_loss, summary.steps,
-                  summary.stopped ? " (stopped early, as asked)" : "", summary.tokens_per_second);
+  text += loss_line(summary);
   text += pace_line(report);
   if (report.decisions > 0) {
     text += fmt::format("decisions: {} with a reason, also those to change nothing; {} new plans\n",

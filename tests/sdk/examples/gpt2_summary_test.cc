@@ -85,6 +85,15 @@ TEST_SUITE("gpt2 summary") {
     CHECK(text.find(report.last_reason) == std::string::npos);
   }
 
+  TEST_CASE("a job that trained nothing, because it was done when it was resumed, tells no loss") {
+    gpt2::RunSummary summary;
+    summary.steps = 30;
+    const std::string text = gpt2::summary_text(summary, {}, {});
+    CHECK(text.starts_with("nothing was trained: all 30 steps were done before\n"));
+    summary.note_loss(2);
+    CHECK(gpt2::summary_text(summary, {}, {}).starts_with("loss 2.0000 -> 2.0000 in 30 steps"));
+  }
+
   TEST_CASE("tells nothing of decisions where there were none") {
     CHECK(gpt2::effects_table({}).empty());
   }
