@@ -41,7 +41,7 @@ struct BoardShape {
 struct CollectedSignals {
   std::vector<RankSignal> signals;      // as posted, unchecked
   std::vector<BlockEvidence> evidence;  // of all of them, merged in slot order; `blocks` of them
-  std::vector<BlockEvidence> given;     // scratch: of the last report
+  std::vector<BlockEvidence> given{};   // scratch: of the last report
 };
 
 enum class BoardWake : std::uint8_t { complete, notified, timed_out };

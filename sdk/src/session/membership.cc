@@ -11,6 +11,7 @@
 #include "coordinator/decide/policy.h"
 #include "coxswain/error.h"
 #include "sdk/src/parallel/agreement.h"
+#include "sdk/src/session/identity.h"
 
 namespace cox::detail {
 namespace {
@@ -83,6 +84,9 @@ Membership::Membership(int argc, const char* const* argv, const SessionOptions& 
                    config_status_)),
       world_(std::make_unique<World>(loaded_.config.control, environment_, wrap_ranks)),
       log_(loaded_.config.run.log, rank(), write_to_stderr) {
+  const auto named = world_->name_calls("Session::start");
+  world_->watch_start(log_, Seconds(config().control.wait_seconds));
+  check_identities();
   agree(config_status_);
   check_equal_configs();
   agree(check_ranks(loaded_.config, world_size()));
@@ -91,11 +95,21 @@ Membership::Membership(int argc, const char* const* argv, const SessionOptions& 
 }
 
 void Membership::agree(const Status& mine) const {
+  const auto named = world_->name_calls("a check on all ranks");
   require(agree_on_status(all(), mine, world_->between_polls()), Error::Scope::all_ranks);
 }
 
 std::vector<std::uint64_t> Membership::gather(std::uint64_t mine) const {
+  const auto named = world_->name_calls("a comparison of all ranks");
   return require(gather_values(all(), mine, world_->between_polls()));
+}
+
+void Membership::check_identities() const {
+  const auto others =
+      config().run.allow_other_programs ? OtherPrograms::allow : OtherPrograms::refuse;
+  const Compared compared = compare(require(gather_values(all(), own_identity(others))));
+  require(compared.status, Error::Scope::all_ranks);
+  if (is_root() && !compared.warning.empty()) log_.warning(compared.warning);
 }
 
 void Membership::check_equal_configs() const {

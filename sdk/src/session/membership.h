@@ -53,6 +53,7 @@ class Membership {
   Termination& termination() { return termination_; }
 
  private:
+  void check_identities() const;
   void check_equal_configs() const;
 
   std::vector<std::string> environment_;

@@ -64,6 +64,7 @@ SessionState::SessionState(int argc, const char* const* argv, SessionOptions opt
       waits_(job_, control_, recorder_),
       step_(job_, control_, actuators_, recorder_, waits_),
       calibration_(job_, control_, recorder_, step_, actuators_) {
+  const auto named = job_.world().name_calls("Session::start");
   for (Actuator* each : actuators_.all<Actuator>()) job_.agree(each->prepare());
   log_hosts(job_.all(), job_.place(), job_.log());
   if (!job_.place().device.is_cpu()) {
@@ -110,7 +111,7 @@ void SessionState::detach() {
   for (Actuator* each : actuators_.all<Actuator>()) each->release();
 }
 
-void SessionState::declare_reducing() {
+void SessionState::declare_reducing(const char* start_name) {
   if (is_adopted_) {
     throw Error(
         failed_precondition("expected a session without adopted models for a Reducer or Trainer, "
@@ -123,14 +124,21 @@ void SessionState::declare_reducing() {
         "begun; construct it right after Session::start"));
   }
   loop_ = LoopKind::reducing;
+  reducing_name_ = start_name;
 }
 
 bool SessionState::is_missing_reducer() const {
   return !is_reducing() && std::ranges::any_of(actuators_.all<Measuring>(), &Measuring::is_wanted);
 }
 
+const char* SessionState::start_name() const {
+  if (is_adopted_) return "the start of an adopted loop";
+  return is_reducing() ? reducing_name_ : "the first step of a loop of the program's own";
+}
+
 void SessionState::ensure_started() {
   if (is_started()) return;
+  const auto named = job_.world().name_calls(start_name());
   JobFacts facts;
   facts.name = job_.config().run.name;
   facts.world_size = job_.world_size();
@@ -172,6 +180,7 @@ bool SessionState::stop_asked_anywhere() {
     std::uint64_t is_asked = 0;
     ArrivalStamp arrival;
   };
+  const auto named = job_.world().name_calls("Session::stop_requested_anywhere");
   const WaitingScope waiting(recorder_);
   const Asked mine{stop_asked() ? 1u : 0u, waits_.arrive()};
   const auto all = require(gather_values(job_.all(), mine, job_.world().between_polls()));

@@ -99,8 +99,8 @@ class SessionState {
   void attach(torch::nn::Module& model);
   void detach();
   // Makes a reducer's ballots the rounds. Every rank calls it before ensure_started(); throws
-  // cox::Error afterwards.
-  void declare_reducing();
+  // cox::Error afterwards. `start_name` names the calls of the start: "the start of a Trainer".
+  void declare_reducing(const char* start_name = "the start of a Reducer");
   bool is_reducing() const { return loop_ == LoopKind::reducing; }
   // Returns whether the loop carries plans out and something is to be measured for the first one.
   bool wants_calibration() const { return is_reducing() && calibration_.is_wanted(); }
@@ -122,6 +122,7 @@ class SessionState {
  private:
   void warn_of_idle_settings() const;
   void leave_out_queueing();
+  const char* start_name() const;
 
   Membership job_;
   ControlEnd control_;
@@ -134,6 +135,7 @@ class SessionState {
   Calibration calibration_;
   bool finished_ = false;
   bool is_adopted_ = false;
+  const char* reducing_name_ = "";
 };
 
 }  // namespace cox::detail

@@ -14,6 +14,7 @@
 
 #include "coordinator/core/config.h"
 #include "coordinator/core/log.h"
+#include "coordinator/transport/call_book.h"
 #include "coordinator/transport/communicator.h"
 #include "coordinator/transport/mpi/runtime.h"
 #include "coordinator/transport/wait.h"
@@ -39,6 +40,17 @@ class World {
   transport::Communicator& data() const { return *data_; }
   // Returns the link between the devices of all ranks, open from the first average of gradients on.
   DeviceLink& devices() const { return *devices_; }
+
+  // Returns the calls of all ranks so far, null where a job has no others to compare them with.
+  transport::CallBook* calls() const { return mpi_ ? mpi_->calls() : nullptr; }
+  // Names the calls of all ranks that begin during the result's life, for messages that tell ranks
+  // in different calls apart. The outermost name counts.
+  transport::CallBook::Name name_calls(const char* name) const {
+    return transport::CallBook::Name(calls(), name);
+  }
+  // Tells of waits before the first step, which nobody else watches: a warning that names who is
+  // missing, and the end of the job beyond the limit. `log` must outlive this.
+  void watch_start(const Log& log, Seconds limit);
 
   // Returns whether more ranks than cores are on this node.
   bool is_crowded() const { return all().ranks_on_node() > transport::usable_cores(); }

@@ -457,7 +457,7 @@ Trainer::Impl::Impl(Session& session_in, torch::nn::Module& model_in,
   check_options();
   check_equal_names();
   check_optimizer();
-  state.declare_reducing();
+  state.declare_reducing("the start of a Trainer");
   state.attach(model);
   saves.emplace(detail::TrainingSaves::Parts{session, model, *optimizer, position});
   added_saves.emplace(state.actuators(), *saves);
