@@ -14,7 +14,6 @@
 #include <utility>
 
 #include "coordinator/core/hash.h"
-#include "coordinator/core/words.h"
 #include "coxswain/named_tensor.h"
 #include "sdk/src/checkpoint/checkpoint_folder.h"
 #include "sdk/src/device/transfer.h"
@@ -27,7 +26,7 @@ struct Verdict {
   std::int32_t code = 0;
   char message[1020] = {};
 
-  std::string text() const { return printable({message, strnlen(message, sizeof message)}); }
+  std::string text() const { return {message, strnlen(message, sizeof message)}; }
   StatusCode status_code() const {
     constexpr auto kLast = static_cast<std::int32_t>(StatusCode::internal);
     return code > 0 && code <= kLast ? static_cast<StatusCode>(code) : StatusCode::internal;

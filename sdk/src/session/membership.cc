@@ -11,7 +11,6 @@
 #include "coordinator/decide/policy.h"
 #include "coxswain/error.h"
 #include "sdk/src/parallel/agreement.h"
-#include "sdk/src/session/identity.h"
 
 namespace cox::detail {
 namespace {
@@ -82,7 +81,7 @@ Membership::Membership(int argc, const char* const* argv, const SessionOptions& 
       loaded_(take(io::load_config(with_modes_of(options.policies, options.config), environment_,
                                    arguments_of(argc, argv)),
                    config_status_)),
-      world_(std::make_unique<World>(loaded_.config.control, environment_, wrap_ranks)),
+      world_(std::make_unique<World>(loaded_.config, environment_, wrap_ranks)),
       log_(loaded_.config.run.log, rank(), write_to_stderr) {
   const auto named = world_->name_calls("Session::start");
   world_->watch_start(log_, Seconds(config().control.wait_seconds));
@@ -105,9 +104,7 @@ std::vector<std::uint64_t> Membership::gather(std::uint64_t mine) const {
 }
 
 void Membership::check_identities() const {
-  const auto others =
-      config().run.allow_other_programs ? OtherPrograms::allow : OtherPrograms::refuse;
-  const Compared compared = compare(require(gather_values(all(), own_identity(others))));
+  const Compared compared = compare(world_->identities());
   require(compared.status, Error::Scope::all_ranks);
   if (is_root() && !compared.warning.empty()) log_.warning(compared.warning);
 }

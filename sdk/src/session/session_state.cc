@@ -124,7 +124,7 @@ void SessionState::declare_reducing(const char* start_name) {
         "begun; construct it right after Session::start"));
   }
   loop_ = LoopKind::reducing;
-  reducing_name_ = start_name;
+  if (reducing_name_ == nullptr) reducing_name_ = start_name;  // a Trainer has a Reducer
 }
 
 bool SessionState::is_missing_reducer() const {

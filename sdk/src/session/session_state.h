@@ -135,7 +135,7 @@ class SessionState {
   Calibration calibration_;
   bool finished_ = false;
   bool is_adopted_ = false;
-  const char* reducing_name_ = "";
+  const char* reducing_name_ = nullptr;
 };
 
 }  // namespace cox::detail

@@ -1,5 +1,6 @@
 #include "sdk/src/session/world.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <span>
@@ -43,14 +44,19 @@ transport::MpiOptions mpi_options(const ControlConfig& control,
 
 }  // namespace
 
-World::World(const ControlConfig& control, const std::vector<std::string>& environment,
+World::World(const Config& config, const std::vector<std::string>& environment,
              const WrapRanks& wrap_ranks) {
+  const ControlConfig& control = config.control;
   if (joined(transport::launch_of(environment)) == transport::Launch::mpi) {
     mpi_.emplace(joined(transport::MpiRuntime::start(nullptr, nullptr)));
     all_ = joined(mpi_->world(mpi_options(control, environment)));
   } else {
     all_ = transport::solo_communicator();
   }
+  const auto named = name_calls("Session::start");
+  const auto others =
+      config.run.allow_other_programs ? OtherPrograms::allow : OtherPrograms::refuse;
+  identities_ = require(gather_values(*all_, own_identity(others)));
   if (wrap_ranks) all_ = wrap_ranks(std::move(all_));
   wait_policy_ = wait_policy_of(*all_);
   data_ = require(all_->duplicate());
@@ -62,8 +68,8 @@ World::World(const ControlConfig& control, const std::vector<std::string>& envir
 void World::watch_start(const Log& log, Seconds limit) {
   if (calls() == nullptr) return;
   calls()->on_slow([this, &log, limit, told = std::string()](const auto& slow) mutable {
-    constexpr Seconds kPatience{3};
-    if (attend_ || slow.waited < kPatience) return;
+    const Seconds patience = std::min(limit, Seconds(10));
+    if (attend_ || slow.waited < patience) return;
     const std::string whom = slow.missing.empty()
                                  ? "all other ranks wait there as well"
                                  : text_of(std::span(slow.missing)) + " has not come to it";

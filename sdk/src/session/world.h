@@ -20,6 +20,7 @@
 #include "coordinator/transport/wait.h"
 #include "sdk/src/parallel/agreement.h"
 #include "sdk/src/parallel/device_link.h"
+#include "sdk/src/session/identity.h"
 
 namespace cox::detail {
 
@@ -32,8 +33,11 @@ class World {
  public:
   // Joins the ranks. `environment` has entries NAME=value; `wrap_ranks` may be empty. Collective
   // under MPI. Throws cox::Error, on all ranks where the launcher or the MPI library does not fit.
-  World(const ControlConfig& control, const std::vector<std::string>& environment,
+  World(const Config& config, const std::vector<std::string>& environment,
         const WrapRanks& wrap_ranks);
+
+  // Returns who the ranks said they are when they joined, by rank.
+  const std::vector<Identity>& identities() const { return identities_; }
 
   // all() is for agreement and the control plane, data() for what the loop itself exchanges.
   transport::Communicator& all() const { return *all_; }
@@ -78,6 +82,7 @@ class World {
   transport::WaitPolicy wait_policy_;
   std::function<BetweenPolls()> attend_;
   std::uint64_t ranks_failing_ = 1;  // what farewell_ sums
+  std::vector<Identity> identities_;
 };
 
 }  // namespace cox::detail

@@ -453,6 +453,7 @@ Trainer::Impl::Impl(Session& session_in, torch::nn::Module& model_in,
       rates(*optimizer),
       added_rates(state.actuators(), rates),
       step_handle(nullptr) {
+  const auto named = state.job().world().name_calls("the start of a Trainer");
   check_is_first();
   check_options();
   check_equal_names();
