@@ -102,7 +102,11 @@ void ControlLink::pump_exchange(PlanBook& plans) {
 }
 
 void ControlLink::start_exchange() {
-  reports_->take();  // also a last report that this leader repeats, which nobody is owed
+  if (reports_->complete()) {
+    reports_->take();  // a last report that this leader repeats, which nobody is owed
+  } else {
+    reports_->take_uncounted();
+  }
   const Status opened =
       boards_.exchange->open(reports_->signals(), reports_->evidence(), downward_, next_parcel());
   reports_->sent();

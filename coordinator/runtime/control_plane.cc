@@ -20,7 +20,7 @@ using transport::Communicator;
 using SteadyClock = std::chrono::steady_clock;
 
 // For finish(): ranks that train come to it after the same step, others when they like.
-constexpr std::chrono::nanoseconds kTogetherLimit = std::chrono::minutes(10);
+constexpr Seconds kTogetherLimit = std::chrono::minutes(10);
 constexpr std::chrono::nanoseconds kWatchingLimit = std::chrono::hours(24);
 
 constexpr std::chrono::milliseconds kMarksEvery{500};
@@ -72,6 +72,10 @@ Result<Plan> broadcast_first_plan(Communicator& world, const JobFacts& job, cons
   const transport::WaitPolicy patience = start_up_patience(world);
   std::uint64_t count = frames.size();
   if (Status s = broadcast(world, count, patience); !s.ok()) return s;
+  if (count > wire::kMaxContinuations + 1) {
+    return data_loss("first plan: expected at most ", wire::kMaxContinuations + 1,
+                     " frames, found ", count, " said by rank 0");
+  }
   frames.resize(count);
   if (Status s = broadcast(world, std::span(frames), patience); !s.ok()) return s;
   wire::PlanAssembler assembler(job, initial_plan(job));
@@ -124,6 +128,7 @@ Result<std::unique_ptr<ControlPlane>> ControlPlane::start(transport::Communicato
   Status added = add_mask_broadcast(world, *plane->boards_, job, setup.config.control,
                                     {setup.make_lane, setup.nccl_library, {}, {}}, setup.log);
   if (!added.ok()) return added;
+  plane->together_limit_ = std::min(kTogetherLimit, Seconds(setup.config.control.wait_seconds));
   plane->link_ = std::make_unique<ControlLink>(
       *plane->boards_, Seconds(setup.config.control.late_seconds), setup.log);
   if (world.rank() == kRoot) plane->start_loop(std::move(setup), std::move(refitted), head);
@@ -277,7 +282,10 @@ Status ControlPlane::finish(RankSignal last) {
   const auto ending = last.has(SignalFlag::watching) ? Ending::each_when_done : Ending::together;
   transport::Waiter waiter(transport::with_timeout(
       transport::wait_policy(job_.world_size, transport::usable_cores()),
-      ending == Ending::together ? kTogetherLimit : kWatchingLimit, "all ranks to finish"));
+      ending == Ending::together
+          ? std::chrono::duration_cast<std::chrono::nanoseconds>(together_limit_)
+          : kWatchingLimit,
+      "all ranks to finish"));
   Status left_early;
   auto next_check = SteadyClock::now() + kMarksEvery;
   const auto go_on = [&] {

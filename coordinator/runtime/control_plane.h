@@ -130,10 +130,10 @@ class ControlPlane {
   // one: the leader of a node for its ranks and for the other leaders, rank 0 for all, ranks that
   // only watch for the common end of the exchange between nodes. Then stops the coordinator. Every
   // rank calls it, after as many rounds as the others or, if it only watches, whenever it is done.
-  // Gives the others ten minutes to come, a day if this rank only watches, because those may still
-  // train; a leader that has failed is waited for no longer than until all leaders are here.
-  // failed_precondition when others wait for this rank in a round that it has no part in any more:
-  // it left its loop before they did.
+  // Gives the others ten minutes to come, at most control.wait_seconds, or a day if this rank only
+  // watches, because those may still train; a leader that has failed is waited for no longer than
+  // until all leaders are here. failed_precondition when others wait for this rank in a round that
+  // it has no part in any more: it left its loop before they did.
   Status finish(RankSignal last);
   // Ok, or why control rounds ended before the job; names the leader that failed, if one did.
   const Status& control_status() const;
@@ -161,6 +161,7 @@ class ControlPlane {
   std::optional<NodeMarks> marks_;
   transport::MarkWriter mark_;         // of this rank, on marks_
   MarkRelay mail_;                     // reads marks_
+  Seconds together_limit_{0};          // of finish(), for ranks that train
   bool mask_comes_ = false;            // down with the next control round: agreed by the ranks
   std::optional<RankSignal> waiting_;  // reports that could not leave yet
   std::vector<BlockEvidence> waiting_evidence_;

@@ -33,8 +33,9 @@ RankSignal nothing() {
   return signal;
 }
 
+// A damaged report says nothing.
 bool is_last(const RankSignal& signal) {
-  return signal.magic != 0 && signal.has(SignalFlag::finished);
+  return signal.magic != 0 && signal.has(SignalFlag::finished) && check(signal).ok();
 }
 
 bool same_set(const wire::FrameHeader& a, const wire::FrameHeader& b) {
@@ -67,7 +68,10 @@ bool NodeReports::holds(std::int32_t fresh) {
 }
 
 void NodeReports::take() {
-  if (!holds(1)) return;
+  if (holds(1)) take_uncounted();
+}
+
+void NodeReports::take_uncounted() {
   board_.collect(collected_);
   for (const RankSignal& signal : collected_.signals) keep(signal);
   merge_into(evidence_, collected_.evidence);

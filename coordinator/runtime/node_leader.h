@@ -41,8 +41,10 @@ class NodeReports {
   void open();
   // Takes what lies on the board if all owed reports do.
   void take_when_complete();
-  // Takes whatever lies on the board.
+  // Takes whatever lies on the board; take_uncounted() also where stray writes have damaged the
+  // board's counts.
   void take();
+  void take_uncounted();
   bool complete() const { return owed_ == 0; }
   bool all_finished() const { return finished_ == members_.size(); }
   // Returns the same without the leader's own last report, which a leader that has failed cannot

@@ -25,8 +25,9 @@ struct RunConfig {
   std::string directory;  // run directory; empty = none is written
   LogLevel log = LogLevel::info;
   DeviceSetting device = DeviceSetting::automatic;
-  std::uint32_t warmup_steps = 0;  // left out of timing statistics
-  double host_seconds = 0.1;       // between looks at process and machine, for host.jsonl; 0 = none
+  bool allow_other_programs = false;  // ranks may run programs of other names
+  std::uint32_t warmup_steps = 0;     // left out of timing statistics
+  double host_seconds = 0.1;  // between looks at process and machine, for host.jsonl; 0 = none
   std::uint64_t seed = 1;
   double price_per_device_hour = 0;  // of one rank's device, in any unit; 0 = not given
   double peak_flops_per_device = 0;  // FLOP/s that one rank's device can do; 0 = not given

@@ -40,7 +40,7 @@ class Start {
     if (!refusal.ok()) return refusal.status();
     if (!refusal->somebody())
       return shared(std::move(*nodes), std::move(*layout), std::move(*memory));
-    return messages(std::move(*nodes), std::move(*layout), refusal->why.data());
+    return messages(std::move(*nodes), std::move(*layout), refusal->text());
   }
 
  private:

@@ -16,9 +16,12 @@ Departure Departure::of(RankId rank, const std::string& why) {
   return departure;
 }
 
+std::string Departure::text() const {
+  return {why.data(), strnlen(why.data(), why.size())};
+}
+
 Status Departure::status() const {
-  return unavailable("rank ", rank, " takes no further part in the exchange: ",
-                     std::string(why.data(), strnlen(why.data(), why.size())));
+  return unavailable("rank ", rank, " takes no further part in the exchange: ", text());
 }
 
 void merge_into(Departure& into, const Departure& from) {

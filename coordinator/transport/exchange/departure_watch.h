@@ -25,6 +25,8 @@ struct Departure {
 
   static Departure of(RankId rank, const std::string& why);
   bool somebody() const { return rank >= 0; }
+  // Returns `why` as text, also where another rank's bytes have no end.
+  std::string text() const;
   // Returns unavailable: "rank 2 takes no further part in the exchange: <why>". REQUIRES:
   // somebody().
   Status status() const;

@@ -12,6 +12,7 @@
 
 #include "coordinator/transport/exchange/departure_watch.h"
 #include "coordinator/transport/exchange/round_exchange.h"
+#include "coordinator/transport/shared/check_word.h"
 #include "coordinator/transport/shared/futex.h"
 
 namespace cox::transport {
@@ -44,11 +45,14 @@ struct alignas(kLine) Work {
   std::atomic<std::uint64_t> claimed{0};
   std::atomic<std::uint64_t> done{0};
 
+  // Returns a chunk below pass.chunks or none, whatever stray writes left in the counter.
   std::optional<std::uint64_t> claim(const Pass& pass) {
-    const std::uint64_t end = (pass.turn + 1) * pass.chunks;
+    const std::uint64_t begin = pass.turn * pass.chunks;
+    const std::uint64_t end = begin + pass.chunks;
     std::uint64_t next = claimed.load();
     while (next < end) {
-      if (claimed.compare_exchange_weak(next, next + 1)) return next - pass.turn * pass.chunks;
+      const std::uint64_t chunk = std::max(next, begin);
+      if (claimed.compare_exchange_weak(next, chunk + 1)) return chunk - begin;
     }
     return std::nullopt;
   }
@@ -127,14 +131,22 @@ class Board {
 
   // The first departure stays.
   void depart(const Departure& departure) {
-    std::uint32_t none = 0;
-    if (!header_->departed.compare_exchange_strong(none, 1)) return;
+    std::uint32_t found = header_->departed.load();
+    if (found == kDeparting || this->departure()) return;
+    if (!header_->departed.compare_exchange_strong(found, kDeparting)) return;
     header_->departure = departure;
-    header_->departed.store(2);
+    header_->departure_check.store(check_word(std::as_bytes(std::span(&departure, 1))));
+    header_->departed.store(kDeparted);
     wake();
   }
-  bool has_departure() const { return header_->departed.load() == 2; }
-  const Departure& departure() const { return header_->departure; }  // REQUIRES: has_departure()
+  // Returns who has left; nothing for stray writes that nobody's depart() made.
+  std::optional<Departure> departure() const {
+    if (header_->departed.load() != kDeparted) return std::nullopt;
+    const Departure departure = header_->departure;
+    const std::uint64_t check = check_word(std::as_bytes(std::span(&departure, 1)));
+    if (check != header_->departure_check.load()) return std::nullopt;
+    return departure;
+  }
 
   // Sleeps until some rank completes a stage, at most for `limit`. Returns at once if `ready()`
   // says that there is something to do.
@@ -150,9 +162,12 @@ class Board {
   struct Header {
     alignas(kLine) std::atomic<std::uint32_t> wakes{0};
     std::atomic<std::uint32_t> sleepers{0};
-    alignas(kLine) std::atomic<std::uint32_t> departed{0};  // 1 = being written, 2 = there
+    alignas(kLine) std::atomic<std::uint32_t> departed{0};  // 0, kDeparting or kDeparted
+    std::atomic<std::uint64_t> departure_check{0};
     Departure departure;
   };
+  static constexpr std::uint32_t kDeparting = 1;
+  static constexpr std::uint32_t kDeparted = 2;
 
   void wake() {
     if (header_->sleepers.load() == 0) return;
@@ -225,7 +240,7 @@ class SharedExchange final : public RoundExchange {
   ~SharedExchange() override {
     if (parts_.watch != nullptr) {
       // Nobody is left to hear of a failure to tell.
-      if (board_.has_departure()) static_cast<void>(pass_on());
+      if (const auto left = board_.departure()) static_cast<void>(parts_.watch->depart(*left));
       parts_.watch->hear_out(last_word());
     }
     if (awaits_messages() && parts_.leaders->kind() == std::string_view("mpi")) {
@@ -391,24 +406,21 @@ class SharedExchange final : public RoundExchange {
   // The board is looked at once: a departure that it shows only after the look is told to the other
   // nodes by the next call, or by the destructor.
   Status hear() {
-    const bool departed = board_.has_departure();
-    if (parts_.watch == nullptr) return departed ? board_.departure().status() : ok_status();
-    if (departed) {
-      if (Status told = pass_on(); !told.ok()) return told;
+    const std::optional<Departure> left = board_.departure();
+    if (parts_.watch == nullptr) return left ? left->status() : ok_status();
+    if (left) {
+      if (Status told = parts_.watch->depart(*left); !told.ok()) return told;
     }
     Result<Departure> heard = parts_.watch->poll();
     if (!heard.ok()) return heard.status();
-    if (departed) return board_.departure().status();
+    if (left) return left->status();
     if (!heard->somebody()) return ok_status();
     board_.depart(*heard);
     return heard->status();
   }
 
-  // Tells the other nodes who of this one has left. REQUIRES: a departure, and a watch.
-  Status pass_on() { return parts_.watch->depart(board_.departure()); }
-
   bool ready() const {
-    if (board_.has_departure()) return true;
+    if (board_.departure()) return true;
     for (std::size_t b = first_open(); b < started(); ++b) {
       if (is_done(b)) continue;
       const Stage now = stage(b);

@@ -10,6 +10,7 @@ namespace {
 
 constexpr std::align_val_t kAlignment{64};
 constexpr std::size_t kCombineBytes = 32 << 10;  // stays in the first-level cache
+constexpr std::size_t kCarriedBytes = 4 << 10;   // copied behind the stamp, where they are no more
 
 bool is_reduction(Operation operation) {
   return operation == Operation::all_reduce || operation == Operation::reduce;
@@ -37,10 +38,13 @@ void MpiOperation::FreeBytes::operator()(std::byte* p) const {
 }
 
 Status MpiOperation::begin(const MpiPlace& place, std::uint64_t number, const Call& call,
-                           const Buffers& buffers, const Reduction& reduction) {
+                           const CallStamp& stamp, const Buffers& buffers,
+                           const Reduction& reduction) {
   place_ = &place;
   tag_ = tag_of(number);
   call_ = call;
+  stamp_ = stamp;
+  watched_since_.reset();
   buffers_ = buffers;
   reduction_ = reduction;
   failure_ = ok_status();
@@ -55,41 +59,101 @@ bool MpiOperation::by_gather() const {
   return call_.bytes <= place_->gather_limit_bytes / static_cast<std::size_t>(place_->size);
 }
 
+bool MpiOperation::has_all_parts() const {
+  const bool to_all =
+      call_.operation == Operation::all_gather || call_.operation == Operation::all_reduce;
+  const bool to_root = call_.operation == Operation::gather || call_.operation == Operation::reduce;
+  return to_all || (to_root && place_->rank == call_.root.value());
+}
+
 Status MpiOperation::begin_single() {
   stage_ = Stage::single;
-  const auto bytes = static_cast<MPI_Count>(call_.bytes);
-  const auto ranks = static_cast<std::size_t>(place_->size);
+  carries_bytes_ = is_reduction(call_.operation) || call_.bytes <= kCarriedBytes;
+  stride_ = sizeof(CallStamp) + (carries_bytes_ ? call_.bytes : 0);
+  const std::size_t ranks = has_all_parts() ? static_cast<std::size_t>(place_->size) : 0;
+  own_ = scratch(round_up(stride_) + ranks * stride_);
+  parts_ = own_ + round_up(stride_);
+  std::memcpy(own_, &stamp_, sizeof stamp_);
+  for (std::size_t r = 0; r < ranks; ++r) std::memset(part(static_cast<int>(r)), 0, sizeof stamp_);
+  if (carries_bytes_ && !buffers_.send.empty())
+    std::memcpy(own_ + sizeof stamp_, buffers_.send.data(), buffers_.send.size());
+  Status begun = begin_collective(own_, parts_, stride_);
+  if (!begun.ok() || carries_bytes_) return begun;
+  const bool in_place = call_.operation == Operation::broadcast;
+  auto* from = in_place ? buffers_.receive.data() : const_cast<std::byte*>(buffers_.send.data());
+  return begin_collective(from, buffers_.receive.data(), call_.bytes);
+}
+
+// `send` is also what a broadcast receives into.
+Status MpiOperation::begin_collective(std::byte* send, std::byte* receive, std::size_t size) {
+  const auto bytes = static_cast<MPI_Count>(size);
   const int root = call_.root.value();
-  const void* send = buffers_.send.data();
-  void* receive = buffers_.receive.data();
   MPI_Request& request = request_with(root);
   const MPI_Comm comm = place_->comm;
   switch (call_.operation) {
     case Operation::gather:
+    case Operation::reduce:
       return checked(
           MPI_Igather_c(send, bytes, MPI_BYTE, receive, bytes, MPI_BYTE, root, comm, &request),
           "MPI_Igather", root);
     case Operation::broadcast:
-      return checked(MPI_Ibcast_c(receive, bytes, MPI_BYTE, root, comm, &request), "MPI_Ibcast",
-                     root);
+      return checked(MPI_Ibcast_c(send, bytes, MPI_BYTE, root, comm, &request), "MPI_Ibcast", root);
     case Operation::all_gather:
+    case Operation::all_reduce:
       return checked(
           MPI_Iallgather_c(send, bytes, MPI_BYTE, receive, bytes, MPI_BYTE, comm, &request),
           "MPI_Iallgather", -1);
-    case Operation::all_reduce:
-      stride_ = call_.bytes;
-      return checked(MPI_Iallgather_c(receive, bytes, MPI_BYTE, scratch(ranks * stride_), bytes,
-                                      MPI_BYTE, comm, &request),
-                     "MPI_Iallgather", -1);
-    case Operation::reduce:
-      stride_ = call_.bytes;
-      return checked(MPI_Igather_c(receive, bytes, MPI_BYTE,
-                                   place_->rank == root ? scratch(ranks * stride_) : nullptr, bytes,
-                                   MPI_BYTE, root, comm, &request),
-                     "MPI_Igather", root);
     default:
       return internal_error("mpi: ", describe(call_), " is no operation that can be started");
   }
+}
+
+Status MpiOperation::finish_single() {
+  stage_ = Stage::idle;
+  if (Status same = check_stamps(); !same.ok()) return same;
+  if (is_reduction(call_.operation)) {
+    combine_gathered();
+  } else if (carries_bytes_) {
+    unpack();
+  }
+  return ok_status();
+}
+
+// Ranks in calls of other sizes may leave bytes that are no stamp: then notes tell what they do.
+Status MpiOperation::check_stamps() const {
+  const auto stamp_at = [](const std::byte* at) {
+    CallStamp stamp;
+    std::memcpy(&stamp, at, sizeof stamp);
+    return stamp;
+  };
+  const bool is_sent = call_.operation == Operation::broadcast;
+  const std::size_t ranks = has_all_parts() ? static_cast<std::size_t>(place_->size) : 0;
+  bool is_same = !is_sent || stamp_at(own_).is_same(stamp_);
+  for (std::size_t r = 0; r < ranks; ++r)
+    is_same = is_same && stamp_at(part(static_cast<int>(r))).is_same(stamp_);
+  if (is_same) return ok_status();
+  std::vector<CallOf> calls;
+  for (std::size_t r = 0; r < ranks; ++r)
+    calls.push_back({place_->members[r], stamp_at(part(static_cast<int>(r)))});
+  if (is_sent) {
+    calls.push_back(
+        {place_->members[static_cast<std::size_t>(call_.root.value())], stamp_at(own_)});
+    calls.push_back({place_->members[static_cast<std::size_t>(place_->rank)], stamp_});
+  }
+  if (!std::ranges::all_of(calls, [](const CallOf& each) { return each.stamp.is_sound(); }))
+    return data_loss(context(-1), ": expected the same call on all ranks, found other bytes");
+  return check_same_call(calls);
+}
+
+void MpiOperation::unpack() {
+  const std::size_t bytes = call_.bytes;
+  if (bytes == 0) return;
+  std::byte* into = buffers_.receive.data();
+  const bool is_root = place_->rank == call_.root.value();
+  if (call_.operation == Operation::broadcast && !is_root)
+    std::memcpy(into, own_ + sizeof(CallStamp), bytes);
+  for (int r = 0; r < place_->size && has_all_parts(); ++r, into += bytes)
+    std::memcpy(into, part(r) + sizeof(CallStamp), bytes);
 }
 
 void MpiOperation::plan_chunks() {
@@ -214,11 +278,7 @@ Status MpiOperation::failed_peer() const {
 Status MpiOperation::after_stage() {
   requests_.clear();
   peers_.clear();
-  if (stage_ == Stage::single) {
-    stage_ = Stage::idle;
-    if (is_reduction(call_.operation)) combine_gathered();
-    return ok_status();
-  }
+  if (stage_ == Stage::single) return finish_single();
   if (stage_ == Stage::exchange) {
     combine_exchanged();
     if (call_.operation == Operation::all_reduce) return begin_collect();
@@ -238,9 +298,9 @@ void MpiOperation::combine_gathered() {
   if (!combines_here()) return;
   const Bytes into = buffers_.receive;
   if (into.empty()) return;
-  std::memcpy(into.data(), scratch_.get(), into.size());
+  std::memcpy(into.data(), part(0) + sizeof(CallStamp), into.size());
   for (int r = 1; r < place_->size; ++r) {
-    reduction_.apply(into.data(), scratch_.get() + static_cast<std::size_t>(r) * stride_,
+    reduction_.apply(into.data(), part(r) + sizeof(CallStamp),
                      into.size() / reduction_.element_bytes);
   }
 }

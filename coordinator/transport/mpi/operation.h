@@ -5,6 +5,11 @@
 // each rank its part of everybody's bytes, combine there, and pass the results round. The latter
 // take several steps, which ranks reach at different times: their messages go point to point under
 // the operation's number, because MPI matches collectives by the order of their calls alone.
+//
+// Each collective carries the stamp of its call (call_book.h) in front of its bytes, or beside them
+// where those are many, and fails where the stamps of ranks differ. Reductions of several steps
+// carry none: buckets have communicators of their own.
+//
 // Includes mpi.h: for transport/mpi only. One thread.
 #pragma once
 
@@ -12,10 +17,12 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "coordinator/core/status.h"
+#include "coordinator/transport/call_book.h"
 #include "coordinator/transport/communicator.h"
 
 namespace cox::transport {
@@ -30,6 +37,7 @@ struct MpiPlace {
   int rank = 0;
   int size = 1;
   std::string name;
+  std::vector<RankId> members;  // in the job
   std::size_t gather_limit_bytes = 0;
   std::size_t scratch_limit_bytes = 0;
 };
@@ -39,11 +47,14 @@ class MpiOperation {
   // Starts it. REQUIRES: `call` was checked, and the object's last operation is over. `number`
   // counts the operations of the communicator and is the same on all ranks.
   Status begin(const MpiPlace& place, std::uint64_t number, const Call& call,
-               const Buffers& buffers, const Reduction& reduction);
+               const CallStamp& stamp, const Buffers& buffers, const Reduction& reduction);
   // Moves it on; after done or an error it stays there.
   Result<Progress> advance();
   // Returns whether it needs advance() for more than its end.
   bool has_steps() const { return stage_ == Stage::exchange || stage_ == Stage::collect; }
+  // Has its test() look whether other ranks are in other calls.
+  void watch(CallBook::Clock::time_point since) { watched_since_ = since; }
+  std::optional<CallBook::Clock::time_point> watched_since() const { return watched_since_; }
   // Leaks the buffers that MPI may still write to, so that they live until the process ends.
   void abandon();
 
@@ -58,6 +69,12 @@ class MpiOperation {
   };
 
   Status begin_single();
+  Status begin_collective(std::byte* send, std::byte* receive, std::size_t size);
+  std::byte* part(int rank) const { return parts_ + static_cast<std::size_t>(rank) * stride_; }
+  Status finish_single();
+  Status check_stamps() const;
+  void unpack();
+  bool has_all_parts() const;
   Status begin_exchange();
   Status begin_collect();
   Status after_stage();
@@ -82,6 +99,8 @@ class MpiOperation {
   const MpiPlace* place_ = nullptr;
   int tag_ = 0;
   Call call_;
+  CallStamp stamp_;
+  std::optional<CallBook::Clock::time_point> watched_since_;
   Buffers buffers_;
   Reduction reduction_;
   Stage stage_ = Stage::idle;
@@ -90,6 +109,11 @@ class MpiOperation {
   std::size_t elements_ = 0;  // of what chunks are taken from
   std::size_t chunk_elements_ = 0;
   std::size_t stride_ = 0;  // bytes between the ranks' parts in scratch
+  // Of a single collective: this rank's stamp and bytes, those of all ranks, and whether the bytes
+  // are there or go from buffer to buffer.
+  std::byte* own_ = nullptr;
+  std::byte* parts_ = nullptr;
+  bool carries_bytes_ = false;
   std::vector<MPI_Request> requests_;
   std::vector<MPI_Status> statuses_;
   std::vector<int> peers_;  // of requests_
@@ -103,6 +127,8 @@ class MpiOperation {
 // Otherwise two ranks could wait for each other for ever. One thread.
 class MpiProgress {
  public:
+  std::shared_ptr<CallBook> calls;  // of all of them
+
   void add(MpiOperation* operation) { operations_.push_back(operation); }
   void remove(MpiOperation* operation) { std::erase(operations_, operation); }
   // An operation keeps its outcome for its own test().

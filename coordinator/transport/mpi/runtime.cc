@@ -6,11 +6,14 @@
 #include <array>
 #include <cstdlib>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "coordinator/transport/call_book.h"
 #include "coordinator/transport/launch.h"
+#include "coordinator/transport/mpi/call_post.h"
 #include "coordinator/transport/mpi/operation.h"
 #include "coordinator/transport/request_table.h"
 #include "coordinator/transport/shared/shared_file.h"
@@ -55,6 +58,28 @@ Status mpi_meet(MPI_Comm comm, const std::string& name, const WaitPolicy& policy
   return poll(request, "MPI_Ibarrier", name, policy);
 }
 
+// Returns the ranks of `comm` as ranks of the job.
+Status find_members(MPI_Comm comm, MpiPlace& place) {
+  std::vector<int> here(static_cast<std::size_t>(place.size));
+  std::vector<int> there(here.size());
+  std::iota(here.begin(), here.end(), 0);
+  MPI_Group members = MPI_GROUP_NULL;
+  MPI_Group job = MPI_GROUP_NULL;
+  Status found = mpi_status(MPI_Comm_group(comm, &members), "MPI_Comm_group", place.name);
+  if (!found.ok()) return found;
+  found = mpi_status(MPI_Comm_group(MPI_COMM_WORLD, &job), "MPI_Comm_group", place.name);
+  if (found.ok()) {
+    found =
+        mpi_status(MPI_Group_translate_ranks(members, place.size, here.data(), job, there.data()),
+                   "MPI_Group_translate_ranks", place.name);
+    MPI_Group_free(&job);
+  }
+  MPI_Group_free(&members);
+  place.members.clear();
+  for (const int rank : there) place.members.push_back(RankId(rank));
+  return found;
+}
+
 // The Communicator over MPI. Owns its MPI communicator and a table of operations.
 class MpiCommunicator final : public Communicator {
  public:
@@ -77,7 +102,11 @@ class MpiCommunicator final : public Communicator {
     if (status.ok())
       status =
           mpi_status(MPI_Comm_size(comm, &made->place_.size), "MPI_Comm_size", made->place_.name);
-    if (status.ok()) status = made->count_node_ranks();
+    if (status.ok()) status = find_members(comm, made->place_);
+    if (status.ok()) {
+      made->line_ = heritage.progress->calls->open_line(made->place_.name, made->place_.members);
+      status = made->count_node_ranks();
+    }
     if (!status.ok()) return status;
     return std::unique_ptr<Communicator>(std::move(made));
   }
@@ -112,10 +141,14 @@ class MpiCommunicator final : public Communicator {
     Result<Progress> progress = operation->advance();
     if (progress.ok() && *progress == Progress::pending) {
       heritage_.progress->advance_all();
-      return progress;
+      return look(*operation, request);
     }
     heritage_.progress->remove(operation);
+    const bool is_watched = operation->watched_since().has_value();
     requests_.release(request);
+    if (!is_watched) return progress;
+    if (!progress.ok()) return calls().failed(*line_, progress.status());
+    calls().end();
     return progress;
   }
 
@@ -142,7 +175,9 @@ class MpiCommunicator final : public Communicator {
   Result<Request> start(const Call& call, const Buffers& buffers,
                         const Reduction& reduction) override {
     auto taken = requests_.take();
-    Status begun = taken.slot->begin(place_, operations_++, call, buffers, reduction);
+    const CallStamp stamp = calls().begin(*line_, call);
+    Status begun = taken.slot->begin(place_, operations_++, call, stamp, buffers, reduction);
+    if (calls().is_named()) taken.slot->watch(CallBook::Clock::now());
     if (!begun.ok()) {
       taken.slot->abandon();
       requests_.release(taken.request);
@@ -168,6 +203,20 @@ class MpiCommunicator final : public Communicator {
                       start_up_wait("all ranks of the node to map shared memory"));
   }
 
+  CallBook& calls() const { return *heritage_.progress->calls; }
+
+  // Ends a wait for ranks that are in other calls. MPI may still write to the operation's memory,
+  // which is left to the end of the process with its place in the table.
+  Result<Progress> look(MpiOperation& operation, Request& request) {
+    const auto since = operation.watched_since();
+    const Status same = since ? calls().look(*line_, *since) : ok_status();
+    if (same.ok()) return Progress::pending;
+    heritage_.progress->remove(&operation);
+    operation.abandon();
+    request = Request{};
+    return same;
+  }
+
   Status count_node_ranks() {
     ranks_on_node_ = place_.size;  // crowded until known: the careful way of waiting
     const auto nodes =
@@ -190,6 +239,7 @@ class MpiCommunicator final : public Communicator {
   std::uint64_t operations_ = 0;
   std::int32_t children_ = 0;
   RequestTable<MpiOperation> requests_;
+  std::shared_ptr<CallLine> line_;
 };
 
 Status check_library() {
@@ -289,6 +339,9 @@ Result<std::unique_ptr<Communicator>> MpiRuntime::world(const MpiOptions& option
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   const WaitPolicy policy = with_timeout(wait_policy(size, usable_cores()),
                                          options.start_up_timeout, "all ranks to join the world");
+  Result<MPI_Comm> notes = mpi_duplicate(MPI_COMM_WORLD, "calls", policy);
+  if (!notes.ok()) return notes.status();
+  progress_->calls = std::make_shared<CallBook>(std::make_unique<MpiCallPost>(*notes));
   Result<MPI_Comm> copy = mpi_duplicate(MPI_COMM_WORLD, "world", policy);
   if (!copy.ok()) return copy.status();
   MpiCommunicator::Heritage heritage{NodeId(0), options, progress_};
@@ -296,6 +349,10 @@ Result<std::unique_ptr<Communicator>> MpiRuntime::world(const MpiOptions& option
   if (!node.ok()) return node.status();
   heritage.node = *node;
   return MpiCommunicator::adopt(*copy, "world", heritage);
+}
+
+CallBook* MpiRuntime::calls() const {
+  return progress_->calls.get();
 }
 
 void MpiRuntime::abort_all(int exit_code) {

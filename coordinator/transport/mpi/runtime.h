@@ -24,6 +24,7 @@ struct MpiOptions {
   std::chrono::nanoseconds start_up_timeout = std::chrono::seconds(120);
 };
 
+class CallBook;
 class MpiProgress;
 
 class MpiRuntime {
@@ -46,6 +47,9 @@ class MpiRuntime {
 
   // Returns a duplicate of MPI_COMM_WORLD that returns errors. Collective and waiting.
   Result<std::unique_ptr<Communicator>> world(const MpiOptions& options) const;
+
+  // Returns the calls of all communicators that come from world(); null before.
+  CallBook* calls() const;
 
   // Keeps the destructor from finalising MPI, which would wait for all ranks. Call it on a rank
   // that fails alone. A process that then exits with a code other than 0 takes the job with it.

@@ -55,7 +55,7 @@ std::string words(const nccl::Functions& functions, nccl::Communicator* handle, 
 }
 
 Status as_reason(const Departure& departure) {
-  return unavailable("rank ", departure.rank, ": ", departure.why.data());
+  return unavailable("rank ", departure.rank, ": ", departure.text());
 }
 
 // Every rank can open the library, and all have the same release.

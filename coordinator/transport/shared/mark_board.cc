@@ -8,28 +8,32 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <new>
+#include <optional>
 #include <string>
 #include <type_traits>
 
 #include "coordinator/io/descriptor.h"
+#include "coordinator/transport/shared/check_word.h"
 #include "coordinator/transport/shared/mask_board.h"
 #include "coordinator/transport/shared/segment.h"
 
 namespace cox::transport {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x3144'5242'4B52'4D43;  // "CMRKBRD1"
+constexpr std::uint64_t kMagic = 0x3244'5242'4B52'4D43;  // "CMRKBRD2"
 constexpr double kToldSeconds = 5;
-constexpr int kTries = 64;  // of a mark that moves all the time
+constexpr int kTries = 64;                              // of a mark that moves all the time
+constexpr std::uint32_t kEndIsExplained = 0x444E'4558;  // "XEND"; other numbers are damage
 
 std::int64_t ticks(MarkClock::time_point time) {
   return std::chrono::duration_cast<Nanoseconds>(time.time_since_epoch()).count();
 }
 
 double age(std::int64_t since, MarkClock::time_point now) {
-  return std::max(0.0, static_cast<double>(ticks(now) - since) / 1e9);
+  return std::max(0.0, (static_cast<double>(ticks(now)) - static_cast<double>(since)) / 1e9);
 }
 
 std::uint64_t own_space() {
@@ -65,31 +69,97 @@ ProcessState state_of(const ProcessId& process) {
   return parse_process_state({line.data(), static_cast<std::size_t>(size)});
 }
 
+namespace {
+
+// The words of a copy as they were read once.
+struct MarkWords {
+  std::uint64_t what = 0;
+  std::uint64_t round = 0;
+  std::int64_t since = 0;
+  std::int64_t round_since = 0;
+
+  std::uint64_t check(std::uint64_t moves) const {
+    return check_word({moves, what, round, static_cast<std::uint64_t>(since),
+                       static_cast<std::uint64_t>(round_since)});
+  }
+};
+
+}  // namespace
+
 // Two copies of what a rank does: the writer fills the one that nobody is to read, then makes it
-// the newest. A rank that is stopped in the middle leaves the other one whole.
+// the newest. A rank that is stopped in the middle leaves the other one whole. Each copy has a
+// check of its words and of its number, so that stray writes give no mark instead of a wrong one.
 struct alignas(kLine) MarkWriter::Slot {
   struct Copy {
     std::atomic<std::uint64_t> what;  // step x 256 + activity
     std::atomic<std::uint64_t> round;
     std::atomic<std::int64_t> since;
     std::atomic<std::int64_t> round_since;
+    std::atomic<std::uint64_t> check;
   };
   std::atomic<std::uint64_t> moves;  // 0 = never written; the newest copy is the one at moves % 2
   std::atomic<std::int64_t> moved;   // when; a beat alone moves it
   std::atomic<std::uint64_t> space;  // of the process
   std::atomic<std::int32_t> process;
-  std::atomic<std::uint32_t> is_end_explained;
+  std::atomic<std::uint32_t> end_explained;  // kEndIsExplained or 0
+  std::atomic<std::uint64_t> signature;      // check of space and process
   std::array<Copy, 2> copies;
+
+  // Returns the newest copy, read once; nothing where none is whole.
+  std::optional<MarkWords> newest() const;
 };
+
+std::optional<MarkWords> MarkWriter::Slot::newest() const {
+  for (int i = 0; i < kTries; ++i) {
+    const std::uint64_t now = moves.load(std::memory_order_acquire);
+    const Copy& copy = copies[now % 2];
+    const MarkWords words{copy.what.load(std::memory_order_acquire),
+                          copy.round.load(std::memory_order_acquire),
+                          copy.since.load(std::memory_order_acquire),
+                          copy.round_since.load(std::memory_order_acquire)};
+    const bool is_whole = copy.check.load(std::memory_order_acquire) == words.check(now);
+    if (moves.load(std::memory_order_relaxed) == now)
+      return is_whole ? std::optional(words) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+namespace {
+
+std::uint64_t signature_of(const ProcessId& process) {
+  return check_word({process.space, static_cast<std::uint64_t>(process.number)});
+}
+
+}  // namespace
 
 struct alignas(kLine) MarkBoard::Header {
   std::atomic<std::uint64_t> magic;  // written last by format()
   std::uint64_t ranks;
 };
 
-// tell() writes a time and the marks to the board within this one.
-constexpr std::size_t kToldBytes = 8 + 16 + MarkBoard::kMostTold * sizeof(RankMark);
+// tell() writes one frame to the board within this one: this head, then the marks.
+struct ToldHead {
+  std::uint64_t check = 0;  // of what follows it
+  std::int64_t at = 0;
+};
+constexpr std::size_t kToldBytes = 8 + sizeof(ToldHead) + MarkBoard::kMostTold * sizeof(RankMark);
 static_assert(std::is_trivially_copyable_v<RankMark>);
+
+namespace {
+
+std::uint64_t check_of_told(std::span<const std::byte> frame) {
+  return check_word(frame.subspan(sizeof(ToldHead::check)));
+}
+
+bool is_sound(const RankMark& mark) {
+  const auto is_age = [](double seconds) { return std::isfinite(seconds) && seconds >= 0; };
+  return mark.rank.value() >= 0 && mark.rank.value() < kMaxRanks &&
+         static_cast<std::size_t>(mark.activity) < kActivities &&
+         static_cast<std::size_t>(mark.process) < kProcessStates && is_age(mark.activity_seconds) &&
+         is_age(mark.round_seconds) && is_age(mark.silent_seconds);
+}
+
+}  // namespace
 
 // Whole lines, since slots follow.
 std::size_t told_bytes() {
@@ -99,6 +169,7 @@ std::size_t told_bytes() {
 void MarkWriter::sign(const ProcessId& process) {
   if (slot_ == nullptr) return;
   slot_->space.store(process.space, std::memory_order_relaxed);
+  slot_->signature.store(signature_of(process), std::memory_order_relaxed);
   slot_->process.store(process.number, std::memory_order_release);
 }
 
@@ -120,7 +191,7 @@ void MarkWriter::beat(MarkClock::time_point now) {
 }
 
 void MarkWriter::explain_end() {
-  if (slot_ != nullptr) slot_->is_end_explained.store(1, std::memory_order_release);
+  if (slot_ != nullptr) slot_->end_explained.store(kEndIsExplained, std::memory_order_release);
 }
 
 // A reader that saw a word of a newer mark sees the newer number afterwards, too, and looks again.
@@ -128,11 +199,13 @@ void MarkWriter::write(MarkClock::time_point now) {
   if (slot_ == nullptr) return;
   const std::uint64_t moves = slot_->moves.load(std::memory_order_relaxed) + 1;
   Slot::Copy& to = slot_->copies[moves % 2];
-  const std::uint64_t what = now_.step.value() << 8 | static_cast<std::uint64_t>(now_.activity);
-  to.what.store(what, std::memory_order_release);
-  to.round.store(now_.round.value(), std::memory_order_release);
-  to.since.store(ticks(now_.since), std::memory_order_release);
-  to.round_since.store(ticks(now_.round_since), std::memory_order_release);
+  const MarkWords words{now_.step.value() << 8 | static_cast<std::uint64_t>(now_.activity),
+                        now_.round.value(), ticks(now_.since), ticks(now_.round_since)};
+  to.what.store(words.what, std::memory_order_release);
+  to.round.store(words.round, std::memory_order_release);
+  to.since.store(words.since, std::memory_order_release);
+  to.round_since.store(words.round_since, std::memory_order_release);
+  to.check.store(words.check(moves), std::memory_order_release);
   slot_->moved.store(ticks(now), std::memory_order_relaxed);
   slot_->moves.store(moves, std::memory_order_release);
 }
@@ -156,9 +229,14 @@ std::span<std::byte> MarkBoard::told_memory() const {
 void MarkBoard::tell(std::span<const RankMark> culprits, MarkClock::time_point now) const {
   auto board = MaskBoard::attach(told_memory());
   if (!board.ok()) return;
-  const std::int64_t at = ticks(now);
-  const auto marks = culprits.first(std::min(culprits.size(), kMostTold));
-  const std::array frames = {std::as_bytes(std::span(&at, 1)), std::as_bytes(marks)};
+  ToldHead head{0, ticks(now)};
+  const auto marks = std::as_bytes(culprits.first(std::min(culprits.size(), kMostTold)));
+  std::vector<std::byte> frame(sizeof head + marks.size());
+  std::memcpy(frame.data(), &head, sizeof head);
+  std::ranges::copy(marks, frame.begin() + sizeof head);
+  head.check = check_of_told(frame);
+  std::memcpy(frame.data(), &head, sizeof head);
+  const std::array frames = {std::span<const std::byte>(frame)};
   static_cast<void>(board->publish(frames));  // the board has room for kMostTold
 }
 
@@ -166,14 +244,17 @@ std::vector<RankMark> MarkBoard::told(MarkClock::time_point now) const {
   const auto board = MaskBoard::attach(told_memory());
   if (!board.ok()) return {};
   MaskReader reader(*board);
-  if (!reader.poll() || reader.frames().size() != 2) return {};
-  std::int64_t at = 0;
-  std::memcpy(&at, reader.frames()[0].data(), sizeof at);
-  const double seconds = age(at, now);
-  const auto bytes = reader.frames()[1];
-  if (seconds > kToldSeconds || bytes.empty()) return {};
+  if (!reader.poll() || reader.frames().size() != 1) return {};
+  const auto frame = reader.frames().front();
+  ToldHead head;
+  if (frame.size() < sizeof head) return {};
+  std::memcpy(&head, frame.data(), sizeof head);
+  const auto bytes = frame.subspan(sizeof head);
+  const double seconds = age(head.at, now);
+  if (head.check != check_of_told(frame) || seconds > kToldSeconds || bytes.empty()) return {};
   std::vector<RankMark> marks(bytes.size() / sizeof(RankMark));
-  std::memcpy(static_cast<void*>(marks.data()), bytes.data(), bytes.size());
+  std::memcpy(static_cast<void*>(marks.data()), bytes.data(), marks.size() * sizeof(RankMark));
+  if (!std::ranges::all_of(marks, is_sound)) return {};
   for (RankMark& mark : marks) {
     mark.activity_seconds += seconds;
     mark.round_seconds += seconds;
@@ -225,22 +306,17 @@ std::vector<RankMark> MarkBoard::read(MarkClock::time_point now, Look look) cons
 
 RankMark MarkBoard::read_slot(std::size_t slot, MarkClock::time_point now, Look look) const {
   const MarkWriter::Slot& from = slot_at(slot);
+  const std::optional<MarkWords> words = from.newest();
   RankMark mark;
-  for (int i = 0; i < kTries && mark.activity == Activity::unknown; ++i) {
-    const std::uint64_t moves = from.moves.load(std::memory_order_acquire);
-    if (moves == 0) return mark;
-    const MarkWriter::Slot::Copy& copy = from.copies[moves % 2];
-    const std::uint64_t what = copy.what.load(std::memory_order_acquire);
-    mark.round = RoundId(copy.round.load(std::memory_order_acquire));
-    mark.activity_seconds = age(copy.since.load(std::memory_order_acquire), now);
-    mark.round_seconds = age(copy.round_since.load(std::memory_order_acquire), now);
-    if (from.moves.load(std::memory_order_relaxed) != moves) continue;
-    const std::uint64_t activity = what & 0xFF;
-    if (activity >= kActivities) return mark;
-    mark.activity = static_cast<Activity>(activity);
-    mark.step = StepId(what >> 8);
-  }
-  mark.silent_seconds = age(from.moved.load(std::memory_order_relaxed), now);
+  if (!words || (words->what & 0xFF) >= kActivities) return mark;
+  mark.activity = static_cast<Activity>(words->what & 0xFF);
+  mark.step = StepId(words->what >> 8);
+  mark.round = RoundId(words->round);
+  mark.activity_seconds = age(words->since, now);
+  mark.round_seconds = age(words->round_since, now);
+  // Whatever moves the mark is a beat as well, so a longer silence is damage.
+  mark.silent_seconds =
+      std::min(age(from.moved.load(std::memory_order_relaxed), now), mark.activity_seconds);
   if (look == Look::marks_and_processes) mark.process = state_of(process(slot));
   return mark;
 }
@@ -248,11 +324,13 @@ RankMark MarkBoard::read_slot(std::size_t slot, MarkClock::time_point now, Look 
 ProcessId MarkBoard::process(std::size_t slot) const {
   const MarkWriter::Slot& from = slot_at(slot);
   const std::int32_t number = from.process.load(std::memory_order_acquire);
-  return {number, from.space.load(std::memory_order_relaxed)};
+  const ProcessId process{number, from.space.load(std::memory_order_relaxed)};
+  const bool is_signed = from.signature.load(std::memory_order_relaxed) == signature_of(process);
+  return is_signed ? process : ProcessId{};
 }
 
 bool MarkBoard::is_end_explained(std::size_t slot) const {
-  return slot_at(slot).is_end_explained.load(std::memory_order_acquire) != 0;
+  return slot_at(slot).end_explained.load(std::memory_order_acquire) == kEndIsExplained;
 }
 
 }  // namespace cox::transport

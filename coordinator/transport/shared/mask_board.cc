@@ -25,7 +25,7 @@ constexpr std::size_t frame_words(std::size_t bytes) {
 
 struct MaskBoard::Header {
   std::atomic<std::uint64_t> magic;  // written last by format()
-  std::uint64_t capacity_words;
+  std::atomic<std::uint64_t> capacity_words;
   alignas(kLine) std::atomic<std::uint64_t> sequence;
   alignas(kLine) std::atomic<std::uint64_t> used_words;
   // capacity_words atomics follow.
@@ -35,8 +35,8 @@ struct MaskBoard::Header {
   }
 };
 
-MaskBoard::MaskBoard(std::byte* memory)
-    : header_(std::launder(reinterpret_cast<Header*>(memory))) {}
+MaskBoard::MaskBoard(std::byte* memory, std::size_t capacity_words)
+    : header_(std::launder(reinterpret_cast<Header*>(memory))), capacity_words_(capacity_words) {}
 
 std::size_t MaskBoard::bytes_needed(std::size_t capacity_bytes) {
   return sizeof(Header) + (capacity_bytes + kWord - 1) / kWord * kWord;
@@ -50,12 +50,11 @@ Result<MaskBoard> MaskBoard::format(std::span<std::byte> memory, std::size_t cap
                             " bytes of aligned memory, found ", memory.size());
   }
   Header* header = new (memory.data()) Header{};
-  header->capacity_words = (capacity_bytes + kWord - 1) / kWord;
-  for (std::size_t i = 0; i < header->capacity_words; ++i) {
-    new (header->words() + i) std::atomic<std::uint64_t>(0);
-  }
+  const std::size_t words = (capacity_bytes + kWord - 1) / kWord;
+  header->capacity_words = words;
+  for (std::size_t i = 0; i < words; ++i) new (header->words() + i) std::atomic<std::uint64_t>(0);
   header->magic.store(kMagic, std::memory_order_release);
-  return MaskBoard(memory.data());
+  return MaskBoard(memory.data(), words);
 }
 
 Result<MaskBoard> MaskBoard::attach(std::span<std::byte> memory) {
@@ -63,14 +62,15 @@ Result<MaskBoard> MaskBoard::attach(std::span<std::byte> memory) {
     return data_loss("mask board: expected at least ", sizeof(Header), " bytes, found ",
                      memory.size());
   }
-  MaskBoard board(memory.data());
-  if (board.header_->magic.load(std::memory_order_acquire) != kMagic ||
-      board.header_->capacity_words > (memory.size() - sizeof(Header)) / kWord) {
+  const auto* header = std::launder(reinterpret_cast<const Header*>(memory.data()));
+  const bool is_board = header->magic.load(std::memory_order_acquire) == kMagic;
+  const std::uint64_t words = header->capacity_words.load(std::memory_order_relaxed);
+  if (!is_board || words > (memory.size() - sizeof(Header)) / kWord) {
     return data_loss(
         "mask board: expected a board of this version, found other bytes; all ranks must run the "
         "same build and attach after the board was formatted");
   }
-  return board;
+  return MaskBoard(memory.data(), words);
 }
 
 Status MaskBoard::publish(std::span<const std::span<const std::byte>> frames) {
@@ -83,12 +83,12 @@ Status MaskBoard::publish(std::span<const std::span<const std::byte>> frames) {
     std::memcpy(bytes, &size, sizeof size);
     std::ranges::copy(frame, bytes + sizeof size);
   }
-  if (words.size() > header_->capacity_words) {
-    return invalid_argument("mask board: expected frames of at most ",
-                            header_->capacity_words * kWord, " bytes, found ",
-                            words.size() * kWord);
+  if (words.size() > capacity_words_) {
+    return invalid_argument("mask board: expected frames of at most ", capacity_words_ * kWord,
+                            " bytes, found ", words.size() * kWord);
   }
-  const std::uint64_t sequence = header_->sequence.load(std::memory_order_relaxed);
+  // An odd number is damage: this is the only writer, and it is not writing.
+  const std::uint64_t sequence = header_->sequence.load(std::memory_order_relaxed) & ~1ull;
   header_->sequence.store(sequence + 1, std::memory_order_relaxed);
   for (std::size_t i = 0; i < words.size(); ++i)
     header_->words()[i].store(words[i], std::memory_order_release);
@@ -114,7 +114,7 @@ bool MaskReader::poll() {
 bool MaskReader::copy(std::uint64_t sequence) {
   MaskBoard::Header& header = *board_.header_;
   words_ = std::min<std::size_t>(header.used_words.load(std::memory_order_acquire),
-                                 header.capacity_words);
+                                 board_.capacity_words_);
   if (trying_.size() < words_) trying_.resize(words_);
   for (std::size_t i = 0; i < words_; ++i) {
     trying_[i] = header.words()[i].load(std::memory_order_acquire);
@@ -128,7 +128,7 @@ void MaskReader::split_copy() {
   for (std::size_t i = 0; i < words_;) {
     std::uint32_t size = 0;
     std::memcpy(&size, bytes + i * kWord, sizeof size);
-    if (frame_words(size) > words_ - i) return;  // cannot be: the set is whole
+    if (frame_words(size) > words_ - i) return;  // damage; the frames before it stay
     frames_.emplace_back(bytes + i * kWord + sizeof size, size);
     i += frame_words(size);
   }

@@ -7,6 +7,10 @@
 // newer set also sees the newer number afterwards and throws the copy away. So no torn set is ever
 // returned, on any processor.
 //
+// Stray writes of another process give frames that nobody wrote, or none: a view reads the capacity
+// once, and what it reads later stays within that. Receivers check frames; the writer's next set
+// mends the board.
+//
 // A board is a view that owns nothing; its memory must outlive it. One writer; a MaskReader per
 // reading thread.
 #pragma once
@@ -38,9 +42,10 @@ class MaskBoard {
  private:
   friend class MaskReader;
   struct Header;
-  explicit MaskBoard(std::byte* memory);
+  MaskBoard(std::byte* memory, std::size_t capacity_words);
 
   Header* header_;
+  std::size_t capacity_words_;  // of the memory as it was checked
 };
 
 // MaskReader is one thread's reading of a board.

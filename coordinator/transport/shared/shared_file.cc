@@ -113,7 +113,7 @@ Status agree(Communicator& communicator, const Status& mine, const WaitPolicy& p
   const auto refusal = first_to_depart(communicator, mine.message(), policy);
   if (!refusal.ok()) return refusal.status();
   if (!refusal->somebody()) return ok_status();
-  return resource_exhausted("rank ", refusal->rank, " of this node: ", refusal->why.data());
+  return resource_exhausted("rank ", refusal->rank, " of this node: ", refusal->text());
 }
 
 }  // namespace
@@ -134,7 +134,7 @@ Result<SharedSegment> share_file(Communicator& communicator, std::size_t bytes,
     if (segment.ok()) file->path().copy(name.data(), name.size() - 1);
   }
   Status agreed = broadcast(communicator, name, policy);
-  const std::string path = name.data();
+  const std::string path(name.data(), strnlen(name.data(), name.size()));
   if (agreed.ok() && !leader && !path.empty()) segment = attach(path, folder, mapped);
   if (agreed.ok()) agreed = agree(communicator, segment.status(), policy);
   file.reset();

@@ -6,13 +6,14 @@
 #include <new>
 #include <string>
 
+#include "coordinator/transport/shared/check_word.h"
 #include "coordinator/transport/shared/futex.h"
 #include "coordinator/transport/shared/segment.h"
 
 namespace cox::transport {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x3144'5242'4749'5343;  // "CSIGBRD1"
+constexpr std::uint64_t kMagic = 0x3244'5242'4749'5343;  // "CSIGBRD2"
 constexpr std::chrono::nanoseconds kLongestSleep = std::chrono::milliseconds(100);
 
 // A sleeper says "wake me when the count of arrivals reaches this"; 0 = nobody sleeps.
@@ -29,19 +30,21 @@ bool reached(std::uint32_t count, std::uint32_t target) {
 
 struct SignalBoard::Header {
   std::atomic<std::uint64_t> magic;  // written last by format()
-  std::int32_t ranks;
-  std::uint32_t blocks;
+  std::atomic<std::int32_t> ranks;
+  std::atomic<std::uint32_t> blocks;
   alignas(kLine) std::atomic<std::uint32_t> arrivals;  // reports ever posted
   std::atomic<std::uint64_t> sleeper;
   alignas(kLine) std::atomic<std::uint32_t> wakes;  // what the reader sleeps on
   std::atomic<std::uint32_t> notices;               // calls of notify()
   alignas(kLine) std::atomic<std::uint32_t> taken;  // reports ever collected; the reader's
   std::atomic<std::uint32_t> notices_seen;          // the reader's
+  std::atomic<std::int32_t> uncounted;  // reports of the last collect(), as fresh(); the reader's
 };
 
 struct SignalBoard::Slot {
   std::atomic<std::uint64_t> posted;  // the writer's line
-  std::uint32_t evidence_count;
+  std::atomic<std::uint32_t> evidence_count;
+  std::atomic<std::uint64_t> evidence_check;
   alignas(kLine) std::atomic<std::uint64_t> consumed;  // the reader's line
   alignas(kLine) RankSignal signal;
   // shape.blocks BlockEvidence follow.
@@ -100,7 +103,7 @@ Result<SignalBoard> SignalBoard::attach(std::span<std::byte> memory, const Board
         "signal board: expected a board of this version, found other bytes; all ranks must run the "
         "same build and attach after the board was formatted");
   }
-  const BoardShape found{board.header_->ranks, board.header_->blocks};
+  const BoardShape found{board.header_->ranks.load(), board.header_->blocks.load()};
   if (!(found == shape)) {
     return data_loss("signal board: expected ", shape.ranks, " ranks and ", shape.blocks,
                      " blocks, found ", found.ranks, " and ", found.blocks,
@@ -116,8 +119,10 @@ bool SignalBoard::post(std::int32_t slot, const RankSignal& signal,
   if (mine.consumed.load(std::memory_order_acquire) != last) return false;
   mine.signal = signal;
   const std::size_t count = std::min<std::size_t>(evidence.size(), shape_.blocks);
-  mine.evidence_count = static_cast<std::uint32_t>(count);
-  if (count > 0) std::memcpy(mine.evidence(), evidence.data(), count * sizeof(BlockEvidence));
+  const auto bytes = std::as_bytes(evidence.first(count));
+  mine.evidence_count.store(static_cast<std::uint32_t>(count), std::memory_order_relaxed);
+  mine.evidence_check.store(check_word(bytes), std::memory_order_relaxed);
+  std::ranges::copy(bytes, mine.evidence());
   mine.posted.store(last + 1, std::memory_order_release);
 
   const std::uint32_t arrived = header_->arrivals.fetch_add(1) + 1;
@@ -192,20 +197,44 @@ CollectedSignals SignalBoard::collect() {
 void SignalBoard::collect(CollectedSignals& into) {
   into.signals.clear();
   into.evidence.assign(shape_.blocks, BlockEvidence{});
+  const std::int32_t counted = fresh();
   for (std::int32_t r = 0; r < shape_.ranks; ++r) {
     Slot& slot = slot_at(r);
     const std::uint64_t posted = slot.posted.load(std::memory_order_acquire);
     if (posted == slot.consumed.load(std::memory_order_relaxed)) continue;
     into.signals.push_back(slot.signal);
-    const std::size_t count = std::min<std::size_t>(slot.evidence_count, shape_.blocks);
-    for (std::size_t b = 0; b < count; ++b) {
-      BlockEvidence given;
-      std::memcpy(&given, slot.evidence() + b * sizeof given, sizeof given);
-      merge_into(into.evidence[b], given);
-    }
+    take_evidence(slot, into);
     slot.consumed.store(posted, std::memory_order_release);
   }
-  header_->taken.fetch_add(static_cast<std::uint32_t>(into.signals.size()));
+  settle_counts(counted, static_cast<std::int32_t>(into.signals.size()));
+}
+
+// Evidence that its check denies is left out.
+void SignalBoard::take_evidence(Slot& slot, CollectedSignals& into) const {
+  const std::size_t count =
+      std::min<std::size_t>(slot.evidence_count.load(std::memory_order_relaxed), shape_.blocks);
+  into.given.resize(count);
+  const auto bytes = std::as_writable_bytes(std::span(into.given));
+  std::copy_n(slot.evidence(), bytes.size(), bytes.begin());
+  if (slot.evidence_check.load(std::memory_order_relaxed) != check_word(bytes)) return;
+  merge_into(std::span(into.evidence).first(count), into.given);
+}
+
+// `counted` is fresh() before the slots were read, `taken` how many reports lay there. Every
+// counted report lies in its slot, so more counts than reports are damage. Fewer counts are a
+// writer between its report and its count, or damage if the next collect() finds as many. No count
+// is off by more than the ranks.
+void SignalBoard::settle_counts(std::int32_t counted, std::int32_t taken) {
+  header_->taken.fetch_add(static_cast<std::uint32_t>(taken));
+  const std::int32_t after = fresh();
+  const std::int32_t before = header_->uncounted.exchange(std::min(after, 0));
+  const bool too_many = counted > taken;
+  const bool too_few = after < 0 && after == before;
+  if (too_few || after < -shape_.ranks || after > shape_.ranks) {
+    header_->taken.fetch_add(static_cast<std::uint32_t>(after));
+  } else if (too_many) {
+    header_->taken.fetch_add(static_cast<std::uint32_t>(counted - taken));
+  }
 }
 
 }  // namespace cox::transport

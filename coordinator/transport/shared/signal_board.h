@@ -10,6 +10,10 @@
 // sleep, or the poster wakes it. The wake-up count changes before the wake, and the kernel compares
 // it when the reader goes to sleep, so a wake just before that is not lost either.
 //
+// Stray writes of another process cost reports, never more: sizes and places are the view's own,
+// receivers check signals, evidence has a check here, and collect() brings counts that no longer
+// fit the slots back to them.
+//
 // The board is a view: it owns nothing, its memory must outlive it, copies are equal views.
 #pragma once
 
@@ -37,6 +41,7 @@ struct BoardShape {
 struct CollectedSignals {
   std::vector<RankSignal> signals;      // as posted, unchecked
   std::vector<BlockEvidence> evidence;  // of all of them, merged in slot order; `blocks` of them
+  std::vector<BlockEvidence> given{};   // scratch: of the last report
 };
 
 enum class BoardWake : std::uint8_t { complete, notified, timed_out };
@@ -87,6 +92,8 @@ class SignalBoard {
   SignalBoard(std::byte* memory, const BoardShape& shape);
   Slot& slot_at(std::int32_t slot) const;
   std::int32_t fresh() const;
+  void take_evidence(Slot& slot, CollectedSignals& into) const;
+  void settle_counts(std::int32_t counted, std::int32_t taken);
   std::optional<BoardWake> reason_to_wake(std::int32_t expected);
 
   std::byte* memory_;

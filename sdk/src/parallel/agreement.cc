@@ -21,9 +21,16 @@
 namespace cox::detail {
 namespace {
 
+// Travels as it is; what comes from another rank may be anything.
 struct Verdict {
   std::int32_t code = 0;
   char message[1020] = {};
+
+  std::string text() const { return {message, strnlen(message, sizeof message)}; }
+  StatusCode status_code() const {
+    constexpr auto kLast = static_cast<std::int32_t>(StatusCode::internal);
+    return code > 0 && code <= kLast ? static_cast<StatusCode>(code) : StatusCode::internal;
+  }
 };
 
 constexpr std::size_t kMostNamed = 8;
@@ -90,11 +97,11 @@ Status agree_on_status(transport::Communicator& communicator, const Status& mine
   const auto is_ok = [](const Verdict& each) { return each.code == 0; };
   const auto first = std::ranges::find_if_not(all, is_ok);
   if (first == all.end()) return ok_status();
-  const bool is_everywhere = std::ranges::all_of(
-      all, [&](const Verdict& each) { return std::strcmp(each.message, first->message) == 0; });
+  const std::string why = first->text();
+  const bool is_everywhere =
+      std::ranges::all_of(all, [&](const Verdict& each) { return each.text() == why; });
   const std::string where = "rank " + std::to_string(first - all.begin()) + ": ";
-  return Status(static_cast<StatusCode>(first->code),
-                (is_everywhere ? "" : where) + first->message);
+  return Status(first->status_code(), (is_everywhere && !why.empty() ? "" : where) + why);
 }
 
 std::string first_text(transport::Communicator& ranks, const std::string& mine) {
@@ -103,7 +110,7 @@ std::string first_text(transport::Communicator& ranks, const std::string& mine) 
   const auto all = gather_values(ranks, text);
   if (!all.ok()) return {};
   const auto first = std::ranges::find_if(*all, [](const Verdict& t) { return t.message[0] != 0; });
-  return first == all->end() ? std::string() : std::string(first->message);
+  return first == all->end() ? std::string() : first->text();
 }
 
 std::string ranks_that_differ(const std::vector<std::uint64_t>& numbers) {

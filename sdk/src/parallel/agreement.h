@@ -92,6 +92,9 @@ std::string first_text(transport::Communicator& ranks, const std::string& mine);
 // Returns the ranks whose number differs from rank 0's, as "1, 3, 7"; empty when all agree. Pure.
 std::string ranks_that_differ(const std::vector<std::uint64_t>& numbers);
 
+// Longer rows are damage: what ranks gather is counted in blocks and ranks.
+inline constexpr std::size_t kMostRowBytes = std::size_t{1} << 30;
+
 // Gathers a row from every rank, each as long as that rank has it: one row a rank on rank `to`,
 // nothing on the others. `what` names what is waited for, in the error that it returns after 10
 // minutes.
@@ -102,7 +105,12 @@ Result<std::vector<std::vector<T>>> gather_rows(transport::Communicator& ranks, 
   const auto sizes = gather_values(ranks, mine.size(), pump);
   if (!sizes.ok()) return sizes.status();
   // MPI gathers equal parts: all rows travel as long as the longest.
-  mine.resize(std::max<std::size_t>(1, *std::ranges::max_element(*sizes)));
+  const std::size_t longest = std::max<std::size_t>(1, *std::ranges::max_element(*sizes));
+  if (longest > kMostRowBytes / sizeof(T)) {
+    return data_loss(what, ": expected rows of at most ", kMostRowBytes, " bytes, found one of ",
+                     longest, " entries of ", sizeof(T));
+  }
+  mine.resize(longest);
   const bool takes = ranks.rank() == to;
   std::vector<T> all(takes ? sizes->size() * mine.size() : 0);
   const Status gathered = transport::finish(

@@ -38,6 +38,7 @@ void SlowWait::look(Clock::time_point now) {
   waited_ += std::min<Seconds>(now - last_, kMostBetweenLooks);
   last_ = now;
   next_ = now + kLookEvery;
+  if (setup_.look_at_calls) require(setup_.look_at_calls(begin_), setup_.where);
   const std::vector<RankMark> marks = setup_.marks();
   if (waited_.count() >= kDepartedSeconds) check_departures(marks);
   if (!is_told_ && (now - begin_ >= kPatience || is_coordinator_held(marks))) tell(marks);

@@ -11,6 +11,7 @@
 
 #include "coordinator/core/log.h"
 #include "coordinator/core/stall.h"
+#include "coordinator/core/status.h"
 #include "coordinator/core/units.h"
 
 namespace cox::detail {
@@ -33,11 +34,14 @@ class SlowWait {
     std::function<std::vector<RankMark>()> marks;  // of the ranks that can be seen, this one too
     Seconds limit{0};                              // control.wait_seconds
     std::function<void()> before_end{};            // called before it ends the job
+    // Returns an error where other ranks wait in other calls; may be empty.
+    std::function<Status(std::chrono::steady_clock::time_point since)> look_at_calls{};
   };
   // `setup.log` must outlive this.
   SlowWait(Setup setup, Clock::time_point begin);
 
-  // Throws cox::Error when a rank that can be seen has left its loop before the round.
+  // Throws cox::Error when a rank that can be seen has left its loop before the round, or ranks
+  // wait for each other in different calls.
   void look(Clock::time_point now);
   // Returns whether the limit, and the coordinator's grace, are used up. The time between two looks
   // counts for at most two seconds: a machine that stood still ends no job.

@@ -81,8 +81,11 @@ Membership::Membership(int argc, const char* const* argv, const SessionOptions& 
       loaded_(take(io::load_config(with_modes_of(options.policies, options.config), environment_,
                                    arguments_of(argc, argv)),
                    config_status_)),
-      world_(std::make_unique<World>(loaded_.config.control, environment_, wrap_ranks)),
+      world_(std::make_unique<World>(loaded_.config, environment_, wrap_ranks)),
       log_(loaded_.config.run.log, rank(), write_to_stderr) {
+  const auto named = world_->name_calls("Session::start");
+  world_->watch_start(log_, Seconds(config().control.wait_seconds));
+  check_identities();
   agree(config_status_);
   check_equal(*this, fingerprint(loaded_.config), "the same configuration",
               "give every rank the same file, COX_ variables and --cox flags");
@@ -92,11 +95,19 @@ Membership::Membership(int argc, const char* const* argv, const SessionOptions& 
 }
 
 void Membership::agree(const Status& mine) const {
+  const auto named = world_->name_calls("a check on all ranks");
   require(agree_on_status(all(), mine, world_->between_polls()), Error::Scope::all_ranks);
 }
 
 std::vector<std::uint64_t> Membership::gather(std::uint64_t mine) const {
+  const auto named = world_->name_calls("a comparison of all ranks");
   return require(gather_values(all(), mine, world_->between_polls()));
+}
+
+void Membership::check_identities() const {
+  const Compared compared = compare(world_->identities());
+  require(compared.status, Error::Scope::all_ranks);
+  if (is_root() && !compared.warning.empty()) log_.warning(compared.warning);
 }
 
 void check_equal(const Membership& job, std::uint64_t number, const std::string& expected,

@@ -53,6 +53,8 @@ class Membership {
   Termination& termination() { return termination_; }
 
  private:
+  void check_identities() const;
+
   std::vector<std::string> environment_;
   Status config_status_;
   io::LoadedConfig loaded_;  // defaults when config_status_ is an error

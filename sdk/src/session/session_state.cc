@@ -19,7 +19,7 @@
 
 namespace cox::detail {
 
-void DeclaredLoop::declare_reducing() {
+void DeclaredLoop::declare_reducing(const char* start_name) {
   if (is_adopted_) {
     throw Error(
         failed_precondition("expected a session without adopted models for a Reducer or Trainer, "
@@ -32,6 +32,12 @@ void DeclaredLoop::declare_reducing() {
         "begun; construct it right after Session::start"));
   }
   kind_ = LoopKind::reducing;
+  if (reducing_name_ == nullptr) reducing_name_ = start_name;  // a Trainer has a Reducer
+}
+
+const char* DeclaredLoop::start_name() const {
+  if (is_adopted_) return "the start of an adopted loop";
+  return is_reducing() ? reducing_name_ : "the first step of a loop of the program's own";
 }
 
 bool Calibration::is_wanted() const {
@@ -88,6 +94,7 @@ SessionState::SessionState(int argc, const char* const* argv, SessionOptions opt
       step_(job_, control_, actuators_, recorder_, waits_),
       calibration_(job_, control_, recorder_, step_, actuators_, loop_),
       exit_watch_([this](int code) { return leave_by_exit(code); }) {
+  const auto named = job_.world().name_calls("Session::start");
   for (Actuator* each : actuators_.all<Actuator>()) job_.agree(each->prepare());
   log_hosts(job_.all(), job_.place(), job_.log());
   if (!job_.place().device.is_cpu()) {
@@ -138,6 +145,7 @@ void SessionState::detach() {
 
 void SessionState::ensure_started() {
   if (control_.is_started()) return;
+  const auto named = job_.world().name_calls(loop_.start_name());
   JobFacts facts;
   facts.name = job_.config().run.name;
   facts.world_size = job_.world_size();
@@ -171,6 +179,7 @@ bool SessionState::stop_asked_anywhere() {
     std::uint64_t is_asked = 0;
     ArrivalStamp arrival;
   };
+  const auto named = job_.world().name_calls("Session::stop_requested_anywhere");
   const WaitingScope waiting(recorder_);
   const Asked mine{stop_asked() ? 1u : 0u, waits_.arrive()};
   const auto all = require(gather_values(job_.all(), mine, job_.world().between_polls()));

@@ -37,18 +37,21 @@ class DeclaredLoop {
   explicit DeclaredLoop(const ControlEnd& control) : control_(control) {}
 
   // Makes a reducer's ballots the rounds. Every rank calls it before the control plane starts;
-  // throws cox::Error afterwards.
-  void declare_reducing();
+  // throws cox::Error afterwards. `start_name` names the calls of the start; the first one holds.
+  void declare_reducing(const char* start_name = "the start of a Reducer");
   // From here on the steps are those of adopted models: a further declare_reducing() throws.
   void declare_adopted() { is_adopted_ = true; }
 
   LoopKind kind() const { return kind_; }
   bool is_reducing() const { return kind_ == LoopKind::reducing; }
+  // Returns what the ranks do when they start the control plane: "the start of a Trainer".
+  const char* start_name() const;
 
  private:
   const ControlEnd& control_;
   LoopKind kind_ = LoopKind::watching;
   bool is_adopted_ = false;
+  const char* reducing_name_ = nullptr;
 };
 
 // Calibration measures a sample of a step before the first one. It asks every actuator whose

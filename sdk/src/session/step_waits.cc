@@ -1,6 +1,7 @@
 #include "sdk/src/session/step_waits.h"
 
 #include <memory>
+#include <utility>
 
 namespace cox::detail {
 
@@ -10,11 +11,22 @@ void StepWaits::begin_round(RoundId round, Clock::time_point now) {
 }
 
 SlowWait StepWaits::watch(const char* where) const {
+  SlowWait::Setup setup = setup_of(where);
+  if (transport::CallBook* calls = job_.world().calls()) {
+    calls->begin_round(round_);
+    setup.look_at_calls = [calls](Clock::time_point since) { return calls->look_at_round(since); };
+  }
+  return SlowWait(std::move(setup), Clock::now());
+}
+
+SlowWait::Setup StepWaits::setup_of(const char* where) const {
   const runtime::ControlPlane& plane = control_.plane();
-  return SlowWait({job_.log(), where, round_, [&plane] { return plane.marks_here(); },
-                   Seconds(job_.config().control.wait_seconds),
-                   [&control = control_] { control.explain_end(); }},
-                  Clock::now());
+  return {job_.log(),
+          where,
+          round_,
+          [&plane] { return plane.marks_here(); },
+          Seconds(job_.config().control.wait_seconds),
+          [&control = control_] { control.explain_end(); }};
 }
 
 void StepWaits::pump(SlowWait& wait) {
@@ -25,7 +37,7 @@ void StepWaits::pump(SlowWait& wait) {
 }
 
 BetweenPolls StepWaits::attend(const char* where) const {
-  auto wait = std::make_shared<SlowWait>(watch(where));
+  auto wait = std::make_shared<SlowWait>(setup_of(where), Clock::now());
   return [this, wait] {
     const Clock::time_point now = Clock::now();
     control_.plane().mark().beat(now);

@@ -40,6 +40,8 @@ class StepWaits {
   BetweenPolls attend(const char* where) const;
 
  private:
+  SlowWait::Setup setup_of(const char* where) const;
+
   Membership& job_;
   ControlEnd& control_;
   StepRecorder& recorder_;

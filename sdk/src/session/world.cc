@@ -1,14 +1,20 @@
 #include "sdk/src/session/world.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <span>
+#include <string>
 #include <thread>
+#include <utility>
 
+#include "coordinator/core/stall.h"
+#include "coordinator/core/text.h"
 #include "coordinator/core/units.h"
 #include "coordinator/transport/launch.h"
 #include "coordinator/transport/solo.h"
 #include "coxswain/error.h"
+#include "sdk/src/parallel/slow_wait.h"
 
 namespace cox::detail {
 namespace {
@@ -38,14 +44,19 @@ transport::MpiOptions mpi_options(const ControlConfig& control,
 
 }  // namespace
 
-World::World(const ControlConfig& control, const std::vector<std::string>& environment,
+World::World(const Config& config, const std::vector<std::string>& environment,
              const WrapRanks& wrap_ranks) {
+  const ControlConfig& control = config.control;
   if (joined(transport::launch_of(environment)) == transport::Launch::mpi) {
     mpi_.emplace(joined(transport::MpiRuntime::start(nullptr, nullptr)));
     all_ = joined(mpi_->world(mpi_options(control, environment)));
   } else {
     all_ = transport::solo_communicator();
   }
+  const auto named = name_calls("Session::start");
+  const auto others =
+      config.run.allow_other_programs ? OtherPrograms::allow : OtherPrograms::refuse;
+  identities_ = require(gather_values(*all_, own_identity(others)));
   if (wrap_ranks) all_ = wrap_ranks(std::move(all_));
   wait_policy_ = wait_policy_of(*all_);
   data_ = require(all_->duplicate());
@@ -54,8 +65,25 @@ World::World(const ControlConfig& control, const std::vector<std::string>& envir
       std::chrono::duration_cast<std::chrono::nanoseconds>(Seconds(control.nccl_seconds)));
 }
 
+void World::watch_start(const Log& log, Seconds limit) {
+  if (calls() == nullptr) return;
+  calls()->on_slow([this, &log, limit, told = std::string()](const auto& slow) mutable {
+    const Seconds patience = std::min(limit, Seconds(10));
+    if (attend_ || slow.waited < patience) return;
+    const std::string whom = slow.missing.empty()
+                                 ? "all other ranks wait there as well"
+                                 : text_of(std::span(slow.missing)) + " has not come to it";
+    const std::string text = concat("rank ", all().rank(), " has waited ",
+                                    fixed(slow.waited.count(), 0), " s in ", slow.call, ": ", whom);
+    if (std::exchange(told, slow.call) != slow.call) log.warning(text);
+    if (slow.waited > limit) end_waiting(log, concat(text, ", beyond control.wait_seconds"));
+  });
+}
+
 void World::leave_after_failure(const Log& log) noexcept {
   if (!mpi_ || all().size() == 1) return;
+  // Messages of calls that never come together are left, for which MPI's end would wait.
+  if (calls()->has_failed()) return end_by_exit();
   const auto patience =
       transport::with_timeout(wait_policy(), std::chrono::seconds(5), "ranks that fail as well");
   const Status together =

@@ -14,11 +14,13 @@
 
 #include "coordinator/core/config.h"
 #include "coordinator/core/log.h"
+#include "coordinator/transport/call_book.h"
 #include "coordinator/transport/communicator.h"
 #include "coordinator/transport/mpi/runtime.h"
 #include "coordinator/transport/wait.h"
 #include "sdk/src/parallel/agreement.h"
 #include "sdk/src/parallel/device_link.h"
+#include "sdk/src/session/identity.h"
 
 namespace cox::detail {
 
@@ -31,14 +33,28 @@ class World {
  public:
   // Joins the ranks. `environment` has entries NAME=value; `wrap_ranks` may be empty. Collective
   // under MPI. Throws cox::Error, on all ranks where the launcher or the MPI library does not fit.
-  World(const ControlConfig& control, const std::vector<std::string>& environment,
+  World(const Config& config, const std::vector<std::string>& environment,
         const WrapRanks& wrap_ranks);
+
+  // Returns who the ranks said they are when they joined, by rank.
+  const std::vector<Identity>& identities() const { return identities_; }
 
   // all() is for agreement and the control plane, data() for what the loop itself exchanges.
   transport::Communicator& all() const { return *all_; }
   transport::Communicator& data() const { return *data_; }
   // Returns the link between the devices of all ranks, open from the first average of gradients on.
   DeviceLink& devices() const { return *devices_; }
+
+  // Returns the calls of all ranks so far, null where a job has no others to compare them with.
+  transport::CallBook* calls() const { return mpi_ ? mpi_->calls() : nullptr; }
+  // Names the calls of all ranks that begin during the result's life, for messages that tell ranks
+  // in different calls apart. The outermost name counts.
+  transport::CallBook::Name name_calls(const char* name) const {
+    return transport::CallBook::Name(calls(), name);
+  }
+  // Tells of waits before the first step, which nobody else watches: a warning that names who is
+  // missing, and the end of the job beyond the limit. `log` must outlive this.
+  void watch_start(const Log& log, Seconds limit);
 
   // Returns whether more ranks than cores are on this node.
   bool is_crowded() const { return all().ranks_on_node() > transport::usable_cores(); }
@@ -69,6 +85,7 @@ class World {
   transport::WaitPolicy wait_policy_;
   std::function<BetweenPolls()> attend_;
   std::uint64_t ranks_failing_ = 1;  // what farewell_ sums
+  std::vector<Identity> identities_;
 };
 
 }  // namespace cox::detail

@@ -260,7 +260,7 @@ struct ManualParallel::Impl {
 
 ManualParallel::ManualParallel(Session& session) : impl_(std::make_unique<Impl>(session)) {
   detail::SessionState& state = impl_->state;
-  state.loop().declare_reducing();
+  state.loop().declare_reducing("the start of a ManualParallel");
   if (state.job().config().reduction.reproducible) {
     throw Error(invalid_argument(
                     "reduction.reproducible: expected a Reducer or Trainer, found ManualParallel, "

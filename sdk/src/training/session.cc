@@ -117,6 +117,7 @@ void Session::together(const std::function<void()>& work) {
   } catch (const std::exception& error) {
     status = internal_error(detail::first_line(error.what()));
   }
+  const auto named = state_->job().world().name_calls("Session::together");
   const detail::WaitingScope waiting(state_->recorder());
   state_->job().agree(status);
 }

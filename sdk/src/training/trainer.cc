@@ -245,10 +245,12 @@ struct Trainer::Impl {
         data(state(), options, position),
         changes(state(), model, std::move(optimizer), masters, options),
         step_handle(nullptr) {
+    const auto named = state().job().world().name_calls("the start of a Trainer");
     check_is_first(state());
     check_options(state(), options);
     check_equal_names(state(), model);
     changes.check_optimizer();
+    state().loop().declare_reducing("the start of a Trainer");
     state().attach(model);
     saves.emplace(detail::TrainingSaves::Parts{session, model, changes.optimizer(), position});
     detail::TrainingSaves::Resumed saved;
