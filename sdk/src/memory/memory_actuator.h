@@ -1,7 +1,7 @@
 // MemoryActuator carries out what the plan says of activation memory on this rank: it sets the
 // memory action of every block, owns the tier of offloaded tensors, reports blocks that cannot take
-// their action, and predicts the peak. Before the first step, memory_calibration.h finds the plan
-// that it begins with. Training thread only.
+// their action, and predicts the peak. MemoryCalibration owns it, and finds the plan of the first
+// step. Training thread only.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 namespace cox::detail {
 
-class MemoryActuator final : public Actuator, public Steering, public Reporting {
+class MemoryActuator final : public Steering, public Reporting {
  public:
   // All references must outlive it.
   MemoryActuator(const MemoryConfig& config, RankId rank, BlockWatch& blocks, Log log);
@@ -35,9 +35,9 @@ class MemoryActuator final : public Actuator, public Steering, public Reporting 
   Offloader* offloader() { return offloader_.get(); }
   // Plans are for this rank as it was measured. The next apply() sets the actions anew.
   void foresee(planner::RankProblem measured);
+  // The model that was steered is no longer there.
+  void forget();
 
-  void attach(torch::nn::Module&) override { forget(); }
-  void release() override { forget(); }
   // Does something only when the plan is another one.
   void apply(const Plan& plan, RoundId round) override;
   void begin_step() override { spent_before_ = spent(); }
@@ -59,7 +59,6 @@ class MemoryActuator final : public Actuator, public Steering, public Reporting 
 
  private:
   Seconds spent() const;
-  void forget();
   // Sets the actions for all visits from now on, one per block.
   void steer(const std::vector<MemoryAction>& actions);
   std::int64_t predicted_peak(const std::vector<MemoryAction>& actions) const;

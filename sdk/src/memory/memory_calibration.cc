@@ -40,14 +40,13 @@ ActionSet actions_of(const MemoryConfig& config, c10::Device device) {
 }
 
 MemoryCalibration::MemoryCalibration(const MemoryConfig& config, std::string run_directory,
-                                     MemoryActuator& memory, BlockWatch& blocks, MemoryProbe& probe,
-                                     Log log)
+                                     RankId rank, BlockWatch& blocks, MemoryProbe& probe, Log log)
     : config_(config),
       run_directory_(std::move(run_directory)),
-      memory_(memory),
       blocks_(blocks),
       probe_(probe),
-      log_(std::move(log)) {}
+      log_(std::move(log)),
+      memory_(config, rank, blocks, log_) {}
 
 Status MemoryCalibration::prepare() {
   return is_wanted() ? install_counting_allocator() : ok_status();

@@ -1,6 +1,7 @@
-// MemoryCalibration is the actuator that finds the plan of activation memory for the first step: it
-// measures on a sample batch what every block takes under every action, exchanges that with the
-// other ranks, and lets the policies decide anew.
+// MemoryCalibration is the actuator of activation memory before the first step: it tells what the
+// settings and the model allow, measures on a sample batch what every block takes under every
+// action, exchanges that with the other ranks, and lets the policies decide anew. It owns the
+// MemoryActuator, which follows the plan from then on.
 //
 //   SampleTrial (measures) -> memory_agreement.h (exchanges) -> MemoryFacts of rank 0 -> plan
 //
@@ -31,11 +32,13 @@ class MemoryCalibration final : public Actuator, public Measuring {
  public:
   // All references must outlive it. `run_directory`: where rank 0 keeps the profile of the job for
   // `cox plan`; empty = nowhere.
-  MemoryCalibration(const MemoryConfig& config, std::string run_directory, MemoryActuator& memory,
+  MemoryCalibration(const MemoryConfig& config, std::string run_directory, RankId rank,
                     BlockWatch& blocks, MemoryProbe& probe, Log log);
 
   const char* name() const override { return "memory"; }
   Status prepare() override;  // installs the counting allocator where memory is planned
+  void attach(torch::nn::Module&) override { memory_.forget(); }
+  void release() override { memory_.forget(); }
   bool is_wanted() const override { return memory_.is_wanted(); }
   std::string without() const override { return "activations stay as the program keeps them"; }
   // Returns invalid_argument for a rule that fits no block. Called once, when the blocks are known.
@@ -44,6 +47,7 @@ class MemoryCalibration final : public Actuator, public Measuring {
   bool wants_calibration() const override { return is_wanted() && blocks_.size() > 0; }
   void calibrate(const SampleStep& sample, CalibrationHost& host) override;
 
+  MemoryActuator& actuator() { return memory_; }
   // The reducers that can say how a step will treat its gradients.
   GradientHolders& gradient_holders() { return holders_; }
 
@@ -61,10 +65,10 @@ class MemoryCalibration final : public Actuator, public Measuring {
 
   const MemoryConfig& config_;
   const std::string run_directory_;
-  MemoryActuator& memory_;
   BlockWatch& blocks_;
   MemoryProbe& probe_;
   Log log_;
+  MemoryActuator memory_;
   GradientHolders holders_;
 };
 

@@ -11,7 +11,6 @@
 #include "sdk/src/blocks/block_watch.h"
 #include "sdk/src/blocks/operator_watch.h"
 #include "sdk/src/memory/allocator_report.h"
-#include "sdk/src/memory/memory_actuator.h"
 #include "sdk/src/memory/memory_calibration.h"
 #include "sdk/src/memory/memory_probe.h"
 #include "sdk/src/precision/format_actuator.h"
@@ -45,21 +44,20 @@ Capabilities add_capabilities(ActuatorList& list, const Membership& job) {
       MemorySharers{.of_node = job.all().ranks_on_node(), .of_device = job.place().ranks});
   auto allocator = std::make_unique<AllocatorReport>(*probe);
   auto formats = std::make_unique<FormatActuator>(config, *blocks, job.log());
-  auto memory = std::make_unique<MemoryActuator>(config.memory, job.rank(), *blocks, job.log());
-  auto calibration = std::make_unique<MemoryCalibration>(config.memory, config.run.directory,
-                                                         *memory, *blocks, *probe, job.log());
   auto loss_scale = std::make_unique<LossScale>(*formats, *blocks);
   auto fp8 = std::make_unique<Fp8Watch>(config.precision, job.rank(), job.log());
+  auto memory = std::make_unique<MemoryCalibration>(config.memory, config.run.directory, job.rank(),
+                                                    *blocks, *probe, job.log());
   auto numerics = std::make_unique<NumericsWatch>(config.precision, job.rank(), *blocks,
                                                   *loss_scale, *fp8, job.log());
   auto operators = std::make_unique<OperatorWatch>(*blocks);
-  const Capabilities added{*formats, *loss_scale, *fp8,    *memory,
-                           *probe,   *numerics,   *blocks, calibration->gradient_holders()};
+  const Capabilities added{*formats, *loss_scale, *fp8,    memory->actuator(),
+                           *probe,   *numerics,   *blocks, memory->gradient_holders()};
   list.own(std::move(formats));
   list.own(std::move(loss_scale));
   list.own(std::move(fp8));
-  list.own(std::move(calibration));
   list.own(std::move(memory));
+  list.add(added.memory);
   list.own(std::move(probe));
   list.own(std::move(numerics));
   list.own(std::move(operators));

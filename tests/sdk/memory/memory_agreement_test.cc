@@ -10,8 +10,10 @@
 #include <doctest/doctest.h>
 
 using namespace cox;
+using cox::detail::gather_problems;
 using cox::detail::MeasuredRegion;
 using cox::detail::MeasuredRegions;
+using cox::detail::with_figures_of_root;
 
 namespace {
 
@@ -75,10 +77,10 @@ TEST_SUITE("memory agreement") {
   TEST_CASE("ranks with the same operators take the figures of rank 0") {
     on_each_rank([](transport::Communicator& ranks) {
       const std::int32_t rank = ranks.rank().value();
-      const auto agreed = cox::detail::with_figures_of_root(ranks, regions_of(rank));
+      const auto agreed = with_figures_of_root(ranks, regions_of(rank));
       REQUIRE(agreed.ok());
       CHECK_FALSE(agreed->front().has_value());
-      CHECK(figures_of(*agreed) == figures_of(regions_of(0)));
+      CHECK((figures_of(*agreed) == figures_of(regions_of(0))));
     });
   }
 
@@ -87,15 +89,15 @@ TEST_SUITE("memory agreement") {
       const std::int32_t rank = ranks.rank().value();
       MeasuredRegions mine = regions_of(rank);
       if (rank == 2) mine.back()->graph.operators.back().name = "aten::relu";
-      const auto agreed = cox::detail::with_figures_of_root(ranks, mine);
+      const auto agreed = with_figures_of_root(ranks, mine);
       REQUIRE(agreed.ok());
-      CHECK(figures_of(*agreed) == figures_of(regions_of(rank)));
+      CHECK((figures_of(*agreed) == figures_of(regions_of(rank))));
     });
   }
 
   TEST_CASE("ranks whose blocks did not run have no figures to exchange") {
     on_each_rank([](transport::Communicator& ranks) {
-      const auto agreed = cox::detail::with_figures_of_root(ranks, MeasuredRegions(2));
+      const auto agreed = with_figures_of_root(ranks, MeasuredRegions(2));
       REQUIRE(agreed.ok());
       CHECK(agreed->size() == 2);
     });
@@ -103,12 +105,13 @@ TEST_SUITE("memory agreement") {
 
   TEST_CASE("rank 0 gets the problem of every rank as that rank has it, the others get nothing") {
     on_each_rank([](transport::Communicator& ranks) {
-      const auto all = cox::detail::gather_problems(ranks, problem_of(ranks.rank().value()));
+      const auto all = gather_problems(ranks, problem_of(ranks.rank().value()));
       REQUIRE(all.ok());
-      REQUIRE(all->size() == (ranks.rank() == kRoot ? kRanks : 0));
+      const std::size_t problems = ranks.rank() == kRoot ? kRanks : 0;
+      REQUIRE(all->size() == problems);
       for (std::size_t r = 0; r < all->size(); ++r) {
         const planner::RankProblem expected = problem_of(static_cast<std::int32_t>(r));
-        CHECK((*all)[r].problem == expected.problem);
+        CHECK(((*all)[r].problem == expected.problem));
         CHECK((*all)[r].limit_bytes == expected.limit_bytes);
         CHECK((*all)[r].samples == expected.samples);
       }

@@ -13,6 +13,8 @@
 #include "coordinator/core/settings/memory.h"
 #include "sdk/examples/gpt2/model.h"
 #include "sdk/src/memory/memory_actuator.h"
+#include "sdk/src/memory/memory_probe.h"
+#include "sdk/src/parallel/gradient_holders.h"
 #include "sdk/src/precision/trial_pass.h"
 
 namespace cox::test {
