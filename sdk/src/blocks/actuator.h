@@ -1,5 +1,5 @@
-// An actuator is what one capability does on one rank. Its class derives from Actuator and from
-// each interface below that the capability needs:
+// An actuator is what one capability does on one rank. Its class derives from each interface below
+// that the capability needs:
 //
 //   Actuator   before the first round: what the process and the model allow, what the job can do
 //   Measuring  before the first step: what a plan would cost
@@ -97,7 +97,8 @@ struct SavedRow {
   const char* title;  // "FP8 scaling", for messages
 };
 
-// Actuator is the base of every capability, with what one does before the first round.
+// Actuator is for a capability with something to do before the first round. All ranks agree on each
+// one's outcome.
 class Actuator {
  public:
   virtual ~Actuator() = default;
