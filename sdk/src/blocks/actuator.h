@@ -1,5 +1,5 @@
-// An actuator is what one capability does on one rank. Its class derives from Actuator and from
-// each interface below that the capability needs:
+// An actuator is what one capability does on one rank. Its class derives from each interface below
+// that the capability needs:
 //
 //   Actuator   before the first round: what the process and the model allow, what the job can do
 //   Measuring  before the first step: what a plan would cost
@@ -106,7 +106,8 @@ struct EndState {
   std::string not_finite;  // names the first part that is not, "parameter 3 of 12"; empty = none
 };
 
-// Actuator is the base of every capability, with what one does before the first round.
+// Actuator is for a capability with something to do before the first round. All ranks agree on each
+// one's outcome.
 class Actuator {
  public:
   virtual ~Actuator() = default;

@@ -67,7 +67,7 @@ class ActuatorList {
     }
   }
 
-  std::vector<std::unique_ptr<Actuator>> owned_;
+  std::vector<std::shared_ptr<void>> owned_;
   std::tuple<std::vector<Actuator*>, std::vector<Measuring*>, std::vector<Steering*>,
              std::vector<Reporting*>, std::vector<Comparing*>, std::vector<Saving*>,
              std::vector<Lasting*>>

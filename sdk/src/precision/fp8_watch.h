@@ -41,12 +41,11 @@ class Fp8Reading {
   HostCopy copy_;  // a row for each that waits
 };
 
-class Fp8Watch final : public Actuator, public Steering, public Saving {
+class Fp8Watch final : public Steering, public Saving {
  public:
   Fp8Watch(const PrecisionConfig& config, RankId rank, Log log)
       : config_(config), rank_(rank), log_(std::move(log)) {}
 
-  void release() override;
   void forget_run() override;
   const SavedRow* saved_row() const override;
   std::vector<double> save() const override { return pack_fp8(blocks_); }
@@ -54,6 +53,7 @@ class Fp8Watch final : public Actuator, public Steering, public Saving {
 
   // Lets all blocks run products in FP8 from here on. Histories begin anew.
   void equip(VisitParts& visits);
+  void release();
   // Whether products are counted; off while a step of the program's is run again.
   void count(Fp8Count counting);
   // Ends a step whose losses were multiplied by `scale`, and adds what products counted.

@@ -14,7 +14,7 @@ namespace cox::detail {
 class BlockWatch;
 class FormatActuator;
 
-class LossScale final : public Actuator, public Steering, public Reporting, public Comparing {
+class LossScale final : public Steering, public Reporting, public Comparing {
  public:
   // `formats` stands before this in the list of actuators. Both outlive this.
   LossScale(const FormatActuator& formats, const BlockWatch& blocks)

@@ -20,6 +20,7 @@ using cox::detail::Fp8Kernels;
 using cox::detail::Fp8Order;
 using cox::detail::Fp8Quantized;
 using cox::detail::quantize_tensor;
+using cox::detail::QuantizeCounts;
 using fp8_test::counts_of;
 
 namespace {
