@@ -70,9 +70,10 @@ void World::watch_start(const Log& log, Seconds limit) {
   calls()->on_slow([this, &log, limit, told = std::string()](const auto& slow) mutable {
     const Seconds patience = std::min(limit, Seconds(10));
     if (attend_ || slow.waited < patience) return;
-    const std::string whom = slow.missing.empty()
-                                 ? "all other ranks wait there as well"
-                                 : text_of(std::span(slow.missing)) + " has not come to it";
+    const std::string whom =
+        slow.missing.empty()
+            ? "all other ranks wait there as well"
+            : cox::text_of(std::span<const RankId>(slow.missing)) + " has not come to it";
     const std::string text = concat("rank ", all().rank(), " has waited ",
                                     fixed(slow.waited.count(), 0), " s in ", slow.call, ": ", whom);
     if (std::exchange(told, slow.call) != slow.call) log.warning(text);
