@@ -18,12 +18,12 @@ struct TrainingPosition {
   std::uint64_t step = 0;    // updates done or skipped
   std::uint64_t cursor = 0;  // samples consumed since the start
   // The cursor is a place in the order that `seed` gives a data set of `samples`.
-  std::optional<std::uint64_t> seed;
+  std::optional<std::uint64_t> seed{};
   std::uint64_t samples = 0;    // 0 = not known yet
   std::uint64_t data_hash = 0;  // of some of its samples; 0 = not known, or not the same each time
   std::uint64_t skipped = 0;
   std::uint64_t rollbacks = 0;
-  std::optional<ScalerState> scaler;  // where one was ever at work
+  std::optional<ScalerState> scaler{};  // where one was ever at work
 
   // The step before was the last one of an epoch.
   bool ends_epoch() const { return samples > 0 && cursor % samples == 0; }

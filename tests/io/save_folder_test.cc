@@ -229,12 +229,12 @@ TEST_SUITE("io.save_folder") {
     const std::string before = read_bytes(save / "manifest.json");
     CHECK(write_manifest(save, manifest).code() == StatusCode::data_loss);
     CHECK(read_bytes(save / "manifest.json") == before);
-    manifest.step = 120;
-    REQUIRE(describe_files(save, manifest).ok());
-    REQUIRE(write_manifest(save, manifest).ok());
+    SaveManifest described{.id = save_id(1, 2), .writer = "a person"};
+    REQUIRE(describe_files(save, described).ok());
+    REQUIRE(write_manifest(save, described).ok());
     CHECK(verify_save(save, VerifyDepth::pieces).ok());
     folder.write(save_name(120) + "/bad\xff", "x");
-    CHECK(describe_files(save, manifest).message().find("UTF-8") != std::string::npos);
+    CHECK(describe_files(save, described).message().find("UTF-8") != std::string::npos);
   }
 
   TEST_CASE("a save that is removed or replaced while it is read is not called damaged") {

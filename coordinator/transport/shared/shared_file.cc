@@ -1,5 +1,6 @@
 #include "coordinator/transport/shared/shared_file.h"
 
+#include <fcntl.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>

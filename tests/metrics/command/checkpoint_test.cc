@@ -54,7 +54,8 @@ void make_save(const TempFolder& folder, std::uint64_t step) {
   fs::create_directory(folder / work);
   const std::string model = model_of(step, step);
   folder.write(work + "/model.safetensors", model);
-  io::SaveManifest manifest{.id = io::save_id(1, step), .step = step, .world_size = 1};
+  io::SaveManifest manifest{
+      .id = io::save_id(1, step), .step = step, .world_size = 1, .writer = "a job"};
   manifest.files = {{"model.safetensors", model.size(), io::content_hash(model)}};
   const std::size_t data = std::size_t{1} << 16;
   manifest.pieces = {{"w",

@@ -247,6 +247,7 @@ TEST_SUITE("metrics") {
       std::vector<std::string> told;
       RunStoreOptions options;
       options.on_trouble = [&](const Status& trouble) { told.push_back(trouble.message()); };
+      options.flush_seconds = 3600;  // looks at nothing before it is asked to
       auto store = RunStoreWriter::open(directory, info(), std::move(options));
       REQUIRE(store.ok());
       std::filesystem::remove_all(directory);

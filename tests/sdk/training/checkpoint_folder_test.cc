@@ -349,7 +349,7 @@ TEST_SUITE("checkpoint folder") {
       CAPTURE(name);
       REQUIRE(folder.write(full, {}, 9).ok());
       const auto save = folder.save_of(20);
-      io::SaveManifest manifest{.id = io::save_id(1, 2), .world_size = 1};
+      io::SaveManifest manifest{.id = io::save_id(1, 2), .world_size = 1, .writer = "a person"};
       REQUIRE(io::describe_files(save, manifest).ok());
       put(save / name, read_bytes(folder.save_of(10) / name));
       const auto content = io::content_of(save / name);
