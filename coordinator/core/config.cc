@@ -302,6 +302,23 @@ Status validate(const Config& config) {
   return status;
 }
 
+Status make_paths_absolute(Config& config, const std::filesystem::path& from) {
+  for (const Row& row : section_rows()) {
+    const std::filesystem::path path = row.is_path ? row.get(config) : std::string();
+    if (path.empty() || path.is_absolute()) continue;
+    if (from.empty())
+      return failed_precondition(row.name.key, ": expected a working directory to find ",
+                                 path.string(), " from, found none: it was removed; give an ",
+                                 "absolute path");
+    // Behind a folder that is a link, ".." leads elsewhere than the text says.
+    const bool has_parent = std::ranges::find(path, std::filesystem::path("..")) != path.end();
+    const std::filesystem::path whole = from / path;
+    const std::string text = has_parent ? whole.string() : whole.lexically_normal().string();
+    if (Status set = row.set(config, text); !set.ok()) return set;
+  }
+  return ok_status();
+}
+
 std::string text(const Config& config) {
   std::string out;
   for_each_row(config, [&](const Row& row) {

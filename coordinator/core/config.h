@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <span>
 #include <string>
@@ -98,6 +99,11 @@ std::string config_file(std::span<const std::string> environment,
 // Checks every value against its range, and the rules that span several keys. Call it once, after
 // the last source.
 Status validate(const Config& config);
+
+// Makes the paths of files and folders absolute, as seen from a working directory, so that they
+// lead to the same place wherever the program goes. failed_precondition when there is a relative
+// one and `from` is empty, which says that the working directory was removed.
+Status make_paths_absolute(Config& config, const std::filesystem::path& from);
 
 // Returns "key = value" for every setting; apply_text() reads it back.
 std::string text(const Config& config);

@@ -1,5 +1,6 @@
 #include "coordinator/io/config_source.h"
 
+#include <system_error>
 #include <utility>
 
 #include "coordinator/io/file.h"
@@ -53,6 +54,9 @@ Result<LoadedConfig> load_config(Config base, std::span<const std::string> envir
   loaded.sets_port = base.http.port != HttpConfig{}.port ||
                      set_port(std::move(base), sources, loaded.config.http.port);
   if (Status status = validate(loaded.config); !status.ok()) return status;
+  std::error_code error;
+  const std::filesystem::path here = std::filesystem::current_path(error);
+  if (Status made = make_paths_absolute(loaded.config, here); !made.ok()) return made;
   return loaded;
 }
 

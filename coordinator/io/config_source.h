@@ -22,8 +22,9 @@ struct LoadedConfig {
 };
 
 // `base` holds defaults and what the program itself wants to be overridable (a custom policy is
-// known by its entry in policy_modes). The result is validated. not_found when the file cannot be
-// read; invalid_argument with its place for everything that is wrong inside.
+// known by its entry in policy_modes). The result is validated, and its paths are absolute.
+// not_found when the file cannot be read; invalid_argument with its place for everything that is
+// wrong inside; failed_precondition for a relative path from a working directory that is gone.
 Result<LoadedConfig> load_config(Config base, std::span<const std::string> environment,
                                  std::span<const std::string> arguments);
 

@@ -17,24 +17,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kNameAttempts = 1000;
-constexpr std::string_view kTemporary = ".tmp-";         // ".NAME.tmp-PROCESS-ATTEMPT"
 constexpr std::size_t kMaxPiece = std::size_t{1} << 30;  // of one call to the system
-
-fs::path folder_of(const fs::path& target) {
-  return target.has_parent_path() ? target.parent_path() : fs::path(".");
-}
-
-bool is_temporary(std::string_view name) {
-  const std::size_t mark = name.rfind(kTemporary);
-  if (!name.starts_with('.') || mark == std::string_view::npos) return false;
-  const std::string_view numbers = name.substr(mark + kTemporary.size());
-  return numbers.find('-') != std::string_view::npos &&
-         numbers.find_first_not_of("0123456789-") == std::string_view::npos;
-}
 
 Status open_error(const fs::path& path, int error) {
   return errno_status(error, path.string() + ": cannot open", StatusCode::failed_precondition);
+}
+
+Status cannot(const fs::path& target, const std::string& doing, int error) {
+  const Status status = errno_status(error, target.string() + ": " + doing);
+  return {status.code(), status.message() + "; a file that was there before is unchanged"};
 }
 
 const char* kind_of(mode_t mode) {
@@ -86,22 +77,15 @@ NextBytes one_piece(std::string_view text) {
 }
 
 Result<AtomicFile> AtomicFile::create(const fs::path& target) {
-  const std::string stem = concat(".", target.filename().string(), kTemporary, ::getpid());
-  for (int attempt = 0; attempt < kNameAttempts; ++attempt) {
-    AtomicFile file(target, folder_of(target) / (stem + "-" + std::to_string(attempt)));
-    file.file_ =
-        Descriptor(::open(file.temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-    if (file.file_.is_open()) return file;
-    const int error = errno;
-    file.temporary_.clear();  // not ours
-    if (error != EEXIST) return file.fail("cannot create a file in its folder", error);
-  }
-  return resource_exhausted(target.string(), ": too many temporary files \"", stem,
-                            "-*\" beside it; remove them");
+  TemporaryFile made = create_beside(target);
+  if (made.file.is_open()) return AtomicFile(target, std::move(made));
+  if (errno != EEXIST) return cannot(target, "cannot create a file in its folder", errno);
+  return resource_exhausted(target.string(), ": too many temporary files such as ",
+                            made.path.filename().string(), " beside it; remove them");
 }
 
-AtomicFile::AtomicFile(fs::path target, fs::path temporary)
-    : target_(std::move(target)), temporary_(std::move(temporary)) {}
+AtomicFile::AtomicFile(fs::path target, TemporaryFile made)
+    : target_(std::move(target)), temporary_(std::move(made.path)), file_(std::move(made.file)) {}
 
 AtomicFile::AtomicFile(AtomicFile&& other) noexcept
     : target_(std::move(other.target_)),
@@ -113,8 +97,7 @@ AtomicFile::~AtomicFile() {
 }
 
 Status AtomicFile::fail(const std::string& doing, int error) const {
-  const Status status = errno_status(error, target_.string() + ": " + doing);
-  return {status.code(), status.message() + "; a file that was there before is unchanged"};
+  return cannot(target_, doing, error);
 }
 
 Status AtomicFile::write(const void* data, std::size_t bytes) {
@@ -142,9 +125,14 @@ void remove_temporaries(const fs::path& folder) {
   std::vector<fs::path> left;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
     const bool is_file = fs::is_regular_file(entry.symlink_status(error));
-    if (is_file && is_temporary(entry.path().filename().string())) left.push_back(entry.path());
+    if (is_file && is_temporary_name(entry.path().filename().string()))
+      left.push_back(entry.path());
   }
   for (const fs::path& path : left) fs::remove(path, error);
+}
+
+fs::path folder_of(const fs::path& file) {
+  return file.has_parent_path() ? file.parent_path() : fs::path(".");
 }
 
 Status sync_folder(const fs::path& folder) {
@@ -169,13 +157,16 @@ Result<std::uint64_t> regular_size(int descriptor, const fs::path& path) {
                              kind_of(info.st_mode));
 }
 
+Status found_link(const fs::path& path) {
+  return failed_precondition(path.string(), ": expected a regular file, found a link");
+}
+
 Result<InputFile> InputFile::open(const fs::path& path, Links links) {
   // O_NONBLOCK: opening a pipe that nobody writes to must not hang before it can be refused.
   const int follow = links == Links::refused ? O_NOFOLLOW : 0;
   InputFile file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | follow));
   const bool is_open = file.file_.is_open();
-  if (!is_open && errno == ELOOP && links == Links::refused)
-    return failed_precondition(path.string(), ": expected a regular file, found a link");
+  if (!is_open && errno == ELOOP && links == Links::refused) return found_link(path);
   if (!is_open) return open_error(path, errno);
   const Result<std::uint64_t> size = regular_size(file.descriptor(), path);
   if (!size.ok()) return size.status();

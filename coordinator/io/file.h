@@ -12,6 +12,7 @@
 
 #include "coordinator/core/status.h"
 #include "coordinator/io/descriptor.h"
+#include "coordinator/io/open_to_write.h"
 
 namespace cox::io {
 
@@ -53,7 +54,7 @@ class AtomicFile {
   Status commit();
 
  private:
-  AtomicFile(std::filesystem::path target, std::filesystem::path temporary);
+  AtomicFile(std::filesystem::path target, TemporaryFile made);
   Status fail(const std::string& doing, int error) const;
 
   std::filesystem::path target_;
@@ -69,6 +70,9 @@ Status replace_file(const std::filesystem::path& target, std::string_view conten
 // the names of their temporary ones. Errors are ignored. REQUIRES: nobody writes files there.
 void remove_temporaries(const std::filesystem::path& folder);
 
+// Returns the folder that a file's path is in.
+std::filesystem::path folder_of(const std::filesystem::path& file);
+
 // Makes the names in a folder durable: what was created, renamed or removed in it.
 Status sync_folder(const std::filesystem::path& folder);
 
@@ -82,6 +86,9 @@ bool is_there(const std::filesystem::path& path);
 // Returns the size of an open file, which `path` names in messages. failed_precondition when it is
 // no regular file: a pipe, device or folder.
 Result<std::uint64_t> regular_size(int descriptor, const std::filesystem::path& path);
+
+// Returns "PATH: expected a regular file, found a link", failed_precondition.
+Status found_link(const std::filesystem::path& path);
 
 // A regular file opened for reading, with the size it had then. A read that falls short is an
 // error, so a file that is cut while it is read gives a message and no undefined memory.

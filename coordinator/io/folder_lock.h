@@ -6,28 +6,16 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "coordinator/core/status.h"
-#include "coordinator/io/descriptor.h"
+#include "coordinator/io/file_lock.h"
+#include "coordinator/io/output_file.h"
 
 namespace cox::io {
-
-// LockCalls are the calls by which a file is locked for as long as its descriptor is open. Each
-// returns 0, or the errno of its failure. Tests replace them by those of other file systems.
-struct LockCalls {
-  int (*whole_file)(int descriptor);
-  int (*record)(int descriptor);  // where the file system has no locks of whole files
-};
-LockCalls system_lock_calls();  // flock(), then fcntl(F_OFD_SETLK)
-
-// FileLocking says what became of an attempt to lock a file. `none`: the file system has no locks.
-enum class FileLocking { locked, held_elsewhere, none };
-
-// Locks an open file until it is closed, or the process ends. Does not wait. REQUIRES: it is open
-// for writing. Errors: those of the calls.
-Result<FileLocking> lock_file(int descriptor, const LockCalls& calls = system_lock_calls());
 
 class FolderLock {
  public:
@@ -51,18 +39,19 @@ class FolderLock {
   // who waits for it.
   ~FolderLock();
 
-  // failed_precondition when the folder is another's by now: the file was removed or replaced.
+  // failed_precondition when the folder is gone or another's by now: the file was removed or
+  // replaced.
   Status check_held() const;
   const std::string& token() const { return token_; }
 
  private:
-  FolderLock(std::filesystem::path path, std::string token, Descriptor file)
+  FolderLock(std::filesystem::path path, std::string token, std::optional<OutputFile> file)
       : path_(std::move(path)), token_(std::move(token)), file_(std::move(file)) {}
 
   std::filesystem::path path_;
   std::string token_;
-  Descriptor file_;            // none where another process holds it
-  bool file_is_lock_ = false;  // the file system has no locks, so the file's presence is one
+  std::optional<OutputFile> file_;  // none where another process holds it
+  bool file_is_lock_ = false;       // the file system has no locks, so the file's presence is one
 };
 
 // "host node-a, process 4711": for the holder's line.

@@ -4,6 +4,7 @@
 #include <tuple>
 #include <utility>
 
+#include "coordinator/io/file.h"
 #include "coordinator/io/json.h"
 
 namespace cox::io {
@@ -215,6 +216,20 @@ Result<SafetensorsHeader> parse_safetensors_header(std::string_view json,
   SafetensorsHeader header = reader.take();
   if (Status status = check_header(header, data_bytes); !status.ok()) return status;
   return header;
+}
+
+Result<PlacedHeader> read_safetensors_header(const InputFile& file) {
+  std::uint64_t length = 0;
+  if (file.size_bytes() >= sizeof length) {
+    if (Status read = file.read_at(0, &length, sizeof length); !read.ok()) return read;
+  }
+  if (Status fits = check_safetensors_length(length, file.size_bytes()); !fits.ok()) return fits;
+  std::string json(length, '\0');
+  if (Status read = file.read_at(sizeof length, json.data(), length); !read.ok()) return read;
+  const std::uint64_t data_offset = sizeof length + length;
+  auto header = parse_safetensors_header(json, file.size_bytes() - data_offset);
+  if (!header.ok()) return header.status();
+  return PlacedHeader{*std::move(header), data_offset};
 }
 
 std::string format_safetensors_header(const SafetensorsHeader& header) {

@@ -2,7 +2,8 @@
 // JSON, which names each tensor with its dtype, its shape and the range of its bytes. Behind it
 // lies the data of all tensors without a gap. The SDK reads and writes tensors by it
 // (coxswain/safetensors.h); this part needs no LibTorch. The bytes may be hostile: the work and the
-// memory of a reader are bounded before it starts. Errors are data_loss. Pure functions and values.
+// memory of a reader are bounded before it starts. Errors are data_loss. Values and, but for
+// read_safetensors_header(), pure functions.
 #pragma once
 
 #include <array>
@@ -65,6 +66,14 @@ Status check_safetensors_length(std::uint64_t header_bytes, std::uint64_t file_b
 // ranges that cover `data_bytes` once each without gap or overlap and start on a multiple of the
 // element size, unique names, no more tensors and dimensions than the limits.
 Result<SafetensorsHeader> parse_safetensors_header(std::string_view json, std::uint64_t data_bytes);
+
+class InputFile;
+struct PlacedHeader {
+  SafetensorsHeader header;
+  std::uint64_t data_offset = 0;  // of the data, from the start of the file
+};
+// Reads the header of an open file, and checks it as above. Blocks on the disk.
+Result<PlacedHeader> read_safetensors_header(const InputFile& file);
 
 // Returns the JSON of a header in the order of its entries, padded with spaces so that 8 + its size
 // is a multiple of 8. REQUIRES: names, metadata keys and values are UTF-8.

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <map>
 #include <system_error>
+#include <tuple>
 
 #include "coordinator/core/text.h"
 #include "coordinator/io/content_hash.h"
@@ -11,6 +13,7 @@
 #include "coordinator/io/json.h"
 #include "coordinator/io/json_fields.h"
 #include "coordinator/io/safetensors_header.h"
+#include "coordinator/io/training_position.h"
 
 namespace cox::io {
 namespace {
@@ -18,6 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kFormat = "coxswain-save";
+constexpr std::string_view kTensors = ".safetensors";
 constexpr std::string_view kPrefix = "step-";  // then the step, in 12 digits or more
 // Some 250 bytes a tensor. A safetensors file has at most 2^18 of them, and a save has four that
 // may be so long: model, optimizer, master weights and average.
@@ -25,7 +29,7 @@ constexpr std::size_t kMaxManifestBytes = std::size_t{256} << 20;
 constexpr std::size_t kMaxPieces = std::size_t{1} << 20;
 constexpr std::size_t kMaxFiles = 65'536;
 constexpr std::size_t kMaxDimensions = 64;
-constexpr std::int64_t kMaxWhole = std::int64_t{1} << 53;  // that a double of JSON holds exactly
+constexpr std::uint64_t kMaxWhole = std::uint64_t{1} << 53;  // that a double of JSON holds exactly
 constexpr std::string_view kSealStart = ",\n  \"hash\": \"";
 constexpr std::string_view kSealEnd = "\"\n}\n";
 
@@ -98,12 +102,62 @@ SavePiece read_piece(JsonFields& fields, const Json& entry, const std::string& w
   return piece;
 }
 
+// Returns how many elements a tensor of that shape has; nothing for more than 2^63 of them.
+std::optional<std::uint64_t> elements_of(const std::vector<std::int64_t>& shape) {
+  std::uint64_t elements = 1;
+  for (const std::int64_t size : shape) {
+    if (__builtin_mul_overflow(elements, static_cast<std::uint64_t>(size), &elements) ||
+        elements > INT64_MAX) {
+      return std::nullopt;
+    }
+  }
+  return elements;
+}
+
+// The numbers of a piece fit each other: its run lies in the tensor, and its bytes are those of its
+// elements.
+Status check_piece(const SavePiece& piece) {
+  const auto dtype = std::ranges::find(kSafetensorsDtypes, piece.dtype, &SafetensorsDtype::name);
+  const std::string who = "tensor \"" + piece.tensor + "\": ";
+  if (dtype == kSafetensorsDtypes.end())
+    return data_loss(who, "expected a dtype of safetensors, found \"", piece.dtype, "\"");
+  const auto elements = elements_of(piece.shape);
+  if (!elements || piece.first > *elements || piece.count > *elements - piece.first)
+    return data_loss(who, "expected elements of its shape, found ", piece.count, " from ",
+                     piece.first, " on");
+  if (piece.bytes == piece.count * dtype->bytes) return ok_status();
+  return data_loss(who, "expected ", dtype->bytes, " bytes for each of ", piece.count,
+                   " elements, found ", piece.bytes);
+}
+
+// No byte of a file belongs to two pieces.
+Status check_apart(const std::vector<SavePiece>& pieces) {
+  std::vector<const SavePiece*> sorted;
+  for (const SavePiece& piece : pieces) {
+    if (piece.bytes > 0) sorted.push_back(&piece);
+  }
+  std::ranges::sort(sorted, [](const SavePiece* a, const SavePiece* b) {
+    return std::tie(a->file, a->offset) < std::tie(b->file, b->offset);
+  });
+  for (std::size_t i = 1; i < sorted.size(); ++i) {
+    const SavePiece& before = *sorted[i - 1];
+    const SavePiece& piece = *sorted[i];
+    if (before.file == piece.file && before.offset + before.bytes > piece.offset)
+      return data_loss("tensors \"", before.tensor, "\" and \"", piece.tensor,
+                       "\": expected bytes of their own in ", piece.file, ", found an overlap");
+  }
+  return ok_status();
+}
+
 // Names are there once, and every piece lies within a file that is listed.
 Status check_places(const SaveManifest& manifest) {
   std::map<std::string_view, std::uint64_t> size_of;
+  std::uint64_t all = 0;
   for (const SaveFile& file : manifest.files) {
     if (!size_of.emplace(file.name, file.bytes).second)
       return data_loss("file ", file.name, " is listed twice");
+    all += file.bytes;
+    if (all > kMaxWhole) return data_loss("expected files of at most 2^53 bytes, found more");
   }
   for (const SavePiece& piece : manifest.pieces) {
     const auto file = size_of.find(piece.file);
@@ -113,8 +167,9 @@ Status check_places(const SaveManifest& manifest) {
       return data_loss("tensor \"", piece.tensor,
                        "\": expected bytes within a file of the save, found ", piece.bytes, " at ",
                        piece.offset, " of \"", piece.file, "\"");
+    if (Status fits = check_piece(piece); !fits.ok()) return fits;
   }
-  return ok_status();
+  return check_apart(manifest.pieces);
 }
 
 // `fields` has the first complaint about the pieces, which were read before.
@@ -128,7 +183,7 @@ Result<SaveManifest> read_members(const Json& root, std::vector<SavePiece> piece
   manifest.incarnation =
       static_cast<std::uint32_t>(fields.integer(root, "incarnation", UINT32_MAX, "manifest"));
   manifest.world_size =
-      static_cast<std::int32_t>(fields.integer(root, "world_size", INT32_MAX, "manifest"));
+      static_cast<std::int32_t>(fields.integer(root, "world_size", kMaxRanks, "manifest"));
   manifest.writer = fields.text(root, "writer", "manifest");
   manifest.written = UnixTime{fields.number(root, "written", "manifest")};
   for (const Json& entry : fields.items(root, "files", 1, kMaxFiles, "manifest"))
@@ -175,21 +230,25 @@ Status verify_piece(const fs::path& save, const SavePiece& piece) {
                    ": its bytes do not have the hash that the manifest says");
 }
 
+// Reads the tensors that a file of a save has, and checks that it is of this step. The pieces have
+// no hashes.
+Result<std::vector<SavePiece>> pieces_in(const InputFile& file, const std::string& name,
+                                         std::uint64_t step) {
+  const auto opened = read_safetensors_header(file);
+  if (!opened.ok()) return opened.status();
+  if (Status place = check_place(opened->header.metadata, step); !place.ok()) return place;
+  std::vector<SavePiece> pieces;
+  for (const SafetensorsEntry& entry : opened->header.entries)
+    pieces.push_back(piece_of(entry, name, opened->data_offset));
+  return pieces;
+}
+
 Status add_pieces(const fs::path& path, SaveManifest& manifest) {
   const Result<InputFile> file = InputFile::open(path);
   if (!file.ok()) return file.status();
-  std::uint64_t length = 0;
-  if (file->size_bytes() >= sizeof length) {
-    if (Status read = file->read_at(0, &length, sizeof length); !read.ok()) return read;
-  }
-  if (Status fits = check_safetensors_length(length, file->size_bytes()); !fits.ok()) return fits;
-  std::string json(length, '\0');
-  if (Status read = file->read_at(sizeof length, json.data(), length); !read.ok()) return read;
-  const std::uint64_t data = sizeof length + length;
-  const auto header = parse_safetensors_header(json, file->size_bytes() - data);
-  if (!header.ok()) return header.status();
-  for (const SafetensorsEntry& entry : header->entries) {
-    SavePiece piece = piece_of(entry, path.filename().string(), data);
+  auto pieces = pieces_in(*file, path.filename().string(), manifest.step);
+  if (!pieces.ok()) return pieces.status();
+  for (SavePiece& piece : *pieces) {
     std::vector<std::byte> bytes(piece.bytes);
     if (Status read = file->read_at(piece.offset, bytes.data(), bytes.size()); !read.ok())
       return read;
@@ -197,6 +256,33 @@ Status add_pieces(const fs::path& path, SaveManifest& manifest) {
     manifest.pieces.push_back(std::move(piece));
   }
   return ok_status();
+}
+
+auto place_in_save(const SavePiece& piece) {
+  return std::tie(piece.file, piece.offset, piece.bytes, piece.tensor, piece.dtype, piece.shape,
+                  piece.first, piece.count);
+}
+
+bool is_earlier(const SavePiece& a, const SavePiece& b) {
+  return place_in_save(a) < place_in_save(b);
+}
+
+// The manifest says of a file of tensors what the file says itself.
+Status verify_tensors(const fs::path& path, const SaveManifest& manifest) {
+  const std::string name = path.filename().string();
+  const Result<InputFile> file = InputFile::open(path);
+  if (!file.ok()) return file.status();
+  auto found = pieces_in(*file, name, manifest.step);
+  if (!found.ok()) return found.status().with_context(path.string());
+  std::vector<SavePiece> listed;
+  std::ranges::copy_if(manifest.pieces, std::back_inserter(listed),
+                       [&](const SavePiece& piece) { return piece.file == name; });
+  std::ranges::sort(*found, is_earlier);
+  std::ranges::sort(listed, is_earlier);
+  const bool is_same = std::ranges::equal(*found, listed, {}, place_in_save, place_in_save);
+  return is_same ? ok_status()
+                 : data_loss(path.string(),
+                             ": expected the tensors that the manifest lists, found others");
 }
 
 }  // namespace
@@ -258,10 +344,13 @@ Status describe_files(const fs::path& save, SaveManifest& manifest) {
   for (const auto& entry : fs::directory_iterator(save, error)) {
     const std::string name = entry.path().filename().string();
     if (name == kManifestName) continue;
+    if (!is_utf8(name))
+      return invalid_argument(save.string(), ": expected names of files in UTF-8, found \"",
+                              valid_utf8(name), "\"; rename or remove it");
     const Result<FileContent> content = content_of(entry.path());
     if (!content.ok()) return content.status();
     manifest.files.push_back({name, content->bytes, content->hash});
-    if (!name.ends_with(".safetensors")) continue;
+    if (!name.ends_with(kTensors)) continue;
     if (Status pieces = add_pieces(entry.path(), manifest); !pieces.ok())
       return pieces.with_context(entry.path().string());
   }
@@ -306,6 +395,13 @@ Result<SaveManifest> read_manifest(const fs::path& save) {
   return manifest;
 }
 
+Status write_manifest(const fs::path& save, const SaveManifest& manifest) {
+  const std::string text = to_json(manifest);
+  if (const auto again = parse_manifest(text); !again.ok())
+    return again.status().with_context("its manifest");
+  return replace_file(save / kManifestName, text);
+}
+
 Result<SaveManifest> verify_save(const fs::path& save, VerifyDepth depth) {
   Result<SaveManifest> manifest = read_manifest(save);
   if (!manifest.ok()) return manifest;
@@ -313,13 +409,31 @@ Result<SaveManifest> verify_save(const fs::path& save, VerifyDepth depth) {
     return data_loss(save.string(), ": expected the save of that step, found one of step ",
                      manifest->step, "; it was renamed or copied");
   for (const SaveFile& file : manifest->files) {
-    if (Status whole = verify_file(save, file); !whole.ok()) return whole;
+    Status whole = verify_file(save, file);
+    if (whole.ok() && file.name.ends_with(kTensors))
+      whole = verify_tensors(save / file.name, *manifest);
+    if (!whole.ok()) return whole;
   }
   if (depth == VerifyDepth::files) return manifest;
   for (const SavePiece& piece : manifest->pieces) {
     if (Status whole = verify_piece(save, piece); !whole.ok()) return whole;
   }
   return manifest;
+}
+
+Result<SaveManifest> verify_listed_save(const fs::path& save, VerifyDepth depth) {
+  while (true) {
+    const std::string before = id_of_save(save);
+    Result<SaveManifest> manifest = verify_save(save, depth);
+    if (manifest.ok()) return manifest;
+    if (!is_there(save)) return not_found(save.string(), ": it was removed meanwhile");
+    if (id_of_save(save) == before) return manifest;
+  }
+}
+
+std::string id_of_save(const fs::path& save) {
+  const auto manifest = read_manifest(save);
+  return manifest.ok() ? manifest->id : std::string();
 }
 
 }  // namespace cox::io

@@ -62,7 +62,8 @@ std::string save_id(std::uint64_t high, std::uint64_t low);
 // The text ends with a hash of itself, so that no damage to it goes unnoticed.
 std::string to_json(const SaveManifest& manifest);
 // data_loss where the text is damaged or says what cannot be (a file's name with a folder in it, a
-// piece beyond its file); failed_precondition for a version that is not known here.
+// piece beyond its file or tensor, two pieces of one byte); failed_precondition for a version that
+// is not known here.
 Result<SaveManifest> parse_manifest(std::string_view text);
 
 // "step-000000000120" for step 120.
@@ -73,9 +74,13 @@ std::optional<std::uint64_t> step_of_save(const std::filesystem::path& folder);
 std::vector<std::filesystem::path> saves_in(const std::filesystem::path& directory);
 
 // Fills step, files and pieces from what lies in the folder, for a save that was changed by hand or
-// is of a version without manifests. data_loss where a file of tensors cannot be read;
-// invalid_argument when the folder is not called as a save is.
+// is of a version without manifests. data_loss where a file of tensors cannot be read or is of
+// another step; invalid_argument when the folder is not called as a save is.
 Status describe_files(const std::filesystem::path& save, SaveManifest& manifest);
+
+// Writes the manifest of the save that lies in the folder, once it is sure that the text can be
+// read again. data_loss where that fails; the errors of replace_file().
+Status write_manifest(const std::filesystem::path& save, const SaveManifest& manifest);
 
 // Reads the manifest alone. data_loss when there is none, for that is how a damaged save and one of
 // version 0.2 or earlier look.
@@ -86,9 +91,15 @@ enum class VerifyDepth {
   pieces  // that each piece has the hash that the manifest says, too
 };
 // Reads all of a save and compares it with its manifest: every file is there, regular, of the right
-// size and content, and the step is that of the folder's name. data_loss naming the first file that
-// is not; the codes of InputFile for one that cannot be read; files that the manifest does not name
-// are not looked at.
+// size and content, the files of tensors have those that the manifest lists, and all say the step
+// of the folder's name. data_loss naming the first file that is not so; the codes of InputFile for
+// one that cannot be read; files that the manifest does not name are not looked at.
 Result<SaveManifest> verify_save(const std::filesystem::path& save, VerifyDepth depth);
+// Does the same beside a job that may remove or replace the save meanwhile: not_found when the save
+// is gone, and another look where another save took its name.
+Result<SaveManifest> verify_listed_save(const std::filesystem::path& save, VerifyDepth depth);
+
+// Returns the id that the save's manifest has; empty where there is none to read.
+std::string id_of_save(const std::filesystem::path& save);
 
 }  // namespace cox::io

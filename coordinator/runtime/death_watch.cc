@@ -1,6 +1,8 @@
 #include "coordinator/runtime/death_watch.h"
 
+#include <dirent.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/epoll.h>
@@ -25,6 +27,7 @@
 #include "coordinator/core/text.h"
 #include "coordinator/io/file.h"
 #include "coordinator/io/json.h"
+#include "coordinator/io/open_to_write.h"
 #include "coordinator/runtime/forked_text.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -50,6 +53,13 @@ constexpr int kConnectMilliseconds = 10000;
 // --- What the forked process needs, made before: it has none of the job's memory but its stack and
 // what is mapped from files.
 
+struct Advice {
+  std::array<char, 1024> text{};  // the end of the line
+  std::size_t size = 0;
+
+  std::string_view view() const { return {text.data(), size}; }
+};
+
 struct Orders {
   explicit Orders(const MarkBoard& marks) : board(marks) {}
 
@@ -59,8 +69,9 @@ struct Orders {
   bool tells_line = false;
   std::array<char, 64> host{};
   std::size_t host_size = 0;
-  std::array<char, 1024> advice{};  // the end of the line
-  std::size_t advice_size = 0;
+  std::array<char, PATH_MAX> saves{};  // the folder; empty = none
+  Advice with_save;
+  Advice without_save;
   int lines_to = -1;
   int over = -1;                                    // an eventfd
   int epoll = -1;                                   // of `over` and of the ranks
@@ -74,7 +85,6 @@ struct Orders {
   int keep(int descriptor) { return kept[kept_size++] = descriptor; }
   std::span<const int> all_kept() const { return {kept.data(), kept_size}; }
   std::string_view host_text() const { return {host.data(), host_size}; }
-  std::string_view advice_text() const { return {advice.data(), advice_size}; }
 };
 
 // Descriptors of the job would keep its pipes open and its locks held.
@@ -161,6 +171,34 @@ void write_fully(int descriptor, std::string_view text) {
     if (written <= 0) return;
     done += static_cast<std::size_t>(written);
   }
+}
+
+// Returns whether a save may have that name (io::save_name()).
+bool is_save_name(std::string_view name) {
+  constexpr std::string_view kPrefix = "step-";
+  constexpr std::size_t kDigits = 12;
+  if (!is_at(name, 0, kPrefix) || name.size() < kPrefix.size() + kDigits) return false;
+  for (std::size_t i = kPrefix.size(); i < name.size(); ++i) {
+    if (name[i] < '0' || name[i] > '9') return false;
+  }
+  return true;
+}
+
+bool has_save(const char* folder) {
+  const int opened = ::open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (opened < 0) return false;
+  alignas(dirent64) std::array<char, 4096> bytes;
+  bool is_found = false;
+  for (long size = 1; !is_found && size > 0;) {
+    size = ::syscall(SYS_getdents64, opened, bytes.data(), bytes.size());
+    for (long at = 0; !is_found && at < size;) {
+      const auto* entry = reinterpret_cast<const dirent64*>(bytes.data() + at);
+      is_found = is_save_name(entry->d_name);
+      at += entry->d_reclen;
+    }
+  }
+  ::close(opened);
+  return is_found;
 }
 
 // What kernels from 6.15 on tell of a process that somebody has waited for: the words of
@@ -250,8 +288,12 @@ class Watcher {
     if (orders_.tells_line) {
       std::array<char, 2048> bytes;
       Text line(bytes);
-      line << "coxswain[" << end.mark.rank.value() << "] error: " << text << orders_.advice_text();
+      line << "coxswain[" << end.mark.rank.value() << "] error: " << text;
       write_fully(orders_.lines_to, line.view());
+      // Apart from the line, which a folder that does not answer must not hold up.
+      const Advice& advice =
+          has_save(orders_.saves.data()) ? orders_.with_save : orders_.without_save;
+      write_fully(orders_.lines_to, advice.view());
     }
     if (orders_.folder >= 0) write_ending(end, process, text);
     ::alarm(0);
@@ -272,8 +314,7 @@ class Watcher {
     std::array<char, 64> name{};
     Text(std::span(name).first(name.size() - 1))
         << "ending.json." << end.mark.rank.value() << ".new";
-    const int file = ::openat(orders_.folder, name.data(),
-                              O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
+    const int file = io::create_anew_at(orders_.folder, name.data());
     if (file < 0) return;
     std::array<char, 1024> bytes;
     Text json(bytes);
@@ -292,14 +333,24 @@ class Watcher {
 
 // --- The job's end.
 
-std::string advice_of(const DeathWatchSetup& setup) {
+Advice advice_of(const DeathWatchSetup& setup, const std::string& how_to_go_on) {
   std::string text;
   if (setup.world_size > 1)
     text += "; the launcher ends the other ranks for it, and may name another process";
-  text += setup.saves.empty()
-              ? ". No saves were kept: checkpoint.directory is not set"
-              : ". To go on: checkpoint.resume=on, from the newest save in " + setup.saves.string();
-  return text + " (docs/endings.md)\n";
+  text += how_to_go_on + " (docs/endings.md)\n";
+  Advice advice;
+  advice.size = text.copy(advice.text.data(), advice.text.size());
+  return advice;
+}
+
+void advise(const DeathWatchSetup& setup, Orders& orders) {
+  const std::string saves = setup.saves.string();
+  saves.copy(orders.saves.data(), orders.saves.size() - 1);
+  orders.with_save =
+      advice_of(setup, ". To go on: checkpoint.resume=on, from the newest save in " + saves);
+  orders.without_save =
+      advice_of(setup, saves.empty() ? ". No saves were kept: checkpoint.directory is not set"
+                                     : ". No save is in " + saves + " yet: start anew");
 }
 
 Orders orders_for(const NodeMarks& marks, const DeathWatchSetup& setup) {
@@ -310,7 +361,7 @@ Orders orders_for(const NodeMarks& marks, const DeathWatchSetup& setup) {
   for (char& c : orders.host) {  // nothing that would need an escape in JSON
     if (c != '.' && c != '-' && !std::isalnum(static_cast<unsigned char>(c))) c = '_';
   }
-  orders.advice_size = advice_of(setup).copy(orders.advice.data(), orders.advice.size());
+  advise(setup, orders);
   orders.lines_to = orders.keep(setup.lines_to);
   return orders;
 }

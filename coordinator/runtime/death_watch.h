@@ -63,7 +63,7 @@ struct DeathWatchSetup {
   std::string host = "an-unknown-host";
   std::int32_t world_size = 1;
   std::filesystem::path run_directory;  // empty = none
-  std::filesystem::path saves;          // named in the line; empty = none
+  std::filesystem::path saves;          // named in the line where a save is there; empty = none
   LogLevel least = LogLevel::info;      // quiet: nothing but ending.json
   int lines_to = 2;                     // a descriptor
 };

@@ -1,16 +1,14 @@
 #include "coordinator/runtime/journal.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <system_error>
+#include <utility>
 #include <vector>
 
-#include "coordinator/io/descriptor.h"
 #include "coordinator/io/file.h"
-#include "coordinator/io/folder_lock.h"
 #include "coordinator/runtime/journal_reader.h"
 
 namespace cox::runtime {
@@ -26,7 +24,7 @@ Status cannot(const std::filesystem::path& path, const std::string& what, int er
 
 // Returns the offset behind the last whole record, where a writer continues.
 Result<std::uint64_t> end_of_journal(const std::filesystem::path& path) {
-  auto reader = JournalReader::open(path);
+  auto reader = JournalReader::open(path, io::Links::refused);
   if (!reader.ok()) return reader.status();
   for (;;) {
     const auto record = reader->next_record();
@@ -35,20 +33,17 @@ Result<std::uint64_t> end_of_journal(const std::filesystem::path& path) {
   }
 }
 
-Result<std::uint64_t> prepare(int file, const std::filesystem::path& path) {
-  const auto size = io::regular_size(file, path);
-  if (!size.ok()) return size.status().with_context("journal");
-  const auto locking = io::lock_file(file);
+Result<std::uint64_t> prepare(io::OutputFile& file, const std::filesystem::path& path) {
+  const auto locking = file.lock();
   if (!locking.ok()) return locking.status().with_context("journal " + path.string());
   if (*locking == io::FileLocking::held_elsewhere)
     return failed_precondition("journal ", path.string(),
                                ": another job writes to it; give each job a file of its own");
-  if (*size == 0) return std::uint64_t{0};
+  if (file.size_bytes() == 0) return std::uint64_t{0};
   const auto end = end_of_journal(path);
   if (!end.ok()) return end.status();
-  const auto offset = static_cast<off_t>(*end);
-  if (::ftruncate(file, offset) != 0 || ::lseek(file, offset, SEEK_SET) < 0)
-    return cannot(path, "cannot be continued", errno);
+  if (const int error = file.cut(*end); error != 0)
+    return cannot(path, "cannot be continued", error);
   return *end;
 }
 
@@ -80,18 +75,18 @@ JournalledStart begin_journalled(const JobFacts& job, const Config& config,
   return {std::move(head), std::move(begun)};
 }
 
-JournalWriter::JournalWriter(int file, std::filesystem::path path, std::uint64_t end,
+JournalWriter::JournalWriter(io::OutputFile file, std::filesystem::path path, std::uint64_t end,
                              wire::JobSize job_size)
-    : file_(file), path_(std::move(path)), job_size_(job_size), written_end_(end) {}
+    : file_(std::move(file)), path_(std::move(path)), job_size_(job_size), written_end_(end) {}
 
 Result<std::unique_ptr<JournalWriter>> JournalWriter::open(const std::filesystem::path& path,
                                                            const JournalHead& head) {
-  io::Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644));
-  if (!file.is_open()) return cannot(path, "cannot be opened for writing", errno);
-  const auto end = prepare(file.number(), path);
+  auto file = io::OutputFile::open(path, 0644);
+  if (!file.ok()) return file.status().with_context("journal");
+  const auto end = prepare(*file, path);
   if (!end.ok()) return end.status();
   std::unique_ptr<JournalWriter> writer(
-      new JournalWriter(file.release(), path, *end, wire::size_of(head.job)));
+      new JournalWriter(std::move(*file), path, *end, wire::size_of(head.job)));
   if (*end == 0) writer->buffer_ += journal_header();
   if (Status status = writer->begin(head); !status.ok()) return status;
   return writer;
@@ -111,7 +106,7 @@ JournalWriter::~JournalWriter() {
 }
 
 Status JournalWriter::append(const StepSignals& signals, const Decision& decision) {
-  if (file_ < 0 || gave_up_) {
+  if (!file_.is_open() || gave_up_) {
     ++lost_rounds_;
     return gave_up_ ? ok_status()
                     : failed_precondition("journal ", path_.string(), ": it is closed");
@@ -127,8 +122,9 @@ Status JournalWriter::append(const StepSignals& signals, const Decision& decisio
 }
 
 Status JournalWriter::flush() {
-  if (gave_up_ || file_ < 0) return ok_status();
-  if (const int error = io::write_all(file_, buffer_); error != 0)
+  if (gave_up_ || !file_.is_open()) return ok_status();
+  if (!file_.has_name()) return give_up("it was removed while this job wrote to it");
+  if (const int error = file_.append(buffer_); error != 0)
     return give_up(std::generic_category().message(error));
   written_end_ += buffer_.size();
   bytes_ += buffer_.size();
@@ -142,19 +138,19 @@ Status JournalWriter::give_up(const std::string& why) {
   gave_up_ = true;
   lost_rounds_ += buffered_rounds_;
   buffer_.clear();
-  const int cut = ::ftruncate(file_, static_cast<off_t>(written_end_));
+  const int cut = file_.cut(written_end_);
   return resource_exhausted("journal ", path_.string(), ": ", why,
                             "; the job goes on, but from here on it cannot be replayed",
                             cut == 0 ? "" : " (the file may end within a record)");
 }
 
 Status JournalWriter::close() {
-  if (file_ < 0) return ok_status();
+  if (!file_.is_open()) return ok_status();
   Status status = flush();
-  const bool is_kept = ::fdatasync(file_) == 0 || errno == EINVAL;  // of what has no device
+  const bool is_kept = ::fdatasync(file_.descriptor()) == 0 || errno == EINVAL;  // has no device
   if (!is_kept && status.ok()) status = cannot(path_, "cannot be kept", errno);
-  if (::close(file_) != 0 && status.ok()) status = cannot(path_, "cannot be closed", errno);
-  file_ = -1;
+  const int error = file_.close();
+  if (error != 0 && status.ok()) status = cannot(path_, "cannot be closed", error);
   return status;
 }
 

@@ -17,6 +17,7 @@
 #include "coordinator/core/step_signals.h"
 #include "coordinator/decide/decide.h"
 #include "coordinator/decide/policy.h"
+#include "coordinator/io/output_file.h"
 #include "coordinator/wire/control_codec.h"
 
 namespace cox::runtime {
@@ -44,7 +45,8 @@ class JournalWriter {
   // Creates the file, or continues an existing journal (a restart of the job): a torn last record
   // is cut off and a new segment begins. Errors: not_found or resource_exhausted when the file
   // cannot be made or written, data_loss when it is no journal or a damaged one (it stays as it
-  // is), failed_precondition when another job writes to it. Blocks for reading an existing file.
+  // is), failed_precondition when another job writes to it, or a link is in its place. Blocks for
+  // reading an existing file.
   static Result<std::unique_ptr<JournalWriter>> open(const std::filesystem::path& path,
                                                      const JournalHead& head);
   ~JournalWriter();  // closes; errors are lost
@@ -68,10 +70,11 @@ class JournalWriter {
   std::uint64_t lost_rounds() const { return lost_rounds_; }
 
  private:
-  JournalWriter(int file, std::filesystem::path path, std::uint64_t end, wire::JobSize job_size);
+  JournalWriter(io::OutputFile file, std::filesystem::path path, std::uint64_t end,
+                wire::JobSize job_size);
   Status give_up(const std::string& why);
 
-  int file_ = -1;
+  io::OutputFile file_;
   std::filesystem::path path_;
   wire::JobSize job_size_;
   std::string buffer_;

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <filesystem>
 #include <random>
+#include <set>
 #include <vector>
 
 #include "coordinator/core/text.h"
@@ -24,11 +25,29 @@ std::uint64_t bytes_of(const io::SaveManifest& manifest) {
   return bytes;
 }
 
+bool is_save(const std::string& path) {
+  return io::step_of_save(fs::path(path).lexically_normal()).has_value();
+}
+
 Result<std::vector<fs::path>> saves_of(const std::string& path) {
-  if (io::step_of_save(fs::path(path).lexically_normal())) return std::vector<fs::path>{path};
+  if (is_save(path)) return std::vector<fs::path>{path};
   auto saves = io::saves_in(path);
   if (!saves.empty()) return saves;
   return not_found(path, ": expected a folder of saves (step-000000000100, ...), found none in it");
+}
+
+// Says what became of a save. Returns not_found where a job removed it meanwhile.
+Result<Verdict> verify(const fs::path& save) {
+  const std::string name = save.filename().string();
+  const auto manifest = io::verify_listed_save(save, io::VerifyDepth::pieces);
+  if (manifest.status().code() == StatusCode::not_found) return manifest.status();
+  if (!manifest.ok()) {
+    fmt::print("{}: damaged: {}\n", name, printable(manifest.status().message()));
+    return Verdict::no;
+  }
+  fmt::print("{}: whole, {} files of {}, {} tensors\n", name, manifest->files.size(),
+             bytes_text(bytes_of(*manifest)), manifest->pieces.size());
+  return Verdict::yes;
 }
 
 std::uint64_t random_bits() {
@@ -45,6 +64,7 @@ Result<Verdict> list_saves(const std::string& directory) {
   for (const fs::path& save : *saves) {
     const std::string name = save.filename().string();
     const auto manifest = io::read_manifest(save);
+    if (!manifest.ok() && !io::is_there(save)) continue;  // a job removed it meanwhile
     if (!manifest.ok()) {
       fmt::print("{}  {}\n", name, printable(manifest.status().message()));
       all = Verdict::no;
@@ -57,19 +77,20 @@ Result<Verdict> list_saves(const std::string& directory) {
   return all;
 }
 
+// A job beside it may remove saves that were listed: then the newer ones are listed as well.
 Result<Verdict> verify_saves(const std::string& path) {
-  const auto saves = saves_of(path);
-  if (!saves.ok()) return saves.status();
+  std::set<fs::path> looked_at;
   Verdict all = Verdict::yes;
-  for (const fs::path& save : *saves) {
-    const auto manifest = io::verify_save(save, io::VerifyDepth::pieces);
-    if (manifest.ok()) {
-      fmt::print("{}: whole, {} files of {}, {} tensors\n", save.filename().string(),
-                 manifest->files.size(), bytes_text(bytes_of(*manifest)), manifest->pieces.size());
-    } else {
-      fmt::print("{}: damaged: {}\n", save.filename().string(),
-                 printable(manifest.status().message()));
-      all = Verdict::no;
+  for (bool is_pruned = true; is_pruned;) {
+    is_pruned = false;
+    const auto saves = saves_of(path);
+    if (!saves.ok()) return saves.status();
+    for (const fs::path& save : *saves) {
+      if (!looked_at.insert(save).second) continue;
+      const auto verdict = verify(save);
+      if (!verdict.ok() && is_save(path)) return verdict.status();
+      is_pruned = is_pruned || !verdict.ok();
+      if (verdict.ok() && *verdict == Verdict::no) all = Verdict::no;
     }
   }
   return all;
@@ -83,7 +104,7 @@ Status seal_save(const std::string& path) {
   manifest.written = UnixTime{
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count()};
   Status described = io::describe_files(save, manifest);
-  if (described.ok()) described = io::replace_file(save / io::kManifestName, io::to_json(manifest));
+  if (described.ok()) described = io::write_manifest(save, manifest);
   if (!described.ok()) return described;
   fmt::print("{}: sealed with {} files, {} tensors\n", save.filename().string(),
              manifest.files.size(), manifest.pieces.size());

@@ -402,7 +402,7 @@ class Picture {
     std::size_t damaged = 0;
     for (const fs::path& save : io::saves_in(request_.saves)) {
       const auto manifest = io::read_manifest(save);
-      if (!manifest.ok()) ++damaged;
+      if (!manifest.ok() && io::is_there(save)) ++damaged;
       const double at = manifest.ok() ? manifest->written.seconds - origin_ : -1;
       if (!(at >= 0 && at <= window().last_seconds - origin_)) continue;
       const std::string name = concat("save of step ", manifest->step);

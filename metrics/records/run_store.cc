@@ -1,11 +1,6 @@
 #include "metrics/records/run_store.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <utility>
 
@@ -23,12 +18,16 @@ constexpr std::size_t kPartBytes = 1 << 16;
 constexpr std::uint64_t kMostRunJsonBytes = 16 << 20;
 constexpr std::uint64_t kMostLineBytes = 16 << 20;  // thousands of times what a row takes
 
-Status file_error(std::string_view what, const fs::path& file, int error) {
-  Status status =
-      io::errno_status(error, "run directory: cannot " + std::string(what) + " " + file.string());
+// Returns the error of a file or folder that the job cannot write to, with what to do.
+Status with_advice(const Status& status) {
   if (status.code() != StatusCode::failed_precondition) return status;
   return failed_precondition(status.message() +
                              "; choose a directory that you may write to (COX_RUN_DIRECTORY=...)");
+}
+
+Status file_error(std::string_view what, const fs::path& file, int error) {
+  return with_advice(
+      io::errno_status(error, "run directory: cannot " + std::string(what) + " " + file.string()));
 }
 
 // Our own files: a link or a pipe in their place is refused.
@@ -164,35 +163,29 @@ Result<std::uint64_t> trim_steps(const fs::path& steps_file, std::optional<StepI
   const auto keep =
       keeps_none ? Result<std::uint64_t>(std::uint64_t{0}) : kept_of_file(*in, resume_step);
   if (!keep.ok()) return keep.status();
-  std::error_code error;
-  if (*keep != in->size_bytes()) fs::resize_file(steps_file, *keep, error);
-  if (error) return file_error("cut", steps_file, error.value());
+  if (*keep != in->size_bytes()) {
+    auto file = io::OutputFile::open(steps_file);
+    if (!file.ok()) return with_advice(file.status().with_context("run directory"));
+    if (const int error = file->cut(*keep); error != 0) return file_error("cut", steps_file, error);
+  }
   return count_lines(steps_file);
 }
 
 Result<AppendFile> AppendFile::open(const fs::path& file) {
-  // O_NONBLOCK: a pipe that nobody reads must not hang before it can be refused.
-  constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
-  const int descriptor = ::open(file.c_str(), kFlags, 0644);
-  if (descriptor < 0) return file_error("open", file, errno);
-  AppendFile opened(descriptor, file.filename().string());
-  const auto size = io::regular_size(descriptor, file);
-  if (!size.ok()) return size.status().with_context("run directory");
-  return opened;
-}
-
-AppendFile::~AppendFile() {
-  if (descriptor_ >= 0) ::close(descriptor_);
+  auto opened = io::OutputFile::open(file, 0644);
+  if (!opened.ok()) return with_advice(opened.status().with_context("run directory"));
+  return AppendFile(std::move(*opened), file.filename().string());
 }
 
 Status AppendFile::append(std::string_view text) {
-  struct stat before {};
-  const bool known = ::fstat(descriptor_, &before) == 0;
-  const int error = io::write_all(descriptor_, text);
+  if (!file_.has_name())
+    return failed_precondition("run directory: ", name_,
+                               ": it was removed while this job wrote to it");
+  const std::uint64_t before = file_.size_bytes();
+  const int error = file_.append(text);
   if (error == 0) return ok_status();
   const Status status = file_error("write", name_, error);
-  if (known && ::ftruncate(descriptor_, before.st_size) != 0)
-    return status.with_context("and a torn line is left behind");
+  if (file_.cut(before) != 0) return status.with_context("and a torn line is left behind");
   return status;
 }
 
@@ -204,22 +197,25 @@ Result<std::unique_ptr<RunStoreWriter>> RunStoreWriter::open(const fs::path& dir
   if (!progress.ok()) return progress.status();
   io::remove_temporaries(folder);
   if (info.rank == kRoot) io::remove_temporaries(directory);  // where rank 0 alone writes files
+  auto kept = io::KeptFolder::open(folder);
+  if (!kept.ok()) return with_advice(kept.status().with_context("run directory"));
   auto file = AppendFile::open(folder / "steps.jsonl");
   if (!file.ok()) return file.status();
   std::unique_ptr<RunStoreWriter> store(
-      new RunStoreWriter(folder, std::move(info), std::move(options), std::move(*file), *progress));
+      new RunStoreWriter(folder, std::move(info), std::move(options),
+                         {std::move(*kept), std::move(*file), *progress}));
   if (Status written = store->write_run_json(); !written.ok()) return written;
   store->writer_ = std::thread([raw = store.get()] { raw->work(); });
   return store;
 }
 
-RunStoreWriter::RunStoreWriter(fs::path folder, RunInfo info, RunStoreOptions options,
-                               AppendFile file, RunProgress progress)
+RunStoreWriter::RunStoreWriter(fs::path folder, RunInfo info, RunStoreOptions options, Parts parts)
     : folder_(std::move(folder)),
       info_(std::move(info)),
       options_(std::move(options)),
-      file_(std::move(file)),
-      progress_(progress),
+      kept_folder_(std::move(parts.folder)),
+      file_(std::move(parts.file)),
+      progress_(parts.progress),
       opened_(std::chrono::steady_clock::now()),
       ring_(options_.ring_rows),
       buckets_(options_.ring_rows / StepBuckets::kEveryRounds + 1) {}
@@ -258,8 +254,11 @@ void RunStoreWriter::work() {
       last = closing_;
       asked = flushes_asked_;
     }
+    // In a folder that took this one's place nothing is written: it may be another run's.
+    const Status place = kept_folder_.check().with_context("run directory");
+    note(place);
     drain();
-    write_operators();
+    if (place.ok()) write_operators();
     {
       const std::lock_guard lock(mutex_);
       flushes_done_ = asked;
@@ -267,7 +266,7 @@ void RunStoreWriter::work() {
     flushed_.notify_all();
     const auto now = std::chrono::steady_clock::now();
     if (last || now - written > std::chrono::duration<double>(kRunJsonSeconds)) {
-      note(write_run_json());
+      if (place.ok()) note(write_run_json());
       written = now;
     }
   }

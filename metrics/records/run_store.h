@@ -23,6 +23,8 @@
 #include "coordinator/core/operator_table.h"
 #include "coordinator/core/status.h"
 #include "coordinator/core/units.h"
+#include "coordinator/io/kept_folder.h"
+#include "coordinator/io/output_file.h"
 #include "metrics/records/run_format.h"
 #include "metrics/records/step_row.h"
 
@@ -53,18 +55,15 @@ Result<std::uint64_t> trim_steps(const std::filesystem::path& steps_file,
 class AppendFile {
  public:
   static Result<AppendFile> open(const std::filesystem::path& file);
-  AppendFile(AppendFile&& other) noexcept
-      : descriptor_(std::exchange(other.descriptor_, -1)), name_(std::move(other.name_)) {}
-  AppendFile& operator=(AppendFile&&) = delete;
-  ~AppendFile();
 
-  // Appends all of `text`, or returns resource_exhausted or internal and leaves nothing but whole
-  // lines in the file.
+  // Appends all of `text`, or returns an error and leaves nothing but whole lines in the file:
+  // failed_precondition when the file was removed.
   Status append(std::string_view text);
 
  private:
-  AppendFile(int descriptor, std::string name) : descriptor_(descriptor), name_(std::move(name)) {}
-  int descriptor_ = -1;
+  AppendFile(io::OutputFile file, std::string name)
+      : file_(std::move(file)), name_(std::move(name)) {}
+  io::OutputFile file_;
   std::string name_;  // for messages
 };
 
@@ -151,8 +150,13 @@ class RunStoreWriter {
   const std::filesystem::path& folder() const { return folder_; }
 
  private:
-  RunStoreWriter(std::filesystem::path folder, RunInfo info, RunStoreOptions options,
-                 AppendFile file, RunProgress progress);
+  // Parts are the open folder and file of the rank, and the run that the folder held before.
+  struct Parts {
+    io::KeptFolder folder;
+    AppendFile file;
+    RunProgress progress;
+  };
+  RunStoreWriter(std::filesystem::path folder, RunInfo info, RunStoreOptions options, Parts parts);
   void work();
   void drain();
   const StepBuckets* buckets_of(RoundId round);
@@ -163,6 +167,7 @@ class RunStoreWriter {
   std::filesystem::path folder_;
   RunInfo info_;
   RunStoreOptions options_;
+  io::KeptFolder kept_folder_;
   AppendFile file_;
   RunProgress progress_;  // of the writing thread; wall_time without this start
   std::chrono::steady_clock::time_point opened_;

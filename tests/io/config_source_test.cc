@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/sdk/temp_folder.h"
+
 #include <doctest/doctest.h>
 
 namespace {
@@ -80,6 +82,43 @@ TEST_SUITE("io.config_source") {
     program.http.port = 1;
     CHECK(sets_port(program, {}, {}));
     CHECK(sets_port(program, {"COX_HTTP_PORT=" + same}, {}));
+  }
+
+  TEST_CASE("relative paths of settings are absolute from the moment they are read") {
+    const TempFolder folder;
+    const fs::path before = fs::current_path();
+    fs::current_path(folder.path());
+    const fs::path here = fs::current_path();
+    cox::Config base;
+    base.control.journal = "/elsewhere/j";
+    const std::vector<std::string> environment = {"COX_RUN_DIRECTORY=runs/a"};
+    const std::vector<std::string> flags = {"--cox.checkpoint.directory=../saves",
+                                            "--cox.memory.tier_directory=."};
+    const auto loaded = cox::io::load_config(base, environment, flags);
+    const auto unset = cox::io::load_config({}, {}, {});
+    fs::current_path(before);
+    REQUIRE(loaded.ok());
+    CHECK(loaded->config.run.directory == (here / "runs/a").string());
+    CHECK(loaded->config.checkpoint.directory == (here / "../saves").string());
+    CHECK(loaded->config.memory.tier_directory == (here / "").string());
+    CHECK(loaded->config.control.journal == "/elsewhere/j");
+    REQUIRE(unset.ok());
+    CHECK(unset->config.run.directory.empty());
+  }
+
+  TEST_CASE("a relative path is an error where the working directory is gone") {
+    const TempFolder folder;
+    const fs::path before = fs::current_path();
+    fs::create_directory(folder / "gone");
+    fs::current_path(folder / "gone");
+    fs::remove(folder / "gone");
+    const std::vector<std::string> runs = {"COX_RUN_DIRECTORY=runs/a"};
+    const std::vector<std::string> root = {"COX_RUN_DIRECTORY=/runs"};
+    const auto relative = cox::io::load_config({}, runs, {});
+    const auto absolute = cox::io::load_config({}, root, {});
+    fs::current_path(before);
+    CHECK(relative.status().message().find("run.directory") != std::string::npos);
+    CHECK(absolute.ok());
   }
 
   TEST_CASE("the file of the flag wins over the file of the environment") {

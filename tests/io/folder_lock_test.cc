@@ -121,6 +121,38 @@ TEST_SUITE("io.folder_lock") {
     CHECK(lock.status().message().find("cannot lock it") != std::string::npos);
   }
 
+  TEST_CASE("a lock with another name gets a file of its own, and the other name keeps its bytes") {
+    const TempFolder folder;
+    folder.write("notes", "precious");
+    fs::create_hard_link(folder / "notes", folder / "saves.lock");
+    const auto lock = take(folder, "one");
+    REQUIRE(lock.ok());
+    CHECK(read_bytes(folder / "notes") == "precious");
+    CHECK(lock->check_held().ok());
+    CHECK(take(folder, "two").status().message().find("job one") != std::string::npos);
+    CHECK(folder.files() == 2);
+  }
+
+  TEST_CASE("a lock that is held stays so while somebody gives its file another name") {
+    const TempFolder folder;
+    const auto first = take(folder, "one");
+    REQUIRE(first.ok());
+    fs::create_hard_link(folder / "saves.lock", folder / "backup");
+    CHECK(take(folder, "two").status().message().find("job one") != std::string::npos);
+    CHECK(first->check_held().ok());
+  }
+
+  TEST_CASE("a folder that was removed is said to be gone, not held by somebody") {
+    const TempFolder folder;
+    fs::create_directory(folder / "saves");
+    const auto lock = FolderLock::take(folder / "saves", "saves.lock", "job one", "1");
+    REQUIRE(lock.ok());
+    fs::rename(folder / "saves", folder / "elsewhere");
+    const Status gone = lock->check_held();
+    CHECK(gone.code() == StatusCode::failed_precondition);
+    CHECK(gone.message().find("it was removed or renamed") != std::string::npos);
+  }
+
   TEST_CASE("two names in one folder are two locks") {
     const TempFolder folder;
     const auto saves = take(folder, "one");

@@ -1,9 +1,18 @@
 #include "coordinator/io/save_folder.h"
 
+#include <atomic>
+#include <cstring>
 #include <filesystem>
 #include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
 
+#include "coordinator/core/units.h"
 #include "coordinator/io/content_hash.h"
+#include "coordinator/io/safetensors_header.h"
+#include "coordinator/io/training_position.h"
 #include "tests/sdk/temp_folder.h"
 
 #include <doctest/doctest.h>
@@ -14,7 +23,18 @@ namespace fs = std::filesystem;
 using namespace cox;
 using namespace cox::io;
 
-SaveManifest small_manifest() {
+// A file of tensors with the bytes "ello", which one tensor of that shape has.
+std::string tensors(std::uint64_t step = 120, std::vector<std::int64_t> shape = {1}) {
+  const std::string json = format_safetensors_header(
+      {.entries = {{.name = "w", .dtype = "F32", .shape = std::move(shape), .begin = 0, .end = 4}},
+       .metadata = describe_step(step)});
+  std::string file(sizeof(std::uint64_t), '\0');
+  const std::uint64_t length = json.size();
+  std::memcpy(file.data(), &length, sizeof length);
+  return file + json + "ello";
+}
+
+SaveManifest manifest_of(const std::string& model) {
   SaveManifest manifest;
   manifest.id = save_id(0x1234, 0xffffffffffffffff);
   manifest.step = 120;
@@ -22,16 +42,22 @@ SaveManifest small_manifest() {
   manifest.world_size = 2;
   manifest.writer = "run \"demo\" on host node-a, process 4711";
   manifest.written = UnixTime{1790000000.25};
-  manifest.files = {{"model.safetensors", 5, content_hash("hello")}};
-  manifest.pieces = {{"w", "F32", {1}, 0, 1, "model.safetensors", 1, 4, content_hash("ello")}};
+  manifest.files = {{"model.safetensors", model.size(), content_hash(model)}};
+  manifest.pieces = {
+      {"w", "F32", {1}, 0, 1, "model.safetensors", model.size() - 4, 4, content_hash("ello")}};
   return manifest;
 }
 
-// A whole save of step 120.
-fs::path write_save(const TempFolder& folder, const SaveManifest& manifest = small_manifest()) {
+SaveManifest small_manifest() {
+  return manifest_of(tensors());
+}
+
+// A save of step 120.
+fs::path write_save(const TempFolder& folder, const SaveManifest& manifest = small_manifest(),
+                    const std::string& model = tensors()) {
   const fs::path save = folder / save_name(120);
   fs::create_directory(save);
-  folder.write(save_name(120) + "/model.safetensors", "hello");
+  folder.write(save_name(120) + "/model.safetensors", model);
   folder.write(save_name(120) + "/manifest.json", to_json(manifest));
   return save;
 }
@@ -93,6 +119,18 @@ TEST_SUITE("io.save_folder") {
     CHECK(refused([](SaveManifest& m) { m.pieces[0].file = "other"; }));
     CHECK(refused([](SaveManifest& m) { m.pieces[0].bytes = 5; }));
     CHECK(refused([](SaveManifest& m) { m.pieces[0].offset = ~0ull >> 12; }));
+    CHECK(refused([](SaveManifest& m) { m.step = (1ull << 53) + 1; }));
+    CHECK(refused([](SaveManifest& m) { m.world_size = kMaxRanks + 1; }));
+    CHECK(refused([](SaveManifest& m) { m.world_size = -1; }));
+    CHECK(refused([](SaveManifest& m) { m.files.push_back({"huge", 1ull << 53, 0}); }));
+    CHECK(refused([](SaveManifest& m) { m.pieces[0].bytes = 3; }));
+    CHECK(refused([](SaveManifest& m) { m.pieces[0].dtype = "F31"; }));
+    CHECK(refused([](SaveManifest& m) { m.pieces[0].count = 2; }));
+    CHECK(refused([](SaveManifest& m) { m.pieces[0].first = 1; }));
+    CHECK(refused([](SaveManifest& m) { m.pieces[0].first = 1ull << 53; }));
+    CHECK(refused([](SaveManifest& m) { m.pieces[0].shape = {1ll << 40, 1ll << 40}; }));
+    CHECK(refused([](SaveManifest& m) { m.pieces[0].shape = {0}; }));
+    CHECK(refused([](SaveManifest& m) { m.pieces.push_back(m.pieces[0]); }));
   }
 
   TEST_CASE("a manifest of as many tensors as a safetensors file may have comes back") {
@@ -137,9 +175,11 @@ TEST_SUITE("io.save_folder") {
       CHECK(status.message().find(file) != std::string::npos);
       write_save(folder);
     };
-    damage("model.safetensors", "hellp");
-    damage("model.safetensors", "hell");
-    damage("model.safetensors", "hello!");
+    std::string other = tensors();
+    other.back() = 'p';
+    damage("model.safetensors", other);
+    damage("model.safetensors", tensors().substr(0, tensors().size() - 1));
+    damage("model.safetensors", tensors() + "!");
     damage("manifest.json", "{}");
     fs::remove(save / "model.safetensors");
     CHECK(verify_save(save, VerifyDepth::files).status().code() == StatusCode::data_loss);
@@ -161,6 +201,75 @@ TEST_SUITE("io.save_folder") {
     const Status none = verify_save(save, VerifyDepth::files).status();
     CHECK(none.code() == StatusCode::data_loss);
     CHECK(none.message().find("version 0.2 or earlier") != std::string::npos);
+  }
+
+  TEST_CASE("a file of tensors is of the save's step, and has the tensors that are listed") {
+    const TempFolder folder;
+    const auto complaint = [&](const std::string& model, const SaveManifest& manifest) {
+      return verify_save(write_save(folder, manifest, model), VerifyDepth::files).status();
+    };
+    const std::string older = tensors(100);
+    CHECK(complaint(older, manifest_of(older)).code() == StatusCode::data_loss);
+    CHECK(complaint(older, manifest_of(older)).message().find("found those of step 100") !=
+          std::string::npos);
+    const std::string scalar = tensors(120, {});
+    CHECK(complaint(scalar, manifest_of(scalar)).message().find("tensors that the manifest") !=
+          std::string::npos);
+    SaveManifest unlisted = small_manifest();
+    unlisted.pieces.clear();
+    CHECK(complaint(tensors(), unlisted).code() == StatusCode::data_loss);
+    CHECK(complaint(tensors(), small_manifest()).ok());
+  }
+
+  TEST_CASE("a manifest is only written where it can be read again") {
+    const TempFolder folder;
+    const fs::path save = write_save(folder);
+    SaveManifest manifest = small_manifest();
+    manifest.step = (1ull << 53) + 1;
+    const std::string before = read_bytes(save / "manifest.json");
+    CHECK(write_manifest(save, manifest).code() == StatusCode::data_loss);
+    CHECK(read_bytes(save / "manifest.json") == before);
+    SaveManifest described{.id = save_id(1, 2), .writer = "a person"};
+    REQUIRE(describe_files(save, described).ok());
+    REQUIRE(write_manifest(save, described).ok());
+    CHECK(verify_save(save, VerifyDepth::pieces).ok());
+    folder.write(save_name(120) + "/bad\xff", "x");
+    CHECK(describe_files(save, described).message().find("UTF-8") != std::string::npos);
+  }
+
+  TEST_CASE("a save that is removed or replaced while it is read is not called damaged") {
+    const TempFolder folder;
+    CHECK(verify_listed_save(folder / save_name(120), VerifyDepth::files).status().code() ==
+          StatusCode::not_found);
+    write_save(folder);
+    folder.write(save_name(120) + "/model.safetensors", "damaged");
+    CHECK(verify_listed_save(folder / save_name(120), VerifyDepth::files).status().code() ==
+          StatusCode::data_loss);
+    write_save(folder);
+    std::atomic<bool> is_over = false;
+    std::thread job([&] {
+      for (std::uint64_t id = 0; id < 300; ++id) {
+        const TempFolder fresh;
+        std::string model = tensors();
+        model.back() = static_cast<char>(id);
+        SaveManifest manifest = manifest_of(model);
+        manifest.id = save_id(1, id);
+        manifest.pieces[0].hash = content_hash(std::string_view(model).substr(model.size() - 4));
+        const fs::path made = write_save(fresh, manifest, model);
+        fs::remove_all(folder / "old");
+        std::error_code ignored;
+        fs::rename(folder / save_name(120), folder / "old", ignored);
+        fs::rename(made, folder / save_name(120));
+      }
+      is_over = true;
+    });
+    int damaged = 0;
+    while (!is_over) {
+      const auto seen = verify_listed_save(folder / save_name(120), VerifyDepth::pieces);
+      if (seen.status().code() == StatusCode::data_loss) ++damaged;
+    }
+    job.join();
+    CHECK(damaged == 0);
   }
 
   TEST_CASE("a piece with the wrong hash is found when pieces are looked at") {

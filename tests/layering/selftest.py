@@ -14,6 +14,7 @@ import classes
 import includes
 import lengths
 import shape
+import writers
 
 
 class Tree:
@@ -357,6 +358,39 @@ class Classes(unittest.TestCase):
             self.assertEqual(len(class_violations(MANY_FIELDS, known)), 1, known)
         grown = MANY_FIELDS.replace("};", "  int more_;\n};")
         self.assertEqual(len(class_violations(grown, {"Plan": {"fields": 16}})), 1)
+
+
+class Writers(unittest.TestCase):
+    def found(self, line, path="metrics/records/store.cc"):
+        with Tree({path: line + "\n"}) as root:
+            return len(list(writers.violations(root)))
+
+    def test_a_file_that_is_opened_for_writing_elsewhere_is_seen(self):
+        for line in (
+            "int f = ::open(path, O_WRONLY | O_NOFOLLOW);",
+            "std::ofstream out(path);",
+            "std::fstream both(path);",
+            'FILE* f = fopen(path, "r");',
+            "::truncate(path, 0);",
+            "fs::resize_file(path, 0);",
+            "fs::copy_file(from, to);",
+            "int f = mkstemp(name);",
+        ):
+            self.assertEqual(self.found(line), 1, line)
+
+    def test_reading_and_open_files_and_words_are_none(self):
+        for line in (
+            "int f = ::open(path, O_RDONLY | O_CLOEXEC);",
+            "#include <fstream>",
+            "std::ifstream in(path);",
+            "::ftruncate(descriptor, 0);",
+            "// O_CREAT would follow a link",
+        ):
+            self.assertEqual(self.found(line), 0, line)
+
+    def test_the_one_place_and_tests_may(self):
+        self.assertEqual(self.found("f(O_CREAT);", "coordinator/io/open_to_write.cc"), 0)
+        self.assertEqual(self.found("f(O_CREAT);", "tests/io/file_test.cc"), 0)
 
 
 class Alone(unittest.TestCase):

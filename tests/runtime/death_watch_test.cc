@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -219,7 +220,9 @@ TEST_CASE("the first of many deaths is told, once, also by a watch that could no
     CAPTURE(first);
     Node node(8);
     const test::TempFolder folder;
-    const Watch watch(node, {.world_size = 8, .run_directory = folder / ".", .saves = "saves"});
+    const auto saves = folder / "saves";
+    std::filesystem::create_directories(saves / "step-000000000100");
+    const Watch watch(node, {.world_size = 8, .run_directory = folder / ".", .saves = saves});
     kill(watch.process(), SIGSTOP);
     node.end(first, SIGABRT);
     for (std::size_t r = 8; r-- > 0;) {
@@ -232,7 +235,7 @@ TEST_CASE("the first of many deaths is told, once, also by a watch that could no
     CHECK(has(said, "(process " + std::to_string(node.process(first)) + ")"));
     CHECK(has(said, "SIGABRT"));
     CHECK(has(said, "in backward of step " + std::to_string(100 + first) + " for "));
-    CHECK(has(said, "the newest save in saves"));
+    CHECK(has(said, "the newest save in " + saves.string()));
     CHECK(said.find('\n') == said.size() - 1);
     const auto ending = read_ending(folder / ".");
     REQUIRE(ending.ok());
@@ -310,6 +313,35 @@ TEST_CASE("the system closes a lifeline before any descriptor of the launcher's,
     CHECK(int{first.data.fd} == line);
     for (const int each : {launcher[0], line, ends}) close(each);
   }
+}
+
+TEST_CASE("the newest save is named where there is one when the rank dies") {
+  for (const bool is_saved : {false, true}) {
+    CAPTURE(is_saved);
+    Node node(1);
+    const test::TempFolder folder;
+    const auto saves = folder / "saves";
+    std::filesystem::create_directories(saves / ".writing-0-step-000000000100");
+    std::filesystem::create_directory(saves / "step-best");
+    const Watch watch(node, {.run_directory = folder / ".", .saves = saves});
+    if (is_saved) std::filesystem::create_directory(saves / "step-000000000100");
+    node.end(0, SIGKILL);
+    const std::string said = watch.said();
+    CHECK(has(said, "from the newest save in " + saves.string()) == is_saved);
+    CHECK(has(said, "No save is in " + saves.string()) == !is_saved);
+  }
+}
+
+TEST_CASE("a file that others have under another name keeps its bytes when an ending is written") {
+  Node node(1);
+  const test::TempFolder folder;
+  test::write_file(folder / "notes", "precious");
+  std::filesystem::create_hard_link(folder / "notes", folder / "ending.json.10.new");
+  const Watch watch(node, {.run_directory = folder / ".", .saves = {}});
+  node.end(0, SIGKILL);
+  CHECK(has(watch.said(), "SIGKILL"));
+  CHECK(test::read_file(folder / "notes") == "precious");
+  CHECK_FALSE(read_ending(folder / ".")->empty());
 }
 
 TEST_CASE("quiet means no line, and the run directory still tells") {

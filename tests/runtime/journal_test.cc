@@ -318,6 +318,60 @@ TEST_SUITE("runtime.journal") {
           StatusCode::failed_precondition);
   }
 
+  TEST_CASE("a link is refused, and the journal that it leads to stays as it was") {
+    TempFolder folder;
+    write_journal(folder / "other", 2, 8, 6);
+    const std::string other = read_file(folder / "other");
+    std::filesystem::create_symlink(folder / "other", folder / "j");
+    const JobFacts job = test::driven_job(2);
+    const auto refused = JournalWriter::open(folder / "j", {job, {}, initial_state(job), {}});
+    CHECK(refused.status().code() == StatusCode::failed_precondition);
+    CHECK(refused.status().message().find("found a link") != std::string::npos);
+    CHECK(read_file(folder / "other") == other);
+  }
+
+  TEST_CASE("a restart leaves a backup that shares the journal's bytes as it was") {
+    TempFolder folder;
+    write_journal(folder / "j", 2, 8, 6);
+    const std::string first = read_file(folder / "j");
+    write_file(folder / "j", first.substr(0, first.size() - 3));
+    std::filesystem::create_hard_link(folder / "j", folder / "backup");
+    write_journal(folder / "j", 2, 8, 7);
+    CHECK(read_file(folder / "backup") == first.substr(0, first.size() - 3));
+    const ReadBack all = read_back(folder / "j");
+    REQUIRE_MESSAGE(all.status.ok(), all.status.text());
+    CHECK(all.starts == 2);
+    CHECK(all.rounds.size() == 15);
+  }
+
+  TEST_CASE("a backup made while the job writes keeps the bytes that it had, and the lock holds") {
+    TempFolder folder;
+    const JobFacts job = test::driven_job(2);
+    const JournalHead head{job, {}, initial_state(job), {}};
+    auto writer = JournalWriter::open(folder / "j", head);
+    REQUIRE(writer.ok());
+    const std::string before = read_file(folder / "j");
+    std::filesystem::create_hard_link(folder / "j", folder / "backup");
+    REQUIRE((*writer)->begin(head).ok());
+    CHECK(read_file(folder / "backup") == before);
+    CHECK(read_back(folder / "j").starts == 2);
+    CHECK(JournalWriter::open(folder / "j", head).status().code() ==
+          StatusCode::failed_precondition);
+  }
+
+  TEST_CASE("a journal that is removed while the job writes to it is said to be, once") {
+    TempFolder folder;
+    const JobFacts job = test::driven_job(2);
+    const JournalHead head{job, {}, initial_state(job), {}};
+    auto writer = JournalWriter::open(folder / "j", head);
+    REQUIRE(writer.ok());
+    std::filesystem::remove(folder / "j");
+    const Status told = (*writer)->begin(head);
+    CHECK(told.message().find("it was removed") != std::string::npos);
+    CHECK((*writer)->close().ok());
+    CHECK_FALSE(std::filesystem::exists(folder / "j"));
+  }
+
   TEST_CASE("bad paths are one clear error") {
     TempFolder folder;
     const JobFacts job = test::driven_job(2);

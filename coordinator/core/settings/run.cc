@@ -37,7 +37,7 @@ std::vector<Setting<RunConfig>> run_settings() {
   using C = RunConfig;
   return {
       text(&C::name, {"name", "", "what the run is called"}),
-      text(&C::directory,
+      path(&C::directory,
            {"directory", "", "run directory; empty = none is written", Scope::set_alike}),
       choice(&C::log, {"log", "", "what is printed", Scope::rank}, kLogLevelNames),
       choice(&C::device,
@@ -103,7 +103,7 @@ std::vector<Setting<ControlConfig>> control_settings() {
              {"wait_seconds", "seconds",
               "a rank that keeps the others waiting for longer ends the job"},
              {1, 1e7}),
-      text(&C::journal, {"journal", "", "file; empty = in the run directory", Scope::rank}),
+      path(&C::journal, {"journal", "", "file; empty = in the run directory", Scope::rank}),
   };
 }
 
@@ -124,7 +124,7 @@ std::vector<Setting<HttpConfig>> http_settings() {
 std::vector<Setting<CheckpointConfig>> checkpoint_settings() {
   using C = CheckpointConfig;
   return {
-      text(&C::directory,
+      path(&C::directory,
            {"directory", "", "where training state is saved; empty = none", Scope::set_alike}),
       integer(&C::every_steps, {"every_steps", "steps", "0 = only at the end and on SIGTERM"},
               {0, 1000000000}),

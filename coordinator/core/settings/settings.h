@@ -53,6 +53,7 @@ struct Setting {
   std::function<Status(Section&, std::string_view)> set{};  // after an error nothing has changed
   std::function<std::string(const Section&)> get{};
   std::function<PolicyMode(const Section&)> mode{};  // of a policy's mode; empty for other settings
+  bool is_path = false;                              // of a file or folder
 };
 
 namespace settings {
@@ -185,6 +186,14 @@ Setting<Section> text(std::string Section::*field, SettingName name) {
       [](const std::string& value) { return value; });
 }
 
+// Makes the row of the path of a file or folder; empty = none.
+template <class Section>
+Setting<Section> path(std::string Section::*field, SettingName name) {
+  Setting<Section> made = text(field, std::move(name));
+  made.is_path = true;
+  return made;
+}
+
 template <class Section>
 Setting<Section> bytes(std::int64_t Section::*field, SettingName name) {
   return parsed(field, std::move(name), "bytes", "0 .. 1024TiB", parse_bytes, format_bytes);
@@ -312,6 +321,7 @@ Setting<Whole> within(Part Whole::*member, Setting<Part> row) {
       return mode(whole.*member);
     };
   }
+  made.is_path = row.is_path;
   return made;
 }
 

@@ -18,6 +18,7 @@
 #include <system_error>
 
 #include "coordinator/io/descriptor.h"
+#include "coordinator/io/open_to_write.h"
 #include "coordinator/transport/exchange/departure_watch.h"
 
 namespace cox::transport {
@@ -38,7 +39,7 @@ class NamedFile {
  public:
   explicit NamedFile(const std::string& folder)
       : path_(unique_path(folder)),
-        file_(open(path_.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR)),
+        file_(io::create_new(path_, S_IRUSR | S_IWUSR)),
         error_(!file_.is_open() || flock(file_.number(), LOCK_EX) != 0 ? errno : 0) {}
   ~NamedFile() {
     if (file_.is_open()) unlink(path_.c_str());
@@ -66,7 +67,7 @@ void remove_forgotten(const std::string& folder) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
     if (!entry.path().filename().string().starts_with(kPrefix)) continue;
-    const Descriptor file(open(entry.path().c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    const Descriptor file = io::open_existing(entry.path());
     if (file.is_open() && flock(file.number(), LOCK_EX | LOCK_NB) == 0)
       unlink(entry.path().c_str());
   }
@@ -99,7 +100,7 @@ Result<SharedSegment> fill(const NamedFile& file, const std::string& folder, std
 
 Result<SharedSegment> attach(const std::string& path, const std::string& folder,
                              std::size_t bytes) {
-  const Descriptor file(open(path.c_str(), O_RDWR | O_CLOEXEC));
+  const Descriptor file = io::open_existing(path);
   if (!file.is_open()) return no_room(folder, bytes, errno);
   struct stat info {};
   if (fstat(file.number(), &info) != 0 || static_cast<std::size_t>(info.st_size) != bytes) {

@@ -5,17 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <bit>
 #include <cerrno>
-#include <charconv>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <iterator>
 #include <optional>
 #include <string>
 #include <system_error>
-#include <type_traits>
 
 #include "coordinator/core/hash.h"
 #include "coordinator/core/text.h"
@@ -49,72 +45,14 @@ constexpr TensorFile kFiles[] = {{"model.safetensors", &Checkpoint::model, false
                                  {"parts.safetensors", &Checkpoint::parts, true}};
 constexpr const char* kControl = "control.state";
 
-// Absent in saves of earlier versions.
-constexpr const char* kSeed = "coxswain.seed";
-constexpr const char* kSamples = "coxswain.samples";
-constexpr const char* kDataHash = "coxswain.data_hash";
-// Present where a loss scaler was at work.
-constexpr const char* kScale = "coxswain.loss_scale_bits";
-
-// Calls visit(key, number) for what every save says of the place in the run.
-template <class Position, class Visit>
-void visit_position(Position& position, const Visit& visit) {
-  visit("coxswain.step", position.step);
-  visit("coxswain.cursor", position.cursor);
-  visit("coxswain.skipped", position.skipped);
-  visit("coxswain.rollbacks", position.rollbacks);
-}
-template <class Scaler, class Visit>
-void visit_scaler(Scaler& scaler, const Visit& visit) {
-  visit(kScale, scaler.scale);
-  visit("coxswain.loss_scale_clean_steps", scaler.clean_steps);
-  visit("coxswain.loss_scale_overflow_streak", scaler.overflow_streak);
-  visit("coxswain.loss_scale_peak_bits", scaler.peak);
-  visit("coxswain.loss_scale_former_peak_bits", scaler.former_peak);
-  visit("coxswain.loss_scale_strikes", scaler.strikes);
-}
-
-// A number is told by its bits: a float would lose some as text.
-template <class Number>
-using BitsOf = std::conditional_t<sizeof(Number) == 4, std::uint32_t, std::uint64_t>;
-
-template <class Number>
-Status read_number(const Metadata& metadata, const std::string& key, Number& value) {
-  const auto found = metadata.find(key);
-  if (found == metadata.end()) {
-    return data_loss("expected metadata '" + key + "', found none; this is no save of a run");
-  }
-  BitsOf<Number> bits = 0;
-  const std::string& text = found->second;
-  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), bits);
-  if (parsed.ec != std::errc{} || parsed.ptr != text.data() + text.size()) {
-    return data_loss(sentence("metadata '%s': expected a number of %zu bits, found '%s'",
-                              key.c_str(), 8 * sizeof(Number), text.c_str()));
-  }
-  value = std::bit_cast<Number>(bits);
-  return ok_status();
-}
-
-Status check(const ScalerState& scaler) {
-  const auto is_magnitude = [](float value) { return value >= 0 && std::isfinite(value); };
-  if (is_magnitude(scaler.scale) && scaler.scale != 0 && is_magnitude(scaler.peak) &&
-      is_magnitude(scaler.former_peak)) {
-    return ok_status();
-  }
-  return data_loss(sentence(
-      "loss scale: expected finite numbers, the scale above 0, found scale %f, peaks %f and "
-      "%f; the save is damaged",
-      static_cast<double>(scaler.scale), static_cast<double>(scaler.peak),
-      static_cast<double>(scaler.former_peak)));
-}
-
 // Writes the files and tells in `manifest` what was written.
 Status write_files(const fs::path& folder, const Checkpoint& checkpoint, std::string_view control,
                    io::SaveManifest& manifest) {
   for (const TensorFile& file : kFiles) {
     const std::vector<NamedTensor>& tensors = checkpoint.*file.tensors;
     if (file.is_optional && tensors.empty()) continue;
-    const Metadata metadata = &file == kFiles ? describe(checkpoint) : Metadata();
+    const io::Metadata metadata = &file == kFiles ? io::describe(checkpoint.position)
+                                                  : io::describe_step(checkpoint.position.step);
     auto written = write_tensor_file(folder / file.name, tensors, metadata);
     if (!written.ok()) return written.status();
     manifest.files.push_back(std::move(written->file));
@@ -127,21 +65,8 @@ Status write_files(const fs::path& folder, const Checkpoint& checkpoint, std::st
   return content.status();
 }
 
-// A manifest that could not be read again would make the save worthless.
-Status write_manifest(const fs::path& folder, const io::SaveManifest& manifest) {
-  const std::string text = io::to_json(manifest);
-  if (const auto again = io::parse_manifest(text); !again.ok())
-    return again.status().with_context("its manifest");
-  return io::replace_file(folder / io::kManifestName, text);
-}
-
 bool has_file(const io::SaveManifest& manifest, std::string_view name) {
   return std::ranges::find(manifest.files, name, &io::SaveFile::name) != manifest.files.end();
-}
-
-std::string id_of(const fs::path& save) {
-  const auto manifest = io::read_manifest(save);
-  return manifest.ok() ? manifest->id : std::string();
 }
 
 int rename_with(const fs::path& from, const fs::path& to, unsigned flags) {
@@ -161,34 +86,6 @@ Status not_own(const fs::path& save) {
 }
 
 }  // namespace
-
-Metadata describe(const Checkpoint& checkpoint) {
-  const TrainingPosition& p = checkpoint.position;
-  Metadata metadata = {{"format", "pt"}};
-  const auto add = [&](const char* key, auto number) {
-    metadata[key] = std::to_string(std::bit_cast<BitsOf<decltype(number)>>(number));
-  };
-  visit_position(p, add);
-  add(kSamples, p.samples);
-  if (p.data_hash != 0) add(kDataHash, p.data_hash);
-  if (p.seed) add(kSeed, *p.seed);
-  if (p.scaler) visit_scaler(*p.scaler, add);
-  return metadata;
-}
-
-Status read_description(const Metadata& metadata, Checkpoint& checkpoint) {
-  TrainingPosition& p = checkpoint.position;
-  Status status;
-  const auto read = [&](const char* key, auto& number) {
-    if (status.ok()) status = read_number(metadata, key, number);
-  };
-  visit_position(p, read);
-  if (metadata.contains(kSamples)) read(kSamples, p.samples);
-  if (metadata.contains(kDataHash)) read(kDataHash, p.data_hash);
-  if (metadata.contains(kSeed)) read(kSeed, p.seed.emplace());
-  if (metadata.contains(kScale)) visit_scaler(p.scaler.emplace(), read);
-  return status.ok() && p.scaler ? check(*p.scaler) : status;
-}
 
 Result<CheckpointFolder> CheckpointFolder::open(fs::path directory) {
   std::error_code error;
@@ -254,7 +151,7 @@ void CheckpointFolder::remove_leftovers() const {
 }
 
 bool CheckpointFolder::is_own(const fs::path& save) const {
-  return own_.contains(id_of(save));
+  return own_.contains(io::id_of_save(save));
 }
 
 Status CheckpointFolder::write(const Checkpoint& checkpoint, std::string_view control,
@@ -264,6 +161,7 @@ Status CheckpointFolder::write(const Checkpoint& checkpoint, std::string_view co
   const fs::path final_path = save_of(step);
   const fs::path temporary = working_name(kWriting, step);
   const std::string context = "checkpoint " + final_path.string();
+  if (Status held = lock_->check_held(); !held.ok()) return held.with_context(context);
   std::error_code error;
   fs::remove_all(temporary, error);
   if (!fs::create_directory(temporary, error))
@@ -275,7 +173,7 @@ Status CheckpointFolder::write(const Checkpoint& checkpoint, std::string_view co
                             .writer = writer_.name,
                             .written = writer_.now()};
   Status written = write_files(temporary, checkpoint, control, manifest);
-  if (written.ok()) written = write_manifest(temporary, manifest);
+  if (written.ok()) written = io::write_manifest(temporary, manifest);
   if (written.ok()) written = io::sync_folder(temporary);
   if (written.ok()) written = put_in_place(temporary, final_path);
   if (!written.ok()) {
@@ -380,7 +278,8 @@ Result<fs::path> CheckpointFolder::newest_whole(
 
 void CheckpointFolder::go_on_from(const fs::path& save) {
   for (const fs::path& each : io::saves_in(directory_)) {
-    const std::string id = io::step_of_save(each) <= io::step_of_save(save) ? id_of(each) : "";
+    const std::string id =
+        io::step_of_save(each) <= io::step_of_save(save) ? io::id_of_save(each) : "";
     if (!id.empty()) own_.insert(id);
   }
 }
@@ -402,8 +301,9 @@ Result<Checkpoint> CheckpointFolder::read(const fs::path& save) {
     if (!read.ok()) return read.status();
     checkpoint.*file.tensors = std::move(read->tensors);
     if (&file != kFiles) continue;
-    const Status status = read_description(read->metadata, checkpoint);
-    if (!status.ok()) return status.with_context(path.string());
+    auto position = io::read_position(read->metadata);
+    if (!position.ok()) return position.status().with_context(path.string());
+    checkpoint.position = *position;
   }
   return checkpoint;
 }

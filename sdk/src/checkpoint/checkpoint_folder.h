@@ -9,37 +9,22 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <map>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "coordinator/core/loss_scale.h"
 #include "coordinator/core/status.h"
 #include "coordinator/core/units.h"
 #include "coordinator/decide/decide.h"
 #include "coordinator/io/folder_lock.h"
+#include "coordinator/io/training_position.h"
 #include "coxswain/named_tensor.h"
 
 namespace cox::detail {
 
-// TrainingPosition says where in a run a state was taken, in the numbers that all ranks share.
-struct TrainingPosition {
-  std::uint64_t step = 0;    // updates done or skipped
-  std::uint64_t cursor = 0;  // samples consumed since the start
-  // The cursor is a place in the order that `seed` gives a data set of `samples`.
-  std::optional<std::uint64_t> seed;
-  std::uint64_t samples = 0;    // 0 = not known yet
-  std::uint64_t data_hash = 0;  // of some of its samples; 0 = not known, or not the same each time
-  std::uint64_t skipped = 0;
-  std::uint64_t rollbacks = 0;
-  std::optional<ScalerState> scaler;  // where one was ever at work
-
-  // The step before was the last one of an epoch.
-  bool ends_epoch() const { return samples > 0 && cursor % samples == 0; }
-};
+using io::TrainingPosition;
 
 struct Checkpoint {
   TrainingPosition position;
@@ -52,13 +37,6 @@ struct Checkpoint {
   std::uint32_t incarnation = 0;
   std::int32_t world_size = 1;
 };
-
-// Metadata is what a save says about itself beside its tensors: the place in the run, and the loss
-// scaler where one was at work. It is kept as text in the header of the model's file.
-using Metadata = std::map<std::string, std::string>;
-Metadata describe(const Checkpoint& checkpoint);
-// Fills the position. data_loss naming the field that is missing or cannot be.
-Status read_description(const Metadata& metadata, Checkpoint& checkpoint);
 
 // SaveWriter says who writes saves, for manifests and the lock.
 struct SaveWriter {

@@ -53,29 +53,6 @@ c10::ScalarType type_of(std::string_view dtype) {
   return std::ranges::find(kDtypes, dtype, &DtypePair::name)->type;
 }
 
-struct OpenedFile {
-  io::SafetensorsHeader header;
-  std::uint64_t data_offset = 0;
-};
-
-Result<OpenedFile> read_header(const io::InputFile& file) {
-  std::uint64_t header_bytes = 0;
-  if (file.size_bytes() >= sizeof header_bytes) {
-    if (Status status = file.read_at(0, &header_bytes, sizeof header_bytes); !status.ok()) {
-      return status;
-    }
-  }
-  Status length = io::check_safetensors_length(header_bytes, file.size_bytes());
-  if (!length.ok()) return length;
-  std::string json(header_bytes, '\0');
-  Status read = file.read_at(sizeof header_bytes, json.data(), header_bytes);
-  if (!read.ok()) return read;
-  const std::uint64_t data_offset = sizeof header_bytes + header_bytes;
-  auto header = io::parse_safetensors_header(json, file.size_bytes() - data_offset);
-  if (!header.ok()) return header.status();
-  return OpenedFile{*std::move(header), data_offset};
-}
-
 Result<at::Tensor> empty_tensor(const io::SafetensorsEntry& entry) {
   try {
     return at::empty(entry.shape, at::TensorOptions(type_of(entry.dtype)));
@@ -95,7 +72,7 @@ Status check_bools(const io::SafetensorsEntry& entry, const at::Tensor& tensor) 
   return data_loss("tensor \"" + entry.name + "\": expected 0 or 1 for each BOOL, found another");
 }
 
-Result<at::Tensor> read_tensor(const io::InputFile& file, const OpenedFile& opened,
+Result<at::Tensor> read_tensor(const io::InputFile& file, const io::PlacedHeader& opened,
                                const io::SafetensorsEntry& entry) {
   Result<at::Tensor> tensor = empty_tensor(entry);
   if (!tensor.ok()) return tensor;
@@ -107,7 +84,7 @@ Result<at::Tensor> read_tensor(const io::InputFile& file, const OpenedFile& open
 }
 
 Result<SafetensorsFile> read_opened(const io::InputFile& file) {
-  Result<OpenedFile> opened = read_header(file);
+  Result<io::PlacedHeader> opened = io::read_safetensors_header(file);
   if (!opened.ok()) return opened.status();
   SafetensorsFile out{.tensors = {}, .metadata = opened->header.metadata};
   for (const io::SafetensorsEntry& entry : opened->header.entries) {

@@ -1,7 +1,5 @@
 #include "sdk/src/memory/tier.h"
 
-#include <fcntl.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +13,7 @@
 #include <vector>
 
 #include "coordinator/io/file.h"
+#include "coordinator/io/open_to_write.h"
 #include "coordinator/io/signals_blocked.h"
 
 namespace cox::detail {
@@ -23,17 +22,6 @@ namespace {
 Status failed(const std::filesystem::path& folder, const char* doing, int error) {
   return io::errno_status(error, "offload folder " + folder.string() + ": " + doing,
                           StatusCode::internal);
-}
-
-int open_unnamed(const std::filesystem::path& folder) {
-  const int descriptor = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-  if (descriptor >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL)) {
-    return descriptor;
-  }
-  std::string name = (folder / ".coxswain-tier-XXXXXX").string();  // file systems without O_TMPFILE
-  const int named = ::mkostemp(name.data(), O_CLOEXEC);
-  if (named >= 0) ::unlink(name.c_str());
-  return named;
 }
 
 // A write beyond the limit on file sizes raises a signal that ends the process by default. While
@@ -82,9 +70,9 @@ std::int64_t bytes_per_ms(std::int64_t bytes, Clock::duration taken) {
 }  // namespace
 
 Result<TierFile> TierFile::create(const std::filesystem::path& folder) {
-  const int descriptor = open_unnamed(folder);
-  if (descriptor < 0) return failed(folder, "cannot create a file in it", errno);
-  return TierFile(folder, descriptor);
+  io::Descriptor file = io::create_unnamed(folder);
+  if (!file.is_open()) return failed(folder, "cannot create a file in it", errno);
+  return TierFile(folder, file.release());
 }
 
 TierFile::TierFile(std::filesystem::path folder, int descriptor)

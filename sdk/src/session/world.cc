@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <span>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -38,7 +40,9 @@ transport::MpiOptions mpi_options(const ControlConfig& control,
   transport::MpiOptions options;
   options.ranks_per_node = static_cast<std::int32_t>(control.ranks_per_node);
   const std::string folder = value_of(environment, "COX_SHM_DIR");
-  if (!folder.empty()) options.shared_folder = folder;
+  std::error_code error;
+  const auto absolute = std::filesystem::absolute(folder, error);
+  if (!folder.empty()) options.shared_folder = error ? folder : absolute.string();
   return options;
 }
 

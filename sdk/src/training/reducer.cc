@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "coordinator/core/text.h"
+#include "coordinator/io/save_folder.h"
 #include "coxswain/error.h"
 #include "sdk/src/blocks/block_watch.h"
 #include "sdk/src/device/tensor_scan.h"
@@ -61,12 +62,14 @@ class NonfiniteStreak {
     if (++steps_ == 1) first_trouble_ = look();
     const std::uint32_t limit = job_.config().guard.nonfinite_limit;
     if (limit == 0 || steps_ < limit) return;
+    const bool has_save = !io::saves_in(job_.config().checkpoint.directory).empty();
     const std::string block = blamed.empty() ? "" : ", lately in block " + blamed;
     throw Error(failed_precondition(
                     concat("guard.nonfinite_limit: expected a finite step at least every ", limit,
                            " steps, found none since step ", step.value() + 1 - steps_, "; ",
                            first_text(job_.all(), first_trouble_ + block),
-                           "; resume from the newest save with a lower learning rate or in fp32")),
+                           has_save ? "; resume from the newest save" : "; start anew",
+                           " with a lower learning rate or in fp32")),
                 Error::Scope::all_ranks, ExitCode::hopeless);
   }
 

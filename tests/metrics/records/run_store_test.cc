@@ -207,6 +207,75 @@ TEST_SUITE("metrics") {
     }
   }
 
+  TEST_CASE("a resume leaves a backup that shares the files' bytes as it was") {
+    const TemporaryFolder folder;
+    write_steps(folder.path(), 0, 20);
+    const auto file = folder.path() / "rank0" / "steps.jsonl";
+    const auto run = folder.path() / "rank0" / "run.json";
+    const auto backup = folder.path() / "backup";
+    std::filesystem::create_directory(backup);
+    std::filesystem::create_hard_link(file, backup / "steps.jsonl");
+    std::filesystem::create_hard_link(run, backup / "run.json");
+    const std::string steps = read_text(file);
+    const std::string facts = read_text(run);
+    write_steps(folder.path(), 10, 15, append_from(10));
+    CHECK(read_text(backup / "steps.jsonl") == steps);
+    CHECK(read_text(backup / "run.json") == facts);
+    CHECK(lines_of(file).size() == 15);
+    CHECK(lines_of(file)[14].starts_with("{\"step\":14,"));
+  }
+
+  TEST_CASE("a backup made while the run writes keeps the rows that it had") {
+    const TemporaryFolder folder;
+    const auto file = folder.path() / "rank0" / "steps.jsonl";
+    auto store = RunStoreWriter::open(folder.path(), info());
+    REQUIRE(store.ok());
+    (*store)->push(row(0));
+    (*store)->flush();
+    std::filesystem::create_hard_link(file, folder.path() / "backup");
+    (*store)->push(row(1));
+    CHECK((*store)->close().ok());
+    CHECK(lines_of(folder.path() / "backup").size() == 1);
+    CHECK(lines_of(file).size() == 2);
+  }
+
+  TEST_CASE("a run directory that is removed, or replaced by another's, is said to be, and left") {
+    for (const bool is_replaced : {false, true}) {
+      CAPTURE(is_replaced);
+      const TemporaryFolder folder;
+      const auto directory = folder.path() / "run";
+      std::vector<std::string> told;
+      RunStoreOptions options;
+      options.on_trouble = [&](const Status& trouble) { told.push_back(trouble.message()); };
+      options.flush_seconds = 3600;  // looks at nothing before it is asked to
+      auto store = RunStoreWriter::open(directory, info(), std::move(options));
+      REQUIRE(store.ok());
+      std::filesystem::remove_all(directory);
+      if (is_replaced) std::filesystem::create_directories(directory / "rank0");
+      (*store)->push(row(0));
+      (*store)->flush();
+      CHECK_FALSE((*store)->close().ok());
+      REQUIRE(told.size() == 1);
+      CHECK(contains(told[0], directory.string()));
+      CHECK(contains(told[0], is_replaced ? "another folder" : "it was removed or renamed"));
+      CHECK((*store)->dropped() == 1);
+      CHECK(std::filesystem::exists(directory) == is_replaced);
+      if (is_replaced) CHECK(std::filesystem::is_empty(directory / "rank0"));
+    }
+  }
+
+  TEST_CASE("rows whose file was removed are counted as lost, and the loss is told") {
+    const TemporaryFolder folder;
+    const auto file = folder.path() / "rank0" / "steps.jsonl";
+    auto store = RunStoreWriter::open(folder.path(), info());
+    REQUIRE(store.ok());
+    std::filesystem::remove(file);
+    (*store)->push(row(0));
+    (*store)->flush();
+    CHECK((*store)->dropped() == 1);
+    CHECK(contains((*store)->close().message(), "steps.jsonl: it was removed"));
+  }
+
   TEST_CASE("appending to nothing starts a run") {
     const TemporaryFolder folder;
     write_steps(folder.path(), 0, 3, append_from(0));

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <bit>
 #include <fstream>
 #include <limits>
 #include <optional>
@@ -13,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "coordinator/io/content_hash.h"
 #include "coordinator/io/save_folder.h"
 #include "coordinator/runtime/saved_state.h"
 #include "coordinator/testing/random.h"
@@ -101,17 +101,6 @@ TEST_SUITE("checkpoint folder") {
     CHECK(read->optimizer[0].name == "m");
   }
 
-  TEST_CASE("a save of an earlier version, without seed and size of the data, can still be read") {
-    Metadata metadata = describe(checkpoint_at(3));
-    CHECK(metadata.erase("coxswain.seed") == 1);
-    CHECK(metadata.erase("coxswain.samples") == 1);
-    Checkpoint read;
-    CHECK(read_description(metadata, read).ok());
-    CHECK(read.position.cursor == 24);
-    CHECK_FALSE(read.position.seed.has_value());
-    CHECK(read.position.samples == 0);
-  }
-
   TEST_CASE("a loss scaler is kept to the bit, and a damaged one is refused by name") {
     const TempFolder folder;
     auto saves = open(folder.path());
@@ -128,36 +117,6 @@ TEST_SUITE("checkpoint folder") {
     const auto damaged = CheckpointFolder::read(*saves.newest());
     CHECK_FALSE(damaged.ok());
     CHECK(damaged.status().message().find("loss scale") != std::string::npos);
-  }
-
-  TEST_CASE("a field of a loss scaler that is missing or no number of its kind is named") {
-    Checkpoint made = checkpoint_at(3);
-    made.position.scaler = ScalerState{65536, 41, 2, 3.7f, 1e-30f, 5};
-    const auto refused = [&](const std::string& field, const std::optional<std::string>& value) {
-      const std::string key = "coxswain.loss_scale_" + field;
-      Metadata metadata = describe(made);
-      REQUIRE(metadata.erase(key) == 1);
-      if (value) metadata[key] = *value;
-      Checkpoint read;
-      const Status status = read_description(metadata, read);
-      CAPTURE(key);
-      CAPTURE(value.value_or("none"));
-      CHECK_FALSE(status.ok());
-      CHECK(status.message().find(field == "bits" ? "loss" : key) != std::string::npos);
-    };
-    for (const char* value : {"", "much", "-1", "99999999999"}) refused("bits", value);
-    for (const float value : {0.0f, -1024.0f, std::numeric_limits<float>::quiet_NaN(),
-                              std::numeric_limits<float>::infinity()}) {
-      refused("bits", std::to_string(std::bit_cast<std::uint32_t>(value)));
-    }
-    for (const char* field :
-         {"clean_steps", "overflow_streak", "peak_bits", "former_peak_bits", "strikes"}) {
-      for (const std::optional<std::string>& value :
-           {std::optional<std::string>(), std::optional<std::string>("-1"),
-            std::optional<std::string>("many")}) {
-        refused(field, value);
-      }
-    }
   }
 
   TEST_CASE("control state is optional and comes back equal") {
@@ -361,6 +320,79 @@ TEST_SUITE("checkpoint folder") {
     const auto none = folder.newest_whole(CheckpointFolder::OnDamage::set_aside, quiet);
     CHECK(none.status().code() == StatusCode::data_loss);
     CHECK(saves(temp) == 1);  // the only one keeps its name
+  }
+
+  TEST_CASE("a save whose numbers cannot be is damaged, and the one before is taken") {
+    const TempFolder temp;
+    CheckpointFolder folder = open(temp.path());
+    REQUIRE(folder.write(checkpoint_at(10), {}, 9).ok());
+    Checkpoint endless = checkpoint_at(20);
+    endless.position.cursor = ~std::uint64_t{4};
+    REQUIRE(folder.write(endless, {}, 9).ok());
+    std::string told;
+    const auto found = folder.newest_whole(CheckpointFolder::OnDamage::set_aside,
+                                           [&](const std::string& line) { told += line; });
+    REQUIRE(found.ok());
+    CHECK(*found == folder.save_of(10));
+    CHECK(told.find("coxswain.cursor") != std::string::npos);
+  }
+
+  TEST_CASE("no file of another step's save is taken, also where the manifest was made for it") {
+    const TempFolder temp;
+    CheckpointFolder folder = open(temp.path());
+    Checkpoint full = checkpoint_at(10);
+    full.reducer = {{"order", torch::arange(4)}};
+    REQUIRE(folder.write(full, {}, 9).ok());
+    full = checkpoint_at(20);
+    full.reducer = {{"order", torch::arange(4)}};
+    for (const char* name : {"model.safetensors", "optimizer.safetensors", "reducer.safetensors"}) {
+      CAPTURE(name);
+      REQUIRE(folder.write(full, {}, 9).ok());
+      const auto save = folder.save_of(20);
+      io::SaveManifest manifest{.id = io::save_id(1, 2), .world_size = 1, .writer = "a person"};
+      REQUIRE(io::describe_files(save, manifest).ok());
+      put(save / name, read_bytes(folder.save_of(10) / name));
+      const auto content = io::content_of(save / name);
+      REQUIRE(content.ok());
+      *std::ranges::find(manifest.files, name, &io::SaveFile::name) = {name, content->bytes,
+                                                                       content->hash};
+      REQUIRE(io::write_manifest(save, manifest).ok());
+      const Status read = CheckpointFolder::read(save).status();
+      CHECK(read.code() == StatusCode::data_loss);
+      CHECK(read.message().find("found those of step 10") != std::string::npos);
+      CHECK_FALSE(io::describe_files(save, manifest).ok());
+      std::filesystem::remove_all(save);
+    }
+  }
+
+  TEST_CASE("a backup by hard links keeps its bytes when the run goes on") {
+    const TempFolder temp;
+    REQUIRE(open(temp / "saves", 1).write(checkpoint_at(10), {}, 1).ok());
+    std::string before;
+    std::vector<std::filesystem::path> backup;
+    const auto link = [&](const std::filesystem::path& file) {
+      backup.push_back(temp / ("backup" + std::to_string(backup.size())));
+      std::filesystem::create_hard_link(file, backup.back());
+      before += read_bytes(file);
+    };
+    for (const auto& file : files_of(temp / "saves/step-000000000010")) link(file);
+    link(temp / "saves/saves.lock");
+    CheckpointFolder folder = open(temp / "saves", 2);
+    folder.go_on_from(folder.save_of(10));
+    REQUIRE(folder.write(checkpoint_at(10, 9), {}, 1).ok());
+    std::string after;
+    for (const auto& file : backup) after += read_bytes(file);
+    CHECK(after == before);
+  }
+
+  TEST_CASE("a folder of saves that was removed or renamed is said to be") {
+    const TempFolder temp;
+    CheckpointFolder folder = open(temp / "saves");
+    REQUIRE(folder.write(checkpoint_at(10), {}, 2).ok());
+    std::filesystem::rename(temp / "saves", temp / "elsewhere");
+    const Status written = folder.write(checkpoint_at(20), {}, 2);
+    CHECK(written.message().find("it was removed or renamed") != std::string::npos);
+    CHECK(io::saves_in(temp / "elsewhere").size() == 1);
   }
 
   TEST_CASE("a second job on the folder is refused with who has it") {

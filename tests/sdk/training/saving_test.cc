@@ -57,6 +57,18 @@ int lines_with(const std::filesystem::path& file, const std::string& part) {
   return found;
 }
 
+// A working directory for as long as it lives.
+class WorkingIn {
+ public:
+  explicit WorkingIn(const std::filesystem::path& folder) { std::filesystem::current_path(folder); }
+  ~WorkingIn() { std::filesystem::current_path(before_); }
+  WorkingIn(const WorkingIn&) = delete;
+  WorkingIn& operator=(const WorkingIn&) = delete;
+
+ private:
+  std::filesystem::path before_ = std::filesystem::current_path();
+};
+
 // Makes a save as one that never had the file.
 void forget_file(const std::filesystem::path& save, const std::string& name) {
   auto manifest = io::read_manifest(save);
@@ -100,6 +112,30 @@ TEST_SUITE("trainer on one rank") {
       job.trainer.save();
       CHECK(saving.has("3"));
     }
+  }
+
+  TEST_CASE(
+      "a program that changes its working directory keeps its saves and its run in one place") {
+    const TempFolder folder;
+    const auto elsewhere = folder / "elsewhere";
+    std::filesystem::create_directory(elsewhere);
+    const Saving saving(folder);
+    Saving relative = saving;
+    relative.saves = "saves";
+    relative.run = "run";
+    {
+      const WorkingIn home(folder.path());
+      Job job(relative);
+      for (auto& step : job.trainer.steps(job.data)) {
+        if (step.number() == 1) std::filesystem::current_path(elsewhere);
+        take(step, job.model);
+        if (step.number() == 2) job.trainer.save();
+      }
+    }
+    CHECK(saving.has("3"));
+    CHECK(saving.has("5"));
+    CHECK(lines_with(saving.run / "rank0/run.json", "\"n_steps\":5") == 1);
+    CHECK(std::filesystem::is_empty(elsewhere));
   }
 
   TEST_CASE("a save of step 0 is gone on from, also without the coordinator's state") {

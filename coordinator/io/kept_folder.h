@@ -1,0 +1,32 @@
+// KeptFolder notices that a folder which a job writes to for days was removed, renamed, or replaced
+// by another one. It holds the folder open, so that no other folder can get its number. Blocks on
+// the disk. One thread.
+#pragma once
+
+#include <filesystem>
+#include <utility>
+
+#include "coordinator/core/status.h"
+#include "coordinator/io/descriptor.h"
+
+namespace cox::io {
+
+class KeptFolder {
+ public:
+  // Takes the folder that the path leads to now, through links too. Errors: not_found,
+  // failed_precondition (no permission), resource_exhausted (descriptors).
+  static Result<KeptFolder> open(std::filesystem::path path);
+
+  // Returns failed_precondition when the path does not lead to that folder any more: the message
+  // says whether nothing is there or another folder.
+  Status check() const;
+
+ private:
+  KeptFolder(std::filesystem::path path, Descriptor folder)
+      : path_(std::move(path)), folder_(std::move(folder)) {}
+
+  std::filesystem::path path_;
+  Descriptor folder_;
+};
+
+}  // namespace cox::io

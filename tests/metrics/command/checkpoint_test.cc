@@ -1,0 +1,142 @@
+// `cox checkpoint`, run as people run it: beside a job that writes and removes saves, too.
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <thread>
+
+#include "coordinator/io/content_hash.h"
+#include "coordinator/io/safetensors_header.h"
+#include "coordinator/io/save_folder.h"
+#include "coordinator/io/training_position.h"
+#include "tests/metrics/command/outcome.h"
+#include "tests/sdk/temp_folder.h"
+
+#include <doctest/doctest.h>
+
+namespace cox {
+namespace {
+
+namespace fs = std::filesystem;
+using test::Outcome;
+
+Outcome checkpoint(const std::string& command, const fs::path& path) {
+  return test::run_cox("checkpoint " + command + " '" + path.string() + "'");
+}
+
+std::string model_of(std::uint64_t step, std::uint64_t says_step) {
+  const std::string data(1 << 16, static_cast<char>(step));
+  const std::string json = io::format_safetensors_header(
+      {.entries = {{.name = "w",
+                    .dtype = "U8",
+                    .shape = {static_cast<std::int64_t>(data.size())},
+                    .begin = 0,
+                    .end = data.size()}},
+       .metadata = io::describe({.step = says_step, .cursor = says_step})});
+  std::string length(sizeof(std::uint64_t), '\0');
+  const std::uint64_t bytes = json.size();
+  std::memcpy(length.data(), &bytes, sizeof bytes);
+  return length + json + data;
+}
+
+// A save without a manifest, as version 0.2 made them.
+fs::path make_unsealed(const TempFolder& folder, std::uint64_t step, std::uint64_t says_step) {
+  const fs::path save = folder / io::save_name(step);
+  fs::create_directory(save);
+  folder.write(io::save_name(step) + "/model.safetensors", model_of(step, says_step));
+  return save;
+}
+
+// Writes a save as a job does: whole under another name, then renamed.
+void make_save(const TempFolder& folder, std::uint64_t step) {
+  const std::string work = ".writing-" + std::to_string(step);
+  fs::create_directory(folder / work);
+  const std::string model = model_of(step, step);
+  folder.write(work + "/model.safetensors", model);
+  io::SaveManifest manifest{
+      .id = io::save_id(1, step), .step = step, .world_size = 1, .writer = "a job"};
+  manifest.files = {{"model.safetensors", model.size(), io::content_hash(model)}};
+  const std::size_t data = std::size_t{1} << 16;
+  manifest.pieces = {{"w",
+                      "U8",
+                      {static_cast<std::int64_t>(data)},
+                      0,
+                      data,
+                      "model.safetensors",
+                      model.size() - data,
+                      data,
+                      io::content_hash(std::string_view(model).substr(model.size() - data))}};
+  folder.write(work + "/manifest.json", io::to_json(manifest));
+  fs::rename(folder / work, folder / io::save_name(step));
+}
+
+// Removes a save as a job does: out of the list at once, then its files.
+void remove_save(const TempFolder& folder, std::uint64_t step) {
+  const fs::path going = folder / (".removing-" + std::to_string(step));
+  fs::rename(folder / io::save_name(step), going);
+  fs::remove_all(going);
+}
+
+TEST_SUITE("command.checkpoint") {
+  TEST_CASE("saves that a job removes while they are read are not called damaged") {
+    const TempFolder folder;
+    constexpr std::uint64_t kKept = 40;
+    for (std::uint64_t step = 1; step <= kKept; ++step) make_save(folder, step);
+    std::atomic<bool> is_over = false;
+    std::thread job([&] {
+      for (std::uint64_t step = kKept + 1; !is_over; ++step) {
+        make_save(folder, step);
+        remove_save(folder, step - kKept);
+      }
+    });
+    for (int i = 0; i < 20; ++i) {
+      for (const char* command : {"verify", "ls"}) {
+        const Outcome outcome = checkpoint(command, folder.path());
+        CHECK_MESSAGE(outcome.exit_code == 0, outcome.output);
+        CHECK_MESSAGE(outcome.says("step-"), outcome.output);
+      }
+    }
+    is_over = true;
+    job.join();
+  }
+
+  TEST_CASE("a save that is not there is said to be, and one that is damaged is called so") {
+    const TempFolder folder;
+    const Outcome none = checkpoint("verify", folder / io::save_name(7));
+    CHECK(none.exit_code == 2);
+    CHECK_FALSE(none.says("damaged"));
+    make_save(folder, 7);
+    CHECK(checkpoint("verify", folder.path()).exit_code == 0);
+    folder.write(io::save_name(7) + "/model.safetensors", model_of(8, 7));
+    const Outcome damaged = checkpoint("verify", folder.path());
+    CHECK(damaged.exit_code == 1);
+    CHECK(damaged.says("step-000000000007: damaged"));
+  }
+
+  TEST_CASE("what is sealed can be verified") {
+    const TempFolder folder;
+    const fs::path save = make_unsealed(folder, 7, 7);
+    CHECK(checkpoint("seal", save).exit_code == 0);
+    CHECK(checkpoint("verify", folder.path()).exit_code == 0);
+  }
+
+  TEST_CASE("what could not be read back is not sealed") {
+    const TempFolder folder;
+    const std::uint64_t beyond = (std::uint64_t{1} << 53) + 1;
+    const fs::path far = make_unsealed(folder, beyond, beyond);
+    const fs::path older = make_unsealed(folder, 200, 100);
+    const fs::path named = make_unsealed(folder, 300, 300);
+    folder.write(io::save_name(300) + "/notes\xff", "x");
+    for (const fs::path& save : {far, older, named}) {
+      const Outcome outcome = checkpoint("seal", save);
+      CHECK_MESSAGE(outcome.exit_code == 2, outcome.output);
+      CHECK(outcome.lines() == 1);
+      CHECK_FALSE(fs::exists(save / "manifest.json"));
+    }
+    CHECK(checkpoint("seal", older).says("expected tensors of step 200, found those of step 100"));
+  }
+}
+
+}  // namespace
+}  // namespace cox
