@@ -1,4 +1,4 @@
-#include "coordinator/transport/mpi/call_post.h"
+#include "coordinator/transport/mpi/operation.h"
 
 namespace cox::transport {
 

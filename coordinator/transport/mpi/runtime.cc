@@ -13,7 +13,6 @@
 
 #include "coordinator/transport/call_book.h"
 #include "coordinator/transport/launch.h"
-#include "coordinator/transport/mpi/call_post.h"
 #include "coordinator/transport/mpi/operation.h"
 #include "coordinator/transport/request_table.h"
 #include "coordinator/transport/shared/shared_file.h"

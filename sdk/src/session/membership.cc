@@ -11,6 +11,7 @@
 #include "coordinator/decide/policy.h"
 #include "coxswain/error.h"
 #include "sdk/src/parallel/agreement.h"
+#include "sdk/src/session/identity.h"
 
 namespace cox::detail {
 namespace {

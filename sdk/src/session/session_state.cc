@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "coordinator/core/text.h"
+#include "coordinator/io/save_folder.h"
 #include "coxswain/error.h"
 #include "sdk/src/parallel/agreement.h"
 #include "sdk/src/session/end_states.h"
@@ -216,9 +217,11 @@ void SessionState::check_end() const {
                 Error::Scope::all_ranks);
   }
   if (found.not_finite.empty()) return;
+  const bool has_save = !io::saves_in(job_.config().checkpoint.directory).empty();
   throw Error(
-      failed_precondition("the end: expected finite weights, found that " + found.not_finite +
-                          "; go on from an earlier save, with a lower learning rate"),
+      failed_precondition(concat("the end: expected finite weights, found that ", found.not_finite,
+                                 has_save ? "; resume from an earlier save" : "; start anew",
+                                 " with a lower learning rate")),
       Error::Scope::all_ranks);
 }
 

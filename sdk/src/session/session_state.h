@@ -20,11 +20,11 @@
 #include "coxswain/session.h"
 #include "sdk/src/blocks/actuator_list.h"
 #include "sdk/src/session/control_end.h"
-#include "sdk/src/session/exit_watch.h"
 #include "sdk/src/session/membership.h"
 #include "sdk/src/session/step_engine.h"
 #include "sdk/src/session/step_recorder.h"
 #include "sdk/src/session/step_waits.h"
+#include "sdk/src/session/termination.h"
 #include "sdk/src/session/tick_clock.h"
 #include "sdk/src/session/world.h"
 

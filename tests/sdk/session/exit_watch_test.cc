@@ -1,4 +1,4 @@
-#include "sdk/src/session/exit_watch.h"
+#include "sdk/src/session/termination.h"
 
 #include <doctest/doctest.h>
 #include <sys/wait.h>
