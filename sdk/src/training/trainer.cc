@@ -20,7 +20,7 @@
 #include "sdk/src/session/saved_rows.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/training/capabilities.h"
-#include "sdk/src/training/model_update.h"
+#include "sdk/src/training/model_changes.h"
 #include "sdk/src/training/optimizer_port.h"
 #include "sdk/src/training/out_of_memory.h"
 #include "sdk/src/training/step_queue.h"

@@ -21,7 +21,7 @@ FILES = [
     "sdk/src/training/manual.cc",
     "sdk/src/training/adoption.cc",
     "sdk/src/training/trainer.cc",
-    "sdk/src/training/model_update.cc",
+    "sdk/src/training/model_changes.cc",
 ]
 # A whole statement on one line that calls something and keeps no value.
 CALL = re.compile(r"^(\s+)((?:\(void\)|static_cast<void>\()?[A-Za-z_][\w:]*(?:(?:\.|->)\w+|\([^()]*\)|\[\w+\])*"
