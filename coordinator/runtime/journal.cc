@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <system_error>
 #include <vector>
 
 #include "coordinator/io/descriptor.h"
 #include "coordinator/io/file.h"
 #include "coordinator/io/folder_lock.h"
+#include "coordinator/io/limits.h"
 #include "coordinator/runtime/journal_reader.h"
 
 namespace cox::runtime {
@@ -129,7 +129,7 @@ Status JournalWriter::append(const StepSignals& signals, const Decision& decisio
 Status JournalWriter::flush() {
   if (gave_up_ || file_ < 0) return ok_status();
   if (const int error = io::write_all(file_, buffer_); error != 0)
-    return give_up(std::generic_category().message(error));
+    return give_up(io::errno_text(error));
   written_end_ += buffer_.size();
   bytes_ += buffer_.size();
   buffer_.clear();

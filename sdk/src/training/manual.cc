@@ -113,8 +113,7 @@ struct ManualParallel::Impl {
 
   Status check(double weight) const {
     if (!(weight >= 0) || !std::isfinite(weight)) {
-      return invalid_argument("expected a weight that is finite and not below 0, found " +
-                              std::to_string(weight));
+      return invalid_argument("expected a weight that is finite and not below 0, found ", weight);
     }
     if (formats.is_scaling() && !is_scaled && weight > 0) {
       return failed_precondition(

@@ -38,8 +38,8 @@ namespace {
 
 void check_weight(double weight) {
   if (weight >= 0 && std::isfinite(weight)) return;
-  throw Error(invalid_argument("Reducer: expected a weight that is finite and not below 0, found " +
-                               std::to_string(weight)));
+  throw Error(invalid_argument("Reducer: expected a weight that is finite and not below 0, found ",
+                               weight));
 }
 
 Session& following(Session& session, torch::nn::Module& model) {

@@ -43,7 +43,7 @@ std::uint64_t fingerprint_of(const TrainerOptions& options) {
 
 Status validate(const TrainerOptions& options, int world_size, const Config& config) {
   const auto found = [](const char* expected, auto value) {
-    return invalid_argument(std::string(expected) + ", found " + std::to_string(value));
+    return invalid_argument(expected, ", found ", value);
   };
   if (options.global_batch < world_size) {
     return invalid_argument("global_batch: expected at least one sample a rank, found " +
