@@ -11,11 +11,11 @@
 #include <chrono>
 #include <cmath>
 #include <ctime>
-#include <exception>
 #include <system_error>
 #include <utility>
 
 #include "coordinator/core/units.h"
+#include "coordinator/io/thread.h"
 #include "metrics/records/host_lines.h"
 
 namespace cox::detail {
@@ -132,8 +132,12 @@ HostTexts HostFiles::read() const {
   return texts;
 }
 
-HostWatch::HostWatch(Setup setup)
-    : setup_(std::move(setup)), files_(setup_.root), thread_([this] { run(); }) {}
+HostWatch::HostWatch(Setup setup) : setup_(std::move(setup)), files_(setup_.root) {
+  auto started = io::start_thread(
+      "host watch", [this] { run(); }, setup_.on_trouble);
+  if (started.ok()) thread_ = *std::move(started);
+  if (!started.ok() && setup_.on_trouble) setup_.on_trouble(started.status());
+}
 
 HostWatch::~HostWatch() {
   {
@@ -141,7 +145,7 @@ HostWatch::~HostWatch() {
     is_over_ = true;
   }
   woken_.notify_one();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void HostWatch::run() {
@@ -332,21 +336,21 @@ Result<std::unique_ptr<HostRecorder>> HostRecorder::start(Setup setup) {
   auto file = HostFile::open(setup.file, setup.most_bytes);
   if (!file.ok()) return file.status();
   setup.period_seconds = std::max(setup.period_seconds, kShortestPeriod);
-  return std::unique_ptr<HostRecorder>(new HostRecorder(std::move(setup), *std::move(file)));
+  std::unique_ptr<HostRecorder> made(new HostRecorder(std::move(setup), *std::move(file)));
+  HostRecorder* raw = made.get();
+  auto started = io::start_thread(
+      "host timeline", [raw] { raw->run(); },
+      [raw](const Status& trouble) { raw->trouble(trouble); });
+  if (!started.ok()) return started.status();
+  made->thread_ = *std::move(started);
+  return made;
 }
 
 HostRecorder::HostRecorder(Setup setup, HostFile file)
     : setup_(std::move(setup)),
       file_(std::move(file)),
       spacing_(setup_.period_seconds),
-      memory_(setup_.root / "proc/self/statm"),
-      thread_([this] {
-        try {
-          run();
-        } catch (const std::exception& error) {
-          trouble(internal_error(error.what()));
-        }
-      }) {}
+      memory_(setup_.root / "proc/self/statm") {}
 
 HostRecorder::~HostRecorder() {
   {
@@ -354,7 +358,7 @@ HostRecorder::~HostRecorder() {
     is_over_ = true;
   }
   woken_.notify_one();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void HostRecorder::run() {

@@ -69,6 +69,8 @@ class HostWatch final : public Actuator, public Reporting {
     // The error of this node's clock against rank 0's, asked for on the training thread; may be
     // empty.
     std::function<Seconds()> clock_error{};
+    // Gets the reason why the thread cannot start or ends early.
+    std::function<void(const Status&)> on_trouble{};
   };
   explicit HostWatch(Setup setup);
   ~HostWatch() override;
@@ -200,7 +202,7 @@ class HostRecorder {
     std::string nvml = "libnvidia-ml.so.1";
   };
 
-  // Blocks on the disk. Errors: those of AppendFile.
+  // Blocks on the disk. Errors: those of AppendFile; resource_exhausted without a thread.
   static Result<std::unique_ptr<HostRecorder>> start(Setup setup);
   // Takes a last sample and writes what is left.
   ~HostRecorder();

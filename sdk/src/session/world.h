@@ -56,7 +56,7 @@ class World {
   void leave_after_failure(const Log& log) noexcept;
 
  private:
-  void end_by_exit();
+  void end_by_exit(const Log& log);
 
   std::optional<transport::MpiRuntime> mpi_;  // destroyed after the communicators
   std::unique_ptr<transport::Communicator> all_;

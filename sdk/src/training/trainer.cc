@@ -518,6 +518,9 @@ Trainer::Steps Trainer::steps(const Dataset& dataset) {
   plan.seed = impl_->state.job().config().run.seed;
   impl_->queue.emplace(dataset, detail::require(SamplePlan::create(plan), Error::Scope::all_ranks),
                        impl_->options.prefetch, impl_->parameters.front().device());
+  const Status prefetch = impl_->queue->prefetch_status();
+  if (!prefetch.ok())
+    impl_->state.job().log().warning("steps get their batches themselves: " + prefetch.message());
   return Steps(impl_.get());
 }
 
