@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "coordinator/core/words.h"
 #include "metrics/catalogue.h"
 #include "metrics/format.h"
 #include "metrics/health.h"

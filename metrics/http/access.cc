@@ -6,6 +6,7 @@
 #include <charconv>
 #include <optional>
 
+#include "coordinator/core/words.h"
 #include "metrics/routes.h"
 
 namespace cox::metrics {

@@ -26,8 +26,8 @@ class ByteTextDataset::File {
 
   std::int64_t bytes() const { return static_cast<std::int64_t>(input_.size_bytes()); }
   void read(std::int64_t offset, std::span<unsigned char> to) const {
-    const Status read = input_.read_at(static_cast<std::uint64_t>(offset), to.data(), to.size());
-    detail::require(read.with_context(path_.string()));
+    const Status got = input_.read_at(static_cast<std::uint64_t>(offset), to.data(), to.size());
+    detail::require(got.with_context(path_.string()));
   }
 
  private:

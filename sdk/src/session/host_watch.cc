@@ -339,8 +339,7 @@ Result<std::unique_ptr<HostRecorder>> HostRecorder::start(Setup setup) {
   std::unique_ptr<HostRecorder> made(new HostRecorder(std::move(setup), *std::move(file)));
   HostRecorder* raw = made.get();
   auto started = io::start_thread(
-      "host timeline", [raw] { raw->run(); },
-      [raw](const Status& trouble) { raw->trouble(trouble); });
+      "samples", [raw] { raw->run(); }, [raw](const Status& trouble) { raw->trouble(trouble); });
   if (!started.ok()) return started.status();
   made->thread_ = *std::move(started);
   return made;
