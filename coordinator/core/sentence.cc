@@ -1,11 +1,11 @@
-#include "coordinator/core/sentence.h"
-
 #include <cassert>
 #include <charconv>
 #include <cmath>
 #include <cstdarg>
 #include <cstdint>
 #include <string_view>
+
+#include "coordinator/core/text.h"
 
 namespace cox {
 namespace {

@@ -9,9 +9,12 @@
 #include <string_view>
 #include <type_traits>
 
-#include "coordinator/core/sentence.h"
-
 namespace cox {
+
+// Formats like printf in the C locale: a number has a decimal point whatever locale the program
+// chose. Supports the letters d i u x c s f e g, the lengths l ll z, a width, and the flags '+' and
+// '0'. In sentence.cc.
+[[gnu::format(printf, 1, 2)]] std::string sentence(const char* format, ...);
 
 // Returns one part of a text: a text as it is, a whole number or a strong id in decimal, another
 // number with six decimals, an enum by its to_string().
