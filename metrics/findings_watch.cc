@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "coordinator/io/thread.h"
+
 namespace cox::metrics {
 namespace {
 
@@ -15,8 +17,14 @@ constexpr int kLowest = 19;  // of nice(1)
 
 }  // namespace
 
-FindingsWatch::FindingsWatch(StepSink& next, std::function<void(Found)> on_look)
-    : next_(next), on_look_(std::move(on_look)), thread_([this] { work(); }) {}
+FindingsWatch::FindingsWatch(StepSink& next, std::function<void(Found)> on_look,
+                             const std::function<void(const Status&)>& on_trouble)
+    : next_(next), on_look_(std::move(on_look)) {
+  auto started = io::start_thread(
+      "findings", [this] { work(); }, on_trouble);
+  if (started.ok()) thread_ = *std::move(started);
+  if (!started.ok() && on_trouble) on_trouble(started.status());
+}
 
 FindingsWatch::~FindingsWatch() {
   finish();
@@ -88,7 +96,7 @@ void FindingsWatch::finish() {
     is_over_ = true;
   }
   wake_.notify_one();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
   look();
 }
 

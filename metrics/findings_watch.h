@@ -20,6 +20,7 @@
 #include <thread>
 #include <vector>
 
+#include "coordinator/core/status.h"
 #include "metrics/live_window.h"
 
 namespace cox::metrics {
@@ -32,7 +33,10 @@ class FindingsWatch final : public StepSink {
   using Found = std::shared_ptr<const FindingsView>;
 
   // `next` must outlive this. `on_look` gets every new view, on the thread that looked.
-  FindingsWatch(StepSink& next, std::function<void(Found)> on_look);
+  // `on_trouble` gets the reason why the thread cannot start or ends early: only look() and
+  // finish() look then.
+  FindingsWatch(StepSink& next, std::function<void(Found)> on_look,
+                const std::function<void(const Status&)>& on_trouble = {});
   ~FindingsWatch() override;
   FindingsWatch(const FindingsWatch&) = delete;
   FindingsWatch& operator=(const FindingsWatch&) = delete;

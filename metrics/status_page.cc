@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 
+#include "coordinator/core/words.h"
 #include "metrics/catalogue.h"
 #include "metrics/format.h"
 #include "metrics/health.h"
@@ -81,9 +81,8 @@ std::string header(const Served& served) {
 
 // "Rank 1 is in backward of step 212 ...".
 std::string sentence_of(const StallView& stall) {
-  std::string text = stall.text();
-  text.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(text.front())));
-  return text;
+  const std::string text = stall.text();
+  return upper_case(text.substr(0, 1)) + text.substr(1);
 }
 
 // The parts of the job that need attention; empty on a good day.

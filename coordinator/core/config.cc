@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <utility>
 
 #include "coordinator/core/hash.h"
@@ -142,10 +141,8 @@ bool is_setting(std::string_view variable) {
 }
 
 std::string variable_of(std::string_view key) {
-  std::string name = "COX_";
-  for (const char c : key) {
-    name += c == '.' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  }
+  std::string name = "COX_" + upper_case(key);
+  std::ranges::replace(name, '.', '_');
   return name;
 }
 
@@ -163,10 +160,8 @@ std::string key_of_variable(const Config& config, std::string_view variable) {
 }
 
 std::string nearest_variable(const Config& config, std::string_view variable) {
-  std::string key(variable.substr(4));
-  std::transform(key.begin(), key.end(), key.begin(), [](unsigned char c) {
-    return c == '_' ? '.' : static_cast<char>(std::tolower(c));
-  });
+  std::string key = lower_case(variable.substr(4));
+  std::ranges::replace(key, '_', '.');
   return variable_of(nearest_key(config, key));
 }
 

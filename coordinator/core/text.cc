@@ -4,8 +4,6 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <cstdarg>
-#include <cstdio>
 
 namespace cox {
 namespace {
@@ -44,19 +42,6 @@ std::size_t utf8_length(std::string_view text) {
 }
 
 }  // namespace
-
-std::string sentence(const char* format, ...) {
-  va_list arguments;
-  va_start(arguments, format);
-  va_list again;
-  va_copy(again, arguments);
-  const int length = std::vsnprintf(nullptr, 0, format, arguments);
-  std::string out(static_cast<std::size_t>(std::max(length, 0)), '\0');
-  std::vsnprintf(out.data(), out.size() + 1, format, again);
-  va_end(again);
-  va_end(arguments);
-  return out;
-}
 
 std::string fixed(double value, int decimals) {
   if (!std::isfinite(value)) return word_for(value);

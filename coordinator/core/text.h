@@ -11,12 +11,19 @@
 
 namespace cox {
 
-// Returns one part of a text: a text as it is, a number or a strong id in decimal, an enum by its
-// to_string().
+// Formats like printf in the C locale: a number has a decimal point whatever locale the program
+// chose. Supports the letters d i u x c s f e g, the lengths l ll z, a width, and the flags '+' and
+// '0'. In sentence.cc.
+[[gnu::format(printf, 1, 2)]] std::string sentence(const char* format, ...);
+
+// Returns one part of a text: a text as it is, a whole number or a strong id in decimal, another
+// number with six decimals, an enum by its to_string().
 template <class Part>
 auto text_part(const Part& part) {
   if constexpr (std::is_convertible_v<const Part&, std::string_view>) {
     return std::string_view(part);
+  } else if constexpr (std::is_floating_point_v<Part>) {
+    return sentence("%f", static_cast<double>(part));
   } else if constexpr (std::is_arithmetic_v<Part>) {
     return std::to_string(part);
   } else if constexpr (requires { part.value(); }) {
@@ -32,9 +39,6 @@ std::string concat(const auto&... parts) {
   (out.append(text_part(parts)), ...);
   return out;
 }
-
-// Formats like printf.
-[[gnu::format(printf, 1, 2)]] std::string sentence(const char* format, ...);
 
 std::string fixed(double value, int decimals);          // "2.41"; "NaN", "inf" as words
 std::string significant(double value, int digits);      // "0.0123", "1.24", "5.6e-09"

@@ -37,11 +37,18 @@ inline std::string joined(std::span<const std::string> parts, std::string_view b
   return out;
 }
 
-// Returns the text with its ASCII letters in lower case.
+// Returns the text with its ASCII letters in lower or upper case, whatever the program's locale is.
 inline std::string lower_case(std::string_view text) {
   std::string out(text);
   for (char& c : out) {
     if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return out;
+}
+inline std::string upper_case(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) {
+    if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
   }
   return out;
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "coordinator/core/text.h"
+#include "coordinator/io/limits.h"
 
 namespace cox::io {
 namespace {
@@ -60,7 +61,7 @@ StatusCode code_of_errno(int error, StatusCode otherwise) {
 }
 
 Status errno_status(int error, const std::string& doing, StatusCode otherwise) {
-  return {code_of_errno(error, otherwise), doing + ": " + std::generic_category().message(error)};
+  return {code_of_errno(error, otherwise), doing + ": " + errno_text(error)};
 }
 
 int write_all(int descriptor, std::string_view bytes) {
@@ -180,7 +181,7 @@ Status InputFile::read_at(std::uint64_t offset, void* out, std::uint64_t bytes) 
     const std::size_t piece = std::min<std::uint64_t>(bytes, kMaxPiece);
     const ssize_t got = ::pread(descriptor(), next, piece, static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return data_loss("cannot read: ", std::generic_category().message(errno));
+    if (got < 0) return data_loss("cannot read: ", errno_text(errno));
     if (got == 0) {
       return data_loss("expected ", bytes, " more bytes at ", offset,
                        ", found the end (cut while being read)");

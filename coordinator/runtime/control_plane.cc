@@ -9,6 +9,7 @@
 
 #include "coordinator/core/evidence.h"
 #include "coordinator/core/signal.h"
+#include "coordinator/io/thread.h"
 #include "coordinator/runtime/control_link.h"
 #include "coordinator/transport/wait.h"
 #include "coordinator/wire/mask.h"
@@ -131,7 +132,9 @@ Result<std::unique_ptr<ControlPlane>> ControlPlane::start(transport::Communicato
   plane->together_limit_ = std::min(kTogetherLimit, Seconds(setup.config.control.wait_seconds));
   plane->link_ = std::make_unique<ControlLink>(
       *plane->boards_, Seconds(setup.config.control.late_seconds), setup.log);
-  if (world.rank() == kRoot) plane->start_loop(std::move(setup), std::move(refitted), head);
+  if (world.rank() != kRoot) return plane;
+  const Status started = plane->start_loop(std::move(setup), std::move(refitted), head);
+  if (!started.ok()) return started;
   return plane;
 }
 
@@ -159,7 +162,9 @@ std::vector<RankMark> ControlPlane::marks_here() const {
   return marks_->read_all_known(transport::MarkClock::now());
 }
 
-void ControlPlane::start_loop(ControlPlaneSetup setup, Refitted refitted, const JournalHead& head) {
+// Decisions, and the end of the job, need the thread.
+Status ControlPlane::start_loop(ControlPlaneSetup setup, Refitted refitted,
+                                const JournalHead& head) {
   StepSink* sink = setup.make_sink ? setup.make_sink(job_) : nullptr;
   if (!setup.journal.empty()) {
     auto journal = JournalWriter::open(setup.journal, head);
@@ -174,10 +179,12 @@ void ControlPlane::start_loop(ControlPlaneSetup setup, Refitted refitted, const 
       job_, std::move(setup.config), std::move(setup.policies), std::move(refitted.state),
       &boards_->reports(), &boards_->masks(), journal_.get(), sink, std::move(refitted.reasons),
       std::move(setup.now), std::move(setup.log), stalls_.get()});
-  thread_ = std::thread([this] {
-    let_training_go_first();
-    loop_->run();
-  });
+  return transport::take(io::start_thread("coordinator",
+                                          [this] {
+                                            let_training_go_first();
+                                            loop_->run();
+                                          }),
+                         thread_);
 }
 
 Result<std::vector<Reason>> ControlPlane::learn(transport::Communicator& world,

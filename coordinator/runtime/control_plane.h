@@ -143,7 +143,7 @@ class ControlPlane {
 
  private:
   ControlPlane(JobFacts job, Log log, StartFacts start, Plan first);
-  void start_loop(ControlPlaneSetup setup, Refitted refitted, const JournalHead& head);
+  Status start_loop(ControlPlaneSetup setup, Refitted refitted, const JournalHead& head);
   enum class Ending { together, each_when_done };
   bool is_hopeless();
   bool may_leave(Ending ending);

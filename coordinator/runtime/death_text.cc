@@ -39,6 +39,8 @@ constexpr SignalWords kSignals[] = {
     {SIGILL, "SIGILL: an instruction that this processor does not have"},
     {SIGTERM, "SIGTERM: somebody asked it to end"},
     {SIGINT, "SIGINT: Ctrl-C"},
+    {SIGXCPU, "SIGXCPU: the limit on CPU seconds, ulimit -t"},
+    {SIGXFSZ, "SIGXFSZ: the limit on file sizes, ulimit -f"},
 };
 
 std::string_view signal_words(int signal) {

@@ -17,7 +17,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <cerrno>
 #include <chrono>
 #include <ctime>
@@ -27,6 +26,7 @@
 #include "coordinator/core/text.h"
 #include "coordinator/io/file.h"
 #include "coordinator/io/json.h"
+#include "coordinator/io/limits.h"
 #include "coordinator/io/open_to_write.h"
 #include "coordinator/runtime/forked_text.h"
 
@@ -359,7 +359,9 @@ Orders orders_for(const NodeMarks& marks, const DeathWatchSetup& setup) {
   orders.tells_line = setup.least != LogLevel::quiet;
   orders.host_size = setup.host.copy(orders.host.data(), orders.host.size());
   for (char& c : orders.host) {  // nothing that would need an escape in JSON
-    if (c != '.' && c != '-' && !std::isalnum(static_cast<unsigned char>(c))) c = '_';
+    const bool is_plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
+                          (c >= 'A' && c <= 'Z') || c == '.' || c == '-';
+    if (!is_plain) c = '_';
   }
   advise(setup, orders);
   orders.lines_to = orders.keep(setup.lines_to);
@@ -466,7 +468,7 @@ Result<std::unique_ptr<DeathWatch>> DeathWatch::start(transport::LifelinePort po
   }
   if (process > 0) return std::unique_ptr<DeathWatch>(new DeathWatch(orders.over, process));
   return unavailable("expected a process that tells of a rank's death, found none: ",
-                     std::generic_category().message(error));
+                     error == EAGAIN ? io::thread_limit_text() : io::errno_text(error));
 }
 
 DeathWatch::~DeathWatch() {

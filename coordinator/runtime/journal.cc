@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "coordinator/io/file.h"
+#include "coordinator/io/limits.h"
 #include "coordinator/runtime/journal_reader.h"
 
 namespace cox::runtime {
@@ -124,8 +124,7 @@ Status JournalWriter::append(const StepSignals& signals, const Decision& decisio
 Status JournalWriter::flush() {
   if (gave_up_ || !file_.is_open()) return ok_status();
   if (!file_.has_name()) return give_up("it was removed while this job wrote to it");
-  if (const int error = file_.append(buffer_); error != 0)
-    return give_up(std::generic_category().message(error));
+  if (const int error = file_.append(buffer_); error != 0) return give_up(io::errno_text(error));
   written_end_ += buffer_.size();
   bytes_ += buffer_.size();
   buffer_.clear();

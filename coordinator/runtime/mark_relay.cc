@@ -4,9 +4,11 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <new>
 #include <random>
 #include <utility>
 
+#include "coordinator/io/thread.h"
 #include "coordinator/transport/wait.h"
 
 namespace cox::runtime {
@@ -202,16 +204,18 @@ void MarkReceiver::answer(const Stall& stall, Clock::time_point now) const {
 
 MarkSender::MarkSender(const NodeMarks& marks, const RelayAddress& post, std::size_t world_size,
                        transport::Datagrams socket)
-    : marks_(marks), post_(post), world_size_(world_size), socket_(std::move(socket)) {
-  thread_ = std::thread([this] { run(); });
-}
+    : marks_(marks), post_(post), world_size_(world_size), socket_(std::move(socket)) {}
 
 Result<std::unique_ptr<MarkSender>> MarkSender::start(const NodeMarks& marks,
                                                       const RelayAddress& post,
                                                       std::size_t world_size) {
   auto socket = transport::Datagrams::open();
   if (!socket.ok()) return socket.status();
-  return std::unique_ptr<MarkSender>(new MarkSender(marks, post, world_size, std::move(*socket)));
+  std::unique_ptr<MarkSender> sender(new MarkSender(marks, post, world_size, std::move(*socket)));
+  const Status started = transport::take(
+      io::start_thread("marks", [raw = sender.get()] { raw->run(); }), sender->thread_);
+  if (!started.ok()) return started;
+  return sender;
 }
 
 MarkSender::~MarkSender() {
@@ -220,15 +224,19 @@ MarkSender::~MarkSender() {
     is_stopping_ = true;
   }
   stopping_.notify_one();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void MarkSender::run() {
   std::unique_lock lock(mutex_);
   while (!stopping_.wait_for(lock, kTick, [this] { return is_stopping_; })) {
     lock.unlock();
-    take_answers();
-    send_marks();
+    try {
+      take_answers();
+      send_marks();
+    } catch (const std::bad_alloc&) {
+      // The next tick tries again.
+    }
     lock.lock();
   }
 }

@@ -1,8 +1,11 @@
 #include "coordinator/transport/call_book.h"
 
 #include <algorithm>
-#include <cstdio>
+#include <array>
+#include <charconv>
+#include <concepts>
 #include <cstring>
+#include <span>
 #include <thread>
 #include <type_traits>
 #include <utility>
@@ -33,6 +36,26 @@ std::string text_of(const std::array<char, Size>& words) {
   return printable({words.data(), strnlen(words.data(), Size)});
 }
 
+// Writes into words that are all zero; what does not fit, less one zero at the end, is left out.
+class StampWriter {
+ public:
+  explicit StampWriter(std::span<char> words) : left_(words.first(words.size() - 1)) {}
+
+  StampWriter& put(std::string_view text) {
+    left_ = left_.subspan(text.copy(left_.data(), left_.size()));
+    return *this;
+  }
+  template <std::integral Number>
+  StampWriter& put(Number number) {
+    std::array<char, 24> digits{};
+    const char* const end = std::to_chars(digits.begin(), digits.end(), number).ptr;
+    return put(std::string_view(digits.data(), static_cast<std::size_t>(end - digits.data())));
+  }
+
+ private:
+  std::span<char> left_;
+};
+
 std::uint64_t hash_of_words(const CallStamp& stamp) {
   return hash_of({stamp.words.data(), strnlen(stamp.words.data(), stamp.words.size())});
 }
@@ -41,25 +64,19 @@ std::uint64_t hash_of_words(const CallStamp& stamp) {
 
 // Allocates nothing: every call of a step gets one.
 CallStamp CallStamp::of(std::string_view name, const Call& call) {
-  std::array<char, 32> root{};
-  std::array<char, 64> elements{};
-  if (call.root.value() >= 0)
-    std::snprintf(root.data(), root.size(), ", root %d", call.root.value());
-  if (call.element_bytes > 0)
-    std::snprintf(elements.data(), elements.size(), " (elements of %zu)", call.element_bytes);
   CallStamp stamp;
-  std::snprintf(stamp.words.data(), stamp.words.size(), "%.*s%s%s of %zu bytes%s%s",
-                static_cast<int>(std::min(name.size(), kMostNameLength)), name.data(),
-                name.empty() ? "" : ": ", to_string(call.operation), call.bytes, root.data(),
-                elements.data());
+  StampWriter writer(stamp.words);
+  if (!name.empty()) writer.put(name.substr(0, kMostNameLength)).put(": ");
+  writer.put(to_string(call.operation)).put(" of ").put(call.bytes).put(" bytes");
+  if (call.root.value() >= 0) writer.put(", root ").put(call.root.value());
+  if (call.element_bytes > 0) writer.put(" (elements of ").put(call.element_bytes).put(")");
   stamp.hash = hash_of_words(stamp);
   return stamp;
 }
 
 CallStamp CallStamp::of(std::string_view name) {
   CallStamp stamp;
-  std::snprintf(stamp.words.data(), stamp.words.size(), "%.*s", static_cast<int>(name.size()),
-                name.data());
+  StampWriter(stamp.words).put(name);
   stamp.hash = hash_of_words(stamp);
   return stamp;
 }

@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "coordinator/io/limits.h"
+
 namespace cox::transport {
 namespace {
 
@@ -26,7 +28,7 @@ const sockaddr* any_family(const sockaddr_in& address) {
 }
 
 Status failed(const char* call) {
-  return unavailable("datagrams: ", call, " failed: ", std::strerror(errno));
+  return unavailable("datagrams: ", call, " failed: ", io::errno_text(errno));
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "coordinator/core/config.h"
 #include "coordinator/core/words.h"
 #include "coordinator/io/config_source.h"
+#include "coordinator/io/file_size_signal.h"
 #include "coordinator/policies/registry.h"
 #include "coordinator/runtime/death_watch.h"
 #include "coordinator/runtime/replay.h"
@@ -552,6 +553,7 @@ int run(std::vector<std::string> arguments) {
 }  // namespace cox::tools
 
 int main(int argc, char** argv) try {
+  const cox::io::FileSizeSignal file_size_signal;
   return cox::tools::run({argv + 1, argv + argc});
 } catch (const std::exception& error) {
   return cox::tools::complain(error.what());

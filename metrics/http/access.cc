@@ -3,10 +3,10 @@
 #include <arpa/inet.h>
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <optional>
 
+#include "coordinator/core/words.h"
 #include "metrics/routes.h"
 
 namespace cox::metrics {
@@ -16,19 +16,9 @@ constexpr std::string_view kScheme = "bearer ";
 constexpr std::string_view kAbsolute = "http://";
 constexpr std::size_t kShownBytes = 80;
 
-char lower(char c) {
-  return static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-}
-
-std::string lowered(std::string_view text) {
-  std::string out(text);
-  std::ranges::transform(out, out.begin(), lower);
-  return out;
-}
-
 bool begins_with(std::string_view text, std::string_view lower_prefix) {
   return text.size() >= lower_prefix.size() &&
-         lowered(text.substr(0, lower_prefix.size())) == lower_prefix;
+         lower_case(text.substr(0, lower_prefix.size())) == lower_prefix;
 }
 
 std::optional<std::uint32_t> ipv4_of(const std::string& host) {
@@ -66,7 +56,7 @@ std::optional<std::string> host_of(std::string_view authority) {
   const std::size_t end = is_bracketed ? authority.find(']') : authority.find(':');
   if (is_bracketed && end == std::string_view::npos) return std::nullopt;
   std::string host =
-      lowered(is_bracketed ? authority.substr(1, end - 1) : authority.substr(0, end));
+      lower_case(is_bracketed ? authority.substr(1, end - 1) : authority.substr(0, end));
   std::string_view rest = end == std::string_view::npos ? "" : authority.substr(end);
   if (is_bracketed) rest.remove_prefix(1);
   if (!rest.empty() && (rest.front() != ':' || !is_port(rest.substr(1)))) return std::nullopt;
@@ -176,7 +166,7 @@ Status check_exposure(const HttpConfig& config) {
 Access access_of(const HttpConfig& config, std::string_view machine) {
   const std::optional<std::uint32_t> host = ipv4_of(config.host);
   const bool is_beyond = host && !is_loopback(*host);
-  return {is_beyond ? Access::Reach::network : Access::Reach::this_machine, lowered(machine),
+  return {is_beyond ? Access::Reach::network : Access::Reach::this_machine, lower_case(machine),
           config.token};
 }
 

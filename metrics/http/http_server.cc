@@ -8,6 +8,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <boost/system/system_error.hpp>
 #include <chrono>
 #include <exception>
 #include <memory>
@@ -15,7 +16,9 @@
 #include <thread>
 #include <utility>
 
+#include "coordinator/io/limits.h"
 #include "coordinator/io/signals_blocked.h"
+#include "coordinator/io/thread.h"
 #include "metrics/http/access.h"
 #include "metrics/http/connections.h"
 #include "metrics/http/service.h"
@@ -98,10 +101,11 @@ std::string name_of_this_machine() {
 
 Status cannot_listen(const std::string& address, const error_code& error) {
   const bool is_busy = error == asio::error::address_in_use;
-  return unavailable("http: cannot listen on ", address,
-                     is_busy ? ": the port is already in use" : ": " + error.message(),
-                     "; choose another one (COX_HTTP_PORT=...), 0 for any free one, or switch the "
-                     "pages off (COX_HTTP_ENABLED=off)");
+  return unavailable(
+      "http: cannot listen on ", address,
+      is_busy ? ": the port is already in use" : ": " + io::errno_text(error.value()),
+      "; choose another one (COX_HTTP_PORT=...), 0 for any free one, or switch the "
+      "pages off (COX_HTTP_ENABLED=off)");
 }
 
 }  // namespace
@@ -126,13 +130,15 @@ class HttpServer::Threads {
   OpenPages& open_pages() { return service_.open_pages; }
 
   // REQUIRES: the door is open.
-  void start() {
+  Status start() {
     asio::post(service_.pages, [] {
       ::pthread_setname_np(::pthread_self(), "cox-pages");
       ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kPagesPriority);
     });
     door_.wait();
-    io_ = std::thread([this] { run(); });
+    Result<std::thread> started = io::start_thread("http", [this] { run(); });
+    if (started.ok()) io_ = *std::move(started);
+    return started.status();
   }
 
  private:
@@ -165,7 +171,12 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpConfig& config, 
   const std::string host = config.host == "localhost" ? "127.0.0.1" : config.host;
   const asio::ip::address address = asio::ip::make_address_v4(host);
   const io::SignalsBlocked no_signals;
-  auto threads = std::make_unique<Threads>(config, std::move(source));
+  std::unique_ptr<Threads> threads;
+  try {
+    threads = std::make_unique<Threads>(config, std::move(source));
+  } catch (const boost::system::system_error&) {
+    return resource_exhausted("http: its thread could not be started: ", io::thread_limit_text());
+  }
   error_code error = threads->door().open({address, config.port});
   if (error == asio::error::address_in_use && busy == BusyPort::take_another)
     error = threads->door().open({address, 0});
@@ -175,7 +186,8 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpConfig& config, 
   server->host_ = host;
   server->port_ = threads->door().port();
   server->threads_ = std::move(threads);
-  server->threads_->start();
+  const Status started = server->threads_->start();
+  if (!started.ok()) return started;
   return server;
 }
 

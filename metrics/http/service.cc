@@ -7,6 +7,7 @@
 #include <boost/asio/write.hpp>
 #include <chrono>
 #include <exception>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -49,6 +50,17 @@ Response answer(const Request& request, const Service::Source& source) {
   } catch (const std::exception& error) {
     return refusal(500, std::string("internal error: ") + error.what());
   }
+}
+
+// Does the work on the thread that renders. Without memory for it the client's deadline ends its
+// wait.
+void render(Service& service, auto work) {
+  asio::post(service.pages, [work = std::move(work)]() mutable {
+    try {
+      work();
+    } catch (const std::bad_alloc&) {
+    }
+  });
 }
 
 }  // namespace
@@ -161,7 +173,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (refreshes_itself(request.path)) service_.open_pages.fetched(OpenPages::Clock::now());
     enter(Phase::answering);
     end_within(kTimeToAnswer);
-    asio::post(service_.pages, [self = shared_from_this(), request, part]() mutable {
+    render(service_, [self = shared_from_this(), request, part]() mutable {
       Response page;
       if (!self->is_closed_) page = answer(request, self->service_.source);
       asio::io_context& io = self->service_.io;
@@ -332,7 +344,7 @@ void Broadcast::remove(ConnectionTable::Id id) {
 
 void Broadcast::make() {
   if (std::exchange(is_making_, true)) return;
-  asio::post(service_.pages, [this] {
+  render(service_, [this] {
     asio::post(service_.io, [this, now = moment()]() mutable { tell(std::move(now)); });
   });
 }

@@ -14,6 +14,7 @@
 #include "coordinator/core/words.h"
 #include "coordinator/io/file.h"
 #include "coordinator/io/json.h"
+#include "coordinator/io/limits.h"
 
 namespace cox::io {
 namespace {
@@ -259,7 +260,8 @@ Result<std::vector<RankFolder>> folders_of_run(const fs::path& path) {
     return invalid_argument(path.string(),
                             ": expected a run directory, found a file; give the directory");
   fs::directory_iterator open(path, error);
-  if (error) return failed_precondition(path.string(), ": cannot be read: ", error.message());
+  if (error)
+    return failed_precondition(path.string(), ": cannot be read: ", io::errno_text(error.value()));
   std::vector<RankFolder> out;
   const std::set<std::int32_t> ranks = rank_folders(path);
   if (ranks.empty() && !is_there(path / kStepsFile))

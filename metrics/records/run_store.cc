@@ -6,6 +6,8 @@
 
 #include "coordinator/io/file.h"
 #include "coordinator/io/json.h"
+#include "coordinator/io/limits.h"
+#include "coordinator/io/thread.h"
 #include "metrics/records/host_lines.h"
 #include "metrics/records/operator_table_file.h"
 
@@ -115,7 +117,7 @@ Result<RunProgress> prepare(const fs::path& folder, RunInfo& info, const RunStor
     fs::remove(folder / "steps.jsonl", error);
     if (!error) return progress;
     return failed_precondition("run directory: cannot remove " + (folder / "steps.jsonl").string() +
-                               ": " + error.message());
+                               ": " + io::errno_text(error.value()));
   }
   if (!run.name.empty() && run.name != written_name(info)) return other_run(folder, run, info);
   const auto left = trim_steps(folder / "steps.jsonl", options.resume_step);
@@ -133,7 +135,7 @@ Status make_run_folder(const fs::path& folder) {
   fs::create_directories(folder, error);
   if (!error) return ok_status();
   return failed_precondition("run directory: cannot create " + folder.string() + ": " +
-                             error.message() +
+                             io::errno_text(error.value()) +
                              "; choose a directory that you may write to (COX_RUN_DIRECTORY=...)");
 }
 
@@ -205,7 +207,12 @@ Result<std::unique_ptr<RunStoreWriter>> RunStoreWriter::open(const fs::path& dir
       new RunStoreWriter(folder, std::move(info), std::move(options),
                          {std::move(*kept), std::move(*file), *progress}));
   if (Status written = store->write_run_json(); !written.ok()) return written;
-  store->writer_ = std::thread([raw = store.get()] { raw->work(); });
+  store->closing_ = false;
+  auto writer = io::start_thread("run directory", [raw = store.get()] { raw->work(); });
+  if (writer.ok())
+    store->writer_ = *std::move(writer);
+  else
+    store->note(writer.status());
   return store;
 }
 
@@ -227,19 +234,29 @@ RunStoreWriter::~RunStoreWriter() {
 void RunStoreWriter::flush() {
   std::unique_lock lock(mutex_);
   if (closing_) return;
+  if (!has_thread()) {
+    lock.unlock();
+    return write_out();
+  }
   const std::uint64_t mine = ++flushes_asked_;
   wake_.notify_one();
   flushed_.wait(lock, [&] { return flushes_done_ >= mine; });
 }
 
 Status RunStoreWriter::close() {
-  if (!writer_.joinable()) return trouble_;
   {
     const std::lock_guard lock(mutex_);
-    closing_ = true;
+    if (std::exchange(closing_, true)) return trouble_;
   }
   wake_.notify_one();
-  writer_.join();
+  if (has_thread()) {
+    writer_.join();
+  } else {
+    write_out();
+    run_part([this] {
+      if (is_in_place()) note(write_run_json());
+    });
+  }
   return trouble_;
 }
 
@@ -254,11 +271,7 @@ void RunStoreWriter::work() {
       last = closing_;
       asked = flushes_asked_;
     }
-    // In a folder that took this one's place nothing is written: it may be another run's.
-    const Status place = kept_folder_.check().with_context("run directory");
-    note(place);
-    drain();
-    if (place.ok()) write_operators();
+    write_out();
     {
       const std::lock_guard lock(mutex_);
       flushes_done_ = asked;
@@ -266,28 +279,58 @@ void RunStoreWriter::work() {
     flushed_.notify_all();
     const auto now = std::chrono::steady_clock::now();
     if (last || now - written > std::chrono::duration<double>(kRunJsonSeconds)) {
-      if (place.ok()) note(write_run_json());
+      run_part([this] {
+        if (is_in_place()) note(write_run_json());
+      });
       written = now;
     }
   }
 }
 
+// Runs a part of the work. A part for which there is no memory costs the rows that it holds.
+template <class Part>
+void RunStoreWriter::run_part(const Part& part) {
+  try {
+    try {
+      part();
+    } catch (const std::exception& error) {
+      dropped_.fetch_add(std::exchange(rows_in_hand_, 0), std::memory_order_relaxed);
+      note(io::failure_from(error).with_context("run directory"));
+    }
+  } catch (const std::exception&) {
+    // Without memory for a message the rows are counted all the same.
+  }
+}
+
+// In a folder that took this one's place nothing is written: it may be another run's.
+bool RunStoreWriter::is_in_place() {
+  const Status place = kept_folder_.check().with_context("run directory");
+  note(place);
+  return place.ok();
+}
+
+void RunStoreWriter::write_out() {
+  run_part([this] { drain(); });
+  run_part([this] {
+    if (is_in_place()) write_operators();
+  });
+}
+
 void RunStoreWriter::drain() {
   std::string text;
-  std::uint64_t rows = 0;
   const auto flush = [&] {
     const Status status = text.empty() ? ok_status() : file_.append(text);
     if (status.ok())
-      progress_.n_steps += rows;
+      progress_.n_steps += rows_in_hand_;
     else
-      dropped_.fetch_add(rows, std::memory_order_relaxed);
+      dropped_.fetch_add(rows_in_hand_, std::memory_order_relaxed);
+    rows_in_hand_ = 0;
     note(status);
     text.clear();
-    rows = 0;
   };
   while (const std::optional<StepRow> row = ring_.pop()) {
+    ++rows_in_hand_;
     text += step_line(*row, buckets_of(row->round));
-    ++rows;
     if (text.size() >= kBatchBytes) flush();
   }
   flush();

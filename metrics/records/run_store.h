@@ -1,7 +1,8 @@
 // RunStoreWriter keeps the record of every step of one rank, in DIR/rank<k>/run.json and
 // steps.jsonl, and its table of operators in operators.json. Every rank has one. The training
 // thread pushes rows, and a thread of the writer's own writes them out a few times a second. A full
-// ring or a full disk costs rows, which are counted, never the training.
+// ring, a full disk and a lack of memory cost rows, which are counted, never the training. Where no
+// thread can be started, flush() and close() write what the ring holds.
 #pragma once
 
 #include <atomic>
@@ -158,18 +159,24 @@ class RunStoreWriter {
   };
   RunStoreWriter(std::filesystem::path folder, RunInfo info, RunStoreOptions options, Parts parts);
   void work();
+  bool is_in_place();
+  void write_out();
   void drain();
+  template <class Part>
+  void run_part(const Part& part);
   const StepBuckets* buckets_of(RoundId round);
   void write_operators();
   Status write_run_json();
   void note(const Status& status);
+  bool has_thread() const { return writer_.joinable(); }
 
   std::filesystem::path folder_;
   RunInfo info_;
   RunStoreOptions options_;
   io::KeptFolder kept_folder_;
   AppendFile file_;
-  RunProgress progress_;  // of the writing thread; wall_time without this start
+  RunProgress progress_;            // of the writing thread; wall_time without this start
+  std::uint64_t rows_in_hand_ = 0;  // popped, and not yet in the file
   std::chrono::steady_clock::time_point opened_;
   RowRing<StepRow> ring_;
   RowRing<StepBuckets> buckets_;             // each before its row
@@ -182,7 +189,7 @@ class RunStoreWriter {
   std::condition_variable flushed_;
   std::uint64_t flushes_asked_ = 0;
   std::uint64_t flushes_done_ = 0;
-  bool closing_ = false;
+  bool closing_ = true;                             // also before it is open
   std::shared_ptr<const OperatorTable> operators_;  // null = nothing new to write
   std::thread writer_;
 };

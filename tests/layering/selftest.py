@@ -13,6 +13,7 @@ import alone
 import classes
 import includes
 import lengths
+import locales
 import shape
 import writers
 
@@ -391,6 +392,20 @@ class Writers(unittest.TestCase):
     def test_the_one_place_and_tests_may(self):
         self.assertEqual(self.found("f(O_CREAT);", "coordinator/io/open_to_write.cc"), 0)
         self.assertEqual(self.found("f(O_CREAT);", "tests/io/file_test.cc"), 0)
+
+
+class Locales(unittest.TestCase):
+    def test_calls_that_depend_on_the_locale_are_seen_in_libraries(self):
+        for call in ("std::snprintf(a, 3, b)", "std::stod(text)", "std::ostringstream out", "std::tolower(c)",
+                     "std::strerror(errno)", "std::generic_category().message(1)", "strtod(a, &b)"):
+            for path, count in (("metrics/a.cc", 1), ("sdk/examples/a.cc", 0), ("tests/a.cc", 0)):
+                with Tree({path: f"void f() {{ {call}; }}  // printf(\n"}) as root:
+                    self.assertEqual(len(list(locales.violations(root))), count, (path, call))
+
+    def test_what_does_not_depend_on_it_is_left_alone(self):
+        text = "void f() { sentence(a); fmt::format(b); std::from_chars(c, d, e); is_digit(f); std::fputs(g, h); }\n"
+        with Tree({"metrics/a.cc": text}) as root:
+            self.assertEqual(list(locales.violations(root)), [])
 
 
 class Alone(unittest.TestCase):

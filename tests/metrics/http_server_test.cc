@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <memory>
 #include <random>
 #include <string>
@@ -14,6 +15,7 @@
 #include "http_client.h"
 #include "served_job.h"
 #include "simulated_job.h"
+#include "tests/support/no_threads.h"
 #include "text_search.h"
 
 #include <doctest/doctest.h>
@@ -202,6 +204,35 @@ TEST_SUITE("metrics") {
     taken.pop_back();
     CHECK(contains(get(f.port(), "/readyz"), "200 OK"));
     for (const int file : taken) ::close(file);
+  }
+
+  TEST_CASE("without a thread there is no server, and the reason is told") {
+    const cox::test::NoThreads none;
+    HttpConfig config;
+    config.port = 0;
+    const Status refused = HttpServer::start(config, [] { return Served{}; }).status();
+    CHECK(refused.code() == StatusCode::resource_exhausted);
+    CHECK(contains(refused.message(),
+                   "http: its thread could not be started: no room for its stack"));
+  }
+
+  TEST_CASE("the program's SIGPIPE stays as it is while pages are served and clients leave") {
+    const auto disposition = [] {
+      struct sigaction now {};
+      ::sigaction(SIGPIPE, nullptr, &now);
+      return now.sa_handler == SIG_DFL;
+    };
+    REQUIRE(disposition());
+    {
+      const Fixture f;
+      for (int i = 0; i < 20; ++i) {
+        RawConnection client(f.port());
+        client.send("GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n");
+      }
+      CHECK(disposition());
+      CHECK(contains(get(f.port(), "/livez"), "HTTP/1.1 "));
+    }
+    CHECK(disposition());
   }
 
   TEST_CASE("a page that takes long delays no probe") {

@@ -19,6 +19,7 @@
 #include "metrics/records/run_reader.h"
 #include "metrics/records/run_store.h"
 #include "tests/metrics/records/run_fixture.h"
+#include "tests/support/no_threads.h"
 
 #include <doctest/doctest.h>
 
@@ -298,6 +299,23 @@ Steps steps_of(const diagnosis::RankRecord& rank) {
 }
 
 TEST_SUITE("metrics.live_window") {
+  TEST_CASE("without a thread findings are looked for when somebody asks, which is told") {
+    NoSink end;
+    std::vector<Status> told;
+    int looks = 0;
+    {
+      const test::NoThreads none;
+      FindingsWatch watch(
+          end, [&](FindingsWatch::Found) { ++looks; },
+          [&](const Status& trouble) { told.push_back(trouble); });
+      watch.record({StepSignals{}, Decision{}, initial_plan(job_of(1)), job_of(1), {}});
+      watch.finish();
+    }
+    REQUIRE(told.size() == 1);
+    CHECK(told[0].message().starts_with("findings: its thread could not be started: "));
+    CHECK(looks <= 1);
+  }
+
   TEST_CASE("live equals after: 20 seeded runs through telemetry and through run directories") {
     std::size_t found = 0;
     std::ptrdiff_t fragmented = 0;

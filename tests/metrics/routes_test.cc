@@ -8,6 +8,7 @@
 #include "metrics/telemetry_state.h"
 #include "served_job.h"
 #include "simulated_job.h"
+#include "tests/support/decimal_comma.h"
 #include "text_search.h"
 #include "well_formed.h"
 
@@ -29,6 +30,22 @@ TEST_SUITE("metrics") {
         CHECK_FALSE(response.body.empty());
         CHECK(contains(index, "href=\"" + endpoint.path + "\""));
       }
+    }
+  }
+
+  TEST_CASE("no endpoint answers with the decimal commas of the program's locale") {
+    SimulatedSetup setup;
+    setup.uneven = true;
+    const Served served = served_after(setup, 60);
+    std::vector<std::string> plain;
+    for (const Endpoint& endpoint : endpoints())
+      plain.push_back(respond({"GET", endpoint.path, ""}, served).body);
+    const cox::test::DecimalComma commas;
+    if (!commas.has_c_locale()) MESSAGE("skipped for the C locale: none with a decimal comma");
+    const Served again = served_after(setup, 60);
+    for (std::size_t i = 0; i < endpoints().size(); ++i) {
+      CAPTURE(endpoints()[i].path);
+      CHECK(respond({"GET", endpoints()[i].path, ""}, again).body == plain[i]);
     }
   }
 

@@ -9,7 +9,9 @@
 #include "coordinator/policies/registry.h"
 #include "coordinator/runtime/control_plane.h"
 #include "coordinator/testing/loopback.h"
+#include "coordinator/transport/solo.h"
 #include "tests/runtime/workers.h"
+#include "tests/support/no_threads.h"
 #include "tests/transport/ranks.h"
 
 #include <doctest/doctest.h>
@@ -68,6 +70,19 @@ TEST_SUITE("runtime.agreement") {
     CHECK(actions[1] == front[2].actions);
     CHECK(actions[2] == front[1].actions);
     CHECK(actions[3] == front[1].actions);
+  }
+
+  TEST_CASE("a job whose coordinator gets no thread does not start, and says which limit it met") {
+    const NoThreads none;
+    const auto alone = transport::solo_communicator();
+    runtime::ControlPlaneSetup setup;
+    setup.job = job_of_workers(1, 2);
+    setup.policies = default_policies();
+    setup.now = [] { return UnixTime{}; };
+    const Status refused = runtime::ControlPlane::start(*alone, std::move(setup)).status();
+    CHECK(refused.code() == StatusCode::resource_exhausted);
+    CHECK(refused.message().starts_with(
+        "coordinator: its thread could not be started: no room for its stack"));
   }
 
   TEST_CASE("facts of memory that are none are dropped, and training starts without a plan") {

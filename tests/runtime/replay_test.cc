@@ -6,6 +6,7 @@
 #include "coordinator/policies/registry.h"
 #include "coordinator/runtime/journal.h"
 #include "tests/runtime/driven_job.h"
+#include "tests/support/decimal_comma.h"
 
 #include <doctest/doctest.h>
 
@@ -80,6 +81,20 @@ Config budgets() {
 }
 
 TEST_SUITE("runtime.replay") {
+  TEST_CASE("a program's decimal comma is in no journal, and replay sees no difference") {
+    const TempFolder folder;
+    write_journal(folder / "plain", 4, 600, 3);
+    {
+      const test::DecimalComma commas;
+      if (!commas.has_c_locale()) MESSAGE("skipped for the C locale: none with a decimal comma");
+      write_journal(folder / "comma", 4, 600, 3);
+      const auto report = replayed(folder / "plain");
+      REQUIRE_MESSAGE(report.ok(), report.status().text());
+      CHECK(report->differences.empty());
+    }
+    CHECK(test::read_file(folder / "comma") == test::read_file(folder / "plain"));
+  }
+
   TEST_CASE("2000 rounds of a troubled job give the same plans and reasons again") {
     for (const std::int32_t ranks : {1, 2, 8}) {
       TempFolder folder;

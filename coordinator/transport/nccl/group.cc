@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <chrono>
 #include <future>
-#include <system_error>
+#include <memory>
 #include <thread>
 #include <utility>
 
+#include "coordinator/io/limits.h"
+#include "coordinator/io/thread.h"
 #include "coordinator/transport/exchange/departure_watch.h"
 
 namespace cox::transport {
@@ -175,17 +177,17 @@ void NcclGroup::abort(const Status& why) {
   if (status_.ok()) status_ = why;
   if (handle_ == nullptr) return;
   is_busy_ = true;
-  std::promise<void> over;
-  const std::future<void> end = over.get_future();
-  try {
-    std::thread([abort = nccl_.CommAbort, handle = handle_, over = std::move(over)]() mutable {
-      static_cast<void>(abort(handle));
-      over.set_value();
-    }).detach();
-  } catch (const std::system_error& error) {
-    status_ = status_.with_context(concat("NCCL's abort could not be started: ", error.what()));
+  const auto over = std::make_shared<std::promise<void>>();
+  const std::future<void> end = over->get_future();
+  auto thread = io::start_thread("NCCL's abort", [abort = nccl_.CommAbort, handle = handle_, over] {
+    static_cast<void>(abort(handle));
+    over->set_value();
+  });
+  if (!thread.ok()) {
+    status_ = status_.with_context("NCCL's abort could not be started: " + io::thread_limit_text());
     return;
   }
+  thread->detach();
   handle_ = nullptr;
   is_busy_ = end.wait_for(end_limit_) != std::future_status::ready;
   if (!is_busy_) return;

@@ -10,7 +10,8 @@
 #include <cerrno>
 #include <charconv>
 #include <cstddef>
-#include <system_error>
+
+#include "coordinator/io/limits.h"
 
 namespace cox::transport {
 namespace {
@@ -25,8 +26,7 @@ constexpr std::size_t kDigits = 5;  // of a name that the system chooses, behind
 constexpr std::size_t kNameAt = offsetof(sockaddr_un, sun_path) + 1;
 
 Status last_error(const char* expected) {
-  return unavailable("expected ", expected,
-                     ", found none: ", std::generic_category().message(errno));
+  return unavailable("expected ", expected, ", found none: ", io::errno_text(errno));
 }
 
 int bind_anywhere(int socket, sockaddr_un& address) {

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <new>
 
+#include "coordinator/io/limits.h"
+
 namespace cox::transport {
 
 SharedSegment heap_segment(std::size_t bytes) {
@@ -22,7 +24,7 @@ Result<SharedSegment> inherited_segment(std::size_t bytes) {
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED)
     return resource_exhausted("shared memory: expected room for ", bytes, " bytes, found none (",
-                              std::strerror(errno), ")");
+                              io::errno_text(errno), ")");
   std::shared_ptr<void> owner(memory, [bytes](void* p) { munmap(p, bytes); });
   return SharedSegment({static_cast<std::byte*>(memory), bytes}, std::move(owner));
 }

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <random>
@@ -18,6 +17,7 @@
 #include <system_error>
 
 #include "coordinator/io/descriptor.h"
+#include "coordinator/io/limits.h"
 #include "coordinator/io/open_to_write.h"
 #include "coordinator/transport/exchange/departure_watch.h"
 
@@ -78,7 +78,7 @@ Status no_room(const std::string& folder, std::size_t bytes, int error) {
   struct statvfs info {};
   if (statvfs(folder.c_str(), &info) == 0) free = std::to_string(info.f_bavail * info.f_frsize);
   return resource_exhausted("shared memory in ", folder, ": expected room for ", bytes,
-                            " bytes, found ", free, " free (", std::strerror(error),
+                            " bytes, found ", free, " free (", io::errno_text(error),
                             "); enlarge it, or choose another folder with COX_SHM_DIR");
 }
 

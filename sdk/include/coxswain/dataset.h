@@ -34,12 +34,12 @@ class Dataset {
 
 // ByteTextDataset gives a text as bytes, for models that predict the next byte. Sample i has the
 // bytes [i * block, (i + 1) * block) as inputs and those one further as targets, both int64
-// [samples, block]. Bytes behind the last whole block are not used. The file is mapped, not read:
-// ranks of one host share its pages, and it must not be cut short while it is in use.
+// [samples, block]. Bytes behind the last whole block are not used. Samples
+// are read from the file when a step needs them; the system's page cache is shared by all ranks.
 class ByteTextDataset final : public Dataset {
  public:
   // REQUIRES: block >= 1. Throws cox::Error if the file is missing, unreadable, empty or shorter
-  // than one block and its target.
+  // than one block and its target. get() throws cox::Error if the file was cut since then.
   ByteTextDataset(const std::filesystem::path& file, std::int64_t block);
   ~ByteTextDataset() override;
 
@@ -47,9 +47,9 @@ class ByteTextDataset final : public Dataset {
   Batch get(std::span<const std::int64_t> indices) const override;
 
  private:
-  class Mapping;
+  class File;
 
-  std::unique_ptr<const Mapping> mapping_;
+  std::unique_ptr<const File> file_;
   std::int64_t block_;
   std::int64_t size_;
 };

@@ -17,6 +17,7 @@
 #include "coordinator/core/text.h"
 #include "coordinator/io/content_hash.h"
 #include "coordinator/io/file.h"
+#include "coordinator/io/limits.h"
 #include "coordinator/io/save_folder.h"
 #include "coordinator/runtime/saved_state.h"
 #include "coxswain/safetensors.h"
@@ -94,9 +95,9 @@ Result<CheckpointFolder> CheckpointFolder::open(fs::path directory) {
   std::string probe = (directory / ".writing-probe-XXXXXX").string();
   if (!error && ::mkdtemp(probe.data()) == nullptr) error.assign(errno, std::generic_category());
   if (error) {
-    return failed_precondition("checkpoint directory " + directory.string() +
-                               ": expected a folder to write to, found: " + error.message() +
-                               "; set checkpoint.directory to another one");
+    return failed_precondition(
+        "checkpoint directory " + directory.string() + ": expected a folder to write to, found: " +
+        io::errno_text(error.value()) + "; set checkpoint.directory to another one");
   }
   fs::remove(probe, error);
   return CheckpointFolder(std::move(directory));
@@ -165,7 +166,8 @@ Status CheckpointFolder::write(const Checkpoint& checkpoint, std::string_view co
   std::error_code error;
   fs::remove_all(temporary, error);
   if (!fs::create_directory(temporary, error))
-    return resource_exhausted(context + ": cannot create a folder for it: " + error.message());
+    return resource_exhausted(context +
+                              ": cannot create a folder for it: " + io::errno_text(error.value()));
   io::SaveManifest manifest{.id = id,
                             .step = step,
                             .incarnation = checkpoint.incarnation,
@@ -213,7 +215,8 @@ Status CheckpointFolder::replace(const fs::path& fresh, const fs::path& target) 
   }
   remove_own(target);
   fs::rename(fresh, target, error);
-  if (error) return resource_exhausted("cannot rename it into place: " + error.message());
+  if (error)
+    return resource_exhausted("cannot rename it into place: ", io::errno_text(error.value()));
   return ok_status();
 }
 

@@ -6,12 +6,13 @@
 //
 // That thread alone gets the batches, one at a time and in the order of the requests, so a source
 // that is slow or counts its calls meets no second caller. At most `depth` batches are requested
-// and not taken, which bounds memory. An exception of the source comes out of take(). The
-// prefetcher owns its thread and the batches; the source's data must outlive it. Only the thread
-// that trains calls it.
+// and not taken, which bounds memory. Where no thread can be started, take() gets the batches. An
+// exception of the source comes out of take(). The prefetcher owns its thread and the batches; the
+// source's data must outlive it. Only the thread that trains calls it.
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -24,16 +25,11 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/io/signals_blocked.h"
+#include "coordinator/core/status.h"
+#include "coordinator/io/thread.h"
 #include "coxswain/error.h"
 
 namespace cox::detail {
-
-// Starts a thread of ours, which gets no signals.
-inline std::thread quiet_thread(std::function<void()> work) {
-  const io::SignalsBlocked blocked;
-  return std::thread(std::move(work));
-}
 
 template <class Value>
 class Prefetcher {
@@ -41,8 +37,11 @@ class Prefetcher {
   using Source = std::function<Value(std::span<const std::int64_t> indices)>;
 
   // REQUIRES: depth >= 1.
-  Prefetcher(Source source, std::size_t depth)
-      : source_(std::move(source)), depth_(depth), thread_(quiet_thread([this] { work(); })) {}
+  Prefetcher(Source source, std::size_t depth) : source_(std::move(source)), depth_(depth) {
+    auto started = io::start_thread("prefetch", [this] { work(); });
+    thread_status_ = started.status();
+    if (started.ok()) thread_ = *std::move(started);
+  }
   // Waits for the batch that is being got, if any.
   ~Prefetcher() {
     cancel();
@@ -51,8 +50,11 @@ class Prefetcher {
       ending_ = true;
     }
     changed_.notify_all();
-    thread_.join();
+    if (thread_.joinable()) thread_.join();
   }
+
+  // Returns resource_exhausted where the thread could not be started: take() gets batches then.
+  const Status& thread_status() const { return thread_status_; }
 
   // Requests a batch and does not block. Returns false and changes nothing when `depth` batches are
   // requested already. Throws cox::Error if this key is.
@@ -87,6 +89,7 @@ class Prefetcher {
     }
     std::future<Value> batch = std::move(slot->batch);
     slots_.erase(slot);
+    if (!thread_.joinable()) get_until(batch);
     return batch.get();
   }
 
@@ -105,6 +108,15 @@ class Prefetcher {
     std::uint64_t key = 0;
     std::future<Value> batch;
   };
+
+  // REQUIRES: there is no thread.
+  void get_until(const std::future<Value>& batch) {
+    while (batch.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+      Task task = std::move(queue_.front());
+      queue_.pop_front();
+      task();
+    }
+  }
 
   void work() {
     std::unique_lock lock(mutex_);
@@ -126,6 +138,7 @@ class Prefetcher {
 
   const Source source_;
   const std::size_t depth_;
+  Status thread_status_;
   std::vector<Slot> slots_;  // in the order of asking; the thread does not touch them
   std::mutex mutex_;         // guards what follows
   std::condition_variable changed_;

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <sstream>
 #include <string_view>
 #include <utility>
 
@@ -52,15 +51,25 @@ struct GroupMount {
   std::string options;
 };
 
-std::optional<GroupMount> mount_in(const std::string& line) {
+// Takes the first word, or the first line, off the front of a text.
+std::string_view take_part(std::string_view& text, char end) {
+  const std::string_view part = text.substr(0, text.find(end));
+  text.remove_prefix(std::min(text.size(), part.size() + 1));
+  return part;
+}
+
+std::optional<GroupMount> mount_in(std::string_view line) {
   const std::size_t dash = line.find(" - ");
-  if (dash == std::string::npos) return std::nullopt;
+  if (dash == std::string_view::npos) return std::nullopt;
   GroupMount mount;
-  std::string skipped;
-  std::istringstream before(line.substr(0, dash));
-  before >> skipped >> skipped >> skipped >> mount.root >> mount.folder;
-  std::istringstream after(line.substr(dash + 3));
-  after >> mount.type >> skipped >> mount.options;
+  std::string_view before = line.substr(0, dash);
+  for (int skipped = 0; skipped < 3; ++skipped) take_part(before, ' ');
+  mount.root = take_part(before, ' ');
+  mount.folder = take_part(before, ' ');
+  std::string_view after = line.substr(dash + 3);
+  mount.type = take_part(after, ' ');
+  take_part(after, ' ');
+  mount.options = take_part(after, ' ');
   const bool counts_memory =
       mount.type == "cgroup2" ||
       (mount.type == "cgroup" &&
@@ -132,20 +141,20 @@ NodeMemory::NodeMemory(ReadText read) : read_(std::move(read)) {
 void NodeMemory::find_groups() {
   std::string path_v1;
   std::string path_v2;
-  std::istringstream own{
-      std::string(text_of("/proc/self/cgroup"))};  // "0::/a/b" and "4:cpu,memory:/a/b"
-  for (std::string line; std::getline(own, line);) {
+  const std::string own(text_of("/proc/self/cgroup"));  // "0::/a/b" and "4:cpu,memory:/a/b"
+  for (std::string_view left = own; !left.empty();) {
+    const std::string_view line = take_part(left, '\n');
     const std::size_t first = line.find(':');
-    const std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
+    const std::size_t second = first == std::string_view::npos ? first : line.find(':', first + 1);
+    if (second == std::string_view::npos) continue;
+    const std::string_view controllers = line.substr(first + 1, second - first - 1);
     if (controllers.empty()) path_v2 = line.substr(second + 1);
     if (concat(",", controllers, ",").find(",memory,") != std::string::npos)
       path_v1 = line.substr(second + 1);
   }
-  std::istringstream mounts{std::string(text_of("/proc/self/mountinfo"))};
-  for (std::string line; std::getline(mounts, line);) {
-    const auto mount = mount_in(line);
+  const std::string mounts(text_of("/proc/self/mountinfo"));
+  for (std::string_view left = mounts; !left.empty();) {
+    const auto mount = mount_in(take_part(left, '\n'));
     if (!mount) continue;
     const bool is_v1 = mount->type == "cgroup";
     add_groups(mount->folder, below(*mount, is_v1 ? path_v1 : path_v2),

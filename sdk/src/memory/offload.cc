@@ -77,12 +77,10 @@ std::unique_ptr<Tier> open_tier(const OffloadOptions& options, Status& status) {
   Result<TierFile> file = TierFile::create(options.folder);
   status = file.status();
   if (!file.ok()) return nullptr;
-  try {
-    return std::make_unique<TierThread>(std::move(*file));
-  } catch (const std::system_error& error) {
-    status = resource_exhausted("offload: its thread could not be started: ", error.what());
-    return nullptr;
-  }
+  auto tier = std::make_unique<TierThread>(std::move(*file));
+  status = tier->thread_status();
+  if (!status.ok()) return nullptr;
+  return tier;
 }
 
 std::int64_t capacity_of(const OffloadOptions& options) {

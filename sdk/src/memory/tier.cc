@@ -14,7 +14,7 @@
 
 #include "coordinator/io/file.h"
 #include "coordinator/io/open_to_write.h"
-#include "coordinator/io/signals_blocked.h"
+#include "coordinator/io/thread.h"
 
 namespace cox::detail {
 namespace {
@@ -23,29 +23,6 @@ Status failed(const std::filesystem::path& folder, const char* doing, int error)
   return io::errno_status(error, "offload folder " + folder.string() + ": " + doing,
                           StatusCode::internal);
 }
-
-// A write beyond the limit on file sizes raises a signal that ends the process by default. While
-// this object lives it only fails.
-class NoFileSizeSignal {
- public:
-  NoFileSizeSignal() {
-    sigemptyset(&only_);
-    sigaddset(&only_, SIGXFSZ);
-    pthread_sigmask(SIG_BLOCK, &only_, &before_);
-  }
-  NoFileSizeSignal(const NoFileSizeSignal&) = delete;
-  NoFileSizeSignal& operator=(const NoFileSizeSignal&) = delete;
-  ~NoFileSizeSignal() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
-  void take_pending() const {
-    const timespec now{};
-    sigtimedwait(&only_, nullptr, &now);
-  }
-
- private:
-  sigset_t only_;
-  sigset_t before_;
-};
 
 std::int64_t in_pages(std::int64_t bytes) {
   return (bytes + TierSpace::kPage - 1) / TierSpace::kPage * TierSpace::kPage;
@@ -86,16 +63,11 @@ TierFile::~TierFile() {
 }
 
 Status TierFile::write(const void* data, std::int64_t bytes, std::int64_t offset) const {
-  const NoFileSizeSignal guard;
   const char* next = static_cast<const char*>(data);
   while (bytes > 0) {
     const ssize_t written = ::pwrite(descriptor_, next, static_cast<std::size_t>(bytes), offset);
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0) {
-      const int error = errno;
-      if (error == EFBIG) guard.take_pending();
-      return failed(folder_, "cannot write", error);
-    }
+    if (written < 0) return failed(folder_, "cannot write", errno);
     next += written;
     offset += written;
     bytes -= written;
@@ -158,8 +130,9 @@ void TierSpace::give_back(std::int64_t offset, std::int64_t bytes) {
 }
 
 TierThread::TierThread(TierFile file) : file_(std::move(file)) {
-  const io::SignalsBlocked blocked;
-  thread_ = std::thread([this] { work(); });
+  auto started = io::start_thread("offload", [this] { work(); });
+  thread_status_ = started.status();
+  if (started.ok()) thread_ = *std::move(started);
 }
 
 TierThread::~TierThread() {
@@ -168,7 +141,7 @@ TierThread::~TierThread() {
     ending_ = true;
   }
   changed_.notify_all();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void TierThread::start(Transfer& transfer) {

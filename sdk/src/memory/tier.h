@@ -30,8 +30,8 @@ class TierFile {
   TierFile& operator=(TierFile&&) = delete;
   ~TierFile();
 
-  // Blocks until all bytes are written. A full disk and a limit on file sizes both return
-  // resource_exhausted and raise no signal.
+  // Blocks until all bytes are written. Returns resource_exhausted for a full disk, and for a limit
+  // on file sizes while an io::FileSizeSignal lives.
   Status write(const void* data, std::int64_t bytes, std::int64_t offset) const;
   // Blocks until all bytes are read. Returns data_loss when the file ends before that.
   Status read(void* data, std::int64_t bytes, std::int64_t offset) const;
@@ -106,6 +106,9 @@ class TierThread final : public Tier {
   // REQUIRES: every transfer that was started has been finished or cancelled.
   ~TierThread() override;
 
+  // Returns resource_exhausted where the thread could not be started: finish() copies then.
+  const Status& thread_status() const { return thread_status_; }
+
   void start(Transfer& transfer) override;
   Transfer::State finish(Transfer& transfer) override;
   // Blocks for one piece of the copy at most.
@@ -123,6 +126,7 @@ class TierThread final : public Tier {
   std::deque<Transfer*> reads_;
   std::deque<Transfer*> writes_;
   bool ending_ = false;
+  Status thread_status_;
   std::thread thread_;  // declared last, because it uses the others
 };
 

@@ -26,14 +26,14 @@ void require_option(bool condition, const std::string& message) {
 }
 
 void check_lr(double lr) {
-  require_option(std::isfinite(lr) && lr >= 0, "expected lr >= 0, found " + std::to_string(lr));
+  require_option(std::isfinite(lr) && lr >= 0, concat("expected lr >= 0, found ", lr));
 }
 
 void check_options(const AdamWOptions& o) {
   const auto in_unit = [](double beta) { return beta >= 0 && beta < 1; };
   check_lr(o.lr);
-  require_option(in_unit(o.beta1), "expected beta1 in [0, 1), found " + std::to_string(o.beta1));
-  require_option(in_unit(o.beta2), "expected beta2 in [0, 1), found " + std::to_string(o.beta2));
+  require_option(in_unit(o.beta1), concat("expected beta1 in [0, 1), found ", o.beta1));
+  require_option(in_unit(o.beta2), concat("expected beta2 in [0, 1), found ", o.beta2));
   require_option(std::isfinite(o.eps) && o.eps >= 0, "expected eps >= 0");
   require_option(std::isfinite(o.weight_decay) && o.weight_decay >= 0,
                  "expected weight_decay >= 0");

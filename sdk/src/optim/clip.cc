@@ -16,12 +16,11 @@ namespace {
 
 void check(double max_norm, const ClipOptions& options) {
   if (!(max_norm > 0)) {
-    throw Error(invalid_argument("clip_by_global_norm: expected max_norm > 0, found " +
-                                 std::to_string(max_norm)));
+    throw Error(invalid_argument("clip_by_global_norm: expected max_norm > 0, found ", max_norm));
   }
   if (options.known_norm && *options.known_norm < 0) {
-    throw Error(invalid_argument("clip_by_global_norm: expected known_norm >= 0, found " +
-                                 std::to_string(*options.known_norm)));
+    throw Error(invalid_argument("clip_by_global_norm: expected known_norm >= 0, found ",
+                                 *options.known_norm));
   }
 }
 

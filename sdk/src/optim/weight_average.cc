@@ -44,8 +44,7 @@ WeightAverage::WeightAverage(std::vector<NamedTensor> parameters, std::vector<Na
                              WeightAverageOptions options)
     : options_(options) {
   if (!(options.decay >= 0 && options.decay < 1)) {
-    throw Error(invalid_argument("WeightAverage: expected decay in [0, 1), found " +
-                                 std::to_string(options.decay)));
+    throw Error(invalid_argument("WeightAverage: expected decay in [0, 1), found ", options.decay));
   }
   for (NamedTensor& named : parameters) add(std::move(named));
   for (NamedTensor& named : buffers) {

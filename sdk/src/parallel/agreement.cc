@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <cstring>
 #include <iterator>
 #include <string>
@@ -90,7 +89,7 @@ Status agree_on_status(transport::Communicator& communicator, const Status& mine
                        const BetweenPolls& pump) {
   Verdict verdict;
   verdict.code = static_cast<std::int32_t>(mine.code());
-  std::snprintf(verdict.message, sizeof(verdict.message), "%s", mine.message().c_str());
+  mine.message().copy(verdict.message, sizeof(verdict.message) - 1);
   const auto gathered = gather_values(communicator, verdict, pump);
   if (!gathered.ok()) return gathered.status();
   const std::vector<Verdict>& all = *gathered;
@@ -106,7 +105,7 @@ Status agree_on_status(transport::Communicator& communicator, const Status& mine
 
 std::string first_text(transport::Communicator& ranks, const std::string& mine) {
   Verdict text;
-  std::snprintf(text.message, sizeof(text.message), "%s", mine.c_str());
+  mine.copy(text.message, sizeof(text.message) - 1);
   const auto all = gather_values(ranks, text);
   if (!all.ok()) return {};
   const auto first = std::ranges::find_if(*all, [](const Verdict& t) { return t.message[0] != 0; });

@@ -21,7 +21,7 @@ Result<double> take(std::span<const double>& state, double least, double most) {
     return invalid_argument(sentence(
         "state of FP8 scaling: expected a number from %g to %g, found %s; it was saved with "
         "other settings or by another version, or is damaged: continue without it",
-        least, most, state.empty() ? "the end" : std::to_string(found).c_str()));
+        least, most, state.empty() ? "the end" : concat(found).c_str()));
   }
   state = state.subspan(1);
   return found;

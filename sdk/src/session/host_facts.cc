@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <map>
@@ -21,7 +20,7 @@ namespace {
 
 template <std::size_t N>
 void copy_into(char (&target)[N], const std::string& text) {
-  std::snprintf(target, N, "%s", text.c_str());
+  target[text.copy(target, N - 1)] = '\0';
 }
 
 std::string processor_name() {

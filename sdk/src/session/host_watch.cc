@@ -11,11 +11,11 @@
 #include <chrono>
 #include <cmath>
 #include <ctime>
-#include <exception>
 #include <system_error>
 #include <utility>
 
 #include "coordinator/core/units.h"
+#include "coordinator/io/thread.h"
 #include "metrics/records/host_lines.h"
 
 namespace cox::detail {
@@ -132,18 +132,29 @@ HostTexts HostFiles::read() const {
   return texts;
 }
 
-HostWatch::HostWatch(Setup setup)
-    : setup_(std::move(setup)),
-      files_(setup_.root),
-      thread_([this](const std::stop_token& over) { run(over); }) {}
+HostWatch::HostWatch(Setup setup) : setup_(std::move(setup)), files_(setup_.root) {
+  auto started = io::start_thread(
+      "host watch", [this] { run(); }, setup_.on_trouble);
+  if (started.ok()) thread_ = *std::move(started);
+  if (!started.ok() && setup_.on_trouble) setup_.on_trouble(started.status());
+}
 
-void HostWatch::run(const std::stop_token& over) {
+HostWatch::~HostWatch() {
+  {
+    const std::scoped_lock lock(mutex_);
+    is_over_ = true;
+  }
+  woken_.notify_one();
+  if (thread_.joinable()) thread_.join();
+}
+
+void HostWatch::run() {
   using Steady = std::chrono::steady_clock;
   HostReading before = read_host(files_.read());
   HostEvidence sent;
   Steady::time_point repeat{};
   std::unique_lock lock(mutex_);
-  while (!woken_.wait_for(lock, over, setup_.every, [&over] { return over.stop_requested(); })) {
+  while (!woken_.wait_for(lock, setup_.every, [this] { return is_over_; })) {
     lock.unlock();
     const HostReading now = read_host(files_.read());
     const HostEvidence evidence = evidence_between(before, now, setup_.host, setup_.cores);
@@ -325,23 +336,31 @@ Result<std::unique_ptr<HostRecorder>> HostRecorder::start(Setup setup) {
   auto file = HostFile::open(setup.file, setup.most_bytes);
   if (!file.ok()) return file.status();
   setup.period_seconds = std::max(setup.period_seconds, kShortestPeriod);
-  return std::unique_ptr<HostRecorder>(new HostRecorder(std::move(setup), *std::move(file)));
+  std::unique_ptr<HostRecorder> made(new HostRecorder(std::move(setup), *std::move(file)));
+  HostRecorder* raw = made.get();
+  auto started = io::start_thread(
+      "samples", [raw] { raw->run(); }, [raw](const Status& trouble) { raw->trouble(trouble); });
+  if (!started.ok()) return started.status();
+  made->thread_ = *std::move(started);
+  return made;
 }
 
 HostRecorder::HostRecorder(Setup setup, HostFile file)
     : setup_(std::move(setup)),
       file_(std::move(file)),
       spacing_(setup_.period_seconds),
-      memory_(setup_.root / "proc/self/statm"),
-      thread_([this](const std::stop_token& over) {
-        try {
-          run(over);
-        } catch (const std::exception& error) {
-          trouble(internal_error(error.what()));
-        }
-      }) {}
+      memory_(setup_.root / "proc/self/statm") {}
 
-void HostRecorder::run(const std::stop_token& over) {
+HostRecorder::~HostRecorder() {
+  {
+    const std::scoped_lock lock(mutex_);
+    is_over_ = true;
+  }
+  woken_.notify_one();
+  if (thread_.joinable()) thread_.join();
+}
+
+void HostRecorder::run() {
   if (setup_.has_node) {
     node_.emplace(setup_.root);
     nvml_ = Nvml::load(setup_.nvml);
@@ -353,8 +372,8 @@ void HostRecorder::run(const std::stop_token& over) {
     const double now = unix_seconds();
     double next = (std::floor(now / spacing) + 1) * spacing;
     if (next - now < spacing / 4) next += spacing;  // woken a little early
-    if (woken_.wait_for(lock, over, std::chrono::duration<double>(next - now),
-                        [&over] { return over.stop_requested(); }))
+    if (woken_.wait_for(lock, std::chrono::duration<double>(next - now),
+                        [this] { return is_over_; }))
       break;
     lock.unlock();
     const double before = clock_seconds(CLOCK_THREAD_CPUTIME_ID);

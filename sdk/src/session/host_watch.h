@@ -12,7 +12,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -70,22 +69,26 @@ class HostWatch final : public Actuator, public Reporting {
     // The error of this node's clock against rank 0's, asked for on the training thread; may be
     // empty.
     std::function<Seconds()> clock_error{};
+    // Gets the reason why the thread cannot start or ends early.
+    std::function<void(const Status&)> on_trouble{};
   };
   explicit HostWatch(Setup setup);
+  ~HostWatch() override;
 
   // Returns the newest evidence if it is worth a report.
   Fragment next_fragment() override;
 
  private:
-  void run(const std::stop_token& over);
+  void run();
 
   const Setup setup_;
   HostFiles files_;
   std::atomic<bool> has_news_ = false;
-  std::mutex mutex_;  // guards newest_
-  std::condition_variable_any woken_;
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable woken_;
+  bool is_over_ = false;
   HostEvidence newest_;
-  std::jthread thread_;
+  std::thread thread_;
 };
 
 // The texts of a node, below a root folder; one thread.
@@ -199,8 +202,12 @@ class HostRecorder {
     std::string nvml = "libnvidia-ml.so.1";
   };
 
-  // Blocks on the disk. Errors: those of AppendFile.
+  // Blocks on the disk. Errors: those of AppendFile; resource_exhausted without a thread.
   static Result<std::unique_ptr<HostRecorder>> start(Setup setup);
+  // Takes a last sample and writes what is left.
+  ~HostRecorder();
+  HostRecorder(const HostRecorder&) = delete;
+  HostRecorder& operator=(const HostRecorder&) = delete;
 
   std::uint64_t looks() const { return looks_.load(std::memory_order_relaxed); }
   // CPU time of the thread so far.
@@ -208,8 +215,7 @@ class HostRecorder {
 
  private:
   HostRecorder(Setup setup, HostFile file);
-  // Takes a last sample, and writes what is left, when it is over.
-  void run(const std::stop_token& over);
+  void run();
   void look(std::optional<HostStart> start);
   HostStart start_of_process() const;
   void trouble(const Status& status);
@@ -226,9 +232,10 @@ class HostRecorder {
   std::atomic<std::uint64_t> looks_{0};
   std::atomic<double> cpu_seconds_{0};
 
-  std::mutex mutex_;  // of woken_
-  std::condition_variable_any woken_;
-  std::jthread thread_;
+  std::mutex mutex_;  // guards is_over_
+  std::condition_variable woken_;
+  bool is_over_ = false;
+  std::thread thread_;
 };
 
 }  // namespace cox::detail

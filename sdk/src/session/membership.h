@@ -13,6 +13,7 @@
 #include "coordinator/core/status.h"
 #include "coordinator/core/units.h"
 #include "coordinator/io/config_source.h"
+#include "coordinator/io/file_size_signal.h"
 #include "coordinator/transport/communicator.h"
 #include "coxswain/session.h"
 #include "sdk/src/parallel/node_clocks.h"
@@ -55,6 +56,7 @@ class Membership {
  private:
   void check_identities() const;
 
+  io::FileSizeSignal file_size_signal_;  // from before the first file until after the last
   std::vector<std::string> environment_;
   Status config_status_;
   io::LoadedConfig loaded_;  // defaults when config_status_ is an error

@@ -37,7 +37,7 @@ int report(const std::exception& error) {
   if (on_all_ranks && !rank.empty() && rank != "0") return exit_code;
   const std::string where = on_all_ranks || rank.empty() ? "" : "rank " + rank + ": ";
   const std::string text = ours != nullptr ? ours->status().message() : line_of(error.what());
-  std::fprintf(stderr, "error: %s%s\n", where.c_str(), text.c_str());
+  std::fputs(("error: " + where + text + "\n").c_str(), stderr);
   return exit_code;
 }
 

@@ -30,11 +30,14 @@ RunPrice price_from_now_on(const Config& config) {
 }  // namespace
 
 struct Telemetry::Parts {
-  Parts(const JobFacts& facts, const Config& config)
+  Parts(const JobFacts& facts, const Config& config, const Log& log)
       : peak_flops_per_device(config.run.peak_flops_per_device),
         state(facts, wall_clock(), {COX_VERSION, ""}, peak_flops_per_device),
-        findings(state,
-                 [this](metrics::FindingsWatch::Found found) { state.set(std::move(found)); }),
+        findings(
+            state, [this](metrics::FindingsWatch::Found found) { state.set(std::move(found)); },
+            [log](const Status& trouble) {
+              log.warning("findings come at the end of the job only: " + trouble.message());
+            }),
         tally(facts.world_size, &findings, price_from_now_on(config)) {}
   ~Parts() { collectable->close(); }
 
@@ -54,13 +57,15 @@ Telemetry::~Telemetry() = default;
 
 Result<StepSink*> Telemetry::start(const JobFacts& facts) {
   const Config& config = job_.config();
-  auto parts = std::make_unique<Parts>(facts, config);
+  auto parts = std::make_unique<Parts>(facts, config, job_.log());
   if (config.http.enabled) {
     const auto busy =
         job_.loaded().sets_port ? metrics::BusyPort::fail : metrics::BusyPort::take_another;
     auto server = metrics::HttpServer::start(config, parts->state, busy);
-    if (!server.ok()) return server.status();
-    parts->server = std::move(*server);
+    const bool lacks_threads = server.status().code() == StatusCode::resource_exhausted;
+    if (!server.ok() && !lacks_threads) return server.status();
+    if (server.ok()) parts->server = std::move(*server);
+    if (lacks_threads) job_.log().warning("no pages are served: " + server.status().message());
   }
   parts_ = std::move(parts);
   return &parts_->tally;

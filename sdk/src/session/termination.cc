@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
@@ -16,7 +17,8 @@
 namespace cox::detail {
 namespace {
 
-constexpr int kStopSignals[] = {SIGTERM, SIGINT};
+constexpr int kStopSignals[] = {SIGTERM, SIGINT, SIGXCPU, SIGUSR1};
+constexpr std::size_t kUsual = 2;  // of them; the others are taken only where nobody handles them
 // mpiexec and a terminal both pass one Ctrl-C on: what comes this soon is the same request.
 constexpr std::int64_t kOneRequestNs = 1'000'000'000;
 
@@ -28,7 +30,7 @@ struct StopSignals {
   std::int64_t patience_seconds = 0;
   timer_t deadline{};
   bool has_deadline = false;
-  struct sigaction former[2]{};  // in the order of kStopSignals
+  struct sigaction former[std::size(kStopSignals)]{};  // in the order of kStopSignals
 };
 static_assert(std::atomic<std::int64_t>::is_always_lock_free);
 
@@ -52,7 +54,8 @@ void say_from_handler(std::string_view text) {
 }
 
 void end_by(int signal) {
-  sigaction(signal, &stop_signals().former[signal == kStopSignals[0] ? 0 : 1], nullptr);
+  const int* const found = std::find(std::begin(kStopSignals), std::end(kStopSignals), signal);
+  sigaction(signal, &stop_signals().former[found - kStopSignals], nullptr);
   raise(signal);  // delivered when the handler returns
 }
 
@@ -64,13 +67,15 @@ void on_stop_signal(int signal, siginfo_t* info, void*) {
   const std::int64_t now = time.tv_sec * 1'000'000'000LL + time.tv_nsec;
   const std::int64_t first = signals.first_at_ns;
   if (first == 0) {
+    if (signal == SIGXCPU)
+      say_from_handler("warning: the limit on CPU seconds (ulimit -t) asks this job to stop\n");
     signals.first_at_ns = now;
     signals.is_asked = true;
     if (!signals.is_known) set_deadline(std::chrono::seconds(signals.patience_seconds));
   } else if (info->si_code == SI_TIMER) {
     say_from_handler("error: asked to stop, but no step ended since; this process ends now\n");
     end_by(signal);
-  } else if (now - first >= kOneRequestNs) {
+  } else if (now - first >= kOneRequestNs && signal != SIGXCPU) {
     say_from_handler("error: asked to stop a second time; this process ends now, without a save\n");
     end_by(signal);
   }
@@ -111,9 +116,12 @@ void Termination::take_over() {
     struct sigaction found {};
     sigaction(kStopSignals[i], nullptr, &found);
     const bool is_ours = found.sa_sigaction == on_stop_signal;  // after a job that was stopped
-    const bool is_ignored = (found.sa_flags & SA_SIGINFO) == 0 && found.sa_handler == SIG_IGN;
+    const bool is_plain = (found.sa_flags & SA_SIGINFO) == 0;
+    const bool is_default = is_plain && found.sa_handler == SIG_DFL;
+    const bool is_ignored = is_plain && found.sa_handler == SIG_IGN;
     if (!is_ours) signals.former[i] = found;
-    if (!is_ours && !is_ignored) sigaction(kStopSignals[i], &action, nullptr);
+    if (!is_ours && (i < kUsual ? !is_ignored : is_default))
+      sigaction(kStopSignals[i], &action, nullptr);
   }
 }
 
@@ -122,8 +130,11 @@ Termination::~Termination() {
   StopSignals& signals = stop_signals();
   if (std::exchange(signals.has_deadline, false)) timer_delete(signals.deadline);
   if (requested_ || signals.is_asked) return;
-  for (std::size_t i = 0; i < std::size(kStopSignals); ++i)
-    sigaction(kStopSignals[i], &signals.former[i], nullptr);
+  for (std::size_t i = 0; i < std::size(kStopSignals); ++i) {
+    struct sigaction now {};
+    sigaction(kStopSignals[i], nullptr, &now);
+    if (now.sa_sigaction == on_stop_signal) sigaction(kStopSignals[i], &signals.former[i], nullptr);
+  }
 }
 
 struct ExitWatch::Shared {

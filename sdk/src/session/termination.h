@@ -1,5 +1,8 @@
-// Termination turns the first SIGTERM or SIGINT into a question that the loop asks, so that a job
-// saves and leaves at the end of a step. The membership owns it. Training thread only.
+// Termination turns the first signal to stop into a question that the loop asks, so that a job
+// saves and leaves at the end of a step. SIGTERM and SIGINT are such signals; so are SIGXCPU (the
+// limit on CPU seconds, which repeats every second) and SIGUSR1 (a batch system's warning) where
+// they would end the process, because other runtimes use them. The membership owns it. Training
+// thread only.
 //
 //  - The signals are taken over when the loop asks for the first time (a session whose loop reduces
 //    asks at its start): a program that is stuck before that, or never asks, ends as any other
@@ -24,8 +27,8 @@ class Termination {
   static constexpr std::chrono::seconds kPatience{60};
 
   explicit Termination(std::chrono::seconds patience = kPatience) : patience_(patience) {}
-  // Gives the signals back, unless the job was asked to stop: a launcher signals rank after rank,
-  // and one that leaves already must not be killed by its own late signal.
+  // Gives back the signals that are still taken, unless the job was asked to stop: a launcher
+  // signals rank after rank, and one that leaves already must not be killed by its own late signal.
   ~Termination();
   Termination(const Termination&) = delete;
   Termination& operator=(const Termination&) = delete;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <exception>
 #include <filesystem>
 #include <span>
 #include <string>
@@ -13,6 +14,7 @@
 #include "coordinator/core/stall.h"
 #include "coordinator/core/text.h"
 #include "coordinator/core/units.h"
+#include "coordinator/io/thread.h"
 #include "coordinator/transport/launch.h"
 #include "coordinator/transport/solo.h"
 #include "coxswain/error.h"
@@ -85,10 +87,10 @@ void World::watch_start(const Log& log, Seconds limit) {
   });
 }
 
-void World::leave_after_failure(const Log& log) noexcept {
+void World::leave_after_failure(const Log& log) noexcept try {
   if (!mpi_ || all().size() == 1) return;
   // Messages of calls that never come together are left, for which MPI's end would wait.
-  if (calls()->has_failed()) return end_by_exit();
+  if (calls()->has_failed()) return end_by_exit(log);
   const auto patience =
       transport::with_timeout(wait_policy(), std::chrono::seconds(5), "ranks that fail as well");
   const Status together =
@@ -99,18 +101,22 @@ void World::leave_after_failure(const Log& log) noexcept {
                         patience);
   if (together.ok()) return;
   log.error("this rank fails while others go on; the job ends here");
-  end_by_exit();
+  end_by_exit(log);
+} catch (const std::exception&) {
+  mpi_->leave_to_exit();  // without memory to ask the others: the program's own message is to come
 }
 
 // Lets the job end with this process, without finalising MPI. A program that goes on regardless is
 // ended after a few seconds, one that initialised MPI itself at once.
-void World::end_by_exit() {
+void World::end_by_exit(const Log& log) {
   if (!mpi_->initialized_here()) transport::MpiRuntime::abort_all(1);
   mpi_->leave_to_exit();
-  std::thread([] {
+  auto patience = io::start_thread("end of the job", [] {
     std::this_thread::sleep_for(std::chrono::seconds(5));
     std::_Exit(1);
-  }).detach();
+  });
+  if (patience.ok()) return patience->detach();
+  log.warning("this process ends only when its program does: " + patience.status().message());
 }
 
 }  // namespace cox::detail

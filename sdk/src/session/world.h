@@ -75,7 +75,7 @@ class World {
   Status end() { return mpi_ ? mpi_->end() : ok_status(); }
 
  private:
-  void end_by_exit();
+  void end_by_exit(const Log& log);
 
   std::optional<transport::MpiRuntime> mpi_;  // destroyed after the communicators
   std::unique_ptr<transport::Communicator> all_;

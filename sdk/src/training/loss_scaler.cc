@@ -6,7 +6,6 @@
 #include <functional>
 #include <limits>
 #include <map>
-#include <sstream>
 #include <string>
 #include <utility>
 
@@ -113,10 +112,10 @@ Status check_scale(float scale, const ScalerRules& rules) {
   if (std::isfinite(scale) && scale >= rules.min_scale && scale <= rules.max_scale) {
     return ok_status();
   }
-  std::ostringstream message;
-  message << kScale << ": expected " << rules.min_scale << " to " << rules.max_scale << ", found "
-          << scale << "; widen min_scale and max_scale, or start with a new scaler";
-  return invalid_argument(message.str());
+  return invalid_argument(sentence(
+      "%s: expected %g to %g, found %g; widen min_scale and max_scale, or start with a new scaler",
+      kScale, static_cast<double>(rules.min_scale), static_cast<double>(rules.max_scale),
+      static_cast<double>(scale)));
 }
 
 }  // namespace

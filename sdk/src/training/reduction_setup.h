@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cmath>
-#include <string>
 
 #include "coordinator/core/status.h"
 #include "sdk/src/parallel/gradient_reduction.h"
@@ -24,8 +23,7 @@ inline ReductionSetup reduction_setup(SessionState& state) {
 // Returns invalid_argument unless `weight`, of a loss or of gradients, is finite and not below 0.
 inline Status check_weight(double weight) {
   if (weight >= 0 && std::isfinite(weight)) return ok_status();
-  return invalid_argument("expected a weight that is finite and not below 0, found " +
-                          std::to_string(weight));
+  return invalid_argument("expected a weight that is finite and not below 0, found ", weight);
 }
 
 }  // namespace cox::detail

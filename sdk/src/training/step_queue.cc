@@ -44,7 +44,7 @@ std::uint64_t fingerprint_of(const TrainerOptions& options) {
 
 Status validate(const TrainerOptions& options, int world_size, const Config& config) {
   const auto found = [](const char* expected, auto value) {
-    return invalid_argument(std::string(expected) + ", found " + std::to_string(value));
+    return invalid_argument(expected, ", found ", value);
   };
   if (options.global_batch < world_size) {
     return invalid_argument("global_batch: expected at least one sample a rank, found " +
@@ -198,6 +198,9 @@ void TrainingData::open(const Dataset& dataset, c10::Device device) {
   plan.seed = state_.job().config().run.seed;
   queue_.emplace(dataset, require(SamplePlan::create(plan), Error::Scope::all_ranks),
                  options_.prefetch, device);
+  const Status prefetch = queue_->prefetch_status();
+  if (!prefetch.ok())
+    state_.job().log().warning("steps get their batches themselves: " + prefetch.message());
 }
 
 // `saved`: 0 where the save does not say.

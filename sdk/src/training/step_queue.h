@@ -98,6 +98,10 @@ class StepQueue {
   // A cursor that is not the next one (a rollback, a resume) empties the queue first; the one just
   // taken gives the same step again. Blocks for the batch. Throws what the data set throws.
   const Step& take(const ShareRequest& request);
+  // Returns why batches are got by take() although `ahead` asks for a thread; else ok.
+  Status prefetch_status() const {
+    return prefetcher_ ? prefetcher_->thread_status() : ok_status();
+  }
   // Drops what was planned; the data set is not looked at before the next take(). Waits for the
   // batch that is being got.
   void forget();

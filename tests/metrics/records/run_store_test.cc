@@ -1,5 +1,7 @@
 #include "metrics/records/run_store.h"
 
+#include <malloc.h>
+
 #include <memory>
 #include <string>
 #include <thread>
@@ -8,6 +10,9 @@
 #include "metrics/records/operator_table_file.h"
 #include "run_fixture.h"
 #include "tests/metrics/text_search.h"
+#include "tests/support/ended_by.h"
+#include "tests/support/no_memory.h"
+#include "tests/support/no_threads.h"
 #include "tests/support/small_files_only.h"
 
 #include <doctest/doctest.h>
@@ -319,6 +324,52 @@ TEST_SUITE("metrics") {
     CHECK((*store)->dropped() > 100);
     for (const std::string& line : lines) CHECK(line.back() == '}');
   }
+
+  TEST_CASE("without a thread rows wait for flush() and close(), which is told once") {
+    const TemporaryFolder folder;
+    int told = 0;
+    RunStoreOptions options;
+    options.on_trouble = [&](const Status&) { ++told; };
+    const auto store = [&] {
+      const test::NoThreads none;
+      return RunStoreWriter::open(folder.path(), info(), std::move(options));
+    }();
+    REQUIRE(store.ok());
+    CHECK(told == 1);
+    const auto lines = [&] { return lines_of(folder.path() / "rank0" / "steps.jsonl").size(); };
+    for (std::uint64_t step = 0; step < 100; ++step) (*store)->push(row(step));
+    (*store)->flush();
+    CHECK(lines() == 100);
+    for (std::uint64_t step = 100; step < 150; ++step) (*store)->push(row(step));
+    const Status closed = (*store)->close();
+    CHECK(closed.code() == StatusCode::resource_exhausted);
+    CHECK(contains(closed.message(), "run directory: its thread could not be started: "));
+    CHECK(lines() == 150);
+    CHECK((*store)->dropped() == 0);
+    CHECK(told == 1);
+  }
+
+#ifndef __SANITIZE_ADDRESS__
+  TEST_CASE("a writer without memory costs rows that are counted, and never the process") {
+    const TemporaryFolder folder;
+    CHECK(ended_by([&] {
+            ::mallopt(M_ARENA_MAX, 1);  // threads share the memory that is used up below
+            RunStoreOptions options;
+            options.flush_seconds = 3600;
+            auto store = RunStoreWriter::open(folder.path(), info(), std::move(options));
+            if (!store.ok()) ::_exit(1);
+            for (std::uint64_t step = 0; step < 1000; ++step) (*store)->push(row(step));
+            {
+              const NoMemory none;
+              (*store)->flush();
+            }
+            const bool lost_rows = (*store)->dropped() > 0;
+            static_cast<void>((*store)->close());
+            const auto lines = lines_of(folder.path() / "rank0" / "steps.jsonl").size();
+            if (!lost_rows || lines + (*store)->dropped() != 1000) ::raise(SIGKILL);
+          }) == 0);
+  }
+#endif
 
   TEST_CASE("rows pushed on a training thread while the writer works all arrive") {
     const TemporaryFolder folder;

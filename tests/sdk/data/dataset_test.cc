@@ -51,6 +51,25 @@ TEST_SUITE("sdk.data") {
     CHECK(cox::ByteTextDataset(folder.write("c", "123456789"), 4).size() == 2);
   }
 
+  TEST_CASE("a text that is cut while it is in use is an error of one line") {
+    const TempFolder folder;
+    const auto file = folder.write("text", std::string(1 << 16, 'a'));
+    const cox::ByteTextDataset text(file, 64);
+    const std::vector<std::int64_t> first = {0};
+    const std::vector<std::int64_t> last = {1000};
+    std::filesystem::resize_file(file, 100);
+    CHECK(text.get(first).samples == 1);
+    try {
+      text.get(last);
+      FAIL("a sample of bytes that are gone");
+    } catch (const cox::Error& error) {
+      CHECK(error.status().code() == cox::StatusCode::data_loss);
+      CHECK(mentions(error.what(), file.string()));
+      CHECK(mentions(error.what(), "cut while being read"));
+      CHECK_FALSE(mentions(error.what(), "\n"));
+    }
+  }
+
   TEST_CASE("no indices give tensors without rows, and an index outside is refused") {
     const TempFolder folder;
     const cox::ByteTextDataset text(folder.write("text", "abcde"), 4);

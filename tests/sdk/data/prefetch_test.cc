@@ -158,10 +158,16 @@ TEST_SUITE("prefetch") {
     CHECK_FALSE(blocks_them({}));
   }
 
-  TEST_CASE("signals are as they were where that thread cannot be started") {
+  TEST_CASE("without a thread the caller gets its batches, and signals are as they were") {
+    const Source source;
     const cox::test::NoThreads none;
-    const auto nothing = [](Indices) { return 0; };
-    CHECK_THROWS_AS(Prefetcher<int>(nothing, 1), std::system_error);
+    Prefetcher<Samples> prefetcher(source, 2);
+    CHECK(prefetcher.thread_status().code() == cox::StatusCode::resource_exhausted);
+    CHECK(prefetcher.request(0, samples_of(0)));
+    CHECK(prefetcher.request(1, samples_of(1)));
+    CHECK(prefetcher.take(1).indices == samples_of(1));
+    CHECK(prefetcher.take(0).indices == samples_of(0));
+    prefetcher.cancel();
     sigset_t mask;
     pthread_sigmask(SIG_SETMASK, nullptr, &mask);
     CHECK(sigismember(&mask, SIGTERM) == 0);

@@ -5,6 +5,8 @@
 
 #include <stdexcept>
 
+#include "coordinator/io/file_size_signal.h"
+
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) {
@@ -17,5 +19,6 @@ class FileSizeLimit {
   ~FileSizeLimit() { ::setrlimit(RLIMIT_FSIZE, &before_); }
 
  private:
+  cox::io::FileSizeSignal signal_;
   rlimit before_{};
 };

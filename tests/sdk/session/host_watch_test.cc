@@ -5,8 +5,10 @@
 #include <fstream>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "tests/sdk/temp_folder.h"
+#include "tests/support/no_threads.h"
 
 #include <doctest/doctest.h>
 
@@ -81,6 +83,21 @@ TEST_SUITE("host watch") {
     std::filesystem::rename(root / "proc/loadavg.new", root / "proc/loadavg");
     CHECK(next_evidence(watch).load_per_core == doctest::Approx(4.5));
     CHECK(watch.next_fragment().kind == FragmentKind::none);
+  }
+
+  TEST_CASE("without a thread there is no evidence, which is told once") {
+    const TempFolder folder;
+    std::vector<Status> told;
+    HostWatch::Setup setup;
+    setup.root = folder / "";
+    setup.on_trouble = [&](const Status& trouble) { told.push_back(trouble); };
+    {
+      const test::NoThreads none;
+      HostWatch watch(setup);
+      CHECK(watch.next_fragment().kind == FragmentKind::none);
+    }
+    REQUIRE(told.size() == 1);
+    CHECK(told[0].message().starts_with("host watch: its thread could not be started: "));
   }
 
   TEST_CASE("what has not changed is offered again after a while") {

@@ -10,9 +10,9 @@
 
 #include "coordinator/io/folder_lock.h"
 #include "coxswain/reducer.h"
-#include "ended_by.h"
 #include "solo.h"
 #include "tests/sdk/temp_folder.h"
+#include "tests/support/ended_by.h"
 
 #include <doctest/doctest.h>
 

@@ -6,7 +6,7 @@
 #include <csignal>
 #include <thread>
 
-#include "ended_by.h"
+#include "tests/support/ended_by.h"
 
 #include <doctest/doctest.h>
 
@@ -48,6 +48,56 @@ TEST_SUITE("termination") {
       CHECK_FALSE(job.requested());
     }
     ::signal(SIGINT, before);
+  }
+
+  TEST_CASE("SIGXCPU and SIGUSR1 ask a job to stop, again and again, and are given back") {
+    for (const int signal : {SIGXCPU, SIGUSR1}) {
+      CAPTURE(signal);
+      CHECK(ended_by([signal] {
+              Termination job;
+              if (job.requested()) ::raise(SIGKILL);
+              ::raise(signal);
+              if (!job.requested()) ::raise(SIGKILL);
+            }) == 0);
+      CHECK(ended_by([signal] {
+              { static_cast<void>(Termination().requested()); }
+              ::raise(signal);
+            }) == signal);
+    }
+    CHECK(ended_by([] {  // the system repeats it every second
+            Termination job;
+            job.requested();
+            ::raise(SIGXCPU);
+            job.requested();
+            std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+            ::raise(SIGXCPU);
+          }) == 0);
+  }
+
+  TEST_CASE("SIGXCPU and SIGUSR1 of another runtime stay its own, also when it comes later") {
+    static volatile std::sig_atomic_t handled = 0;
+    for (const int signal : {SIGXCPU, SIGUSR1}) {
+      CAPTURE(signal);
+      const auto before = ::signal(signal, [](int) { handled = handled + 1; });
+      handled = 0;
+      {
+        Termination job;
+        CHECK_FALSE(job.requested());
+        ::raise(signal);
+        CHECK_FALSE(job.requested());
+      }
+      ::raise(signal);
+      CHECK(handled == 2);
+      ::signal(signal, SIG_DFL);
+      {
+        Termination job;
+        CHECK_FALSE(job.requested());
+        ::signal(signal, [](int) { handled = handled + 1; });
+      }
+      ::raise(signal);
+      CHECK(handled == 3);
+      ::signal(signal, before);
+    }
   }
 
   TEST_CASE("a loop that never asks is ended by the first SIGTERM or SIGINT") {

@@ -11,7 +11,7 @@ template <class Work>
 int ended_by(Work&& work) {
   const pid_t child = ::fork();
   if (child == 0) {
-    for (const int signal : {SIGTERM, SIGINT}) ::signal(signal, SIG_DFL);
+    for (const int signal : {SIGTERM, SIGINT, SIGXCPU, SIGUSR1, SIGXFSZ}) ::signal(signal, SIG_DFL);
     work();
     ::_exit(0);
   }

@@ -1,0 +1,55 @@
+"""No text of the libraries depends on the program's locale, which may write numbers with commas.
+
+    locales.py ROOT
+
+Prints each call whose result depends on the locale and exits 1 if there was one. Texts with numbers
+are made by sentence() and concat() of coordinator/core, or by fmt; numbers are read by from_chars.
+"""
+
+import re
+import sys
+
+import tree
+
+LIBRARIES = ("coordinator/", "metrics/", "sdk/include/", "sdk/src/")
+
+DEPENDENT = re.compile(
+    r"""\b(v?(?:sn?|f|d)?printf            # numbers with the locale's decimal point
+      | v?[sf]?scanf
+      | (?:std::)?(?:strto(?:d|f|ld)|ato[fil]|sto(?:d|f|ld|i|l|ul|ll|ull))
+      | (?:std::)?[io]?stringstream | std::cout | std::cerr | std::clog
+      | setlocale | std::locale | imbue | strftime | std::put_time
+      | (?:std::)?(?:to(?:upper|lower)|is(?:alnum|alpha|digit|lower|upper|punct|space|xdigit))
+      | (?:std::)?strerror(?:_r)?
+      | (?:generic|system)_category\(\)\.message
+      )\s*[({\s]""",
+    re.VERBOSE,
+)
+
+# Path -> what it may use, because no text of ours comes of it.
+EXCEPTIONS = {
+    # An archive of torch writes its bytes to a stream.
+    "sdk/src/training/optimizer_port.cc": "std::ostringstream",
+}
+
+
+def violations(root):
+    for path in tree.cpp_files(root):
+        if not path.startswith(LIBRARIES):
+            continue
+        clean = tree.blank_comments_and_strings(tree.read(root, path))
+        for match in DEPENDENT.finditer(clean):
+            if EXCEPTIONS.get(path) == match.group(1):
+                continue
+            line = clean.count("\n", 0, match.start()) + 1
+            yield f"{path}:{line}: expected nothing that depends on the locale, found {match.group(1)}"
+
+
+def main():
+    found = list(violations(sys.argv[1]))
+    print("\n".join(found) or "no text depends on the locale")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
