@@ -160,6 +160,7 @@ class CallBook {
   Status failed(const CallLine& line, const Status& why);
   // Returns whether ranks have parted: messages may be left that nobody takes.
   bool has_failed() const { return !failure_.ok(); }
+  const Status& failure() const { return failure_; }
 
   // Receives every look at a call that is slow, rounds aside; may end the process.
   void on_slow(std::function<void(const SlowCall&)> told) { on_slow_ = std::move(told); }

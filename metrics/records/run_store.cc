@@ -310,10 +310,10 @@ bool RunStoreWriter::is_in_place() {
 }
 
 void RunStoreWriter::write_out() {
+  bool is_here = false;  // asked first: what is wrong with the folder tells more than with its rows
+  run_part([&] { is_here = is_in_place(); });
   run_part([this] { drain(); });
-  run_part([this] {
-    if (is_in_place()) write_operators();
-  });
+  if (is_here) run_part([this] { write_operators(); });
 }
 
 void RunStoreWriter::drain() {

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import struct
+import subprocess
 
 import jobs
 from precision_jobs import PrecisionCase, format_flag
@@ -154,13 +155,15 @@ class Saves(PrecisionCase):
         self.refused(["resume", "block"], *RULES, "--blocks", 5)
         self.refused(["resume", "block"], *RULES, "--blocks", 3)
 
-    def test_with_a_damaged_loss_scale(self):
+    def test_with_a_damaged_loss_scale_is_not_sealed(self):
         """All values and fields: tests/sdk/training/checkpoint_folder_test.cc."""
         for field, value in (("bits", "much"), ("bits", self.bits(float("nan"))),
                              ("clean_steps", None), ("strikes", "-1")):
             with self.subTest(field, value=value):
-                self.change("coxswain.loss_scale_" + field, value)
-                self.refused([self.file, "loss"], *RULES)
+                with self.assertRaises(subprocess.CalledProcessError) as refused:
+                    self.change("coxswain.loss_scale_" + field, value)
+                for part in (self.file, "loss"):
+                    self.assertIn(part, refused.exception.stderr.decode())
 
     def test_of_a_run_in_another_format_is_welcome(self):
         for format in ("fp32", "bf16", "fp8"):

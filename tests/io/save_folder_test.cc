@@ -119,7 +119,7 @@ TEST_SUITE("io.save_folder") {
     CHECK(refused([](SaveManifest& m) { m.pieces[0].file = "other"; }));
     CHECK(refused([](SaveManifest& m) { m.pieces[0].bytes = 5; }));
     CHECK(refused([](SaveManifest& m) { m.pieces[0].offset = ~0ull >> 12; }));
-    CHECK(refused([](SaveManifest& m) { m.step = (1ull << 53) + 1; }));
+    CHECK(refused([](SaveManifest& m) { m.step = (1ull << 53) + 2; }));
     CHECK(refused([](SaveManifest& m) { m.world_size = kMaxRanks + 1; }));
     CHECK(refused([](SaveManifest& m) { m.world_size = -1; }));
     CHECK(refused([](SaveManifest& m) { m.files.push_back({"huge", 1ull << 53, 0}); }));
@@ -225,7 +225,7 @@ TEST_SUITE("io.save_folder") {
     const TempFolder folder;
     const fs::path save = write_save(folder);
     SaveManifest manifest = small_manifest();
-    manifest.step = (1ull << 53) + 1;
+    manifest.step = (1ull << 53) + 2;
     const std::string before = read_bytes(save / "manifest.json");
     CHECK(write_manifest(save, manifest).code() == StatusCode::data_loss);
     CHECK(read_bytes(save / "manifest.json") == before);

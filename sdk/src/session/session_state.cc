@@ -208,6 +208,7 @@ void SessionState::finish() {
 // Where ranks trained together, a job whose weights are of no use has failed.
 void SessionState::check_end() const {
   if (!loop_.is_reducing()) return;
+  const auto named = job_.world().name_calls("the end of the session");
   const EndFinding found = compare_end_states(job_, actuators_, Leaves::end);
   if (!found.different.empty()) {
     throw Error(failed_precondition("the end: expected the same weights on all ranks, found that " +

@@ -89,8 +89,12 @@ void World::watch_start(const Log& log, Seconds limit) {
 
 void World::leave_after_failure(const Log& log) noexcept try {
   if (!mpi_ || all().size() == 1) return;
-  // Messages of calls that never come together are left, for which MPI's end would wait.
-  if (calls()->has_failed()) return end_by_exit(log);
+  // Messages of calls that never come together are left, for which MPI's end would wait. Whichever
+  // rank leaves first tells why: the launcher ends the others.
+  if (calls()->has_failed()) {
+    log.error(calls()->failure().message());
+    return end_by_exit(log);
+  }
   const auto patience =
       transport::with_timeout(wait_policy(), std::chrono::seconds(5), "ranks that fail as well");
   const Status together =

@@ -128,7 +128,7 @@ EndState WeightCheck::end_state() const {
   for (std::size_t p = 0; p < parameters_.size() && state.not_finite.empty(); ++p) {
     if (!at::isfinite(parameters_[p]).all().item<bool>()) state.not_finite = text_of(p);
   }
-  if (every_ > 0) state.bits = hash_of(parameters_);
+  if (every_ > 0 && !is_told_) state.bits = hash_of(parameters_);
   state.is_of_steps = steps_ == 0 || writes() == written_[0];
   return state;
 }
@@ -157,6 +157,7 @@ std::string WeightCheck::explain_difference(transport::Communicator& ranks) {
     if (!hashes.ok()) return {};
     const std::string different = ranks_that_differ(*hashes);
     if (different.empty()) continue;
+    is_told_ = true;
     const auto distances = distances_from_root(ranks, parameters_[p]);
     return concat("first ", text_of(p), " on rank ", different, ", by up to ",
                   significant(std::ranges::max(distances), 3),

@@ -70,6 +70,7 @@ class WeightCheck final : public Actuator,
   std::array<std::uint64_t, 3> written_{};
   std::uint64_t steps_ = 0;
   std::optional<EndState> settled_;
+  bool is_told_ = false;  // a step has ended by an error that names what differs
 };
 
 }  // namespace cox::detail

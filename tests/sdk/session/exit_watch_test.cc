@@ -1,12 +1,13 @@
-#include "sdk/src/session/termination.h"
-
-#include <doctest/doctest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <functional>
 #include <optional>
+
+#include "sdk/src/session/termination.h"
+
+#include <doctest/doctest.h>
 
 namespace {
 

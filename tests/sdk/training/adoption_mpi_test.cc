@@ -473,6 +473,8 @@ TEST_SUITE("adoption") {
     });
     CHECK_MESSAGE(text.find("rank 1") != std::string::npos, text);
     session.detach(*net);
+    const std::string end = error_of([&] { session.finish(); });
+    CHECK_MESSAGE(end.find("the weights of rank 1 differ") != std::string::npos, end);
   }
 
   TEST_CASE("an optimizer that looks at losses trains as one that averages them by hand") {

@@ -145,7 +145,8 @@ void check_record(const Recording& recording, const std::string& kind) {
     if (!std::getline(found, found_line)) found_line = "the end of the record";
     if (found_line == expected_line) continue;
     // The first difference tells most; a session must not end by an exception on one rank.
-    FAIL_CHECK(path.string(), ":", line, ": expected ", expected_line, ", found ", found_line);
+    FAIL_CHECK(path.string(), ":", line, ": expected ", expected_line, ", found ", found_line,
+               "; the whole record found:\n", text);
     return;
   }
   CHECK_MESSAGE(!std::getline(found, found_line), "not in ", path.string(), ": ", found_line);
