@@ -14,7 +14,7 @@ import jobs
 
 LOOPS = ["trainer", "reducer", "manual", "adopted", "watching", "together", "idle"]
 CRASHES = {-11, -6, -7, -8, 139, 134, 135, 136}
-arguments = argparse.Namespace(mixed="", pairs=6, seed=1)
+arguments = argparse.Namespace(mixed="", pairs=4, seed=1)
 
 
 def job_of(parts, flags=()):
@@ -109,7 +109,7 @@ class RandomPairs(unittest.TestCase):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--mixed", default="")
-    parser.add_argument("--pairs", type=int, default=6)
+    parser.add_argument("--pairs", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)
     _, rest = parser.parse_known_args(namespace=arguments)
     sys.argv = [sys.argv[0]] + rest

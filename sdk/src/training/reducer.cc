@@ -426,6 +426,7 @@ Reducer::Reducer(Session& session, std::vector<at::Tensor> parameters,
             "Reducer: expected real parameters, found complex ones; use at::view_as_real of them"),
         Error::Scope::all_ranks);
   }
+  const auto named = state.job().world().name_calls("the start of a Reducer");
   state.loop().declare_reducing();
   transport::Communicator& ranks = state.job().data();
   detail::require(detail::check_equal_layout(ranks, parameters, buffers), Error::Scope::all_ranks);

@@ -89,6 +89,7 @@ void Session::adopt_by(const AdoptOptions& options,
         "adopt: expected a session before its first step, found one that has begun; adopt right "
         "after start()"));
   }
+  const auto named = state_->job().world().name_calls("Session::adopt");
   // It keeps a Session of its own, which must not keep the adoption alive.
   auto adoption = adoption_ ? adoption_ : std::make_shared<detail::Adoption>(*this, options);
   add(*adoption);
