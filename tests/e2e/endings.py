@@ -16,6 +16,10 @@ class Endings(jobs.Case):
         command = [jobs.programs.endings, loop, steps, *flags, "--cox.run.log=warning", "--cox.http.enabled=off"]
         return jobs.run(command, ranks)
 
+    def fails(self, ended):
+        """mpiexec gives the bitwise OR of 1 and the 9 of the ranks that it ends."""
+        self.assertIn(ended.code, (1, 9), ended)
+
     def says(self, ended, *words):
         for word in words:
             self.assertIn(word, ended.err, ended)
@@ -36,7 +40,7 @@ class Endings(jobs.Case):
     def test_exit_on_one_rank_is_an_error(self):
         def check(loop):
             ended = self.end_of(loop, "--leave", 1, 20, "exit0", steps=10**6)
-            self.assertEqual(ended.code, 1, ended)
+            self.fails(ended)
             self.says(ended, "rank 1")
             self.assertLess(ended.seconds, 40, ended)
         self.each_loop(check)
@@ -56,8 +60,8 @@ class Endings(jobs.Case):
     def test_a_rank_that_returns_early_ends_the_job_with_an_error(self):
         def check(loop):
             ended = self.end_of(loop, "--leave", 1, 20, "return", steps=10**6)
-            self.assertEqual(ended.code, 1, ended)
-            self.says(ended, "rank 1 has left its loop after step 20")
+            self.fails(ended)
+            self.assertRegex(ended.err, "rank 1 has left its loop after step 20|the end of the session.* on rank 1")
         self.each_loop(check, ["own", "adopted"])
 
     def test_weights_that_part_after_the_last_comparison_are_an_error(self):
@@ -65,20 +69,20 @@ class Endings(jobs.Case):
             # After the last step an adopted loop cannot tell the update from another write.
             for step in (STEPS - 2, STEPS - 1)[:1 if loop == "adopted" else 2]:
                 ended = self.end_of(loop, "--shift", 1, step)
-                self.assertEqual(ended.code, 1, ended)
+                self.fails(ended)
                 self.says(ended, "the weights", "rank 1")
         self.each_loop(check)
 
     def test_weights_that_part_are_not_saved(self):
         saves = self.path("saves")
         ended = self.end_of("trainer", "--shift", 1, STEPS - 1, "--cox.checkpoint.directory=" + saves)
-        self.assertEqual(ended.code, 1, ended)
+        self.fails(ended)
         self.assertEqual(self.entries(saves), [], ended)
 
     def test_weights_that_are_not_finite_at_the_end_are_an_error(self):
         def check(loop):
             ended = self.end_of(loop, "--break", "all", STEPS - 1)
-            self.assertEqual(ended.code, 1, ended)
+            self.fails(ended)
             self.says(ended, "finite")
         self.each_loop(check)
 
