@@ -109,8 +109,8 @@ class MpiOperation {
   std::size_t elements_ = 0;  // of what chunks are taken from
   std::size_t chunk_elements_ = 0;
   std::size_t stride_ = 0;  // bytes between the ranks' parts in scratch
-  // Of a single collective: this rank's stamp and bytes, those of all ranks, and whether the bytes
-  // are there or go from buffer to buffer.
+  // A single collective keeps this rank's stamp and bytes, those of all ranks, and whether the
+  // bytes are there or go from buffer to buffer.
   std::byte* own_ = nullptr;
   std::byte* parts_ = nullptr;
   bool carries_bytes_ = false;

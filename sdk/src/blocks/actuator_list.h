@@ -38,7 +38,7 @@ class ActuatorList {
                   "add an actuator by its own type, which has its interfaces");
     std::apply([&](auto&... each) { (add_to(each, actuator), ...); }, sequences_);
   }
-  // Of an actuator that leaves something the end state stays, unless an exception ends its loop.
+  // Keeps the end state of an actuator that leaves something, unless an exception ends its loop.
   template <class Kind>
   void remove(Kind& actuator) {
     if constexpr (std::is_base_of_v<Lasting, Kind>) {

@@ -83,7 +83,7 @@ class VisitClock {
     std::uint64_t shape_key = 0;
   };
 
-  // Where a backward pass is.
+  // A backward pass is here.
   struct Backward {
     std::optional<BlockId> block;
     std::optional<BlockId> region;

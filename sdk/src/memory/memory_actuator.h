@@ -80,7 +80,7 @@ class MemoryActuator final : public Steering, public Reporting {
   Seconds spent_in_step_{0};
   std::vector<BlockId> told_pinned_;
   std::optional<PlanId> followed_;
-  // Of a step as it was measured, under the plan followed; 0 = not known.
+  // The peak of a step as it was measured, under the plan followed; 0 = not known.
   std::int64_t predicted_peak_bytes_ = 0;
 };
 

@@ -19,7 +19,7 @@ namespace {
 
 using planner::RankProblem;
 
-// Of everything but what was measured; 0 where nothing was.
+// Hashes everything but what was measured; 0 where nothing was.
 std::uint64_t digest_of(const std::optional<MeasuredRegion>& region) {
   if (!region) return 0;
   Fnv1a64 hash;

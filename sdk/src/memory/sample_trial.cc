@@ -15,7 +15,7 @@ namespace {
 
 // Runs of a trial step that time operators; the least time of each counts.
 constexpr int kTimedRuns = 3;
-// Of one step, to find out whether it differs by itself.
+// Runs of one step, to find out whether it differs by itself.
 constexpr int kRunsCompared = 3;
 
 MemoryLevel level_of(const TensorMemory& memory) {

@@ -34,7 +34,7 @@ struct TrialParts {
   Log log{};
 };
 
-// What runs, and what a step of the job holds that a run does not.
+// The step that runs, and what a step of the job holds that a run does not.
 struct TrialSample {
   const SampleStep& step;  // outlives the trial
   GradientHolding held{};
@@ -45,7 +45,7 @@ struct TrialSample {
 
 class SampleTrial {
  public:
-  // Of `settings` the actions and the budget count; the rest follows from the parts.
+  // The actions and the budget of `settings` count; the rest follows from the parts.
   SampleTrial(TrialParts parts, TrialSettings settings, TrialSample sample);
   SampleTrial(const SampleTrial&) = delete;
   SampleTrial& operator=(const SampleTrial&) = delete;

@@ -88,8 +88,8 @@ void Fp8Watch::skip_step() {
   forget_run();
 }
 
-// Nobody waits for what a device has counted, and figures come a step late, unless they scale the
-// next step. While some are on their way those of a step are passed over.
+// Figures that a device has counted come a step late, unless they scale the next step: no step
+// waits for them. While some are on their way those of a step are passed over.
 void Fp8Watch::read() {
   const bool is_free = reading_.finish();
   Fp8Reading fresh(blocks_);

@@ -26,7 +26,7 @@ void LossScale::follow_formats() {
   is_active_ = blocks_.followed() != nullptr && formats_.has(Precision::fp16);
   if (!is_active_ || was_active) return;
   if (!state_) state_ = initial_state(rules_);
-  // It may come from a save of a run with other bounds.
+  // A save may come from a run with other bounds.
   state_->scale = std::clamp(state_->scale, rules_.min_scale, rules_.max_scale);
 }
 

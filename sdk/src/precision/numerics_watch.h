@@ -51,7 +51,7 @@ class SampledValues {
   std::span<double> values() { return values_; }
 
  private:
-  // Where values go that have not come from their device yet.
+  // Values go here that have not come from their device yet.
   struct Hole {
     std::size_t place = 0;
     std::size_t size = 0;

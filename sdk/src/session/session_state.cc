@@ -205,7 +205,7 @@ void SessionState::finish() {
   check_end();
 }
 
-// Where ranks trained together, a job whose weights are of no use has failed.
+// A job of ranks that trained together has failed where its weights are of no use.
 void SessionState::check_end() const {
   if (!loop_.is_reducing()) return;
   const auto named = job_.world().name_calls("the end of the session");

@@ -100,7 +100,7 @@ Flags with(Flags settings, const std::string& more) {
   return settings;
 }
 
-// What the newest step told of the blocks.
+// The newest step told this of the blocks.
 struct Evidence final : cox::detail::Reporting {
   void end_step(const cox::detail::StepEnd&, cox::detail::StepOutput& output) override {
     newest.assign(output.evidence.begin(), output.evidence.end());

@@ -455,8 +455,7 @@ TEST_SUITE("adoption") {
     CHECK(cox::detail::operators_shown() == before);
   }
 
-  TEST_CASE(
-      "a rank that calls backward more often than the others is an error on all that names it") {
+  TEST_CASE("a rank that calls backward more often than the others is an error that names it") {
     auto session = solo_session();
     if (session.world_size() == 1) return;
     Net net = make_net(1);
@@ -473,8 +472,7 @@ TEST_SUITE("adoption") {
     });
     CHECK_MESSAGE(text.find("rank 1") != std::string::npos, text);
     session.detach(*net);
-    const std::string end = error_of([&] { session.finish(); });
-    CHECK_MESSAGE(end.find("the weights of rank 1 differ") != std::string::npos, end);
+    CHECK(error_of([&] { session.finish(); }).find("rank 1 differ") != std::string::npos);
   }
 
   TEST_CASE("an optimizer that looks at losses trains as one that averages them by hand") {
