@@ -200,9 +200,9 @@ void SessionState::finish() {
   finished_ = true;
   job_.world().attend({});  // others may have left before
   const Status ended = control_.is_started() ? control_.finish(step_.last_signal()) : ok_status();
+  if (ended.ok()) check_end();  // before this rank says goodbye: an error is no end in order
   control_.close();
   require(ended, "session");
-  check_end();
 }
 
 // A job of ranks that trained together has failed where its weights are of no use.
