@@ -277,12 +277,10 @@ ManualParallel::ManualParallel(Session& session, torch::nn::Module& followed)
 ManualParallel::~ManualParallel() = default;
 
 void ManualParallel::sync_parameters(const std::vector<at::Tensor>& parameters) {
-  const auto named = impl_->state.job().world().name_calls("ManualParallel::sync_parameters");
   impl_->sync(CallKind::sync_parameters, parameters);
 }
 
 void ManualParallel::sync_buffers(const std::vector<at::Tensor>& buffers) {
-  const auto named = impl_->state.job().world().name_calls("ManualParallel::sync_buffers");
   impl_->sync(CallKind::sync_buffers, buffers);
 }
 
