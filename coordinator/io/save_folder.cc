@@ -1,9 +1,12 @@
 #include "coordinator/io/save_folder.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <charconv>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <system_error>
 #include <tuple>
 
@@ -285,6 +288,22 @@ Status verify_tensors(const fs::path& path, const SaveManifest& manifest) {
                              ": expected the tensors that the manifest lists, found others");
 }
 
+// FolderMark tells whether a name still leads to the same folder with the same entries.
+struct FolderMark {
+  std::uint64_t device = 0;
+  std::uint64_t inode = 0;
+  std::int64_t changed_s = 0;
+  std::int64_t changed_ns = 0;
+  friend bool operator==(const FolderMark&, const FolderMark&) = default;
+};
+
+// Returns nothing where there is no such folder.
+std::optional<FolderMark> mark_of(const fs::path& folder) {
+  struct stat found {};
+  if (::stat(folder.c_str(), &found) != 0) return std::nullopt;
+  return FolderMark{found.st_dev, found.st_ino, found.st_ctim.tv_sec, found.st_ctim.tv_nsec};
+}
+
 }  // namespace
 
 SavePiece piece_of(const SafetensorsEntry& entry, std::string file, std::uint64_t data_offset) {
@@ -421,13 +440,15 @@ Result<SaveManifest> verify_save(const fs::path& save, VerifyDepth depth) {
   return manifest;
 }
 
+// A folder that is replaced, or loses a file, has another time of change.
 Result<SaveManifest> verify_listed_save(const fs::path& save, VerifyDepth depth) {
   while (true) {
-    const std::string before = id_of_save(save);
+    const std::optional<FolderMark> before = mark_of(save);
     Result<SaveManifest> manifest = verify_save(save, depth);
     if (manifest.ok()) return manifest;
-    if (!is_there(save)) return not_found(save.string(), ": it was removed meanwhile");
-    if (id_of_save(save) == before) return manifest;
+    const std::optional<FolderMark> after = mark_of(save);
+    if (!after) return not_found(save.string(), ": it was removed meanwhile");
+    if (before == after) return manifest;
   }
 }
 
