@@ -74,10 +74,10 @@ std::function<void()> in_format(std::shared_ptr<Fp8Block> block, std::function<T
 }
 
 double seconds_of(at::Device device, const std::function<void()>& run, int times) {
-  wait_for(device);
+  wait_for_current_stream(device);
   const auto began = std::chrono::steady_clock::now();
   for (int i = 0; i < times; ++i) run();
-  wait_for(device);
+  wait_for_current_stream(device);
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count() / times;
 }
 
