@@ -10,15 +10,15 @@
 
 namespace cox::detail {
 
-// EndFinding is what is wrong with it; equal on all ranks. Empty texts: nothing.
+// EndFinding tells what is wrong, alike on all ranks. A text is empty where nothing is.
 struct EndFinding {
-  std::string different;   // "weights that differ from rank 0's on rank 1"
-  std::string not_finite;  // "rank 0: parameter 3 of 12 (...) is not finite"
+  std::string different;   // "the weights of rank 1 differ from those of rank 0"
+  std::string not_finite;  // "parameter 3 of 12 (...) is not finite", of the first such rank
 };
 
-// Compares the end states of all actuators that leave something. Of a rank on which something but
-// steps wrote them, `end` compares nothing, since a rank may use its weights as it likes after its
-// loop; that rank's log says so. Collective. Throws cox::Error where ranks do not answer.
+// Compares the end states of all actuators that leave something. At the end of a job a rank may use
+// its weights as it likes, so `end` leaves out a rank on which something but steps wrote them, and
+// that rank's log says so. Collective. Throws cox::Error where ranks do not answer.
 enum class Leaves : bool { save, end };
 EndFinding compare_end_states(const Membership& job, const ActuatorList& actuators, Leaves leaves);
 
