@@ -226,8 +226,8 @@ void SessionState::check_end() const {
       Error::Scope::all_ranks);
 }
 
-// An exit(0) of all ranks after the same step is the end of the job. Were it let through on one rank
-// alone, the launcher would end the others without a word and report success.
+// An exit(0) of all ranks after the same step is the end of the job. Were it let through on one
+// rank alone, the launcher would end the others without a word and report success.
 int SessionState::leave_by_exit(int code) noexcept try {
   const bool is_alone = job_.world_size() == 1;
   const bool is_ours = std::this_thread::get_id() == thread_;
