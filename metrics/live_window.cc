@@ -4,7 +4,6 @@
 #include <cmath>
 #include <deque>
 #include <map>
-#include <ranges>
 #include <set>
 #include <string>
 #include <utility>
@@ -88,12 +87,11 @@ RunRecord empty_record(std::span<const std::shared_ptr<const LiveRound>> rounds)
 // The settings that rules ask for, as far as the newest plan has them.
 std::vector<diagnosis::RunSetting> settings_of(
     std::span<const std::shared_ptr<const LiveRound>> rounds) {
-  for (const auto& round : rounds | std::views::reverse) {
-    if (round->plan)
-      return {
-          {"loss_scale.min", sentence("%.9g", static_cast<double>(round->plan->scaler.min_scale))}};
-  }
-  return {};
+  const auto newest = std::find_if(rounds.rbegin(), rounds.rend(),
+                                   [](const auto& round) { return round->plan != nullptr; });
+  if (newest == rounds.rend()) return {};
+  const auto least = static_cast<double>((*newest)->plan->scaler.min_scale);
+  return {{"loss_scale.min", sentence("%.9g", least)}};
 }
 
 // The lowest rank of this rank's node.

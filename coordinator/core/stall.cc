@@ -87,7 +87,8 @@ std::string where_text(const RankMark& mark) {
       return "waits in step " + step;
     case Activity::finished:
       return "has left its loop after step " + step +
-             ", so the others wait in vain (a rank that ends earlier goes on with Reducer::join())";
+             ", so the others wait in vain (give all ranks equally many steps; "
+             "docs/data-parallel.md has a way for one that ends earlier)";
     case Activity::other:
       return "is in step " + step + ", in none of its phases,";
     default:

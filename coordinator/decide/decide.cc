@@ -324,13 +324,35 @@ void narrow(std::vector<std::uint64_t>& most, std::vector<std::uint64_t> by_poli
   }
 }
 
+// As WorkFactors, by the policies of ours among `turns`.
+std::vector<double> work_factors_of(const PolicyInput& input, std::span<const Turn> turns,
+                                    const std::vector<std::uint32_t>& shares) {
+  Plan draft = input.plan;
+  draft.shares = shares;
+  std::vector<double> factors;
+  for (const Turn& turn : turns) {
+    if (turn.mode != PolicyMode::on || turn.policy->kind() == PolicyKind::custom) continue;
+    std::vector<double> own = turn.policy->work_factors(input, draft, *turn.state);
+    if (factors.empty()) {
+      factors.swap(own);
+    } else {
+      for (std::size_t r = 0; r < own.size(); ++r) factors[r] *= own[r];
+    }
+  }
+  return factors;
+}
+
 // Returns the most samples of a step that each rank may have; empty = nothing limits them.
 std::vector<std::uint64_t> ask_policies(const PolicyInput& input, std::span<const Turn> turns,
                                         Draft& draft) {
   std::vector<std::uint64_t> most_samples;
-  for (const Turn& turn : turns) {
+  for (std::size_t t = 0; t < turns.size(); ++t) {
+    const Turn& turn = turns[t];
     PolicyInput narrowed = input;
     narrowed.most_samples = most_samples;
+    narrowed.work_factors = [&input, asked = turns.first(t)](const auto& shares) {
+      return work_factors_of(input, asked, shares);
+    };
     Answer answer = ask(turn, &Policy::propose, narrowed, "and is ignored");
     for (Reason& finding :
          findings_of(std::move(answer.output.findings), turn.policy->kind(), input.signals.round)) {

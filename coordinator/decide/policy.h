@@ -6,6 +6,7 @@
 
 #include <any>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -99,6 +100,11 @@ struct Proposal {
 };
 
 // PolicyInput has the facts that a policy may look at. References are valid during the call only.
+// Foretells for shares that ranks might get, one a rank as in SetShares, by which factor the work
+// of each rank for a sample would differ from now, because the policies that were asked before
+// follow with lighter or heavier plans. Empty = they follow with nothing.
+using WorkFactors = std::function<std::vector<double>(const std::vector<std::uint32_t>& shares)>;
+
 struct PolicyInput {
   const JobFacts& job;
   const Config& config;
@@ -111,6 +117,7 @@ struct PolicyInput {
   // The most samples of a step that each rank may have, by the policies that were asked before in
   // this round; empty = nothing limits them.
   std::span<const std::uint64_t> most_samples{};
+  WorkFactors work_factors{};  // may be empty
 };
 
 struct PolicyOutput {
@@ -145,6 +152,14 @@ class Policy {
   virtual PolicyOutput fit(const PolicyInput&, const Plan& draft, PolicyState state) const {
     static_cast<void>(draft);
     return {{}, {}, std::move(state)};
+  }
+  // Returns for a draft with other shares what WorkFactors foretell, once this policy has followed
+  // it in one plan or several. Asked as fit() is. Linear in the number of ranks.
+  virtual std::vector<double> work_factors(const PolicyInput&, const Plan& draft,
+                                           const PolicyState& state) const {
+    static_cast<void>(draft);
+    static_cast<void>(state);
+    return {};
   }
 };
 

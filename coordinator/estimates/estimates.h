@@ -23,7 +23,7 @@
 namespace cox {
 
 struct Estimates {
-  static constexpr std::uint32_t kVersion = 4;
+  static constexpr std::uint32_t kVersion = 5;
   Slowness slowness;
   Speeds speeds;  // of no rank where the plan does not divide the batch
 

@@ -36,8 +36,9 @@ void take_entries(Slowness& before, Round& round) {
   before.slow.clear();
   before.watched.clear();
   std::ranges::inplace_merge(round.entries, round.entries.begin() + confirmed, {}, &SlowRank::rank);
-  const auto same = std::ranges::unique(round.entries, {}, &SlowRank::rank);
-  round.entries.erase(same.begin(), same.end());
+  const auto is_same = [](const SlowRank& a, const SlowRank& b) { return a.rank == b.rank; };
+  auto& entries = round.entries;
+  entries.erase(std::unique(entries.begin(), entries.end(), is_same), entries.end());
   round.place.assign(before.reports.size(), 0.0);
   round.slow.assign(before.reports.size(), 0.0);
   for (std::size_t i = 0; i < round.entries.size(); ++i) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "coordinator/core/columns.h"
+#include "coordinator/core/hash.h"
 #include "coordinator/core/selection.h"
 #include "coordinator/estimates/cusum.h"
 #include "coordinator/estimates/portable_math.h"
@@ -90,14 +91,19 @@ Counted reports_that_count(Speeds& speeds, std::span<const RankSignal> reports,
   Counted counted;
   counted.ranks.resize(timings.ranks.size());
   counted.columns = Columns<kColumns>::unfilled(timings.ranks.size());
-  const bool all_count = timings.watching == 0 && timings.plan_applied_min >= speeds.shares_plan;
-  const auto counts = [&](const RankSignal& report) {
-    return !report.has(SignalFlag::watching) && report.plan_applied >= speeds.shares_plan;
+  const bool all_count =
+      timings.watching == 0 &&
+      timings.plan_applied_min >= std::max(speeds.shares_plan, speeds.actions_plan);
+  const auto counts = [&](const RankSignal& report, RankId rank) {
+    const auto r = static_cast<std::size_t>(rank.value());
+    return !report.has(SignalFlag::watching) &&
+           report.plan_applied >= std::max(speeds.shares_plan, speeds.ranks[r].actions_plan);
   };
   std::size_t count = 0;
   for (std::size_t i = 0; i < timings.ranks.size(); ++i) {
     const double samples = timings.samples[i];
-    if (!(samples > 0) || !(all_count || counts(reports[timings.report[i]]))) continue;
+    if (!(samples > 0) || !(all_count || counts(reports[timings.report[i]], timings.ranks[i])))
+      continue;
     const double per_sample = work_seconds(timings, i) / (samples + speeds.fixed_samples);
     if (!(per_sample > 1e-15)) continue;
     const auto r = static_cast<std::uint32_t>(timings.ranks[i].value());
@@ -404,6 +410,41 @@ void note_shares(Speeds& speeds, const Plan& plan) {
   for (RankSpeed& rank : speeds.ranks) rank.to_skip = 1;
 }
 
+void begin_anew(RankSpeed& rank) {
+  const std::uint64_t actions = rank.actions;
+  const std::uint64_t actions_plan = rank.actions_plan;
+  const double variance = rank.variance;
+  rank = RankSpeed();
+  rank.actions = actions;
+  rank.actions_plan = actions_plan;
+  rank.variance = variance;
+}
+
+// Ranks whose blocks have other actions than in the plan before.
+void note_actions(Speeds& speeds, const Plan& plan) {
+  if (speeds.plan == plan.id.number && speeds.knows_actions) return;
+  speeds.plan = plan.id.number;
+  const bool is_first = !std::exchange(speeds.knows_actions, true);
+  std::vector<std::uint64_t> hashes;
+  for (const ActionProfile& profile : plan.profiles) {
+    Fnv1a64 hash;
+    for (const MemoryAction action : profile) hash.add(static_cast<std::uint64_t>(action));
+    hashes.push_back(hash.value());
+  }
+  speeds.actions_plan = 0;
+  for (std::size_t r = 0; r < speeds.ranks.size(); ++r) {
+    RankSpeed& rank = speeds.ranks[r];
+    const ProfileId profile = profile_of(plan, RankId(static_cast<std::int32_t>(r)));
+    const std::uint64_t actions = profile.value() < hashes.size() ? hashes[profile.value()] : 0;
+    rank.actions_plan = std::min(rank.actions_plan, plan.id.number);
+    if (actions != std::exchange(rank.actions, actions) && !is_first) {
+      rank.actions_plan = plan.id.number;
+      if (rank.seen > 0) begin_anew(rank);
+    }
+    speeds.actions_plan = std::max(speeds.actions_plan, rank.actions_plan);
+  }
+}
+
 bool is_sane_rank(const RankSpeed& rank) {
   const auto in_use = std::span(rank.recent).first(std::min<std::size_t>(rank.seen, kRecentTimes));
   const auto is_time = [](double time) { return time > 0 && time <= kLargest; };
@@ -432,10 +473,11 @@ bool Speeds::is_sane() const {
 }
 
 Speeds after_restart(Speeds speeds) {
-  speeds.shares_plan = 0;
+  speeds.shares_plan = speeds.actions_plan = 0;
   speeds.rounds_of_shares = 0;
   speeds.changed_since_shares = true;
   for (RankSpeed& rank : speeds.ranks) {
+    rank.actions_plan = 0;
     rank.seen = rank.seen_before = 0;
     rank.slower = rank.faster = rank.work_before = 0;
     rank.slower_since = rank.faster_since = 0;
@@ -449,6 +491,7 @@ Speeds learn_speeds(Speeds before, std::span<const RankSignal> reports, const Ti
                     const Plan& plan, double smallest_change) {
   Speeds now = std::move(before);
   note_shares(now, plan);
+  note_actions(now, plan);
   Counted counted = reports_that_count(now, reports, timings);
   if (counted.ranks.empty()) return now;
   const double common = common_factor(now, counted);

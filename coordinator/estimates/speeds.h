@@ -16,8 +16,12 @@
 // what all ranks needed before and after a change of shares, by least absolute deviations, so that
 // a rank whose speed changed meanwhile does not matter.
 //
+// A rank that gets other memory actions works at another speed from then on, so its level begins
+// anew.
+//
 // Reports do not count when their rank has finished, only watches or had no samples, when they
-// cover a round under other shares, and when they are the first one under new shares.
+// cover a round under other shares or other actions, and when they are the first one under new
+// ones.
 #pragma once
 
 #include <array>
@@ -51,13 +55,15 @@ struct RankSpeed {
   double work_before = 0;
   double samples_before = 0;
   std::uint32_t seen_before = 0;
+  std::uint64_t actions = 0;                  // hash of those of its blocks in the newest plan
+  std::uint64_t actions_plan = 0;             // number of the plan that brought them
   std::array<double, kRecentTimes> recent{};  // newest times; newest in place (seen - 1) % size
 
   static auto fields(auto& self) {
     return std::tie(self.level, self.fixed_seconds, self.variance, self.reports, self.seen,
                     self.to_skip, self.slower, self.faster, self.slower_since, self.faster_since,
                     self.samples, self.work_before, self.samples_before, self.seen_before,
-                    self.recent);
+                    self.actions, self.actions_plan, self.recent);
   }
 };
 
@@ -73,11 +79,15 @@ struct Speeds {
   std::uint32_t rounds_of_shares = 0;  // that counted since then
   bool changed_since_shares = false;   // a rank's speed did, or what is believed about all of them
   std::vector<std::uint32_t> shares;   // of the newest plan
+  std::uint64_t plan = 0;              // its number
+  bool knows_actions = false;          // of that plan
+  std::uint64_t actions_plan = 0;      // the largest of the ranks' numbers
 
   static auto fields(auto& self) {
     return std::tie(self.ranks, self.pooled_variance, self.pooled_samples, self.scale,
                     self.shared_seconds, self.fixed_samples, self.changing, self.shares_plan,
-                    self.rounds_of_shares, self.changed_since_shares, self.shares);
+                    self.rounds_of_shares, self.changed_since_shares, self.shares, self.plan,
+                    self.knows_actions, self.actions_plan);
   }
   // Returns whether the numbers can have come from learn_speeds().
   bool is_sane() const;

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cerrno>
+#include <thread>
 #include <utility>
 
 #include "coordinator/core/text.h"
@@ -57,13 +58,19 @@ Status write_holder(OutputFile& file, const fs::path& path, const std::string& c
 
 Result<FolderLock> FolderLock::take(const fs::path& directory, std::string_view name,
                                     std::string_view holder, std::string token,
-                                    const LockCalls& calls) {
+                                    const LockCalls& calls, std::chrono::milliseconds patience) {
   const fs::path path = directory / name;
   auto file = OutputFile::open(path);
   if (!file.ok()) return file.status();
   FolderLock lock(path, std::move(token), std::move(*file));
   OutputFile& opened = *lock.file_;
-  const auto locking = opened.lock(calls);
+  constexpr std::chrono::milliseconds kBetween{20};
+  auto locking = opened.lock(calls);
+  for (; locking.ok() && *locking == FileLocking::held_elsewhere && patience > kBetween;
+       patience -= kBetween) {
+    std::this_thread::sleep_for(kBetween);
+    locking = opened.lock(calls);
+  }
   if (!locking.ok()) return locking.status().with_context(path.string());
   const bool is_free =
       *locking == FileLocking::none ? opened.is_new() : *locking == FileLocking::locked;
@@ -92,6 +99,9 @@ Status FolderLock::check_held() const {
                                ": expected the folder that this job writes to, found none: it was "
                                "removed or renamed");
   const Descriptor now(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  const bool is_other_file = errno == ENOENT || errno == ELOOP;
+  if (!now.is_open() && !is_other_file)
+    return errno_status(errno, path_.string() + ": cannot be opened");
   const std::string content = content_of_lock(now.number());
   const std::string holder = now.is_open() ? holder_in(content) : "nobody";
   const bool is_same = !file_ || file_->is_in_place();

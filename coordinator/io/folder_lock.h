@@ -2,9 +2,10 @@
 // it, held by flock() for as long as this process lives, that says who holds it. A process that was
 // frozen may find after it wakes that somebody removed the file and took the folder over; so the
 // file also has a token, and the holder looks whether it is still its own (check_held()) before it
-// renames or removes anything. Blocks on the disk; does not wait for a lock. One thread.
+// renames or removes anything. Blocks on the disk, and for a moment on a lock. One thread.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -17,16 +18,20 @@
 
 namespace cox::io {
 
+// A process that was killed holds its locks until the system has taken its memory down.
+inline constexpr std::chrono::milliseconds kWhileProcessesEnd{2000};
+
 class FolderLock {
  public:
   // Takes the lock file `name` of the directory, which must exist. `holder` is one line for people:
   // who holds it. `token` is one that no other process has, without white space.
-  // failed_precondition when another process has it: the message says who. On a file system without
-  // locks the file itself is the lock: it is removed at the end, and one that is there is refused,
-  // also after a crash, until a person removes it.
+  // failed_precondition when another process still has it after `patience`: the message says who.
+  // On a file system without locks the file itself is the lock: it is removed at the end, and one
+  // that is there is refused, also after a crash, until a person removes it.
   static Result<FolderLock> take(const std::filesystem::path& directory, std::string_view name,
                                  std::string_view holder, std::string token,
-                                 const LockCalls& calls = system_lock_calls());
+                                 const LockCalls& calls = system_lock_calls(),
+                                 std::chrono::milliseconds patience = std::chrono::milliseconds(0));
 
   // Returns the lock as another process of the same job knows it, by the token that take() was
   // given: check_held() is the same, and the lock is not released by this.

@@ -10,8 +10,10 @@
 #include <array>
 #include <cerrno>
 #include <cstdint>
+#include <new>
 #include <optional>
 #include <string_view>
+#include <system_error>
 
 #include "coordinator/core/text.h"
 #include "coordinator/core/words.h"
@@ -76,6 +78,11 @@ std::optional<std::uint64_t> most_of_full_groups(const fs::path& root) {
   return std::nullopt;
 }
 
+std::string address_space_limit() {
+  const auto most = limit_on(RLIMIT_AS);
+  return most ? concat("; its address space may have ", bytes_text(*most), " (ulimit -v)") : "";
+}
+
 const char* limit_behind(int error) {
   switch (error) {
     case EFBIG:
@@ -107,10 +114,19 @@ std::string thread_limit_text(const fs::path& root) {
 }
 
 std::string memory_limit_text() {
-  const auto most = limit_on(RLIMIT_AS);
-  if (!most) return "Cannot allocate memory";
-  return concat("Cannot allocate memory; its address space may have ", bytes_text(*most),
-                " (ulimit -v)");
+  return "Cannot allocate memory" + address_space_limit();
+}
+
+// The allocator of LibTorch has no type of its own for want of memory.
+std::string limit_behind(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return ": " + memory_limit_text();
+  const std::string_view what = error.what();
+  if (what.find("can't allocate memory") != what.npos) return address_space_limit();
+  const auto* system = dynamic_cast<const std::system_error*>(&error);
+  if (system == nullptr) return {};
+  const std::error_condition reason = system->code().default_error_condition();
+  if (reason.category() != std::generic_category()) return {};
+  return reason.value() == EAGAIN ? ": " + thread_limit_text() : limit_behind(reason.value());
 }
 
 }  // namespace cox::io

@@ -2,6 +2,7 @@
 // limit, so that a reader knows what to raise. Reads limits of this process; any thread.
 #pragma once
 
+#include <exception>
 #include <filesystem>
 #include <string>
 
@@ -18,5 +19,9 @@ std::string thread_limit_text(const std::filesystem::path& root = "/");
 
 // Returns "out of memory", with the limit on this process where it has one.
 std::string memory_limit_text();
+
+// Returns the words that follow an exception's own, because a limit may have caused it: ": the user
+// may have 40 processes and threads (ulimit -u)"; empty for every other exception.
+std::string limit_behind(const std::exception& error);
 
 }  // namespace cox::io

@@ -44,7 +44,8 @@ Result<std::thread> start_thread(std::string_view purpose, std::function<void()>
 
 Status failure_from(const std::exception& error) {
   const bool is_memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
-  return is_memory ? resource_exhausted(memory_limit_text()) : internal_error(error.what());
+  if (is_memory) return resource_exhausted(memory_limit_text());
+  return internal_error(error.what(), limit_behind(error));
 }
 
 }  // namespace cox::io

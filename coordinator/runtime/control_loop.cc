@@ -38,6 +38,14 @@ bool runs_through(Log& log, const Failure& otherwise, const Work& work) noexcept
   return false;
 }
 
+// Ranks know a plan by its number, and tell older ones from it.
+Plan renumbered(Plan plan) {
+  ++plan.id.number;
+  plan.earliest_round = {};
+  plan.activated_round.reset();
+  return plan;
+}
+
 void count(const StepSignals& signals, ControlCounters& counters) {
   counters.signal_bytes += signals.reports.size() * sizeof(RankSignal);
   for (const FaultyReport& fault : signals.faults) {
@@ -205,6 +213,7 @@ std::vector<Reason> ControlLoop::begin(JobFacts job) {
   if (!state_) return {};
   parts_.job = std::move(job);
   ControlState state = *std::exchange(state_, std::nullopt);
+  if (counters_.rounds > 0) state.plan = renumbered(std::move(state.plan));
   JournalledStart started =
       begin_journalled(parts_.job, parts_.config, parts_.policies, std::move(state));
   published_ = started.begun.state.plan;

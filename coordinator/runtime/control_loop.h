@@ -61,9 +61,10 @@ class ControlLoop {
   // Returns whether every rank of the job has sent its last report. Any thread may call it.
   bool all_finished() const { return inbox_.all_finished(); }
 
-  // Lets policies decide what the first step runs under, now that more is known of the job. The
-  // result goes into the state's plan, which keeps its id; the sink gets the reasons with the first
-  // round. Any thread may call it. REQUIRES: no rank has reported yet.
+  // Lets policies decide what the next step runs under, now that more or something else is known of
+  // the job. The result goes into the state's plan, which keeps its id before the first round and
+  // gets the next number later; the sink gets the reasons with the next round. Any thread may call
+  // it. REQUIRES: the ranks get that plan before they report again.
   std::vector<Reason> begin(JobFacts job);
 
   // Returns a copy of the state after the last round, or nothing once decisions have ended before

@@ -275,10 +275,9 @@ Status ControlPlane::check_nobody_waits() const {
     const bool waits_for_us = mark.activity == Activity::waiting && mark.round >= mark_.round() &&
                               mark.waited_seconds() >= kWaitsForUsSeconds;
     if (!waits_for_us) continue;
-    return failed_precondition(
-        "expected all ranks at the end of the training loop, found rank ", mark.rank,
-        " waiting for this one in step ", mark.step,
-        "; a rank that ends earlier than others goes on with Reducer::join()");
+    return failed_precondition("expected all ranks at the end of the training loop, found rank ",
+                               mark.rank, " waiting for this one in step ", mark.step,
+                               "; give all ranks equally many steps, or see docs/data-parallel.md");
   }
   return ok_status();
 }

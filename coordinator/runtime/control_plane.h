@@ -79,9 +79,10 @@ class ControlPlane {
   ControlPlane& operator=(const ControlPlane&) = delete;
 
   // Hands rank 0's facts to the coordinator; those of other ranks do not count. Policies decide
-  // what the first step runs under, and every rank starts from that plan. Returns their reasons on
-  // rank 0. May be repeated with more facts. Collective; blocks by polling. REQUIRES: no rank has
-  // reported yet.
+  // what the next step runs under, and every rank starts from that plan. Returns their reasons on
+  // rank 0. May be repeated with more facts, between steps as well: the decisions then begin anew
+  // with a plan of the next number. Collective; blocks by polling. REQUIRES: no rank has reported
+  // yet, or the ranks open no control round.
   Result<std::vector<Reason>> learn(transport::Communicator& world, MeasuredFacts facts);
 
   const StartFacts& start_facts() const { return start_; }

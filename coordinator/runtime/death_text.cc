@@ -50,14 +50,20 @@ std::string_view signal_words(int signal) {
   return "see signal(7)";
 }
 
-void write_how(const std::optional<std::int32_t>& code, Text& text) {
-  if (!code) {
+void write_signal(int signal, std::uint64_t most_cpu_seconds, Text& text) {
+  text << "killed by signal " << signal << " (" << signal_words(signal);
+  if (signal == SIGKILL && most_cpu_seconds > 0)
+    text << " or beyond its " << most_cpu_seconds << " CPU seconds, ulimit -t";
+  text << ")";
+}
+
+void write_how(const RankEnd& end, Text& text) {
+  if (!end.code) {
     text << "how is not known";
-  } else if (WIFSIGNALED(*code)) {
-    const int signal = WTERMSIG(*code);
-    text << "killed by signal " << signal << " (" << signal_words(signal) << ")";
+  } else if (WIFSIGNALED(*end.code)) {
+    write_signal(WTERMSIG(*end.code), end.most_cpu_seconds, text);
   } else {
-    text << "exit code " << WEXITSTATUS(*code) << ", without Session::finish()";
+    text << "exit code " << WEXITSTATUS(*end.code) << ", without Session::finish()";
   }
 }
 
@@ -99,7 +105,7 @@ std::string_view write_death(const RankEnd& end, std::string_view host, std::int
   Text text(to);
   text << "rank " << end.mark.rank.value() << " on " << host << " (process " << process
        << ") ended before its loop did: ";
-  write_how(end.code, text);
+  write_how(end, text);
   text << "; ";
   write_where(end.mark, text);
   return text.view();

@@ -225,6 +225,13 @@ std::optional<std::int32_t> exit_code_of(std::int32_t process, int descriptor) {
   return info.exit_code;
 }
 
+// This process inherits the limits of the job's first rank.
+std::uint64_t most_cpu_seconds() {
+  rlimit found{};
+  if (::getrlimit(RLIMIT_CPU, &found) != 0 || found.rlim_max == RLIM_INFINITY) return 0;
+  return found.rlim_max;
+}
+
 MarkClock::time_point steady_now() {
   timespec time{};
   ::clock_gettime(CLOCK_MONOTONIC, &time);
@@ -276,6 +283,7 @@ class Watcher {
     if (kind == EndKind::death) {
       const std::int32_t process = orders_.board.process(slot).number;
       end.code = exit_code_of(process, orders_.ends[slot]);
+      end.most_cpu_seconds = most_cpu_seconds();
       tell(end, process);
     }
     ::_exit(0);
@@ -395,6 +403,7 @@ bool take_lifelines(int port, Orders& orders) {
     if (::poll(&called, 1, kConnectMilliseconds) == 0) errno = ETIMEDOUT;
     if ((called.revents & POLLIN) == 0) return false;
     const int line = orders.keep(::accept4(port, nullptr, nullptr, SOCK_CLOEXEC));
+    if (line < 0) return false;
     const std::size_t slot = slot_of_peer(line, orders.board);
     errno = EPERM;
     if (slot == kNowhere || orders.lines[slot] >= 0) return false;
@@ -412,7 +421,9 @@ bool open_orders(int port, const DeathWatchSetup& setup, Orders& orders) {
   orders.folder =
       orders.keep(::open(setup.run_directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   orders.over = orders.keep(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (orders.over < 0) return false;
   orders.epoll = orders.keep(::epoll_create1(EPOLL_CLOEXEC));
+  if (orders.epoll < 0) return false;
   return wait_for(orders.over, kOver, orders) && take_lifelines(port, orders);
 }
 

@@ -38,9 +38,10 @@ namespace cox::runtime {
 
 // One rank's end, as it was seen.
 struct RankEnd {
-  RankMark mark;                     // its last one
-  bool is_explained = false;         // by the rank itself
-  std::optional<std::int32_t> code;  // as waitpid() has it; unknown where somebody took it before
+  RankMark mark;                       // its last one
+  bool is_explained = false;           // by the rank itself
+  std::optional<std::int32_t> code;    // as waitpid() has it; unknown where somebody took it before
+  std::uint64_t most_cpu_seconds = 0;  // the hard limit on them; 0 = none
 };
 
 enum class EndKind : std::uint8_t {

@@ -126,7 +126,8 @@ CallBook::CallBook(std::unique_ptr<CallPost> post)
     : post_(std::move(post)), heard_(static_cast<std::size_t>(post_->size())) {
   std::vector<RankId> all;
   for (std::int32_t rank = 0; rank < post_->size(); ++rank) all.push_back(RankId(rank));
-  rounds_ = open_line("rounds", std::move(all));
+  rounds_ = open_line("rounds", all);
+  end_ = open_line("the end", std::move(all));
 }
 
 std::shared_ptr<CallLine> CallBook::open_line(std::string_view name, std::vector<RankId> members) {
@@ -147,6 +148,11 @@ CallStamp CallBook::begin(CallLine& line, const Call& call) {
 void CallBook::begin_round(RoundId round) {
   end();
   rounds_->begin_at(round.value() + 1, CallStamp::of("the averaging of a step"));
+}
+
+void CallBook::begin_end() {
+  end();
+  end_->begin(CallStamp::of("the end of its session"));
 }
 
 void CallBook::end() {
@@ -209,7 +215,8 @@ Status CallBook::look_now(const CallLine& line, Clock::time_point since) {
   read_notes();
   failure_ = compare(line);
   if (!failure_.ok()) post(CallNote::Kind::fails, line, failure_.message());
-  if (failure_.ok() && on_slow_ && &line != rounds_.get()) on_slow_(slow_call(line, waited));
+  const bool is_watched_here = &line != rounds_.get() && &line != end_.get();
+  if (failure_.ok() && on_slow_ && is_watched_here) on_slow_(slow_call(line, waited));
   return failure_;
 }
 

@@ -142,6 +142,7 @@ class CallBook {
   // Notes a call and returns its stamp.
   CallStamp begin(CallLine& line, const Call& call);
   bool is_named() const { return name_ != nullptr; }
+  const char* name() const { return name_; }  // null without one
 
   // The rank has given its part of a round, and waits for the others.
   void begin_round(RoundId round);
@@ -155,6 +156,13 @@ class CallBook {
   // The same for the newest round, where every call looks.
   Status look_at_round(Clock::time_point since) { return look_now(*rounds_, since); }
 
+  // The rank has ended its session, and waits until the others have. Any number of them may go on
+  // for as long as they like, but none may wait for this rank in a call.
+  void begin_end();
+  Status look_at_end(Clock::time_point since) { return look_now(*end_, since); }
+  // Receives notes that no look has read. MPI complains of messages that are left at its end.
+  void clear_notes() { read_notes(); }
+
   // A call of `line` failed: tells the others, hears for some seconds what they do instead, and
   // returns the error with both calls, or `why`.
   Status failed(const CallLine& line, const Status& why);
@@ -162,7 +170,7 @@ class CallBook {
   bool has_failed() const { return !failure_.ok(); }
   const Status& failure() const { return failure_; }
 
-  // Receives every look at a call that is slow, rounds aside; may end the process.
+  // Receives every look at a call that is slow, rounds and the end aside; may end the process.
   void on_slow(std::function<void(const SlowCall&)> told) { on_slow_ = std::move(told); }
 
  private:
@@ -184,6 +192,7 @@ class CallBook {
   Clock::time_point next_look_{};
   Status failure_;
   std::function<void(const SlowCall&)> on_slow_;
+  std::shared_ptr<CallLine> end_;
 };
 
 }  // namespace cox::transport

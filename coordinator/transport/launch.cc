@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <string_view>
 
 namespace cox::transport {
 namespace {
@@ -10,6 +12,34 @@ bool has(std::span<const std::string> environment, std::string_view name) {
   return std::any_of(environment.begin(), environment.end(), [&](const std::string& line) {
     return line.size() > name.size() && line.starts_with(name) && line[name.size()] == '=';
   });
+}
+
+// Whether the environment has this variable with a number above 1.
+bool is_several(std::span<const std::string> environment, std::string_view name) {
+  return std::any_of(environment.begin(), environment.end(), [&](const std::string& line) {
+    if (!line.starts_with(name) || line.size() <= name.size() || line[name.size()] != '=')
+      return false;
+    const std::string_view number = std::string_view(line).substr(name.size() + 1);
+    int value = 0;
+    const auto [end, error] = std::from_chars(number.begin(), number.end(), value);
+    return error == std::errc() && end == number.end() && value > 1;
+  });
+}
+
+// Returns an error where a launcher that PMI knows nothing of started several processes.
+Status check_not_parted(std::span<const std::string> environment) {
+  if (has(environment, "TORCHELASTIC_RUN_ID") && is_several(environment, "WORLD_SIZE")) {
+    return failed_precondition(
+        "expected to be started by MPICH's mpiexec or by srun, found torchrun, under which each ",
+        "process would be a job of one rank; use mpiexec.mpich -n N");
+  }
+  // A batch script has SLURM_NTASKS, but is no step.
+  if (is_several(environment, "SLURM_STEP_NUM_TASKS")) {
+    return failed_precondition(
+        "expected srun with PMI, found srun without, under which each task would be a job of one ",
+        "rank; use srun --mpi=pmi2, or unset SLURM_STEP_NUM_TASKS for jobs of one rank each");
+  }
+  return ok_status();
 }
 
 }  // namespace
@@ -27,6 +57,7 @@ Result<Launch> launch_of(std::span<const std::string> environment) {
   for (const std::string_view sign : kSigns) {
     if (has(environment, sign)) return Launch::mpi;
   }
+  if (Status parted = check_not_parted(environment); !parted.ok()) return parted;
   return Launch::alone;
 }
 

@@ -16,8 +16,9 @@ enum class Launch : std::uint8_t {
   mpi,        // by a launcher that MPICH understands (mpiexec.mpich, srun with pmi2 or pmix)
 };
 
-// `environment` holds "NAME=value" lines. failed_precondition when Open MPI's launcher started us:
-// under it every process of an MPICH program would believe to be alone.
+// `environment` holds "NAME=value" lines. failed_precondition when a launcher started several
+// processes without PMI, each of which would believe to be alone: Open MPI's, torchrun, or srun
+// without --mpi.
 Result<Launch> launch_of(std::span<const std::string> environment);
 
 // Takes the text of MPI_Get_library_version. failed_precondition unless it is MPICH's.

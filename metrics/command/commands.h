@@ -114,5 +114,8 @@ Result<Verdict> list_saves(const std::string& directory);
 Result<Verdict> verify_saves(const std::string& path);
 // Writes a manifest for the files that lie in the folder now.
 Status seal_save(const std::string& save);
+// Prints a line for each tensor that differs between two saves or two safetensors files: in how
+// many elements, and by how much at most. `no` when one does.
+Result<Verdict> diff_saves(const std::string& before, const std::string& after);
 
 }  // namespace cox::tools

@@ -184,6 +184,7 @@ struct CommandLine {
   DiffRequest diff;
   TraceRequest trace;
   std::string saves;  // of checkpoint
+  std::string other_saves;
   bool is_markdown = false;
   int exit_code = kDone;
 
@@ -431,7 +432,7 @@ struct CommandLine {
 
   void add_checkpoint() {
     CLI::App* command = app.add_subcommand(
-        "checkpoint", "lists saves, checks them, or takes one over; exit code 1 on damage");
+        "checkpoint", "lists, checks, compares or takes over saves; exit code 1 on damage");
     command->require_subcommand(1);
     command->footer(
         "Example: can the newest save be resumed from?\n  cox checkpoint verify runs/saves");
@@ -451,6 +452,14 @@ struct CommandLine {
         "Example: weights were changed by hand, and shall be resumed from\n"
         "  cox checkpoint seal runs/saves/step-000000000400");
     seal->callback([this] { exit_code = exit_code_of(seal_save(saves)); });
+    CLI::App* compare =
+        command->add_subcommand("diff", "names the tensors of two saves that differ, by how much");
+    compare->add_option("BEFORE", saves, "a save, or a safetensors file")->required();
+    compare->add_option("AFTER", other_saves, "another one")->required();
+    compare->footer(
+        "Example: which weights did ten steps change?\n"
+        "  cox checkpoint diff runs/saves/step-000000000390 runs/saves/step-000000000400");
+    compare->callback([this] { exit_code = exit_code_of(diff_saves(saves, other_saves)); });
   }
 
   void add_version() {

@@ -127,8 +127,8 @@ std::vector<StepRow> last_rows(const RankRecord& rank) {
   };
   const auto same = [](const StepRow& a, const StepRow& b) { return a.step == b.step; };
   if (!std::ranges::is_sorted(out, before)) std::ranges::sort(out, before);
-  const auto rest = std::ranges::unique(out, same);  // keeps the first: the last row
-  out.erase(rest.begin(), rest.end());
+  // Keeps the first of each step, which is the last row.
+  out.erase(std::unique(out.begin(), out.end(), same), out.end());
   return out;
 }
 

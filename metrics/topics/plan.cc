@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <ranges>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -117,7 +116,8 @@ void put_numbers(io::JsonWriter& json, const Plan& plan) {
     if constexpr (std::is_unsigned_v<T>) numbers.push_back({field.name, value});
     if constexpr (std::is_same_v<T, RoundId>) numbers.push_back({field.name, value.value()});
   });
-  for (const Number& number : numbers | std::views::reverse) json.field(number.name, number.value);
+  std::ranges::reverse(numbers);
+  for (const Number& number : numbers) json.field(number.name, number.value);
 }
 
 // Puts the fields of the plan that are lists of numbers or orders to the trainer.

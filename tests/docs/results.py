@@ -39,6 +39,9 @@ CASES = {
     "gan": ["mean of what is made {2.8..3.2}"],
     "adopt.alone": ["rank 0: loss {0..0.35}"],  # 0.7 before the first step
     "adopt.np2": ["rank 0: loss {0..0.35}", "rank 1: loss {0..0.35}"],
+    # 0.7 before the first step
+    "keep.alone": ["rank 0: loss {0..0.5}"],
+    "keep.np2": ["rank 0: loss {0..0.5}", "rank 1: loss {0..0.5}"],
     "fit": ["8 epochs, loss {0.0001..0.005} on what was held out"],
 }
 RANGE = re.compile(r"\{([\d.]+)\.\.([\d.]+)\}")

@@ -126,6 +126,16 @@ class Adopt(jobs.Case):
             self.assertEqual(ended.code, 0, ended)
             self.assertEqual(ended.err.count("DistributedRandomSampler"), times, ended)
 
+    def test_what_is_trained_and_not_averaged_is_named_once(self):
+        cases = [
+            ("--late", "parameter 4.weight was registered after adopt() and is trained, but its gradients"),
+            ("--beside", "a leaf of shape [1] that is in no adopted model is trained, and its gradients"),
+        ]
+        for flag, text in cases:
+            with self.subTest(flag=flag):
+                ended = jobs.run(self.command(20, flag), 2)
+                self.assertEqual(ended.err.count("coxswain[0] warning: adopted model: " + text), 1, ended)
+
     def test_a_format_acts_on_the_blocks_and_is_not_told_to_be_without_effect(self):
         weights = set()
         for settings in [[], ["--cox.precision.force=*=bf16"]]:

@@ -1,6 +1,7 @@
 // A loop that knows nothing of Coxswain but for two lines, for adopt.py:
-//   e2e_adopt STEPS [--ask | --same]
-// --ask: the loop asks whether it is to stop; --same: all ranks draw the same batches
+//   e2e_adopt STEPS [--ask | --same | --late | --beside]
+// --ask: the loop asks whether it is to stop; --same: all ranks draw the same batches; --late: a
+// layer is registered after adopt(); --beside: a leaf that no module has is trained as well
 #include <torch/torch.h>
 
 #include <chrono>
@@ -9,6 +10,7 @@
 #include <exception>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "coxswain/coxswain.h"
 
@@ -35,15 +37,24 @@ int main(int argc, char** argv) try {
   const int steps = arguments.empty() ? 100 : std::stoi(arguments[0]);
   const bool asks = arguments.size() > 1 && arguments[1] == "--ask";
   const bool same = arguments.size() > 1 && arguments[1] == "--same";
+  const bool is_late = arguments.size() > 1 && arguments[1] == "--late";
+  const bool is_beside = arguments.size() > 1 && arguments[1] == "--beside";
   torch::manual_seed(same ? 1 : static_cast<std::uint64_t>(session.rank()) + 1);
   torch::nn::Sequential model = make_model();
   torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-3));
   session.adopt(*model);
+  if (is_late) {
+    model->push_back(torch::nn::Linear(64, 64));
+    optimizer.add_param_group(std::vector<torch::Tensor>(model[4]->parameters()));
+  }
+  const torch::Tensor scale = torch::ones({1}, torch::requires_grad());
+  if (is_beside) optimizer.add_param_group(std::vector<torch::Tensor>{scale});
   int done = 0;
   for (; done < steps && !(asks && session.stop_requested()); ++done) {
     const torch::Tensor x = next_batch(session);
     optimizer.zero_grad();
-    torch::mse_loss(model->forward(x), x.roll(1, 1)).backward();
+    const torch::Tensor y = model->forward(x);
+    torch::mse_loss(is_beside ? y * scale : y, x.roll(1, 1)).backward();
     optimizer.step();
     if (done == 0 && session.rank() == 0) {
       std::printf("page %s\n", session.status_address().c_str());

@@ -2,9 +2,11 @@
 //   e2e_endings own|trainer|adopted|watched STEPS [--leave RANKS STEP WAY] [--shift RANK STEP]
 //               [--break RANK STEP] [--batch RANK SIZE]
 // --leave: RANKS ("all" or "0,2") leave the loop after STEP by WAY: exit0, exit3, _exit0, _exit3,
-// quick_exit0, kill, return or throw. --shift: the rank adds to a weight after the update of STEP.
+// quick_exit0, kill, finalize (MPI_Finalize within the session), return or throw. --shift: the rank
+// adds to a weight after the update of STEP.
 // --break: the rank's weight is not finite after that update. --after: the rank adds to a weight
 // after its loop (the step is 0).
+#include <mpi.h>
 #include <torch/torch.h>
 #include <unistd.h>
 
@@ -83,6 +85,7 @@ bool leaves(const Event& event) {
   if (event.way == "_exit3") ::_exit(3);
   if (event.way == "quick_exit0") std::quick_exit(0);
   if (event.way == "kill") std::raise(SIGKILL);
+  if (event.way == "finalize") MPI_Finalize();
   if (event.way == "throw") throw std::runtime_error("thrown on purpose");
   return true;
 }

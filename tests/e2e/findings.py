@@ -47,7 +47,10 @@ class Findings(jobs.Case):
                    "--cox.checkpoint.every_steps=10", "--steps", "30")
 
     def test_a_leak(self):
-        self.check("MEMORY.GROWTH", "--leak", "16")
+        # Fresh pages may cost one rank more than the other, which is a finding of its own.
+        rows, ended = self.found_by("--leak", "16")
+        self.assertIn(("high", "MEMORY.GROWTH"), rows, ended)
+        self.assertIn("MEMORY.GROWTH", self.afterwards(), ended)
 
     def test_a_burst_of_overflows(self):
         self.check("PRECISION.SKIPPED_STEPS", "--overflow", "10-29")

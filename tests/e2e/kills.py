@@ -11,25 +11,26 @@ files in all of /dev/shm, too: for a machine, or a namespace, that nobody else u
 import argparse
 import collections
 import concurrent.futures
+import itertools
 import json
 import os
 import random
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 
 import jobs
+import records
 
 RANKS = [2, 3, 4]
 STEPS = 60
 PATIENCE_S = 120
 QUIET_S = 20  # for the processes of a job to be gone after mpiexec is
-TRAIN = ["trainer", "--steps", STEPS, "--micro-batch", 2, "--jitter-us", 12000,
-         "--cox.reduction.reproducible=on", "--cox.checkpoint.every_steps=3", "--cox.http.port=0"]
+TRAIN = ["--steps", STEPS, "--jitter-us", 12000, "--cox.checkpoint.every_steps=3", "--cox.http.port=0"]
+LOOPS = [("trainer", ["--micro-batch", 2, "--cox.reduction.reproducible=on"]), ("adopted", [])]
 PATHS = [("mailbox", {}, []), ("mpi", {"COX_CONTROL": "mpi"}, []),
          ("nodes", {}, ["--cox.control.ranks_per_node=2"]),
          ("messages", {}, ["--cox.reduction.shared_memory=off"])]
@@ -105,6 +106,7 @@ class Trial:
         self.chance = random.Random(seed * 100_003 + number)
         self.fault = FAULTS[number % len(FAULTS)]
         self.ranks = self.chance.choice(RANKS)
+        self.loop = self.chance.choice(LOOPS)
         self.path = self.chance.choice(PATHS)
         self.victim = self.chance.randrange(self.ranks)
         self.moment = self.chance.choice(MOMENTS)
@@ -119,12 +121,12 @@ class Trial:
     def __str__(self):
         twice = ", twice" if self.is_hit_twice else ""
         return (f"trial {self.number}: {self.fault.name} (rank {self.victim} of {self.ranks}, "
-                f"{self.path[0]}) at the {self.moment}{twice}: exit codes {self.codes}, resumed at "
+                f"{self.loop[0]}, {self.path[0]}) at the {self.moment}{twice}: exit codes {self.codes}, resumed at "
                 f"step {self.resumed_at}")
 
     def start(self, *flags):
         _, environment, more = self.path
-        command = [jobs.programs.parallel, *TRAIN, *more, *flags,
+        command = [jobs.programs.parallel, self.loop[0], *TRAIN, *self.loop[1], *more, *flags,
                    "--cox.run.directory=" + self.at("run"),
                    "--cox.checkpoint.directory=" + self.at("saves")]
         return jobs.Job(command, self.ranks, {**environment, "COX_SHM_DIR": self.shared,
@@ -241,14 +243,17 @@ def losses(trial):
 
 
 class References:
-    """Undisturbed jobs, one for each number of ranks, and how long they took."""
+    """Undisturbed jobs, one for each kind of job, and how long they took."""
 
     def __init__(self, folder):
         self.kept = {}
         self.times = {"start": 0.0, "step": 0.0}
-        for ranks in RANKS:
+        for loop, ranks, path in itertools.product(LOOPS, RANKS, PATHS):
             trial = Trial(0, 0, tempfile.mkdtemp(dir=folder), {})
-            trial.ranks, trial.path = ranks, PATHS[0]
+            trial.loop, trial.ranks, trial.path = loop, ranks, path
+            if self.key(trial) in self.kept:
+                trial.close()
+                continue
             job = trial.start()
             began = time.monotonic()
             job.until(lambda: trial.saves_entries())
@@ -256,14 +261,19 @@ class References:
             ended = trial.outcome(job)
             if ended.code != 0 or trial.findings or trial.left_files():
                 raise AssertionError(f"an undisturbed job: {trial.left_files()} {trial.findings} {ended}")
-            self.kept[ranks] = (losses(trial), weights(ended))
+            self.kept[self.key(trial)] = (losses(trial), weights(ended))
             self.times["start"] = max(self.times["start"], started)
             took = time.monotonic() - began - started
             self.times["step"] = max(self.times["step"], took / STEPS)
             trial.close()
 
+    @staticmethod
+    def key(trial):
+        """An adopted loop adds gradients within nodes first, so bits hang on which ranks share one."""
+        return trial.loop[0], trial.ranks, trial.loop[0] == "adopted" and trial.path[0] == "nodes"
+
     def findings(self, trial, ended):
-        wanted_losses, wanted_weights = self.kept[trial.ranks]
+        wanted_losses, wanted_weights = self.kept[self.key(trial)]
         if weights(ended) != wanted_weights:
             yield f"expected weights {wanted_weights}, found {weights(ended)}"
         for rank, (found, wanted) in enumerate(zip(losses(trial), wanted_losses)):
@@ -301,7 +311,7 @@ def page(trials, command, left):
     mpich = sum(name.startswith(MPICH_FILES) for name in left)
     return PAGE.format(rows="\n".join(rows), left=len(left) - mpich, mpich=mpich, trials=len(trials), steps=STEPS,
                        findings=sum(bool(t.findings) for t in trials), command=command,
-                       commit=commit(), machine=f"{machine()}, {os.cpu_count()} cores; dev preset",
+                       commit=records.commit(), machine=f"{records.machine()}; quick preset",
                        load=f"{os.getloadavg()[0]:.1f}")
 
 
@@ -319,8 +329,8 @@ In all of `/dev/shm` afterwards: {left} files, and {mpich} of MPICH and its UCX,
 - Commit: {commit}
 - Machine: {machine}; load average at the end: {load}
 
-How: `tests/e2e/kills.py` starts a data-parallel job of 2, 3 or 4 ranks and {steps} steps (dropout, batch normalisation, AdamW, reproducible
-mode, a save every third step) over the mailbox, MPI, pretended nodes of two ranks, or with gradients as messages. At a random moment (while
+How: `tests/e2e/kills.py` starts a data-parallel job of 2, 3 or 4 ranks and {steps} steps (dropout, batch normalisation, a save every third
+step; a Trainer with AdamW in reproducible mode, or an adopted loop with torch's Adam and Session::keep) over the mailbox, MPI, pretended nodes of two ranks, or with gradients as messages. At a random moment (while
 its ranks start, in its loop, or while a save is being written) it does what the first column says to a random rank, all ranks or mpiexec; one
 trial in four is disturbed again after it was resumed. Then the job is resumed to its end. A finding is any of: another loss of a step
 on any rank or other weights than those of a job that was never disturbed (every bit); a resumed job that fails; a job that does not end
@@ -328,22 +338,6 @@ within 120 s; a process left 20 s after mpiexec; a file other than the run's and
 saves, `TMPDIR` or the folder of shared memory; after SIGSTOP and SIGCONT, a job that does not end as if nothing had been. Code -9 is
 mpiexec's own death.
 """
-
-
-def output_of(*command):
-    done = subprocess.run(command, cwd=os.path.dirname(__file__), capture_output=True, text=True, check=False)
-    return done.stdout.strip()
-
-
-def commit():
-    changed = " and changes that were not committed yet" if output_of("git", "status", "--porcelain") else ""
-    return output_of("git", "rev-parse", "--short", "HEAD") + changed
-
-
-def machine():
-    with open("/proc/cpuinfo", encoding="utf-8") as file:
-        found = re.search(r"model name\s*: (.*)", file.read())
-    return found[1] if found else "unknown"
 
 
 class Kills(jobs.Case):

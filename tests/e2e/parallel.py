@@ -59,6 +59,23 @@ class Parallel(unittest.TestCase):
                                      EXACT + saves + ["--random-shares", "3"], 4)
         self.assertEqual(weights(resumed)["0"], weights(whole)["0"])
 
+    def test_an_adopted_loop_that_is_kept_ends_with_weights_that_are_compared(self):
+        ended = self.ends_well(["adopted", "--steps", "20", "--no-norm"], 2)
+        self.assertNotIn("written after the last step", ended.err, ended)
+
+    def test_an_adopted_loop_goes_on_at_another_number_of_ranks(self):
+        for ranks in (1, 3):
+            with self.subTest(ranks=ranks), tempfile.TemporaryDirectory() as folder:
+                kept = ["adopted", "--no-norm", f"--cox.checkpoint.directory={folder}/saves",
+                        "--cox.checkpoint.every_steps=4"]
+                self.ends_well(kept + ["--steps", "12"], 2)
+                ended = jobs.run([jobs.programs.parallel, "--cox.http.enabled=off", *kept, "--steps", "20",
+                                  "--cox.checkpoint.resume=on"], ranks=ranks)
+                self.assertEqual(ended.code, 0, ended)
+                self.assertEqual(len(set(weights(ended).values())), 1, ended)
+                self.assertIn("resumed at step 12", ended.err, ended)
+                self.assertIn("the stream of random numbers starts anew: it was saved at another", ended.err, ended)
+
     def test_the_same_layout_gives_the_same_bits_whatever_the_timing(self):
         steps = ["trainer", "--micro-batch", "2"]
         for mode in [steps, steps + ["--cox.force.shares=1,3"], ["own"]]:

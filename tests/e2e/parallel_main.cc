@@ -1,13 +1,15 @@
 // A small data-parallel job for the end-to-end tests: a model with dropout, batch normalisation and
 // a parameter that is not always used. Prints a checksum of its weights and buffers at the end.
 //
-//   e2e_parallel trainer|own [--steps N] [--batch N] [--micro-batch N] [--random-shares SEED]
+//   e2e_parallel trainer|own|adopted [--steps N] [--batch N] [--micro-batch N] [--random-shares
+//   SEED]
 //                [--jitter-us N] [--slow RANK FACTOR FIRST LAST] [--throw-on RANK STEP]
 //                [--stop-on RANK STEP] [--swap-on RANK] [--no-norm] [--leave-on RANK STEP]
 //                [--sleep-on RANK STEP SECONDS] [--ask-every] [--die-on RANK STEP abort|exit|stray]
 //
 // trainer: cox::Trainer with accumulate(). own: a loop with cox::Reducer, where a rank may end
 // early (--stop-on) and joins the others, or forgets to (--leave-on), and sleeps between its steps.
+// adopted: a loop that knows nothing of the job but Session::adopt and Session::keep.
 // --die-on: abort(), exit(3), or a write to memory that is not its own, in its own code of the
 // step.
 // --ask-every: every step asks all ranks whether to stop.
@@ -30,7 +32,7 @@ namespace e2e {
 namespace {
 
 struct Options {
-  bool own_loop = false;
+  enum class Loop { trainer, own, adopted } loop = Loop::trainer;
   std::uint64_t steps = 30;
   std::int64_t batch = 16;
   std::int64_t micro_batch = 0;
@@ -62,7 +64,8 @@ Options parse(const std::vector<std::string>& words) {
   const auto next = [&] { return words.at(++i); };
   for (; i < words.size(); ++i) {
     const std::string& name = words[i];
-    if (name == "own") o.own_loop = true;
+    if (name == "own") o.loop = Options::Loop::own;
+    if (name == "adopted") o.loop = Options::Loop::adopted;
     if (name == "--steps") o.steps = std::stoull(next());
     if (name == "--batch") o.batch = std::stoll(next());
     if (name == "--micro-batch") o.micro_batch = std::stoll(next());
@@ -289,6 +292,31 @@ void train_own(cox::Session& session, const Options& o, Net& model) {
   print_end(session, *model, loss);
 }
 
+void train_adopted(cox::Session& session, const Options& o, Net& model) {
+  session.adopt(*model);
+  torch::optim::Adam optimizer(model->parameters(), torch::optim::AdamOptions(1e-2));
+  torch::manual_seed(100 + static_cast<std::uint64_t>(session.rank()));
+  const Waves data;
+  double loss = 0;
+  std::int64_t epoch = 0;
+  for (std::int64_t batch = 0;; ++batch) {
+    session.keep(optimizer, epoch, batch);
+    if (batch >= static_cast<std::int64_t>(o.steps)) break;
+    misbehave(o, session.rank(), static_cast<std::uint64_t>(batch));
+    std::vector<std::int64_t> indices;
+    for (std::int64_t k = 0; k < 4; ++k)
+      indices.push_back((batch * 17 + session.rank() * 5 + k) % data.size());
+    const cox::Batch samples = data.get(indices);
+    optimizer.zero_grad();
+    const at::Tensor error = torch::mse_loss(model->forward(samples.inputs), samples.targets);
+    error.backward();
+    optimizer.step();
+    loss = error.item<double>();
+    session.open_step()->loss(loss, 4);
+  }
+  print_end(session, *model, loss);
+}
+
 int run(int argc, char** argv) {
   // Read twice: policies must be there before the session starts.
   const Options early = parse({argv + 1, argv + argc});
@@ -301,7 +329,9 @@ int run(int argc, char** argv) {
   at::set_num_threads(1);
   torch::manual_seed(session.config().run.seed);
   Net model(early.has_norm, session.rank() == early.swap_on);
-  early.own_loop ? train_own(session, early, model) : train(session, early, model);
+  if (early.loop == Options::Loop::trainer) train(session, early, model);
+  if (early.loop == Options::Loop::own) train_own(session, early, model);
+  if (early.loop == Options::Loop::adopted) train_adopted(session, early, model);
   session.finish();
   return 0;
 }

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "tests/sdk/temp_folder.h"
+#include "tests/support/file_limit.h"
 
 #include <doctest/doctest.h>
 
@@ -24,11 +25,24 @@ Result<FolderLock> take(const TempFolder& folder, const std::string& who) {
   return FolderLock::take(folder.path(), "saves.lock", "job " + who, "token-" + who);
 }
 
+// A lock that is another process's for the first three calls.
+int held_for_a_moment(int) {
+  static int calls = 0;
+  return ++calls <= 3 ? EWOULDBLOCK : 0;
+}
+
 int no_lock(int) {
   return ENOLCK;
 }
 
 TEST_SUITE("io.folder_lock") {
+  TEST_CASE("a lock of a process that is about to end is waited for") {
+    const TempFolder folder;
+    const auto taken = FolderLock::take(folder.path(), "saves.lock", "job one", "1",
+                                        {held_for_a_moment, held_for_a_moment}, kWhileProcessesEnd);
+    CHECK(taken.ok());
+  }
+
   TEST_CASE("the second one is refused with who holds the folder, until that one is gone") {
     const TempFolder folder;
     {
@@ -69,6 +83,16 @@ TEST_SUITE("io.folder_lock") {
     CHECK(other->check_held().ok());
     { const FolderLock gone = std::move(*frozen); }
     CHECK(other->check_held().ok());
+  }
+
+  TEST_CASE("a holder that gets no descriptor to look again names the limit on them") {
+    const TempFolder folder;
+    const auto lock = take(folder, "one");
+    REQUIRE(lock.ok());
+    const test::FileLimit none(0);
+    const Status held = lock->check_held();
+    CHECK(held.message() ==
+          (folder / "saves.lock").string() + ": cannot be opened: Too many open files (ulimit -n)");
   }
 
   TEST_CASE("a file system without locks of whole files locks the record: the second is refused") {

@@ -4,6 +4,9 @@
 
 #include <cerrno>
 #include <csignal>
+#include <new>
+#include <stdexcept>
+#include <system_error>
 
 #include "coordinator/io/file.h"
 #include "coordinator/io/file_size_signal.h"
@@ -67,6 +70,25 @@ TEST_SUITE("io.limits") {
     const std::string text = io::thread_limit_text(nothing.path());
     setrlimit(RLIMIT_NPROC, &before);
     CHECK(text == "the user may have 4321 processes and threads (ulimit -u)");
+  }
+
+  TEST_CASE("behind an exception stands the limit that may have caused it") {
+    rlimit before{};
+    getrlimit(RLIMIT_AS, &before);
+    const rlimit limited{rlim_t{1} << 47, before.rlim_max};
+    REQUIRE(setrlimit(RLIMIT_AS, &limited) == 0);
+    const std::string language = io::limit_behind(std::bad_alloc());
+    const std::string torch = io::limit_behind(std::runtime_error("can't allocate memory: 64"));
+    setrlimit(RLIMIT_AS, &before);
+    CHECK(language == ": Cannot allocate memory; its address space may have 128 TiB (ulimit -v)");
+    CHECK(torch == "; its address space may have 128 TiB (ulimit -v)");
+    const auto system = [](int error) {
+      return io::limit_behind(std::system_error(error, std::generic_category()));
+    };
+    CHECK(system(EAGAIN) == ": " + io::thread_limit_text());
+    CHECK(system(EMFILE) == " (ulimit -n)");
+    CHECK(system(ENOENT).empty());
+    CHECK(io::limit_behind(std::runtime_error("no such row")).empty());
   }
 
   TEST_CASE("a limit on file sizes is a full disk while its signal is taken, and only then") {

@@ -140,9 +140,9 @@ TEST_SUITE("metrics") {
     job.nonfinite = true;
     job.steps(state, 100);
     const auto series = parse(exposition(*state.snapshot()));
-    for (const auto& [name, value] : series) {
-      CAPTURE(name);
-      CHECK(std::isfinite(std::stod(value)));
+    for (const auto& sample : series) {
+      CAPTURE(sample.first);
+      CHECK(std::isfinite(std::stod(sample.second)));
     }
     CHECK(series.at("coxswain_nonfinite_rounds_total{source=\"loss\"}") == "100");
   }

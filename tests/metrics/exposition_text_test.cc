@@ -52,10 +52,10 @@ std::map<std::string, double> parsed(const std::string& text) {
 void check_same(std::span<const Metric> rows, const Snapshot& snapshot) {
   const auto ours = parsed(exposition(rows, snapshot));
   const auto theirs = parsed(serialized(rows, snapshot));
-  for (const auto& [series, value] : ours) {
-    CAPTURE(series);
-    REQUIRE(theirs.contains(series));
-    CHECK(theirs.at(series) == doctest::Approx(value).epsilon(1e-14));
+  for (const auto& sample : ours) {
+    CAPTURE(sample.first);
+    REQUIRE(theirs.contains(sample.first));
+    CHECK(theirs.at(sample.first) == doctest::Approx(sample.second).epsilon(1e-14));
   }
   CHECK(ours.size() == theirs.size());
 }

@@ -1,6 +1,5 @@
 #include "metrics/http/http_server.h"
 
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -15,6 +14,7 @@
 #include "http_client.h"
 #include "served_job.h"
 #include "simulated_job.h"
+#include "tests/support/file_limit.h"
 #include "tests/support/no_threads.h"
 #include "text_search.h"
 
@@ -40,22 +40,6 @@ struct Fixture {
   SimulatedJob job;
   TelemetryState state;
   std::unique_ptr<HttpServer> server;
-};
-
-// Lets the process open fewer files, for as long as it lives.
-class FileLimit {
- public:
-  explicit FileLimit(rlim_t files) {
-    ::getrlimit(RLIMIT_NOFILE, &before_);
-    const rlimit fewer{files, before_.rlim_max};
-    ::setrlimit(RLIMIT_NOFILE, &fewer);
-  }
-  ~FileLimit() { ::setrlimit(RLIMIT_NOFILE, &before_); }
-  FileLimit(const FileLimit&) = delete;
-  FileLimit& operator=(const FileLimit&) = delete;
-
- private:
-  rlimit before_{};
 };
 
 }  // namespace
@@ -179,7 +163,7 @@ TEST_SUITE("metrics") {
   TEST_CASE("more clients than there is room for: the newest gets in") {
     std::unique_ptr<Fixture> f;
     {
-      const FileLimit few(64);
+      const test::FileLimit few(64);
       f = std::make_unique<Fixture>();
     }
     std::vector<std::unique_ptr<RawConnection>> idle;
@@ -196,7 +180,7 @@ TEST_SUITE("metrics") {
     std::vector<std::unique_ptr<RawConnection>> idle;
     for (int i = 0; i < 3; ++i) idle.push_back(std::make_unique<RawConnection>(f.port()));
     CHECK(contains(get(f.port(), "/readyz"), "200 OK"));  // the idle ones are in by now
-    const FileLimit few(256);
+    const test::FileLimit few(256);
     std::vector<int> taken;
     for (int file = ::dup(2); file >= 0; file = ::dup(2)) taken.push_back(file);
     REQUIRE(taken.size() > 4);

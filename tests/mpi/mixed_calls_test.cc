@@ -133,6 +133,47 @@ TEST_CASE("a round of averaging and another call are told apart") {
   CHECK(has(status, "Session::together"));
 }
 
+// Waits at the end until all ranks have come to the same gather.
+Status wait_at_end(const Job& job, Communicator& meeting) {
+  const auto since = CallBook::Clock::now();
+  job.calls->begin_end();
+  const std::vector<std::byte> mine(8);
+  std::vector<std::byte> all(mine.size() * static_cast<std::size_t>(meeting.size()));
+  auto met = *meeting.start_all_gather(mine, all);
+  const Status met_all = wait_with(meeting, met, job.patience,
+                                   [&] { static_cast<void>(job.calls->look_at_end(since)); });
+  job.calls->clear_notes();
+  return met_all;
+}
+
+TEST_CASE("a rank that has ended and one that waits for it are told apart") {
+  const Job job;
+  if (job.is_alone()) return;
+  const auto meeting = *job.world->duplicate();
+  if (job.rank() == 0) {
+    CHECK(wait_at_end(job, *meeting).ok());
+    return;
+  }
+  Status status;
+  {
+    const Name name(job.calls, "the start of a Trainer");
+    status = job.gather_bytes(*job.world, 8);
+  }
+  CAPTURE(status.text());
+  CHECK(has(status, "the start of a Trainer: all_gather of 8 bytes on rank"));
+  CHECK(has(status, "the end of its session on rank 0"));
+  CHECK(job.gather_bytes(*meeting, 8).ok());
+}
+
+TEST_CASE("ranks that end one after the other are no mistake") {
+  const Job job;
+  if (job.is_alone()) return;
+  const auto meeting = *job.world->duplicate();
+  std::this_thread::sleep_for(std::chrono::seconds(2 * job.rank()));
+  CHECK(wait_at_end(job, *meeting).ok());
+  CHECK_FALSE(job.calls->has_failed());
+}
+
 TEST_CASE("a rank that comes late is named, and all go on when it is there") {
   const Job job;
   if (job.is_alone()) return;

@@ -21,3 +21,12 @@ expect_refusal(fuzz "^fuzz: error: no target is called 'journl', expected one of
   journl)
 expect_refusal(fuzz "^fuzz: error: expected a number after --runs, found 'many'" --runs many)
 expect_refusal(fuzz "^fuzz: error: unknown option '--run'" --run 5)
+
+# Programs that no test runs with these words still start.
+foreach(program limits kills mixed)
+  execute_process(COMMAND python3 -B "${SOURCE}/tests/e2e/${program}.py" --help
+    RESULT_VARIABLE code OUTPUT_QUIET ERROR_VARIABLE text)
+  if(NOT code EQUAL 0)
+    message(SEND_ERROR "tests/e2e/${program}.py --help: expected exit code 0, found ${code}: ${text}")
+  endif()
+endforeach()

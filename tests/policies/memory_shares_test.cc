@@ -102,6 +102,76 @@ void follow_the_model(SimulatedMemoryJob& run) {
   };
 }
 
+// Two ranks, the second of which is `slowness` times as slow in the middle third of 450 rounds.
+// Recomputing takes time as well, and all times have some noise.
+struct Story {
+  int changes = 0;          // of shares
+  double promised_low = 0;  // of the first one: step with over without
+  double promised_high = 0;
+  double measured = 0;
+  std::uint64_t last_samples = 0;  // of rank 0
+  bool ends_slow = false;
+};
+
+Story tell_story(std::uint64_t seed, std::int64_t added_us, const std::string& budget,
+                 double slowness) {
+  constexpr int kRounds = 450;
+  JobFacts job = memory_job(2);
+  job.global_batch = 24;
+  MemoryModel& model = job.memory.models[0];
+  model.samples = 12;
+  for (std::size_t p = 0; p < model.front.size(); ++p)
+    model.front[p].added_us = added_us * static_cast<std::int64_t>(model.front.size() - 1 - p);
+  SimulatedMemoryJob run = shared_job(job, "shares.mode = on\n" + budget);
+  run.policies.push_back(std::make_shared<SharesPolicy>());
+  follow_the_model(run);
+  Random random(seed);
+  std::vector<double> steps(kRounds);
+  int round = 0;
+  run.change = [&](RankSignal& signal) {
+    const auto rank = static_cast<std::size_t>(signal.rank.value());
+    signal.samples = static_cast<std::uint32_t>(samples_under(run.job, run.active, rank));
+    const auto cost = cost_of(model_of(run.job, rank),
+                              run.active.profiles[profile_of(run.active, signal.rank).value()]);
+    const double factor = 1 + static_cast<double>(cost->added_us) / 1e5;
+    const bool is_slow = rank == 1 && round >= kRounds / 3 && round < 2 * kRounds / 3;
+    const double noise = 1 + 0.02 * (random.uniform() - 0.5);
+    const double seconds =
+        (0.002 + 0.005 * factor * signal.samples) * (is_slow ? slowness : 1) * noise;
+    signal.phase_seconds[static_cast<std::size_t>(Phase::forward)] = static_cast<float>(seconds);
+    steps[static_cast<std::size_t>(round)] =
+        std::max(steps[static_cast<std::size_t>(round)], seconds);
+  };
+  run.begin();
+  Story story;
+  int changed_at = 0;
+  int measured_until = kRounds;
+  for (; round < kRounds; ++round) {
+    const std::vector<std::uint32_t> before = run.state.plan.shares;
+    const Decision decision = run.round();
+    story.ends_slow = decision.slow.confirmed > 0;
+    if (!decision.plan || decision.plan->shares == before) continue;
+    if (story.changes++ == 1) measured_until = round;
+    if (story.changes > 1) continue;
+    changed_at = round;
+    for (const Reason& reason : decision.reasons) {
+      if (reason.policy != PolicyKind::shares) continue;
+      story.promised_low = reason.forecast.step_ratio_low;
+      story.promised_high = reason.forecast.step_ratio_high;
+    }
+  }
+  const auto mean = [&](int from, int to) {
+    double sum = 0;
+    for (int i = from; i < to; ++i) sum += steps[static_cast<std::size_t>(i)];
+    return sum / (to - from);
+  };
+  if (story.changes > 0)
+    story.measured = mean(std::min(changed_at + 20, measured_until - 1), measured_until) /
+                     mean(changed_at - 4, changed_at);
+  story.last_samples = samples_under(run.job, run.active, 0);
+  return story;
+}
+
 }  // namespace
 
 TEST_SUITE("policies.memory and shares") {
@@ -192,6 +262,33 @@ TEST_SUITE("policies.memory and shares") {
     REQUIRE_FALSE(shares.empty());
     CHECK(told[0].round == shares[0].round);  // in one plan
     CHECK(told[0].text.find("with its share of 16 samples a step") != std::string::npos);
+  }
+
+  TEST_CASE("shares are chosen by the time under the plans that they bring, and go back once") {
+    int told = 0, held = 0;
+    for (const std::int64_t added_us : {0, 5000, 12000}) {
+      for (const std::string budget : {"", "memory.budget = 850MiB", "memory.budget = 720MiB"}) {
+        for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+          CAPTURE(added_us);
+          CAPTURE(budget);
+          CAPTURE(seed);
+          const Story story = tell_story(seed, added_us, budget, 2);
+          CHECK(story.changes == 2);
+          ++told;
+          held += story.measured >= story.promised_low && story.measured <= story.promised_high;
+          CHECK(story.last_samples == 12);
+          CHECK_FALSE(story.ends_slow);
+        }
+      }
+    }
+    CHECK(20 * held >= 17 * told);  // intervals of 95 %
+  }
+
+  TEST_CASE("shares of equal ranks never change, whatever their plans take") {
+    for (const std::int64_t added_us : {0, 5000, 12000}) {
+      for (std::uint64_t seed = 1; seed <= 4; ++seed)
+        CHECK(tell_story(seed, added_us, "memory.budget = 850MiB", 1).changes == 0);
+    }
   }
 
   TEST_CASE("a share that no actions hold is not granted, and the reason is a cap") {

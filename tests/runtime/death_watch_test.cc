@@ -18,6 +18,7 @@
 
 #include "coordinator/transport/shared/segment.h"
 #include "tests/runtime/driven_job.h"
+#include "tests/support/file_limit.h"
 
 #include <doctest/doctest.h>
 
@@ -209,6 +210,15 @@ TEST_CASE("a death is told with rank, host, process, cause, and where the rank w
   CHECK(has(text_of(ended(Activity::unknown, SIGUSR1)), "it had begun no step"));
 }
 
+TEST_CASE("a rank that is killed under a limit on CPU seconds may have passed it") {
+  RankEnd end = ended(Activity::forward, SIGKILL);
+  end.most_cpu_seconds = 7;
+  CHECK(has(text_of(end),
+            "the kernel's for want of memory or beyond its 7 CPU seconds, ulimit -t); it was in"));
+  end.code = SIGSEGV;
+  CHECK_FALSE(has(text_of(end), "ulimit"));
+}
+
 TEST_CASE("a sentence is cut to its place") {
   std::array<char, 40> few;
   CHECK(write_death(ended(Activity::data, SIGKILL), "node-7", 71, few).size() == few.size());
@@ -280,6 +290,15 @@ TEST_CASE("a lifeline from a process that is no rank's ends the waiting for the 
   const auto watch = DeathWatch::start(node.take_port(), node.marks(),
                                        {.world_size = 2, .run_directory = {}, .saves = {}});
   CHECK(watch.status().code() == StatusCode::unavailable);
+}
+
+TEST_CASE("a watch that gets no descriptor names the limit on them") {
+  Node node(2);
+  LifelinePort port = node.take_port();
+  const test::FileLimit none(0);
+  const auto watch = DeathWatch::start(std::move(port), node.marks(),
+                                       {.world_size = 2, .run_directory = {}, .saves = {}});
+  CHECK(has(watch.status().message(), "Too many open files (ulimit -n)"));
 }
 
 // Why the order is certain, as death_watch.h has it: what the launcher holds has a smaller number.

@@ -23,6 +23,12 @@ TEST_CASE("the environment says whether a launcher started the program") {
       {{"SLURM_PROCID=3", "PMI_FD=7"}, Launch::mpi},
       {{"PMIX_RANK=0"}, Launch::mpi},
       {{"PMI_RANK=0", "OMPI_COMM_WORLD_SIZE=2"}, Launch::mpi},
+      {{"SLURM_STEP_NUM_TASKS=4", "PMI_RANK=1"}, Launch::mpi},
+      {{"SLURM_STEP_NUM_TASKS=1"}, Launch::alone},  // an interactive shell
+      {{"SLURM_STEP_NUM_TASKS=many"}, Launch::alone},
+      {{"TORCHELASTIC_RUN_ID=none", "WORLD_SIZE=1"}, Launch::alone},
+      {{"WORLD_SIZE=4", "RANK=0"}, Launch::alone},
+      {{"TORCHELASTIC_RUN_ID=none", "WORLD_SIZE=4", "PMI_RANK=0"}, Launch::mpi},
   };
   for (const Row& row : rows) {
     const Result<Launch> launch = launch_of(row.environment);
@@ -36,6 +42,13 @@ TEST_CASE("Open MPI's launcher is an error that says what to use") {
   const Status status = launch_of(environment).status();
   CHECK(status.code() == StatusCode::failed_precondition);
   CHECK(status.message().find("mpiexec.mpich") != std::string::npos);
+}
+
+TEST_CASE("launchers that start several processes without PMI are errors that say what to use") {
+  const std::vector<std::string> torchrun = {"WORLD_SIZE=4", "TORCHELASTIC_RUN_ID=none"};
+  CHECK(launch_of(torchrun).status().message().find("mpiexec.mpich") != std::string::npos);
+  const std::vector<std::string> srun = {"SLURM_PROCID=2", "SLURM_STEP_NUM_TASKS=4"};
+  CHECK(launch_of(srun).status().message().find("srun --mpi=pmi2") != std::string::npos);
 }
 
 TEST_CASE("only MPICH's library is accepted, others are named") {

@@ -81,6 +81,8 @@ std::vector<Setting<MemoryConfig>> memory_settings() {
                "what backward gets for tensors that were not kept is compared with them, bit for "
                "bit, that often; 0 = never"},
               {0, 1000000000}),
+      flag(&C::verify_offload,
+           {"verify_offload", "", "bytes that come back from memory.tier_directory are checked"}),
       path(&C::tier_directory,
            {"tier_directory", "", "offloaded tensors go there; empty = nowhere", Scope::set_alike}),
       bytes(&C::tier_bytes, {"tier_bytes", "bytes", "most offloaded by a node; 0 = no cap"}),

@@ -48,6 +48,7 @@ struct MemoryConfig {
   std::int64_t tier_bytes = 0;  // most bytes offloaded by all ranks of a node; 0 = no cap
   std::int64_t smallest_bytes = 65536;  // smaller tensors are never offloaded
   double most_recomputed = 1;           // largest part of the blocks that may be recomputed
+  bool verify_offload = true;           // of what comes back out of a folder, each byte
   std::uint32_t verify_steps = 1000;    // what is not kept is compared that often; 0 = never
 };
 std::vector<Setting<MemoryConfig>> memory_settings();

@@ -558,6 +558,15 @@ PolicyOutput MemoryPolicy::fit(const PolicyInput& input, const Plan& draft,
   return output;
 }
 
+std::vector<double> MemoryPolicy::work_factors(const PolicyInput& input, const Plan& draft,
+                                               const PolicyState& kept) const {
+  if (!facts_fit(input.job)) return {};
+  const PolicyInput drafted{input.job,     input.config,  draft,
+                            input.signals, input.summary, input.estimates,
+                            input.history, input.effects, {}};
+  return settled_work_factors(drafted, take_memory_state(kept, input.job, input.config.memory));
+}
+
 std::vector<std::int64_t> memory_budgets(const JobFacts& job, const Config& config,
                                          const ControlState& state) {
   std::vector<std::int64_t> budgets;

@@ -31,6 +31,9 @@ class MemoryPolicy final : public Policy {
   PolicyOutput at_start(const PolicyInput& input, PolicyState state) const override;
   // Takes heavier actions where the shares of the draft need them.
   PolicyOutput fit(const PolicyInput& input, const Plan& draft, PolicyState state) const override;
+  // By the plan of its front that each rank would settle on with the shares of the draft.
+  std::vector<double> work_factors(const PolicyInput& input, const Plan& draft,
+                                   const PolicyState& state) const override;
 };
 
 // Returns the budgets that the policy holds the ranks to, for telemetry: most bytes of a step, one

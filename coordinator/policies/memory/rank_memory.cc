@@ -16,31 +16,12 @@
 namespace cox {
 namespace {
 
-constexpr double kUsable = 0.85;  // of a rank's limit
-
-// Of the usable part.
-constexpr double kConservative = 0.90;
-constexpr double kBalanced = 0.75;
-constexpr double kAggressive = 0.50;
-
 constexpr double kRoom = 0.98;  // of the budget, for a lighter plan
 constexpr double kWorthOnStraggler = 0.002;
 constexpr std::uint32_t kRoomRounds = 16;
 constexpr std::uint64_t kCeilingRounds = 1000;
 constexpr std::int64_t kDownBy = 16;  // a correction that was too large goes down by that part
 constexpr std::uint32_t kCorrectionRounds = 64;  // for which it stays: some steps need more bytes
-
-std::int64_t part(double ratio, std::int64_t bytes) {
-  return static_cast<std::int64_t>(ratio * static_cast<double>(bytes));
-}
-
-std::int64_t bytes_of_mode(BudgetKind kind, const RankMemory& rank) {
-  const std::int64_t usable = part(kUsable, rank.limit_bytes);
-  const bool plans_anyway = kind == BudgetKind::aggressive && !rank.straggles;
-  if (!plans_anyway && rank.keep_bytes <= usable) return usable;
-  if (rank.straggles || kind == BudgetKind::conservative) return part(kConservative, usable);
-  return part(kind == BudgetKind::balanced ? kBalanced : kAggressive, usable);
-}
 
 class Digest {
  public:
@@ -506,19 +487,6 @@ void look_at_ranks(const PolicyInput& input, MemoryRound& round) {
 
 }  // namespace
 
-RankBudget budget_of(const MemoryConfig& config, const RankMemory& rank) {
-  const auto own = config.budget_of_rank.find(rank.rank.value());
-  const MemoryBudget& asked = own == config.budget_of_rank.end() ? config.budget : own->second;
-  const std::int64_t limit = rank.limit_bytes;
-  if (asked.kind == BudgetKind::bytes) {
-    return {limit > 0 ? std::min(limit, asked.bytes) : asked.bytes, false};
-  }
-  if (limit <= 0) return {kNoBudget, asked.kind != BudgetKind::none};
-  if (asked.kind == BudgetKind::none) return {part(kUsable, limit), false};
-  if (asked.kind == BudgetKind::fraction) return {part(asked.fraction, limit), false};
-  return {bytes_of_mode(asked.kind, rank), false};
-}
-
 RankBudget budget_of_rank(const MemoryConfig& config, const RankMemoryState& rank, RankId id,
                           std::int64_t keep_bytes) {
   RankMemory memory;
@@ -572,6 +540,31 @@ MemoryRound look_at_round(const PolicyInput& input, MemoryState state) {
   round.samples = samples_of_ranks(input.job, input.plan);
   look_at_ranks(input, round);
   return round;
+}
+
+std::vector<double> settled_work_factors(const PolicyInput& drafted, MemoryState state) {
+  MemoryRound round;
+  round.state = std::move(state);
+  round.allowed = allowed_of_blocks(drafted, round.state.resting);
+  round.samples = samples_of_ranks(drafted.job, drafted.plan);
+  for (RankMemoryState& known : round.state.ranks) known.samples = 0;  // of the shares before
+  Views views(drafted, round);
+  std::vector<double> factors;
+  factors.reserve(round.state.ranks.size());
+  for (std::size_t r = 0; r < round.state.ranks.size(); ++r) {
+    RankMemoryState& known = round.state.ranks[r];
+    RankView view = views.of(r);
+    set_correction(drafted.summary.round, known, view);
+    Eagerness eagerness = eagerness_of(round.state, known);
+    eagerness.room_rounds = kRoomRounds;  // once it has waited for these
+    const Choice choice = priced(view, choose(view, eagerness));
+    const bool moves = choice.move != Move::stay && choice.feasible && view.now;
+    const auto step_us = static_cast<double>(view.model->step_us);
+    factors.push_back(moves && step_us > 0 ? (step_us + static_cast<double>(choice.cost.added_us)) /
+                                                 (step_us + static_cast<double>(view.now->added_us))
+                                           : 1);
+  }
+  return factors;
 }
 
 MemoryRound look_at_draft(const PolicyInput& drafted, const Plan& newest, MemoryState state) {

@@ -1,7 +1,6 @@
-// The model behind policy `memory`: what a rank may take (budgets), what it is believed to take
-// (predictions, corrected by measured peaks), and which point of its front it should be at. Called
-// by the policy once a round; budget_of() also by the SDK before the first round. Values and pure
-// functions.
+// The model behind policy `memory`: what a rank is believed to take (predictions, corrected by
+// measured peaks), and which point of its front it should be at within its budget (budget.h).
+// Called by the policy once a round. Values and pure functions.
 #pragma once
 
 #include <cstddef>
@@ -15,29 +14,9 @@
 #include "coordinator/core/state_codec.h"
 #include "coordinator/core/units.h"
 #include "coordinator/decide/policy.h"
+#include "coordinator/policies/memory/budget.h"
 
 namespace cox {
-
-inline constexpr std::int64_t kNoBudget = std::int64_t{1} << 60;
-
-// RankMemory has the facts about a rank that its budget depends on.
-struct RankMemory {
-  RankId rank{};
-  std::int64_t limit_bytes = 0;  // of its device or share of a node; 0 = unknown
-  std::int64_t keep_bytes = 0;   // peak with all blocks kept, corrected
-  bool straggles = false;
-};
-
-struct RankBudget {
-  std::int64_t bytes = kNoBudget;  // kNoBudget = nothing limits it
-  bool needs_limit = false;        // a part of the limit was asked for, which is unknown
-};
-
-// Returns the budget of a rank. Bytes and fractions are caps. The modes take part of 85 % of the
-// limit (conservative 0.90, balanced 0.75, aggressive 0.50); where keeping all fits those 85 %,
-// only `aggressive` takes a part. A straggler gets the lightest mode, conservative. Without a
-// budget the 85 % are the cap.
-RankBudget budget_of(const MemoryConfig& config, const RankMemory& rank);
 
 // RestingAction is a kind of action that failed on a block and is not used there before a round.
 // Recompute that failed at one level rests at all of them and in full: what made it fail is an
@@ -187,6 +166,11 @@ MemoryRound look_at_round(const PolicyInput& input, MemoryState state);
 // drafted actions do not fit their samples under either plan; learns nothing, and moves no rank to
 // a lighter point. REQUIRES: facts_fit(drafted.job); both plans are valid.
 MemoryRound look_at_draft(const PolicyInput& drafted, const Plan& newest, MemoryState state);
+
+// Returns for each rank the time of its work for a sample under the plan that it would settle on
+// with the shares of `drafted.plan`, over that under the plan that it has there: 1 where no plan
+// fits, and where times are not known. Learns nothing. REQUIRES: as look_at_draft().
+std::vector<double> settled_work_factors(const PolicyInput& drafted, MemoryState state);
 
 // Returns the budget of a rank by what is remembered of it. `keep_bytes` is its predicted peak with
 // all blocks kept.

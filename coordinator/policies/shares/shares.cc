@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "coordinator/core/selection.h"
@@ -27,6 +28,8 @@ constexpr std::uint64_t kMostSamples = 1'000'000'000'000;  // that memory is eve
 constexpr std::size_t kRanksTold = 4;
 constexpr std::uint64_t kMaxShare = 1 << 20;  // of a plan
 constexpr double kFastest = 1e-12;            // seconds per unit, so that no rank is free
+constexpr int kMostPricings = 4;              // of assignments that follow from each other
+constexpr int kMostMoves = 16;                // of a unit each, from the best of them on
 
 struct SharesState {
   static constexpr std::uint32_t kVersion = 2;
@@ -184,6 +187,74 @@ double gain_ratio(const SharesProblem& shares, double seconds) {
   return now > 0 ? (shares.slowest.seconds - seconds) / now : 0;
 }
 
+// ---- The plans that follow other shares.
+
+// The costs of ranks, and the shares that are best for them.
+struct PricedShares {
+  SharesProblem shares;
+  ShareAssignment assignment;
+  double gain = 0;
+};
+
+// `costs`: of the plans in force. With those that ranks would settle on with these units.
+std::vector<RankCost> settled_costs(const PolicyInput& input, std::vector<RankCost> costs,
+                                    const std::vector<std::uint64_t>& units) {
+  const std::vector<double> factors = input.work_factors(shares_of(units));
+  for (std::size_t r = 0; r < std::min(factors.size(), costs.size()); ++r)
+    costs[r].seconds_per_unit *= factors[r];
+  return costs;
+}
+
+// Moves units of the slowest rank, one at a time, to the rank that would finish one more soonest,
+// while that makes the step shorter: a little less may fit a much lighter plan.
+void move_units(const PolicyInput& input, const std::vector<RankCost>& costs, PricedShares& best) {
+  for (int i = 0; i < kMostMoves; ++i) {
+    const std::vector<RankCost>& ranks = best.shares.problem.ranks;
+    std::vector<std::uint64_t> units = best.assignment.units;
+    const std::size_t from = slowest_rank(ranks, units).rank;
+    std::optional<std::size_t> to;
+    for (std::size_t r = 0; r < ranks.size(); ++r) {
+      if (r == from || units[r] >= ranks[r].max_units) continue;
+      if (!to || seconds_of(ranks[r], units[r] + 1) < seconds_of(ranks[*to], units[*to] + 1))
+        to = r;
+    }
+    if (!to || units[from] <= ranks[from].min_units) return;
+    --units[from];
+    ++units[*to];
+    std::vector<RankCost> settled = settled_costs(input, costs, units);
+    const double seconds = slowest_rank(settled, units).seconds;
+    if (seconds >= best.assignment.seconds) return;
+    best.shares.problem.ranks = std::move(settled);
+    best.assignment = {std::move(units), seconds};
+  }
+}
+
+// The present shares and the best ones, both at the costs that ranks settle on with them.
+Result<PricedShares> priced_shares(const PolicyInput& input, SharesProblem shares) {
+  const std::vector<RankCost> costs = shares.problem.ranks;
+  PricedShares best;
+  if (input.work_factors) {
+    shares.problem.ranks = settled_costs(input, costs, shares.problem.present);
+    look_at_present(shares);
+  }
+  best.shares = shares;
+  best.assignment = {shares.problem.present, shares.slowest.seconds};
+  for (int i = 0; i < (input.work_factors ? kMostPricings : 1); ++i) {
+    auto next = assign_shares(shares.problem);
+    if (!next.ok()) return next.status();
+    if (input.work_factors) {
+      shares.problem.ranks = settled_costs(input, costs, next->units);
+      next->seconds = slowest_rank(shares.problem.ranks, next->units).seconds;
+    }
+    if (next->seconds >= best.assignment.seconds) break;
+    best.shares = shares;
+    best.assignment = *std::move(next);
+  }
+  if (input.work_factors) move_units(input, costs, best);
+  best.gain = gain_ratio(best.shares, best.assignment.seconds);
+  return best;
+}
+
 // The ranks that their caps hold back in `assignment`, where that costs more than `worth` of the
 // step.
 std::vector<std::size_t> held_ranks(const SharesProblem& shares, const ShareAssignment& assignment,
@@ -301,9 +372,30 @@ double needed_gain(const PolicyInput& input, const SharesProblem& shares) {
   return std::max(least, kSureDeviations * level_deviation(speeds, slowest));
 }
 
+// By how much a step with these units may take longer or shorter than predicted, as a part of one
+// now, if each rank's work had a part that does not grow with its samples, up to a tenth of what it
+// does now. Only another assignment shows that part (speeds.h), so it is unknown before the first
+// one.
+double unknown_fixed_part(const SharesProblem& shares, const ShareAssignment& assignment) {
+  double most = 0;
+  for (const double part : {0.025, 0.05, 0.1}) {
+    double seconds = 0;
+    for (std::size_t r = 0; r < shares.problem.ranks.size(); ++r) {
+      const RankCost& rank = shares.problem.ranks[r];
+      const auto present = static_cast<double>(shares.problem.present[r]);
+      const auto units = static_cast<double>(assignment.units[r]);
+      const double work = rank.seconds_per_unit * (units + part * (present - units));
+      seconds = std::max(seconds, rank.fixed_seconds + work);
+    }
+    most = std::max(most, std::fabs(seconds - assignment.seconds));
+  }
+  const double now = shares.slowest.seconds + shares.shared_seconds;
+  return now > 0 ? most / now : 0;
+}
+
 // The deviation of the predicted ratio: the errors of the levels of the ranks that the step waits
-// for, before and after, and the noise of a step, because ranks that finish together wait for the
-// unluckiest of them.
+// for, before and after, part of the noise of a step, because ranks that finish together wait for
+// the unluckiest of them, and at first what only other shares can show.
 double deviation_of_gain(const PolicyInput& input, const SharesProblem& shares,
                          const ShareAssignment& assignment, double gain) {
   const Speeds& speeds = input.estimates.speeds;
@@ -312,7 +404,9 @@ double deviation_of_gain(const PolicyInput& input, const SharesProblem& shares,
   };
   const double before = error(shares.slowest.rank);
   const double after = error(slowest_rank(shares.problem.ranks, assignment.units).rank);
-  return (1 - gain) * std::sqrt(before * before + after * after + speeds.pooled_variance);
+  const double noise = std::sqrt(before * before + after * after + speeds.pooled_variance / 4);
+  const double unknown = speeds.shares_plan == 0 ? unknown_fixed_part(shares, assignment) / 2 : 0;
+  return std::hypot((1 - gain) * noise, unknown);
 }
 
 PolicyOutput change(const PolicyInput& input, const SharesProblem& shares,
@@ -331,6 +425,12 @@ PolicyOutput change(const PolicyInput& input, const SharesProblem& shares,
   output.proposals.front().reason.forecast =
       forecast_of_time(1 - gain, deviation_of_gain(input, shares, assignment, gain));
   return output;
+}
+
+// Whether the whole interval of the prediction is a gain.
+bool surely_gains(const PolicyInput& input, const PricedShares& priced) {
+  const double deviation = deviation_of_gain(input, priced.shares, priced.assignment, priced.gain);
+  return forecast_of_time(1 - priced.gain, deviation).step_ratio_high < 1;
 }
 
 bool was_told(const PolicyInput& input, const SharesState& state, SharesNews news) {
@@ -399,11 +499,14 @@ PolicyOutput judge(const PolicyInput& input, SharesState& state) {
   if (!fastest.ok()) return stay_unmeetable(input, state, shares, fastest.status());
   const double gain = gain_ratio(shares, fastest->seconds);
   if (gain < needed) return stay_kept(gain);
+  const auto priced = priced_shares(input, shares);
+  if (!priced.ok()) return stay_unmeetable(input, state, shares, priced.status());
+  if (priced->gain < needed || !surely_gains(input, *priced)) return stay_kept(priced->gain);
   if (input.estimates.speeds.changing > 0) return {};  // a rank that may be changing is waited for
   state.worth_rounds = std::min(state.worth_rounds + 1, kWorthRounds);
   if (state.worth_rounds < kWorthRounds) return {};
   state.told = SharesNews::none;
-  return change(input, shares, *assign_shares(shares.problem), gain);
+  return change(input, priced->shares, priced->assignment, priced->gain);
 }
 
 // Shares start by the user's hint, or within caps that even shares would break. Shares that

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -21,13 +22,16 @@
 namespace cox::transport {
 namespace {
 
+using BetweenPolls = std::function<void()>;  // may be empty
+
 Status poll(MPI_Request& request, const char* call, const std::string& name,
-            const WaitPolicy& policy) {
+            const WaitPolicy& policy, const BetweenPolls& look = {}) {
   Waiter waiter(policy);
   for (;;) {
     int flag = 0;
     Status status = mpi_status(MPI_Test(&request, &flag, MPI_STATUS_IGNORE), call, name);
     if (!status.ok() || flag != 0) return status;
+    if (look) look();
     status = waiter.pause();
     if (!status.ok()) return status;
   }
@@ -50,11 +54,12 @@ Result<MPI_Comm> mpi_duplicate(MPI_Comm comm, const std::string& name, const Wai
 }
 
 // Lets all ranks of `comm` come together by polling, so that a blocking call after it is short.
-Status mpi_meet(MPI_Comm comm, const std::string& name, const WaitPolicy& policy) {
+Status mpi_meet(MPI_Comm comm, const std::string& name, const WaitPolicy& policy,
+                const BetweenPolls& look = {}) {
   MPI_Request request = MPI_REQUEST_NULL;
   Status status = mpi_status(MPI_Ibarrier(comm, &request), "MPI_Ibarrier", name);
   if (!status.ok()) return status;
-  return poll(request, "MPI_Ibarrier", name, policy);
+  return poll(request, "MPI_Ibarrier", name, policy, look);
 }
 
 // Returns the ranks of `comm` as ranks of the job.
@@ -318,15 +323,21 @@ MpiRuntime::~MpiRuntime() {
   static_cast<void>(end());
 }
 
-// Finalising blocks inside MPI, which is slow where ranks share cores, so ranks meet before.
+// Finalising blocks inside MPI, which is slow where ranks share cores, so ranks meet before. A rank
+// that waits for this one in a call hears from the looks that this one will not come.
 Status MpiRuntime::end() {
   int finalized = 0;
   if (!owned_ || MPI_Finalized(&finalized) != MPI_SUCCESS || finalized != 0) return ok_status();
   int size = 1;
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   const WaitPolicy policy = wait_policy(size, usable_cores());
+  const auto look = [book = calls(), since = CallBook::Clock::now()] {
+    if (book != nullptr) static_cast<void>(book->look_at_end(since));
+  };
+  if (calls() != nullptr) calls()->begin_end();
   Status met = mpi_meet(MPI_COMM_WORLD, "world",
-                        with_timeout(policy, std::chrono::seconds(60), "all ranks to end"));
+                        with_timeout(policy, std::chrono::seconds(60), "all ranks to end"), look);
+  if (calls() != nullptr) calls()->clear_notes();
   MPI_Finalize();
   return met;
 }

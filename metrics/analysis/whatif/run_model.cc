@@ -135,7 +135,7 @@ std::size_t times_clock_ran_back(const RankRecord& rank) {
 std::size_t different_steps(const RankRecord& rank) {
   std::vector<double> steps = rank.steps.values();
   std::ranges::sort(steps);
-  return steps.size() - std::ranges::unique(steps).size();
+  return static_cast<std::size_t>(std::unique(steps.begin(), steps.end()) - steps.begin());
 }
 
 // What each rank spent on the phases of a step that all have, with the waiting taken out of the

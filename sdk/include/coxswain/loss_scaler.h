@@ -13,7 +13,8 @@
 //
 // With hysteresis 1, min_scale 0 and a max_scale that is not reached it does step by step what
 // torch.amp.GradScaler does. ScalerRules::headroom_bits has no effect: gradients are fp32 here.
-// Several optimizers: each steps or skips by its own gradients; update() counts all of them.
+// Several optimizers: each steps or skips by its own gradients; update() counts all of them, also
+// one that was unscaled and then not stepped, by the program's own choice.
 //
 // Parameters are fp32 (bf16 and fp64 work too); gradients in fp16 are refused, because what is
 // below fp16's range is lost in them already. The scaler holds no parameters. Training thread.
@@ -50,7 +51,8 @@ class LossScaler {
   // Throws cox::Error for rules out of range, or that ScalerSync::device cannot follow.
   explicit LossScaler(ScalerRules rules = {}, ScalerSync sync = ScalerSync::host);
   // Ranks agree in step(): all skip when one has to. step() and is_finite() are then collective, in
-  // the same order on all ranks (one all-reduce of 8 bytes). The session must outlive the scaler.
+  // the same order on all ranks (one all-reduce of 8 bytes), and so is update() for gradients that
+  // were unscaled and not stepped. The session must outlive the scaler.
   explicit LossScaler(Session& session, ScalerRules rules = {});
   LossScaler(LossScaler&&) noexcept;
   LossScaler& operator=(LossScaler&&) noexcept;
@@ -60,8 +62,9 @@ class LossScaler {
   at::Tensor scale(const at::Tensor& loss);
 
   // Divides the gradients by the scale, in place, and notes whether all are finite. At most once an
-  // optimizer between two update(). Throws cox::Error on a second time, after step(), on fp16 or
-  // sparse gradients, and without a session when no parameter has a gradient.
+  // optimizer between two update(). An optimizer none of whose parameters has a gradient has finite
+  // ones. Throws cox::Error on a second time, after step(), on fp16 or sparse gradients, and with
+  // ScalerSync::device when no parameter has a gradient.
   void unscale(AdamW& optimizer);
   void unscale(torch::optim::Optimizer& optimizer);
   // For an optimizer of another kind: step it yourself if is_finite(), then update().
@@ -76,7 +79,8 @@ class LossScaler {
   // device.
   bool is_finite();
 
-  // Sets the scale for the next step. Throws cox::Error unless a step() or is_finite() came before.
+  // Sets the scale for the next step, by all gradients that were unscaled since the last update().
+  // Throws cox::Error where none were.
   void update();
 
   // Returns the scale now, and what else the scaler remembers. With ScalerSync::device this reads

@@ -17,11 +17,14 @@
 // Session, StepScope, Reducer or Trainer is gone.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "coordinator/core/config.h"
@@ -43,20 +46,32 @@ namespace prometheus {
 class Collectable;
 }
 
+namespace torch::data::samplers {
+template <typename BatchRequest>
+class Sampler;
+}
 namespace torch::nn {
 class Module;
 }
+namespace torch::optim {
+class LRScheduler;
+class Optimizer;
+class ReduceLROnPlateauScheduler;
+}  // namespace torch::optim
 namespace torch::jit {
 struct Module;
 }
 
 namespace cox {
 
+class AdamW;
 class Session;
+struct TrainingPart;
 
 namespace detail {
 class Adoption;
 struct Capabilities;
+class LoopKeeper;
 class SessionState;
 Session session_of(std::shared_ptr<SessionState> state, const Capabilities& capabilities);
 }  // namespace detail
@@ -79,6 +94,46 @@ struct AdoptOptions {
   // no gradients averaged, no budget or format kept, and ranks may be any number of steps apart.
   // For loops that average by themselves, or not at all. All models of a loop say the same.
   bool only_watch = false;
+};
+
+// TorchSampler is what torch's samplers of single samples are: RandomSampler, SequentialSampler and
+// the distributed ones.
+using TorchSampler = torch::data::samplers::Sampler<std::vector<std::size_t>>;
+
+// KeptOptimizer is an optimizer that Session::keep() saves, of torch or ours.
+class KeptOptimizer {
+ public:
+  using Held = std::variant<torch::optim::Optimizer*, AdamW*>;
+  KeptOptimizer(torch::optim::Optimizer& optimizer) : held_(&optimizer) {}
+  KeptOptimizer(AdamW& optimizer) : held_(&optimizer) {}
+  const Held& held() const { return held_; }
+
+ private:
+  Held held_;
+};
+
+// KeptCounter is a counter of the loop's own that Session::keep() saves and sets, of any type of
+// whole numbers.
+class KeptCounter {
+ public:
+  template <std::integral Number>
+  KeptCounter(Number& number)
+      : number_(&number),
+        get_([](const void* at) {
+          return static_cast<std::int64_t>(*static_cast<const Number*>(at));
+        }),
+        set_([](void* at, std::int64_t value) {
+          *static_cast<Number*>(at) = static_cast<Number>(value);
+          return std::in_range<Number>(value);
+        }) {}
+  std::int64_t get() const { return get_(number_); }
+  // Returns whether the counter's type has the value.
+  bool set(std::int64_t value) const { return set_(number_, value); }
+
+ private:
+  void* number_;
+  std::int64_t (*get_)(const void* number);
+  bool (*set_)(void* number, std::int64_t value);
 };
 
 struct SessionOptions {
@@ -121,7 +176,8 @@ class [[nodiscard]] StepScope {
   void samples(std::uint64_t count);
   void tokens(std::uint64_t count);
   void gradient_norm(double value);  // L2, over all parameters; the last call counts
-  // Adds a scalar of your own to the run directory (up to 8 names of up to 15 bytes a step). "loss"
+  // Adds a scalar of your own to the run directory: up to 8 names a step, which differ in their
+  // first 15 bytes. "loss"
   // and "grad_norm" stand in for the step's own figures only where it has none.
   void log(std::string_view name, double value);
 
@@ -205,14 +261,43 @@ class Session {
   // Call it on the training thread, before the first step, once for each model of the loop; the
   // model must outlive the session or be given to detach(), which ends it for all models. Not
   // together with step(), a Reducer or a Trainer. What it cannot do in a loop that it
-  // does not own: skip an update, share out samples, save (see Trainer). Collective. Throws
-  // cox::Error for a model without parameters.
+  // does not own: skip an update, share out samples (see Trainer); keep() saves it. Collective.
+  // Throws cox::Error for a model without parameters.
   void adopt(torch::nn::Module& model, const AdoptOptions& options = {});
   // The same for a TorchScript module, as torch::jit::load() returns it; it may end before the
   // session. With TorchScript's graph optimiser off (torch::jit::setGraphExecutorOptimize) all of
   // the above holds; with it on the script is kept whole: averaged and measured, but without memory
   // actions and number formats.
   void adopt(const torch::jit::Module& model, const AdoptOptions& options = {});
+
+  // Saves an adopted loop and lets it go on from its newest save, by the settings checkpoint.*.
+  // Call it in the first line of the loop's body:
+  //
+  //   std::int64_t epoch = 0, batch = 0;
+  //   for (; epoch < epochs; ++epoch, batch = 0) {
+  //     for (; batch < batches; ++batch) {
+  //       session.keep(optimizer, epoch, batch);
+  //       optimizer.zero_grad(); loss(model(x(epoch, batch)), y).backward(); optimizer.step();
+  //
+  // With checkpoint.resume the first call sets both counters to those of the save, and restores
+  // models, buffers, optimizers, each rank's random numbers and what add_state() named. Each later
+  // call is the only place where a save is made: every checkpoint.every_steps updates, and before
+  // the job ends because it was asked to stop. A call between backward() and the update saves
+  // nothing. A loop whose batches follow from its counters, its samplers and random numbers goes on
+  // with the bits that it would have had; docs/checkpoints.md says what else belongs to a loop.
+  // Several optimizers: keep({generator, critic}, epoch, batch). Collective. Throws cox::Error on
+  // all ranks without an adopted model, and as a Trainer does where it resumes.
+  void keep(KeptOptimizer optimizer, KeptCounter epoch, KeptCounter batch);
+  void keep(const std::vector<KeptOptimizer>& optimizers, KeptCounter epoch, KeptCounter batch);
+  // Lets keep() save and restore more: state of the program's own, a learning-rate schedule or a
+  // sampler of torch's, which must outlive the session. Each rank has its own place in a sampler;
+  // the rest is rank 0's. A schedule that derives from LRScheduler and remembers more than the
+  // number of its steps is state of the program's own. Call it after adopt() and before the first
+  // keep(). Collective the first time. Throws cox::Error for a name that is taken.
+  void add_state(std::string_view name, TrainingPart part);
+  void add_state(std::string_view name, torch::optim::LRScheduler& schedule);
+  void add_state(std::string_view name, torch::optim::ReduceLROnPlateauScheduler& schedule);
+  void add_state(std::string_view name, TorchSampler& sampler);
 
   // Returns the step of an adopted loop that is open, from a forward pass to the first one after an
   // update, or null. It lets the loop tell what cannot be found, as its loss, samples, or the time
@@ -293,6 +378,7 @@ class Session {
   const detail::Capabilities& capabilities() const { return *capabilities_; }
 
  private:
+  detail::LoopKeeper& keeper();
   // With the adoption that takes a model in, made if there is none.
   void adopt_by(const AdoptOptions& options, const std::function<void(detail::Adoption&)>& add);
 
@@ -304,6 +390,7 @@ class Session {
   std::shared_ptr<detail::SessionState> state_;
   std::shared_ptr<const detail::Capabilities> capabilities_;  // of that state
   std::shared_ptr<detail::Adoption> adoption_;                // ends before the state does
+  std::shared_ptr<detail::LoopKeeper> keeper_;                // as that does
 };
 
 }  // namespace cox

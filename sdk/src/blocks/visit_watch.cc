@@ -63,7 +63,8 @@ void VisitWatch::close_region() {
   if (block) parts_.clock.region_ended(*block);
 }
 
-void VisitWatch::steer_anew() {
+void VisitWatch::steer_anew(Anew what) {
+  if (what == Anew::pass) return leave_block();
   const std::optional<BlockId> region = parts_.region.block();
   if (region && region == current_) open_region(*region);
 }

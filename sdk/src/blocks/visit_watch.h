@@ -92,9 +92,11 @@ class VisitWatch {
 
   // Returns the block that the forward pass is in.
   std::optional<BlockId> current() const { return current_; }
-  // From here on the visit is steered by the block's action as it is now. Parameters that its next
-  // operator reads are to be told again.
-  void steer_anew();
+  // From here on the visit is steered by the block's action as it is now; or another forward pass
+  // begins, because the program has let go of the one before. Parameters that the next operator
+  // reads are to be told again.
+  enum class Anew { visit, pass };
+  void steer_anew(Anew what);
   // Between the two the pass is in the block of that name, whichever parameters are read. Scopes
   // nest. Throws cox::Error for a name that no block has.
   void begin_scope(std::string_view name);

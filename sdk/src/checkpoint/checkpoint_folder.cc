@@ -105,7 +105,8 @@ Result<CheckpointFolder> CheckpointFolder::open(fs::path directory) {
 
 Status CheckpointFolder::claim(SaveWriter writer) {
   writer_ = std::move(writer);
-  auto lock = io::FolderLock::take(directory_, kLock, writer_.name, draw_id());
+  auto lock = io::FolderLock::take(directory_, kLock, writer_.name, draw_id(),
+                                   io::system_lock_calls(), writer_.lock_patience);
   if (!lock.ok()) return lock.status().with_context("checkpoint.directory");
   lock_.emplace(std::move(*lock));
   remove_leftovers();

@@ -6,6 +6,7 @@
 // Every rank reads. Blocks on the disk; does not communicate.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -42,7 +43,8 @@ struct Checkpoint {
 struct SaveWriter {
   std::string name;  // one line: "run demo on host node-a, process 4711"
   std::function<UnixTime()> now;
-  std::function<std::uint64_t()> random;  // 64 random bits a call, on all ranks the same ones
+  std::function<std::uint64_t()> random;       // 64 random bits a call, on all ranks the same ones
+  std::chrono::milliseconds lock_patience{0};  // as FolderLock::take()
 };
 
 class CheckpointFolder {

@@ -200,6 +200,7 @@ bool has_own_loops(const at::Tensor& tensor) {
 }
 
 PendingScan start_scan(const at::Tensor& tensor, ScanKind kind) {
+  if (tensor.defined() && tensor.is_complex()) return start_scan(as_reals(dense(tensor)), kind);
   if (!tensor.defined() || tensor.numel() == 0 || !c10::isFloatingType(tensor.scalar_type())) {
     return {};
   }
@@ -330,6 +331,10 @@ at::Tensor dense(const at::Tensor& tensor) {
   return tensor.layout() == at::kStrided ? tensor : tensor.to_dense();
 }
 
+at::Tensor as_reals(const at::Tensor& tensor) {
+  return tensor.is_complex() ? at::view_as_real(tensor.detach().resolve_conj()) : tensor;
+}
+
 double l2_norm(std::span<const at::Tensor> tensors) {
   const torch::NoGradGuard no_grad;
   double squares = 0;
@@ -339,7 +344,7 @@ double l2_norm(std::span<const at::Tensor> tensors) {
     if (has_own_loops(tensor)) {
       squares += scan_gradient(tensor).squares;
     } else {
-      others.push_back(dense(tensor));
+      others.push_back(as_reals(dense(tensor)));
     }
   }
   const double plain = std::sqrt(squares);

@@ -125,6 +125,10 @@ GradientScan copy_and_scan(const at::Tensor& gradient, std::span<float> to, floa
 
 // Returns the tensor, or a dense copy of one that is sparse.
 at::Tensor dense(const at::Tensor& tensor);
+// Returns the real numbers of a tensor: of a complex one its real and imaginary parts, in a last
+// dimension of two and in the same memory (a copy of one that is conjugated lazily). Sums, norms
+// and scans of gradients are taken of these. REQUIRES: the tensor is dense.
+at::Tensor as_reals(const at::Tensor& tensor);
 
 // Returns the L2 norm over all elements of `tensors`, which is finite exactly if all of them are.
 // Undefined tensors count nothing. Neither threads nor the processor's vector width change a bit of

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "coordinator/planner/memory_problem.h"
-#include "coordinator/policies/memory/rank_memory.h"
+#include "coordinator/policies/memory/budget.h"
 #include "metrics/records/step_row.h"
 #include "sdk/src/blocks/bits_comparison.h"
 #include "sdk/src/memory/pinned_tier.h"
@@ -15,14 +15,16 @@
 namespace cox::detail {
 namespace {
 
-// What takes the least memory in a step that is larger than the one that was measured need not do
-// so there, where the peak may be at another place: each block holds as little as it can.
-std::vector<MemoryAction> least_held(const MemoryProblem& problem, std::size_t blocks) {
+// The action that takes the least memory in the measured step need not do so in a larger one, whose
+// peak may be at another place. So each block holds as little as it can.
+std::vector<MemoryAction> least_held(const MemoryProblem& problem, std::size_t blocks,
+                                     ActionSet usable = kEveryAction) {
   std::vector<MemoryAction> actions(blocks, MemoryAction::keep);
   for (const Stage& stage : problem.stages) {
     if (stage.block == kGap) continue;
     MemoryAction& best = actions[static_cast<std::size_t>(stage.block)];
     for (std::size_t a = 0; a < stage.options.size(); ++a) {
+      if (!contains(usable, static_cast<MemoryAction>(a))) continue;
       const StageOption& option = stage.options[a];
       const bool is_less = option.kept_bytes < stage.option(best).kept_bytes;
       if (option.allowed && (is_less || !stage.option(best).allowed))
@@ -55,6 +57,7 @@ void MemoryActuator::open_tier(c10::Device device, std::int64_t tier_bytes) {
   options.folder = config_.tier_directory;
   options.tier_bytes = tier_bytes;
   options.smallest_bytes = config_.smallest_bytes;
+  options.verify = config_.verify_offload ? TierThread::Verify::on : TierThread::Verify::off;
   options.report = [log = log_](const Status& trouble) { log.warning(trouble.message()); };
   const bool has_device = !device.is_cpu();
   const auto speed = has_device ? measure_pinned(device) : measure_tier(options.folder);
@@ -98,9 +101,30 @@ void MemoryActuator::tell_pinned() {
   }
 }
 
-void MemoryActuator::steer(const std::vector<MemoryAction>& actions) {
+bool MemoryActuator::has_failed_tier() const {
+  return offloader_ != nullptr && !offloader_->tier_status().ok();
+}
+
+std::vector<MemoryAction> MemoryActuator::steer(const std::vector<MemoryAction>& actions) {
   asked_ = actions;
-  if (!actions.empty()) set_actions(blocks_.visits()->parts().steering, actions);
+  is_without_tier_ = has_failed_tier();
+  std::vector<MemoryAction> able = actions;
+  if (actions.empty()) return able;
+  if (is_without_tier_) {
+    const auto instead =
+        least_held(measured_.problem, actions.size(), without(kEveryAction, MemoryAction::offload));
+    for (std::size_t b = 0; b < able.size(); ++b) {
+      if (able[b] == MemoryAction::offload) able[b] = instead[b];
+    }
+  }
+  set_actions(blocks_.visits()->parts().steering, able);
+  return able;
+}
+
+bool MemoryActuator::leave_lost_tier() {
+  if (offloader_ == nullptr || offloader_->counts().lost_reads == 0) return false;
+  predicted_peak_bytes_ = predicted_peak(steer(std::vector<MemoryAction>(asked_)));
+  return true;
 }
 
 std::int64_t MemoryActuator::predicted_peak(const std::vector<MemoryAction>& actions) const {
@@ -126,14 +150,13 @@ void MemoryActuator::apply(const Plan& plan, RoundId round) {
     blocks_.visits()->parts().comparison.compare(
         BitsComparison::Comparing(is_due && round.value() > 0));
   }
-  if (followed_ == plan.id) return;
+  if (followed_ == plan.id && is_without_tier_ == has_failed_tier()) return;
   followed_ = plan.id;
   std::vector<MemoryAction> actions(blocks_.size());
   for (std::size_t b = 0; b < actions.size(); ++b) {
     actions[b] = action_of(plan, rank_, BlockId(static_cast<BlockId::rep>(b)));
   }
-  steer(actions);
-  predicted_peak_bytes_ = predicted_peak(actions);
+  predicted_peak_bytes_ = predicted_peak(steer(actions));
 }
 
 bool MemoryActuator::make_room(double growth, RoomUntil until) {
@@ -188,19 +211,26 @@ void MemoryActuator::end_step(const StepEnd& step, StepOutput& output) {
   }
 }
 
+Fragment MemoryActuator::failure_of(std::size_t block, std::string_view reason) const {
+  BlockFailure failure;
+  failure.block = BlockId(static_cast<BlockId::rep>(block));
+  failure.blocks = static_cast<std::uint16_t>(blocks_.size());
+  failure.action = asked_[block];
+  const std::size_t length = std::min(reason.size(), failure.what.size() - 1);
+  std::copy_n(reason.begin(), length, failure.what.begin());
+  return make_fragment(failure);
+}
+
 Fragment MemoryActuator::next_fragment() {
   for (const PinnedBlock& pinned : blocks_.pinned()) {
     const std::size_t b = pinned.block.value();
-    if (asked_.empty() || asked_[b] == MemoryAction::keep) continue;
-    BlockFailure failure;
-    failure.block = pinned.block;
-    failure.blocks = static_cast<std::uint16_t>(blocks_.size());
-    failure.action = asked_[b];
-    const std::size_t length = std::min(pinned.reason.size(), failure.what.size() - 1);
-    std::copy_n(pinned.reason.begin(), length, failure.what.begin());
-    return make_fragment(failure);
+    if (!asked_.empty() && asked_[b] != MemoryAction::keep) return failure_of(b, pinned.reason);
   }
-  return {};
+  if (!is_without_tier_) return {};
+  const auto offloaded = std::ranges::find(asked_, MemoryAction::offload);
+  if (offloaded == asked_.end()) return {};
+  return failure_of(static_cast<std::size_t>(offloaded - asked_.begin()),
+                    "the offload tier failed");
 }
 
 }  // namespace cox::detail

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "coordinator/core/log.h"
@@ -46,8 +47,8 @@ class MemoryActuator final : public Steering, public Reporting {
   // Tells the time that this rank spent on making dropped activations again and on waiting for
   // offloaded ones.
   void sign(RankSignal& signal) const override;
-  // Returns a block that cannot take the action asked of it; with every report until the plan no
-  // longer asks for it.
+  // Returns a block that cannot take the action asked of it, as all that are to be offloaded once
+  // the tier has failed; with every report until the plan no longer asks for it.
   Fragment next_fragment() override;
 
   // A step begins whose activations take `growth` times what was measured; infinity: more than
@@ -56,11 +57,19 @@ class MemoryActuator final : public Steering, public Reporting {
   // one of another plan. Returns whether they did.
   enum class RoomUntil { next_step, next_plan };
   bool make_room(double growth, RoomUntil until = RoomUntil::next_step);
+  // Sets the actions that were last asked for, after runs that changed them.
+  void steer_anew() { steer(std::vector<MemoryAction>(asked_)); }
+  // Offloads nothing from now on if the tier lost tensors of the open step. Returns whether it did.
+  bool leave_lost_tier();
 
  private:
   Seconds spent() const;
-  // Sets the actions for all visits from now on, one per block.
-  void steer(const std::vector<MemoryAction>& actions);
+  // Sets the actions for all visits from now on, one per block, and returns them as they were set:
+  // blocks that a failed tier cannot take hold as little as they can without it.
+  std::vector<MemoryAction> steer(const std::vector<MemoryAction>& actions);
+  bool has_failed_tier() const;
+  // REQUIRES: asked_ has the block.
+  Fragment failure_of(std::size_t block, std::string_view reason) const;
   std::int64_t predicted_peak(const std::vector<MemoryAction>& actions) const;
   // Returns the peak of a step of that many samples, 0 where it is not known.
   std::int64_t predicted_peak_with(std::uint64_t samples) const;
@@ -76,6 +85,7 @@ class MemoryActuator final : public Steering, public Reporting {
   planner::RankProblem measured_;     // without stages where nothing was
   std::optional<MemoryFront> front_;  // of that problem, once a step has outgrown its plan
   std::vector<MemoryAction> asked_;   // of the blocks
+  bool is_without_tier_ = false;      // steered so, because the tier failed
   Seconds spent_before_{0};           // by spent(), when the step began
   Seconds spent_in_step_{0};
   std::vector<BlockId> told_pinned_;

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "coordinator/io/file.h"
-#include "coordinator/policies/memory/rank_memory.h"
+#include "coordinator/policies/memory/budget.h"
 #include "coordinator/runtime/control_plane.h"
 #include "coxswain/error.h"
 #include "metrics/records/planning_files.h"
@@ -26,6 +26,19 @@ using planner::RankProblem;
 std::int64_t rounded(std::int64_t limit_bytes) {
   const std::uint64_t step = std::bit_floor(static_cast<std::uint64_t>(limit_bytes)) / 64;
   return step == 0 ? limit_bytes : limit_bytes - limit_bytes % static_cast<std::int64_t>(step);
+}
+
+// A run holds the old gradients from its start to its end, has a batch of its own, and no
+// optimizer.
+void cover_rest_of_step(MemoryProblem& problem, const SampleStep& sample) {
+  problem.base_bytes -= sample.released_bytes + sample.spare_bytes;
+  for (Stage& stage : problem.stages) {
+    for (StageOption& option : stage.options) option.forward_high_bytes += sample.released_bytes;
+  }
+  // Under every plan the step is at its start where the update was.
+  StageOption& start = problem.stages.front().options[static_cast<std::size_t>(MemoryAction::keep)];
+  start.forward_high_bytes =
+      std::max(start.forward_high_bytes, sample.update_peak_bytes - problem.base_bytes);
 }
 
 }  // namespace
@@ -67,23 +80,25 @@ void MemoryCalibration::calibrate(const SampleStep& sample, CalibrationHost& hos
   const auto limit_bytes = rounded(static_cast<std::int64_t>(probe_.reading().limit_bytes));
   const TensorMemory& memory = probe_.memory();
   const ActionSet actions = actions_of(config_, memory.device());
-  if (contains(actions, MemoryAction::offload)) memory_.open_tier(memory.device(), tier_bytes());
+  if (contains(actions, MemoryAction::offload) && memory_.offloader() == nullptr)
+    memory_.open_tier(memory.device(), tier_bytes());
   SampleTrial trial({blocks_, memory, memory_.offloader(), log_},
                     {.actions = actions, .budget_bytes = memory_.budget_bytes(limit_bytes)},
                     {sample, holders_.held(sample.micro_batches), [&host] { host.forget_run(); }});
   if (contains(actions, MemoryAction::recompute_1))
     trial.choose_levels(require(with_figures_of_root(host.ranks(), trial.measure_regions())));
-  const RankProblem mine{measured(trial), limit_bytes, sample.samples};
+  const RankProblem mine{measured(trial, sample), limit_bytes, sample.samples};
   memory_.foresee(mine);
   const auto problems = require(gather_problems(host.ranks(), mine));
   plan_from(problems, host);
   memory_.apply(host.plan(), {});
 }
 
-MemoryProblem MemoryCalibration::measured(SampleTrial& trial) const {
+MemoryProblem MemoryCalibration::measured(SampleTrial& trial, const SampleStep& sample) const {
   if (!trial.can_run()) return {};
   auto problem = trial.measure();
   if (problem.ok()) {
+    cover_rest_of_step(*problem, sample);
     restrict_to_rules(*problem);
     return *std::move(problem);
   }
@@ -116,9 +131,11 @@ void MemoryCalibration::plan_from(const std::vector<RankProblem>& problems, Cali
   if (host.ranks().rank() == kRoot) {
     keep_profile(problems);
     auto known = planner::memory_facts(problems, blocks_.size());
+    const bool is_measured = std::ranges::any_of(
+        problems, [](const RankProblem& each) { return !each.problem.stages.empty(); });
     if (known.ok()) {
       host.facts().memory = std::move(*known);
-    } else {
+    } else if (is_measured) {  // else the log has the reason of each rank
       log_.warning(known.status().message());
     }
   }

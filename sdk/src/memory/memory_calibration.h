@@ -54,7 +54,7 @@ class MemoryCalibration final : public Actuator, public Measuring {
  private:
   std::int64_t tier_bytes() const { return config_.tier_bytes / probe_.sharers().of_node; }
   // Returns the problem of this rank; one without stages where the sample cannot be measured.
-  MemoryProblem measured(SampleTrial& trial) const;
+  MemoryProblem measured(SampleTrial& trial, const SampleStep& sample) const;
   void restrict_to_rules(MemoryProblem& problem) const;
   // Tells rank 0 what was measured, and all ranks the plan that follows. Throws cox::Error where
   // the budget of a rank cannot be met.

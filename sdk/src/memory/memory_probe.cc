@@ -225,7 +225,18 @@ void MemoryProbe::count_on(c10::Device device) {
 }
 
 void MemoryProbe::begin_step() {
+  peak_before_part_ = 0;
   if (memory_.is_counted()) memory_.reset_peak();
+}
+
+void MemoryProbe::begin_part() {
+  if (!memory_.is_counted()) return;
+  peak_before_part_ = std::max(peak_before_part_, memory_.count().peak_bytes);
+  memory_.reset_peak();
+}
+
+std::int64_t MemoryProbe::peak_of_part() const {
+  return memory_.is_counted() ? memory_.count().peak_bytes : 0;
 }
 
 void MemoryProbe::end_step(const StepEnd&, StepOutput& output) {
@@ -258,12 +269,13 @@ void MemoryProbe::look() {
   if (!memory_.is_counted()) return look_at_process();
   const MemoryCount count = memory_.count();
   reading_.used_bytes = reading_.reserved_bytes = not_below_zero(count.live_bytes);
-  reading_.peak_bytes = reading_.peak_reserved_bytes = not_below_zero(count.peak_bytes);
+  reading_.peak_bytes = reading_.peak_reserved_bytes =
+      not_below_zero(std::max(count.peak_bytes, peak_before_part_));
 }
 
 void MemoryProbe::look_at_heap(const DeviceHeap& heap) {
   reading_.used_bytes = not_below_zero(heap.tensors.live_bytes);
-  reading_.peak_bytes = not_below_zero(heap.tensors.peak_bytes);
+  reading_.peak_bytes = not_below_zero(std::max(heap.tensors.peak_bytes, peak_before_part_));
   reading_.reserved_bytes = not_below_zero(heap.reserved.live_bytes);
   reading_.peak_reserved_bytes = not_below_zero(heap.reserved.peak_bytes);
   reading_.allocator.reset();

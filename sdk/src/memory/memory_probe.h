@@ -99,6 +99,11 @@ class MemoryProbe final : public Actuator, public Steering, public Reporting {
   void end_step(const StepEnd& step, StepOutput& output) override;
   void sign(RankSignal& signal) const override;
 
+  // A part of the step begins that is looked at by itself; peak_of_part() returns the most bytes
+  // since then, 0 where tensors are not counted. The step's own peak covers all parts.
+  void begin_part();
+  std::int64_t peak_of_part() const;
+
   // Reads the memory in use now.
   void look();
   // Reads what this rank may use now.
@@ -114,6 +119,7 @@ class MemoryProbe final : public Actuator, public Steering, public Reporting {
   NodeMemory node_;
   TensorMemory memory_;
   std::uint64_t calls_ = 0;
+  std::int64_t peak_before_part_ = 0;  // in the open step
   std::chrono::steady_clock::time_point next_look_around_{};
   // Least bytes seen in memory that are no counted tensors: code, libraries, buffers of MPI.
   std::optional<std::uint64_t> uncounted_bytes_;

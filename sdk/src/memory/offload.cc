@@ -77,7 +77,7 @@ std::unique_ptr<Tier> open_tier(const OffloadOptions& options, Status& status) {
   Result<TierFile> file = TierFile::create(options.folder);
   status = file.status();
   if (!file.ok()) return nullptr;
-  auto tier = std::make_unique<TierThread>(std::move(*file));
+  auto tier = std::make_unique<TierThread>(std::move(*file), options.verify);
   status = tier->thread_status();
   if (!status.ok()) return nullptr;
   return tier;
@@ -219,6 +219,8 @@ Status OffloadStore::wait_for_read(StoredStorage& stored) {
   counts_.waited_ns += waited.count();
   if (state != Transfer::State::failed) return ok_status();
   stored.memory = {};
+  ++counts_.lost_reads;
+  if (broken_.ok()) broken_ = stored.transfer.error;
   return stored.transfer.error;
 }
 

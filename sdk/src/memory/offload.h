@@ -27,8 +27,9 @@
 // call's action, and mixed plans can be predicted.
 //
 // Errors never stop a forward pass: tensors that cannot leave stay, and `report` is called once for
-// a tier that fails or is missing and once for a full one. After a read that fails, or for a tensor
-// that was edited in place, cox::Error with the block's name comes out of backward().
+// a tier that fails or is missing and once for a full one. After a read that fails or gives other
+// bytes, or for a tensor that was edited in place, cox::Error with the block's name comes out of
+// backward(). A tier that failed is not written to again.
 //
 // Threads: a session owns one offloader, and the training thread uses it; hooks run on any thread.
 // Graphs may outlive the offloader. The tier's own thread only copies.
@@ -62,7 +63,8 @@ struct OffloadCounts {
   std::int64_t stayed_bytes = 0;   // could not leave, because the tier was full or broken
   std::int64_t tier_bytes = 0;     // in use on the tier now, in whole pages
   std::int64_t tier_peak_bytes = 0;
-  std::int64_t waited_ns = 0;  // for reads that backward asked for
+  std::int64_t waited_ns = 0;   // for reads that backward asked for
+  std::int64_t lost_reads = 0;  // reads that failed, or gave other bytes
 };
 
 using FrameNumber = std::int64_t;
@@ -149,7 +151,7 @@ class OffloadStore {
   std::map<FrameNumber, Frame> frames_;
   std::deque<StoredStorage*> leaving_;
   std::int64_t leaving_bytes_ = 0;
-  Status broken_;  // the write that failed; nothing more is sent after it
+  Status broken_;  // the transfer that failed; nothing more is sent after it
   bool full_told_ = false;
   Status failure_;
   OffloadCounts counts_;
@@ -162,6 +164,7 @@ struct OffloadOptions {
   std::int64_t tier_bytes = 0;  // cap on this rank's bytes in the folder, 0 = none; ranks add up
   std::int64_t in_flight_bytes = std::int64_t{64} << 20;
   std::int64_t smallest_bytes = std::int64_t{64} << 10;
+  TierThread::Verify verify = TierThread::Verify::on;  // of a folder's bytes, when they come back
   std::int64_t copy_bytes_per_ms = 0;         // of the tier, each way, where that was measured
   std::function<void(const Status&)> report;  // called on the training thread; may be empty
 };
@@ -221,7 +224,7 @@ class Offloader {
   explicit Offloader(OffloadOptions options);
 
   // Returns ok while tensors can leave memory, else the reason: the folder takes no file, or a
-  // write failed. Reaching the cap is no such error. Any thread may call it.
+  // transfer failed. Reaching the cap is no such error. Any thread may call it.
   Status tier_status() const;
   std::int64_t copy_bytes_per_ms() const { return options_.copy_bytes_per_ms; }
 

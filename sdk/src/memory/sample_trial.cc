@@ -87,6 +87,7 @@ Result<MemoryProblem> SampleTrial::measure() {
 
 // Treats gradients as a step of this job will.
 Result<MemoryProblem> SampleTrial::measure_once() {
+  if (sample_.step.release) sample_.step.release();  // of the runs that timed operators
   const std::int64_t base_bytes = parts_.memory.count().live_bytes +
                                   sample_.step.resident_later_bytes + sample_.held.resident_bytes;
   TrialStep step(sample_.step.model, sample_.step.loss, sample_.held.released);
@@ -148,8 +149,7 @@ bool SampleTrial::learn_spread() {
   parts_.log.info(
       concat("memory: the gradients of ", spread_.unsteady(), " of ", first.size(),
              " parameters differ from run to run of one step by themselves (kernels that add "
-             "up in no fixed order, as those of fused attention on a GPU); what backward "
-             "gets is compared in their place"));
+             "up in no fixed order); what backward gets is compared in their place"));
   visits().comparison.compare(BitsComparison::Comparing::on);
   gradients_under(recomputed());
   if (parts_.offloader != nullptr)

@@ -7,11 +7,13 @@
 #include <cerrno>
 #include <chrono>
 #include <iterator>
+#include <span>
 #include <string>
 #include <system_error>
 #include <utility>
 #include <vector>
 
+#include "coordinator/io/content_hash.h"
 #include "coordinator/io/file.h"
 #include "coordinator/io/open_to_write.h"
 #include "coordinator/io/thread.h"
@@ -28,13 +30,23 @@ std::int64_t in_pages(std::int64_t bytes) {
   return (bytes + TierSpace::kPage - 1) / TierSpace::kPage * TierSpace::kPage;
 }
 
-constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
+// Small enough that the bytes are hashed out of the cache that the copy filled.
+constexpr std::int64_t kPieceBytes = std::int64_t{1} << 20;
+
+std::int64_t piece_bytes(const Transfer& transfer, std::int64_t done) {
+  return std::min(kPieceBytes, transfer.bytes - done);
+}
 
 Status copy_piece(const TierFile& file, const Transfer& transfer, std::int64_t done) {
   char* data = static_cast<char*>(transfer.data) + done;
-  const std::int64_t bytes = std::min(kPieceBytes, transfer.bytes - done);
+  const std::int64_t bytes = piece_bytes(transfer, done);
   return transfer.kind == Transfer::Kind::write ? file.write(data, bytes, transfer.offset + done)
                                                 : file.read(data, bytes, transfer.offset + done);
+}
+
+std::span<const std::byte> piece(const Transfer& transfer, std::int64_t done) {
+  return {static_cast<const std::byte*>(transfer.data) + done,
+          static_cast<std::size_t>(piece_bytes(transfer, done))};
 }
 
 using Clock = std::chrono::steady_clock;
@@ -129,7 +141,7 @@ void TierSpace::give_back(std::int64_t offset, std::int64_t bytes) {
   gaps_.emplace(offset, width);
 }
 
-TierThread::TierThread(TierFile file) : file_(std::move(file)) {
+TierThread::TierThread(TierFile file, Verify verify) : file_(std::move(file)), verify_(verify) {
   auto started = io::start_thread("offload", [this] { work(); });
   thread_status_ = started.status();
   if (started.ok()) thread_ = *std::move(started);
@@ -197,15 +209,28 @@ void TierThread::take_from_queue(Transfer& transfer) {
 void TierThread::copy(Transfer& transfer, std::unique_lock<std::mutex>& lock) {
   transfer.state = Transfer::State::running;
   Status status;
+  io::ContentHash hash;
   for (std::int64_t done = 0; done < transfer.bytes && status.ok() && !transfer.abandoned;
        done += kPieceBytes) {
     lock.unlock();
     status = copy_piece(file_, transfer, done);
+    if (verify_ == Verify::on) hash.add(piece(transfer, done));
     lock.lock();
   }
+  if (status.ok() && !transfer.abandoned) status = check(transfer, hash.value());
   transfer.state = status.ok() ? Transfer::State::done : Transfer::State::failed;
   transfer.error = std::move(status);
   changed_.notify_all();
+}
+
+Status TierThread::check(Transfer& transfer, std::uint64_t hash) const {
+  if (transfer.kind == Transfer::Kind::write) transfer.hash = hash;
+  if (hash == transfer.hash) return ok_status();
+  return data_loss("offload folder ", file_.folder().string(), ": expected the ",
+                   std::to_string(transfer.bytes), " bytes that were written at offset ",
+                   std::to_string(transfer.offset), " (hash ", io::to_hex(transfer.hash),
+                   "), found others (hash ", io::to_hex(hash),
+                   "); a disk, or another process, changed them");
 }
 
 Result<std::int64_t> measure_tier(const std::filesystem::path& folder, std::int64_t bytes) {
@@ -217,8 +242,13 @@ Result<std::int64_t> measure_tier(const std::filesystem::path& folder, std::int6
   for (std::size_t round = 0; round < writes.size(); ++round) {
     const Clock::time_point begin = Clock::now();
     if (Status status = file->write(data.data(), bytes, 0); !status.ok()) return status;
+    const std::uint64_t hash_written = io::content_hash(std::as_bytes(std::span(data)));
     const Clock::time_point written = Clock::now();
     if (Status status = file->read(data.data(), bytes, 0); !status.ok()) return status;
+    if (io::content_hash(std::as_bytes(std::span(data))) != hash_written) {
+      return data_loss("offload folder ", folder.string(),
+                       ": expected the bytes that were written, found others");
+    }
     writes[round] = bytes_per_ms(bytes, written - begin);
     reads[round] = bytes_per_ms(bytes, Clock::now() - written);
   }

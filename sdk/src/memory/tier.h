@@ -30,6 +30,7 @@ class TierFile {
   TierFile& operator=(TierFile&&) = delete;
   ~TierFile();
 
+  const std::filesystem::path& folder() const { return folder_; }
   // Blocks until all bytes are written. Returns resource_exhausted for a full disk, and for a limit
   // on file sizes while an io::FileSizeSignal lives.
   Status write(const void* data, std::int64_t bytes, std::int64_t offset) const;
@@ -79,6 +80,7 @@ struct Transfer {
   State state = State::idle;
   bool abandoned = false;
   Status error;
+  std::uint64_t hash = 0;      // of what a write copied, and of what a read must find
   std::shared_ptr<void> kept;  // from a write to the reads of it, where the tier has no file
 };
 
@@ -99,10 +101,12 @@ class Tier {
 
 // TierThread is one thread that copies memory to a TierFile and back. Reads overtake writes,
 // because somebody waits for them. A caller that waits for a transfer that has not begun copies it
-// itself. Any thread may call any function, but only one thread at a time for one transfer.
+// itself. Whoever copies hashes: a read whose bytes are not those of its write fails with
+// data_loss. Any thread may call any function, but only one thread at a time for one transfer.
 class TierThread final : public Tier {
  public:
-  explicit TierThread(TierFile file);
+  enum class Verify : bool { off, on };
+  explicit TierThread(TierFile file, Verify verify = Verify::on);
   // REQUIRES: every transfer that was started has been finished or cancelled.
   ~TierThread() override;
 
@@ -119,8 +123,10 @@ class TierThread final : public Tier {
   Transfer* next_queued();
   void take_from_queue(Transfer& transfer);
   void copy(Transfer& transfer, std::unique_lock<std::mutex>& lock);
+  Status check(Transfer& transfer, std::uint64_t hash) const;
 
   const TierFile file_;
+  const Verify verify_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Transfer*> reads_;
@@ -131,12 +137,12 @@ class TierThread final : public Tier {
 };
 
 // Measures how fast a folder takes and gives back bytes, in the way offloading works: through the
-// page cache, without waiting for the disk. Returns the bytes of a millisecond in the slower of the
-// two directions. The result holds while the system has memory for the
-// cache, and is too good once the disk itself has to keep up. Blocks while it writes and reads
-// `bytes` three times in a file that is gone afterwards, uses as much memory meanwhile, and returns
-// the median. Does not communicate; to learn what remains when all ranks copy at once, all ranks
-// call it at the same time. Returns the errors of TierFile.
+// page cache, hashed, without waiting for the disk. Returns the bytes of a millisecond in the
+// slower of the two directions. The result holds while the system has memory for the cache, and is
+// too good once the disk itself has to keep up. Blocks while it writes and reads `bytes` three
+// times in a file that is gone afterwards, uses as much memory meanwhile, and returns the median.
+// Does not communicate; to learn what remains when all ranks copy at once, all ranks call it at the
+// same time. Returns the errors of TierFile.
 Result<std::int64_t> measure_tier(const std::filesystem::path& folder,
                                   std::int64_t bytes = std::int64_t{32} << 20);
 

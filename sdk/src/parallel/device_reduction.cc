@@ -129,7 +129,7 @@ class GatheredReduction : public GradientReduction {
     return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
   }
   at::Tensor part_of(const at::Tensor& flat, std::size_t parameter) const {
-    return flat.narrow(0, layout_.places[parameter].offset, parameters_[parameter].numel());
+    return flat.narrow(0, layout_.places[parameter].offset, numbers_in(parameters_[parameter]));
   }
 
   const std::vector<at::Tensor>& parameters_;

@@ -97,9 +97,17 @@ class BucketQueue {
   std::size_t started_ = 0;
 };
 
+// The memory of a bucket as the gradient that has its place there.
+at::Tensor shaped_as(const at::Tensor& parameter, const at::Tensor& place) {
+  if (!parameter.is_complex()) return place.view(parameter.sizes());
+  std::vector<std::int64_t> sizes = parameter.sizes().vec();
+  sizes.push_back(2);
+  return at::view_as_complex(place.view(sizes));
+}
+
 Status check_exact(const std::vector<at::Tensor>& parameters) {
   for (std::size_t p = 0; p < parameters.size(); ++p) {
-    const bool is_double = parameters[p].scalar_type() == at::kDouble;
+    const bool is_double = c10::toRealValueType(parameters[p].scalar_type()) == at::kDouble;
     if (parameters[p].is_cpu() && !is_double) continue;
     return invalid_argument(
         "reduction.reproducible: expected parameters in fp32, bf16 or fp16 on the CPU, found "
@@ -292,7 +300,7 @@ class ExactReduction final : public BucketedReduction {
         continue;
       }
       if (!averages_[p].defined()) averages_[p] = at::empty_like(parameters_[p]).detach();
-      withdraw(accumulator(p), total, averages_[p]);
+      withdraw(accumulator(p), total, as_reals(averages_[p]));
       parameters_[p].mutable_grad() = averages_[p];
       averages.push_back(averages_[p]);
     }
@@ -306,7 +314,7 @@ class ExactReduction final : public BucketedReduction {
     const std::span<double> sum = accumulator(parameter);
     if (!has_deposit_[parameter]) std::ranges::fill(sum, 0.0);
     const double weight = facts_.weight / facts_.loss_scale;
-    const Deposit seen = deposit(dense(grad), weight, habits_.bins[parameter], sum);
+    const Deposit seen = deposit(as_reals(dense(grad)), weight, habits_.bins[parameter], sum);
     amax_[parameter] = std::max(amax_[parameter], seen.amax);
     seen_[parameter] += seen.nonfinite;
     fits_ = fits_ && seen.fits;
@@ -326,7 +334,7 @@ class ExactReduction final : public BucketedReduction {
   std::span<double> accumulator(std::size_t parameter) {
     double* flat = exchange_->flats()[place(parameter).bucket].mutable_data_ptr<double>();
     return {flat + place(parameter).offset,
-            static_cast<std::size_t>(parameters_[parameter].numel())};
+            static_cast<std::size_t>(numbers_in(parameters_[parameter]))};
   }
 
   // Return, for the step just merged, the micro-batches of all ranks, and whether the bins had room
@@ -384,9 +392,9 @@ void vote_on_overflow(std::span<const std::int64_t> nonfinite, StepBallot& mine)
 std::int64_t put_in_place(const at::Tensor& gradient, at::Tensor place, double unit) {
   if (place.scalar_type() == at::kFloat && gradient.is_cpu()) {
     const auto factor = static_cast<float>(unit);
-    return copy_and_scan(gradient.contiguous(), floats_of(place), factor).nonfinite;
+    return copy_and_scan(as_reals(gradient).contiguous(), floats_of(place), factor).nonfinite;
   }
-  place.copy_(gradient.reshape({-1}));
+  place.copy_(as_reals(gradient).reshape({-1}));
   if (unit != 1) place.mul_(unit);
   return count_nonfinite(place);
 }
@@ -400,15 +408,15 @@ BucketViews::BucketViews(const std::vector<at::Tensor>& its_parameters,
   for (std::size_t p = 0; p < parameters.size(); ++p) {
     const auto [bucket, offset] = layout.places[p];
     if (bucket == BucketPlace::kNowhere) continue;
-    places[p] = flats[bucket].narrow(0, offset, parameters[p].numel());
-    shaped[p] = places[p].view(parameters[p].sizes());
+    places[p] = flats[bucket].narrow(0, offset, numbers_in(parameters[p]));
+    shaped[p] = shaped_as(parameters[p], places[p]);
   }
 }
 
 bool BucketViews::fits(std::size_t parameter) const {
   const at::Tensor& place = places[parameter];
   return place.defined() && place.device() == parameters[parameter].device() &&
-         place.scalar_type() == parameters[parameter].scalar_type();
+         shaped[parameter].scalar_type() == parameters[parameter].scalar_type();
 }
 
 at::Tensor BucketViews::gradient(std::size_t parameter) const {
@@ -494,9 +502,39 @@ const std::vector<std::int64_t>& LocalReduction::nonfinite() const {
   return nonfinite_;
 }
 
+std::int64_t numbers_in(const at::Tensor& parameter) {
+  return parameter.numel() * (parameter.is_complex() ? 2 : 1);
+}
+
 GradientMark mark_of(const at::Tensor& gradient) {
   if (!gradient.defined()) return {};
   return {gradient.unsafeGetTensorImpl(), static_cast<std::uint32_t>(gradient._version())};
+}
+
+std::vector<ParameterForm> forms_of(const std::vector<at::Tensor>& parameters) {
+  std::vector<ParameterForm> forms;
+  for (const at::Tensor& p : parameters)
+    forms.push_back({p.sizes().vec(), p.scalar_type(), p.device()});
+  return forms;
+}
+
+bool have_forms(const std::vector<at::Tensor>& parameters,
+                const std::vector<ParameterForm>& forms) {
+  return std::ranges::equal(forms, parameters, [](const ParameterForm& form, const at::Tensor& p) {
+    return form.fits(p);
+  });
+}
+
+Status check_types(const std::vector<at::Tensor>& parameters) {
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    const at::ScalarType type = parameters[p].scalar_type();
+    const bool has_mean = c10::isFloatingType(type) || c10::isComplexType(type);
+    if (!parameters[p].requires_grad() || (has_mean && !parameters[p].is_quantized())) continue;
+    return invalid_argument("gradients: expected parameters of real or complex floating point, ",
+                            "found parameter ", p, " in ", c10::toString(type),
+                            "; there is no mean of its gradients over ranks");
+  }
+  return ok_status();
 }
 
 std::vector<bool> required_of(const std::vector<at::Tensor>& parameters) {
@@ -509,9 +547,10 @@ std::vector<GradientShape> shapes_of(const std::vector<at::Tensor>& parameters,
                                      const std::vector<bool>& needed, bool reproducible) {
   std::vector<GradientShape> shapes;
   for (std::size_t p = 0; p < parameters.size(); ++p) {
-    const bool is_double = reproducible || parameters[p].scalar_type() == at::kDouble;
+    const auto number = c10::toRealValueType(parameters[p].scalar_type());
+    const bool is_double = reproducible || number == at::kDouble;
     const auto type = is_double ? BucketType::fp64 : BucketType::fp32;
-    shapes.push_back({parameters[p].numel(), type, needed[p]});
+    shapes.push_back({numbers_in(parameters[p]), type, needed[p]});
   }
   return shapes;
 }
@@ -521,6 +560,7 @@ std::unique_ptr<GradientReduction> make_reduction(const ReductionSetup& setup,
                                                   const std::vector<bool>& needed,
                                                   const BucketChoice& choice,
                                                   GradientHabits& habits) {
+  require(check_types(parameters), Error::Scope::all_ranks);
   const std::size_t count = parameters.size();
   const bool is_exact = setup.config.reproducible;
   if (!is_exact && setup.ranks.size() == 1) return std::make_unique<LocalReduction>(parameters);

@@ -32,6 +32,7 @@
 
 #include "coordinator/core/ballot.h"
 #include "coordinator/core/settings/parallel.h"
+#include "coordinator/core/status.h"
 #include "coordinator/core/units.h"
 #include "coordinator/transport/communicator.h"
 #include "coordinator/transport/exchange/bucket_exchange.h"
@@ -188,9 +189,12 @@ struct ReductionSetup {
 // What several ways share. Adds a rank's vote: whether values of its own gradients, counted by
 // parameter, were not finite.
 void vote_on_overflow(std::span<const std::int64_t> nonfinite, StepBallot& mine);
-// Writes a gradient times `unit` to its 1-D place on the CPU. Returns how many of the values are
-// not finite there.
+// Writes a gradient, real or complex, times `unit` to its 1-D place on the CPU. Returns how many of
+// the values are not finite there.
 std::int64_t put_in_place(const at::Tensor& gradient, at::Tensor place, double unit);
+
+// Returns how many real numbers a gradient of this parameter has.
+std::int64_t numbers_in(const at::Tensor& parameter);
 
 // BucketViews are the places of parameters in flat buckets, which .grad may become.
 struct BucketViews {
@@ -232,11 +236,33 @@ struct GradientMark {
 };
 GradientMark mark_of(const at::Tensor& gradient);
 
+// A parameter as a layout of buckets depends on it. A program may change it: Module::to(),
+// set_data().
+struct ParameterForm {
+  std::vector<std::int64_t> sizes;
+  at::ScalarType type;
+  c10::Device device;
+
+  bool fits(const at::Tensor& parameter) const {
+    return parameter.scalar_type() == type && parameter.device() == device &&
+           parameter.sizes() == sizes;
+  }
+};
+std::vector<ParameterForm> forms_of(const std::vector<at::Tensor>& parameters);
+// Without allocation, for every step.
+bool have_forms(const std::vector<at::Tensor>& parameters, const std::vector<ParameterForm>& forms);
+
+// Returns invalid_argument, naming the first by its number, where a parameter that requires a
+// gradient is of a type that no mean exists of: neither real nor complex floating point, or
+// quantised.
+Status check_types(const std::vector<at::Tensor>& parameters);
+
 // Returns whether each parameter requires a gradient now.
 std::vector<bool> required_of(const std::vector<at::Tensor>& parameters);
 
-// Returns what the gradients take in buckets: fp64 in reproducible mode and for fp64 parameters,
-// fp32 for all others. `needed`: one a parameter, whether it has a place.
+// Returns what the gradients take in buckets: fp64 in reproducible mode and for parameters of 64
+// bits a number, fp32 for all others; two numbers for each element of a complex one. `needed`: one
+// a parameter, whether it has a place.
 std::vector<GradientShape> shapes_of(const std::vector<at::Tensor>& parameters,
                                      const std::vector<bool>& needed, bool reproducible);
 

@@ -13,6 +13,7 @@ namespace {
 constexpr Seconds kMostBetweenLooks{2};
 // The rank that left hears sooner whom it keeps waiting, so that all ranks fail together.
 constexpr double kDepartedSeconds = 3;
+constexpr std::size_t kMostPlaces = 4;
 
 // Rank 0's process, and with it the coordinator, which would speak, cannot move.
 bool is_coordinator_held(const std::vector<RankMark>& marks) {
@@ -20,6 +21,13 @@ bool is_coordinator_held(const std::vector<RankMark>& marks) {
   return stall && std::ranges::any_of(stall->culprits, [](const RankMark& mark) {
            return mark.rank == kRoot && mark.process >= ProcessState::stopped;
          });
+}
+
+std::string places_of(const std::vector<RankMark>& marks) {
+  std::string text;
+  for (std::size_t i = 0; i < std::min(marks.size(), kMostPlaces); ++i)
+    text += concat(i == 0 ? "rank " : ", rank ", marks[i].rank, " ", text_of(marks[i]));
+  return text;
 }
 
 }  // namespace
@@ -45,7 +53,8 @@ void SlowWait::look(Clock::time_point now) {
   if (!is_beyond_limit()) return;
   const auto stall = find_stall(marks, {});
   if (stall && stall->is_save()) return;  // as long as the disk takes
-  const std::string whom = stall ? text_of(*stall) : "ranks of other nodes have not come";
+  const std::string whom =
+      stall ? text_of(*stall) : "no rank of this node is the reason: " + places_of(marks);
   if (setup_.before_end) setup_.before_end();
   end_waiting(setup_.log, concat(setup_.where, " has waited beyond control.wait_seconds: ", whom));
 }

@@ -100,7 +100,12 @@ TunedReduction::TunedReduction(const ReductionSetup& setup,
 // Uses what was required at the start: a parameter that is frozen now may be trained later, so it
 // keeps its place.
 void TunedReduction::build() {
+  forms_ = forms_of(parameters_);
   reduction_ = make_reduction(setup_, parameters_, required_, tuning_.choice(), habits_);
+}
+
+void TunedReduction::follow_forms() {
+  if (exchange() != nullptr && !have_forms(parameters_, forms_)) build();
 }
 
 std::optional<std::size_t> TunedReduction::unexpected() const {

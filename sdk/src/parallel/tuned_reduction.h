@@ -28,6 +28,10 @@ class TunedReduction {
   GradientReduction* operator->() const { return reduction_.get(); }
   StepExchange* exchange() const { return reduction_->exchange(); }  // null: nothing is exchanged
 
+  // Lays buckets out anew where the program gave a parameter another shape, type or device. Called
+  // at the start of a step, on all ranks. Collective where one has changed. Throws cox::Error.
+  void follow_forms();
+
   // Returns the first parameter that has begun to require a gradient since the start, and therefore
   // has no place.
   std::optional<std::size_t> unexpected() const;
@@ -56,6 +60,7 @@ class TunedReduction {
   ReductionSetup setup_;
   const std::vector<at::Tensor>& parameters_;
   const std::vector<bool> required_;  // of the parameters at the start
+  std::vector<ParameterForm> forms_;  // of the parameters, as the buckets have them
   BucketTuning tuning_;
   GradientHabits habits_;
   std::unique_ptr<GradientReduction> reduction_;

@@ -156,8 +156,10 @@ Status TrialStep::run_once() {
     const BufferScope put_back(model_.buffers());
     const at::Tensor loss = loss_();
     loss.backward();
+  } catch (const Error& error) {
+    return error.status();
   } catch (const std::exception& error) {
-    return internal_error("trial step: " + first_line(error.what()));
+    return internal_error(first_line(error.what()));
   }
   return ok_status();
 }

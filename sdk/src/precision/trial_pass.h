@@ -36,6 +36,13 @@ struct SampleStep {
   std::function<void()> release = {};
   // Of other steps that the loop takes in turn, those of a GAN's other player, say.
   std::vector<std::function<at::Tensor()>> other_losses = {};
+  // Most bytes while the optimizer ran; 0 = not known.
+  std::int64_t update_peak_bytes = 0;
+  // Bytes of the gradients that the model has now and that the loop lets go between the step's
+  // forward and backward pass.
+  std::int64_t released_bytes = 0;
+  // Bytes of a batch that `loss` holds beside the one that the program has now.
+  std::int64_t spare_bytes = 0;
 };
 
 // What is kept of a parameter's gradient to compare it with that of another run.

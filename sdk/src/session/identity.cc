@@ -6,8 +6,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <span>
 #include <string_view>
 
+#include "coordinator/core/hash.h"
 #include "coordinator/core/words.h"
 
 namespace cox::detail {
@@ -76,8 +79,11 @@ std::string program_build() {
 
 }  // namespace
 
-Identity own_identity(OtherPrograms others) {
+Identity own_identity(OtherPrograms others, const std::vector<std::string>& arguments) {
+  std::string text;
+  for (const std::string& argument : arguments) text.append(argument).push_back('\0');
   Identity identity;
+  identity.arguments = crc32(std::as_bytes(std::span(text)));
   identity.others = others;
   copy_to(identity.program, program_name());
   copy_to(identity.build, program_build());
@@ -101,11 +107,24 @@ Compared compare(const std::vector<Identity>& ranks) {
           "expected the same program on all ranks, found ", text_of(root.program),
           " on rank 0 and ", text_of(other.program), " on rank ", rank,
           "; run.allow_other_programs=on lets programs of other names take part");
-    } else if (compared.warning.empty() && text_of(other.build) != text_of(root.build)) {
-      compared.warning = concat("rank ", rank, " runs another build of ", text_of(other.program),
-                                " than rank 0 (", text_of(other.build), ", ", text_of(root.build),
-                                "); results are those of a mixture");
     }
+  }
+  const auto first_other = [&](auto of) {
+    const auto other = std::ranges::find_if(ranks, [&](const Identity& each) {
+      return std::invoke(of, each) != std::invoke(of, root);
+    });
+    return static_cast<std::size_t>(other - ranks.begin());
+  };
+  if (const auto rank = first_other(&Identity::build); rank < ranks.size()) {
+    compared.warnings.push_back(concat("rank ", rank, " runs another build of ",
+                                       text_of(ranks[rank].program), " than rank 0 (",
+                                       text_of(ranks[rank].build), ", ", text_of(root.build),
+                                       "); results are those of a mixture"));
+  }
+  if (const auto rank = first_other(&Identity::arguments); rank < ranks.size()) {
+    compared.warnings.push_back(
+        concat("rank ", rank, " was given other arguments than rank 0; arguments that change the ",
+               "model, as heads and dropout do, must be equal on all ranks"));
   }
   return compared;
 }

@@ -82,7 +82,7 @@ Membership::Membership(int argc, const char* const* argv, const SessionOptions& 
       loaded_(take(io::load_config(with_modes_of(options.policies, options.config), environment_,
                                    arguments_of(argc, argv)),
                    config_status_)),
-      world_(std::make_unique<World>(loaded_.config, environment_, wrap_ranks)),
+      world_(std::make_unique<World>(loaded_, environment_, wrap_ranks)),
       log_(loaded_.config.run.log, rank(), write_to_stderr) {
   const auto named = world_->name_calls("Session::start");
   world_->watch_start(log_, Seconds(config().control.wait_seconds));
@@ -108,7 +108,8 @@ std::vector<std::uint64_t> Membership::gather(std::uint64_t mine) const {
 void Membership::check_identities() const {
   const Compared compared = compare(world_->identities());
   require(compared.status, Error::Scope::all_ranks);
-  if (is_root() && !compared.warning.empty()) log_.warning(compared.warning);
+  if (!is_root()) return;
+  for (const std::string& warning : compared.warnings) log_.warning(warning);
 }
 
 void check_equal(const Membership& job, std::uint64_t number, const std::string& expected,

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "coordinator/io/limits.h"
 #include "coxswain/error.h"
 
 namespace cox {
@@ -36,7 +37,8 @@ int report(const std::exception& error) {
   const int exit_code = static_cast<int>(ours == nullptr ? ExitCode::failure : ours->exit_code());
   if (on_all_ranks && !rank.empty() && rank != "0") return exit_code;
   const std::string where = on_all_ranks || rank.empty() ? "" : "rank " + rank + ": ";
-  const std::string text = ours != nullptr ? ours->status().message() : line_of(error.what());
+  const std::string text =
+      ours != nullptr ? ours->status().message() : line_of(error.what()) + io::limit_behind(error);
   std::fputs(("error: " + where + text + "\n").c_str(), stderr);
   return exit_code;
 }

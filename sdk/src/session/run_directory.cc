@@ -123,7 +123,8 @@ Status RunDirectory::lock() {
   const auto bits = [&random] { return std::uint64_t{random()} << 32 | random(); };
   const std::string holder = concat("run ", job_.config().run.name, " on ", io::this_process_text(),
                                     ", since ", metrics::utc_text(wall_clock()));
-  auto lock = io::FolderLock::take(directory, kRunLock, holder, io::save_id(bits(), bits()));
+  auto lock = io::FolderLock::take(directory, kRunLock, holder, io::save_id(bits(), bits()),
+                                   io::system_lock_calls(), io::kWhileProcessesEnd);
   if (!lock.ok()) return lock.status().with_context("run.directory");
   lock_.emplace(std::move(*lock));
   return ok_status();

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "coordinator/core/text.h"
+#include "coordinator/io/limits.h"
 #include "coordinator/io/save_folder.h"
 #include "coxswain/error.h"
 #include "sdk/src/parallel/agreement.h"
@@ -17,6 +18,7 @@
 #include "sdk/src/session/host_facts.h"
 #include "sdk/src/session/termination.h"
 #include "sdk/src/session/waiting_time.h"
+#include "sdk/src/stream/operator_stream.h"
 
 namespace cox::detail {
 
@@ -52,7 +54,7 @@ bool Calibration::is_missing_reducer() const {
 }
 
 void Calibration::run(const SampleStep& sample) {
-  if (step_.has_reported()) {
+  if (step_.told() != StepEngine::Told::nothing) {
     throw Error(failed_precondition(
                     "calibrate: expected it before the end of the session's first step, found " +
                     std::to_string(step_.steps_ended()) +
@@ -61,6 +63,20 @@ void Calibration::run(const SampleStep& sample) {
                 Error::Scope::all_ranks);
   }
   has_run_ = true;
+  measure(sample);
+}
+
+void Calibration::run_again(const SampleStep& sample) {
+  is_again_ = true;
+  measure(sample);
+}
+
+void Calibration::agree(const Status& mine) {
+  if (!is_again_) return job_.agree(mine);
+  if (!mine.ok()) job_.log().warning(mine.message());
+}
+
+void Calibration::measure(const SampleStep& sample) {
   const auto began = Clock::now();
   for (Measuring* each : actuators_.all<Measuring>()) {
     if (each->wants_calibration()) each->calibrate(sample, *this);
@@ -102,6 +118,7 @@ SessionState::SessionState(int argc, const char* const* argv, SessionOptions opt
     recorder_.time_on_device(std::make_unique<PhaseEvents>(job_.place().device));
   }
   leave_out_queueing();
+  job_.world().watch_finalize([this] { leave_by_finalize(); });
 }
 
 // Only there: elsewhere a section costs no system call.
@@ -114,6 +131,7 @@ void SessionState::leave_out_queueing() {
 }
 
 SessionState::~SessionState() {
+  job_.world().watch_finalize({});
   if (std::uncaught_exceptions() > 0) {
     control_.explain_end();
     job_.world().leave_after_failure(job_.log());
@@ -122,7 +140,7 @@ SessionState::~SessionState() {
   try {
     finish();
   } catch (const std::exception& error) {
-    job_.log().error(error.what());
+    job_.log().error(error.what() + io::limit_behind(error));
     control_.explain_end();
     exit_watch_.fail();
     job_.world().leave_after_failure(job_.log());
@@ -160,7 +178,8 @@ void SessionState::ensure_started() {
   if (job_.is_root() && !steers) warn_of_idle_settings();
   control_.start(std::move(facts), loop_.kind());
   step_.start_at(control_.plane().start_facts().first_round, loop_.kind());
-  job_.world().attend([this] { return waits_.attend("a call that all ranks make"); });
+  job_.world().attend(
+      [this] { return waits_.attend(job_.world().name_of_calls("a call that all ranks make")); });
   // A loop whose steps will ask is asked to stop from here on, not ended.
   if (loop_.is_reducing()) static_cast<void>(job_.termination().requested());
 }
@@ -233,6 +252,8 @@ int SessionState::leave_by_exit(int code) noexcept try {
   const bool is_ours = std::this_thread::get_id() == thread_;
   if (finished_ || (is_alone && !is_ours)) return code;
   if (code == 0 && is_ours) {
+    const StreamPause unseen;  // the thread's own variables are gone, which a stream needs
+    const at::NoGradGuard no_grad;
     finish();
     require(job_.world().end(), "exit(0) on this rank");
     return 0;
@@ -245,9 +266,23 @@ int SessionState::leave_by_exit(int code) noexcept try {
   }
   return code == 0 ? 1 : code;
 } catch (const std::exception& error) {
-  job_.log().error(error.what());
+  job_.log().error(error.what() + io::limit_behind(error));
   control_.explain_end();
   return 1;
+}
+
+void SessionState::leave_by_finalize() noexcept try {
+  if (finished_) return;
+  job_.log().warning(
+      "MPI_Finalize was called before the end of the session, which ends here; call "
+      "Session::finish() before it");
+  const StreamPause unseen;
+  const at::NoGradGuard no_grad;
+  finish();
+} catch (const std::exception& error) {
+  job_.log().error(error.what() + io::limit_behind(error));
+  control_.explain_end();
+  exit_watch_.fail();
 }
 
 }  // namespace cox::detail

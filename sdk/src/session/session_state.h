@@ -41,6 +41,9 @@ class DeclaredLoop {
   void declare_reducing(const char* start_name = "the start of a Reducer");
   // From here on the steps are those of adopted models: a further declare_reducing() throws.
   void declare_adopted() { is_adopted_ = true; }
+  // The models of an adopted loop are detached, and others are about to be adopted.
+  void begin_adopted_anew() { is_adopted_ = false; }
+  bool is_adopted() const { return is_adopted_; }
 
   LoopKind kind() const { return kind_; }
   bool is_reducing() const { return kind_ == LoopKind::reducing; }
@@ -54,10 +57,10 @@ class DeclaredLoop {
   const char* reducing_name_ = nullptr;
 };
 
-// Calibration measures a sample of a step before the first one. It asks every actuator whose
-// settings leave something to choose to measure its part, in the order of the list, and lets the
-// policies decide the plan that the first step runs under. Owned by the session; training thread
-// only.
+// Calibration measures a sample of a step before the first one, and again when the loop has another
+// model. It asks every actuator whose settings leave something to choose to measure its part, in
+// the order of the list, and lets the policies decide the plan that the next step runs under. Owned
+// by the session; training thread only.
 class Calibration final : private CalibrationHost {
  public:
   Calibration(Membership& job, ControlEnd& control, StepRecorder& recorder, StepEngine& step,
@@ -77,14 +80,18 @@ class Calibration final : private CalibrationHost {
   // Takes no part of the open step's time. Collective. Throws cox::Error on all ranks after the
   // first step, and when settings cannot be met on one. REQUIRES: is_wanted().
   void run(const SampleStep& sample);
+  // The same between two later steps, of a loop that has reported and whose ranks open no control
+  // round (StepEngine::hold_reports). A budget that cannot be met is a warning.
+  void run_again(const SampleStep& sample);
 
  private:
+  void measure(const SampleStep& sample);
   transport::Communicator& ranks() override { return job_.all(); }
   runtime::MeasuredFacts& facts() override { return measured_; }
   std::vector<Reason> learn() override;
   const Plan& plan() const override { return control_.plane().plan(); }
   void forget_run() override;
-  void agree(const Status& mine) override { job_.agree(mine); }
+  void agree(const Status& mine) override;
 
   Membership& job_;
   ControlEnd& control_;
@@ -95,6 +102,7 @@ class Calibration final : private CalibrationHost {
   runtime::MeasuredFacts measured_;
   std::vector<Reason> told_;  // the newest that the policies gave
   bool has_run_ = false;
+  bool is_again_ = false;
 };
 
 // Time that a rank waits in a call of all ranks outside of reductions: it is communication, not the
@@ -152,6 +160,8 @@ class SessionState {
   void check_end() const;
   // Ends the session of a process that exits; returns its code.
   int leave_by_exit(int code) noexcept;
+  // Ends the session of a program that is about to finalise MPI.
+  void leave_by_finalize() noexcept;
 
   Membership job_;
   ControlEnd control_;

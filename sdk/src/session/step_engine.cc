@@ -216,11 +216,12 @@ void StepEngine::report(RankSignal signal, std::span<const BlockEvidence> eviden
   }
   plane.report(signal, evidence, may_open_ ? runtime::MayOpen::yes : runtime::MayOpen::no);
   plane.pump();
-  has_reported_ = has_reported_ || may_open_;
+  if (may_open_ && told_ == Told::nothing) told_ = Told::steps;
   may_open_ = false;
 }
 
 void StepEngine::end() noexcept {
+  if (told_ == Told::end) return;
   const Clock::time_point ended = Clock::now();
   move(StepEvent::end);
   const StepReport& told = recorder_.end(ended);
@@ -239,6 +240,7 @@ void StepEngine::end() noexcept {
 }
 
 RankSignal StepEngine::last_signal() {
+  told_ = Told::end;
   StepReport last;
   last.step = number();
   last.loss = last.gradient_norm = std::nan("");

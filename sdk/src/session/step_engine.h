@@ -78,13 +78,16 @@ class StepEngine {
 
   // Ends the open step: the actuators' evidence and the report leave this rank.
   void end() noexcept;
-  // Returns the signal that tells the control plane that this rank has no more steps.
+  // Returns the signal that tells the control plane that this rank has no more steps. A step that
+  // is open then ends without a word.
   RankSignal last_signal();
 
   // While `hold` is yes this rank's reports wait for a later step. Every rank holds them or none.
   enum class Hold : bool { no, yes };
   void hold_reports(Hold hold) { holds_reports_ = hold == Hold::yes; }
-  bool has_reported() const { return has_reported_; }
+  // Says whether the coordinator has heard of this rank.
+  enum class Told : std::uint8_t { nothing, steps, end };
+  Told told() const { return told_; }
 
   StepId number() const { return recorder_.report().step; }
   RoundId round() const { return round_; }  // the one that the open step will complete
@@ -116,7 +119,7 @@ class StepEngine {
   bool may_open_ = false;            // all ranks may open a control round with the open step
   bool stop_agreed_ = false;
   bool holds_reports_ = false;
-  bool has_reported_ = false;
+  Told told_ = Told::nothing;
 };
 
 }  // namespace cox::detail

@@ -19,6 +19,12 @@ void StepRecorder::begin(StepId step, Clock::time_point now) {
   activity_.begin_step(step, now);
 }
 
+ScalarNames::Verdict StepRecorder::log(std::string_view name, double value) {
+  const ScalarNames::Verdict verdict = scalar_names_.look_at(name);
+  if (verdict == ScalarNames::Verdict::distinct) report_.log(name, value);
+  return verdict;
+}
+
 Phase StepRecorder::phase() const {
   return depth_ == 0 ? Phase::other : stack_[std::min(depth_, kMaxDepth) - 1];
 }

@@ -86,6 +86,8 @@ class StepRecorder {
   WaitingTime& waiting() { return waiting_; }
   // Returns what the loop said of the open step; the loop adds to the notes.
   StepNotes& notes() { return report_; }
+  // Adds a scalar of the program's own, unless a row could not tell its name from an earlier one.
+  ScalarNames::Verdict log(std::string_view name, double value);
 
   // From here on phases are timed by `events` on a device, where work is done later than the host
   // gives it. A report then has the times of the newest step that the device has finished, and none
@@ -111,6 +113,7 @@ class StepRecorder {
   void with_events(const std::function<void(PhaseEvents&)>& work);
 
   StepReport report_;
+  ScalarNames scalar_names_;
   std::array<Phase, kMaxDepth> stack_{};
   std::size_t depth_ = 0;
   Clock::time_point started_{};

@@ -39,6 +39,23 @@ void StepNotes::log(std::string_view name, double value) {
   scalar.value = value;
 }
 
+ScalarNames::Verdict ScalarNames::look_at(std::string_view name) {
+  constexpr std::size_t kKept = sizeof(metrics::NamedScalar::name) - 1;
+  const auto has_same_bytes = [&](const Known& known) {
+    return std::string_view(known.name).substr(0, kKept) == name.substr(0, kKept);
+  };
+  const auto known = std::ranges::find_if(known_, has_same_bytes);
+  if (known == known_.end()) {
+    known_.push_back({std::string(name), {}});
+    return Verdict::distinct;
+  }
+  if (known->name == name) return Verdict::distinct;
+  const auto& told = known->ambiguous;
+  if (std::ranges::find(told, name) != told.end()) return Verdict::ambiguous;
+  known->ambiguous.emplace_back(name);
+  return Verdict::newly_ambiguous;
+}
+
 RankSignal signal_from(const StepReport& report) {
   RankSignal signal;
   signal.step = report.step;

@@ -11,7 +11,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "coordinator/core/phase.h"
 #include "coordinator/core/signal.h"
@@ -49,6 +51,22 @@ struct StepNotes {
   void set_reduction(double seconds, double exposed_seconds);
   // The same name again replaces the value; a ninth name is dropped.
   void log(std::string_view name, double value);
+};
+
+// ScalarNames are the names that a loop has logged by. A row of the run directory keeps the first
+// 15 bytes of each.
+class ScalarNames {
+ public:
+  enum class Verdict { distinct, ambiguous, newly_ambiguous };
+  // Returns whether the name can be told from all before it. The first one of several holds.
+  Verdict look_at(std::string_view name);
+
+ private:
+  struct Known {
+    std::string name;
+    std::vector<std::string> ambiguous;  // with the same first bytes
+  };
+  std::vector<Known> known_;
 };
 
 struct StepReport : StepNotes {

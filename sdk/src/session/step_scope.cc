@@ -2,6 +2,7 @@
 #include <string_view>
 #include <utility>
 
+#include "coordinator/core/text.h"
 #include "coxswain/error.h"
 #include "coxswain/session.h"
 #include "sdk/src/session/session_state.h"
@@ -53,7 +54,10 @@ void StepScope::gradient_norm(double value) {
   state_->recorder().notes().set_gradient_norm(value);
 }
 void StepScope::log(std::string_view name, double value) {
-  state_->recorder().notes().log(name, value);
+  if (state_->recorder().log(name, value) != detail::ScalarNames::Verdict::newly_ambiguous) return;
+  state_->job().log().warning(
+      concat("log: expected names that differ in their first 15 bytes, found \"", name,
+             "\" after another one that begins so; it is left out: shorten it"));
 }
 
 }  // namespace cox

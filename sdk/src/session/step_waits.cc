@@ -4,6 +4,11 @@
 #include <utility>
 
 namespace cox::detail {
+namespace {
+
+constexpr RoundId kLastRound(~RoundId().value());
+
+}  // namespace
 
 void StepWaits::begin_round(RoundId round, Clock::time_point now) {
   round_ = round;
@@ -37,7 +42,9 @@ void StepWaits::pump(SlowWait& wait) {
 }
 
 BetweenPolls StepWaits::attend(const char* where) const {
-  auto wait = std::make_shared<SlowWait>(setup_of(where), Clock::now());
+  SlowWait::Setup setup = setup_of(where);
+  setup.round = kLastRound;  // a rank that left its loop after any step makes no call
+  auto wait = std::make_shared<SlowWait>(std::move(setup), Clock::now());
   return [this, wait] {
     const Clock::time_point now = Clock::now();
     control_.plane().mark().beat(now);

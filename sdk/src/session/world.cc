@@ -50,9 +50,9 @@ transport::MpiOptions mpi_options(const ControlConfig& control,
 
 }  // namespace
 
-World::World(const Config& config, const std::vector<std::string>& environment,
+World::World(const io::LoadedConfig& loaded, const std::vector<std::string>& environment,
              const WrapRanks& wrap_ranks) {
-  const ControlConfig& control = config.control;
+  const ControlConfig& control = loaded.config.control;
   if (joined(transport::launch_of(environment)) == transport::Launch::mpi) {
     mpi_.emplace(joined(transport::MpiRuntime::start(nullptr, nullptr)));
     all_ = joined(mpi_->world(mpi_options(control, environment)));
@@ -61,8 +61,8 @@ World::World(const Config& config, const std::vector<std::string>& environment,
   }
   const auto named = name_calls("Session::start");
   const auto others =
-      config.run.allow_other_programs ? OtherPrograms::allow : OtherPrograms::refuse;
-  identities_ = require(gather_values(*all_, own_identity(others)));
+      loaded.config.run.allow_other_programs ? OtherPrograms::allow : OtherPrograms::refuse;
+  identities_ = require(gather_values(*all_, own_identity(others, loaded.rest)));
   if (wrap_ranks) all_ = wrap_ranks(std::move(all_));
   wait_policy_ = wait_policy_of(*all_);
   data_ = require(all_->duplicate());

@@ -14,8 +14,10 @@
 
 #include "coordinator/core/config.h"
 #include "coordinator/core/log.h"
+#include "coordinator/io/config_source.h"
 #include "coordinator/transport/call_book.h"
 #include "coordinator/transport/communicator.h"
+#include "coordinator/transport/mpi/finalize_watch.h"
 #include "coordinator/transport/mpi/runtime.h"
 #include "coordinator/transport/wait.h"
 #include "sdk/src/parallel/agreement.h"
@@ -33,7 +35,7 @@ class World {
  public:
   // Joins the ranks. `environment` has entries NAME=value; `wrap_ranks` may be empty. Collective
   // under MPI. Throws cox::Error, on all ranks where the launcher or the MPI library does not fit.
-  World(const Config& config, const std::vector<std::string>& environment,
+  World(const io::LoadedConfig& loaded, const std::vector<std::string>& environment,
         const WrapRanks& wrap_ranks);
 
   // Returns who the ranks said they are when they joined, by rank.
@@ -51,6 +53,10 @@ class World {
   // in different calls apart. The outermost name counts.
   transport::CallBook::Name name_calls(const char* name) const {
     return transport::CallBook::Name(calls(), name);
+  }
+  // Returns the name that calls have now, or `otherwise`.
+  const char* name_of_calls(const char* otherwise) const {
+    return calls() != nullptr && calls()->is_named() ? calls()->name() : otherwise;
   }
   // Tells of waits before the first step, which nobody else watches: a warning that names who is
   // missing, and the end of the job beyond the limit. `log` must outlive this.
@@ -73,11 +79,18 @@ class World {
   // Waits for all ranks, a minute at most, and finalises MPI, for a process that exits with this
   // alive: nothing may be sent afterwards. Collective.
   Status end() { return mpi_ ? mpi_->end() : ok_status(); }
+  // Calls `before` when the program calls MPI_Finalize from now on; nothing where it is empty.
+  void watch_finalize(std::function<void()> before) {
+    finalize_watch_.reset();
+    if (mpi_ && before)
+      finalize_watch_ = std::make_unique<transport::FinalizeWatch>(std::move(before));
+  }
 
  private:
   void end_by_exit(const Log& log);
 
   std::optional<transport::MpiRuntime> mpi_;  // destroyed after the communicators
+  std::unique_ptr<transport::FinalizeWatch> finalize_watch_;
   std::unique_ptr<transport::Communicator> all_;
   std::unique_ptr<transport::Communicator> data_;
   std::unique_ptr<DeviceLink> devices_;

@@ -5,6 +5,7 @@
 #include <ATen/core/enum_tag.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <array>
 #include <string_view>
 #include <tuple>
@@ -354,12 +355,25 @@ using HotOperators = OperatorList<
     op::mean_dim, op::sum, op::sum_dim_IntList, op::pow_Tensor_Scalar, op::view, op::_unsafe_view,
     op::transpose_int, op::permute, op::t, op::expand, op::slice_Tensor, op::select_int,
     op::unsqueeze, op::split_Tensor, op::cat, op::clone, op::_to_copy, op::detach, op::zero_,
-    op::addcmul_, op::addcdiv_, op::_scaled_dot_product_flash_attention_for_cpu>;
+    op::addcmul_, op::addcdiv_, op::mul__Scalar, op::add__Scalar, op::div__Tensor, op::sqrt,
+    op::exp, op::log, op::abs, op::mean, op::detach_, op::ones_like, op::mse_loss, op::leaky_relu,
+    op::softplus, op::stack, op::_scaled_dot_product_flash_attention_for_cpu>;
 // These are composed of others and only passed on.
 using HotComposites =
     OperatorList<op::linear, op::matmul, op::dropout, op::layer_norm, op::batch_norm, op::conv2d,
                  op::reshape, op::contiguous, op::softmax_int, op::log_softmax_int, op::to_dtype,
                  op::flatten_using_ints, op::scaled_dot_product_attention, op::cross_entropy_loss>;
+
+// Namespaces of operators that come with LibTorch, and our own.
+constexpr std::array<std::string_view, 17> kKnownNamespaces = {
+    "_quantized",       "aten",   "c10d",      "coxswain",  "fb",     "inductor",
+    "mkldnn",           "onednn", "mkl",       "prepacked", "prim",   "prims",
+    "mkldnn_prepacked", "sparse", "quantized", "rngprims",  "xnnpack"};
+
+bool is_programs(const c10::OperatorHandle& handle) {
+  const auto space = handle.schema().getNamespace();
+  return !space || std::ranges::find(kKnownNamespaces, *space) == kKnownNamespaces.end();
+}
 
 }  // namespace
 
@@ -368,6 +382,7 @@ OperatorFacts facts_of(const c10::OperatorHandle& handle) {
                       is_product(handle),
                       is_known_to_autocast(handle),
                       handle.hasTag(at::Tag::nondeterministic_seeded),
+                      is_programs(handle),
                       {},
                       {}};
   const auto& arguments = handle.schema().arguments();
@@ -400,6 +415,24 @@ void tell_backward_begins(const BackwardPass& pass) {
 }
 void tell_backward_ended(BackwardKind kind) {
   Stream::tell([kind](OperatorListener& listener) { listener.backward_ended(kind); });
+}
+
+bool is_shown() {
+  return innermost != nullptr && !c10::impl::tls_is_dispatch_key_excluded(kStreamKey);
+}
+
+void show_call(const c10::OperatorHandle& handle,
+               const std::function<std::vector<c10::IValue>()>& arguments,
+               const std::function<std::vector<c10::IValue>()>& run) {
+  if (!is_shown() || !Stream::wants_calls(*innermost)) {
+    run();
+    return;
+  }
+  const StreamPause inside;
+  const std::vector<c10::IValue> given = arguments();
+  Stream::Begun begun(*innermost);
+  begun.all({handle, known_facts(handle), given, {}, Stream::excluded_keys()});
+  begun.end(run());
 }
 
 Status check_stream_key() {

@@ -22,6 +22,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
@@ -44,6 +45,7 @@ struct OperatorFacts {
   bool is_product = false;                // product_formats.h
   bool is_autocast = false;               // autocast of CUDA knows it
   bool is_random = false;                 // draws from a generator
+  bool is_programs = false;               // the program, or a library of its, registered it
   std::vector<std::uint16_t> written;     // arguments that it writes to
   std::vector<std::uint16_t> statistics;  // that it writes to without saying so
 };
@@ -119,7 +121,7 @@ class OperatorListener {
   virtual void end(std::span<const c10::IValue> /*results*/) {}
   virtual void failed() noexcept {}  // the operator threw
   // A backward pass of this thread begins, and has ended without throwing. Passes inside a pass are
-  // not told.
+  // not told, nor is one that is part of a forward pass (inner_gradients.h).
   virtual void backward_begins(const BackwardPass& /*pass*/) {}
   virtual void backward_ended(BackwardKind /*kind*/) {}
 };
@@ -159,6 +161,16 @@ class StreamPause {
 // The engine tells the listeners of this thread of its passes (saved_tensors.cc).
 void tell_backward_begins(const BackwardPass& pass);
 void tell_backward_ended(BackwardKind kind);
+
+// Shows what `run` does as one call of an operator, which it need not be, where a listener of this
+// thread wants calls; else only runs it. `arguments` makes the call's arguments, `run` returns its
+// results.
+void show_call(const c10::OperatorHandle& handle,
+               const std::function<std::vector<c10::IValue>()>& arguments,
+               const std::function<std::vector<c10::IValue>()>& run);
+
+// Returns whether a listener of this thread sees what runs now.
+bool is_shown();
 
 // Returns how many operators this thread's scopes have shown so far.
 std::uint64_t operators_shown();

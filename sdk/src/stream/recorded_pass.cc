@@ -2,8 +2,14 @@
 
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
+#include <map>
+#include <set>
 #include <string>
 #include <utility>
+
+#include "sdk/src/stream/foreign_copies.h"
+#include "sdk/src/stream/storage.h"
 
 namespace cox::detail {
 namespace {
@@ -22,12 +28,76 @@ bool is_one(const at::Tensor& gradient) {
 // Results of factories are made again too: they live as long as the program had them.
 RecordedPass::RecordedPass()
     : tape_(Tape::make("trial of the first step", {},
-                       {.storages = false, .outside_views = false, .factories = false})) {}
+                       {.storages = false,
+                        .outside_views = false,
+                        .factories = false,
+                        .copies_foreign = true,
+                        .histories = true})) {}
 
 void RecordedPass::begin(const OperatorCall& call) {
   note_ends();
   ends_.push_back(std::exchange(ended_, {}));
+  if (call.facts.is_programs) programs_operator_ = call.handle.operator_name().name;
+  for (const std::uint16_t argument : call.facts.written) {
+    for_each_tensor_in(call.arguments[argument], [this](const at::Tensor& tensor) {
+      written_.push_back(storage_impl(tensor));
+    });
+  }
   tape_->begin(call);
+}
+
+std::vector<at::Tensor> RecordedPass::leaves() const {
+  std::vector<at::Tensor> leaves;
+  for (const TapeRecords::Outside& it : tape_->records().outsides) {
+    const auto is_it = [&](const at::Tensor& each) { return each.is_same(it.tensor); };
+    if (is_parameter(it.tensor) && std::ranges::none_of(leaves, is_it)) leaves.push_back(it.tensor);
+  }
+  return leaves;
+}
+
+std::int64_t RecordedPass::held_bytes() const {
+  std::map<const c10::StorageImpl*, std::set<const c10::TensorImpl*>> ours;
+  for (const TapeRecords::Outside& it : tape_->records().outsides) {
+    if (it.tensor.has_storage())
+      ours[storage_impl(it.tensor)].insert(it.tensor.unsafeGetTensorImpl());
+  }
+  std::int64_t bytes = 0;
+  for (const TapeRecords::Outside& it : tape_->records().outsides) {
+    const auto tensors = ours.extract(it.tensor.has_storage() ? storage_impl(it.tensor) : nullptr);
+    if (tensors.empty() || is_parameter(it.tensor)) continue;
+    const std::size_t holders = it.tensor.storage().use_count();
+    if (holders == tensors.mapped().size())
+      bytes += static_cast<std::int64_t>(it.tensor.storage().nbytes());
+  }
+  return bytes;
+}
+
+Status RecordedPass::check_contents() const {
+  if (!programs_operator_.empty()) {
+    return failed_precondition("expected operators of LibTorch, found ", programs_operator_,
+                               ", which the program registered and which is never run twice");
+  }
+  if (tape_->counts().foreign_bytes > ForeignCopies::kMostBytes) {
+    return failed_precondition("expected at most ", ForeignCopies::kMostBytes >> 20,
+                               " MiB of memory that LibTorch did not allocate (from_blob), found ",
+                               "more; clone() the batch before the model reads it");
+  }
+  const TapeRecords& records = tape_->records();
+  for (const TapeRecords::Reference& it : records.references) {
+    const bool is_outside = it.source == TapeRecords::Source::outside && it.requires_grad;
+    if (!is_outside || is_parameter(records.outsides[static_cast<std::size_t>(it.index)].tensor))
+      continue;
+    return failed_precondition("expected a graph that begins in the step, found a tensor of ",
+                               records.outsides[static_cast<std::size_t>(it.index)].tensor.numel(),
+                               " elements with a history from before: the graph of another step, ",
+                               "of backward(create_graph), or of a custom function");
+  }
+  for (const at::Tensor& leaf : leaves()) {
+    if (std::ranges::find(written_, storage_impl(leaf)) != written_.end())
+      return failed_precondition("expected a step that changes no parameter before backward(), ",
+                                 "found a write to one with ", leaf.numel(), " elements");
+  }
+  return ok_status();
 }
 
 void RecordedPass::note_ends() {
@@ -69,11 +139,11 @@ Status RecordedPass::close(std::span<const torch::autograd::Edge> roots,
   ends_.push_back(std::exchange(ended_, {}));
   tape_->close();
   tape_->stop_copying();
-  const std::vector<Alive> alive = std::move(alive_);
+  if (Status wrong = check_contents(); !wrong.ok()) return wrong;
   if (roots.size() != 1) return not_repeatable(std::to_string(roots.size()) + " of them");
   if (gradients.size() != 1 || !is_one(gradients[0]))
     return not_repeatable("a gradient of its own that begins it");
-  for (const Alive& it : alive) {
+  for (const Alive& it : alive_) {
     const auto impl = it.tensor.lock();
     if (!impl) continue;
     const at::Tensor tensor = at::Tensor(impl);
@@ -84,6 +154,14 @@ Status RecordedPass::close(std::span<const torch::autograd::Edge> roots,
     return ok_status();
   }
   return not_repeatable("one that was made elsewhere");
+}
+
+// A run's own graph holds what the program's did, and lets go of it in the run's backward pass.
+void RecordedPass::let_go_of_graph() {
+  for (const Alive& it : alive_) {
+    if (it.tensor.expired() && it.result != root_) ends_.back().push_back(it.result);
+  }
+  alive_.clear();
 }
 
 at::Tensor RecordedPass::run() {

@@ -379,6 +379,9 @@ at::Tensor Replay::tensor(const Reference& reference) {
     const Outside& it = records_.outsides[at(reference.index)];
     if (version_of(it.tensor) != it.version)
       records_.fail(changed_in_place(it.tensor.sizes(), it.version, version_of(it.tensor)));
+    if (!it.is_copy && storage_impl(it.tensor) != it.storage)
+      records_.fail(
+          "a tensor got another storage between its forward and backward pass (set_data)");
     const at::Tensor alone = with && !is_parameter(it.tensor) ? detached(it.tensor) : it.tensor;
     return with ? with_history(alone, reference.requires_grad) : alone;
   }
@@ -478,8 +481,10 @@ at::Tensor Rerun::tensor(const Reference& reference) {
     const c10::AutoGradMode as_user_code(true);
     found = located(found.detach(), reference);
   }
+  // A leaf that the program made: requires_grad_() is no operator.
+  if (reference.requires_grad && found.is_leaf() && !found.requires_grad()) found.requires_grad_();
   if (found.requires_grad() != reference.requires_grad)
-    records_.fail("a tensor has another history when its operators run again (a custom function?)");
+    records_.fail("a tensor has a history that no operator of the step made");
   return found;
 }
 

@@ -24,6 +24,7 @@ struct RecordedResult {
   TapeRecords::OperatorIndex maker = TapeRecords::kNone;
   std::int16_t output = 0;
   std::int16_t element = 0;
+  friend bool operator==(const RecordedResult&, const RecordedResult&) = default;
 };
 // By operator, by output: the tensors of the output, undefined where they are let go.
 using RerunResults = std::vector<std::vector<std::vector<at::Tensor>>>;

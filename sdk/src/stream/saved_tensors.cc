@@ -2,9 +2,12 @@
 
 #include <torch/csrc/autograd/engine.h>
 
+#include <atomic>
+#include <cstdint>
 #include <mutex>
-#include <vector>
+#include <utility>
 
+#include "sdk/src/stream/inner_gradients.h"
 #include "sdk/src/stream/operator_stream.h"
 
 namespace cox::detail {
@@ -13,10 +16,8 @@ namespace {
 using torch::autograd::Engine;
 using torch::autograd::SavedVariableHooks;
 
-std::vector<SavedTensorFrame*>& frames() {
-  thread_local std::vector<SavedTensorFrame*> stack;
-  return stack;
-}
+// Has no destructor: exit() runs those of a thread before its handlers, in which operators may run.
+thread_local SavedTensorFrame* frame_of_thread = nullptr;
 
 // Backward passes of this thread that run inside one another.
 class PassDepth {
@@ -39,8 +40,7 @@ class SavedTensorEngine final : public Engine {
   ~SavedTensorEngine() override { stop(); }
 
   std::unique_ptr<SavedVariableHooks> get_default_saved_variable_hooks() override {
-    const auto& stack = frames();
-    return stack.empty() ? nullptr : stack.back()->make_hooks();
+    return frame_of_thread == nullptr ? nullptr : frame_of_thread->make_hooks();
   }
 
   torch::autograd::variable_list execute(const torch::autograd::edge_list& roots,
@@ -48,21 +48,32 @@ class SavedTensorEngine final : public Engine {
                                          bool keep_graph, bool create_graph, bool accumulate_grad,
                                          const torch::autograd::edge_list& outputs) override {
     std::call_once(started_, [this] { start_threads(); });
-    const StreamPause unseen;
     const PassDepth depth;
+    if (!is_shown()) passes_elsewhere_.fetch_add(1, std::memory_order_relaxed);
+    const auto run = [&] {
+      const StreamPause unseen;
+      return Engine::execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+    };
+    if (depth.is_outermost() && create_graph && !accumulate_grad)
+      return show_gradients({roots, inputs, outputs}, run);
+    const StreamPause unseen;
     const auto kind = accumulate_grad ? BackwardKind::accumulating : BackwardKind::returning;
     if (depth.is_outermost()) tell_backward_begins({kind, roots, inputs});
-    auto gradients =
-        Engine::execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+    auto gradients = run();
     if (depth.is_outermost()) tell_backward_ended(kind);
     return gradients;
   }
 
+  std::uint64_t passes_elsewhere() const {
+    return passes_elsewhere_.load(std::memory_order_relaxed);
+  }
+
   // Never destroyed: its threads may outlive main().
-  static Engine& get() {
+  static SavedTensorEngine& instance() {
     static auto* engine = new SavedTensorEngine;
     return *engine;
   }
+  static Engine& get() { return instance(); }
 
  private:
   // LibTorch starts threads for devices and for deep passes once in a process, for the engine that
@@ -73,6 +84,7 @@ class SavedTensorEngine final : public Engine {
   }
 
   std::once_flag started_;
+  std::atomic<std::uint64_t> passes_elsewhere_ = 0;  // on threads that show no operators
 };
 
 Status foreign_engine() {
@@ -83,15 +95,14 @@ Status foreign_engine() {
 
 }  // namespace
 
-SavedTensorScope::SavedTensorScope(SavedTensorFrame& frame) {
-  frames().push_back(&frame);
-}
+SavedTensorScope::SavedTensorScope(SavedTensorFrame& frame)
+    : outer_(std::exchange(frame_of_thread, &frame)) {}
 SavedTensorScope::~SavedTensorScope() {
-  frames().pop_back();
+  frame_of_thread = outer_;
 }
 
 SavedTensorFrame* innermost_frame() {
-  return frames().empty() ? nullptr : frames().back();
+  return frame_of_thread;
 }
 
 Status install_saved_tensor_engine() {
@@ -99,6 +110,10 @@ Status install_saved_tensor_engine() {
   if (&Engine::get_default_engine() != &Engine::get_base_engine()) return foreign_engine();
   torch::autograd::set_default_engine_stub(&SavedTensorEngine::get);
   return check_saved_tensor_engine();
+}
+
+std::uint64_t backward_passes_elsewhere() {
+  return check_saved_tensor_engine().ok() ? SavedTensorEngine::instance().passes_elsewhere() : 0;
 }
 
 Status check_saved_tensor_engine() {

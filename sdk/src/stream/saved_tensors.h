@@ -56,11 +56,18 @@ class SavedTensorScope {
   ~SavedTensorScope();
   SavedTensorScope(const SavedTensorScope&) = delete;
   SavedTensorScope& operator=(const SavedTensorScope&) = delete;
+
+ private:
+  SavedTensorFrame* const outer_;
 };
 
 // Makes our engine the one of the process; a second call is a no-op. Returns failed_precondition
 // when another engine than torch's own is there. REQUIRES: no backward() has run yet.
 Status install_saved_tensor_engine();
+
+// Returns how many backward passes of this process ran on threads whose operators nobody sees. Any
+// thread may call it.
+std::uint64_t backward_passes_elsewhere();
 
 // Returns ok while our engine is in force, else failed_precondition.
 Status check_saved_tensor_engine();

@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "coxswain/error.h"
+#include "sdk/src/stream/inner_gradients.h"
 #include "sdk/src/stream/packed_mask.h"
 #include "sdk/src/stream/replay.h"
-#include "sdk/src/stream/storage.h"
 
 namespace cox::detail {
 namespace {
@@ -21,12 +21,6 @@ namespace {
 std::vector<std::weak_ptr<Tape>>& tapes_alive() {
   thread_local std::vector<std::weak_ptr<Tape>> tapes;
   return tapes;
-}
-
-// Whether LibTorch did not allocate the memory (from_blob), so that others may write to it.
-bool is_foreign_memory(const at::Tensor& tensor) {
-  const c10::StorageImpl* storage = storage_impl(tensor);
-  return storage != nullptr && storage->allocator() == nullptr;
 }
 
 bool is_tensor_list(const c10::IValue& value) {
@@ -141,6 +135,7 @@ void Tape::Recording::clear() {
   current_tensors.clear();
   pending.clear();
   mask_notes.clear();
+  foreign.clear();
 }
 
 Tape::Tape(std::string name, HoldChoice choice, TapeRules rules)
@@ -238,7 +233,8 @@ void Tape::record_arguments(const OperatorCall& call, Operator& recorded) {
     }
   }
   if (!records_.rules.factories) return;
-  recorded.keeps_results = recording_->current_tensors.empty() ||
+  recorded.keeps_results = call.facts.is_programs || is_inner_gradients(call.handle) ||
+                           recording_->current_tensors.empty() ||
                            std::ranges::any_of(recording_->current_tensors, is_foreign_memory);
 }
 
@@ -267,7 +263,18 @@ void Tape::record_argument(const c10::IValue& value, Argument& made) {
 
 void Tape::record_tensor(const at::Tensor& tensor) {
   records_.references.push_back(recording_->values.reference(records_, tensor));
-  if (tensor.defined()) recording_->current_tensors.push_back(tensor);
+  if (!tensor.defined()) return;
+  recording_->current_tensors.push_back(tensor);
+  if (records_.rules.copies_foreign && is_foreign_memory(tensor)) copy_foreign(tensor);
+}
+
+void Tape::copy_foreign(const at::Tensor& tensor) {
+  const TapeRecords::Reference& read = records_.references.back();
+  if (read.source != TapeRecords::Source::outside || is_parameter(tensor)) return;
+  const at::Tensor copy = recording_->foreign.copy_of(tensor);
+  records_.counts.foreign_bytes = recording_->foreign.bytes();
+  if (copy.defined())
+    records_.outsides[at(read.index)] = {copy, version_of(copy), storage_impl(copy)};
 }
 
 std::uint32_t Tape::current_modes(c10::DispatchKeySet excluded) {
@@ -313,9 +320,8 @@ void Tape::before_write(const at::Tensor& tensor) {
 // Whether it is memory from outside, and not copied.
 bool Tape::holds_outside(const c10::StorageImpl* storage) {
   if (recording_ != nullptr) return recording_->values.stop_holding(storage);
-  return std::ranges::any_of(records_.outsides, [&](const TapeRecords::Outside& it) {
-    return it.storage == storage && !it.is_copy;
-  });
+  return std::ranges::any_of(records_.outsides,
+                             [&](const TapeRecords::Outside& it) { return it.lies_in(storage); });
 }
 
 void Tape::copy_outside(const c10::StorageImpl* storage) {
@@ -324,7 +330,7 @@ void Tape::copy_outside(const c10::StorageImpl* storage) {
   const c10::AutoGradMode no_gradients(false);
   std::vector<at::Tensor> copies;  // one of each type
   for (TapeRecords::Outside& it : records_.outsides) {
-    if (it.storage != storage || it.is_copy) continue;
+    if (!it.lies_in(storage)) continue;
     auto copy = std::ranges::find(copies, it.tensor.scalar_type(), &at::Tensor::scalar_type);
     if (copy == copies.end()) {
       const auto elements = static_cast<std::int64_t>(storage->nbytes() / it.tensor.element_size());

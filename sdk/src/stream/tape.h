@@ -7,12 +7,12 @@
 //
 // A value is a storage of the region and the number of writes to it so far, so views and in-place
 // operators cost nothing extra. What is always kept: parameters; tensors from outside of the
-// region; results of operators without tensor arguments and of those that read memory that LibTorch
-// did not allocate; what is saved outside of any operator (by a custom Function); what an operator
-// saves that writes to a tensor from outside. Before an operator writes to such a tensor, every
-// tape alive on the thread that holds it takes a copy. A replay changes nothing but memory: random
-// generators, gradient mode, autocast and running statistics are as before, and no operator of it
-// is shown.
+// region; results of operators without tensor arguments, of those that the program registered, and
+// of those that read memory that LibTorch did not allocate; what is saved outside of any operator
+// (by a custom Function); what an operator saves that writes to a tensor from outside. Before an
+// operator writes to such a tensor, every tape alive on the thread that holds it takes a copy. A
+// replay changes nothing but memory: random generators, gradient mode, autocast and running
+// statistics are as before, and no operator of it is shown.
 //
 // Limits: writes that are no operator (through a raw pointer into a result, through .data()) cannot
 // be seen, nor can code whose second run saves other tensors (TorchScript with its optimiser on).
@@ -36,6 +36,7 @@
 #include <span>
 #include <vector>
 
+#include "sdk/src/stream/foreign_copies.h"
 #include "sdk/src/stream/operator_stream.h"
 #include "sdk/src/stream/region_meter.h"
 #include "sdk/src/stream/saved_tensors.h"
@@ -157,6 +158,7 @@ class Tape final : public SavedTensorFrame,
     std::vector<at::Tensor> current_tensors;  // arguments of the operator that runs
     std::vector<Pending> pending;
     std::vector<MaskNote> mask_notes;
+    ForeignCopies foreign;
     void clear();
   };
   // Memory of tapes that are gone, so that the next ones of the thread allocate none.
@@ -176,6 +178,8 @@ class Tape final : public SavedTensorFrame,
   void record_argument(const c10::IValue& value, Argument& made);
   void record_integers(at::IntArrayRef values, Argument& made);
   void record_tensor(const at::Tensor& tensor);
+  // The reference that was recorded last reads a copy of it.
+  void copy_foreign(const at::Tensor& tensor);
   std::uint32_t current_modes(c10::DispatchKeySet excluded);
   std::int32_t random_state(const OperatorCall& call);
   void note_writes(const Operator& recorded);

@@ -1,5 +1,7 @@
 #include "sdk/src/stream/tape_records.h"
 
+#include <torch/csrc/autograd/variable.h>
+
 #include <utility>
 
 #include "sdk/src/stream/storage.h"
@@ -37,6 +39,18 @@ const TapeValues::MadeTensor* TapeValues::made_of(const at::Tensor& tensor) cons
   return found == nullptr || found->index == kNone ? nullptr : &made_[at(found->index)];
 }
 
+const TapeValues::MadeTensor* TapeValues::made_with_history_of(const at::Tensor& tensor) const {
+  if (!tensor.requires_grad() || tensor.is_leaf()) return nullptr;
+  const torch::autograd::Edge edge = torch::autograd::impl::gradient_edge(tensor);
+  const auto [first, last] = histories_.equal_range(edge.function.get());
+  for (auto it = first; it != last; ++it) {
+    const bool is_it =
+        it->second.output == edge.input_nr && it->second.node.lock() == edge.function;
+    if (is_it) return &it->second.made;
+  }
+  return nullptr;
+}
+
 bool TapeValues::has_value(const TapeRecords& records, const at::Tensor& tensor) const {
   if (knows(tensor)) return true;
   const TapeRecords::StorageIndex storage = place_of(storage_impl(tensor)).storage;
@@ -49,7 +63,9 @@ TapeRecords::Reference TapeValues::reference(TapeRecords& records, const at::Ten
   made.requires_grad = tensor.requires_grad();
   const TapeRecords::StorageIndex index =
       records.rules.storages ? place_of(storage_impl(tensor)).storage : kNone;
-  if (const MadeTensor* known = made_of(tensor); known != nullptr) {
+  const MadeTensor* known = made_of(tensor);
+  if (known == nullptr && records.rules.histories) known = made_with_history_of(tensor);
+  if (known != nullptr) {
     made.source = TapeRecords::Source::result;
     made.index = known->maker;
     made.output = known->output;
@@ -98,6 +114,12 @@ void TapeValues::note_result(TapeRecords& records, const Result& result) {
   made.alive.reset();
   if (records.rules.weak_references) made.alive.emplace(result.tensor.getIntrusivePtr());
   if (made.storage != nullptr) note_storage(records, result);
+  if (!records.rules.histories || !result.tensor.requires_grad() || result.tensor.is_leaf()) return;
+  const torch::autograd::Edge edge = torch::autograd::impl::gradient_edge(result.tensor);
+  histories_.emplace(edge.function.get(),
+                     History{edge.function,
+                             edge.input_nr,
+                             {result.maker, result.output, result.element, made.storage, {}}});
 }
 
 void TapeValues::note_storage(TapeRecords& records, const Result& result) {
@@ -138,6 +160,7 @@ void TapeValues::clear() {
   made_.clear();
   made_indices_.clear();
   places_.clear();
+  histories_.clear();
 }
 
 }  // namespace cox::detail

@@ -18,11 +18,17 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "sdk/src/stream/packed_mask.h"
 #include "sdk/src/stream/pointer_map.h"
 #include "sdk/src/stream/region_meter.h"
+#include "sdk/src/stream/storage.h"
+
+namespace torch::autograd {
+struct Node;
+}
 
 namespace cox::detail {
 
@@ -43,15 +49,22 @@ struct TapeRules {
   bool after_operator = true;     // nothing is copied while an operator still runs
   bool last_state = true;         // a kept tensor serves reads of its storage's last state only
   bool versions = true;           // and only while nobody has written to it since
+  // Memory that LibTorch did not allocate (from_blob) is copied when an operator reads it: for
+  // records that run again after the program may have freed it.
+  bool copies_foreign = false;
+  // A tensor with the history of a result is that result, whatever object it is: what a backward
+  // pass that is part of a step (create_graph) gets of saved tensors. In place of `storages`.
+  bool histories = false;
 };
 
 struct TapeCounts {
-  std::uint64_t operators = 0;     // recorded
-  std::uint64_t kept = 0;          // saved tensors kept, parameters included
-  std::uint64_t packed = 0;        // of those, as masks
-  std::uint64_t dropped = 0;       // saved tensors dropped
-  std::uint64_t replayed = 0;      // operators run again so far
-  std::uint64_t copied_bytes = 0;  // of tensors from outside that were about to be overwritten
+  std::uint64_t operators = 0;      // recorded
+  std::uint64_t kept = 0;           // saved tensors kept, parameters included
+  std::uint64_t packed = 0;         // of those, as masks
+  std::uint64_t dropped = 0;        // saved tensors dropped
+  std::uint64_t replayed = 0;       // operators run again so far
+  std::uint64_t copied_bytes = 0;   // of tensors from outside that were about to be overwritten
+  std::uint64_t foreign_bytes = 0;  // copied, of memory that LibTorch did not allocate
 };
 
 struct TapeRecords {
@@ -121,8 +134,13 @@ struct TapeRecords {
   struct Outside {
     at::Tensor tensor;
     std::int64_t version = 0;
-    const c10::StorageImpl* storage = nullptr;
+    const c10::StorageImpl* storage = nullptr;  // when it was read
     bool is_copy = false;
+    // Whether the tensor still lies there: set_data() gives a parameter another storage, and the
+    // address may be another tensor's by now.
+    bool lies_in(const c10::StorageImpl* memory) const {
+      return storage == memory && !is_copy && storage_impl(tensor) == memory;
+    }
   };
   // What autograd holds of a saved tensor that is kept.
   struct Kept {
@@ -287,12 +305,21 @@ class TapeValues {
 
   static std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
   const MadeTensor* made_of(const at::Tensor& tensor) const;
+  const MadeTensor* made_with_history_of(const at::Tensor& tensor) const;
   TapeRecords::Reference outside(TapeRecords& records, const at::Tensor& tensor);
   void note_storage(TapeRecords& records, const Result& result);
 
+  // A result as autograd knows it.
+  struct History {
+    std::weak_ptr<torch::autograd::Node> node;
+    std::uint32_t output = 0;
+    MadeTensor made;
+  };
+
   std::vector<MadeTensor> made_;
-  PointerMap<MadeIndex> made_indices_;  // by TensorImpl
-  PointerMap<Place> places_;            // by StorageImpl
+  PointerMap<MadeIndex> made_indices_;                       // by TensorImpl
+  std::unordered_multimap<const void*, History> histories_;  // by node, where rules ask for them
+  PointerMap<Place> places_;                                 // by StorageImpl
 };
 
 }  // namespace cox::detail

@@ -1,6 +1,7 @@
 #include "sdk/src/training/adopted_averaging.h"
 
 #include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
 
@@ -9,13 +10,58 @@
 
 #include "coxswain/error.h"
 #include "sdk/src/parallel/agreement.h"
+#include "sdk/src/stream/inner_gradients.h"
 
 namespace cox::detail {
 
+namespace {
+
+// The mean over ranks of gradients that have a history on each rank (backward() with create_graph).
+// A later backward pass goes on through this rank's own gradient: the average over ranks of what it
+// gives is then the derivative of the mean.
+struct MeanOverRanks : torch::autograd::Function<MeanOverRanks> {
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& own,
+                            const at::Tensor& mean) {
+    return mean.to(own.scalar_type()).clone();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 const torch::autograd::variable_list& gradients) {
+    return {gradients[0], at::Tensor()};
+  }
+};
+
+// Gradients with a history, and whose they are.
+class GradientHistories {
+ public:
+  explicit GradientHistories(const std::vector<at::Tensor>& parameters) {
+    for (const at::Tensor& p : parameters) {
+      if (p.grad().defined() && p.grad().requires_grad()) kept_.push_back({p, p.grad()});
+    }
+  }
+  // The gradients are means now, without a history.
+  void give_back() const {
+    if (kept_.empty()) return;
+    const c10::AutoGradMode with_history(true);
+    for (const Kept& it : kept_)
+      it.parameter.mutable_grad() = MeanOverRanks::apply(it.own, it.parameter.grad().detach());
+  }
+
+ private:
+  struct Kept {
+    at::Tensor parameter;
+    at::Tensor own;
+  };
+  std::vector<Kept> kept_;
+};
+
+}  // namespace
+
 void FirstBatch::read(const OperatorCall& call, const AdoptedModels& models) {
+  if (is_inner_gradients(call.handle)) return;
   bool reads_batch = false;
   for_each_tensor_of(call, [&](const at::Tensor& tensor) {
-    if (models.has_parameter(tensor) || tensor.requires_grad()) return;
+    const bool is_computed = tensor.requires_grad() && !tensor.is_leaf();
+    if (models.has_parameter(tensor) || is_computed) return;
     if (tensor.layout() != at::kStrided) return;
     reads_batch = true;
     const at::NoGradGuard no_grad;
@@ -28,6 +74,7 @@ void FirstBatch::read(const OperatorCall& call, const AdoptedModels& models) {
 void FirstBatch::compare(SessionState& state) {
   if (std::exchange(is_compared_, true)) return;
   const bool is_known = std::exchange(reads_, kReads) > 0;
+  const auto named = state.job().world().name_calls("the first step of an adopted model");
   const auto all = gather_values(state.job().data(), hash_.value(),
                                  state.waits().attend("the first step of an adopted model"));
   require(all.status(), Error::Scope::all_ranks);
@@ -63,6 +110,7 @@ void LossMean::find(const BackwardPass& pass) {
 
 void LossMean::average(SessionState& state) {
   const WaitingScope waiting(state.recorder());
+  const auto named = state.job().world().name_calls("the loss of an adopted model");
   const at::NoGradGuard no_grad;
   const at::Tensor loss = std::exchange(loss_, {}).detach();
   const auto all = gather_values(state.job().data(), loss.item<double>(),
@@ -83,12 +131,13 @@ void AdoptedAveraging::add(torch::nn::Module& model, const AdoptOptions& options
   if (!ranks_) return;
   ranks_->sync_parameters(model.parameters());
   ranks_->sync_buffers(model.buffers());
+  has_new_models_ = true;
   const bool averages = options.closure_optimizer == ClosureOptimizer::yes && exchanges();
   if (averages && !losses_) losses_.emplace();
 }
 
 void AdoptedAveraging::watch_weights(const AdoptedModels& models, BlockWatch& blocks) {
-  if (!exchanges()) return;
+  if (!exchanges() || !std::exchange(has_new_models_, false)) return;
   const char* likely_cause =
       losses_ ? ""
               : ", as an optimizer that looks at each rank's own loss does (LBFGS: adopt with "
@@ -101,7 +150,10 @@ void AdoptedAveraging::average(StepScope& step, const AdoptedModels& models) {
   if (!exchanges()) return;
   first_batch_.compare(session_.state());
   for (const AdoptedModel& model : models.all()) {
-    if (model.has_new_gradient()) ranks_->average_unseen(step, model.parameters);
+    if (!model.has_new_gradient()) continue;
+    const GradientHistories histories(model.parameters);
+    ranks_->average_unseen(step, model.parameters);
+    histories.give_back();
   }
   if (losses_) losses_->average(session_.state());
 }
@@ -109,7 +161,8 @@ void AdoptedAveraging::average(StepScope& step, const AdoptedModels& models) {
 AdoptedAveraging::Stop AdoptedAveraging::close(StepScope& step) {
   if (losses_) losses_->end_step();
   if (weights_) (*weights_)->take();
-  return ranks_ && ranks_->close(step).stop && !loop_asks_ ? Stop::yes : Stop::no;
+  const bool is_ended_here = !loop_asks_ && !loop_is_kept_;
+  return ranks_ && ranks_->close(step).stop && is_ended_here ? Stop::yes : Stop::no;
 }
 
 }  // namespace cox::detail

@@ -72,7 +72,8 @@ class AdoptedAveraging {
   bool only_watches() const { return !ranks_; }
   // Copies rank 0's parameters and buffers to all ranks. Collective; throws cox::Error.
   void add(torch::nn::Module& model, const AdoptOptions& options);
-  // Begins to compare the weights of the ranks. Before the first step.
+  // Compares the weights of the ranks from now on, those of models added since the last call as
+  // well. Between steps.
   void watch_weights(const AdoptedModels& models, BlockWatch& blocks);
 
   // The operators of a forward pass, while it wants them.
@@ -94,8 +95,11 @@ class AdoptedAveraging {
   void average(StepScope& step, const AdoptedModels& models);
   // The loop asks whether it is to stop, so it need not be ended.
   void loop_asks() { loop_asks_ = true; }
+  bool loop_is_asking() const { return loop_asks_; }
+  // The loop is saved before it ends, so closing a step does not end it.
+  void loop_is_kept() { loop_is_kept_ = true; }
   // Agrees on the step with all ranks; returns whether the loop is to be ended: the ranks were
-  // asked to stop, and it does not ask. Collective.
+  // asked to stop, and it neither asks nor is kept. Collective.
   enum class Stop : bool { no, yes };
   Stop close(StepScope& step);
   // The loop is over, and its last step is about to close.
@@ -112,7 +116,9 @@ class AdoptedAveraging {
   FirstBatch first_batch_;
   std::optional<LossMean> losses_;             // where losses are averaged
   std::optional<Added<WeightCheck>> weights_;  // once the first step begins
+  bool has_new_models_ = false;                // whose weights are not among them
   bool loop_asks_ = false;
+  bool loop_is_kept_ = false;
 };
 
 }  // namespace cox::detail

@@ -4,6 +4,7 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "coordinator/core/text.h"
 #include "sdk/src/stream/storage.h"
@@ -27,6 +28,19 @@ bool AdoptedModel::has_new_gradient() const {
     if (version_of(gradient) != versions[i].version) return true;
   }
   return false;
+}
+
+void AdoptedModel::note_forms() {
+  forms = forms_of(parameters);
+  required = required_of(parameters);
+}
+
+bool AdoptedModel::is_as_noted() const {
+  if (forms.size() != parameters.size()) return false;  // adopted since
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].requires_grad() != required[i] || !forms[i].fits(parameters[i])) return false;
+  }
+  return true;
 }
 
 bool AdoptedModels::has(const torch::nn::Module& model) const {
@@ -71,8 +85,30 @@ torch::nn::Module& AdoptedModels::together() {
   return *together_;
 }
 
+AdoptedModel* AdoptedModels::find_again(const at::Tensor& leaf) {
+  std::erase_if(strangers_, [](const WeakTensor& each) { return each.expired(); });
+  const auto is_leaf = [&](const WeakTensor& each) {
+    return each._unsafe_get_target() == leaf.unsafeGetTensorImpl();
+  };
+  if (std::ranges::any_of(strangers_, is_leaf)) return nullptr;
+  is_replaced_ = refresh();
+  AdoptedModel* model = owner_of(storage_impl(leaf));
+  if (model == nullptr) strangers_.emplace_back(leaf.getIntrusivePtr());
+  return model;
+}
+
+std::string AdoptedModels::name_now(const at::Tensor& parameter) const {
+  for (const AdoptedModel& model : models_) {
+    for (const auto& named : model.module->named_parameters()) {
+      if (named.value().is_same(parameter))
+        return model.name.empty() ? named.key() : model.name + "." + named.key();
+    }
+  }
+  return {};
+}
+
 bool AdoptedModels::refresh() {
-  bool is_replaced = false;
+  bool is_replaced = std::exchange(is_replaced_, false);
   for (AdoptedModel& model : models_) is_replaced = model.map.refresh() || is_replaced;
   return is_replaced;
 }

@@ -1,35 +1,80 @@
 #include "sdk/src/training/adopted_trial.h"
 
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <cmath>
+#include <ranges>
 #include <utility>
 
 #include "coordinator/core/text.h"
 #include "sdk/src/blocks/bits_comparison.h"
 #include "sdk/src/blocks/visit_clock.h"
 #include "sdk/src/memory/memory_actuator.h"
+#include "sdk/src/memory/memory_probe.h"
+#include "sdk/src/precision/format_actuator.h"
 #include "sdk/src/precision/fp8_watch.h"
 #include "sdk/src/session/session_state.h"
+#include "sdk/src/stream/storage.h"
 #include "sdk/src/training/capabilities.h"
 
 namespace cox::detail {
-GradientsAside::GradientsAside(const std::vector<at::Tensor>& parameters) {
-  for (const at::Tensor& parameter : parameters) {
-    taken_.push_back({parameter, parameter.grad()});
-    parameter.mutable_grad().reset();
+
+LeavesAside::LeavesAside(const std::vector<at::Tensor>& parameters,
+                         const std::vector<at::Tensor>& others)
+    : parameters_(parameters.size()) {
+  for (const at::Tensor& parameter : parameters) take(parameter);
+  for (const at::Tensor& other : others) {
+    const auto is_it = [&](const Taken& it) { return it.leaf.is_same(other); };
+    if (std::ranges::none_of(taken_, is_it)) take(other);
   }
 }
 
-GradientsAside::~GradientsAside() {
-  for (const Taken& it : taken_) it.parameter.mutable_grad() = it.gradient;
+void LeavesAside::take(const at::Tensor& leaf) {
+  Taken& it = taken_.emplace_back(Taken{leaf, leaf.grad()});
+  leaf.mutable_grad().reset();
+  if (!leaf.requires_grad()) return;
+  it.hooks.swap(torch::autograd::impl::hooks(leaf));
+  it.hook_behind.swap(torch::autograd::impl::post_acc_grad_hooks(leaf));
 }
 
-GradientPrints GradientsAside::prints() const {
+LeavesAside::~LeavesAside() {
+  for (Taken& it : taken_ | std::views::reverse) {
+    it.leaf.mutable_grad() = it.gradient;
+    if (!it.leaf.requires_grad()) continue;
+    it.hooks.swap(torch::autograd::impl::hooks(it.leaf));
+    it.hook_behind.swap(torch::autograd::impl::post_acc_grad_hooks(it.leaf));
+  }
+}
+
+GradientPrints LeavesAside::prints() const {
   GradientPrints prints;
-  for (const Taken& it : taken_)
-    prints.push_back(it.gradient.defined() ? print_of(it.gradient) : GradientPrint());
+  for (std::size_t p = 0; p < parameters_; ++p) {
+    const at::Tensor& gradient = taken_[p].gradient;
+    prints.push_back(gradient.defined() ? print_of(gradient) : GradientPrint());
+  }
   return prints;
+}
+
+bool LeavesAside::has_hooks() const {
+  return std::ranges::any_of(
+      taken_, [](const Taken& it) { return !it.hooks.empty() || it.hook_behind != nullptr; });
+}
+
+bool BatchGrowth::begins_anew(BlockId block) {
+  const std::int64_t live = probe_.memory().count().live_bytes;
+  const bool has_held = first_ == block && held_bytes_ > 0;
+  const bool is_let_go = has_held && 2 * (live - live_bytes_) < held_bytes_;
+  if (is_let_go) begin_forward();
+  if (!first_) {
+    first_ = block;
+    live_bytes_ = live;
+    held_bytes_ = 0;
+  }
+  held_bytes_ = std::max(held_bytes_, live - live_bytes_);
+  return is_let_go;
 }
 
 std::optional<double> BatchGrowth::look(const OperatorCall& call, BlockId block,
@@ -53,13 +98,14 @@ void BatchGrowth::make_room(Session& session, double growth) {
   growth_ = growth;
   const Capabilities& capabilities = session.capabilities();
   if (!capabilities.memory.make_room(growth)) return;
-  capabilities.blocks.visits()->steer_anew();
+  capabilities.blocks.visits()->steer_anew(VisitWatch::Anew::visit);
   if (growth < 1.25 * told_) return;
   told_ = growth;
   session.state().job().log().info(concat(
-      "adopted model: a batch of ", significant(growth, 3),
-      " times the size that was measured; the blocks get less memory in such a step than the plan "
-      "says, so that it stays within its budget"));
+      "adopted model: a step reads ", significant(growth, 3),
+      " times the batch that was measured, a larger one or one more that is evaluated with "
+      "gradients on (torch::NoGradGuard spares its memory); the blocks get less memory in such a "
+      "step than the plan says"));
 }
 
 void BatchGrowth::note_measured() {
@@ -67,12 +113,12 @@ void BatchGrowth::note_measured() {
     measured_[b] = std::max(measured_[b], entered_[b]);
 }
 
-AdoptedTrial::AdoptedTrial(AdoptedModels& models, BlockWatch& blocks, Follow follow)
+AdoptedTrial::AdoptedTrial(AdoptedModels& models, BlockWatch& blocks, Follow follow, Since since)
     : models_(models),
       blocks_(blocks),
       visits_(*blocks.visits()),
       follower_(std::move(follow)),
-      all_(std::make_unique<Recording>()) {}
+      all_(since == Since::adopt ? std::make_unique<Recording>() : nullptr) {}
 
 void AdoptedTrial::forward_begins(std::uint64_t steps_ended) {
   if (step_ < steps_ended) {
@@ -114,8 +160,10 @@ void AdoptedTrial::check(const std::vector<bool>& trained) {
   if (status_.ok() && std::ranges::find(kinds_, trained, &Kind::trained) == kinds_.end()) {
     VisitClock& clock = visits_.parts().clock;
     const MeasureMode mode = clock.mode();
-    const GradientsAside aside(models_.together().parameters());
+    const LeavesAside aside(models_.together().parameters(), leaves());
     status_ = check_recording(aside.prints());
+    if (!status_.ok() && aside.has_hooks())
+      status_ = status_.with_context("a parameter has a hook, which runs of a trial leave out");
     clock.measure(mode);
     if (status_.ok()) kinds_.push_back({trained, std::move(forward_ != nullptr ? forward_ : all_)});
   }
@@ -130,6 +178,7 @@ Status AdoptedTrial::check_recording(const GradientPrints& expected) {
   for (std::unique_ptr<Recording>* each : {&forward_, &all_}) {
     if (*each == nullptr) continue;
     pass_ = &(*each)->pass;
+    pass_->let_go_of_graph();
     status = (*each)->status.ok() ? check_repeats(expected) : (*each)->status;
     pass_->release();
     if (status.ok()) break;
@@ -225,27 +274,154 @@ SampleStep AdoptedTrial::sample(bool can_run) {
     }
   }
   sample.release = [this] { release(); };
+  for (const Kind& kind : kinds_) sample.spare_bytes += kind.recording->pass.held_bytes();
   return sample;
+}
+
+std::vector<at::Tensor> AdoptedTrial::leaves() const {
+  std::vector<at::Tensor> all;
+  const auto add = [&](const std::unique_ptr<Recording>& recording) {
+    if (recording == nullptr) return;
+    for (const at::Tensor& leaf : recording->pass.leaves()) all.push_back(leaf);
+  };
+  add(forward_);
+  add(all_);
+  for (const Kind& kind : kinds_) add(kind.recording);
+  return all;
 }
 
 void AdoptedTrial::release() {
   for (const Kind& kind : kinds_) kind.recording->pass.release();
 }
 
+void UpdateProfile::begin() {
+  is_open_ = true;
+  parts_.clear();
+  parts_of_update_ = 0;
+  parameter_ = nullptr;
+  parameter_bytes_ = 0;
+  live_bytes_ = probe_.memory().count().live_bytes;
+  probe_.begin_part();
+}
+
+void UpdateProfile::note(const at::Tensor& parameter, LoopStages::Access access) {
+  if (storage_impl(parameter) != parameter_) {
+    close_part();
+    parameter_ = storage_impl(parameter);
+    parameter_bytes_ = static_cast<std::int64_t>(parameter.nbytes());
+  }
+  if (access == LoopStages::Access::write) parts_of_update_ = parts_.size() + 1;
+}
+
+void UpdateProfile::close_part() {
+  const std::int64_t live = probe_.memory().count().live_bytes;
+  parts_.push_back({parameter_bytes_, probe_.peak_of_part(), live - live_bytes_});
+  live_bytes_ = live;
+  probe_.begin_part();
+}
+
+// The last parameter's own growth is not known, because the program goes on behind it. So the last
+// parameter is taken to have grown by as much for each of its bytes as the others.
+std::int64_t UpdateProfile::end() {
+  if (!std::exchange(is_open_, false)) return 0;
+  close_part();
+  std::int64_t most = 0, behind = 0;
+  while (parts_.size() > parts_of_update_) {  // behind the update: frozen blocks, an evaluation
+    most = std::max(most, parts_.back().peak_bytes);
+    parts_.pop_back();
+  }
+  if (parts_.empty()) return most;
+  double grown = 0, of_bytes = 0;
+  for (std::size_t i = 1; i + 1 < parts_.size(); ++i) {
+    grown += static_cast<double>(std::max<std::int64_t>(0, parts_[i].grown_bytes));
+    of_bytes += static_cast<double>(parts_[i].parameter_bytes);
+  }
+  const double ratio = of_bytes > 0 ? grown / of_bytes : 0;
+  Part& last = parts_.back();
+  last.grown_bytes = std::llround(ratio * static_cast<double>(last.parameter_bytes));
+  for (const Part& part : parts_ | std::views::reverse) {
+    most = std::max(most, part.peak_bytes + behind);
+    behind += std::max<std::int64_t>(0, part.grown_bytes);
+  }
+  return most;
+}
+
+FirstSteps::FirstSteps(Session& session, AdoptedModels& models)
+    : session_(session), models_(models), update_(session.capabilities().probe) {}
+
+void FirstSteps::parameter_used(const at::Tensor& parameter, LoopStages::Access access) {
+  if (update_.is_open()) update_.note(parameter, access);
+}
+
+void FirstSteps::update_ended() {
+  update_peak_bytes_ = std::max(update_peak_bytes_, update_.end());
+}
+
 void FirstSteps::model_added(AdoptedTrial::Follow follow) {
   if (trial_ != nullptr || !session_.state().calibration().is_wanted()) return;
-  trial_ =
-      std::make_unique<AdoptedTrial>(models_, session_.capabilities().blocks, std::move(follow));
+  follow_ = std::move(follow);
+  begin_trial();
+}
+
+void FirstSteps::begin_trial() {
+  const auto since = measurements_ == 0 ? AdoptedTrial::Since::adopt : AdoptedTrial::Since::forward;
+  trial_ = std::make_unique<AdoptedTrial>(models_, session_.capabilities().blocks, follow_, since);
+  trial_began_ = session_.state().step().steps_ended();
+}
+
+void FirstSteps::step_begins(BatchGrowth& growth) {
+  if (trial_ != nullptr || measurements_ == 0) return;
+  changed_steps_ = models_.are_as_noted() ? 0 : changed_steps_ + 1;
+  // Models that freeze each other in turn are not measured in every turn: each further measurement
+  // waits for a change that lasts twice as long.
+  if (changed_steps_ < std::uint64_t{1} << (measurements_ - 1)) return;
+  const Membership& job = session_.state().job();
+  if (job.is_root()) {
+    job.log().info(
+        "adopted model: other parameters require gradients, or have other shapes or types, than "
+        "when its memory was measured; the next steps measure it again");
+  }
+  changed_steps_ = 0;
+  bytes_at_forward_ = 0;
+  released_bytes_.reset();
+  update_peak_bytes_ = 0;
+  growth.forget_measured();
+  begin_trial();
 }
 
 void FirstSteps::forward_begins(BatchGrowth& growth) {
   if (trial_ == nullptr) return;
   StepEngine& step = session_.state().step();
-  const std::uint64_t ended = step.steps_ended();
-  if (trial_->is_complete(ended, models_.all().size())) return calibrate();
+  const std::uint64_t ended = step.steps_ended() - trial_began_;
+  if (trial_->is_complete(ended, models_.all().size())) {
+    if (!looks_at_release()) calibrate();
+    return;
+  }
   step.hold_reports(StepEngine::Hold::yes);
   trial_->forward_begins(ended);
-  if (trial_->wants_calls()) growth.begin_measuring(session_.capabilities().blocks.size());
+  if (!trial_->wants_calls()) return;
+  BlockWatch& blocks = session_.capabilities().blocks;
+  growth.begin_measuring(blocks.size());
+  // Through hooks autograd saves handles of its own, so that the recording sees when the program
+  // lets go of a tensor.
+  VisitClock& clock = blocks.visits()->parts().clock;
+  if (clock.mode() == MeasureMode::off) clock.measure(MeasureMode::times);
+}
+
+std::int64_t FirstSteps::gradient_bytes() const {
+  std::int64_t bytes = 0;
+  for (const at::Tensor& parameter : models_.together().parameters()) {
+    if (parameter.grad().defined()) bytes += static_cast<std::int64_t>(parameter.grad().nbytes());
+  }
+  return bytes;
+}
+
+// A loop whose forward pass begins with gradients may let them go before backward(), which one more
+// step shows.
+bool FirstSteps::looks_at_release() {
+  if (released_bytes_ || bytes_at_forward_ > 0) return false;
+  bytes_at_forward_ = gradient_bytes();
+  return bytes_at_forward_ > 0;
 }
 
 void FirstSteps::calibrate() {
@@ -253,16 +429,28 @@ void FirstSteps::calibrate() {
   SessionState& state = session_.state();
   const bool can_run_here = trial_->status().ok();
   if (!can_run_here) {
-    state.job().log().warning(
-        "adopted model: the first steps cannot be tried: " + trial_->status().message() +
-        "; activations are kept, and no format is chosen by speed");
+    state.job().log().warning(std::string("adopted model: the ") +
+                              (measurements_ == 0 ? "first" : "changed model's") +
+                              " steps cannot be tried: " + trial_->status().message() +
+                              "; activations are kept, and no format is chosen by speed");
   }
   const auto failed = state.job().gather(can_run_here ? 0 : 1);
   const bool can_run = std::ranges::find(failed, 1u) == failed.end();
-  const GradientsAside aside(models_.together().parameters());
+  const LeavesAside aside(models_.together().parameters(), trial_->leaves());
   is_calibrating_ = true;
   session_.capabilities().fp8.count(Fp8Count::off);
-  state.calibration().run(trial_->sample(can_run));
+  SampleStep sample = trial_->sample(can_run);
+  sample.update_peak_bytes = update_peak_bytes_;
+  sample.released_bytes = released_bytes_.value_or(0);
+  // A step whose products run in a format needs more than its batch: a budget must hold there, too.
+  if (session_.capabilities().formats.is_wanted()) sample.spare_bytes = 0;
+  if (measurements_ == 0) {
+    state.calibration().run(sample);
+  } else {
+    state.calibration().run_again(sample);
+  }
+  measurements_ = std::min<std::uint64_t>(measurements_ + 1, 32);
+  models_.note_forms();
   session_.capabilities().fp8.count(Fp8Count::on);
   is_calibrating_ = false;
   state.step().hold_reports(StepEngine::Hold::no);
@@ -276,6 +464,8 @@ void FirstSteps::begin(const OperatorCall& call) {
 
 void FirstSteps::backward_begins(const BackwardPass& pass, BatchGrowth& growth) {
   if (trial_ == nullptr) return;
+  if (bytes_at_forward_ > 0 && !released_bytes_)
+    released_bytes_ = std::max<std::int64_t>(0, bytes_at_forward_ - gradient_bytes());
   if (trial_->wants_calls()) growth.note_measured();
   trial_->backward_begins(pass);
 }
@@ -286,6 +476,8 @@ void FirstSteps::check() {
   fp8.count(Fp8Count::off);
   trial_->check(models_.trained());
   fp8.count(Fp8Count::on);
+  if (measurements_ > 0) session_.capabilities().memory.steer_anew();  // its runs keep all blocks
+  update_.begin();
 }
 
 }  // namespace cox::detail

@@ -20,6 +20,7 @@
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/stream/storage.h"
 #include "sdk/src/training/capabilities.h"
+#include "sdk/src/training/equal_ranks.h"
 
 namespace cox::detail {
 namespace {
@@ -42,7 +43,9 @@ Adoption::Adoption(Session& session, const AdoptOptions& options)
     : session_(session),
       averaging_(session_, options),
       first_(session_, models_),
-      stages_(state().recorder()) {
+      growth_(session_.capabilities().probe),
+      stages_(state().recorder()),
+      warnings_(state().job()) {
   state().loop().declare_adopted();
 }
 
@@ -78,6 +81,8 @@ void Adoption::add(torch::nn::Module& model, std::shared_ptr<ScriptMirror> scrip
   if (options.only_watch != averaging_.only_watches())
     refuse("only_watch for all models of a loop or for none, found both");
   require(check_stream_key().with_context("adopt"));
+  if (!options.only_watch) check_equal_models(state().job(), model);
+  if (state().control().is_started()) return add_late(model, std::move(script), options);
   std::vector<std::string> patterns = options.blocks;
   if (!options.name.empty()) {
     for (std::string& pattern : patterns) pattern = options.name + "." + pattern;
@@ -93,6 +98,34 @@ void Adoption::add(torch::nn::Module& model, std::shared_ptr<ScriptMirror> scrip
   if (models_.all().empty()) session_.capabilities().probe.attach(model);
   models_.add({&model, std::move(script), options.name, std::move(map), first, model.parameters()});
   first_.model_added([this](const at::Tensor& argument) { follow(argument); });
+  show_stream();
+}
+
+// The coordinator knows a job's blocks from the first step on.
+void Adoption::add_late(torch::nn::Module& model, std::shared_ptr<ScriptMirror> script,
+                        const AdoptOptions& options) {
+  BlockMap map = require(BlockMap::make(model, {}, options.name));
+  averaging_.add(model, options);
+  BlockWatch& blocks = session_.capabilities().blocks;
+  listener_ = blocks.listener();
+  visits_ = blocks.visits();
+  std::vector<at::Tensor> parameters;
+  for (const at::Tensor& parameter : model.parameters()) {
+    if (!models_.has_parameter(parameter)) parameters.push_back(parameter);
+  }
+  models_.add({&model, std::move(script), options.name, std::move(map), 0, std::move(parameters),
+               /*has_blocks=*/false});
+  const bool is_missed =
+      std::ranges::any_of(state().actuators().all<Measuring>(), &Measuring::is_wanted);
+  if (is_missed && state().job().is_root()) {
+    state().job().log().warning(
+        "adopt: expected models before the first step, found one after it; its gradients are "
+        "averaged, but its blocks are neither measured nor steered");
+  }
+  show_stream();
+}
+
+void Adoption::show_stream() {
   if (stream_) return;
   saving_.emplace(*listener_);
   stream_.emplace(std::vector<OperatorListener*>{this});
@@ -101,17 +134,28 @@ void Adoption::add(torch::nn::Module& model, std::shared_ptr<ScriptMirror> scrip
 void Adoption::touch(const c10::OperatorHandle& handle, const at::Tensor& argument) {
   const c10::StorageImpl* storage = storage_impl(argument);
   AdoptedModel* model = models_.owner_of(storage);
+  const bool may_begin = at::GradMode::is_enabled() && argument.requires_grad();
+  if (model == nullptr && may_begin && argument.is_leaf()) {
+    model = models_.find_again(argument);
+    // Module::to() runs operators on parameters before it replaces their storages.
+    if (model != nullptr && stages_.is(Stage::forward)) visits_->steer_anew(VisitWatch::Anew::pass);
+  }
   if (model == nullptr) {
+    if (!may_begin && !averaging_.only_watches())
+      warnings_.stranger_used(handle, argument, models_);
     if (visits_ != nullptr) visits_->read_other(argument);
     return;
   }
-  if (stages_.is(Stage::updating) && !at::GradMode::is_enabled()) {
-    stages_.note_access(handle.schema().is_mutable() ? LoopStages::Access::write
-                                                     : LoopStages::Access::read);
+  if (!may_begin) {
+    const auto access =
+        handle.schema().is_mutable() ? LoopStages::Access::write : LoopStages::Access::read;
+    if (stages_.is(Stage::updating)) stages_.note_access(access);
+    if (stages_.is(Stage::forward) && !averaging_.only_watches())
+      warnings_.parameter_used(handle, argument);
+    first_.parameter_used(argument, access);
   }
-  const bool may_begin = at::GradMode::is_enabled() && argument.requires_grad();
   if (!stages_.is(Stage::forward) && may_begin && is_use(handle)) begin_forward();
-  if (!stages_.is(Stage::forward)) return;
+  if (!stages_.is(Stage::forward) || !model->has_blocks) return;
   if (model->script != nullptr) keep_whole_if_optimised(*model);
   const std::optional<BlockId> before = visits_->current();
   visits_->read_parameter(model->map, model->first_block, storage);
@@ -148,16 +192,35 @@ std::optional<ProductFormat> Adoption::product_format() const {
 void Adoption::follow(const at::Tensor& argument) {
   const c10::StorageImpl* storage = storage_impl(argument);
   const AdoptedModel* model = models_.owner_of(storage);
-  if (model == nullptr) return;
+  if (model == nullptr || !model->has_blocks) return;
   visits_->read_parameter(model->map, model->first_block, storage, VisitWatch::Told::no);
 }
 
-void Adoption::begin_forward() {
+void Adoption::close_if_updated() {
+  first_.update_ended();
   const bool is_replaced = models_.refresh();
   const bool is_updated =
       stages_.is(Stage::updating) || (stages_.is(Stage::accumulated) && is_replaced);
   if (is_updated) close_step();
-  if (!step_) begin_step();
+}
+
+bool Adoption::close_updated_step(Gradients left) {
+  averaging_.loop_is_kept();
+  close_if_updated();
+  if (stages_.is(Stage::accumulated) && left == Gradients::are_used) close_step();
+  return !step_;
+}
+
+void Adoption::end_unless_asked() {
+  if (!averaging_.loop_is_asking()) end_by_signal();
+}
+
+void Adoption::begin_forward() {
+  close_if_updated();
+  if (!step_) {
+    begin_step();
+    first_.step_begins(growth_);
+  }
   first_.forward_begins(growth_);
   growth_.begin_forward();
   stages_.change(Stage::forward, LoopStages::now());
@@ -169,13 +232,20 @@ bool Adoption::wants_calls() const {
   if (first_.wants_calls()) return true;
   if (stages_.is(Stage::forward))
     return averaging_.wants_calls() || growth_.wants_calls() || listener_->wants_calls();
-  return stages_.is(Stage::accumulated) && !at::GradMode::is_enabled();
+  return stages_.is(Stage::accumulated);
 }
 
 void Adoption::begin(const OperatorCall& call) {
   const bool is_forward = stages_.is(Stage::forward);
-  if (is_forward && growth_.wants_calls()) {
-    const auto growth = growth_.look(call, *visits_->current(), models_);
+  // Models that were adopted late have no blocks.
+  if (is_forward && growth_.wants_calls() && visits_->current()) {
+    if (growth_.begins_anew(*visits_->current())) {
+      visits_->steer_anew(VisitWatch::Anew::pass);
+      for_each_tensor_of(call, [this](const at::Tensor& tensor) { follow(tensor); });
+      growth_.enter_block();
+    }
+    const auto growth =
+        visits_->current() ? growth_.look(call, *visits_->current(), models_) : std::nullopt;
     if (growth && first_.are_over()) {
       growth_.make_room(session_, *growth);
       for_each_tensor_of(call, [this](const at::Tensor& tensor) { follow(tensor); });
@@ -183,7 +253,7 @@ void Adoption::begin(const OperatorCall& call) {
   }
   follows_call_ = is_forward && listener_->wants_calls();
   if (is_forward) averaging_.begin(call, models_);
-  if (stages_.is(Stage::accumulated) && !at::GradMode::is_enabled()) look_for_update(call);
+  if (stages_.is(Stage::accumulated)) look_for_update(call);
   first_.begin(call);
   if (follows_call_) listener_->begin(call);
 }
@@ -200,7 +270,7 @@ void Adoption::failed() noexcept {
 }
 
 void Adoption::look_for_update(const OperatorCall& call) {
-  stages_.operator_ran();
+  if (!at::GradMode::is_enabled()) stages_.operator_ran();
   const auto& schema = call.handle.schema().arguments();
   for (std::size_t i = 0; i < schema.size() && stages_.is(Stage::accumulated); ++i) {
     if (schema[i].alias_info() == nullptr || !schema[i].alias_info()->isWrite()) continue;
@@ -229,12 +299,14 @@ void Adoption::backward_begins(const BackwardPass& pass) {
 
 void Adoption::backward_ended(BackwardKind kind) {
   const bool is_unseen = unseen_backward_.has_value();
-  if (is_unseen && !begin_unseen_step()) return;
+  if (kind == BackwardKind::returning) warnings_.gradients_returned();
+  if (is_unseen && !begin_unseen_step()) return warnings_.pass_went_aside();
   if (!step_) return;
   if (!is_unseen) visits_->parts().clock.backward_ended();
   if (kind == BackwardKind::returning || first_.are_tried()) return;
   stages_.change(Stage::accumulated, LoopStages::now());
   has_gradients_ = true;
+  warnings_.model_trained();
   session_.capabilities().numerics.look_at_gradients(state().step().number());
   if (!is_unseen) first_.check();
   averaging_.average(*step_, models_);
@@ -247,12 +319,7 @@ bool Adoption::begin_unseen_step() {
   if (std::ranges::none_of(models_.all(), &AdoptedModel::has_new_gradient)) return false;
   if (averaging_.averages_losses())
     refuse("a forward pass with gradients on, found one that backward() computes again");
-  if (!std::exchange(is_unseen_told_, true)) {
-    state().job().log().warning(
-        "adopted model: expected a forward pass with gradients on, found one that backward() "
-        "computes again as a whole; gradients are averaged, but its blocks are neither measured "
-        "nor steered; leave the checkpoint to memory.* (docs/adopt.md)");
-  }
+  warnings_.forward_unseen();
   if (step_) {
     stages_.change(Stage::forward, stages_.read_since());
     stages_.change(Stage::backward, began);
@@ -262,11 +329,14 @@ bool Adoption::begin_unseen_step() {
   return true;
 }
 
+void Adoption::start() {
+  if (!state().control().is_started()) watch_numerics();
+  averaging_.watch_weights(models_, session_.capabilities().blocks);
+  state().ensure_started();
+}
+
 void Adoption::begin_step() {
-  if (!state().control().is_started()) {
-    watch_numerics();
-    averaging_.watch_weights(models_, session_.capabilities().blocks);
-  }
+  start();
   step_.emplace(session_.step());
   growth_.begin_step();
 }
@@ -291,12 +361,15 @@ void Adoption::close_step() {
   const auto stop = averaging_.close(*step_);
   step_.reset();
   has_gradients_ = false;
+  warnings_.step_ended();
   if (stop == AdoptedAveraging::Stop::yes) end_by_signal();
 }
 
 void Adoption::finish() {
+  if (state().step().told() == StepEngine::Told::end) return step_.reset();
   const StreamPause unseen;
   averaging_.settle();
+  warnings_.loop_ended();
   if (!step_) return;
   if (has_gradients_) return close_step();
   // Something other than training looked at a parameter, perhaps on this rank alone.

@@ -16,6 +16,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 
@@ -27,6 +28,7 @@
 #include "sdk/src/training/adopted_models.h"
 #include "sdk/src/training/adopted_trial.h"
 #include "sdk/src/training/loop_stages.h"
+#include "sdk/src/training/loop_warnings.h"
 
 namespace cox::detail {
 
@@ -39,17 +41,29 @@ class Adoption final : public OperatorListener {
   Adoption(const Adoption&) = delete;
   Adoption& operator=(const Adoption&) = delete;
 
-  // Takes a model in: rank 0's parameters and buffers on all ranks, blocks named. Collective.
-  // Throws cox::Error for a model without parameters, one that is adopted already, and after the
-  // first step.
+  // Takes a model in: rank 0's parameters and buffers on all ranks, blocks named. A model that
+  // comes after the first step is averaged, and has no blocks. Collective. Throws cox::Error for a
+  // model without parameters, and one that is adopted already.
   void add(torch::nn::Module& model, const AdoptOptions& options);
   void add(const torch::jit::Module& script, const AdoptOptions& options);
   const AdoptedModels& models() const { return models_; }
   AdoptedAveraging& averaging() { return averaging_; }
   // Returns the open step, or null.
   StepScope* open_step() { return step_ ? &*step_ : nullptr; }
+  // Starts the session's control plane before the first step does. Collective the first time.
+  void start();
   // Closes the open step, if there is one with gradients. Collective.
   void finish();
+  // Closes the open step, if the loop has updated a model since its last backward pass, or if
+  // gradients that are left belong to no later update. Returns whether no step is open. From the
+  // first call on a request to stop waits for end_unless_asked(). Collective where it closes one.
+  enum class Gradients : std::uint8_t { add_up, are_used };
+  bool close_updated_step(Gradients left);
+  // Ends the job, unless the loop asks stop_requested(). REQUIRES: all ranks agreed to stop.
+  void end_unless_asked();
+
+ private:
+  using Stage = LoopStages::Stage;
 
   void touch(const c10::OperatorHandle& handle, const at::Tensor& argument) override;
   bool has_formats() const override { return listener_->has_formats(); }
@@ -61,13 +75,14 @@ class Adoption final : public OperatorListener {
   void backward_begins(const BackwardPass& pass) override;
   void backward_ended(BackwardKind kind) override;
 
- private:
-  using Stage = LoopStages::Stage;
-
   void add(torch::nn::Module& model, std::shared_ptr<ScriptMirror> script,
            const AdoptOptions& options);
+  void add_late(torch::nn::Module& model, std::shared_ptr<ScriptMirror> script,
+                const AdoptOptions& options);
+  void show_stream();
   void keep_whole_if_optimised(AdoptedModel& model);
   void follow(const at::Tensor& argument);
+  void close_if_updated();
   void begin_forward();
   bool begin_unseen_step();
   void begin_step();
@@ -88,9 +103,9 @@ class Adoption final : public OperatorListener {
   std::optional<StepScope> step_;
   bool has_gradients_ = false;  // backward() added some in the open step
   LoopStages stages_;
+  LoopWarnings warnings_;
   std::optional<LoopStages::Time> unseen_backward_;  // when one began with nothing seen before it
-  bool is_unseen_told_ = false;
-  bool follows_call_ = false;  // the operator that runs is shown to listener_
+  bool follows_call_ = false;                        // the operator that runs is shown to listener_
   // Last, so that nothing is shown to a half-built object.
   std::optional<SavedTensorScope> saving_;
   std::optional<StreamScope> stream_;

@@ -6,18 +6,23 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <locale>
 #include <optional>
 #include <span>
+#include <sstream>
 #include <utility>
 
 #include "coordinator/core/hash.h"
 #include "coordinator/core/text.h"
+#include "coordinator/io/content_hash.h"
 #include "coxswain/error.h"
+#include "sdk/src/checkpoint/checkpoint_folder.h"
 #include "sdk/src/device/bits_hash.h"
 #include "sdk/src/device/tensor_scan.h"
 #include "sdk/src/parallel/agreement.h"
 #include "sdk/src/stream/operator_stream.h"
 #include "sdk/src/stream/storage.h"
+#include "sdk/src/training/training_state.h"
 
 namespace cox::detail {
 namespace {
@@ -68,6 +73,18 @@ std::vector<double> distances_from_root(transport::Communicator& ranks, const at
 }
 
 }  // namespace
+
+void check_equal_models(const Membership& job, const torch::nn::Module& model) {
+  std::ostringstream printed;
+  printed.imbue(std::locale::classic());
+  printed << model;
+  Fnv1a64 hash;
+  hash.add(fingerprint(model_tensors(model)));
+  hash.add(io::content_hash(printed.str()));
+  check_equal(job, hash.value(),
+              "the same model (names, shapes, types and order of parameters, options of modules)",
+              "build the same model on every rank");
+}
 
 std::uint64_t hash_of_samples(const Dataset& dataset) {
   constexpr std::int64_t kLooked = 8;
@@ -125,9 +142,12 @@ EndState WeightCheck::end_state() const {
   if (settled_) return *settled_;
   const StreamPause unseen;
   EndState state;
-  for (std::size_t p = 0; p < parameters_.size() && state.not_finite.empty(); ++p) {
-    if (!at::isfinite(parameters_[p]).all().item<bool>()) state.not_finite = text_of(p);
-  }
+  FiniteLook look(parameters_);
+  look.wait();
+  const auto bad =
+      std::ranges::find_if(look.nonfinite(), [](std::int64_t count) { return count > 0; });
+  if (bad != look.nonfinite().end())
+    state.not_finite = text_of(static_cast<std::size_t>(bad - look.nonfinite().begin()));
   if (every_ > 0 && !is_told_) state.bits = hash_of(parameters_);
   state.is_of_steps = steps_ == 0 || writes() == written_[0];
   return state;
@@ -138,7 +158,9 @@ void WeightCheck::settle() {
   const std::uint64_t now = writes();
   const bool has_usual = steps_ >= 3 && written_[0] - written_[1] == written_[1] - written_[2];
   EndState state = end_state();
-  state.is_of_steps = !has_usual || now - written_[0] == written_[0] - written_[1];
+  // The last step has ended already where the loop is kept (Session::keep).
+  const bool is_ended = now == written_[0];
+  state.is_of_steps = !has_usual || is_ended || now - written_[0] == written_[0] - written_[1];
   settled_ = std::move(state);
 }
 

@@ -16,8 +16,14 @@
 #include "sdk/src/blocks/actuator.h"
 #include "sdk/src/blocks/block_watch.h"
 #include "sdk/src/device/transfer.h"
+#include "sdk/src/session/membership.h"
 
 namespace cox::detail {
+
+// Throws on all ranks where their models differ in names, shapes, types or order of parameters, or
+// in what their modules print of themselves (the probability of a Dropout). Parameters of equal
+// shapes in another order would be averaged with each other. Collective.
+void check_equal_models(const Membership& job, const torch::nn::Module& model);
 
 // Returns a hash of eight samples spread over the data set; 0 where they differ when they are read
 // again (random augmentation), or where there are none. Throws what the data set throws.

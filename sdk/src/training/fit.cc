@@ -23,7 +23,7 @@
 #include "sdk/src/parallel/agreement.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/training/epoch_book.h"
-#include "sdk/src/training/training_state.h"
+#include "sdk/src/training/training_saves.h"
 
 namespace cox {
 namespace {
@@ -69,6 +69,7 @@ std::vector<std::int64_t> samples_from(std::int64_t first, std::int64_t count) {
 double evaluate(Session& session, torch::nn::Module& model, const Dataset& dataset,
                 std::int64_t batch, const std::function<at::Tensor(const Batch&)>& loss) {
   detail::SessionState& state = session.state();
+  const auto named = state.job().world().name_calls("an evaluation");
   const detail::Clock::time_point began = detail::Clock::now();
   detail::StepRecorder& recorder = state.recorder();
   const Activity before = recorder.activity().do_aside(Activity::evaluating, began);
@@ -189,6 +190,7 @@ class Fit {
 // Ranks that disagree in these would wait for each other, or stop at different epochs. What the
 // trainer is given it compares by itself. Collective.
 void check_alike(Session& session, const FitOptions& options) {
+  const auto named = session.state().job().world().name_calls("the start of cox::fit");
   const bool evaluates = options.evaluation != nullptr;
   const std::uint64_t facts[] = {
       options.epochs, evaluates ? 1u : 0u,

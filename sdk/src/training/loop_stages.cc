@@ -18,7 +18,7 @@ void LoopStages::change(Stage stage, Time when) {
 
 void LoopStages::parameter_written() {
   last_update_ = now();
-  change(Stage::updating, *update_since_);
+  change(Stage::updating, update_since_.value_or(last_update_));
 }
 
 void LoopStages::note_access(Access access) {

@@ -202,8 +202,9 @@ void LossScaler::unscale_unit(Unit& unit, const std::vector<at::Tensor>& paramet
   require(unit.stage != Unit::Stage::stepped,
           "expected unscale() before step(), found it after; call update() first");
   const std::vector<at::Tensor> gradients = gradients_of(parameters);
-  require(!gradients.empty() || (session_ != nullptr && session_->world_size() > 1),
-          "expected gradients, found none on any parameter; call scale(loss).backward() first");
+  require(!gradients.empty() || sync_ == ScalerSync::host,
+          "expected gradients with ScalerSync::device, found none on any parameter; call "
+          "scale(loss).backward() first, or use ScalerSync::host");
   if (sync_ == ScalerSync::device) {
     const at::NoGradGuard no_grad;
     const at::Tensor& scale = on_device(gradients.front().device()).scale;
@@ -225,6 +226,7 @@ bool LossScaler::agree(bool found) {
   if (session_ == nullptr || session_->world_size() == 1) return found;
   std::uint64_t any = found ? 1 : 0;
   const detail::Membership& job = session_->state().job();
+  const auto named = job.world().name_calls("a step of a LossScaler");
   detail::require(detail::reduce_values(job.data(), std::span(&any, 1), transport::max_u64(),
                                         job.world().between_polls()),
                   "LossScaler: found inf of all ranks");
@@ -276,17 +278,18 @@ bool LossScaler::is_finite() {
 }
 
 void LossScaler::update() {
-  bool overflow = false;
-  bool any = false;
-  for (const Unit& unit : units_) {
-    if (unit.stage != Unit::Stage::stepped) continue;
-    any = true;
-    overflow = overflow || unit.overflow;
-  }
-  require(any, "expected a step() or is_finite() before update(), found none since the last one");
+  std::erase_if(units_, [](const Unit& unit) { return unit.stage == Unit::Stage::scaled; });
+  require(!units_.empty(),
+          "expected unscale(), step() or is_finite() before update(), found none since the last "
+          "one");
   if (sync_ == ScalerSync::device) {
     update_on_device();
   } else {
+    bool overflow = false;
+    for (Unit& unit : units_) {
+      if (unit.stage == Unit::Stage::unscaled) settle(unit);  // looked at, and not stepped
+      overflow = overflow || unit.overflow;
+    }
     state_ = advance(state_, rules_, {.overflow = overflow, .amax = 0});
   }
   units_.clear();
@@ -296,7 +299,6 @@ void LossScaler::update_on_device() {
   const at::NoGradGuard no_grad;
   at::Tensor found;
   for (const Unit& unit : units_) {
-    if (unit.stage != Unit::Stage::stepped) continue;
     found = found.defined() ? at::maximum(found, unit.found.front()) : unit.found.front();
   }
   at::_amp_update_scale_(on_device_->scale, on_device_->tracker, found,

@@ -4,8 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <deque>
 #include <exception>
+#include <iterator>
+#include <list>
 #include <optional>
 #include <utility>
 
@@ -29,19 +30,37 @@ constexpr std::size_t kMostSets = 16;
 
 }  // namespace
 
+namespace {
+
+// Messages name what the program has: an adopted loop has no ManualParallel.
+const char* named_as(const char* own, const char* adopted, detail::SessionState& state) {
+  return state.loop().is_adopted() ? adopted : own;
+}
+const char* name_in(detail::SessionState& state) {
+  return named_as("ManualParallel", "adopted model", state);
+}
+
+}  // namespace
+
 struct ManualParallel::Impl {
   // Parameters that are averaged together, and the way they go.
   struct GradientSet {
     std::vector<at::Tensor> parameters;
-    std::vector<bool> needed;  // those that are frozen have no place in a bucket
+    std::vector<bool> needed;                  // those that are frozen have no place in a bucket
+    std::vector<detail::ParameterForm> forms;  // that the buckets were made for
     detail::GradientHabits habits;
     std::unique_ptr<detail::GradientReduction> reduction;
 
     bool is_of(const std::vector<at::Tensor>& others) const {
-      return needed == detail::required_of(others) &&
-             std::equal(parameters.begin(), parameters.end(), others.begin(), others.end(),
+      return needed == detail::required_of(others) && has_same(others) &&
+             detail::have_forms(others, forms);
+    }
+    bool has_same(const std::vector<at::Tensor>& others) const {
+      return std::equal(parameters.begin(), parameters.end(), others.begin(), others.end(),
                         [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); });
     }
+    // The program changed a parameter since, so that the buckets fit no more.
+    bool is_outdated() const { return !detail::have_forms(parameters, forms); }
   };
 
   explicit Impl(Session session_in)
@@ -60,11 +79,16 @@ struct ManualParallel::Impl {
 
   Status compare(const detail::CallMark& mark) {
     const detail::WaitingScope waiting(state.recorder());
-    // Before the first step there is no control plane to move on, and nobody has left.
+    // Before the first step there is no control plane to move on, and nobody has left. A round may
+    // have several calls, so each is named; what the control plane begins meanwhile is none of it.
     std::optional<detail::SlowWait> wait;
-    if (state.control().is_started()) wait.emplace(state.waits().watch("ManualParallel"));
+    if (state.control().is_started()) wait.emplace(state.waits().watch(name_in(state)));
+    std::optional<transport::CallBook::Name> named(
+        std::in_place, state.job().world().calls(),
+        named_as("a call of ManualParallel", "the averaging of an adopted loop", state));
     const ArrivalStamp mine = state.waits().arrive();
     const auto latest = detail::match_calls(state.job().data(), mark, mine, [&] {
+      named.reset();
       if (wait) state.waits().pump(*wait);
     });
     if (latest.ok()) state.waits().all_arrived(mine, *latest);
@@ -74,28 +98,30 @@ struct ManualParallel::Impl {
   void match(CallKind kind, const std::vector<at::Tensor>& tensors) {
     detail::CallMark mark = detail::mark_of(kind, tensors);
     if (kind == CallKind::all_reduce_gradients)
-      mark.place = 1 + static_cast<std::uint64_t>(find(tensors) - sets.begin());
+      mark.place = 1 + static_cast<std::uint64_t>(std::distance(sets.begin(), find(tensors)));
     const Status matched = compare(mark);
-    detail::require(matched.with_context("ManualParallel"), Error::Scope::all_ranks);
+    detail::require(matched.with_context(name_in(state)), Error::Scope::all_ranks);
   }
 
   void sync(CallKind kind, const std::vector<at::Tensor>& tensors) {
     const detail::WaitingScope waiting(state.recorder());
     match(kind, tensors);
-    detail::require(detail::broadcast_from_root(state.job().data(), tensors), "ManualParallel");
+    detail::require(detail::broadcast_from_root(state.job().data(), tensors), name_in(state));
   }
 
-  std::deque<GradientSet>::iterator find(const std::vector<at::Tensor>& parameters) {
+  std::list<GradientSet>::iterator find(const std::vector<at::Tensor>& parameters) {
     return std::ranges::find_if(sets, [&](const auto& set) { return set.is_of(parameters); });
   }
 
   GradientSet& set_of(std::vector<at::Tensor> parameters) {
     const auto found = find(parameters);
     if (found != sets.end()) return *found;
+    std::erase_if(sets, [](const GradientSet& set) { return set.is_outdated(); });
     if (sets.size() == kMostSets) sets.pop_front();
     GradientSet& made = sets.emplace_back();
     made.parameters = std::move(parameters);
     made.needed = detail::required_of(made.parameters);
+    made.forms = detail::forms_of(made.parameters);
     try {
       made.reduction =
           detail::make_reduction(detail::reduction_setup(state), made.parameters, made.needed,
@@ -163,11 +189,12 @@ struct ManualParallel::Impl {
     reduction.flush();
     StepBallot mine;
     mine.weight = weight;
-    const StepBallot merged =
-        state.step().gather(mine, "ManualParallel::all_reduce_gradients",
-                            [&](const StepBallot& ballot, const detail::BetweenPolls& pump) {
-                              return reduction.merge(ballot, pump);
-                            });
+    const StepBallot merged = state.step().gather(
+        mine,
+        named_as("ManualParallel::all_reduce_gradients", "the averaging of an adopted loop", state),
+        [&](const StepBallot& ballot, const detail::BetweenPolls& pump) {
+          return reduction.merge(ballot, pump);
+        });
     return {&reduction, merged.weight, merged.overflow_ranks == 0};
   }
 
@@ -218,11 +245,11 @@ struct ManualParallel::Impl {
   ReductionOutcome close() {
     match(CallKind::close, {});
     note_unseen();
-    const StepBallot merged =
-        state.step().meet(ballot(), "ManualParallel::close",
-                          [this](const StepBallot& mine, const detail::BetweenPolls& pump) {
-                            return merge_ballots(mine, pump);
-                          });
+    const StepBallot merged = state.step().meet(
+        ballot(), named_as("ManualParallel::close", "the step of an adopted loop", state),
+        [this](const StepBallot& mine, const detail::BetweenPolls& pump) {
+          return merge_ballots(mine, pump);
+        });
     ReductionOutcome outcome = detail::outcome_of(merged);
     outcome.gradient_norm = std::sqrt(squares);
     outcome.finite = finite && merged.nonfinite_ranks == 0;
@@ -242,7 +269,7 @@ struct ManualParallel::Impl {
   detail::SessionState& state;
   detail::LossScale& loss_scale;
   detail::NumericsWatch& numerics;
-  std::deque<GradientSet> sets;  // newest last; addresses stay
+  std::list<GradientSet> sets;  // newest last; addresses stay
 
   // The open step.
   double squares = 0;  // of the norms of its averages

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "coxswain/error.h"
 #include "coxswain/master_weights.h"
 #include "coxswain/reducer.h"
 #include "coxswain/trainer.h"
@@ -84,9 +85,11 @@ class ModelUpdate final : public Actuator, public Comparing {
   OptimizerPort& optimizer() const { return *optimizer_; }
   const std::vector<at::Tensor>& parameters() const { return parameters_; }  // each once
 
-  // Sets the learning rate of a step, before the step's ballot compares it.
+  // Sets the learning rate of a step, before the step's ballot compares it. Throws cox::Error for
+  // one that is negative or not finite, whoever set it.
   void set_learning_rate(std::uint64_t step) {
     if (options_.learning_rate) optimizer_->set_learning_rate(options_.learning_rate(step));
+    require(check_rates(*optimizer_));
   }
   const char* name() const override { return "reduction"; }
   EqualBits equal_bits() const override;

@@ -4,13 +4,17 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <exception>
-#include <sstream>
+#include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "coordinator/core/hash.h"
+#include "sdk/src/optim/archive_bytes.h"
+#include "sdk/src/optim/torch_state.h"
 
 namespace cox::detail {
 namespace {
@@ -24,7 +28,20 @@ std::int64_t moment_bytes(const std::vector<at::Tensor>& parameters) {
 
 class AdamWPort final : public OptimizerPort {
  public:
-  explicit AdamWPort(AdamW& optimizer) : optimizer_(optimizer) {}
+  AdamWPort(AdamW& optimizer, std::span<const NamedTensor> named) : optimizer_(optimizer) {
+    std::map<const void*, std::string> name_of;
+    for (const NamedTensor& each : named)
+      name_of.emplace(each.tensor.unsafeGetTensorImpl(), each.name);
+    for (const NamedTensor& own : optimizer_.parameters()) {
+      const auto found = name_of.find(own.tensor.unsafeGetTensorImpl());
+      if (found == name_of.end()) {
+        unnamed_.push_back(own.name);
+      } else if (found->second != own.name) {
+        names_.to_model.emplace(own.name, found->second);
+        names_.to_own.emplace(found->second, own.name);
+      }
+    }
+  }
   std::vector<at::Tensor> parameters() const override { return parameters_of(optimizer_); }
   void step() override { optimizer_.step(); }
   void zero_grad() override { optimizer_.zero_grad(); }
@@ -44,21 +61,43 @@ class AdamWPort final : public OptimizerPort {
     return std::max<std::int64_t>(0, moment_bytes(parameters()) - state_bytes());
   }
   std::int64_t state_bytes() const override { return bytes_of(optimizer_.state()); }
-  std::vector<NamedTensor> state() const override { return optimizer_.state(); }
-  Status load_state(std::span<const NamedTensor> state) override {
-    return optimizer_.load_state(state);
+  std::vector<NamedTensor> state() const override {
+    return renamed(optimizer_.state(), names_.to_model);
   }
+  // In saves of version 0.2 the state has the optimizer's own names.
+  Status load_state(std::span<const NamedTensor> state) override {
+    return optimizer_.load_state(renamed({state.begin(), state.end()}, names_.to_own));
+  }
+  std::vector<std::string> unnamed() const override { return unnamed_; }
 
  private:
+  using Names = std::map<std::string, std::string, std::less<>>;
+  // Renames FIELD.NAME.
+  static std::vector<NamedTensor> renamed(std::vector<NamedTensor> state, const Names& names) {
+    for (NamedTensor& each : state) {
+      const std::size_t dot = each.name.find('.');
+      const auto other = names.find(std::string_view(each.name).substr(dot + 1));
+      if (other != names.end()) each.name = each.name.substr(0, dot + 1) + other->second;
+    }
+    return state;
+  }
+
   AdamW& optimizer_;
+  struct {
+    Names to_model, to_own;
+  } names_;  // of parameters that the optimizer calls otherwise than the model
+  std::vector<std::string> unnamed_;
 };
 
 constexpr const char* kArchive = "torch_archive";
 
 class TorchPort final : public OptimizerPort {
  public:
-  explicit TorchPort(torch::optim::Optimizer& optimizer)
-      : optimizer_(optimizer), has_rates_(works([&] { rate_of(0); })) {}
+  TorchPort(torch::optim::Optimizer& optimizer, std::span<const NamedTensor> named)
+      : optimizer_(optimizer),
+        has_rates_(works([&] { rate_of(0); })),
+        has_names_(has_named_state(optimizer)),
+        named_(named.begin(), named.end()) {}
   std::vector<at::Tensor> parameters() const override { return parameters_of(optimizer_); }
   void step() override { optimizer_.step(); }
   void zero_grad() override { optimizer_.zero_grad(); }
@@ -74,9 +113,7 @@ class TorchPort final : public OptimizerPort {
       for (const auto& group : optimizer_.param_groups()) {
         torch::serialize::OutputArchive archive;
         group.options().serialize(archive);
-        std::ostringstream stream;
-        archive.save_to(stream);
-        hash.add(std::string_view(stream.view()));
+        hash.add(detail::bytes_of(archive));
       }
     });
     return is_known ? hash.value() : 0;
@@ -86,19 +123,33 @@ class TorchPort final : public OptimizerPort {
     return optimizer_.state().empty() ? moment_bytes(parameters()) : 0;
   }
 
+  std::int64_t state_bytes() const override { return has_names_ ? bytes_of(state()) : 0; }
+
+  std::vector<std::string> unnamed() const override {
+    const GroupNames names = names_by_group(optimizer_, named_);
+    std::vector<std::string> unnamed;
+    for (std::size_t g = 0; g < names.size(); ++g) {
+      for (std::size_t i = 0; i < names[g].size(); ++i) {
+        if (names[g][i] == place_name(g, i)) unnamed.push_back(names[g][i]);
+      }
+    }
+    return unnamed;
+  }
+
   std::vector<NamedTensor> state() const override {
+    if (has_names_) return named_state(optimizer_, names_by_group(optimizer_, named_));
     torch::serialize::OutputArchive archive;
     optimizer_.save(archive);
-    std::ostringstream stream;
-    archive.save_to(stream);
-    const std::string bytes = stream.str();
+    const std::string bytes = detail::bytes_of(archive);
     at::Tensor tensor = at::empty({static_cast<std::int64_t>(bytes.size())}, at::kByte);
     std::copy(bytes.begin(), bytes.end(), tensor.mutable_data_ptr<std::uint8_t>());
     return {{kArchive, tensor}};
   }
 
   Status load_state(std::span<const NamedTensor> state) override {
-    if (state.size() != 1 || state[0].name != kArchive) {
+    if (has_names_ && !is_by_position(state))
+      return load_named_state(optimizer_, names_by_group(optimizer_, named_), state);
+    if (!is_by_position(state)) {
       return invalid_argument(
           "optimizer state: expected the archive of a torch::optim optimizer, found that of "
           "another kind; resume with the optimizer that the save was made with");
@@ -140,6 +191,8 @@ class TorchPort final : public OptimizerPort {
 
   torch::optim::Optimizer& optimizer_;
   bool has_rates_;
+  bool has_names_;
+  std::vector<NamedTensor> named_;
 };
 
 }  // namespace
@@ -164,12 +217,27 @@ std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) 
   return all;
 }
 
-std::unique_ptr<OptimizerPort> make_port(AdamW& optimizer) {
-  return std::make_unique<AdamWPort>(optimizer);
+Status check_rates(const OptimizerPort& optimizer) {
+  for (std::size_t group = 0; group < optimizer.groups(); ++group) {
+    const double rate = optimizer.learning_rate(group);
+    if (std::isfinite(rate) && rate >= 0) continue;
+    return invalid_argument("learning rate: expected a number of 0 or more, found ", rate,
+                            " in group ", group, " of the optimizer; nothing was updated with it");
+  }
+  return ok_status();
 }
 
-std::unique_ptr<OptimizerPort> make_port(torch::optim::Optimizer& optimizer) {
-  return std::make_unique<TorchPort>(optimizer);
+bool is_by_position(std::span<const NamedTensor> optimizer_state) {
+  return optimizer_state.size() == 1 && optimizer_state[0].name == kArchive;
+}
+
+std::unique_ptr<OptimizerPort> make_port(AdamW& optimizer, std::span<const NamedTensor> named) {
+  return std::make_unique<AdamWPort>(optimizer, named);
+}
+
+std::unique_ptr<OptimizerPort> make_port(torch::optim::Optimizer& optimizer,
+                                         std::span<const NamedTensor> named) {
+  return std::make_unique<TorchPort>(optimizer, named);
 }
 
 }  // namespace cox::detail

@@ -1,11 +1,17 @@
 // OptimizerPort: what the trainer needs from an optimizer, for cox::AdamW and for any torch::optim
 // one. References an optimizer of the user's; training thread only.
+//
+// The state is called by the names that the model gives its parameters, "exp_avg.layers.0.weight",
+// however the optimizer was made; sdk/src/optim/torch_state.h has the rest. The state of a kind of
+// optimizer that the program made itself is torch's archive, as one tensor of bytes, and is matched
+// by position; so are the saves of version 0.2.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "coordinator/core/status.h"
@@ -40,7 +46,15 @@ class OptimizerPort {
   virtual std::vector<NamedTensor> state() const = 0;
   // Takes over what state() gave, here or in an earlier process.
   virtual Status load_state(std::span<const NamedTensor> state) = 0;
+  // Returns the parameters that have no name in the model, as "group.0.3".
+  virtual std::vector<std::string> unnamed() const = 0;
 };
+
+// Returns invalid_argument where a group's learning rate is negative or not finite.
+Status check_rates(const OptimizerPort& optimizer);
+
+// Returns whether the state is an archive, and is matched by the position of parameters.
+bool is_by_position(std::span<const NamedTensor> optimizer_state);
 
 std::int64_t bytes_of(std::span<const NamedTensor> tensors);
 
@@ -48,8 +62,9 @@ std::int64_t bytes_of(std::span<const NamedTensor> tensors);
 std::vector<at::Tensor> parameters_of(const AdamW& optimizer);
 std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer);
 
-std::unique_ptr<OptimizerPort> make_port(AdamW& optimizer);
-// Its state is torch's own archive, carried as one tensor of bytes.
-std::unique_ptr<OptimizerPort> make_port(torch::optim::Optimizer& optimizer);
+// `named`: the parameters with the names that the state is to have.
+std::unique_ptr<OptimizerPort> make_port(AdamW& optimizer, std::span<const NamedTensor> named = {});
+std::unique_ptr<OptimizerPort> make_port(torch::optim::Optimizer& optimizer,
+                                         std::span<const NamedTensor> named = {});
 
 }  // namespace cox::detail

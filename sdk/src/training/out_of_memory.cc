@@ -51,7 +51,16 @@ void make_room_to_run_again(Session& session, const std::exception& error) {
 }
 
 void make_room_to_repeat(Session& session, Reducer& reducer, const std::exception& error) {
-  make_room(session, error, MemoryActuator::RoomUntil::next_plan, "all ranks repeat the step");
+  const Capabilities& capabilities = session.capabilities();
+  if (capabilities.memory.leave_lost_tier()) {
+    if (VisitWatch* visits = capabilities.blocks.visits()) visits->forget_step();
+    SessionState& state = session.state();
+    state.job().log().warning(concat("step ", state.step().number(), ": ", first_line(error.what()),
+                                     "; all ranks repeat the step, and this rank offloads nothing "
+                                     "from now on"));
+  } else {
+    make_room(session, error, MemoryActuator::RoomUntil::next_plan, "all ranks repeat the step");
+  }
   reducer.abandon();
 }
 

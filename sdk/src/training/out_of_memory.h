@@ -1,5 +1,6 @@
 // A part of a step that runs out of memory is run again with less, where the blocks can hold less:
-// a forward pass at once and alone; more than that with the whole step, on all ranks.
+// a forward pass at once and alone; more than that with the whole step, on all ranks. A backward
+// pass whose offloaded tensors were lost is such a part too: they are computed again.
 #pragma once
 
 #include <exception>
@@ -14,8 +15,9 @@ bool is_out_of_memory(const std::exception& error);
 
 // A handler of `error`, which a part of the open step threw, calls one of these; everything that
 // the part had made is gone then. Both give blocks the actions that hold least, and tell the
-// coordinator, so that a tighter plan follows. Both rethrow an error that is not for want of
-// memory, and any error where memory is not planned or the blocks hold as little as they can.
+// coordinator, so that a tighter plan follows. Both rethrow an error that neither is for want of
+// memory nor came from the offload tier, and want of memory where it is not planned or the blocks
+// hold as little as they can.
 //
 // For a forward pass: for the rest of the step, so that the pass can run a second time. Local: no
 // rank waits for another within a forward pass.

@@ -146,6 +146,7 @@ struct Reducer::Impl {
     part_.is_last_given = which == MicroBatch::last;
     if (!has_work && !part_.is_last_given) return;
     const PhaseScope phase = step.phase(Phase::backward);
+    if (part_.unit == 0) reduction_.follow_forms();
     if (!has_work) {
       if (part_.unit == 0) times_->no_backward();
       if (!wants_own_gradients()) reduction_->flush();
@@ -170,6 +171,7 @@ struct Reducer::Impl {
     const at::Tensor figures = figures_on_device();
     check_parameters();
     check_backward();
+    if (part_.unit == 0) reduction_.follow_forms();
     if (part_.unit == 0 && !part_.is_last_given) times_->no_backward();
     sample_gradients();
     weights_->take();
@@ -388,10 +390,15 @@ struct Reducer::Impl {
     if (count > 0) state_.recorder().notes().set(SignalFlag::nonfinite_gradient);
   }
 
+  // The next round has begun by now, but not on ranks that go another way.
   void tune() {
+    const auto named = state_.job().world().name_calls("the tuning of a Reducer");
     const detail::StepExchange* former = reduction_.exchange();
-    std::optional<detail::SlowWait> wait;
-    reduction_.tune(times_->cost_seconds(), watched(wait));
+    detail::BetweenPolls look;
+    reduction_.tune(times_->cost_seconds(), [&] {
+      if (!look) look = state_.waits().attend("Reducer::average");
+      look();
+    });
     if (reduction_.exchange() != former) show_held();
   }
 

@@ -11,8 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/io/limits.h"
 #include "coxswain/error.h"
 #include "sdk/src/blocks/block_watch.h"
+#include "sdk/src/optim/schedules.h"
 #include "sdk/src/precision/format_actuator.h"
 #include "sdk/src/precision/trial_pass.h"
 #include "sdk/src/session/control_end.h"
@@ -20,6 +22,8 @@
 #include "sdk/src/session/telemetry.h"
 #include "sdk/src/training/adoption.h"
 #include "sdk/src/training/capabilities.h"
+#include "sdk/src/training/loop_keeper.h"
+#include "sdk/src/training/rank_rows.h"
 
 namespace cox {
 namespace {
@@ -79,21 +83,55 @@ void Session::adopt(const torch::jit::Module& model, const AdoptOptions& options
 
 void Session::adopt_by(const AdoptOptions& options,
                        const std::function<void(detail::Adoption&)>& add) {
-  if (!adoption_ && state_->loop().is_reducing()) {
+  detail::DeclaredLoop& loop = state_->loop();
+  if (!adoption_ && loop.is_reducing() && !loop.is_adopted()) {
     throw Error(failed_precondition(
         "adopt: expected a session without Reducer and Trainer, found one; they average gradients "
         "already"));
   }
-  if (state_->control().is_started()) {
+  if (state_->control().is_started() && !loop.is_adopted()) {
     throw Error(failed_precondition(
         "adopt: expected a session before its first step, found one that has begun; adopt right "
         "after start()"));
   }
   const auto named = state_->job().world().name_calls("Session::adopt");
+  if (!adoption_) loop.begin_adopted_anew();
   // It keeps a Session of its own, which must not keep the adoption alive.
   auto adoption = adoption_ ? adoption_ : std::make_shared<detail::Adoption>(*this, options);
   add(*adoption);
   adoption_ = std::move(adoption);
+}
+
+detail::LoopKeeper& Session::keeper() {
+  if (!adoption_) {
+    throw Error(failed_precondition("keep: expected a session with an adopted model, found none; "
+                                    "adopt() it first, or use a Trainer, which saves by itself"),
+                Error::Scope::all_ranks);
+  }
+  // The keeper's own Session keeps no adoption alive.
+  if (!keeper_)
+    keeper_ = std::make_shared<detail::LoopKeeper>(detail::session_of(state_, *capabilities_));
+  return *keeper_;
+}
+
+void Session::keep(KeptOptimizer optimizer, KeptCounter epoch, KeptCounter batch) {
+  keeper().keep({*adoption_, {optimizer}, epoch, batch});
+}
+void Session::keep(const std::vector<KeptOptimizer>& optimizers, KeptCounter epoch,
+                   KeptCounter batch) {
+  keeper().keep({*adoption_, optimizers, epoch, batch});
+}
+void Session::add_state(std::string_view name, TrainingPart part) {
+  keeper().add_part(name, std::move(part));
+}
+void Session::add_state(std::string_view name, torch::optim::LRScheduler& schedule) {
+  keeper().add_part(name, detail::part_of(schedule));
+}
+void Session::add_state(std::string_view name, torch::optim::ReduceLROnPlateauScheduler& schedule) {
+  keeper().add_part(name, detail::part_of(schedule));
+}
+void Session::add_state(std::string_view name, TorchSampler& sampler) {
+  keeper().add_row(detail::row_of(name, sampler));
 }
 
 StepScope* Session::open_step() {
@@ -116,7 +154,7 @@ void Session::together(const std::function<void()>& work) {
   } catch (const Error& error) {
     status = error.status();
   } catch (const std::exception& error) {
-    status = internal_error(detail::first_line(error.what()));
+    status = internal_error(detail::first_line(error.what()), io::limit_behind(error));
   }
   const auto named = state_->job().world().name_calls("Session::together");
   const detail::WaitingScope waiting(state_->recorder());
@@ -172,6 +210,8 @@ SessionReport Session::report() const {
 }
 void Session::finish() {
   if (adoption_) adoption_->finish();
+  if (keeper_) keeper_->finish();
+  keeper_.reset();
   adoption_.reset();
   state_->finish();
 }

@@ -115,6 +115,20 @@ Result<StepShare> share_of(const SamplePlan& plan, const ShareRequest& request) 
   return share;
 }
 
+namespace {
+
+// Samples lie along dimension 0.
+void check_rows(const Batch& batch) {
+  for (const at::Tensor& tensor : {batch.inputs, batch.targets}) {
+    if (!tensor.defined() || tensor.dim() == 0 || tensor.size(0) == batch.samples) continue;
+    throw Error(failed_precondition("Dataset::get: expected tensors of ", batch.samples,
+                                    " rows, as Batch::samples says, found one of shape ",
+                                    c10::str(tensor.sizes())));
+  }
+}
+
+}  // namespace
+
 StepQueue::StepQueue(const Dataset& dataset, const SamplePlan& plan, std::size_t ahead,
                      c10::Device device)
     : dataset_(dataset), plan_(plan), ahead_(ahead), device_(device) {
@@ -144,6 +158,7 @@ Batch StepQueue::get(const Planned& planned) {
                             : dataset_.get(samples_of(plan_, planned.share));
   const std::int64_t wanted = planned.share.slice.count;
   if (batch.samples == wanted) {
+    check_rows(batch);
     batch.inputs = sent_to(batch.inputs, device_);
     batch.targets = sent_to(batch.targets, device_);
     return batch;
@@ -177,6 +192,7 @@ TrainingData::TrainingData(SessionState& state, const TrainerOptions& options,
 
 void TrainingData::open(const Dataset& dataset, c10::Device device) {
   constexpr const char* kAdvice = "give every rank the same data";
+  const auto named = state_.job().world().name_calls("Trainer::steps");
   const auto size = static_cast<std::uint64_t>(dataset.size());
   check_equal(state_.job(), size, "a data set of the same size", kAdvice);
   check_resumed(position_.samples, size,

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <utility>
 
+#include "coordinator/io/limits.h"
 #include "coxswain/error.h"
 #include "coxswain/master_weights.h"
 #include "coxswain/reducer.h"
@@ -20,191 +21,41 @@
 #include "sdk/src/session/saved_rows.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/training/capabilities.h"
+#include "sdk/src/training/equal_ranks.h"
 #include "sdk/src/training/model_changes.h"
 #include "sdk/src/training/optimizer_port.h"
-#include "sdk/src/training/out_of_memory.h"
+#include "sdk/src/training/rollbacks.h"
+#include "sdk/src/training/step_attempt.h"
 #include "sdk/src/training/step_queue.h"
+#include "sdk/src/training/training_saves.h"
 #include "sdk/src/training/training_state.h"
 
 namespace cox {
 
-namespace detail {
-
-// StepAttempt is one attempt at a step of a trainer: its samples, the passes over them, the average
-// of the gradients, and the update.
-//
-//   take() -> forward() and backward(), or accumulate() -> update()
-//
-// A step that is to be repeated is attempted anew, with the same samples and random numbers. The
-// session's step is open while an attempt exists.
-class StepAttempt {
- public:
-  // All of it must outlive the attempt.
-  struct Parts {
-    Session& session;
-    const TrainerOptions& options;
-    const TrainingSaves& saves;
-    ModelUpdate& changes;
-    StepBuffers& buffers;
-    Reducer& reducer;
-  };
-  // Opens the session's step.
-  explicit StepAttempt(const Parts& parts) : parts_(parts), scope_(parts.session.step()) {}
-
-  // Takes the step's samples. Throws what the data set throws.
-  void take(TrainingData& data) {
-    const PhaseScope phase = scope_.phase(Phase::data);
-    samples_ = data.take();
-    scope_.samples(static_cast<std::uint64_t>(samples_.batch.samples));
-    parts_.buffers.begin_step();
-  }
-
-  const Batch& batch() const { return samples_.batch; }
-  std::uint64_t next_cursor() const { return samples_.share.step.next; }
-  StepScope& scope() { return scope_; }
-
-  // As TrainerStep's functions of the same names.
-  at::Tensor forward(const std::function<at::Tensor()>& loss_of_batch) {
-    if (parts_.options.micro_batch > 0) {
-      throw Error(failed_precondition(
-          "trainer step: expected accumulate() for a share of several micro-batches, found "
-          "forward(); use accumulate(), or leave TrainerOptions::micro_batch at 0"));
-    }
-    calibrate(loss_of_batch);
-    if (samples_.batch.samples == 0) return {};
-    try {
-      return run_forward(0, loss_of_batch);
-    } catch (const std::exception& error) {
-      make_room_to_run_again(parts_.session, error);
-    }
-    parts_.buffers.put_back();
-    return run_forward(0, loss_of_batch);
-  }
-
-  void backward(const at::Tensor& loss, std::optional<double> weight) {
-    has_backward_ = true;
-    const double counted = weight.value_or(static_cast<double>(samples_.batch.samples));
-    try {
-      parts_.reducer.backward(scope_, loss, counted);
-    } catch (const std::exception& error) {
-      make_room_to_repeat(parts_.session, parts_.reducer, error);
-    }
-  }
-
-  using LossOf = std::function<at::Tensor(const Batch&)>;
-  using WeightOf = std::function<double(const Batch&)>;
-
-  void accumulate(const LossOf& loss_of, const WeightOf& weight_of) {
-    has_backward_ = true;
-    const StepShare& share = samples_.share;
-    calibrate([&] { return loss_of(part_of_batch(share.part(0))); });
-    try {
-      for (std::uint64_t i = 0; i < share.own_micro_batches; ++i)
-        take_micro_batch(i, loss_of, weight_of);
-    } catch (const std::exception& error) {
-      make_room_to_repeat(parts_.session, parts_.reducer, error);
-    }
-  }
-
-  ReductionOutcome update() {
-    check_update();
-    parts_.changes.set_learning_rate(scope_.number());
-    const ReductionOutcome outcome = parts_.reducer.average(scope_);
-    if (outcome.repeat) {
-      parts_.buffers.put_back();
-      parts_.changes.drop_gradients();
-    } else {
-      settle_buffers(outcome);
-      parts_.changes.apply(scope_, outcome);
-    }
-    is_updated_ = true;
-    return outcome;
-  }
-
-  bool is_updated() const { return is_updated_; }
-
- private:
-  void calibrate(const std::function<at::Tensor()>& sample_loss) {
-    Calibration& calibration = parts_.session.state().calibration();
-    if (!calibration.is_wanted()) return;
-    const auto sample = samples_.batch.samples > 0 ? sample_loss : std::function<at::Tensor()>();
-    // Resident from some later step on: optimizer state, and the snapshots.
-    const std::int64_t bytes =
-        parts_.changes.optimizer().bytes_to_come() + parts_.saves.snapshot_bytes();
-    const auto samples =
-        parts_.options.micro_batch == 0 ? static_cast<std::uint64_t>(samples_.batch.samples) : 0;
-    calibration.run({parts_.changes.model(), sample, bytes, micro_batches_of_a_step(), samples});
-  }
-
-  // Where shares or the batch are steered, this rank may have several in a later step.
-  MicroBatches micro_batches_of_a_step() const {
-    const Config& config = parts_.session.config();
-    const bool is_steered =
-        config.shares.mode == PolicyMode::on || config.accumulation.mode == PolicyMode::on;
-    const bool has_several =
-        samples_.share.own_micro_batches > 1 || (parts_.options.micro_batch > 0 && is_steered);
-    return has_several ? MicroBatches::several : MicroBatches::one;
-  }
-
-  // `first`: of the pass's samples, from the start of this rank's share.
-  at::Tensor run_forward(std::int64_t first, const std::function<at::Tensor()>& loss_of) {
-    const StepShare& share = samples_.share;
-    seed_default_generators(
-        {parts_.session.config().run.seed, scope_.number(),
-         share.step.cursor + static_cast<std::uint64_t>(share.slice.first + first)});
-    const PhaseScope phase = scope_.phase(Phase::forward);
-    return loss_of();
-  }
-
-  void take_micro_batch(std::uint64_t i, const LossOf& loss_of, const WeightOf& weight_of) {
-    const StepShare& share = samples_.share;
-    const SampleSlice part = share.part(i);
-    const Batch batch = part_of_batch(part);
-    parts_.buffers.begin_micro_batch(share.first_micro_batch + i);
-    const at::Tensor loss = run_forward(part.first, [&] { return loss_of(batch); });
-    const bool is_last = i + 1 == share.own_micro_batches;
-    const double weight = weight_of ? weight_of(batch) : static_cast<double>(part.count);
-    parts_.reducer.backward(scope_, loss, weight, is_last ? MicroBatch::last : MicroBatch::more);
-    parts_.buffers.end_micro_batch();
-  }
-
-  Batch part_of_batch(const SampleSlice& part) const {
-    const auto rows = [&part](const at::Tensor& all) {
-      return all.defined() ? all.narrow(0, part.first, part.count) : all;
-    };
-    return {rows(samples_.batch.inputs), rows(samples_.batch.targets), part.count};
-  }
-
-  void check_update() const {
-    if (is_updated_) {
-      throw Error(failed_precondition(
-          "trainer step: expected one step.update() in a pass of the loop, found a second one"));
-    }
-    if (has_backward_ || samples_.batch.samples == 0) return;
-    throw Error(failed_precondition(
-        "trainer step: expected step.backward(loss) or step.accumulate() before step.update(), "
-        "found neither; a plain loss.backward() is not seen by the trainer, and "
-        "step.backward(loss, 0) is for samples that are not to count"));
-  }
-
-  // A step that is skipped leaves nothing behind that is not finite; the forward pass may have
-  // written it into running statistics.
-  void settle_buffers(const ReductionOutcome& outcome) {
-    if (outcome.finite) return parts_.buffers.fold(scope_, samples_.share);
-    parts_.buffers.put_back_nonfinite();
-  }
-
-  const Parts parts_;
-  StepScope scope_;
-  StepQueue::Step samples_;
-  bool has_backward_ = false;  // it was given, be it for no samples
-  bool is_updated_ = false;
-};
-
-}  // namespace detail
-
 using detail::SessionState;
 using OnFailure = detail::TrainingSaves::OnFailure;
+
+// TrainerState is saved by a Trainer. The reducer is made after a resume, and takes its part of the
+// save then.
+class TrainerState final : public detail::TrainedState {
+ public:
+  TrainerState(torch::nn::Module& model, detail::OptimizerPort& optimizer)
+      : model_(model), optimizer_(optimizer) {}
+  void show(const Reducer& reducer) { reducer_ = &reducer; }
+  detail::Checkpoint capture() const override {
+    detail::Checkpoint all = detail::capture(model_, optimizer_);
+    all.reducer = reducer_->state();
+    return all;
+  }
+  Status restore(const detail::Checkpoint& state) override {
+    return detail::restore(state, model_, optimizer_);
+  }
+
+ private:
+  torch::nn::Module& model_;
+  detail::OptimizerPort& optimizer_;
+  const Reducer* reducer_ = nullptr;
+};
 
 namespace {
 
@@ -226,13 +77,6 @@ void check_options(SessionState& state, const TrainerOptions& options) {
                   Error::Scope::all_ranks);
 }
 
-// Parameters of equal shapes in another order would be averaged with each other.
-void check_equal_names(SessionState& state, const torch::nn::Module& model) {
-  detail::check_equal(state.job(), detail::fingerprint(detail::model_tensors(model)),
-                      "the same model (names, shapes, types and order of parameters)",
-                      "build the same model on every rank");
-}
-
 }  // namespace
 
 // The loop of a Trainer: which step comes next, what follows from one that is over, and the end.
@@ -244,15 +88,19 @@ struct Trainer::Impl {
         options(std::move(options_in)),
         data(state(), options, position),
         changes(state(), model, std::move(optimizer), masters, options),
+        trained(model, changes.optimizer()),
         step_handle(nullptr) {
     const auto named = state().job().world().name_calls("the start of a Trainer");
     check_is_first(state());
     check_options(state(), options);
-    check_equal_names(state(), model);
+    detail::check_equal_models(state().job(), model);
     changes.check_optimizer();
     state().loop().declare_reducing("the start of a Trainer");
     state().attach(model);
-    saves.emplace(detail::TrainingSaves::Parts{session, model, changes.optimizer(), position});
+    saves.emplace(detail::TrainingSaves::Parts{session, trained, position});
+    if (!state().job().config().checkpoint.directory.empty())
+      detail::tell_unnamed(state().job(), changes.optimizer());
+    rollbacks.emplace(detail::Rollbacks::Parts{session, trained, position, *saves});
     detail::TrainingSaves::Resumed saved;
     if (is_resumed()) saved = saves->resume();
     position.seed = state().job().config().run.seed;
@@ -261,7 +109,8 @@ struct Trainer::Impl {
     detail::load_rows(state(), saved.rows);
     if (masters != nullptr) adopt(*masters);
     buffers.emplace(state(), model);
-    saves->start_after(session.plan().rollback.ticket);
+    trained.show(*reducer);
+    rollbacks->start_after(session.plan().rollback.ticket);
   }
 
   // A loop that was left by `break` has its open step in here.
@@ -288,7 +137,7 @@ struct Trainer::Impl {
     if (!wants_another_step()) return;
     state().step().set_next(StepId(position.step));
     attempt.emplace(
-        detail::StepAttempt::Parts{session, options, *saves, changes, *buffers, *reducer});
+        detail::StepAttempt::Parts{session, options, *rollbacks, changes, *buffers, *reducer});
     attempt->take(data);
   }
 
@@ -315,51 +164,50 @@ struct Trainer::Impl {
                               "none; call it once in every pass of the loop, on every rank"));
     }
     const RoundId round = state().step().round();
-    saves->roll_back_if_ordered(*reducer);
+    rollbacks->roll_back_if_ordered(*reducer);
     attempt.reset();
     // The end of the step puts away what it leaves behind (its row, magnitudes).
-    saves->keep_snapshot(round, *reducer);
+    rollbacks->keep_snapshot(round);
     save_if_due();
   }
 
   void save_if_due() {
-    const std::uint32_t every = state().job().config().checkpoint.every_steps;
     const bool is_last = !wants_another_step();
-    const bool is_asked = std::exchange(save_is_asked, false);
+    const bool is_asked = std::exchange(loop.save_is_asked, false);
     if (!saves->is_behind()) return;  // a repeated attempt, or the end
     if (is_last || is_asked) {
-      saves->write(*reducer, OnFailure::raise);
-    } else if (every > 0 && position.step > 0 && position.step % every == 0) {
-      saves->write(*reducer, OnFailure::report);
+      saves->write(OnFailure::raise);
+    } else if (saves->is_due()) {
+      saves->write(OnFailure::report);
     }
   }
 
   // A run can go on from the end of a step only.
   void save_now() {
-    if (attempt && is_looping && !attempt->is_updated()) {
+    if (attempt && loop.is_running && !attempt->is_updated()) {
       throw Error(failed_precondition("save: expected it after step.update() or outside of the "
                                       "loop, found a step that has begun and was not updated yet"),
                   Error::Scope::all_ranks);
     }
     saves->check_folder();
-    if (attempt && is_looping) {
-      save_is_asked = true;
+    if (attempt && loop.is_running) {
+      loop.save_is_asked = true;
       return;
     }
     if (attempt && attempt->is_updated()) end_step();  // of a loop that was left by `break`
-    saves->write(*reducer, OnFailure::raise);
+    saves->write(OnFailure::raise);
   }
 
   // By its end, `break` or an exception: nobody reads the data set from now on. After a `break` a
   // save that was asked for is still to be written.
   void leave_loop() noexcept try {
-    is_looping = false;
+    loop.is_running = false;
     data.forget();
     const bool is_left_by_break =
         attempt && attempt->is_updated() && std::uncaught_exceptions() == 0;
-    if (is_left_by_break && save_is_asked) end_step();
+    if (is_left_by_break && loop.save_is_asked) end_step();
   } catch (const std::exception& error) {
-    state().job().log().error(error.what());
+    state().job().log().error(error.what() + io::limit_behind(error));
   }
 
   Session& session;
@@ -367,15 +215,19 @@ struct Trainer::Impl {
   detail::TrainingPosition position;
   detail::TrainingData data;
   detail::ModelUpdate changes;
+  TrainerState trained;
   std::optional<detail::TrainingSaves> saves;
+  std::optional<detail::Rollbacks> rollbacks;
   std::optional<Reducer> reducer;
   std::optional<detail::StepBuffers> buffers;
   double last_loss = 0;                 // of the last completed step
   std::uint64_t repeated = 0;           // attempts at a step
   std::uint64_t steps_at_stop = ~0ull;  // 0 = asked from outside
   std::optional<detail::StepAttempt> attempt;
-  bool is_looping = false;     // within the range that steps() gave
-  bool save_is_asked = false;  // by save(), for the end of the step
+  struct {
+    bool is_running = false;     // within the range that steps() gave
+    bool save_is_asked = false;  // by save(), for the end of the step
+  } loop;
   TrainerStep step_handle;
 };
 
@@ -385,22 +237,24 @@ Trainer::Trainer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {
 
 Trainer::Trainer(Session& session, torch::nn::Module& model, AdamW& optimizer,
                  TrainerOptions options)
-    : Trainer(std::make_unique<Impl>(session, model, detail::make_port(optimizer),
+    : Trainer(std::make_unique<Impl>(session, model,
+                                     detail::make_port(optimizer, detail::model_tensors(model)),
                                      std::move(options))) {}
 
 Trainer::Trainer(Session& session, torch::nn::Module& model, torch::optim::Optimizer& optimizer,
                  TrainerOptions options)
-    : Trainer(std::make_unique<Impl>(session, model, detail::make_port(optimizer),
+    : Trainer(std::make_unique<Impl>(session, model,
+                                     detail::make_port(optimizer, detail::model_tensors(model)),
                                      std::move(options))) {}
 
 Trainer::Trainer(Session& session, torch::nn::Module& model, MasterWeights& masters,
                  AdamW& optimizer, TrainerOptions options)
-    : Trainer(std::make_unique<Impl>(session, model, detail::make_port(optimizer),
+    : Trainer(std::make_unique<Impl>(session, model, detail::make_port(optimizer, masters.named()),
                                      std::move(options), &masters)) {}
 
 Trainer::Trainer(Session& session, torch::nn::Module& model, MasterWeights& masters,
                  torch::optim::Optimizer& optimizer, TrainerOptions options)
-    : Trainer(std::make_unique<Impl>(session, model, detail::make_port(optimizer),
+    : Trainer(std::make_unique<Impl>(session, model, detail::make_port(optimizer, masters.named()),
                                      std::move(options), &masters)) {}
 
 Trainer::~Trainer() = default;
@@ -447,7 +301,7 @@ Trainer::Steps::~Steps() {
 
 Trainer::Steps::Iterator Trainer::Steps::begin() {
   if (impl_->attempt) impl_->end_step();  // of a loop that was left by `break`
-  impl_->is_looping = true;
+  impl_->loop.is_running = true;
   impl_->begin_step();
   return Iterator(impl_);
 }

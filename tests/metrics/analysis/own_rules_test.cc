@@ -271,7 +271,6 @@ TEST_SUITE("analysis.own_rules") {
          "Rank 1 takes 30 % longer than most, mostly in forward; the host of ranks 4-7 takes"},
     };
     for (const auto& [slow, title, detail] : cases) {
-      INFO(title);
       RunRecord run;
       for (std::int32_t r = 0; r < 12; ++r) {
         RankRecord& rank = run.ranks.emplace_back();

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <string>
 #include <thread>
 
@@ -38,6 +39,29 @@ std::string model_of(std::uint64_t step, std::uint64_t says_step) {
   const std::uint64_t bytes = json.size();
   std::memcpy(length.data(), &bytes, sizeof bytes);
   return length + json + data;
+}
+
+// A file with one tensor of two elements.
+std::string file_of(const char* dtype, const std::string& data) {
+  const std::string json = io::format_safetensors_header(
+      {.entries = {{.name = "w", .dtype = dtype, .shape = {2}, .begin = 0, .end = data.size()}},
+       .metadata = {}});
+  std::string length(sizeof(std::uint64_t), '\0');
+  const std::uint64_t bytes = json.size();
+  std::memcpy(length.data(), &bytes, sizeof bytes);
+  return length + json + data;
+}
+
+template <class Number>
+std::string bytes_of(Number first, Number second) {
+  const Number both[] = {first, second};
+  std::string bytes(sizeof both, '\0');
+  std::memcpy(bytes.data(), both, sizeof both);
+  return bytes;
+}
+
+Outcome diff(const fs::path& before, const fs::path& after) {
+  return test::run_cox("checkpoint diff '" + before.string() + "' '" + after.string() + "'");
 }
 
 // A save without a manifest, as version 0.2 made them.
@@ -119,6 +143,58 @@ TEST_SUITE("command.checkpoint") {
     const fs::path save = make_unsealed(folder, 7, 7);
     CHECK(checkpoint("seal", save).exit_code == 0);
     CHECK(checkpoint("verify", folder.path()).exit_code == 0);
+  }
+
+  TEST_CASE("what differs between two saves is named with how much of it and by how much") {
+    struct Row {
+      const char* dtype;
+      std::string before, after;  // bytes of two elements
+      const char* says;
+    };
+    const Row rows[] = {
+        {"F32", bytes_of(1.0F, 2.0F), bytes_of(1.0F, 2.5F),
+         "1 of 2 elements differ, by at most 0.5\n"},
+        {"F64", bytes_of(1.0, 2.0), bytes_of(3.0, 2.0), "by at most 2\n"},
+        {"F16", bytes_of<std::uint16_t>(0x3C00, 0), bytes_of<std::uint16_t>(0x4000, 0),
+         "at most 1\n"},
+        {"BF16", bytes_of<std::uint16_t>(0x3F80, 0), bytes_of<std::uint16_t>(0x4000, 0),
+         "at most 1\n"},
+        {"F16", bytes_of<std::uint16_t>(0x3C00, 0), bytes_of<std::uint16_t>(0x7C00, 0),
+         "at most inf\n"},
+        {"F32", bytes_of(1.0F, 2.0F), bytes_of(std::numeric_limits<float>::quiet_NaN(), 2.0F),
+         "1 of 2 elements differ, by at most 0, 1 of them not a number"},
+        {"I64", bytes_of<std::int64_t>(5, -5), bytes_of<std::int64_t>(5, 7), "by at most 12\n"},
+        {"F8_E4M3", bytes_of<std::uint8_t>(1, 2), bytes_of<std::uint8_t>(2, 2),
+         "1 of 2 elements differ\n"},
+    };
+    for (const Row& row : rows) {
+      CAPTURE(row.dtype);
+      const TempFolder folder;
+      folder.write("a", file_of(row.dtype, row.before));
+      folder.write("b", file_of(row.dtype, row.after));
+      const Outcome outcome = diff(folder / "a", folder / "b");
+      CHECK(outcome.exit_code == 1);
+      CHECK_MESSAGE(outcome.says(row.says), outcome.output);
+      CHECK(outcome.says("0 tensors are equal, 1 are not"));
+      CHECK(diff(folder / "a", folder / "a").exit_code == 0);
+    }
+  }
+
+  TEST_CASE("tensors of two saves are compared by file and name, type and shape") {
+    const TempFolder folder;
+    make_save(folder, 7);
+    make_save(folder, 8);
+    const Outcome outcome = diff(folder / io::save_name(7), folder / io::save_name(8));
+    CHECK(outcome.exit_code == 1);
+    CHECK_MESSAGE(outcome.says("model.safetensors: w  U8[65536]: 65536 of 65536 elements differ, "
+                               "by at most 1"),
+                  outcome.output);
+    folder.write("f", file_of("F32", bytes_of(1.0F, 2.0F)));
+    folder.write("h", file_of("I32", bytes_of(1, 2)));
+    CHECK(diff(folder / "f", folder / "h").says("w  F32[2] and I32[2]"));
+    const Outcome alone = diff(folder / io::save_name(7), folder / "f");
+    CHECK(alone.says("only in"));
+    CHECK(diff(folder / "none", folder / "f").exit_code == 2);
   }
 
   TEST_CASE("what could not be read back is not sealed") {

@@ -7,13 +7,13 @@ using namespace cox::metrics;
 
 namespace {
 
-struct Round {
+struct ReportedRound {
   StepSignals signals;
   Decision decision;
   Plan plan;
   JobFacts job;
 
-  explicit Round(std::size_t blocks) {
+  explicit ReportedRound(std::size_t blocks) {
     signals.round = RoundId(125);
     signals.evidence.resize(blocks);
     decision.summary.step = StepId(123);
@@ -39,12 +39,12 @@ struct Round {
 
 TEST_SUITE("overflow log") {
   TEST_CASE("a round in which nothing overflowed has none") {
-    CHECK(Round(3).overflows(65536).empty());
-    CHECK(Round(0).overflows(0).empty());
+    CHECK(ReportedRound(3).overflows(65536).empty());
+    CHECK(ReportedRound(0).overflows(0).empty());
   }
 
   TEST_CASE("an overflow carries block, pass, rank, values, scale and whether the step counted") {
-    Round round(4);
+    ReportedRound round(4);
     round.signals.evidence[2].overflow_backward = 41;
     round.signals.evidence[2].rank_of_overflow = RankId(3);
     round.decision.summary.skipped_ranks = 4;
@@ -58,7 +58,7 @@ TEST_SUITE("overflow log") {
   }
 
   TEST_CASE("several come in the order in which blocks run, and the first is the last one told") {
-    Round round(3);
+    ReportedRound round(3);
     round.signals.evidence[0].overflow_backward = 1;
     round.signals.evidence[1].overflow_backward = 2;
     round.signals.evidence[1].overflow_forward = 3;
@@ -74,7 +74,7 @@ TEST_SUITE("overflow log") {
   }
 
   TEST_CASE("outside of all blocks is said where somebody looked and no block is to blame") {
-    Round round(3);
+    ReportedRound round(3);
     round.report(1, 7, SignalFlag::nonfinite_gradient);
     round.report(2, 5, SignalFlag::nonfinite_gradient);
     auto found = round.overflows(8);
@@ -94,7 +94,7 @@ TEST_SUITE("overflow log") {
   }
 
   TEST_CASE("a loss that is not finite while all blocks are makes it forward") {
-    Round round(2);
+    ReportedRound round(2);
     round.report(0, 0, SignalFlag::nonfinite_loss);
     round.report(1, 9, SignalFlag::nonfinite_gradient);
     const auto found = round.overflows(0);

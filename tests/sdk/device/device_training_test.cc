@@ -11,6 +11,7 @@
 
 #include "coxswain/fit.h"
 #include "sdk/src/blocks/block_watch.h"
+#include "sdk/src/blocks/timed_run.h"
 #include "sdk/src/precision/numerics_watch.h"
 #include "sdk/src/precision/trial_pass.h"
 #include "sdk/src/stream/recorded_pass.h"

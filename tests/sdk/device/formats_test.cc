@@ -50,16 +50,16 @@ at::Tensor input(at::Device device) {
   return torch::linspace(-1, 1, kRows * kWidth).view({kRows, kWidth}).to(device);
 }
 
-struct Trained {
+struct TrainedOnDevice {
   std::vector<double> losses;
   std::vector<at::Tensor> parameters;
   std::vector<at::ScalarType> types;
 };
 
 template <class Step>
-Trained train(Parts& model, at::Device device, const Step& step) {
+TrainedOnDevice train(Parts& model, at::Device device, const Step& step) {
   torch::optim::SGD optimizer(model->parameters(), 0.1);
-  Trained outcome;
+  TrainedOnDevice outcome;
   for (int i = 0; i < 5; ++i) {
     optimizer.zero_grad();
     const at::Tensor loss = step([&] { return model->loss(input(device)); });
@@ -72,23 +72,23 @@ Trained train(Parts& model, at::Device device, const Step& step) {
   return outcome;
 }
 
-Trained train_adopted(std::vector<std::string> flags) {
+TrainedOnDevice train_adopted(std::vector<std::string> flags) {
   flags.push_back("--cox.run.device=cuda");
   auto session = solo_session(flags);
   Parts model;
   model->to(session.device());
   session.adopt(*model);
-  Trained outcome = train(model, session.device(), [](const auto& loss) { return loss(); });
+  TrainedOnDevice outcome = train(model, session.device(), [](const auto& loss) { return loss(); });
   session.finish();
   return outcome;
 }
 
-Trained train_under_autocast(at::ScalarType type) {
+TrainedOnDevice train_under_autocast(at::ScalarType type) {
   auto session = solo_session({"--cox.run.device=cuda"});  // LibTorch's library may not be there
   Parts model;
   model->to(session.device());
   at::autocast::set_autocast_cache_enabled(false);
-  Trained outcome = train(model, session.device(), [&](const auto& loss) {
+  TrainedOnDevice outcome = train(model, session.device(), [&](const auto& loss) {
     at::autocast::set_autocast_dtype(at::kCUDA, type);
     at::autocast::set_autocast_enabled(at::kCUDA, true);
     const at::Tensor value = loss();
@@ -136,8 +136,8 @@ struct TextsOfOtherLengths {
 }  // namespace
 
 TEST_CASE("on a device a narrow format is LibTorch's autocast, to the last bit") {
-  const Trained here = train_adopted({kFormat + "bf16"});
-  const Trained there = train_under_autocast(at::kBFloat16);
+  const TrainedOnDevice here = train_adopted({kFormat + "bf16"});
+  const TrainedOnDevice there = train_under_autocast(at::kBFloat16);
   CHECK(here.types == std::vector<at::ScalarType>(3, at::kBFloat16));
   CHECK(here.types == there.types);
   CHECK(here.losses == there.losses);
@@ -145,7 +145,8 @@ TEST_CASE("on a device a narrow format is LibTorch's autocast, to the last bit")
 }
 
 TEST_CASE("a block that stays in float beside narrow ones computes in float") {
-  const Trained mixed = train_adopted({kFormat + "bf16", "--cox.precision.force=layers.1=fp32"});
+  const TrainedOnDevice mixed =
+      train_adopted({kFormat + "bf16", "--cox.precision.force=layers.1=fp32"});
   CHECK(mixed.types == std::vector<at::ScalarType>{at::kBFloat16, at::kFloat, at::kBFloat16});
   CHECK(mixed.losses.back() < mixed.losses.front());
 }
@@ -191,12 +192,12 @@ TEST_CASE("an LSTM over texts of other lengths, and a binary cross entropy, run 
 TEST_CASE("blocks of different formats have the same bits when they are recomputed or offloaded") {
   const std::vector<std::string> formats = {kFormat + "bf16",
                                             "--cox.precision.force=layers.1=fp32,layers.2=fp16"};
-  const Trained kept = train_adopted(formats);
+  const TrainedOnDevice kept = train_adopted(formats);
   for (const std::string action : {"recompute", "offload"}) {
     CAPTURE(action);
     std::vector<std::string> flags = formats;
     flags.insert(flags.end(), {"--cox.memory.force=*=" + action, "--cox.memory.smallest_bytes=1"});
-    const Trained other = train_adopted(flags);
+    const TrainedOnDevice other = train_adopted(flags);
     CHECK(other.losses == kept.losses);
     CHECK(count_unequal(other.parameters, kept.parameters) == 0);
   }

@@ -35,11 +35,11 @@ at::Tensor other_elsewhere(const at::Tensor& x) {
   static const std::thread::id here = std::this_thread::get_id();
   return x * (std::this_thread::get_id() == here ? 1.0 : 1.5);
 }
-TORCH_LIBRARY(cox_device_test, library) {
-  library.def("other_elsewhere(Tensor x) -> Tensor");
+TORCH_LIBRARY_FRAGMENT(coxswain, library) {
+  library.def("test_other_elsewhere(Tensor x) -> Tensor");
 }
-TORCH_LIBRARY_IMPL(cox_device_test, CompositeExplicitAutograd, library) {
-  library.impl("other_elsewhere", &other_elsewhere);
+TORCH_LIBRARY_IMPL(coxswain, CompositeExplicitAutograd, library) {
+  library.impl("test_other_elsewhere", &other_elsewhere);
 }
 
 struct GatedImpl : torch::nn::Module {
@@ -50,7 +50,7 @@ struct GatedImpl : torch::nn::Module {
   }
   at::Tensor loss(at::Tensor x) {
     static const auto gate_of = c10::Dispatcher::singleton()
-                                    .findSchemaOrThrow("cox_device_test::other_elsewhere", "")
+                                    .findSchemaOrThrow("coxswain::test_other_elsewhere", "")
                                     .typed<at::Tensor(const at::Tensor&)>();
     for (std::size_t i = 0; i < 3; ++i) {
       const at::Tensor wide = layers->at<torch::nn::LinearImpl>(i).forward(x);

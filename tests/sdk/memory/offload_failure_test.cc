@@ -1,12 +1,10 @@
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <filesystem>
 
 #include "coxswain/error.h"
 #include "sdk/src/memory/offload.h"
 #include "tests/sdk/memory/file_size_limit.h"
 #include "tests/sdk/memory/offload_support.h"
+#include "tests/sdk/memory/tier_file.h"
 #include "tests/sdk/temp_folder.h"
 #include "tests/support/no_threads.h"
 
@@ -24,20 +22,6 @@ OffloadOptions options(const std::filesystem::path& folder, std::vector<Status>&
           .in_flight_bytes = 0,
           .smallest_bytes = 1024,
           .report = [&reports](const Status& status) { reports.push_back(status); }};
-}
-
-// Empties the file without a name that this process has open in `folder`.
-bool empty_tier_file(const std::filesystem::path& folder) {
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    std::error_code gone;
-    const std::string target = std::filesystem::read_symlink(entry, gone).string();
-    if (gone || target.rfind(folder.string() + "/", 0) != 0) continue;
-    const int descriptor = ::open(entry.path().c_str(), O_RDWR | O_TRUNC);
-    if (descriptor < 0) return false;
-    ::close(descriptor);
-    return true;
-  }
-  return false;
 }
 
 }  // namespace
@@ -133,7 +117,7 @@ TEST_CASE("bytes that cannot be read again are an error out of backward that nam
   const Counted counted;
   {
     const Tensor loss = net.forward(net.input(), &offloader).square().mean();
-    REQUIRE(empty_tier_file(folder.path()));
+    REQUIRE(cox::test::empty_tier_file(folder.path()));
     try {
       loss.backward();
       FAIL("backward went on without its tensors");
@@ -144,4 +128,44 @@ TEST_CASE("bytes that cannot be read again are an error out of backward that nam
   }
   CHECK(counted.live() == 0);
   CHECK(offloader.counts().tier_bytes == 0);
+}
+
+TEST_CASE("bytes that changed are an error that names the block, and nothing leaves after it") {
+  const TempFolder folder;
+  REQUIRE(cox::detail::install_saved_tensor_engine().ok());
+  Mlp net;
+  const auto kept = step(net, nullptr);
+  std::vector<Status> reports;
+  Offloader offloader(options(folder.path(), reports));
+  {
+    const Tensor loss = net.forward(net.input(), &offloader).square().mean();
+    REQUIRE(cox::test::change_tier_file(folder.path()));
+    try {
+      loss.backward();
+      FAIL("backward used bytes that nobody wrote");
+    } catch (const cox::Error& error) {
+      CHECK(error.status().code() == StatusCode::data_loss);
+      CHECK(std::string(error.what()).find("block mlp3") != std::string::npos);
+      CHECK(std::string(error.what()).find("found others") != std::string::npos);
+    }
+    CHECK(offloader.counts().lost_reads == 1);
+  }
+  CHECK(offloader.tier_status().code() == StatusCode::data_loss);
+  CHECK(same_bits(step(net, &offloader), kept));
+  CHECK(offloader.counts().written_bytes == 0);
+  CHECK(offloader.counts().lost_reads == 0);
+}
+
+TEST_CASE("without verification changed bytes are not noticed") {
+  const TempFolder folder;
+  REQUIRE(cox::detail::install_saved_tensor_engine().ok());
+  Mlp net;
+  std::vector<Status> reports;
+  OffloadOptions with = options(folder.path(), reports);
+  with.verify = cox::detail::TierThread::Verify::off;
+  Offloader offloader(with);
+  const Tensor loss = net.forward(net.input(), &offloader).square().mean();
+  REQUIRE(cox::test::change_tier_file(folder.path()));
+  loss.backward();
+  CHECK(offloader.tier_status().ok());
 }

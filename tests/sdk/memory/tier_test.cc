@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/sdk/memory/file_size_limit.h"
+#include "tests/sdk/memory/tier_file.h"
 #include "tests/sdk/temp_folder.h"
 
 #include <doctest/doctest.h>
@@ -112,6 +113,21 @@ TEST_CASE("a write beyond the limit on file sizes is an error and no signal") {
   CHECK(file->write(data.data(), 8 << 10, 0).ok());
 }
 
+TEST_CASE("a read that gives other bytes than its write took is data loss") {
+  const TempFolder folder;
+  TierThread tier = thread_in(folder);
+  std::vector<char> data = numbered(3 << 20, 'a');
+  Transfer moved = transfer(Transfer::Kind::write, data, 0);
+  tier.start(moved);
+  REQUIRE(tier.finish(moved) == Transfer::State::done);
+  REQUIRE(cox::test::change_tier_file(folder.path()));
+  moved.kind = Transfer::Kind::read;
+  tier.start(moved);
+  CHECK(tier.finish(moved) == Transfer::State::failed);
+  CHECK(moved.error.code() == StatusCode::data_loss);
+  CHECK(moved.error.message().find(folder.path().string()) != std::string::npos);
+}
+
 TEST_CASE("reading beyond the end is data loss") {
   const TempFolder folder;
   cox::Result<TierFile> file = TierFile::create(folder.path());
@@ -143,6 +159,7 @@ TEST_CASE("many transfers bring every byte back, waited for in any order") {
   for (const std::vector<char>& bytes : data) back.emplace_back(bytes.size());
   for (std::size_t i = 0; i < reads.size(); ++i) {
     reads[i] = transfer(Transfer::Kind::read, back[i], writes[i].offset);
+    reads[i].hash = writes[i].hash;
     tier.start(reads[i]);
   }
   for (Transfer& read : reads) CHECK(tier.finish(read) == Transfer::State::done);

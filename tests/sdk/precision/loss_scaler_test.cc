@@ -161,20 +161,44 @@ TEST_SUITE("sdk.precision.loss_scaler_errors") {
     LossScaler scaler;
     CHECK(says(error_of([&] { scaler.update(); }), "step() or is_finite() before update()"));
     CHECK(says(error_of([&] { scaler.is_finite(); }), "unscale(parameters) before"));
-    CHECK(says(error_of([&] { scaler.unscale(optimizer); }), "scale(loss).backward() first"));
-    CHECK(says(error_of([&] { scaler.step(optimizer); }), "scale(loss).backward() first"));
+    CHECK(says(error_of([&] { scaler.update(); }), "before update()"));
     scaler.scale(p.sum()).backward();
     scaler.unscale(optimizer);
     const at::Tensor unscaled = p.grad().clone();
     CHECK(says(error_of([&] { scaler.unscale(optimizer); }), "divided by the scale already"));
     CHECK(p.grad().equal(unscaled));
-    CHECK(says(error_of([&] { scaler.update(); }), "before update()"));
     CHECK(scaler.load_state(scaler.state()).code() == cox::StatusCode::failed_precondition);
     scaler.step(optimizer);
     CHECK(says(error_of([&] { scaler.step(optimizer); }), "a second one"));
     CHECK(says(error_of([&] { scaler.unscale(optimizer); }), "call update() first"));
     scaler.update();
     CHECK(says(error_of([&] { scaler.update(); }), "before update()"));
+  }
+
+  TEST_CASE("gradients that were unscaled and not stepped count in update(), as in torch") {
+    const at::Tensor bad = parameter(), good = parameter();
+    cox::AdamW skipped(Tensors{bad}), stepped(Tensors{good});
+    LossScaler scaler({.initial_scale = 1024, .growth_interval = 2});
+    scaler.scale(bad.sum() + good.sum()).backward();
+    bad.mutable_grad().fill_(std::numeric_limits<float>::infinity());
+    scaler.unscale(skipped);
+    CHECK(scaler.step(stepped));
+    scaler.update();
+    CHECK(scaler.value().scale == 512);
+    for (int step = 0; step < 2; ++step) {  // looked at, clean, and left alone
+      bad.mutable_grad().fill_(1);
+      scaler.unscale(skipped);
+      scaler.update();
+    }
+    CHECK(scaler.value().scale == 1024);
+  }
+
+  TEST_CASE("an optimizer without gradients steps, and counts as finite") {
+    cox::AdamW optimizer(Tensors{parameter()});
+    LossScaler scaler({.initial_scale = 1024, .growth_interval = 1});
+    CHECK(scaler.step(optimizer));
+    scaler.update();
+    CHECK(scaler.value().scale == 2048);
   }
 
   TEST_CASE("gradients in fp16 and sparse ones are refused with advice") {

@@ -20,11 +20,11 @@ Identity rank_of(const std::string& program, const std::string& build = "ab12") 
 TEST_SUITE_BEGIN("identity");
 
 TEST_CASE("this program has a name and the build of its linker") {
-  const Identity mine = own_identity(OtherPrograms::refuse);
+  const Identity mine = own_identity(OtherPrograms::refuse, {"--heads", "2"});
   CHECK(std::string(mine.program.data()).find("tests") != std::string::npos);
   CHECK(std::strlen(mine.build.data()) >= 16);
   CHECK(compare({mine, mine, mine}).status.ok());
-  CHECK(compare({mine, mine}).warning.empty());
+  CHECK(compare({mine, mine}).warnings.empty());
 }
 
 TEST_CASE("another protocol is refused, even where other programs may take part") {
@@ -53,7 +53,21 @@ TEST_CASE("another build is one warning") {
   const Compared compared =
       compare({rank_of("train"), rank_of("train", "cd34"), rank_of("train", "ef56")});
   CHECK(compared.status.ok());
-  CHECK(compared.warning.find("rank 1 runs another build of train") == 0);
+  REQUIRE(compared.warnings.size() == 1);
+  CHECK(compared.warnings[0].find("rank 1 runs another build of train") == 0);
+}
+
+TEST_CASE("other arguments are one warning, however they are divided into words") {
+  const std::vector<std::vector<std::string>> given = {
+      {"--heads", "2"}, {"--heads", "4"}, {"--heads2"}, {"--heads", "2", ""}, {}};
+  const Identity root = own_identity(OtherPrograms::refuse, given[0]);
+  for (std::size_t i = 1; i < given.size(); ++i) {
+    const Identity other = own_identity(OtherPrograms::refuse, given[i]);
+    const Compared compared = compare({root, root, other, other});
+    CHECK(compared.status.ok());
+    REQUIRE(compared.warnings.size() == 1);
+    CHECK(compared.warnings[0].find("rank 2 was given other arguments than rank 0") == 0);
+  }
 }
 
 TEST_CASE("bytes that are no identity are refused, and never read beyond") {

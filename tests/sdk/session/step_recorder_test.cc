@@ -181,6 +181,23 @@ TEST_SUITE("step recorder") {
     CHECK(booked(recorder.end(moment(5)), Phase::data) == doctest::Approx(2));
   }
 
+  TEST_CASE(
+      "of names that a row cannot tell apart the first one is logged, and the others are told") {
+    using Verdict = ScalarNames::Verdict;
+    StepRecorder recorder;
+    recorder.begin(StepId(0), moment(0));
+    CHECK(recorder.log("validation_loss_a", 1) == Verdict::distinct);
+    CHECK(recorder.log("validation_loss_b", 2) == Verdict::newly_ambiguous);
+    CHECK(recorder.log("validation_loss_b", 3) == Verdict::ambiguous);
+    CHECK(recorder.log("validation_loss", 4) == Verdict::newly_ambiguous);
+    CHECK(recorder.log("validation_los", 5) == Verdict::distinct);
+    CHECK(recorder.log("validation_loss_a", 6) == Verdict::distinct);
+    const StepReport& report = recorder.end(moment(1));
+    REQUIRE(report.scalar_count == 2);
+    CHECK(report.scalars[0].value == 6);
+    CHECK(report.scalars[1].value == 5);
+  }
+
   TEST_CASE("a new step starts from nothing") {
     StepRecorder recorder;
     recorder.begin(StepId(0), moment(0));

@@ -3,9 +3,11 @@
 #include "sdk/src/stream/recorded_pass.h"
 
 #include <torch/csrc/autograd/variable.h>
+#include <torch/library.h>
 #include <torch/torch.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -121,6 +123,117 @@ TEST_SUITE("recorded pass") {
     CHECK(refusal(elsewhere, 1, 1).find("made elsewhere") != std::string::npos);
     CHECK(refusal({}, 2, 1).find("gradient of its own") != std::string::npos);
     CHECK(refusal({}, 1, 2).find("2 of them") != std::string::npos);
+  }
+
+  TEST_CASE("a pass that writes to a leaf is refused, so that no run repeats the write") {
+    const Tensor w = at::ones({4}).requires_grad_();
+    RecordedPass pass;
+    Tensor loss;
+    {
+      const StreamScope shown({&pass});
+      {
+        const at::NoGradGuard no_grad;
+        w.mul_(2);
+      }
+      loss = (w * 2).sum();
+    }
+    CHECK(close_at(pass, loss).message().find("a write to one with 4 elements") !=
+          std::string::npos);
+  }
+
+  TEST_CASE("a pass that reads a graph from before is refused with what it read") {
+    const Tensor w = at::ones({4}).requires_grad_();
+    const Tensor before = w * 3;
+    RecordedPass pass;
+    Tensor loss;
+    {
+      const StreamScope shown({&pass});
+      loss = (before * 2).sum();
+    }
+    CHECK(close_at(pass, loss).message().find("4 elements with a history from before") !=
+          std::string::npos);
+  }
+
+  TEST_CASE("memory of the program's own is read as it was, also when it is gone") {
+    const Tensor w = at::ones({4}).requires_grad_();
+    RecordedPass pass;
+    Tensor loss;
+    {
+      std::vector<float> raw = {1, 2, 3, 4};
+      const StreamScope shown({&pass});
+      const Tensor first = torch::from_blob(raw.data(), {4}).clone();
+      raw.assign({5, 6, 7, 8});  // the next batch, which nothing counts
+      const Tensor second = torch::from_blob(raw.data(), {4}).clone();
+      loss = (w * first * second).sum();
+    }
+    REQUIRE(close_at(pass, loss).ok());
+    for (int run = 0; run < 2; ++run) {
+      CHECK(sdk_test::same_bits(pass.run().detach(), loss.detach()));
+      pass.release();
+    }
+    CHECK(pass.held_bytes() == 2 * 16);
+  }
+
+  TEST_CASE("an operator that the program registered is run by the program alone") {
+    static int calls = 0;
+    torch::Library library(torch::Library::DEF, "mine", std::nullopt, __FILE__, __LINE__);
+    library.def("doubled(Tensor x) -> Tensor",
+                torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, [](const Tensor& x) {
+                  ++calls;
+                  return x.mul(2);
+                }));
+    const auto doubled = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("mine::doubled", "")
+                             .typed<Tensor(const Tensor&)>();
+    const Tensor weight = at::ones({3}, at::requires_grad());
+    RecordedPass pass;
+    Tensor loss;
+    {
+      const StreamScope shown({&pass});
+      loss = (doubled.call(at::ones({3})) * weight).sum();
+    }
+    const Status closed = close_at(pass, loss);
+    CHECK_FALSE(closed.ok());
+    CHECK(closed.message().find("found mine::doubled, which the program registered") !=
+          std::string::npos);
+    CHECK(calls == 1);
+  }
+
+  TEST_CASE("too much memory of the program's own is refused") {
+    const Tensor w = at::ones({1}).requires_grad_();
+    std::vector<float> raw((std::size_t{17} << 20) + 1);
+    RecordedPass pass;
+    Tensor loss;
+    {
+      const StreamScope shown({&pass});
+      loss =
+          (torch::from_blob(raw.data(), {static_cast<std::int64_t>(raw.size())}).sum() * w).sum();
+    }
+    CHECK(close_at(pass, loss).message().find("at most 64 MiB") != std::string::npos);
+  }
+
+  TEST_CASE("a backward pass within the forward pass runs again, with its derivatives") {
+    REQUIRE(install_saved_tensor_engine().ok());
+    const Tensor w = torch::linspace(-1, 1, 8).requires_grad_();
+    const Tensor x = torch::linspace(0, 2, 8).requires_grad_();
+    RecordedPass pass;
+    Tensor loss;
+    {
+      const StreamScope shown({&pass});
+      const Tensor y = (w * x).tanh();
+      const Tensor slope =
+          torch::autograd::grad({y}, {x}, {at::ones_like(y)}, std::nullopt, true)[0];
+      loss = slope.pow(2).sum() + y.sum();
+    }
+    REQUIRE(close_at(pass, loss).ok());
+    loss.backward();
+    const Tensor expected = w.grad().clone();
+    for (int run = 0; run < 2; ++run) {
+      w.mutable_grad().reset();
+      pass.run().backward();
+      CHECK(sdk_test::same_bits(w.grad(), expected));
+      pass.release();
+    }
   }
 }
 

@@ -359,6 +359,24 @@ TEST_CASE("a tensor from before the region that is changed after it is an error 
   CHECK(error.find("changed in place") != std::string::npos);
 }
 
+TEST_CASE("a parameter that gets another storage after the region is an error with the block") {
+  REQUIRE(install_saved_tensor_engine().ok());
+  Tensor w = torch::randn({4, 8}).requires_grad_();
+  const auto tape = Tape::make("block h.0");
+  Tensor out;
+  {
+    const TapeScope scope(*tape);
+    out = torch::gelu(w + 2);
+  }
+  w.set_data(torch::randn({4, 8}));
+  try {
+    out.sum().backward();
+    FAIL("the new values were read for those of the forward pass");
+  } catch (const std::exception& error) {
+    CHECK(std::string(error.what()).find("another storage") != std::string::npos);
+  }
+}
+
 TEST_CASE("a script whose optimiser is on has the same gradient, or an error that says why not") {
   REQUIRE(install_saved_tensor_engine().ok());
   const auto script = torch::jit::compile(R"JIT(

@@ -7,8 +7,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
+#include "coordinator/core/text.h"
 #include "coxswain/session.h"
 #include "sdk/src/blocks/block_watch.h"
 #include "sdk/src/memory/counting_allocator.h"
@@ -232,6 +234,13 @@ struct Shifted : torch::nn::Module {
   torch::nn::Linear last{register_module("last", torch::nn::Linear(32, 4))};
 };
 
+struct WidenedImpl : torch::nn::Module {
+  torch::nn::Linear a{register_module("a", torch::nn::Linear(32, 128))};
+  torch::nn::Linear b{register_module("b", torch::nn::Linear(128, 32))};
+  at::Tensor forward(const at::Tensor& x) { return b(torch::gelu(a(x))); }
+};
+TORCH_MODULE(Widened);
+
 TEST_SUITE("adopted memory") {
   TEST_CASE("texts longer than what was measured stay within the budget, with the same bits") {
     REQUIRE(cox::detail::install_counting_allocator().ok());
@@ -326,6 +335,44 @@ TEST_SUITE("adopted memory") {
     const Adopted found = train_adopted(make(), {"--cox.memory.force=*=recompute"});
     CHECK(same(train(make()).state, found.trained.state));
     CHECK(found.steered >= 2);
+  }
+
+  TEST_CASE("what is unfrozen later is measured again, and the budget is kept from then on") {
+    REQUIRE(cox::detail::install_counting_allocator().ok());
+    const auto run = [](const std::vector<std::string>& settings, int unfrozen_at) {
+      auto session = solo_session(settings);
+      torch::manual_seed(1);
+      torch::nn::Sequential net;
+      for (int i = 0; i < 6; ++i) net->push_back(Widened());
+      net->push_back(torch::nn::Linear(32, 4));
+      session.adopt(*net);
+      torch::optim::SGD optimizer(net->parameters(), 0.01);
+      const auto parameters = net->parameters();
+      std::int64_t last_peak = 0;
+      for (int step = 0; step < 12; ++step) {
+        for (std::size_t p = 0; p < parameters.size(); ++p)
+          parameters[p].set_requires_grad(step >= unfrozen_at || p + 2 >= parameters.size());
+        optimizer.zero_grad();
+        cox::detail::reset_counted_peak();
+        net->forward(torch::randn({512, 32})).pow(2).mean().backward();
+        last_peak = counted_memory().peak_bytes;
+        optimizer.step();
+      }
+      const SessionReport report = session.report();
+      session.finish();
+      return std::tuple(last_peak, report.memory_peak_bytes, report.memory_planned);
+    };
+    const auto [kept, told, is_planned] = run({"--cox.memory.mode=observe"}, 4);
+    // A plan that recomputes takes a little more than the sum of its blocks, which all plans count.
+    CHECK(told >= kept);
+    CHECK(told <= kept + kept / 33);
+    const std::int64_t budget = kept * 7 / 10;
+    const std::vector<std::string> within = {concat("--cox.memory.budget=", budget / 1024, "KiB")};
+    const auto [peak, foretold, planned] = run(within, 4);
+    CHECK(peak <= budget);
+    CHECK(static_cast<std::int64_t>(foretold) <= budget);
+    const auto [never, frozen, none] = run({"--cox.memory.mode=observe"}, 100);
+    CHECK(2 * never < kept);
   }
 
   TEST_CASE("a step that begins with gradients is tried, too") {

@@ -77,6 +77,41 @@ TEST_SUITE("adopted models") {
     }
   }
 
+  TEST_CASE("models that are detached after a first training make room for others") {
+    const auto run = [](const std::function<void(torch::nn::Module&, const char*)>& adopt,
+                        const std::function<void(torch::nn::Module&)>& detach) {
+      torch::manual_seed(3);
+      torch::nn::Sequential encoder(torch::nn::Linear(6, 8), torch::nn::Tanh());
+      Tensors seen;
+      const auto train = [&](torch::nn::Sequential head, int width) {
+        adopt(*encoder, "encoder");
+        adopt(*head, "head");
+        std::vector<at::Tensor> all = encoder->parameters();
+        for (const at::Tensor& p : head->parameters()) all.push_back(p);
+        torch::optim::SGD optimizer(all, 0.1);
+        for (int step = 0; step < 4; ++step) {
+          optimizer.zero_grad();
+          const at::Tensor x = torch::ones({5, 6}) * (step + 1);
+          (head->forward(encoder->forward(x)) - width).pow(2).mean().backward();
+          optimizer.step();
+        }
+        for (const at::Tensor& p : all) seen.push_back(p.detach().clone());
+        detach(*encoder);
+      };
+      train(torch::nn::Sequential(torch::nn::Linear(8, 6)), 1);
+      train(torch::nn::Sequential(torch::nn::Linear(8, 2)), 2);
+      return seen;
+    };
+    const auto nothing = [](torch::nn::Module&) {};
+    const Tensors plain = run([](torch::nn::Module&, const char*) {}, nothing);
+    Session session = solo_session();
+    const Tensors adopted = run(
+        [&](torch::nn::Module& model, const char* name) { session.adopt(model, {.name = name}); },
+        [&](torch::nn::Module& model) { session.detach(model); });
+    session.finish();
+    CHECK(same(plain, adopted));
+  }
+
   TEST_CASE("so do the two players of a GAN, each with its own optimizer") {
     const auto fresh = [] { return plain_models::make_dcgan_players(1); };
     CHECK(same(train(fresh(), Loop::by_hand), train(fresh(), Loop::adopted)));

@@ -574,14 +574,6 @@ TEST_SUITE("adoption") {
         "before its first step");
     expect(
         [](Session& s, Net& n) {
-          s.adopt(*n);
-          loss_of(n, torch::randn({8, 6})).backward();
-          Net other = make_net(2);
-          s.adopt(*other);
-        },
-        "before its first step");
-    expect(
-        [](Session& s, Net& n) {
           Reducer reducer(s, n->parameters());
           s.adopt(*n);
         },

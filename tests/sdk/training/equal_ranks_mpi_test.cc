@@ -112,6 +112,30 @@ TEST_SUITE("equal ranks") {
     }
   }
 
+  TEST_CASE("a module with another option is an error before the first step, in every loop") {
+    struct Dropped : torch::nn::Module {
+      explicit Dropped(double p) { register_module("dropout", torch::nn::Dropout(p)); }
+      torch::nn::Linear layer{register_module("layer", torch::nn::Linear(4, 4))};
+    };
+    const auto message_of = [](const auto& begin) {
+      return error_of([&] {
+        Job job;
+        Dropped model(job.is_last() ? 0.5 : 0.1);
+        begin(job.session, model);
+      });
+    };
+    const auto trainer = [](Session& session, Dropped& model) {
+      AdamW optimizer(model.parameters(), {.lr = 0.01});
+      TrainerOptions options;
+      options.global_batch = 8;
+      const Trainer made(session, model, optimizer, options);
+    };
+    const auto adopted = [](Session& session, Dropped& model) { session.adopt(model); };
+    for (const std::string& message : {message_of(trainer), message_of(adopted)}) {
+      says(message, "options of modules) on all ranks, found another than rank 0's on rank ");
+    }
+  }
+
   TEST_CASE("other samples in a data set of the same size are an error; fresh noise is not") {
     const auto error_with = [](double shift_of_last, OtherData::Noise noise) {
       return error_of([&] {

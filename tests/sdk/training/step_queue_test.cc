@@ -3,7 +3,10 @@
 #include <torch/torch.h>
 
 #include <stdexcept>
+#include <string>
 #include <vector>
+
+#include "coxswain/error.h"
 
 #include <doctest/doctest.h>
 
@@ -19,9 +22,13 @@ class Counting final : public Dataset {
   Batch get(std::span<const std::int64_t> indices) const override {
     if (broken_) throw std::runtime_error("no such file");
     const std::vector<std::int64_t> numbers(indices.begin(), indices.end());
-    return {torch::tensor(numbers, at::kLong), {}, static_cast<std::int64_t>(indices.size())};
+    const at::Tensor all = torch::tensor(numbers, at::kLong);
+    return {short_by_ > 0 ? all.narrow(0, 0, all.numel() - short_by_) : all,
+            {},
+            static_cast<std::int64_t>(indices.size())};
   }
   bool broken_ = false;
+  std::int64_t short_by_ = 0;  // rows
 };
 
 ShareRequest request_at(std::uint64_t cursor, std::span<const std::uint32_t> shares) {
@@ -90,6 +97,19 @@ TEST_SUITE("step queue") {
     const auto& step = queue.take(request_at(20, kUneven));
     CHECK(step.share.slice.count == 8);
     CHECK(torch::equal(step.batch.inputs, torch::tensor(plan.indices(20, 0, 8), at::kLong)));
+  }
+
+  TEST_CASE("fewer rows than samples are an error with the shape") {
+    Counting data;
+    data.short_by_ = 2;
+    StepQueue queue(data, plan_of(data), 0);
+    try {
+      queue.take(request_at(0, kEven));
+      FAIL("rows are missing, and nobody said so");
+    } catch (const Error& error) {
+      CHECK(std::string(error.what()).find("of 5 rows") != std::string::npos);
+      CHECK(std::string(error.what()).find("shape [3]") != std::string::npos);
+    }
   }
 
   TEST_CASE("what the data set throws comes out where the step is taken") {

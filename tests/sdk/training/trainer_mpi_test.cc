@@ -21,6 +21,7 @@
 #include "sdk/src/session/session_state.h"
 #include "small_training.h"
 #include "tests/sdk/session/solo.h"
+#include "tests/sdk/shared_folder.h"
 
 #include <doctest/doctest.h>
 
@@ -45,26 +46,6 @@ std::uint64_t print_of(const torch::nn::Module& model) {
 bool equal_everywhere(Session& session, std::uint64_t mine) {
   return cox::detail::ranks_that_differ(gathered(session, mine)).empty();
 }
-
-// A folder that all ranks know, named after rank 0's process.
-class SharedFolder {
- public:
-  explicit SharedFolder(Session& session) : is_owner_(session.rank() == 0) {
-    const auto owner = gathered(session, static_cast<std::uint64_t>(::getpid()))[0];
-    path_ = std::filesystem::temp_directory_path() / ("cox-test-mpi-" + std::to_string(owner));
-  }
-  ~SharedFolder() {
-    std::error_code ignored;
-    if (is_owner_) std::filesystem::remove_all(path_, ignored);
-  }
-  SharedFolder(const SharedFolder&) = delete;
-  SharedFolder& operator=(const SharedFolder&) = delete;
-  std::string text() const { return path_.string(); }
-
- private:
-  bool is_owner_;
-  std::filesystem::path path_;
-};
 
 struct Trained {
   std::vector<double> losses;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <span>
 #include <string>
 
@@ -49,6 +50,26 @@ TEST_SUITE("trainer on one rank") {
     CHECK(told(torch::optim::SGD(other->parameters(), 0.1)).find(expected) != std::string::npos);
     CHECK(told(AdamW(model->second->parameters())).empty());
     CHECK(told(torch::optim::SGD(model->second->parameters(), 0.1)).empty());
+  }
+
+  TEST_CASE("a learning rate that is negative or not finite is refused before an update") {
+    constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+    constexpr double kInf = std::numeric_limits<double>::infinity();
+    for (const double rate : {kNan, kInf, -kInf, -0.1}) {
+      CAPTURE(rate);
+      SmallModel model;
+      const std::string told = error_of([&] {
+        auto session = solo_session();
+        torch::optim::SGD optimizer(model->parameters(), 0.1);
+        Trainer trainer(session, *model, optimizer, {.steps = 3, .learning_rate = [&](auto step) {
+                                                       return step == 1 ? rate : 0.1;
+                                                     }});
+        train(trainer, model, SmallData());
+      });
+      CAPTURE(told);
+      CHECK(told.find("expected a number of 0 or more, found") != std::string::npos);
+      for (const at::Tensor& p : model->parameters()) CHECK(at::isfinite(p).all().item<bool>());
+    }
   }
 
   TEST_CASE("a batch of another number of samples than asked for is an error with both numbers") {

@@ -2,10 +2,15 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <set>
+#include <sstream>
+#include <string>
+#include <vector>
 
 #include "coxswain/adamw.h"
 #include "sdk/src/training/optimizer_port.h"
+#include "sdk/src/training/rollbacks.h"
 #include "small_training.h"
 
 #include <doctest/doctest.h>
@@ -138,10 +143,47 @@ TEST_SUITE("optimizer port") {
     const auto ours = make_port(adamw);
     one_update(model, *ours, 0);
     CHECK(port->load_state(ours->state()).code() == StatusCode::invalid_argument);
-    auto damaged = port->state();
-    damaged[0].tensor = damaged[0].tensor.narrow(0, 0, damaged[0].tensor.numel() / 2);
-    CHECK(port->load_state(damaged).code() == StatusCode::data_loss);
     CHECK_FALSE(ours->load_state(port->state()).ok());
+  }
+
+  TEST_CASE("an archive of torch, as version 0.2 saved it, is matched by position") {
+    SmallModel model;
+    torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.5));
+    one_update(model, *make_port(sgd), 0);
+    torch::serialize::OutputArchive archive;
+    sgd.save(archive);
+    std::ostringstream stream;
+    archive.save_to(stream);
+    const std::string bytes = stream.str();
+    const at::Tensor tensor = torch::from_blob(
+        const_cast<char*>(bytes.data()), {static_cast<std::int64_t>(bytes.size())}, torch::kByte);
+    const std::vector<NamedTensor> saved = {{"torch_archive", tensor}};
+    CHECK(is_by_position(saved));
+    torch::optim::SGD other(model->parameters(), torch::optim::SGDOptions(0.2));
+    const auto port = make_port(other);
+    CHECK_FALSE(is_by_position(port->state()));
+    REQUIRE(port->load_state(saved).ok());
+    CHECK(other.state().size() == sgd.state().size());
+    CHECK(port->learning_rate(0) == 0.1);
+    const std::vector<NamedTensor> damaged = {{"torch_archive", tensor.narrow(0, 0, 100)}};
+    CHECK(port->load_state(damaged).code() == StatusCode::data_loss);
+  }
+
+  TEST_CASE("the state of cox::AdamW has the model's names, and its own from version 0.2 fit") {
+    SmallModel model;
+    AdamW adamw(model->parameters());  // calls them 0, 1, 2 and 3
+    const auto port = make_port(adamw, model_tensors(*model));
+    one_update(model, *port, 0);
+    const auto state = port->state();
+    CHECK(std::ranges::any_of(
+        state, [](const NamedTensor& n) { return n.name == "exp_avg.second.weight"; }));
+    const auto own = adamw.state();
+    AdamW other(model->parameters());
+    const auto named = make_port(other, model_tensors(*model));
+    REQUIRE(named->load_state(state).ok());
+    CHECK(named->unnamed().empty());
+    REQUIRE(named->load_state(own).ok());
+    CHECK(other.state().size() == own.size());
   }
 }
 

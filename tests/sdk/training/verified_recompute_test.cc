@@ -39,21 +39,21 @@ struct Jitter {
   static at::Tensor with_gradient(const at::Tensor& x);
 };
 
-TORCH_LIBRARY_FRAGMENT(cox_test, library) {
-  library.def("drift(Tensor x) -> Tensor");
-  library.def("jitter(Tensor x) -> Tensor");
+TORCH_LIBRARY_FRAGMENT(coxswain, library) {
+  library.def("test_drift(Tensor x) -> Tensor");
+  library.def("test_jitter(Tensor x) -> Tensor");
 }
-TORCH_LIBRARY_IMPL(cox_test, CPU, library) {
-  library.impl("drift", &Drift::run);
-  library.impl("jitter", &Jitter::run);
+TORCH_LIBRARY_IMPL(coxswain, CPU, library) {
+  library.impl("test_drift", &Drift::run);
+  library.impl("test_jitter", &Jitter::run);
 }
-TORCH_LIBRARY_IMPL(cox_test, Autograd, library) {
-  library.impl("jitter", &Jitter::with_gradient);
+TORCH_LIBRARY_IMPL(coxswain, Autograd, library) {
+  library.impl("test_jitter", &Jitter::with_gradient);
 }
 
 at::Tensor jitter(const at::Tensor& x) {
   static const auto handle = c10::Dispatcher::singleton()
-                                 .findSchemaOrThrow("cox_test::jitter", "")
+                                 .findSchemaOrThrow("coxswain::test_jitter", "")
                                  .typed<at::Tensor(const at::Tensor&)>();
   return handle.call(x);
 }
@@ -75,7 +75,7 @@ at::Tensor Jitter::with_gradient(const at::Tensor& x) {
 
 at::Tensor drift(const at::Tensor& x) {
   static const auto handle = c10::Dispatcher::singleton()
-                                 .findSchemaOrThrow("cox_test::drift", "")
+                                 .findSchemaOrThrow("coxswain::test_drift", "")
                                  .typed<at::Tensor(const at::Tensor&)>();
   return handle.call(x);
 }

@@ -24,7 +24,35 @@ struct Bfloat {
   Bfloat() = default;
 };
 
-using Half = _Float16;
+// clang 14 has no type for it.
+struct Half {
+  std::uint16_t bits;
+  explicit operator float() const {
+    const float magnitude =
+        std::bit_cast<float>(std::uint32_t{bits & 0x7FFFu} << 13) * 0x1p112F;  // exact
+    auto word = std::bit_cast<std::uint32_t>(magnitude);
+    if ((bits & 0x7C00) == 0x7C00) word |= 0x7F800000;
+    return std::bit_cast<float>(word | std::uint32_t{bits & 0x8000u} << 16);
+  }
+  // To the nearest, ties to even.
+  explicit Half(float value) {
+    const auto word = std::bit_cast<std::uint32_t>(value);
+    const auto sign = static_cast<std::uint16_t>(word >> 16 & 0x8000);
+    const std::uint32_t magnitude = word & 0x7FFFFFFF;
+    std::uint32_t half = 0;
+    if (magnitude > 0x7F800000) {
+      half = 0x7E00;
+    } else if (magnitude >= 0x477FF000) {  // 65520, the least that rounds to infinity
+      half = 0x7C00;
+    } else if (magnitude < 0x38800000) {  // the sum rounds at the last bit of a subnormal
+      half = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) - 0x3F000000;
+    } else {
+      half = (magnitude + 0xC8000FFF + (magnitude >> 13 & 1)) >> 13;
+    }
+    bits = static_cast<std::uint16_t>(sign | half);
+  }
+  Half() = default;
+};
 
 template <class T>
 T add(T a, T b) {
@@ -35,12 +63,21 @@ inline Bfloat add(Bfloat a, Bfloat b) {
   return Bfloat(static_cast<float>(a) + static_cast<float>(b));
 }
 
+template <>
+inline Half add(Half a, Half b) {
+  return Half(static_cast<float>(a) + static_cast<float>(b));
+}
+
 template <class T>
 T larger(T a, T b) {
   return static_cast<double>(a) < static_cast<double>(b) ? b : a;
 }
 template <>
 inline Bfloat larger(Bfloat a, Bfloat b) {
+  return static_cast<float>(a) < static_cast<float>(b) ? b : a;
+}
+template <>
+inline Half larger(Half a, Half b) {
   return static_cast<float>(a) < static_cast<float>(b) ? b : a;
 }
 

@@ -1,0 +1,15 @@
+// The bytes of one of torch's archives, in memory. Pure.
+#pragma once
+
+#include <string>
+
+namespace torch::serialize {
+class OutputArchive;
+}
+
+namespace cox::detail {
+
+// Throws c10::Error where the archive cannot be written.
+std::string bytes_of(torch::serialize::OutputArchive& archive);
+
+}  // namespace cox::detail

@@ -1,0 +1,231 @@
+#include "sdk/src/training/loop_keeper.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "coordinator/core/hash.h"
+#include "coordinator/core/text.h"
+#include "coxswain/error.h"
+#include "coxswain/safetensors.h"
+#include "sdk/src/device/tensor_scan.h"
+#include "sdk/src/session/saved_rows.h"
+#include "sdk/src/training/equal_ranks.h"
+
+namespace cox::detail {
+namespace {
+
+// The optimizers of a loop but for the first one have their number before their state's names.
+std::string prefix_of(std::size_t optimizer) {
+  return optimizer == 0 ? std::string() : concat(optimizer, "/");
+}
+
+// Returns the state of one of several optimizers.
+std::vector<NamedTensor> part_of_optimizer(std::span<const NamedTensor> all, std::size_t optimizer,
+                                           std::size_t optimizers) {
+  std::vector<NamedTensor> own;
+  for (const NamedTensor& each : all) {
+    std::size_t owner = 0;
+    for (std::size_t i = 1; i < optimizers; ++i) {
+      if (each.name.starts_with(prefix_of(i))) owner = i;
+    }
+    if (owner == optimizer)
+      own.push_back({each.name.substr(prefix_of(optimizer).size()), each.tensor});
+  }
+  return own;
+}
+
+}  // namespace
+
+std::uint64_t LoopCounters::hash() const {
+  Fnv1a64 hash;
+  hash.add(static_cast<std::uint64_t>(epoch_->get()));
+  hash.add(static_cast<std::uint64_t>(batch_->get()));
+  return hash.value();
+}
+
+std::vector<NamedTensor> LoopCounters::state() const {
+  return {{"epoch", at::scalar_tensor(epoch_->get(), at::kLong)},
+          {"batch", at::scalar_tensor(batch_->get(), at::kLong)}};
+}
+
+Status LoopCounters::load_state(std::span<const NamedTensor> state) {
+  const NamedTensor targets[] = {{"epoch", at::empty({}, at::kLong)},
+                                 {"batch", at::empty({}, at::kLong)}};
+  if (Status loaded = load_into(targets, state); !loaded.ok()) return loaded;
+  const auto epoch = targets[0].tensor.item<std::int64_t>();
+  const auto batch = targets[1].tensor.item<std::int64_t>();
+  if (epoch_->set(epoch) && batch_->set(batch)) return ok_status();
+  return invalid_argument("expected counters of types that hold the save's epoch ", epoch,
+                          " and batch ", batch, ", found smaller ones");
+}
+
+LoopKeeper::LoopKeeper(Session session)
+    : session_(std::move(session)), saves_({session_, *this, position_}) {
+  position_.seed = session_.config().run.seed;
+  add_row(row_of_generator(at::kCPU));
+  if (!session_.device().is_cpu()) add_row(row_of_generator(session_.device()));
+  if (session_.world_size() == 1) return;
+  add_row({"buffers", "each rank's own buffers", [this] { return buffers_.changed(); },
+           [this](const std::string& bytes) { return buffers_.take(bytes); }});
+}
+
+void LoopKeeper::check_is_early() const {
+  if (!has_begun_) return;
+  throw Error(failed_precondition("add_state: expected it before the first keep(), found it after "
+                                  "that; a resume loads the state there"),
+              Error::Scope::all_ranks);
+}
+
+void LoopKeeper::add_part(std::string_view name, TrainingPart part) {
+  check_is_early();
+  parts_.push_back({std::string(name), std::move(part)});
+}
+
+void LoopKeeper::add_row(RankRow::Parts parts) {
+  check_is_early();
+  rows_.push_back(std::make_unique<Added<RankRow>>(session_.state().actuators(), std::move(parts)));
+}
+
+void LoopKeeper::keep(const Loop& loop) {
+  const StreamPause unseen;
+  if (loop.adoption.averaging().only_watches()) {
+    throw Error(failed_precondition("keep: expected an adopted loop whose ranks train together, "
+                                    "found one that is only watched; adopt without only_watch"),
+                Error::Scope::all_ranks);
+  }
+  show(loop);
+  if (!std::exchange(has_begun_, true)) return begin(loop.adoption);
+  if (loop.adoption.close_updated_step(left_gradients())) save_if_due(loop.adoption);
+}
+
+void LoopKeeper::show(const Loop& loop) {
+  models_ = &loop.adoption.models();
+  counters_.show(loop.epoch, loop.batch);
+  optimizers_ = loop.optimizers;
+  for (const KeptOptimizer& each : optimizers_) {
+    // cox::AdamW looks at its rate by itself.
+    if (const auto* torchs = std::get_if<torch::optim::Optimizer*>(&each.held()))
+      require(check_rates(*make_port(**torchs)), "keep");
+  }
+}
+
+// LBFGS may end its step with a call of the closure, which clears gradients before it adds some.
+Adoption::Gradients LoopKeeper::left_gradients() const {
+  const bool are_used = std::ranges::any_of(optimizers_, [](const KeptOptimizer& each) {
+    const auto* torchs = std::get_if<torch::optim::Optimizer*>(&each.held());
+    return torchs != nullptr && dynamic_cast<const torch::optim::LBFGS*>(*torchs) != nullptr;
+  });
+  return are_used ? Adoption::Gradients::are_used : Adoption::Gradients::add_up;
+}
+
+std::vector<std::unique_ptr<OptimizerPort>> LoopKeeper::ports() const {
+  const std::vector<NamedTensor> named = model_state();
+  std::vector<std::unique_ptr<OptimizerPort>> ports;
+  for (const KeptOptimizer& each : optimizers_) {
+    ports.push_back(
+        std::visit([&](auto* optimizer) { return make_port(*optimizer, named); }, each.held()));
+  }
+  return ports;
+}
+
+void LoopKeeper::begin(Adoption& adoption) {
+  SessionState& state = session_.state();
+  const auto named = state.job().world().name_calls("the first Session::keep");
+  const bool resumes = session_.config().checkpoint.resume;
+  const std::uint64_t steps = state.step().steps_ended();
+  if (resumes && (steps > 0 || adoption.open_step() != nullptr)) {
+    throw Error(failed_precondition("keep: expected its first call before the first step, found a "
+                                    "step; make it the first line of the loop's body"),
+                Error::Scope::all_ranks);
+  }
+  if (!session_.config().checkpoint.directory.empty()) {
+    for (const auto& optimizer : ports()) tell_unnamed(state.job(), *optimizer);
+  }
+  TrainingSaves::Resumed saved;
+  if (resumes) saved = saves_.resume();
+  buffers_.note_equal(adoption.models());
+  saves_.add_equal_part("loop", counters_);
+  for (Part& part : parts_) saves_.add_part(part.name, std::move(part.of));
+  parts_.clear();
+  if (resumes) {
+    saves_.warn_of_unclaimed();
+    adoption.start();              // FP8 products have no memory before that
+    load_rows(state, saved.rows);  // last, because functions of the program may draw numbers
+  }
+  steps_before_ = position_.step;
+  position_.step += steps;
+  falls_due();
+}
+
+// A loop may take several steps between two calls, so it may pass the one that is asked for.
+bool LoopKeeper::falls_due() {
+  const std::uint32_t every = session_.config().checkpoint.every_steps;
+  if (every == 0) return false;
+  return position_.step / every != std::exchange(saves_due_, position_.step / every);
+}
+
+// Gradients that wait for an update are in no save, so a step that is open is not a place for one.
+void LoopKeeper::save_if_due(Adoption& adoption) {
+  SessionState& state = session_.state();
+  position_.step = steps_before_ + state.step().steps_ended();
+  position_.cursor = position_.step;
+  const bool is_last = state.step().stop_agreed();
+  const bool is_due = falls_due();
+  if (saves_.is_behind() && (is_due || is_last) && is_sound()) {
+    check_equal(state.job(), counters_.hash(), "the same epoch and batch in keep()",
+                "count alike on every rank");
+    saves_.write(is_last ? TrainingSaves::OnFailure::raise : TrainingSaves::OnFailure::report);
+  }
+  if (is_last) adoption.end_unless_asked();
+}
+
+// With other ranks there is a capability that compares the weights, and TrainingSaves asks it.
+bool LoopKeeper::is_sound() {
+  if (session_.world_size() > 1) return true;
+  for (const NamedTensor& each : model_state()) {
+    if (scan(each.tensor, ScanKind::extent).nonfinite == 0) continue;
+    session_.state().job().log().error(concat("save: expected finite weights, found that ",
+                                              each.name, " is not finite; nothing is saved"));
+    return false;
+  }
+  return true;
+}
+
+std::vector<NamedTensor> LoopKeeper::model_state() const {
+  std::vector<NamedTensor> all;
+  for (std::size_t m = 0; m < models_->all().size(); ++m) {
+    const AdoptedModel& model = models_->all()[m];
+    std::string prefix = model.name.empty() ? concat("model", m) : model.name;
+    prefix = m == 0 && model.name.empty() ? "" : prefix + ".";
+    for (NamedTensor& each : model_tensors(*model.module))
+      all.push_back({prefix + each.name, std::move(each.tensor)});
+  }
+  return all;
+}
+
+Checkpoint LoopKeeper::capture() const {
+  Checkpoint all;
+  all.model = model_state();
+  const auto optimizers = ports();
+  for (std::size_t i = 0; i < optimizers.size(); ++i) {
+    for (NamedTensor& each : optimizers[i]->state())
+      all.optimizer.push_back({prefix_of(i) + each.name, std::move(each.tensor)});
+  }
+  return all;
+}
+
+Status LoopKeeper::restore(const Checkpoint& state) {
+  if (Status loaded = load_into(model_state(), state.model); !loaded.ok()) return loaded;
+  const auto optimizers = ports();
+  for (std::size_t i = 0; i < optimizers.size(); ++i) {
+    const Status loaded =
+        optimizers[i]->load_state(part_of_optimizer(state.optimizer, i, optimizers.size()));
+    if (!loaded.ok()) return loaded;
+  }
+  return ok_status();
+}
+
+}  // namespace cox::detail

@@ -1,0 +1,96 @@
+// LoopKeeper saves an adopted loop and lets it go on from its newest save (Session::keep). A save
+// holds the adopted models, the optimizers and counters that the call names, the random numbers and
+// buffers of each rank, and what the program added by Session::add_state. Owned by the Sessions of
+// the program; training thread only. Calls are collective and throw cox::Error on all ranks.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "coxswain/session.h"
+#include "coxswain/trainer.h"
+#include "sdk/src/blocks/actuator.h"
+#include "sdk/src/blocks/actuator_list.h"
+#include "sdk/src/training/adoption.h"
+#include "sdk/src/training/optimizer_port.h"
+#include "sdk/src/training/rank_rows.h"
+#include "sdk/src/training/training_saves.h"
+#include "sdk/src/training/training_state.h"
+
+namespace cox::detail {
+
+// LoopCounters are the loop's own, as a part of its saves.
+class LoopCounters {
+ public:
+  void show(KeptCounter epoch, KeptCounter batch) {
+    epoch_ = epoch;
+    batch_ = batch;
+  }
+  std::uint64_t hash() const;  // equal where both are
+  std::vector<NamedTensor> state() const;
+  Status load_state(std::span<const NamedTensor> state);
+
+ private:
+  std::optional<KeptCounter> epoch_, batch_;  // once shown
+};
+
+class LoopKeeper final : private TrainedState {
+ public:
+  // Throws where checkpoint.directory cannot be used.
+  explicit LoopKeeper(Session session);
+
+  // Throw after the first keep(), because a resume loads there what was added.
+  void add_part(std::string_view name, TrainingPart part);
+  void add_row(RankRow::Parts parts);
+
+  // Loop is named by a call of Session::keep.
+  struct Loop {
+    Adoption& adoption;
+    const std::vector<KeptOptimizer>& optimizers;
+    KeptCounter epoch;
+    KeptCounter batch;
+  };
+  void keep(const Loop& loop);
+  // Waits for the newest save. Throws when it could not be written.
+  void finish() { saves_.settle(); }
+
+ private:
+  struct Part {
+    std::string name;
+    TrainingPart of;
+  };
+  Checkpoint capture() const override;
+  Status restore(const Checkpoint& state) override;
+  void show(const Loop& loop);
+  void check_is_early() const;
+  void begin(Adoption& adoption);
+  void save_if_due(Adoption& adoption);
+  bool falls_due();
+  bool is_sound();
+  std::vector<NamedTensor> model_state() const;
+  std::vector<std::unique_ptr<OptimizerPort>> ports() const;
+  Adoption::Gradients left_gradients() const;
+
+  Session session_;
+  TrainingPosition position_;
+  // The newest call of keep() named these.
+  const AdoptedModels* models_ = nullptr;
+  std::vector<KeptOptimizer> optimizers_;
+  LoopCounters counters_;
+  OwnBuffers buffers_;
+  std::vector<Part> parts_;  // until the first call
+  TrainingSaves saves_;
+  std::vector<std::unique_ptr<Added<RankRow>>> rows_;
+  std::uint64_t steps_before_ = 0;  // of earlier processes
+  std::uint64_t saves_due_ = 0;     // so far, by checkpoint.every_steps
+  bool has_begun_ = false;
+};
+
+}  // namespace cox::detail

@@ -1,0 +1,65 @@
+#include "sdk/src/training/loop_warnings.h"
+
+#include <c10/core/GradMode.h>
+
+#include "coordinator/core/text.h"
+#include "sdk/src/stream/saved_tensors.h"
+
+namespace cox::detail {
+
+void LoopWarnings::tell(Warning which, const std::string& text) {
+  if ((told_ & which) != 0) return;
+  told_ |= which;
+  job_.log().warning("adopted model: " + text);
+}
+
+void LoopWarnings::forward_unseen() {
+  tell(Warning::unseen,
+       "expected a forward pass with gradients on, found one that backward() computes again as a "
+       "whole; gradients are averaged, but its blocks are neither measured nor steered; leave the "
+       "checkpoint to memory.* (docs/adopt.md)");
+}
+
+void LoopWarnings::pass_went_aside() {
+  constexpr std::uint32_t kTold = 10;
+  if (has_step_ || ++passes_aside_ < kTold) return;
+  tell(Warning::aside, concat("expected backward() to add to its gradients, found ", kTold,
+                              " passes that did not; adopt the model that is trained, not one ",
+                              "that it was cloned from"));
+}
+
+void LoopWarnings::parameter_used(const c10::OperatorHandle& handle, const at::Tensor& parameter) {
+  if (!has_returned_ || job_.world_size() == 1 || !handle.schema().is_mutable()) return;
+  tell(Warning::returned,
+       concat("a parameter of shape ", c10::str(parameter.sizes()), " is written after ",
+              "torch::autograd::grad(), whose gradients are not averaged over ranks; call ",
+              "backward(), or average them by cox::ManualParallel"));
+}
+
+// An optimizer writes with gradients off to a leaf that has a gradient.
+void LoopWarnings::stranger_used(const c10::OperatorHandle& handle, const at::Tensor& tensor,
+                                 const AdoptedModels& models) {
+  const bool is_update = tensor.requires_grad() && !c10::GradMode::is_enabled() &&
+                         tensor.is_leaf() && tensor.grad().defined() &&
+                         handle.schema().is_mutable();
+  if (!is_update || job_.world_size() == 1 || (told_ & Warning::stranger) != 0) return;
+  const std::string name = models.name_now(tensor);
+  if (!name.empty()) {
+    return tell(Warning::stranger,
+                concat("parameter ", name, " was registered after adopt() and is trained, but its ",
+                       "gradients are not averaged over ranks; register it before adopt()"));
+  }
+  tell(Warning::stranger,
+       concat("a leaf of shape ", c10::str(tensor.sizes()), " that is in no adopted model is ",
+              "trained, and its gradients are not averaged over ranks; register it as a parameter ",
+              "of a module that is adopted"));
+}
+
+void LoopWarnings::loop_ended() {
+  if (has_step_ || backward_passes_elsewhere() == 0) return;
+  tell(Warning::aside,
+       "expected backward() on the thread that adopted it, found passes on other threads only, "
+       "which nobody sees; adopt where you train");
+}
+
+}  // namespace cox::detail

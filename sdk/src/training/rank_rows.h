@@ -1,0 +1,64 @@
+// The state that each rank of an adopted loop has of its own, as rows of a save: random numbers,
+// the place in a sampler, and buffers. Training thread only; does not communicate.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "coordinator/core/status.h"
+#include "coxswain/session.h"
+#include "sdk/src/blocks/actuator.h"
+#include "sdk/src/training/adopted_models.h"
+
+namespace cox::detail {
+
+// RankRow is a state that each rank has of its own, in the rows of a save.
+class RankRow final : public Saving {
+ public:
+  struct Parts {
+    std::string name;   // of its row
+    std::string title;  // for messages: "the random numbers"
+    std::function<std::string()> bytes;
+    std::function<Status(const std::string&)> take;
+  };
+  explicit RankRow(Parts parts) : parts_(std::move(parts)) {}
+
+  const SavedRow* saved_row() const override { return &row_; }
+  std::vector<double> save() const override;
+  Status load(std::span<const double> row) override;
+
+ private:
+  const Parts parts_;
+  const SavedRow row_{parts_.name.c_str(), parts_.title.c_str()};
+};
+
+// Returns the state of the device's default generator as a row.
+RankRow::Parts row_of_generator(const c10::Device& device);
+// Returns a sampler of torch's as a row: each rank has its own place in its own order.
+RankRow::Parts row_of(std::string_view name, TorchSampler& sampler);
+
+// OwnBuffers are what a rank's buffers hold that other ranks' do not. The ranks of an adopted loop
+// begin with equal buffers, and each goes on with its own: running statistics, counters. A save has
+// rank 0's among its tensors, and in a row of each rank those that steps have changed.
+class OwnBuffers {
+ public:
+  // The buffers are equal on all ranks now.
+  void note_equal(const AdoptedModels& models);
+  // Returns those that have other values since; empty where there are none.
+  std::string changed() const;
+  // Copies what changed() gave into the buffers. invalid_argument for other buffers.
+  Status take(const std::string& bytes) const;
+
+ private:
+  std::vector<at::Tensor> buffers_;
+  std::vector<std::uint64_t> hashes_;  // when they were equal
+};
+
+}  // namespace cox::detail

@@ -1,0 +1,81 @@
+// Rollbacks keeps snapshots of a trainer's state in memory (checkpoint.snapshot_rounds) and goes
+// back to one where a plan orders it. All ranks take snapshots in the same rounds, so each has the
+// same ones. Owned by a Trainer; training thread only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "coordinator/core/plan.h"
+#include "coordinator/core/units.h"
+#include "coxswain/reducer.h"
+#include "coxswain/session.h"
+#include "sdk/src/blocks/actuator.h"
+#include "sdk/src/blocks/actuator_list.h"
+#include "sdk/src/session/session_state.h"
+#include "sdk/src/training/training_saves.h"
+
+namespace cox::detail {
+
+struct Snapshot {
+  RoundId round{};                        // taken after this round
+  Checkpoint state;                       // copies
+  std::vector<std::vector<double>> rows;  // what each actuator remembers on this rank
+};
+
+Snapshot take_snapshot(RoundId round, Checkpoint live);
+
+// SnapshotShelf keeps the newest snapshots.
+class SnapshotShelf {
+ public:
+  static constexpr std::size_t kKept = 2;
+  void put(Snapshot snapshot);
+  // Returns the newest one taken before `round`, null when there is none. Forgets newer ones.
+  const Snapshot* newest_before(RoundId round);
+
+ private:
+  std::vector<Snapshot> snapshots_;  // oldest first
+};
+
+class Rollbacks final : public Actuator, public Steering {
+ public:
+  // All of it must outlive this. `position` is written by roll_back_if_ordered().
+  struct Parts {
+    Session& session;
+    TrainedState& trained;
+    TrainingPosition& position;
+    TrainingSaves& saves;
+  };
+  explicit Rollbacks(const Parts& parts);
+
+  void contribute(JobFacts& job) const override {
+    job.capabilities.rollback = config().snapshot_rounds > 0;
+  }
+  void apply(const Plan& plan, RoundId) override { order_ = plan.rollback; }
+
+  // Keeps a snapshot where one is due after `round`. Local.
+  void keep_snapshot(RoundId round);
+  // Goes back to a snapshot when a plan since the last call orders it; equal on all ranks, and
+  // collective then. Throws cox::Error.
+  void roll_back_if_ordered(Reducer& reducer);
+  // Orders up to this ticket were carried out by an earlier process.
+  void start_after(std::uint32_t ticket) { done_ = ticket; }
+  // Returns the bytes that snapshots will hold from some later step on. `state_bytes`: of the
+  // model and its optimizer.
+  std::int64_t bytes(std::int64_t state_bytes) const;
+
+ private:
+  const CheckpointConfig& config() const { return state_.job().config().checkpoint; }
+  bool is_reproducible() const { return state_.job().config().reduction.reproducible; }
+
+  Parts parts_;
+  SessionState& state_;
+  LossScale& loss_scale_;  // its state goes with the position
+  SnapshotShelf snapshots_;
+  RollbackOrder order_{};   // of the plan in force
+  std::uint32_t done_ = 0;  // the last ticket executed
+  AddedActuator<Rollbacks> added_;
+};
+
+}  // namespace cox::detail

@@ -1,0 +1,166 @@
+// TrainingSaves writes the saves of a run to the disk and reads the one to resume from
+// (checkpoint.*): the state of the loop, parts that the program adds, and the coordinator's state.
+// Moves the position that the loop gave it. Owned by a loop; training thread only; calls that are
+// collective say so.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "coordinator/core/status.h"
+#include "coordinator/core/units.h"
+#include "coordinator/estimates/slow_rank.h"
+#include "coxswain/named_tensor.h"
+#include "coxswain/session.h"
+#include "coxswain/trainer.h"
+#include "sdk/src/blocks/actuator.h"
+#include "sdk/src/blocks/actuator_list.h"
+#include "sdk/src/checkpoint/checkpoint_folder.h"
+#include "sdk/src/checkpoint/save_thread.h"
+#include "sdk/src/precision/loss_scale.h"
+#include "sdk/src/session/session_state.h"
+#include "sdk/src/training/training_state.h"
+
+namespace cox::detail {
+
+// Returns how much of the work beside steps each of `ranks` ranks can do, when these are slow and
+// the others are alike. A rank that is slow in communication or its optimizer alone does as much as
+// the others.
+std::vector<std::uint32_t> paces_of(std::span<const SlowRank> slow, std::size_t ranks);
+
+// Returns the same as every rank has it: by the plan's shares, or, where the plan does not divide
+// the batch, by what the coordinator believes of the ranks now. Equal on all ranks. Collective.
+// Throws cox::Error. REQUIRES: the control plane has started.
+std::vector<std::uint32_t> agreed_paces(SessionState& state);
+
+// Returns who writes the saves: rank 0, unless one of the first `at_hand` ranks has more than 1.25
+// times its pace; then the first of the fastest of them. A rank that is slow would write slowly,
+// too, and all ranks wait for a save.
+RankId saver_of(std::span<const std::uint32_t> paces, std::size_t at_hand);
+
+// Tells, on rank 0, of parameters of the optimizer that the model does not have: saves hold their
+// state by place, and not their values.
+void tell_unnamed(const Membership& job, const OptimizerPort& optimizer);
+
+class TrainingSaves final : public Lasting {
+ public:
+  // All of it must outlive this. `position` is written by resume().
+  struct Parts {
+    Session& session;
+    TrainedState& trained;
+    TrainingPosition& position;
+  };
+  // Opens checkpoint.directory, if one is set. Collective. Throws cox::Error, on all ranks, when it
+  // cannot be used or holds the saves of a run that is not to be resumed.
+  explicit TrainingSaves(const Parts& parts);
+  // Waits for a save that is still being written.
+  ~TrainingSaves();
+  TrainingSaves(const TrainingSaves&) = delete;
+  TrainingSaves& operator=(const TrainingSaves&) = delete;
+
+  // State for parts that are made after resume(): both empty for a save without it.
+  struct Resumed {
+    std::vector<NamedTensor> reducer;
+    std::vector<NamedTensor> rows;  // of the actuators
+  };
+  // Takes over the newest whole save; damaged ones after it are set aside, with a line in the log
+  // (checkpoint.strict refuses). Collective. Throws cox::Error on all ranks when there is none or
+  // it is another job's. REQUIRES: checkpoint.resume.
+  Resumed resume();
+
+  // As Trainer::add_state(). Throws cox::Error. A part of the program's own need not be equal on
+  // all ranks, so from then on rank 0 writes every save.
+  void add_part(std::string_view name, TrainingPart part) {
+    is_written_by_root_ = true;
+    add(name, std::move(part));
+  }
+  // The same for an object that is equal on all ranks and has state() and load_state().
+  template <class Owner>
+  void add_equal_part(std::string_view name, Owner& owner) {
+    add(name, {.state = [&owner] { return owner.state(); },
+               .load = [&owner](std::span<const NamedTensor> s) { return owner.load_state(s); }});
+  }
+  // Warns, on rank 0, of state in the save that nothing was added for.
+  void warn_of_unclaimed();
+
+  // Returns whether there is a folder and what came after the newest save is not in it.
+  bool is_behind() const { return folder_ && saved_step_ != parts_.position.step; }
+  // Returns whether checkpoint.every_steps asks for a save of the state as it is.
+  bool is_due() const;
+  // Saves of later steps on the disk were given up.
+  void fall_behind() { saved_step_ = ~0ull; }
+  // Throws cox::Error without a folder.
+  void check_folder() const;
+  enum class OnFailure { report, raise };
+  // Writes a save of the state as it is, by the rank that saver_of() names. Collective. `raise`:
+  // returns once it is written, and throws cox::Error on all ranks when that is impossible.
+  // `report`: copies the state, writes beside the next steps, and logs what fails. A job with a
+  // memory budget has no room for copies, and writes before it goes on. Waits for a save that is
+  // still being written. REQUIRES: a folder.
+  void write(OnFailure on_failure);
+  // Waits for the save that is being written, if there is one. Collective where there is a folder.
+  // Throws cox::Error on all ranks when it failed.
+  void settle();
+
+  // Waits for the save that is being written, because exit() destroys globals that the thread uses.
+  // Leaves nothing to compare.
+  EndState end_state() const override {
+    thread_.wait();
+    return {};
+  }
+
+  // Returns the loop's state with the parts. Tensors may be live ones.
+  Checkpoint capture() const;
+  // Copies the parts of a state that capture() gave back in place. Local.
+  Status restore_parts(const Checkpoint& state) const;
+  // Bytes of the parts that were added so far.
+  std::int64_t part_bytes() const;
+
+ private:
+  // A part as it was added.
+  struct Part {
+    std::string name;
+    TrainingPart of;
+  };
+  // Gathered is given to a save by the coordinator and the ranks, beyond what they all have.
+  struct Gathered {
+    std::string control;  // the file of the coordinator's state; empty = none
+    std::vector<NamedTensor> rows;
+  };
+
+  void add(std::string_view name, TrainingPart part);
+  Status open_folder(std::function<std::uint64_t()> random);
+  Status check_unused() const;
+  std::filesystem::path find_save();  // collective
+  RankId choose_saver();              // collective
+  Status check_weights() const;       // collective
+  Result<Gathered> gather_for(RankId saver);
+  enum class Where { here, beside_steps };
+  Where place_of(OnFailure on_failure) const;
+  void report(const std::optional<Status>& outcome) const;
+  Status write_here(Gathered gathered, Where where);
+  std::vector<NamedTensor> part_states() const;
+  static Status load_part(const Part& part, std::span<const NamedTensor> states);
+  void adopt(const TrainingPosition& resumed);
+  const CheckpointConfig& config() const { return state_.job().config().checkpoint; }
+
+  Parts parts_;
+  SessionState& state_;
+  LossScale& loss_scale_;  // its state goes with the position
+  std::optional<CheckpointFolder> folder_;
+  std::vector<Part> parts_added_;
+  bool is_written_by_root_ = false;
+  std::vector<NamedTensor> unclaimed_;  // of the resumed save: for parts that are not added yet
+  RankId saver_ = kRoot;                // of the last save
+  std::uint64_t saved_step_ = ~0ull;    // of the newest save
+  mutable SaveThread thread_;           // after what the thread uses
+  AddedActuator<TrainingSaves> added_;
+};
+
+}  // namespace cox::detail

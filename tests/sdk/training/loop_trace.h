@@ -1,0 +1,43 @@
+// Traces of training loops, for comparisons of an adopted loop with its plain form.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <functional>
+#include <vector>
+
+namespace cox::test {
+
+// A loop adopts its model by this; a plain loop's does nothing.
+using Adopt = std::function<void(torch::nn::Module&)>;
+
+// The state after each step: parameters, gradients, buffers and the random generator.
+class LoopTrace {
+ public:
+  void note(const torch::nn::Module& model, const std::vector<at::Tensor>& more = {}) {
+    const at::NoGradGuard no_grad;
+    for (const at::Tensor& parameter : model.parameters()) {
+      add(parameter);
+      add(parameter.grad());
+    }
+    for (const at::Tensor& buffer : model.buffers()) add(buffer);
+    for (const at::Tensor& each : more) add(each);
+    add(at::randn({2}));
+  }
+  const std::vector<at::Tensor>& tensors() const { return tensors_; }
+
+ private:
+  void add(const at::Tensor& tensor) {
+    tensors_.push_back(tensor.defined() ? tensor.detach().clone() : at::full({1}, -77));
+  }
+  std::vector<at::Tensor> tensors_;
+};
+
+// Numbers that depend on the step alone.
+inline at::Tensor batch_of_step(int step, const std::vector<std::int64_t>& shape,
+                                at::ScalarType type = at::kFloat) {
+  auto generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(100 + step));
+  return at::randn(shape, generator, at::TensorOptions(type));
+}
+
+}  // namespace cox::test
