@@ -32,6 +32,8 @@ void merge_into(StepBallot& into, const StepBallot& from) {
   into.fingerprint_max = std::max(into.fingerprint_max, from.fingerprint_max);
   merge_into(into.arrival, from.arrival);
   into.clocks_due_max = std::max(into.clocks_due_max, from.clocks_due_max);
+  into.save_stage_min = std::min(into.save_stage_min, from.save_stage_min);
+  into.save_failed_max = std::max(into.save_failed_max, from.save_failed_max);
 }
 
 }  // namespace cox

@@ -38,6 +38,8 @@ struct StepBallot {
   std::uint64_t fingerprint_max = 0;        // ... so min != max shows a divergence
   ArrivalStamp arrival;              // when the last rank had given all its parts of the reduction
   std::uint64_t clocks_due_max = 0;  // 1 = the clocks of nodes are to be compared again
+  std::uint64_t save_stage_min = ~0ull;  // how far this rank is with a save; ~0 = there is none
+  std::uint64_t save_failed_max = 0;     // 1 + a rank whose work for the save failed; 0 = nobody's
 };
 static_assert(std::is_trivially_copyable_v<StepBallot>);
 

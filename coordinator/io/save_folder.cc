@@ -203,8 +203,8 @@ Status check_version(const Json& root) {
   if (!fields.ok()) return fields.status();
   if (format != kFormat)
     return data_loss("expected format \"", kFormat, "\", found \"", format, "\"");
-  if (version == kManifestVersion) return ok_status();
-  return failed_precondition("expected version ", kManifestVersion, ", found ", version,
+  if (version >= 1 && version <= kManifestVersion) return ok_status();
+  return failed_precondition("expected version 1 to ", kManifestVersion, ", found ", version,
                              "; resume it with the version of Coxswain that wrote it");
 }
 
@@ -272,20 +272,11 @@ bool is_earlier(const SavePiece& a, const SavePiece& b) {
 
 // The manifest says of a file of tensors what the file says itself.
 Status verify_tensors(const fs::path& path, const SaveManifest& manifest) {
-  const std::string name = path.filename().string();
   const Result<InputFile> file = InputFile::open(path);
   if (!file.ok()) return file.status();
-  auto found = pieces_in(*file, name, manifest.step);
+  auto found = pieces_in(*file, path.filename().string(), manifest.step);
   if (!found.ok()) return found.status().with_context(path.string());
-  std::vector<SavePiece> listed;
-  std::ranges::copy_if(manifest.pieces, std::back_inserter(listed),
-                       [&](const SavePiece& piece) { return piece.file == name; });
-  std::ranges::sort(*found, is_earlier);
-  std::ranges::sort(listed, is_earlier);
-  const bool is_same = std::ranges::equal(*found, listed, {}, place_in_save, place_in_save);
-  return is_same ? ok_status()
-                 : data_loss(path.string(),
-                             ": expected the tensors that the manifest lists, found others");
+  return check_tensors(path, std::move(*found), manifest);
 }
 
 // FolderMark tells whether a name still leads to the same folder with the same entries.
@@ -401,11 +392,11 @@ std::vector<fs::path> saves_in(const fs::path& directory) {
   return found;
 }
 
-Result<SaveManifest> read_manifest(const fs::path& save) {
-  const fs::path path = save / kManifestName;
+Result<SaveManifest> read_manifest(const fs::path& save, std::string_view name) {
+  const fs::path path = save / name;
   const Result<std::string> text = read_file(path, kMaxManifestBytes);
   if (text.status().code() == StatusCode::not_found)
-    return data_loss(save.string(), ": expected ", kManifestName,
+    return data_loss(save.string(), ": expected ", name,
                      ", found none; the save is damaged, or one of version 0.2 or earlier, which "
                      "`cox checkpoint seal` takes over");
   if (!text.ok()) return text.status();
@@ -414,11 +405,15 @@ Result<SaveManifest> read_manifest(const fs::path& save) {
   return manifest;
 }
 
-Status write_manifest(const fs::path& save, const SaveManifest& manifest) {
+Status write_manifest(const fs::path& save, const SaveManifest& manifest, std::string_view name) {
   const std::string text = to_json(manifest);
   if (const auto again = parse_manifest(text); !again.ok())
     return again.status().with_context("its manifest");
-  return replace_file(save / kManifestName, text);
+  return replace_file(save / name, text);
+}
+
+std::string part_manifest_name(std::size_t rank, std::size_t ranks) {
+  return sentence("part-%05zu-of-%05zu.json", rank + 1, ranks);
 }
 
 Result<SaveManifest> verify_save(const fs::path& save, VerifyDepth depth) {
@@ -450,6 +445,20 @@ Result<SaveManifest> verify_listed_save(const fs::path& save, VerifyDepth depth)
     if (!after) return not_found(save.string(), ": it was removed meanwhile");
     if (before == after) return manifest;
   }
+}
+
+Status check_tensors(const fs::path& path, std::vector<SavePiece> found,
+                     const SaveManifest& manifest) {
+  const std::string name = path.filename().string();
+  std::vector<SavePiece> listed;
+  std::ranges::copy_if(manifest.pieces, std::back_inserter(listed),
+                       [&](const SavePiece& piece) { return piece.file == name; });
+  std::ranges::sort(found, is_earlier);
+  std::ranges::sort(listed, is_earlier);
+  const bool is_same = std::ranges::equal(found, listed, {}, place_in_save, place_in_save);
+  return is_same ? ok_status()
+                 : data_loss(path.string(),
+                             ": expected the tensors that the manifest lists, found others");
 }
 
 std::string id_of_save(const fs::path& save) {

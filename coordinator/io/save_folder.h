@@ -17,7 +17,8 @@
 namespace cox::io {
 
 inline constexpr std::string_view kManifestName = "manifest.json";
-inline constexpr std::int64_t kManifestVersion = 1;
+// Version 1 had one file of each kind. It is still read.
+inline constexpr std::int64_t kManifestVersion = 2;
 
 struct SaveFile {
   std::string name;  // within the save's folder
@@ -26,7 +27,8 @@ struct SaveFile {
 };
 
 // A piece is a run of a tensor's elements, in the order of a dense tensor, and where its bytes lie.
-// Today each tensor is one piece; a save of shards has several, in the files of several ranks.
+// Today each tensor is one piece, in the file of the rank that wrote it; a save of shards has
+// several.
 struct SavePiece {
   std::string tensor;
   std::string dtype;                // as safetensors spells it: "F32"
@@ -49,8 +51,8 @@ struct SaveManifest {
   std::uint64_t step = 0;
   std::uint32_t incarnation = 0;  // of the job: how often it was started
   std::int32_t world_size = 0;    // ranks of the job that wrote it
-  std::string writer;             // for people: run, host and process
-  UnixTime written{};             // by the writer's clock
+  std::string writer;             // for people: run, host and process of rank 0
+  UnixTime written{};             // by rank 0's clock
   std::vector<SaveFile> files{};
   std::vector<SavePiece> pieces{};
 };
@@ -80,11 +82,17 @@ Status describe_files(const std::filesystem::path& save, SaveManifest& manifest)
 
 // Writes the manifest of the save that lies in the folder, once it is sure that the text can be
 // read again. data_loss where that fails; the errors of replace_file().
-Status write_manifest(const std::filesystem::path& save, const SaveManifest& manifest);
+Status write_manifest(const std::filesystem::path& save, const SaveManifest& manifest,
+                      std::string_view name = kManifestName);
 
 // Reads the manifest alone. data_loss when there is none, for that is how a damaged save and one of
 // version 0.2 or earlier look.
-Result<SaveManifest> read_manifest(const std::filesystem::path& save);
+Result<SaveManifest> read_manifest(const std::filesystem::path& save,
+                                   std::string_view name = kManifestName);
+
+// "part-00002-of-00004.json", the manifest of what rank 1 of four wrote. It is there until the save
+// is whole.
+std::string part_manifest_name(std::size_t rank, std::size_t ranks);
 
 enum class VerifyDepth {
   files,  // what a resume needs: all files, whole
@@ -98,6 +106,11 @@ Result<SaveManifest> verify_save(const std::filesystem::path& save, VerifyDepth 
 // Does the same beside a job that may remove or replace the save meanwhile: not_found when the save
 // is gone, and another look where another save took its name.
 Result<SaveManifest> verify_listed_save(const std::filesystem::path& save, VerifyDepth depth);
+
+// Compares the tensors of a file with those that the manifest lists for it; hashes are not looked
+// at. data_loss naming the file.
+Status check_tensors(const std::filesystem::path& path, std::vector<SavePiece> found,
+                     const SaveManifest& manifest);
 
 // Returns the id that the save's manifest has; empty where there is none to read.
 std::string id_of_save(const std::filesystem::path& save);

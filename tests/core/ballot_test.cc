@@ -33,6 +33,8 @@ StepBallot random_ballot(std::mt19937_64& random) {
   b.fingerprint_min = b.fingerprint_max = below(3);
   b.arrival = {below(1000), below(10)};
   b.clocks_due_max = below(2);
+  if (below(2) == 0) b.save_stage_min = below(3);
+  b.save_failed_max = below(4);
   return b;
 }
 

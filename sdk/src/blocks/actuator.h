@@ -5,6 +5,7 @@
 //   Measuring  before the first step: what a plan would cost
 //   Steering   the beginning of a step: the plan is followed
 //   Comparing  the ballot of a step: what must be equal on all ranks
+//   Voting     the ballot of a step: what ranks end together without calls of their own
 //   Reporting  the end of a step: what was seen
 //   Saving     between steps: what a save must hold of this rank
 //   Lasting    a save, and the end of the job: what they leave to the program
@@ -21,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/core/ballot.h"
 #include "coordinator/core/evidence.h"
 #include "coordinator/core/job.h"
 #include "coordinator/core/operator_table.h"
@@ -170,6 +172,18 @@ class Comparing {
   virtual EqualBits equal_bits() const = 0;
   // Explains bits that differ, for the error that ends the job on all ranks. Collective.
   virtual std::string explain_difference(transport::Communicator&) { return {}; }
+};
+
+// Voting is for a capability with work beside the steps that all ranks must end in the same one. No
+// function here communicates, blocks or throws.
+class Voting {
+ public:
+  virtual ~Voting() = default;
+
+  // Adds this rank's votes to the ballot of the open step.
+  virtual void vote(StepBallot&) = 0;
+  // Learns the votes of all ranks, merged: the same on each.
+  virtual void hear(const StepBallot& merged) = 0;
 };
 
 // Reporting is for a capability that sees something worth telling. No function here communicates,

@@ -69,8 +69,8 @@ class ActuatorList {
 
   std::vector<std::shared_ptr<void>> owned_;
   std::tuple<std::vector<Actuator*>, std::vector<Measuring*>, std::vector<Steering*>,
-             std::vector<Reporting*>, std::vector<Comparing*>, std::vector<Saving*>,
-             std::vector<Lasting*>>
+             std::vector<Reporting*>, std::vector<Comparing*>, std::vector<Voting*>,
+             std::vector<Saving*>, std::vector<Lasting*>>
       sequences_;
   std::vector<EndState> left_;
 };

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <iterator>
 #include <optional>
+#include <set>
 #include <string>
 #include <system_error>
 
@@ -17,6 +18,7 @@
 #include "coordinator/core/text.h"
 #include "coordinator/io/content_hash.h"
 #include "coordinator/io/file.h"
+#include "coordinator/io/json.h"
 #include "coordinator/io/limits.h"
 #include "coordinator/io/save_folder.h"
 #include "coordinator/runtime/saved_state.h"
@@ -33,41 +35,118 @@ constexpr std::string_view kLock = "saves.lock";
 constexpr std::string_view kWriting = ".writing-";
 constexpr std::string_view kRemoving = ".removing-";
 constexpr const char* kDamaged = ".damaged";
-// The files of a save that hold tensors. The first one also tells the place in the run.
-struct TensorFile {
-  const char* name;
-  std::vector<NamedTensor> Checkpoint::*tensors;
-  bool is_optional;  // only there where it has something in it
-};
-constexpr TensorFile kFiles[] = {{"model.safetensors", &Checkpoint::model, false},
-                                 {"optimizer.safetensors", &Checkpoint::optimizer, false},
-                                 {"reducer.safetensors", &Checkpoint::reducer, true},
-                                 {"numbers.safetensors", &Checkpoint::numbers, true},
-                                 {"parts.safetensors", &Checkpoint::parts, true}};
 constexpr const char* kControl = "control.state";
+constexpr std::string_view kIndex = ".safetensors.index.json";  // Hugging Face's name for it
+
+Status add_file(const fs::path& folder, const std::string& name, std::string_view bytes,
+                io::SaveManifest& manifest) {
+  if (Status s = io::replace_file(folder / name, bytes); !s.ok()) return s;
+  manifest.files.push_back({name, bytes.size(), io::content_hash(bytes)});
+  return ok_status();
+}
 
 // Writes the files and tells in `manifest` what was written.
-Status write_files(const fs::path& folder, const Checkpoint& checkpoint, std::string_view control,
-                   io::SaveManifest& manifest) {
-  for (const TensorFile& file : kFiles) {
-    const std::vector<NamedTensor>& tensors = checkpoint.*file.tensors;
-    if (file.is_optional && tensors.empty()) continue;
-    const io::Metadata metadata = &file == kFiles ? io::describe(checkpoint.position)
-                                                  : io::describe_step(checkpoint.position.step);
-    auto written = write_tensor_file(folder / file.name, tensors, metadata);
+Status write_files(const fs::path& folder, const SavePart& part, io::SaveManifest& manifest) {
+  for (const PartFile& file : part.files) {
+    auto written = write_tensor_file(folder / file.name, file.tensors, file.metadata);
     if (!written.ok()) return written.status();
     manifest.files.push_back(std::move(written->file));
     std::ranges::move(written->pieces, std::back_inserter(manifest.pieces));
   }
-  if (control.empty()) return ok_status();
-  if (Status s = io::replace_file(folder / kControl, control); !s.ok()) return s;
-  const auto content = io::content_of(folder / kControl);
-  if (content.ok()) manifest.files.push_back({kControl, content->bytes, content->hash});
-  return content.status();
+  if (part.control.empty()) return ok_status();
+  return add_file(folder, kControl, part.control, manifest);
 }
 
-bool has_file(const io::SaveManifest& manifest, std::string_view name) {
-  return std::ranges::find(manifest.files, name, &io::SaveFile::name) != manifest.files.end();
+// Says which file has which tensor, as Hugging Face's readers want it.
+std::string index_of(const std::vector<const io::SavePiece*>& pieces) {
+  std::uint64_t bytes = 0;
+  for (const io::SavePiece* piece : pieces) bytes += piece->bytes;
+  JsonWriter json;
+  json.begin_object().new_line(2).key("metadata").begin_object().field("total_size", bytes);
+  json.end_object().new_line(2).key("weight_map").begin_object();
+  for (const io::SavePiece* piece : pieces) json.new_line(4).field(piece->tensor, piece->file);
+  return json.end_object().end_object().take() + "\n";
+}
+
+// Adds an index for each kind that has several files.
+Status add_indexes(const fs::path& folder, io::SaveManifest& manifest) {
+  for (std::size_t kind = 0; kind < kSaveKinds.size(); ++kind) {
+    std::vector<const io::SavePiece*> pieces;
+    for (const io::SavePiece& piece : manifest.pieces) {
+      if (kind_of_file(piece.file) == kind) pieces.push_back(&piece);
+    }
+    const bool has_several = std::ranges::any_of(
+        pieces, [&](const io::SavePiece* piece) { return piece->file != pieces.front()->file; });
+    if (!has_several) continue;
+    std::ranges::sort(pieces, {}, &io::SavePiece::tensor);
+    const std::string name = concat(kSaveKinds[kind].name, kIndex);
+    if (Status added = add_file(folder, name, index_of(pieces), manifest); !added.ok())
+      return added;
+  }
+  return ok_status();
+}
+
+// Every tensor that the ranks divided lies where the division says.
+Status check_complete(const io::SaveManifest& manifest, const std::vector<FileTensor>& expected) {
+  std::set<FileTensor> found;
+  for (const io::SavePiece& piece : manifest.pieces) found.insert({piece.file, piece.tensor});
+  for (const FileTensor& each : expected) {
+    if (!found.contains(each))
+      return data_loss("expected tensor \"", each.tensor, "\" in ", each.file,
+                       ", found none; ranks must have the same state");
+  }
+  return ok_status();
+}
+
+// No name may be in two files of a kind.
+Status sort_by_name(std::vector<NamedTensor>& tensors) {
+  std::ranges::sort(tensors, {}, &NamedTensor::name);
+  const auto twice = std::ranges::adjacent_find(tensors, {}, &NamedTensor::name);
+  if (twice == tensors.end()) return ok_status();
+  return data_loss("tensor \"", twice->name, "\" is in two files of the save");
+}
+
+// The file is the one that the manifest says, with the same tensors in the same places.
+Result<SafetensorsFile> read_file_of(const fs::path& save, const io::SaveManifest& manifest,
+                                     const io::SaveFile& file) {
+  const fs::path path = save / file.name;
+  auto read = read_tensor_file(path);
+  if (read.status().code() == StatusCode::not_found) return data_loss(read.status().message());
+  if (!read.ok()) return read.status();
+  const io::SaveFile& found = read->found.file;
+  if (found.bytes != file.bytes || found.hash != file.hash)
+    return data_loss(path.string(), ": expected ", file.bytes, " bytes of hash ",
+                     io::to_hex(file.hash), ", found ", found.bytes, " of ", io::to_hex(found.hash),
+                     "; the file is damaged or of another save");
+  if (Status same = io::check_tensors(path, read->found.pieces, manifest); !same.ok()) return same;
+  if (Status place = io::check_place(read->content.metadata, manifest.step); !place.ok())
+    return place.with_context(path.string());
+  return std::move(read->content);
+}
+
+// Adds the tensors of all files of a kind; the first file of the model tells the position.
+Status read_kind(const fs::path& save, const io::SaveManifest& manifest, const SaveKind& kind,
+                 Checkpoint& into) {
+  std::vector<NamedTensor>& tensors = into.*kind.tensors;
+  const bool is_model = &kind == &kSaveKinds[kModelKind];
+  std::optional<io::Metadata> metadata;
+  for (const io::SaveFile& file : manifest.files) {
+    const std::size_t place = kind_of_file(file.name);
+    if (place == kSaveKinds.size() || &kSaveKinds[place] != &kind) continue;
+    auto read = read_file_of(save, manifest, file);
+    if (!read.ok()) return read.status();
+    std::ranges::move(read->tensors, std::back_inserter(tensors));
+    if (!metadata) metadata = std::move(read->metadata);
+  }
+  if (!metadata && kind.is_optional) return ok_status();
+  if (!metadata)
+    return data_loss(save.string(), ": expected a file ", kind.name, ".safetensors, found none");
+  if (!is_model) return sort_by_name(tensors);
+  auto position = io::read_position(*metadata);
+  if (!position.ok()) return position.status().with_context(save.string());
+  into.position = *position;
+  if (Status joined = join_tied(*metadata, tensors); !joined.ok()) return joined;
+  return sort_by_name(tensors);
 }
 
 int rename_with(const fs::path& from, const fs::path& to, unsigned flags) {
@@ -123,8 +202,19 @@ std::string CheckpointFolder::draw_id() {
   return io::save_id(high, writer_.random());
 }
 
-void CheckpointFolder::leave_to_other() {
-  own_.insert(draw_id());
+Status CheckpointFolder::check_shared() const {
+  const Status held = lock_->check_held();
+  if (held.ok()) return held;
+  return failed_precondition("checkpoint.directory ", directory_.string(),
+                             ": expected the folder that rank 0 writes to, found another; every "
+                             "rank writes there, so all nodes must share it: ",
+                             held.message());
+}
+
+SaveTicket CheckpointFolder::draw(std::uint64_t step) {
+  SaveTicket ticket{step, draw_id(), {}};
+  ticket.folder = working_name(kWriting, ticket.id, step);
+  return ticket;
 }
 
 std::optional<fs::path> CheckpointFolder::newest() const {
@@ -137,8 +227,9 @@ fs::path CheckpointFolder::save_of(std::uint64_t step) const {
   return directory_ / io::save_name(step);
 }
 
-fs::path CheckpointFolder::working_name(std::string_view purpose, std::uint64_t step) const {
-  return directory_ / concat(purpose, lock_->token().substr(0, 8), "-", io::save_name(step));
+fs::path CheckpointFolder::working_name(std::string_view purpose, std::string_view id,
+                                        std::uint64_t step) const {
+  return directory_ / concat(purpose, id.substr(0, 8), "-", io::save_name(step));
 }
 
 void CheckpointFolder::remove_leftovers() const {
@@ -156,36 +247,78 @@ bool CheckpointFolder::is_own(const fs::path& save) const {
   return own_.contains(io::id_of_save(save));
 }
 
-Status CheckpointFolder::write(const Checkpoint& checkpoint, std::string_view control,
-                               std::uint32_t keep) {
-  const std::string id = draw_id();
-  const std::uint64_t step = checkpoint.position.step;
-  const fs::path final_path = save_of(step);
-  const fs::path temporary = working_name(kWriting, step);
-  const std::string context = "checkpoint " + final_path.string();
+Status CheckpointFolder::write_part(const SaveTicket& ticket, const SavePart& part) const {
+  const std::string context = "checkpoint " + save_of(ticket.step).string();
   if (Status held = lock_->check_held(); !held.ok()) return held.with_context(context);
   std::error_code error;
-  fs::remove_all(temporary, error);
-  if (!fs::create_directory(temporary, error))
+  fs::create_directory(ticket.folder, error);  // true for the first rank alone
+  if (error)
     return resource_exhausted(context +
                               ": cannot create a folder for it: " + io::errno_text(error.value()));
-  io::SaveManifest manifest{.id = id,
-                            .step = step,
-                            .incarnation = checkpoint.incarnation,
-                            .world_size = checkpoint.world_size,
+  io::SaveManifest manifest{.id = ticket.id,
+                            .step = ticket.step,
+                            .incarnation = part.incarnation,
+                            .world_size = static_cast<std::int32_t>(part.ranks),
                             .writer = writer_.name,
                             .written = writer_.now()};
-  Status written = write_files(temporary, checkpoint, control, manifest);
-  if (written.ok()) written = io::write_manifest(temporary, manifest);
-  if (written.ok()) written = io::sync_folder(temporary);
-  if (written.ok()) written = put_in_place(temporary, final_path);
-  if (!written.ok()) {
-    fs::remove_all(temporary, error);
-    return written.with_context(context);
+  Status written = write_files(ticket.folder, part, manifest);
+  if (written.ok())
+    written =
+        io::write_manifest(ticket.folder, manifest, io::part_manifest_name(part.rank, part.ranks));
+  return written.with_context(context);
+}
+
+// Rank 0's part says what is said of the whole. A part of an earlier try has another id.
+Result<io::SaveManifest> CheckpointFolder::join_parts(const SaveTicket& ticket,
+                                                      const WholeSave& whole) const {
+  io::SaveManifest joined;
+  for (std::size_t rank = 0; rank < whole.ranks; ++rank) {
+    const std::string name = io::part_manifest_name(rank, whole.ranks);
+    auto part = io::read_manifest(ticket.folder, name);
+    if (!part.ok()) return part;
+    if (part->id != ticket.id || part->step != ticket.step)
+      return data_loss(name, ": expected a part of save ", ticket.id, ", found one of ", part->id);
+    if (rank == 0) {
+      joined = std::move(*part);
+      continue;
+    }
+    std::ranges::move(part->files, std::back_inserter(joined.files));
+    std::ranges::move(part->pieces, std::back_inserter(joined.pieces));
   }
-  own_.insert(manifest.id);
+  if (Status complete = check_complete(joined, whole.tensors); !complete.ok()) return complete;
+  return joined;
+}
+
+Status CheckpointFolder::finish(const SaveTicket& ticket, const WholeSave& whole) const {
+  auto manifest = join_parts(ticket, whole);
+  if (!manifest.ok()) return manifest.status();
+  if (Status added = add_indexes(ticket.folder, *manifest); !added.ok()) return added;
+  for (std::size_t rank = 0; rank < whole.ranks; ++rank) {
+    std::error_code ignored;
+    fs::remove(ticket.folder / io::part_manifest_name(rank, whole.ranks), ignored);
+  }
+  Status written = io::write_manifest(ticket.folder, *manifest);
+  if (written.ok()) written = io::sync_folder(ticket.folder);
+  if (written.ok()) written = put_in_place(ticket.folder, save_of(ticket.step));
+  return written;
+}
+
+Status CheckpointFolder::publish(const SaveTicket& ticket, const WholeSave& whole,
+                                 std::uint32_t keep) {
+  const fs::path final_path = save_of(ticket.step);
+  const std::string context = "checkpoint " + final_path.string();
+  if (Status finished = finish(ticket, whole); !finished.ok()) {
+    give_up(ticket);
+    return finished.with_context(context);
+  }
+  own_.insert(ticket.id);
   remove_others(final_path, keep);
   return io::sync_folder(directory_).with_context(context + ": written, but");
+}
+
+void CheckpointFolder::give_up(const SaveTicket& ticket) const {
+  std::error_code ignored;
+  fs::remove_all(ticket.folder, ignored);
 }
 
 Status CheckpointFolder::put_in_place(const fs::path& fresh, const fs::path& target) const {
@@ -224,7 +357,8 @@ Status CheckpointFolder::replace(const fs::path& fresh, const fs::path& target) 
 // It gets another name first, so that a save is never seen without some of its files.
 void CheckpointFolder::remove_own(const fs::path& save) const {
   if (!is_own(save) || !lock_->check_held().ok()) return;
-  const fs::path going = working_name(kRemoving, io::step_of_save(save).value_or(0));
+  const fs::path going =
+      working_name(kRemoving, io::id_of_save(save), io::step_of_save(save).value_or(0));
   if (rename_with(save, going, 0) != 0) return;
   std::error_code error;
   if (is_own(going)) {
@@ -295,19 +429,14 @@ Result<Checkpoint> CheckpointFolder::read(const fs::path& save) {
         save.string() +
         ": expected the save that rank 0 sees, found no such folder; it must be "
         "shared by all nodes");
-  const auto manifest = io::verify_save(save, io::VerifyDepth::files);
+  const auto manifest = io::read_manifest(save);
   if (!manifest.ok()) return manifest.status();
+  if (io::step_of_save(save) != manifest->step)
+    return data_loss(save.string(), ": expected the save of that step, found one of step ",
+                     manifest->step, "; it was renamed or copied");
   Checkpoint checkpoint;
-  for (const TensorFile& file : kFiles) {
-    const fs::path path = save / file.name;
-    if (file.is_optional && !has_file(*manifest, file.name)) continue;
-    auto read = read_safetensors(path);
-    if (!read.ok()) return read.status();
-    checkpoint.*file.tensors = std::move(read->tensors);
-    if (&file != kFiles) continue;
-    auto position = io::read_position(read->metadata);
-    if (!position.ok()) return position.status().with_context(path.string());
-    checkpoint.position = *position;
+  for (const SaveKind& kind : kSaveKinds) {
+    if (Status read = read_kind(save, *manifest, kind, checkpoint); !read.ok()) return read;
   }
   return checkpoint;
 }

@@ -1,9 +1,10 @@
 // CheckpointFolder: whole saves of a training run in one directory, one folder a save
 // (step-000000000123 with model.safetensors, optimizer.safetensors, control.state and
-// manifest.json; coordinator/io/save_folder.h has the manifest). A save is written beside its final
-// name and renamed as the last act; what a crash left half written is ignored. One job at a time
-// writes: rank 0 holds the lock, and each save is written by one rank, which may be another one.
-// Every rank reads. Blocks on the disk; does not communicate.
+// manifest.json; coordinator/io/save_folder.h has the manifest). Each rank writes its part of a
+// save into a folder beside the final name, and rank 0 publishes it: checks the parts, writes the
+// manifest and renames the folder as the last act. What a crash left half written is ignored. One
+// job at a time writes: rank 0 holds the lock. Every rank reads. Blocks on the disk; does not
+// communicate.
 #pragma once
 
 #include <chrono>
@@ -20,24 +21,12 @@
 #include "coordinator/core/units.h"
 #include "coordinator/decide/decide.h"
 #include "coordinator/io/folder_lock.h"
-#include "coordinator/io/training_position.h"
+#include "coordinator/io/save_folder.h"
 #include "coxswain/named_tensor.h"
+#include "sdk/src/checkpoint/checkpoint.h"
+#include "sdk/src/checkpoint/save_layout.h"
 
 namespace cox::detail {
-
-using io::TrainingPosition;
-
-struct Checkpoint {
-  TrainingPosition position;
-  std::vector<NamedTensor> model;
-  std::vector<NamedTensor> optimizer;
-  std::vector<NamedTensor> reducer;  // empty in saves of earlier versions
-  std::vector<NamedTensor> numbers;  // what each rank remembers of them; mostly empty
-  std::vector<NamedTensor> parts;    // "PART/TENSOR": what the program added to its state
-  // Of the job that writes, for the manifest; read() leaves them alone.
-  std::uint32_t incarnation = 0;
-  std::int32_t world_size = 1;
-};
 
 // SaveWriter says who writes saves, for manifests and the lock.
 struct SaveWriter {
@@ -45,6 +34,29 @@ struct SaveWriter {
   std::function<UnixTime()> now;
   std::function<std::uint64_t()> random;       // 64 random bits a call, on all ranks the same ones
   std::chrono::milliseconds lock_patience{0};  // as FolderLock::take()
+};
+
+// SaveTicket is a save that is being written; equal on all ranks.
+struct SaveTicket {
+  std::uint64_t step = 0;
+  std::string id;                // of its manifest
+  std::filesystem::path folder;  // where the parts are written
+};
+
+// WholeSave says what must be in a save when all ranks have written their parts.
+struct WholeSave {
+  std::size_t ranks = 1;
+  std::vector<FileTensor> tensors;  // at least
+};
+
+// SavePart is what one rank writes of a save.
+struct SavePart {
+  std::size_t rank = 0;
+  std::size_t ranks = 1;
+  std::uint32_t incarnation = 0;  // of the job
+  std::vector<PartFile> files;
+  std::string
+      control;  // the file of the coordinator's state (runtime::control_state_file); empty = none
 };
 
 class CheckpointFolder {
@@ -58,16 +70,23 @@ class CheckpointFolder {
   Status claim(SaveWriter writer);
   // The other ranks' part: they may write saves once rank 0 has claimed the folder.
   void join(SaveWriter writer);
+  // Returns whether this rank sees the folder that rank 0 claimed; else failed_precondition.
+  // REQUIRES: rank 0 has claimed, this rank claimed or joined.
+  Status check_shared() const;
 
-  // Writes a whole save and removes all but the newest `keep`, and those of later steps: a rollback
-  // gave them up. Only saves that this job wrote, or went on from, are ever replaced or removed.
-  // `control`: the file of the coordinator's state (runtime::control_state_file); empty = none.
-  // After an error (a full disk, another job took the folder over) the earlier saves are untouched
-  // and nothing half written remains. REQUIRES: rank 0 claimed, this rank claimed or joined, and
-  // all others leave this save to it.
-  Status write(const Checkpoint& checkpoint, std::string_view control, std::uint32_t keep);
-  // Takes note that another rank writes the next save. REQUIRES: as write().
-  void leave_to_other();
+  // Begins a save. Every rank calls it for every save. REQUIRES: as check_shared().
+  SaveTicket draw(std::uint64_t step);
+  // Writes this rank's part and makes it durable. After an error (a full disk, another job took the
+  // folder over) the save must be given up. REQUIRES: draw() gave the ticket. Any thread.
+  Status write_part(const SaveTicket& ticket, const SavePart& part) const;
+  // Makes a save of the parts, which are all written, and removes all but the newest `keep`, and
+  // those of later steps: a rollback gave them up. Only saves that this job wrote, or went on from,
+  // are ever replaced or removed. data_loss where one is missing, or lacks what `whole` says. After
+  // an error the earlier saves are untouched and nothing half written remains. Rank 0's, any
+  // thread.
+  Status publish(const SaveTicket& ticket, const WholeSave& whole, std::uint32_t keep);
+  // Removes what was written. Rank 0's. REQUIRES: no rank is writing its part.
+  void give_up(const SaveTicket& ticket) const;
 
   // The newest save, whole or not, if there is one.
   std::optional<std::filesystem::path> newest() const;
@@ -84,7 +103,7 @@ class CheckpointFolder {
   void go_on_from(const std::filesystem::path& save);
 
   std::filesystem::path save_of(std::uint64_t step) const;
-  // Checks all files of the save against its manifest, then reads them. failed_precondition where
+  // Reads all files of the save and checks them against its manifest. failed_precondition where
   // there is no such folder.
   static Result<Checkpoint> read(const std::filesystem::path& save);
   // The control state that was saved with it; not_found when there was none.
@@ -93,7 +112,10 @@ class CheckpointFolder {
  private:
   explicit CheckpointFolder(std::filesystem::path directory) : directory_(std::move(directory)) {}
   std::string draw_id();
-  std::filesystem::path working_name(std::string_view purpose, std::uint64_t step) const;
+  std::filesystem::path working_name(std::string_view purpose, std::string_view id,
+                                     std::uint64_t step) const;
+  Result<io::SaveManifest> join_parts(const SaveTicket& ticket, const WholeSave& whole) const;
+  Status finish(const SaveTicket& ticket, const WholeSave& whole) const;
   void remove_leftovers() const;
   bool is_own(const std::filesystem::path& save) const;
   Status put_in_place(const std::filesystem::path& fresh,

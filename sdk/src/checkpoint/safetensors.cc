@@ -83,16 +83,31 @@ Result<at::Tensor> read_tensor(const io::InputFile& file, const io::PlacedHeader
   return tensor;
 }
 
-Result<SafetensorsFile> read_opened(const io::InputFile& file) {
+// Adds the bytes before the data.
+Status add_header(const io::InputFile& file, std::uint64_t data_offset, io::ContentHash& hash) {
+  std::vector<std::byte> bytes(data_offset);
+  if (Status read = file.read_at(0, bytes.data(), bytes.size()); !read.ok()) return read;
+  hash.add(bytes);
+  return ok_status();
+}
+
+// The entries cover the data in their order without a gap, so their bytes are all bytes.
+Result<detail::ReadTensors> read_opened(const io::InputFile& file, const std::string& name) {
   Result<io::PlacedHeader> opened = io::read_safetensors_header(file);
   if (!opened.ok()) return opened.status();
-  SafetensorsFile out{.tensors = {}, .metadata = opened->header.metadata};
+  io::ContentHash hash;
+  if (Status added = add_header(file, opened->data_offset, hash); !added.ok()) return added;
+  detail::ReadTensors out{.content = {.tensors = {}, .metadata = opened->header.metadata},
+                          .found = {}};
   for (const io::SafetensorsEntry& entry : opened->header.entries) {
     Result<at::Tensor> tensor = read_tensor(file, *opened, entry);
     if (!tensor.ok()) return tensor.status();
-    out.tensors.push_back({entry.name, *std::move(tensor)});
+    hash.add({static_cast<const std::byte*>(tensor->const_data_ptr()), tensor->nbytes()});
+    out.found.pieces.push_back(io::piece_of(entry, name, opened->data_offset));
+    out.content.tensors.push_back({entry.name, *std::move(tensor)});
   }
-  std::ranges::sort(out.tensors,
+  out.found.file = {name, file.size_bytes(), hash.value()};
+  std::ranges::sort(out.content.tensors,
                     [](const NamedTensor& a, const NamedTensor& b) { return a.name < b.name; });
   return out;
 }
@@ -295,9 +310,15 @@ Status compare(const ByName& targets, const ByName& source) {
 }  // namespace
 
 Result<SafetensorsFile> read_safetensors(const std::filesystem::path& path) {
+  auto read = detail::read_tensor_file(path);
+  if (!read.ok()) return read.status();
+  return std::move(read->content);
+}
+
+Result<detail::ReadTensors> detail::read_tensor_file(const std::filesystem::path& path) {
   Result<io::InputFile> file = io::InputFile::open(path);
   if (!file.ok()) return file.status();
-  Result<SafetensorsFile> out = read_opened(*file);
+  auto out = read_opened(*file, path.filename().string());
   if (!out.ok()) return out.status().with_context(path.string());
   return out;
 }

@@ -1,6 +1,6 @@
-// write_tensor_file(): a safetensors file together with what the manifest of a save says of it.
-// The hashes are of the bytes as they are in memory, so that a file which a disk damages while it
-// is written is found as well. Blocks on the disk; any thread.
+// A safetensors file together with what the manifest of a save says of it. The hashes of a file
+// that is written are of the bytes as they are in memory, so that a file which a disk damages
+// meanwhile is found as well. Blocks on the disk; any thread.
 #pragma once
 
 #include <filesystem>
@@ -12,6 +12,7 @@
 #include "coordinator/core/status.h"
 #include "coordinator/io/save_folder.h"
 #include "coxswain/named_tensor.h"
+#include "coxswain/safetensors.h"
 
 namespace cox::detail {
 
@@ -24,5 +25,12 @@ struct WrittenTensors {
 Result<WrittenTensors> write_tensor_file(const std::filesystem::path& path,
                                          std::span<const NamedTensor> tensors,
                                          const std::map<std::string, std::string>& metadata);
+
+struct ReadTensors {
+  SafetensorsFile content;
+  WrittenTensors found;  // the pieces have no hashes: that of the file is of all bytes
+};
+// As read_safetensors() in coxswain/safetensors.h. Reads each byte once.
+Result<ReadTensors> read_tensor_file(const std::filesystem::path& path);
 
 }  // namespace cox::detail

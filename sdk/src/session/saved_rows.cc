@@ -48,19 +48,15 @@ void load_row(const Membership& job, Saving& saving, std::span<const NamedTensor
 
 }  // namespace
 
-std::vector<NamedTensor> saved_rows(SessionState& state, RankId to) {
-  const WaitingScope waiting(state.recorder());
-  std::vector<NamedTensor> saved;
+std::vector<NamedTensor> own_rows(const SessionState& state) {
+  const auto rank = static_cast<std::size_t>(state.job().rank().value());
+  std::vector<NamedTensor> rows;
   for (const Saving* each : state.actuators().all<Saving>()) {
     const SavedRow* name = each->saved_row();
-    if (name == nullptr) continue;
-    const auto rows = require(gather_rows(state.job().all(), each->save(), "all ranks to save",
-                                          state.job().world().between_polls(), to));
-    for (std::size_t r = 0; r < rows.size(); ++r) {
-      saved.push_back({tensor_name(*name, r), at::tensor(rows[r], at::kDouble)});
-    }
+    if (name != nullptr)
+      rows.push_back({tensor_name(*name, rank), at::tensor(each->save(), at::kDouble)});
   }
-  return saved;
+  return rows;
 }
 
 void load_rows(SessionState& state, std::span<const NamedTensor> saved) {

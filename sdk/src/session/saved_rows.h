@@ -12,9 +12,9 @@ namespace cox::detail {
 
 class SessionState;
 
-// Returns, on rank `to`, what actuators remember on each rank, one tensor a rank. Empty where
-// nothing is remembered. Collective. Throws cox::Error.
-std::vector<NamedTensor> saved_rows(SessionState& state, RankId to = kRoot);
+// Returns what actuators remember on this rank, one tensor each: "fp8.rank3". Other ranks have as
+// many.
+std::vector<NamedTensor> own_rows(const SessionState& state);
 
 // Hands what was saved to the actuators, after the reducer was made. Where it is of another world
 // size or does not fit, the actuator starts anew, and the log says so.

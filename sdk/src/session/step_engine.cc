@@ -127,6 +127,7 @@ void StepEngine::cast(StepBallot& part) const {
   part.clocks_due_max = job_.is_root() && job_.clocks().is_due() ? 1 : 0;
   part.stop_max = job_.termination().requested() ? 1 : 0;
   part.fingerprint_min = part.fingerprint_max = fingerprint();
+  for (Voting* each : actuators_.all<Voting>()) each->vote(part);
 }
 
 std::uint64_t StepEngine::fingerprint() const {
@@ -178,6 +179,7 @@ void StepEngine::conclude(const StepBallot& merged, ReductionOutcome& outcome) {
   if (!outcome.finite) recorder_.notes().set(SignalFlag::step_skipped);
   if (outcome.repeat) recorder_.notes().set(SignalFlag::step_repeated);
   control_.plane().agree(round_, merged);
+  for (Voting* each : actuators_.all<Voting>()) each->hear(merged);
   waits_.begin_round(round_.next(), Clock::now());
   may_open_ = merged.round_closed_min == 1;
   stop_agreed_ = outcome.stop = merged.stop_max != 0;

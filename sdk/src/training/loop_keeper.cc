@@ -12,7 +12,6 @@
 #include "coxswain/safetensors.h"
 #include "sdk/src/device/tensor_scan.h"
 #include "sdk/src/session/saved_rows.h"
-#include "sdk/src/training/equal_ranks.h"
 
 namespace cox::detail {
 namespace {
@@ -175,8 +174,6 @@ void LoopKeeper::save_if_due(Adoption& adoption) {
   const bool is_last = state.step().stop_agreed();
   const bool is_due = falls_due();
   if (saves_.is_behind() && (is_due || is_last) && is_sound()) {
-    check_equal(state.job(), counters_.hash(), "the same epoch and batch in keep()",
-                "count alike on every rank");
     saves_.write(is_last ? TrainingSaves::OnFailure::raise : TrainingSaves::OnFailure::report);
   }
   if (is_last) adoption.end_unless_asked();
@@ -194,14 +191,18 @@ bool LoopKeeper::is_sound() {
   return true;
 }
 
+// Returns what the names of a model's tensors begin with in a save.
+std::string LoopKeeper::prefix_of_model(std::size_t model) const {
+  const std::string& name = models_->all()[model].name;
+  if (model == 0 && name.empty()) return {};
+  return (name.empty() ? concat("model", model) : name) + ".";
+}
+
 std::vector<NamedTensor> LoopKeeper::model_state() const {
   std::vector<NamedTensor> all;
   for (std::size_t m = 0; m < models_->all().size(); ++m) {
-    const AdoptedModel& model = models_->all()[m];
-    std::string prefix = model.name.empty() ? concat("model", m) : model.name;
-    prefix = m == 0 && model.name.empty() ? "" : prefix + ".";
-    for (NamedTensor& each : model_tensors(*model.module))
-      all.push_back({prefix + each.name, std::move(each.tensor)});
+    for (NamedTensor& each : model_tensors(*models_->all()[m].module))
+      all.push_back({prefix_of_model(m) + each.name, std::move(each.tensor)});
   }
   return all;
 }
@@ -209,6 +210,10 @@ std::vector<NamedTensor> LoopKeeper::model_state() const {
 Checkpoint LoopKeeper::capture() const {
   Checkpoint all;
   all.model = model_state();
+  for (std::size_t m = 0; m < models_->all().size(); ++m) {
+    for (const auto& buffer : models_->all()[m].module->named_buffers())
+      all.of_root.insert(prefix_of_model(m) + buffer.key());
+  }
   const auto optimizers = ports();
   for (std::size_t i = 0; i < optimizers.size(); ++i) {
     for (NamedTensor& each : optimizers[i]->state())

@@ -68,12 +68,14 @@ class LoopKeeper final : private TrainedState {
   };
   Checkpoint capture() const override;
   Status restore(const Checkpoint& state) override;
+  std::uint64_t equal_bits() const override { return counters_.hash(); }
   void show(const Loop& loop);
   void check_is_early() const;
   void begin(Adoption& adoption);
   void save_if_due(Adoption& adoption);
   bool falls_due();
   bool is_sound();
+  std::string prefix_of_model(std::size_t model) const;
   std::vector<NamedTensor> model_state() const;
   std::vector<std::unique_ptr<OptimizerPort>> ports() const;
   Adoption::Gradients left_gradients() const;

@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <exception>
 #include <filesystem>
+#include <iterator>
 #include <random>
 #include <set>
 #include <string>
 #include <utility>
 
+#include "coordinator/core/hash.h"
 #include "coordinator/core/text.h"
 #include "coordinator/decide/control_state.h"
 #include "coordinator/estimates/estimates.h"
@@ -43,11 +45,11 @@ std::function<std::uint64_t()> bits_of_all_ranks(const Membership& job) {
 
 // Makes the tensors copies in host memory. Returns whether there was memory for them; else they are
 // live ones still.
-bool copy_for_thread(Checkpoint& state) {
-  Checkpoint copies = state;
+bool copy_for_thread(std::vector<PartFile>& files) {
+  std::vector<PartFile> copies = files;
   try {
-    for (auto* tensors : {&copies.model, &copies.optimizer, &copies.reducer, &copies.parts}) {
-      for (NamedTensor& each : *tensors) {
+    for (PartFile& file : copies) {
+      for (NamedTensor& each : file.tensors) {
         each.tensor = each.tensor.detach().to(at::kCPU, each.tensor.scalar_type(),
                                               /*non_blocking=*/false, /*copy=*/true);
       }
@@ -55,15 +57,12 @@ bool copy_for_thread(Checkpoint& state) {
   } catch (const std::exception&) {
     return false;
   }
-  state = std::move(copies);
+  files = std::move(copies);
   return true;
 }
 
-// The ranks 0 .. n-1 that are on one node, so that they surely see the same folder.
-std::size_t ranks_beside_root(const JobFacts& job) {
-  const auto& nodes = job.node_of_rank;
-  const auto other = std::ranges::find_if(nodes, [&](NodeId n) { return n != nodes.front(); });
-  return nodes.empty() ? job.ranks() : static_cast<std::size_t>(other - nodes.begin());
+SaveProgress::Outcome outcome_of(const Status& status) {
+  return status.ok() ? SaveProgress::Outcome::done : SaveProgress::Outcome::failed;
 }
 
 }  // namespace
@@ -72,12 +71,15 @@ TrainingSaves::TrainingSaves(const Parts& parts)
     : parts_(parts),
       state_(parts.session.state()),
       loss_scale_(parts.session.capabilities().loss_scale),
+      progress_(state_.job().rank()),
       added_(state_.actuators(), *this) {
   state_.job().agree(open_folder(bits_of_all_ranks(state_.job())));
+  if (folder_) state_.job().agree(folder_->check_shared());
 }
 
 TrainingSaves::~TrainingSaves() {
-  report(thread_.finish());
+  thread_.wait();
+  take_outcome();
 }
 
 Status TrainingSaves::open_folder(std::function<std::uint64_t()> random) {
@@ -167,18 +169,20 @@ Status TrainingSaves::load_part(const Part& part, std::span<const NamedTensor> s
   return part.of.load(own).with_context("state \"" + part.name + "\"");
 }
 
-void TrainingSaves::add(std::string_view name, TrainingPart part) {
+void TrainingSaves::add(Part part) {
+  const std::string& name = part.name;
   const bool is_taken =
       std::ranges::any_of(parts_added_, [&](const Part& p) { return p.name == name; });
-  if (name.empty() || name.find('/') != name.npos || is_taken || !part.state || !part.load) {
+  const bool has_functions = part.of.state && part.of.load;
+  if (name.empty() || name.find('/') != name.npos || is_taken || !has_functions) {
     throw Error(invalid_argument("add_state: expected a name without '/' that no other state has, "
                                  "and functions to save and load it, found \"" +
-                                 std::string(name) + "\"" + (is_taken ? ", which is taken" : "")),
+                                 name + "\"" + (is_taken ? ", which is taken" : "")),
                 Error::Scope::all_ranks);
   }
-  parts_added_.push_back({std::string(name), std::move(part)});
+  parts_added_.push_back(std::move(part));
   if (!config().resume) return;
-  const auto named = state_.job().world().name_calls("Trainer::add_state");
+  const auto named = state_.job().world().name_calls("add_state");
   const Status loaded = load_part(parts_added_.back(), unclaimed_);
   const std::string prefix = parts_added_.back().name + "/";
   std::erase_if(unclaimed_, [&](const NamedTensor& n) { return n.name.starts_with(prefix); });
@@ -196,15 +200,15 @@ void TrainingSaves::warn_of_unclaimed() {
   unclaimed_.clear();
   if (!state_.job().is_root()) return;
   for (const std::string& name : names) {
-    state_.job().log().warning(
-        "the save has state \"" + name +
-        "\" that the program did not add (Trainer::add_state); it is left behind");
+    state_.job().log().warning("the save has state \"" + name +
+                               "\" that the program did not add (add_state); it is left behind");
   }
 }
 
-std::vector<NamedTensor> TrainingSaves::part_states() const {
+std::vector<NamedTensor> TrainingSaves::part_states(OwnTensors own) const {
   std::vector<NamedTensor> all;
   for (const Part& part : parts_added_) {
+    if (part.own != own) continue;
     for (NamedTensor& named : part.of.state())
       all.push_back({part.name + "/" + named.name, std::move(named.tensor)});
   }
@@ -214,7 +218,8 @@ std::vector<NamedTensor> TrainingSaves::part_states() const {
 Checkpoint TrainingSaves::capture() const {
   Checkpoint all = parts_.trained.capture();
   all.position = parts_.position;
-  all.parts = part_states();
+  all.parts = part_states(OwnTensors::of_nobody);
+  std::ranges::move(part_states(OwnTensors::of_root), std::back_inserter(all.parts));
   return all;
 }
 
@@ -226,7 +231,7 @@ Status TrainingSaves::restore_parts(const Checkpoint& state) const {
 }
 
 std::int64_t TrainingSaves::part_bytes() const {
-  return bytes_of(part_states());
+  return bytes_of(capture().parts);
 }
 
 bool TrainingSaves::is_due() const {
@@ -294,89 +299,66 @@ std::vector<std::uint32_t> agreed_paces(SessionState& state) {
   return paces;
 }
 
-RankId saver_of(std::span<const std::uint32_t> paces, std::size_t at_hand) {
-  const auto some = paces.first(std::min(at_hand, paces.size()));
-  const auto most = std::ranges::max_element(some);
-  const bool is_slower = !some.empty() && std::uint64_t{*most} * 4 > std::uint64_t{some[0]} * 5;
-  return is_slower ? RankId(static_cast<std::int32_t>(most - some.begin())) : kRoot;
-}
-
-RankId TrainingSaves::choose_saver() {
-  if (is_written_by_root_ || !state_.control().is_started()) return kRoot;
-  const WaitingScope waiting(state_.recorder());
-  const RankId saver =
-      saver_of(agreed_paces(state_), ranks_beside_root(state_.control().plane().job()));
-  const bool moves = saver != std::exchange(saver_, saver);
-  if (!moves || !state_.job().is_root()) return saver;
-  state_.job().log().info(
-      saver == kRoot
-          ? "saves are written by rank 0 again"
-          : sentence("saves are written by rank %d from now on: rank 0 is slower", saver.value()));
-  return saver;
-}
-
-// The coordinator's state is rank 0's, and each rank has rows of its own. Collective.
-Result<TrainingSaves::Gathered> TrainingSaves::gather_for(RankId saver) {
-  const WaitingScope waiting(state_.recorder());
-  state_.control().directory().flush();
-  Gathered gathered{{}, saved_rows(state_, saver)};
-  Status failed;
-  if (const auto control = state_.control().state()) {
-    auto file = runtime::control_state_file(*control);
-    failed = file.status();
-    if (file.ok()) gathered.control = std::move(*file);
-  }
-  if (saver != kRoot)
-    failed = agree_on_status(state_.job().all(), failed, state_.job().world().between_polls());
-  if (!failed.ok()) return failed;
-  if (saver == kRoot) return gathered;
-  gathered.control.resize(state_.job().gather(gathered.control.size()).front());
-  const Status sent =
-      broadcast(state_.job().all(), std::as_writable_bytes(std::span(gathered.control)), kRoot);
-  if (!sent.ok()) return sent;
-  return gathered;
-}
-
-TrainingSaves::Where TrainingSaves::place_of(OnFailure on_failure) const {
+bool TrainingSaves::has_budget() const {
   const MemoryConfig& memory = state_.job().config().memory;
-  const bool has_budget = memory.budget.kind != BudgetKind::none || !memory.budget_of_rank.empty();
-  return on_failure == OnFailure::report && !has_budget ? Where::beside_steps : Where::here;
+  return memory.budget.kind != BudgetKind::none || !memory.budget_of_rank.empty();
 }
 
-void TrainingSaves::report(const std::optional<Status>& outcome) const {
-  if (outcome && !outcome->ok()) state_.job().log().error(outcome->message());
+void TrainingSaves::fall_behind() {
+  saved_step_ = ~0ull;
+  progress_.cancel();
 }
 
-void TrainingSaves::settle() {
-  if (!folder_) return;
-  const auto named = state_.job().world().name_calls("the end of a save");
-  const WaitingScope waiting(state_.recorder());
-  state_.job().agree(thread_.finish().value_or(ok_status()));
+// Returns what all ranks have alike, for them to divide. `of_root` names what they have not.
+Checkpoint TrainingSaves::shared_state() const {
+  Checkpoint shared = parts_.trained.capture();
+  shared.position = parts_.position;
+  separate_tied(shared);
+  shared.parts = part_states(OwnTensors::of_nobody);
+  return shared;
 }
 
-Status TrainingSaves::write_here(Gathered gathered, Where where) {
-  state_.recorder().activity().do_between_steps(Activity::saving, Clock::now());
-  Checkpoint checkpoint = capture();
-  checkpoint.numbers = std::move(gathered.rows);
-  checkpoint.incarnation = state_.control().plane().start_facts().incarnation;
-  checkpoint.world_size = state_.job().world_size();
-  const bool is_copied = where == Where::beside_steps && copy_for_thread(checkpoint);
-  const auto write = [this, saved = std::move(checkpoint), control = std::move(gathered.control)] {
-    return folder_->write(saved, control, config().keep);
-  };
-  Status written;
-  if (is_copied) {
-    thread_.begin(write);
-  } else {
-    written = write();
+// Moves what ranks need not have alike out of `shared`, and returns what this rank writes of it.
+Checkpoint TrainingSaves::own_state(Checkpoint& shared) const {
+  Checkpoint own;
+  own.numbers = own_rows(state_);
+  const auto is_own = [&](const NamedTensor& each) { return shared.of_root.contains(each.name); };
+  if (state_.job().is_root()) {
+    std::ranges::copy_if(shared.model, std::back_inserter(own.model), is_own);
+    own.parts = part_states(OwnTensors::of_root);
   }
-  state_.recorder().activity().do_between_steps(Activity::outside, Clock::now());
-  return written;
+  std::erase_if(shared.model, is_own);
+  return own;
 }
 
-// Weights that differ between ranks end the job, since nobody knows which are right. Those that are
-// not finite may be rolled back yet.
-Status TrainingSaves::check_weights() const {
+// Equal on all ranks, whatever they have.
+OwnTensorsOfKinds TrainingSaves::own_kinds(const Checkpoint& shared, const Checkpoint& own) const {
+  OwnTensorsOfKinds kinds{};
+  if (!shared.of_root.empty()) kinds[kModelKind] = OwnTensors::of_root;
+  if (!own.numbers.empty()) kinds[kNumbersKind] = OwnTensors::of_every_rank;
+  const bool has_parts = std::ranges::any_of(
+      parts_added_, [](const Part& part) { return part.own == OwnTensors::of_root; });
+  if (has_parts) kinds[kPartsKind] = OwnTensors::of_root;
+  return kinds;
+}
+
+// A periodic save asks no rank, so where the plan has no shares all ranks count as alike.
+std::vector<std::uint32_t> TrainingSaves::paces() const {
+  const auto ranks = static_cast<std::size_t>(state_.job().world_size());
+  if (!state_.control().is_started()) return paces_of({}, ranks);
+  const std::vector<std::uint32_t>& shares = state_.control().plane().plan().shares;
+  return shares.size() == ranks ? shares : paces_of({}, ranks);
+}
+
+// Returns the coordinator's state as a file, on rank 0; empty where there is none.
+Result<std::string> TrainingSaves::control_file() const {
+  const auto control = state_.control().state();
+  if (!control) return std::string();
+  return runtime::control_state_file(*control);
+}
+
+// Weights that differ between ranks end the job, since nobody knows which are right.
+void TrainingSaves::check_weights() const {
   const WaitingScope waiting(state_.recorder());
   const EndFinding found = compare_end_states(state_.job(), state_.actuators(), Leaves::save);
   if (!found.different.empty()) {
@@ -384,34 +366,164 @@ Status TrainingSaves::check_weights() const {
                                     found.different + "; nothing is saved"),
                 Error::Scope::all_ranks);
   }
-  if (found.not_finite.empty()) return ok_status();
-  return failed_precondition("save: expected finite weights, found that " + found.not_finite +
-                             "; nothing is saved");
+  if (found.not_finite.empty()) return;
+  throw Error(failed_precondition("save: expected finite weights, found that " + found.not_finite +
+                                  "; nothing is saved"),
+              Error::Scope::all_ranks);
+}
+
+// Looks at this rank's weights alone. The next ballot compares their bits with other ranks', so all
+// ranks find the same here or learn that they parted. Weights that are not finite may be rolled
+// back yet.
+bool TrainingSaves::is_finite() {
+  Fnv1a64 hash;
+  hash.add(parts_.trained.equal_bits());
+  std::string not_finite;
+  for (const EndState& each : state_.actuators().end_states()) {
+    hash.add(each.bits);
+    if (not_finite.empty()) not_finite = each.not_finite;
+  }
+  bits_ = hash.value();
+  if (not_finite.empty()) return true;
+  if (state_.job().is_root()) {
+    state_.job().log().error("save: expected finite weights, found that " + not_finite +
+                             " is not finite; nothing is saved");
+  }
+  return false;
+}
+
+EqualBits TrainingSaves::equal_bits() const {
+  if (!bits_) return {};
+  return {"the state that was saved (weights, and the loop's counters)", *bits_};
+}
+
+void TrainingSaves::vote(StepBallot& ballot) {
+  take_outcome();
+  progress_.vote(ballot);
+}
+
+void TrainingSaves::hear(const StepBallot& merged) {
+  bits_.reset();
+  const SaveProgress::Next next = progress_.hear(merged);
+  if (next == SaveProgress::Next::give_up && merged.save_failed_max > 0) {
+    save_.lost = failed_precondition("save of step ", save_.ticket.step,
+                                     ": given up, because rank ", merged.save_failed_max - 1,
+                                     " could not write its part; its log says why");
+    if (state_.job().is_root()) state_.job().log().error(save_.lost.message());
+  }
+  follow(next);
+}
+
+// Takes what came of this rank's work, if the thread is done with it.
+void TrainingSaves::take_outcome() {
+  if (const auto outcome = thread_.take_outcome()) note(*outcome);
+}
+
+void TrainingSaves::note(const Status& outcome) {
+  save_.outcome = outcome;
+  if (!outcome.ok()) state_.job().log().error(outcome.message());
+  if (progress_.stage() == SaveProgress::Stage::publishing) {
+    progress_.publish_ended(outcome_of(outcome));
+  } else {
+    progress_.part_ended(outcome_of(outcome));
+  }
+}
+
+void TrainingSaves::follow(SaveProgress::Next next) {
+  if (next == SaveProgress::Next::publish && state_.job().is_root()) publish();
+  if (next != SaveProgress::Next::give_up) return;
+  saved_step_ = ~0ull;
+  if (state_.job().is_root()) folder_->give_up(save_.ticket);
+}
+
+// Only names are written, so no state is copied for it.
+void TrainingSaves::publish() {
+  thread_.begin([this, ticket = save_.ticket, whole = save_.whole] {
+    return folder_->publish(ticket, whole, config().keep);
+  });
+}
+
+void TrainingSaves::begin(OnFailure on_failure) {
+  state_.control().directory().flush();
+  state_.recorder().activity().do_between_steps(Activity::saving, Clock::now());
+  const auto rank = static_cast<std::size_t>(state_.job().rank().value());
+  Checkpoint shared = shared_state();
+  const Checkpoint own = own_state(shared);
+  const SaveLayout layout = lay_out(shared, own_kinds(shared, own), paces());
+  SavePart part{.rank = rank,
+                .ranks = static_cast<std::size_t>(state_.job().world_size()),
+                .incarnation = state_.control().plane().start_facts().incarnation,
+                .files = part_of(shared, own, layout, rank),
+                .control = {}};
+  auto control = control_file();
+  save_ = {folder_->draw(shared.position.step), {part.ranks, {}}, control.status(), {}};
+  if (state_.job().is_root()) save_.whole.tensors = places_of(shared, layout);
+  if (control.ok()) part.control = *std::move(control);
+  progress_.begin();
+  const bool is_aside =
+      on_failure == OnFailure::report && !has_budget() && copy_for_thread(part.files);
+  auto write = [this, ticket = save_.ticket, refused = save_.outcome, made = std::move(part)] {
+    return refused.ok() ? folder_->write_part(ticket, made) : refused;
+  };
+  if (is_aside) {
+    thread_.begin(std::move(write));
+  } else {
+    note(write());
+  }
+  state_.recorder().activity().do_between_steps(Activity::outside, Clock::now());
+}
+
+// A ballot may not have compared the newest save yet.
+Status TrainingSaves::check_equal_bits() {
+  if (!bits_) return ok_status();
+  const std::string ranks = ranks_that_differ(state_.job().gather(*std::exchange(bits_, {})));
+  if (ranks.empty()) return ok_status();
+  return failed_precondition("save: expected the same state on all ranks, found that rank ", ranks,
+                             " differs from rank 0; nothing is saved");
+}
+
+// Returns the same on all ranks.
+Status TrainingSaves::finish_together() {
+  const WaitingScope waiting(state_.recorder());
+  const auto agreed = [this](const Status& mine) {
+    return agree_on_status(state_.job().all(), mine, state_.job().world().between_polls());
+  };
+  Status equal = check_equal_bits();
+  thread_.wait();
+  take_outcome();
+  if (progress_.stage() == SaveProgress::Stage::written) {
+    const Status written = agreed(equal.ok() ? save_.outcome : equal);
+    const auto next = progress_.parts_agreed(outcome_of(written));
+    follow(next);
+    if (next == SaveProgress::Next::give_up) return save_.lost = written;
+  }
+  thread_.wait();
+  take_outcome();
+  save_.lost = agreed(save_.outcome);
+  progress_.end();
+  if (!save_.lost.ok()) saved_step_ = ~0ull;
+  return save_.lost;
+}
+
+void TrainingSaves::settle() {
+  const auto named = state_.job().world().name_calls("the end of a save");
+  if (progress_.is_running()) static_cast<void>(finish_together());
+  if (!save_.lost.ok()) throw Error(save_.lost, Error::Scope::all_ranks);
 }
 
 void TrainingSaves::write(OnFailure on_failure) {
   const auto named = state_.job().world().name_calls("a save");
-  report(thread_.finish());
-  const Status sound = check_weights();
-  if (!sound.ok()) {
-    if (on_failure == OnFailure::raise) throw Error(sound, Error::Scope::all_ranks);
-    if (state_.job().is_root()) state_.job().log().error(sound.message());
+  if (progress_.is_running()) static_cast<void>(finish_together());
+  if (on_failure == OnFailure::raise) {
+    check_weights();
+  } else if (!is_finite()) {
     return;
   }
-  const RankId saver = choose_saver();
-  auto gathered = gather_for(saver);
-  Status written = gathered.status();
-  if (written.ok() && state_.job().rank() == saver) {
-    written = write_here(std::move(*gathered), place_of(on_failure));
-  } else {
-    folder_->leave_to_other();
-  }
-  if (!written.ok() && on_failure == OnFailure::report) state_.job().log().error(written.message());
-  if (on_failure == OnFailure::raise) {
-    const WaitingScope waiting(state_.recorder());
-    state_.job().agree(written);
-  }
   saved_step_ = parts_.position.step;
+  begin(on_failure);
+  if (on_failure == OnFailure::report) return;
+  if (const Status finished = finish_together(); !finished.ok())
+    throw Error(finished, Error::Scope::all_ranks);
 }
 
 }  // namespace cox::detail

@@ -1,7 +1,8 @@
 // TrainingSaves writes the saves of a run to the disk and reads the one to resume from
 // (checkpoint.*): the state of the loop, parts that the program adds, and the coordinator's state.
-// Moves the position that the loop gave it. Owned by a loop; training thread only; calls that are
-// collective say so.
+// The ranks divide what all of them have alike, and each writes its part; a periodic save makes no
+// call to other ranks. Moves the position that the loop gave it. Owned by a loop; training thread
+// only; calls that are collective say so.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +23,11 @@
 #include "sdk/src/blocks/actuator.h"
 #include "sdk/src/blocks/actuator_list.h"
 #include "sdk/src/checkpoint/checkpoint_folder.h"
+#include "sdk/src/checkpoint/save_layout.h"
 #include "sdk/src/checkpoint/save_thread.h"
 #include "sdk/src/precision/loss_scale.h"
 #include "sdk/src/session/session_state.h"
+#include "sdk/src/training/save_progress.h"
 #include "sdk/src/training/training_state.h"
 
 namespace cox::detail {
@@ -39,16 +42,11 @@ std::vector<std::uint32_t> paces_of(std::span<const SlowRank> slow, std::size_t 
 // Throws cox::Error. REQUIRES: the control plane has started.
 std::vector<std::uint32_t> agreed_paces(SessionState& state);
 
-// Returns who writes the saves: rank 0, unless one of the first `at_hand` ranks has more than 1.25
-// times its pace; then the first of the fastest of them. A rank that is slow would write slowly,
-// too, and all ranks wait for a save.
-RankId saver_of(std::span<const std::uint32_t> paces, std::size_t at_hand);
-
 // Tells, on rank 0, of parameters of the optimizer that the model does not have: saves hold their
 // state by place, and not their values.
 void tell_unnamed(const Membership& job, const OptimizerPort& optimizer);
 
-class TrainingSaves final : public Lasting {
+class TrainingSaves final : public Comparing, public Voting, public Lasting {
  public:
   // All of it must outlive this. `position` is written by resume().
   struct Parts {
@@ -75,16 +73,17 @@ class TrainingSaves final : public Lasting {
   Resumed resume();
 
   // As Trainer::add_state(). Throws cox::Error. A part of the program's own need not be equal on
-  // all ranks, so from then on rank 0 writes every save.
+  // all ranks, so a save has rank 0's.
   void add_part(std::string_view name, TrainingPart part) {
-    is_written_by_root_ = true;
-    add(name, std::move(part));
+    add({std::string(name), std::move(part), OwnTensors::of_root});
   }
   // The same for an object that is equal on all ranks and has state() and load_state().
   template <class Owner>
   void add_equal_part(std::string_view name, Owner& owner) {
-    add(name, {.state = [&owner] { return owner.state(); },
-               .load = [&owner](std::span<const NamedTensor> s) { return owner.load_state(s); }});
+    TrainingPart part{
+        .state = [&owner] { return owner.state(); },
+        .load = [&owner](std::span<const NamedTensor> s) { return owner.load_state(s); }};
+    add({std::string(name), std::move(part), OwnTensors::of_nobody});
   }
   // Warns, on rank 0, of state in the save that nothing was added for.
   void warn_of_unclaimed();
@@ -93,23 +92,27 @@ class TrainingSaves final : public Lasting {
   bool is_behind() const { return folder_ && saved_step_ != parts_.position.step; }
   // Returns whether checkpoint.every_steps asks for a save of the state as it is.
   bool is_due() const;
-  // Saves of later steps on the disk were given up.
-  void fall_behind() { saved_step_ = ~0ull; }
+  // The state went back to an earlier step, on all ranks: a save that is being written is given up.
+  void fall_behind();
   // Throws cox::Error without a folder.
   void check_folder() const;
   enum class OnFailure { report, raise };
-  // Writes a save of the state as it is, by the rank that saver_of() names. Collective. `raise`:
-  // returns once it is written, and throws cox::Error on all ranks when that is impossible.
-  // `report`: copies the state, writes beside the next steps, and logs what fails. A job with a
-  // memory budget has no room for copies, and writes before it goes on. Waits for a save that is
-  // still being written. REQUIRES: a folder.
+  // Writes a save of the state as it is. Every rank calls it. `raise`: collective; returns once the
+  // save is there, and throws cox::Error on all ranks when that is impossible. `report`: copies
+  // this rank's part, writes it beside the next steps, and logs what fails; a job with a memory
+  // budget has no room for copies, and writes the part before it goes on. Waits for a save that is
+  // still being written, which is collective. REQUIRES: a folder.
   void write(OnFailure on_failure);
-  // Waits for the save that is being written, if there is one. Collective where there is a folder.
-  // Throws cox::Error on all ranks when it failed.
+  // Waits for the save that is being written, if there is one. Collective where there is one.
+  // Throws cox::Error on all ranks when the newest save failed.
   void settle();
 
-  // Waits for the save that is being written, because exit() destroys globals that the thread uses.
-  // Leaves nothing to compare.
+  // The weights that the newest save has, until a ballot has compared them.
+  const char* name() const override { return "the state that was saved"; }
+  EqualBits equal_bits() const override;
+  void vote(StepBallot& ballot) override;
+  void hear(const StepBallot& merged) override;
+  // Waits for the thread, because exit() destroys globals that it uses. Leaves nothing to compare.
   EndState end_state() const override {
     thread_.wait();
     return {};
@@ -127,25 +130,36 @@ class TrainingSaves final : public Lasting {
   struct Part {
     std::string name;
     TrainingPart of;
+    OwnTensors own;  // of_nobody: equal on all ranks
   };
-  // Gathered is given to a save by the coordinator and the ranks, beyond what they all have.
-  struct Gathered {
-    std::string control;  // the file of the coordinator's state; empty = none
-    std::vector<NamedTensor> rows;
+  // Save is the one that is being written, or was last.
+  struct Save {
+    SaveTicket ticket;
+    WholeSave whole;  // of rank 0
+    Status outcome;   // of this rank's work
+    Status lost;      // why it is not there, the same on all ranks; ok otherwise
   };
 
-  void add(std::string_view name, TrainingPart part);
+  void add(Part part);
   Status open_folder(std::function<std::uint64_t()> random);
   Status check_unused() const;
   std::filesystem::path find_save();  // collective
-  RankId choose_saver();              // collective
-  Status check_weights() const;       // collective
-  Result<Gathered> gather_for(RankId saver);
-  enum class Where { here, beside_steps };
-  Where place_of(OnFailure on_failure) const;
-  void report(const std::optional<Status>& outcome) const;
-  Status write_here(Gathered gathered, Where where);
-  std::vector<NamedTensor> part_states() const;
+  void check_weights() const;         // collective
+  bool is_finite();
+  void begin(OnFailure on_failure);
+  Checkpoint shared_state() const;
+  Checkpoint own_state(Checkpoint& shared) const;
+  OwnTensorsOfKinds own_kinds(const Checkpoint& shared, const Checkpoint& own) const;
+  std::vector<std::uint32_t> paces() const;
+  Result<std::string> control_file() const;
+  Status check_equal_bits();  // collective
+  Status finish_together();   // collective
+  void take_outcome();
+  void note(const Status& outcome);
+  void follow(SaveProgress::Next next);
+  void publish();
+  bool has_budget() const;
+  std::vector<NamedTensor> part_states(OwnTensors own) const;
   static Status load_part(const Part& part, std::span<const NamedTensor> states);
   void adopt(const TrainingPosition& resumed);
   const CheckpointConfig& config() const { return state_.job().config().checkpoint; }
@@ -155,11 +169,12 @@ class TrainingSaves final : public Lasting {
   LossScale& loss_scale_;  // its state goes with the position
   std::optional<CheckpointFolder> folder_;
   std::vector<Part> parts_added_;
-  bool is_written_by_root_ = false;
   std::vector<NamedTensor> unclaimed_;  // of the resumed save: for parts that are not added yet
-  RankId saver_ = kRoot;                // of the last save
-  std::uint64_t saved_step_ = ~0ull;    // of the newest save
-  mutable SaveThread thread_;           // after what the thread uses
+  std::uint64_t saved_step_ = ~0ull;    // of the newest save that was begun and has not failed
+  std::optional<std::uint64_t> bits_;   // of its weights, until they are compared
+  SaveProgress progress_;
+  Save save_;
+  mutable SaveThread thread_;  // after what the thread uses
   AddedActuator<TrainingSaves> added_;
 };
 

@@ -11,7 +11,7 @@
 
 #include "coordinator/core/status.h"
 #include "coxswain/named_tensor.h"
-#include "sdk/src/checkpoint/checkpoint_folder.h"
+#include "sdk/src/checkpoint/checkpoint.h"
 #include "sdk/src/training/optimizer_port.h"
 
 namespace torch::nn {
@@ -51,6 +51,8 @@ class TrainedState {
   virtual Checkpoint capture() const = 0;
   // Copies what capture() gave back in place. Local.
   virtual Status restore(const Checkpoint& state) = 0;
+  // Returns bits of what a save must have alike on all ranks, beyond the weights.
+  virtual std::uint64_t equal_bits() const { return 0; }
 };
 
 }  // namespace cox::detail

@@ -127,10 +127,10 @@ TEST_SUITE("actuators") {
     Recorded recorded;
     auto session = solo_session();
     const AddedActuator added(session.state().actuators(), recorded);
-    CHECK(saved_rows(session.state()).empty());
+    CHECK(own_rows(session.state()).empty());
     recorded.remembers = true;
     recorded.memory = {1, 2.5};
-    std::vector<NamedTensor> saved = saved_rows(session.state());
+    std::vector<NamedTensor> saved = own_rows(session.state());
     REQUIRE(saved.size() == 1);
     CHECK(saved[0].name == "recorded.rank0");
     recorded.memory = {7};

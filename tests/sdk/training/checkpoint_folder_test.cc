@@ -49,6 +49,22 @@ CheckpointFolder open(const std::filesystem::path& directory, std::uint64_t seed
   return std::move(*opened);
 }
 
+// Writes a save of one rank.
+Status write(CheckpointFolder& folder, const Checkpoint& state, const std::string& control,
+             std::uint32_t keep) {
+  const std::uint32_t alone[] = {1};
+  const SaveTicket ticket = folder.draw(state.position.step);
+  const SaveLayout layout = lay_out(state, {}, alone);
+  const Status written = folder.write_part(ticket, {.rank = 0,
+                                                    .ranks = 1,
+                                                    .incarnation = 0,
+                                                    .files = part_of(state, {}, layout, 0),
+                                                    .control = control});
+  if (written.ok()) return folder.publish(ticket, {1, places_of(state, layout)}, keep);
+  folder.give_up(ticket);
+  return written;
+}
+
 std::string file_of(const ControlState& state) {
   auto file = runtime::control_state_file(state);
   REQUIRE(file.ok());
@@ -86,7 +102,7 @@ TEST_SUITE("checkpoint folder") {
     const TempFolder temp;
     CheckpointFolder folder = open(temp / "saves");
     CHECK_FALSE(folder.newest().has_value());
-    REQUIRE(folder.write(checkpoint_at(12), {}, 2).ok());
+    REQUIRE(write(folder, checkpoint_at(12), {}, 2).ok());
     CHECK(newest_name(folder) == "step-000000000012");
     const auto read = CheckpointFolder::read(*folder.newest());
     REQUIRE(read.ok());
@@ -106,14 +122,14 @@ TEST_SUITE("checkpoint folder") {
     auto saves = open(folder.path());
     Checkpoint made = checkpoint_at(3);
     made.position.scaler = ScalerState{0.1f * 65536, 41, 2, 3.7f, 1e-30f, 5};
-    REQUIRE(saves.write(made, {}, 2).ok());
+    REQUIRE(write(saves, made, {}, 2).ok());
     const auto read = CheckpointFolder::read(*saves.newest());
     REQUIRE(read.ok());
     REQUIRE(read->position.scaler.has_value());
     CHECK((*read->position.scaler == *made.position.scaler));
 
     made.position.scaler->scale = std::numeric_limits<float>::infinity();
-    REQUIRE(saves.write(made, {}, 2).ok());
+    REQUIRE(write(saves, made, {}, 2).ok());
     const auto damaged = CheckpointFolder::read(*saves.newest());
     CHECK_FALSE(damaged.ok());
     CHECK(damaged.status().message().find("loss scale") != std::string::npos);
@@ -122,7 +138,7 @@ TEST_SUITE("checkpoint folder") {
   TEST_CASE("control state is optional and comes back equal") {
     const TempFolder temp;
     CheckpointFolder folder = open(temp.path());
-    REQUIRE(folder.write(checkpoint_at(1), {}, 2).ok());
+    REQUIRE(write(folder, checkpoint_at(1), {}, 2).ok());
     CHECK(CheckpointFolder::read_control(*folder.newest()).status().code() ==
           StatusCode::not_found);
     JobFacts job;
@@ -130,7 +146,7 @@ TEST_SUITE("checkpoint folder") {
     ControlState state;
     state.plan = initial_plan(job);
     state.plan.id.number = 4;
-    REQUIRE(folder.write(checkpoint_at(2), file_of(state), 2).ok());
+    REQUIRE(write(folder, checkpoint_at(2), file_of(state), 2).ok());
     const auto read = CheckpointFolder::read_control(*folder.newest());
     REQUIRE(read.ok());
     CHECK(read->plan.id.number == 4);
@@ -156,11 +172,11 @@ TEST_SUITE("checkpoint folder") {
     const TempFolder temp;
     CheckpointFolder folder = open(temp.path());
     for (const std::uint64_t step : {5, 10, 15}) {
-      REQUIRE(folder.write(checkpoint_at(step), {}, 2).ok());
+      REQUIRE(write(folder, checkpoint_at(step), {}, 2).ok());
     }
     CHECK(saves(temp) == 2);
     CHECK(newest_name(folder) == "step-000000000015");
-    REQUIRE(folder.write(checkpoint_at(20), {}, 1).ok());
+    REQUIRE(write(folder, checkpoint_at(20), {}, 1).ok());
     CHECK(saves(temp) == 1);
   }
 
@@ -168,9 +184,9 @@ TEST_SUITE("checkpoint folder") {
     const TempFolder temp;
     CheckpointFolder folder = open(temp.path());
     for (const std::uint64_t step : {10, 20, 30}) {
-      REQUIRE(folder.write(checkpoint_at(step), {}, 3).ok());
+      REQUIRE(write(folder, checkpoint_at(step), {}, 3).ok());
     }
-    REQUIRE(folder.write(checkpoint_at(15), {}, 3).ok());
+    REQUIRE(write(folder, checkpoint_at(15), {}, 3).ok());
     CHECK(newest_name(folder) == "step-000000000015");
     CHECK(saves(temp) == 2);
   }
@@ -183,7 +199,7 @@ TEST_SUITE("checkpoint folder") {
     for (const std::string& name : own) std::filesystem::create_directory(temp / name);
     CHECK(newest_name(folder) == "none");
     for (const std::uint64_t step : {10, 20, 30}) {
-      REQUIRE(folder.write(checkpoint_at(step), {}, 1).ok());
+      REQUIRE(write(folder, checkpoint_at(step), {}, 1).ok());
     }
     CHECK(newest_name(folder) == "step-000000000030");
     for (const std::string& name : own) CHECK(std::filesystem::exists(temp / name));
@@ -193,8 +209,8 @@ TEST_SUITE("checkpoint folder") {
   TEST_CASE("a step can be saved again") {
     const TempFolder temp;
     CheckpointFolder folder = open(temp.path());
-    REQUIRE(folder.write(checkpoint_at(10, 5), {}, 1).ok());
-    REQUIRE(folder.write(checkpoint_at(10, 9), {}, 1).ok());
+    REQUIRE(write(folder, checkpoint_at(10, 5), {}, 1).ok());
+    REQUIRE(write(folder, checkpoint_at(10, 9), {}, 1).ok());
     CHECK(CheckpointFolder::read(*folder.newest())->model[0].tensor.numel() == 9);
     CHECK(saves(temp) == 1);
   }
@@ -209,7 +225,7 @@ TEST_SUITE("checkpoint folder") {
     }
     CheckpointFolder folder = open(temp.path());
     CHECK(newest_name(folder) == "none");
-    REQUIRE(folder.write(checkpoint_at(20), {}, 2).ok());
+    REQUIRE(write(folder, checkpoint_at(20), {}, 2).ok());
     CHECK(temp.files() == 2);  // the save and the lock
     CHECK(CheckpointFolder::read(*folder.newest())->position.step == 20);
   }
@@ -218,7 +234,7 @@ TEST_SUITE("checkpoint folder") {
     const TempFolder temp;
     CheckpointFolder folder = open(temp.path());
     const auto damage = [&](const std::string& name, const std::string& bytes) {
-      REQUIRE(folder.write(checkpoint_at(10), {}, 2).ok());
+      REQUIRE(write(folder, checkpoint_at(10), {}, 2).ok());
       temp.write("step-000000000010/" + name, bytes);
       const auto read = CheckpointFolder::read(*folder.newest());
       REQUIRE_FALSE(read.ok());
@@ -227,7 +243,7 @@ TEST_SUITE("checkpoint folder") {
     damage("model.safetensors", "");
     damage("optimizer.safetensors", "nonsense, but longer than a header");
     damage("model.safetensors", read_bytes(temp / "step-000000000010/optimizer.safetensors"));
-    REQUIRE(folder.write(checkpoint_at(10), {}, 2).ok());
+    REQUIRE(write(folder, checkpoint_at(10), {}, 2).ok());
     std::filesystem::remove(temp / "step-000000000010/optimizer.safetensors");
     CHECK_FALSE(CheckpointFolder::read(*folder.newest()).ok());
   }
@@ -235,10 +251,10 @@ TEST_SUITE("checkpoint folder") {
   TEST_CASE("a full disk leaves the earlier save and nothing half written") {
     const TempFolder temp;
     CheckpointFolder folder = open(temp.path());
-    REQUIRE(folder.write(checkpoint_at(10), {}, 1).ok());
+    REQUIRE(write(folder, checkpoint_at(10), {}, 1).ok());
     {
       const SmallFilesOnly full_disk(4096);
-      const Status written = folder.write(checkpoint_at(20, 100000), {}, 1);
+      const Status written = write(folder, checkpoint_at(20, 100000), {}, 1);
       CHECK(written.code() == StatusCode::resource_exhausted);
     }
     CHECK(temp.files() == 2);  // the save and the lock
@@ -254,8 +270,8 @@ TEST_SUITE("checkpoint folder") {
     Checkpoint full = checkpoint_at(20, 300);
     full.reducer = {{"order", torch::arange(4)}};
     full.parts = {{"average/w", torch::ones({9})}};
-    REQUIRE(folder.write(checkpoint_at(10, 300), file_of(state), 9).ok());
-    REQUIRE(folder.write(full, file_of(state), 9).ok());
+    REQUIRE(write(folder, checkpoint_at(10, 300), file_of(state), 9).ok());
+    REQUIRE(write(folder, full, file_of(state), 9).ok());
     const auto save = folder.save_of(20);
     REQUIRE(CheckpointFolder::read(save).ok());
     const auto files = files_of(save);
@@ -298,7 +314,7 @@ TEST_SUITE("checkpoint folder") {
     const TempFolder temp;
     CheckpointFolder folder = open(temp.path());
     for (const std::uint64_t step : {10, 20, 30})
-      REQUIRE(folder.write(checkpoint_at(step), {}, 9).ok());
+      REQUIRE(write(folder, checkpoint_at(step), {}, 9).ok());
     put(folder.save_of(30) / "optimizer.safetensors", "nonsense");
     std::filesystem::remove(folder.save_of(20) / "manifest.json");
     CHECK(folder.newest_whole(CheckpointFolder::OnDamage::refuse, quiet).status().code() ==
@@ -313,7 +329,7 @@ TEST_SUITE("checkpoint folder") {
     CHECK(told.find("optimizer.safetensors") != std::string::npos);
     CHECK(told.find("step-000000000020.damaged") != std::string::npos);
     folder.go_on_from(*found);
-    REQUIRE(folder.write(checkpoint_at(20), {}, 1).ok());
+    REQUIRE(write(folder, checkpoint_at(20), {}, 1).ok());
     CHECK(saves(temp) == 1);
     CHECK(std::filesystem::exists(temp / "step-000000000030.damaged/model.safetensors"));
     put(folder.save_of(20) / "model.safetensors", "nonsense");
@@ -325,10 +341,10 @@ TEST_SUITE("checkpoint folder") {
   TEST_CASE("a save whose numbers cannot be is damaged, and the one before is taken") {
     const TempFolder temp;
     CheckpointFolder folder = open(temp.path());
-    REQUIRE(folder.write(checkpoint_at(10), {}, 9).ok());
+    REQUIRE(write(folder, checkpoint_at(10), {}, 9).ok());
     Checkpoint endless = checkpoint_at(20);
     endless.position.cursor = ~std::uint64_t{4};
-    REQUIRE(folder.write(endless, {}, 9).ok());
+    REQUIRE(write(folder, endless, {}, 9).ok());
     std::string told;
     const auto found = folder.newest_whole(CheckpointFolder::OnDamage::set_aside,
                                            [&](const std::string& line) { told += line; });
@@ -342,12 +358,12 @@ TEST_SUITE("checkpoint folder") {
     CheckpointFolder folder = open(temp.path());
     Checkpoint full = checkpoint_at(10);
     full.reducer = {{"order", torch::arange(4)}};
-    REQUIRE(folder.write(full, {}, 9).ok());
+    REQUIRE(write(folder, full, {}, 9).ok());
     full = checkpoint_at(20);
     full.reducer = {{"order", torch::arange(4)}};
     for (const char* name : {"model.safetensors", "optimizer.safetensors", "reducer.safetensors"}) {
       CAPTURE(name);
-      REQUIRE(folder.write(full, {}, 9).ok());
+      REQUIRE(write(folder, full, {}, 9).ok());
       const auto save = folder.save_of(20);
       io::SaveManifest manifest{.id = io::save_id(1, 2), .world_size = 1, .writer = "a person"};
       REQUIRE(io::describe_files(save, manifest).ok());
@@ -369,7 +385,8 @@ TEST_SUITE("checkpoint folder") {
 
   TEST_CASE("a backup by hard links keeps its bytes when the run goes on") {
     const TempFolder temp;
-    REQUIRE(open(temp / "saves", 1).write(checkpoint_at(10), {}, 1).ok());
+    CheckpointFolder first = open(temp / "saves", 1);
+    REQUIRE(write(first, checkpoint_at(10), {}, 1).ok());
     std::string before;
     std::vector<std::filesystem::path> backup;
     const auto link = [&](const std::filesystem::path& file) {
@@ -381,7 +398,7 @@ TEST_SUITE("checkpoint folder") {
     link(temp / "saves/saves.lock");
     CheckpointFolder folder = open(temp / "saves", 2);
     folder.go_on_from(folder.save_of(10));
-    REQUIRE(folder.write(checkpoint_at(10, 9), {}, 1).ok());
+    REQUIRE(write(folder, checkpoint_at(10, 9), {}, 1).ok());
     std::string after;
     for (const auto& file : backup) after += read_bytes(file);
     CHECK(after == before);
@@ -390,9 +407,9 @@ TEST_SUITE("checkpoint folder") {
   TEST_CASE("a folder of saves that was removed or renamed is said to be") {
     const TempFolder temp;
     CheckpointFolder folder = open(temp / "saves");
-    REQUIRE(folder.write(checkpoint_at(10), {}, 2).ok());
+    REQUIRE(write(folder, checkpoint_at(10), {}, 2).ok());
     std::filesystem::rename(temp / "saves", temp / "elsewhere");
-    const Status written = folder.write(checkpoint_at(20), {}, 2);
+    const Status written = write(folder, checkpoint_at(20), {}, 2);
     CHECK(written.message().find("it was removed or renamed") != std::string::npos);
     CHECK(io::saves_in(temp / "elsewhere").size() == 1);
   }
@@ -407,52 +424,29 @@ TEST_SUITE("checkpoint folder") {
     CHECK(refused.message().find("test 1") != std::string::npos);
   }
 
-  TEST_CASE("ranks of one job write in turn, and replace and remove each other's saves") {
-    const TempFolder temp;
-    CheckpointFolder ranks[] = {open(temp.path(), 7), *CheckpointFolder::open(temp.path()),
-                                *CheckpointFolder::open(temp.path())};
-    ranks[1].join(writer("rank 1", 7));
-    ranks[2].join(writer("rank 2", 7));
-    const std::pair<std::uint64_t, std::size_t> saves_made[] = {{10, 0}, {20, 1}, {30, 2},
-                                                                {20, 1}, {20, 0}, {30, 1}};
-    for (const auto& [step, writer_rank] : saves_made) {
-      for (std::size_t r = 0; r < 3; ++r) {
-        if (r != writer_rank) ranks[r].leave_to_other();
-      }
-      CAPTURE(step);
-      REQUIRE(ranks[writer_rank].write(checkpoint_at(step), {}, 2).ok());
-      CHECK(io::read_manifest(ranks[0].save_of(step)).ok());
-      CHECK(newest_name(ranks[0]) == io::save_name(step));  // later ones were given up
-    }
-    CHECK(saves(temp) == 2);
-    CHECK(io::read_manifest(ranks[0].save_of(30))->writer == "rank 1");
-    CHECK(temp.files() == 3);  // with the lock
-    CheckpointFolder other = *CheckpointFolder::open(temp.path());
-    CHECK_FALSE(other.claim(writer("another job", 8)).ok());
-  }
-
   TEST_CASE("a rank whose job lost the folder to another writes nothing there") {
     const TempFolder temp;
     const CheckpointFolder root = open(temp.path(), 1);
     CheckpointFolder rank = *CheckpointFolder::open(temp.path());
     rank.join(writer("rank 1", 1));
+    CHECK(rank.check_shared().ok());
     std::filesystem::remove(temp / "saves.lock");
-    CHECK(rank.write(checkpoint_at(10), {}, 2).message().find("nobody") != std::string::npos);
+    CHECK(write(rank, checkpoint_at(10), {}, 2).message().find("nobody") != std::string::npos);
     const CheckpointFolder other = open(temp.path(), 2);
-    CHECK(rank.write(checkpoint_at(10), {}, 2).message().find("test 2") != std::string::npos);
+    CHECK(write(rank, checkpoint_at(10), {}, 2).message().find("test 2") != std::string::npos);
     CHECK(saves(temp) == 0);
   }
 
   TEST_CASE("a job that wakes after another took its folder writes and removes nothing there") {
     const TempFolder temp;
     CheckpointFolder frozen = open(temp.path(), 1);
-    REQUIRE(frozen.write(checkpoint_at(40), {}, 2).ok());
+    REQUIRE(write(frozen, checkpoint_at(40), {}, 2).ok());
     std::filesystem::remove(temp / "saves.lock");
     CheckpointFolder other = open(temp.path(), 2);
     other.go_on_from(other.save_of(40));
-    REQUIRE(other.write(checkpoint_at(380), {}, 2).ok());
-    REQUIRE(other.write(checkpoint_at(400), {}, 2).ok());
-    const Status woken = frozen.write(checkpoint_at(60), {}, 2);
+    REQUIRE(write(other, checkpoint_at(380), {}, 2).ok());
+    REQUIRE(write(other, checkpoint_at(400), {}, 2).ok());
+    const Status woken = write(frozen, checkpoint_at(60), {}, 2);
     CHECK(woken.code() == StatusCode::failed_precondition);
     CHECK(woken.message().find("test 2") != std::string::npos);
     CHECK(saves(temp) == 2);
@@ -488,7 +482,7 @@ TEST_SUITE("checkpoint folder") {
           }
         }
         step[who] += 1 + random.bits() % 3;
-        if (!jobs[who]->write(checkpoint_at(step[who]), {}, 1).ok()) continue;
+        if (!write(*jobs[who], checkpoint_at(step[who]), {}, 1).ok()) continue;
         newest[who] = {io::read_manifest(jobs[who]->save_of(step[who]))->id};
         std::set<std::string> there;
         for (const auto& save : io::saves_in(temp.path())) {
@@ -501,6 +495,14 @@ TEST_SUITE("checkpoint folder") {
         }
       }
     }
+  }
+
+  TEST_CASE("a rank that sees another folder than rank 0 is told that it must be shared") {
+    const TempFolder temp;
+    const CheckpointFolder root = open(temp / "saves", 1);
+    CheckpointFolder rank = *CheckpointFolder::open(temp / "others");
+    rank.join(writer("rank 1", 1));
+    CHECK(rank.check_shared().message().find("must share it") != std::string::npos);
   }
 
   TEST_CASE("a directory that cannot be is an error that says what to set") {

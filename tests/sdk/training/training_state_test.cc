@@ -202,21 +202,6 @@ TEST_SUITE("snapshots") {
     CHECK(model->calls.item<std::int64_t>() == 0);
   }
 
-  TEST_CASE("rank 0 writes saves unless another rank at hand has clearly more of the batch") {
-    struct Row {
-      std::vector<std::uint32_t> shares;
-      std::size_t at_hand;
-      std::int32_t saver;
-    };
-    const Row rows[] = {{{}, 4, 0},           {{5, 5, 5}, 3, 0},    {{4, 5, 5, 4}, 4, 0},
-                        {{4, 5, 6, 6}, 4, 2}, {{0, 1}, 2, 1},       {{0, 0, 8}, 2, 0},
-                        {{4, 6, 9}, 2, 1},    {{9, 1, 1, 1}, 4, 0}, {{1, 4'000'000'000u}, 2, 1}};
-    for (const Row& row : rows) {
-      CAPTURE(row.shares.size());
-      CHECK(saver_of(row.shares, row.at_hand) == RankId(row.saver));
-    }
-  }
-
   TEST_CASE("a rank that is slow in computing or data does less beside the steps") {
     const auto slow_in = [](std::int32_t rank, Phase phase, double slowdown_ratio) {
       SlowRank slow;
@@ -232,7 +217,6 @@ TEST_SUITE("snapshots") {
                              slow_in(9, Phase::other, 2)};
     const std::vector<std::uint32_t> paces = paces_of(slow, 5);
     CHECK(paces == std::vector<std::uint32_t>{500, 1000, 250, 1000, 1000});
-    CHECK(saver_of(paces, 5) == RankId(1));
   }
 
   TEST_CASE("the shelf keeps the newest two and forgets those that are too new") {
