@@ -61,7 +61,7 @@ Status write_files(const fs::path& folder, const SavePart& part, io::SaveManifes
 std::string index_of(const std::vector<const io::SavePiece*>& pieces) {
   std::uint64_t bytes = 0;
   for (const io::SavePiece* piece : pieces) bytes += piece->bytes;
-  JsonWriter json;
+  io::JsonWriter json;
   json.begin_object().new_line(2).key("metadata").begin_object().field("total_size", bytes);
   json.end_object().new_line(2).key("weight_map").begin_object();
   for (const io::SavePiece* piece : pieces) json.new_line(4).field(piece->tensor, piece->file);
