@@ -251,4 +251,13 @@ std::string format_safetensors_header(const SafetensorsHeader& header) {
   return out;
 }
 
+std::string format_safetensors_index(const std::map<std::string, std::string>& file_of,
+                                     std::uint64_t bytes) {
+  JsonWriter json;
+  json.begin_object().new_line(2).key("metadata").begin_object().field("total_size", bytes);
+  json.end_object().new_line(2).key("weight_map").begin_object();
+  for (const auto& [tensor, file] : file_of) json.new_line(4).field(tensor, file);
+  return json.end_object().end_object().take() + "\n";
+}
+
 }  // namespace cox::io

@@ -79,4 +79,9 @@ Result<PlacedHeader> read_safetensors_header(const InputFile& file);
 // is a multiple of 8. REQUIRES: names, metadata keys and values are UTF-8.
 std::string format_safetensors_header(const SafetensorsHeader& header);
 
+// Returns the JSON by which Hugging Face's readers find tensors that lie in several files:
+// `file_of` has the file of each tensor, and all of them together have `bytes`.
+std::string format_safetensors_index(const std::map<std::string, std::string>& file_of,
+                                     std::uint64_t bytes);
+
 }  // namespace cox::io

@@ -297,6 +297,20 @@ std::optional<FolderMark> mark_of(const fs::path& folder) {
 
 }  // namespace
 
+std::string whole_name(std::string_view file) {
+  constexpr std::string_view kNumbers = "-00000-of-00000";
+  std::string_view stem = file;
+  if (!stem.ends_with(kTensors)) return std::string(file);
+  stem.remove_suffix(kTensors.size());
+  if (stem.size() <= kNumbers.size()) return std::string(file);
+  const std::string_view end = stem.substr(stem.size() - kNumbers.size());
+  const bool is_numbered = std::ranges::equal(end, kNumbers, [](char found, char form) {
+    return form == '0' ? found >= '0' && found <= '9' : found == form;
+  });
+  if (!is_numbered) return std::string(file);
+  return std::string(stem.substr(0, stem.size() - kNumbers.size())) + std::string(kTensors);
+}
+
 SavePiece piece_of(const SafetensorsEntry& entry, std::string file, std::uint64_t data_offset) {
   SavePiece piece{.tensor = entry.name, .dtype = std::string(entry.dtype), .shape = entry.shape};
   piece.count = 1;

@@ -41,6 +41,10 @@ struct SavePiece {
   std::uint64_t hash = 0;  // content_hash() of these bytes
 };
 
+// Returns the name that a file of tensors has where one rank writes: "model.safetensors" for
+// "model-00001-of-00002.safetensors". Other names stay as they are.
+std::string whole_name(std::string_view file);
+
 struct SafetensorsEntry;
 // The piece that a whole tensor of a safetensors file is, without its hash. `data_offset`: where
 // the data begins in the file.

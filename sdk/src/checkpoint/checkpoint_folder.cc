@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <iterator>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -18,8 +19,8 @@
 #include "coordinator/core/text.h"
 #include "coordinator/io/content_hash.h"
 #include "coordinator/io/file.h"
-#include "coordinator/io/json.h"
 #include "coordinator/io/limits.h"
+#include "coordinator/io/safetensors_header.h"
 #include "coordinator/io/save_folder.h"
 #include "coordinator/runtime/saved_state.h"
 #include "coxswain/safetensors.h"
@@ -57,31 +58,22 @@ Status write_files(const fs::path& folder, const SavePart& part, io::SaveManifes
   return add_file(folder, kControl, part.control, manifest);
 }
 
-// Says which file has which tensor, as Hugging Face's readers want it.
-std::string index_of(const std::vector<const io::SavePiece*>& pieces) {
-  std::uint64_t bytes = 0;
-  for (const io::SavePiece* piece : pieces) bytes += piece->bytes;
-  io::JsonWriter json;
-  json.begin_object().new_line(2).key("metadata").begin_object().field("total_size", bytes);
-  json.end_object().new_line(2).key("weight_map").begin_object();
-  for (const io::SavePiece* piece : pieces) json.new_line(4).field(piece->tensor, piece->file);
-  return json.end_object().end_object().take() + "\n";
-}
-
 // Adds an index for each kind that has several files.
 Status add_indexes(const fs::path& folder, io::SaveManifest& manifest) {
   for (std::size_t kind = 0; kind < kSaveKinds.size(); ++kind) {
-    std::vector<const io::SavePiece*> pieces;
+    std::map<std::string, std::string> file_of;
+    std::set<std::string_view> files;
+    std::uint64_t bytes = 0;
     for (const io::SavePiece& piece : manifest.pieces) {
-      if (kind_of_file(piece.file) == kind) pieces.push_back(&piece);
+      if (kind_of_file(piece.file) != kind) continue;
+      file_of[piece.tensor] = piece.file;
+      files.insert(piece.file);
+      bytes += piece.bytes;
     }
-    const bool has_several = std::ranges::any_of(
-        pieces, [&](const io::SavePiece* piece) { return piece->file != pieces.front()->file; });
-    if (!has_several) continue;
-    std::ranges::sort(pieces, {}, &io::SavePiece::tensor);
+    if (files.size() < 2) continue;
     const std::string name = concat(kSaveKinds[kind].name, kIndex);
-    if (Status added = add_file(folder, name, index_of(pieces), manifest); !added.ok())
-      return added;
+    const std::string index = io::format_safetensors_index(file_of, bytes);
+    if (Status added = add_file(folder, name, index, manifest); !added.ok()) return added;
   }
   return ok_status();
 }

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "coordinator/core/text.h"
+#include "coordinator/io/save_folder.h"
 
 namespace cox::detail {
 namespace {
@@ -111,10 +112,10 @@ std::string file_name(const SaveLayout& layout, std::size_t kind, std::size_t ra
 }
 
 std::size_t kind_of_file(std::string_view name) {
-  const bool has_tensors = name.ends_with(kTensors);
-  const std::string_view before = name.substr(0, name.find_first_of("-."));
-  const auto found = std::ranges::find(kSaveKinds, before, &SaveKind::name);
-  return has_tensors ? static_cast<std::size_t>(found - kSaveKinds.begin()) : kSaveKinds.size();
+  const std::string whole = io::whole_name(name);
+  const auto found = std::ranges::find_if(
+      kSaveKinds, [&](const SaveKind& kind) { return whole == concat(kind.name, kTensors); });
+  return static_cast<std::size_t>(found - kSaveKinds.begin());
 }
 
 std::vector<PartFile> part_of(const Checkpoint& shared, const Checkpoint& own,

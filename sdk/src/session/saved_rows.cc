@@ -48,7 +48,7 @@ void load_row(const Membership& job, Saving& saving, std::span<const NamedTensor
 
 }  // namespace
 
-std::vector<NamedTensor> own_rows(const SessionState& state) {
+std::vector<NamedTensor> own_rows(SessionState& state) {
   const auto rank = static_cast<std::size_t>(state.job().rank().value());
   std::vector<NamedTensor> rows;
   for (const Saving* each : state.actuators().all<Saving>()) {

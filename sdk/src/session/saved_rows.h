@@ -14,7 +14,7 @@ class SessionState;
 
 // Returns what actuators remember on this rank, one tensor each: "fp8.rank3". Other ranks have as
 // many.
-std::vector<NamedTensor> own_rows(const SessionState& state);
+std::vector<NamedTensor> own_rows(SessionState& state);
 
 // Hands what was saved to the actuators, after the reducer was made. Where it is of another world
 // size or does not fit, the actuator starts anew, and the log says so.
