@@ -11,6 +11,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
+#include <utility>
 #include <vector>
 
 #include "coordinator/core/text.h"
@@ -18,51 +20,29 @@
 #include "coordinator/io/file.h"
 #include "coordinator/io/safetensors_header.h"
 #include "metrics/command/commands.h"
+#include "metrics/command/tensor_places.h"
 
 namespace cox::tools {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kTensors = ".safetensors";
 constexpr std::uint64_t kBytesAtOnce = 1 << 20;  // a multiple of each element's size
 
-// Place says in which file a tensor lies, and where.
-struct Place {
-  fs::path file;
-  io::SafetensorsEntry entry;
-  std::uint64_t offset = 0;
-};
-// The tensors of one file by their names, those of a save by "model.safetensors: NAME".
-using Places = std::map<std::string, Place>;
-
-Status add_places(const fs::path& path, const std::string& before, Places& places) {
-  const auto file = io::InputFile::open(path);
-  if (!file.ok()) return file.status();
-  const auto opened = io::read_safetensors_header(*file);
-  if (!opened.ok()) return opened.status().with_context(path.string());
-  for (const io::SafetensorsEntry& entry : opened->header.entries)
-    places[before + entry.name] = {path, entry, opened->data_offset + entry.begin};
-  return ok_status();
-}
+// The tensors of one file by their names, those of a save by "model.safetensors: NAME", in however
+// many files they lie.
+using Places = std::map<std::string, TensorPlace>;
 
 Result<Places> places_in(const fs::path& path) {
-  Places places;
+  auto groups = tensors_in(path);
+  if (!groups.ok()) return groups.status();
   std::error_code ignored;
-  Status added;
-  if (!fs::is_directory(path, ignored)) {
-    added = add_places(path, "", places);
-    if (!added.ok()) return added;
-    return places;
+  const bool is_folder = fs::is_directory(path, ignored);
+  Places places;
+  for (auto& [file, group] : *groups) {
+    for (auto& [name, place] : group.tensors)
+      places[is_folder ? concat(file, ": ", name) : name] = std::move(place);
   }
-  for (const auto& entry : fs::directory_iterator(path, ignored)) {
-    const std::string name = entry.path().filename().string();
-    if (!name.ends_with(kTensors)) continue;
-    added = add_places(entry.path(), name + ": ", places);
-    if (!added.ok()) return added;
-  }
-  if (places.empty())
-    return not_found(path.string(), ": expected a save or a safetensors file, found no tensors");
   return places;
 }
 
@@ -124,7 +104,7 @@ void compare_element(const io::SafetensorsEntry& entry, const std::byte* a, cons
   }
 }
 
-Result<Difference> compare(const Place& a, const Place& b) {
+Result<Difference> compare(const TensorPlace& a, const TensorPlace& b) {
   const auto first = io::InputFile::open(a.file);
   if (!first.ok()) return first.status();
   const auto second = io::InputFile::open(b.file);
@@ -157,7 +137,7 @@ std::string form_of(const io::SafetensorsEntry& entry) {
   return text + "]";
 }
 
-void print_difference(const std::string& name, const Place& place, const Difference& found) {
+void print_difference(const std::string& name, const TensorPlace& place, const Difference& found) {
   std::uint64_t elements = 1;
   for (const std::int64_t size : place.entry.shape) elements *= static_cast<std::uint64_t>(size);
   fmt::print("{}  {}: {} of {} elements differ", printable(name), form_of(place.entry),

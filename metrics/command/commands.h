@@ -117,5 +117,12 @@ Status seal_save(const std::string& save);
 // Prints a line for each tensor that differs between two saves or two safetensors files: in how
 // many elements, and by how much at most. `no` when one does.
 Result<Verdict> diff_saves(const std::string& before, const std::string& after);
+// Writes each kind of tensors of a save, or of Hugging Face's files, into one file: all kinds into
+// a new folder, or the model alone where `to` ends in ".safetensors". failed_precondition where
+// `to` exists.
+Status merge_saves(const std::string& from, const std::string& to);
+// Divides the tensors of a file among `files` files in a folder, with an index, as Hugging Face
+// calls them.
+Status split_file(const std::string& from, const std::string& to, std::uint32_t files);
 
 }  // namespace cox::tools

@@ -185,6 +185,7 @@ struct CommandLine {
   TraceRequest trace;
   std::string saves;  // of checkpoint
   std::string other_saves;
+  std::uint32_t files = 1;
   bool is_markdown = false;
   int exit_code = kDone;
 
@@ -432,7 +433,7 @@ struct CommandLine {
 
   void add_checkpoint() {
     CLI::App* command = app.add_subcommand(
-        "checkpoint", "lists, checks, compares or takes over saves; exit code 1 on damage");
+        "checkpoint", "lists, checks, compares, merges or takes over saves; exit code 1 on damage");
     command->require_subcommand(1);
     command->footer(
         "Example: can the newest save be resumed from?\n  cox checkpoint verify runs/saves");
@@ -452,14 +453,30 @@ struct CommandLine {
         "Example: weights were changed by hand, and shall be resumed from\n"
         "  cox checkpoint seal runs/saves/step-000000000400");
     seal->callback([this] { exit_code = exit_code_of(seal_save(saves)); });
-    CLI::App* compare =
-        command->add_subcommand("diff", "names the tensors of two saves that differ, by how much");
+    add_tensor_commands(*command);
+  }
+
+  void add_tensor_commands(CLI::App& checkpoint) {
+    CLI::App* compare = checkpoint.add_subcommand(
+        "diff", "names the tensors of two saves that differ, by how much");
     compare->add_option("BEFORE", saves, "a save, or a safetensors file")->required();
     compare->add_option("AFTER", other_saves, "another one")->required();
     compare->footer(
         "Example: which weights did ten steps change?\n"
         "  cox checkpoint diff runs/saves/step-000000000390 runs/saves/step-000000000400");
     compare->callback([this] { exit_code = exit_code_of(diff_saves(saves, other_saves)); });
+    CLI::App* merge =
+        checkpoint.add_subcommand("merge", "writes the tensors of all ranks into one file a kind");
+    merge->add_option("FROM", saves, "a save, or a folder of safetensors files")->required();
+    merge->add_option("TO", other_saves, "a new folder, or NAME.safetensors for the model alone")
+        ->required();
+    merge->callback([this] { exit_code = exit_code_of(merge_saves(saves, other_saves)); });
+    CLI::App* split = checkpoint.add_subcommand(
+        "split", "divides a file into several with an index, as Hugging Face calls them");
+    split->add_option("FROM", saves, "a safetensors file")->required();
+    split->add_option("FOLDER", other_saves, "where the files go")->required();
+    split->add_option("FILES", files, "how many")->required();
+    split->callback([this] { exit_code = exit_code_of(split_file(saves, other_saves, files)); });
   }
 
   void add_version() {
