@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "coordinator/core/text.h"
+#include "coordinator/core/words.h"
 #include "coordinator/io/file.h"
 #include "coordinator/io/limits.h"
 #include "coordinator/io/safetensors_header.h"

@@ -152,6 +152,15 @@ TEST_SUITE("io.save_folder") {
     CHECK(read->pieces.back().shape == piece.shape);
   }
 
+  TEST_CASE("files of several ranks have the name of one rank's in common") {
+    CHECK(io::whole_name("model-00001-of-00002.safetensors") == "model.safetensors");
+    CHECK(io::whole_name("my-model-00012-of-00099.safetensors") == "my-model.safetensors");
+    for (const std::string same :
+         {"model.safetensors", "model-0001-of-0002.safetensors", "-00001-of-00002.safetensors",
+          "model-00001-of-00002.json", "model-0000x-of-00002.safetensors", ""})
+      CHECK(io::whole_name(same) == same);
+  }
+
   TEST_CASE("saves are found by their names, oldest step first") {
     const TempFolder folder;
     for (const char* name : {"step-000000000020", "step-000000000003", "step-best",

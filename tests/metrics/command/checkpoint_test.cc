@@ -4,6 +4,7 @@
 #include <cstring>
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <string>
 #include <thread>
 
@@ -58,6 +59,32 @@ std::string bytes_of(Number first, Number second) {
   std::string bytes(sizeof both, '\0');
   std::memcpy(bytes.data(), both, sizeof both);
   return bytes;
+}
+
+// A file of tensors of bytes.
+std::string file_of_tensors(const std::map<std::string, std::uint64_t>& bytes_of_tensor) {
+  io::SafetensorsHeader header;
+  std::string data;
+  for (const auto& [name, bytes] : bytes_of_tensor) {
+    header.entries.push_back({.name = name,
+                              .dtype = "U8",
+                              .shape = {static_cast<std::int64_t>(bytes)},
+                              .begin = data.size(),
+                              .end = data.size() + bytes});
+    data.append(bytes, name.front());
+  }
+  const std::string json = io::format_safetensors_header(header);
+  std::string length(sizeof(std::uint64_t), '\0');
+  const std::uint64_t bytes = json.size();
+  std::memcpy(length.data(), &bytes, sizeof bytes);
+  return length + json + data;
+}
+
+// Runs `cox checkpoint COMMAND FROM TO [MORE]`.
+Outcome run(const std::string& command, const fs::path& from, const fs::path& to,
+            const std::string& more = "") {
+  return test::run_cox("checkpoint " + command + " '" + from.string() + "' '" + to.string() + "' " +
+                       more);
 }
 
 Outcome diff(const fs::path& before, const fs::path& after) {
@@ -195,6 +222,40 @@ TEST_SUITE("command.checkpoint") {
     const Outcome alone = diff(folder / io::save_name(7), folder / "f");
     CHECK(alone.says("only in"));
     CHECK(diff(folder / "none", folder / "f").exit_code == 2);
+  }
+
+  TEST_CASE("a file that is split is equal to itself when the files are merged") {
+    const TempFolder folder;
+    folder.write("model.safetensors", file_of_tensors({{"a", 900}, {"b", 40}, {"c", 500}}));
+    for (const int files : {1, 2, 3, 5}) {
+      CAPTURE(files);
+      const fs::path split = folder / ("split" + std::to_string(files));
+      const fs::path merged = folder / ("merged" + std::to_string(files));
+      CHECK(run("split", folder / "model.safetensors", split, std::to_string(files)).exit_code ==
+            0);
+      CHECK(fs::exists(split / "model.safetensors.index.json"));
+      CHECK(run("merge", split, merged).exit_code == 0);
+      CHECK(diff(folder / "model.safetensors", merged / "model.safetensors").exit_code == 0);
+    }
+    CHECK(fs::exists(folder / "split3/model-00002-of-00003.safetensors"));
+    const std::string index = read_bytes(folder / "split2/model.safetensors.index.json");
+    CHECK(index.find("\"total_size\": 1440") != std::string::npos);
+    CHECK(index.find("\"a\": \"model-00001-of-00002.safetensors\"") != std::string::npos);
+    CHECK(index.find("\"c\": \"model-00002-of-00002.safetensors\"") != std::string::npos);
+  }
+
+  TEST_CASE("the model of a save merges into one file, and nothing is written over") {
+    const TempFolder folder;
+    folder.write("save/model-00001-of-00002.safetensors", file_of_tensors({{"a", 9}}));
+    folder.write("save/model-00002-of-00002.safetensors", file_of_tensors({{"b", 4}}));
+    folder.write("save/parts.safetensors", file_of_tensors({{"average/a", 9}}));
+    CHECK(run("merge", folder / "save", folder / "whole.safetensors").says("2 tensors"));
+    CHECK(run("merge", folder / "save", folder / "whole.safetensors").exit_code == 2);
+    folder.write("save/model-00002-of-00002.safetensors", file_of_tensors({{"a", 4}}));
+    const Outcome twice = run("merge", folder / "save", folder / "other.safetensors");
+    CHECK_MESSAGE(twice.says("expected tensors that no other file has, found \"a\""), twice.output);
+    CHECK(run("split", folder / "none", folder / "to", "2").exit_code == 2);
+    CHECK(run("split", folder / "save/parts.safetensors", folder / "to", "0").exit_code == 2);
   }
 
   TEST_CASE("what could not be read back is not sealed") {
