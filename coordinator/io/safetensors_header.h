@@ -30,7 +30,7 @@ struct SafetensorsDtype {
   std::string_view name;
   std::uint64_t bytes;  // of an element
 };
-inline constexpr std::array<SafetensorsDtype, 15> kSafetensorsDtypes = {{{"BOOL", 1},
+inline constexpr std::array<SafetensorsDtype, 16> kSafetensorsDtypes = {{{"BOOL", 1},
                                                                          {"U8", 1},
                                                                          {"I8", 1},
                                                                          {"F8_E4M3", 1},
@@ -44,7 +44,8 @@ inline constexpr std::array<SafetensorsDtype, 15> kSafetensorsDtypes = {{{"BOOL"
                                                                          {"F32", 4},
                                                                          {"U64", 8},
                                                                          {"I64", 8},
-                                                                         {"F64", 8}}};
+                                                                         {"F64", 8},
+                                                                         {"C64", 8}}};
 
 struct SafetensorsEntry {
   std::string name;

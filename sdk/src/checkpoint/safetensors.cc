@@ -2,13 +2,19 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/view_as_complex.h>
+#include <ATen/ops/view_as_real.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <exception>
+#include <filesystem>
+#include <iterator>
 #include <set>
+#include <string>
 #include <string_view>
+#include <system_error>
 #include <tuple>
 #include <utility>
 
@@ -16,6 +22,8 @@
 #include "coordinator/io/content_hash.h"
 #include "coordinator/io/file.h"
 #include "coordinator/io/safetensors_header.h"
+#include "coordinator/io/save_folder.h"
+#include "sdk/src/checkpoint/save_layout.h"
 #include "sdk/src/checkpoint/tensor_file.h"
 
 namespace cox {
@@ -27,7 +35,7 @@ struct DtypePair {
   std::string_view name;
   c10::ScalarType type;
 };
-constexpr std::array<DtypePair, 15> kDtypes = {{{"BOOL", c10::ScalarType::Bool},
+constexpr std::array<DtypePair, 16> kDtypes = {{{"BOOL", c10::ScalarType::Bool},
                                                 {"U8", c10::ScalarType::Byte},
                                                 {"I8", c10::ScalarType::Char},
                                                 {"F8_E4M3", c10::ScalarType::Float8_e4m3fn},
@@ -41,7 +49,11 @@ constexpr std::array<DtypePair, 15> kDtypes = {{{"BOOL", c10::ScalarType::Bool},
                                                 {"F32", c10::ScalarType::Float},
                                                 {"U64", c10::ScalarType::UInt64},
                                                 {"I64", c10::ScalarType::Long},
-                                                {"F64", c10::ScalarType::Double}}};
+                                                {"F64", c10::ScalarType::Double},
+                                                {"C64", c10::ScalarType::ComplexFloat}}};
+// The format has no complex numbers of two F64, so those get a last dimension of 2. The metadata
+// names them behind this.
+constexpr std::string_view kComplex = "coxswain.complex.";
 
 std::string_view dtype_name(c10::ScalarType type) {
   const auto* found = std::ranges::find(kDtypes, type, &DtypePair::type);
@@ -83,6 +95,19 @@ Result<at::Tensor> read_tensor(const io::InputFile& file, const io::PlacedHeader
   return tensor;
 }
 
+// Gives a tensor that write_tensor_file() put in another form its own.
+Status restore_form(const std::map<std::string, std::string>& metadata, NamedTensor& named) {
+  if (!metadata.contains(concat(kComplex, named.name))) return ok_status();
+  const at::Tensor& pairs = named.tensor;
+  if (pairs.scalar_type() != c10::ScalarType::Double || pairs.dim() == 0 || pairs.size(-1) != 2)
+    return data_loss(
+        "tensor \"" + named.name +
+        "\": expected F64 with a last dimension of 2, which complex numbers have here, "
+        "found another form");
+  named.tensor = at::view_as_complex(pairs);
+  return ok_status();
+}
+
 // Adds the bytes before the data.
 Status add_header(const io::InputFile& file, std::uint64_t data_offset, io::ContentHash& hash) {
   std::vector<std::byte> bytes(data_offset);
@@ -105,6 +130,8 @@ Result<detail::ReadTensors> read_opened(const io::InputFile& file, const std::st
     hash.add({static_cast<const std::byte*>(tensor->const_data_ptr()), tensor->nbytes()});
     out.found.pieces.push_back(io::piece_of(entry, name, opened->data_offset));
     out.content.tensors.push_back({entry.name, *std::move(tensor)});
+    Status restored = restore_form(opened->header.metadata, out.content.tensors.back());
+    if (!restored.ok()) return restored;
   }
   out.found.file = {name, file.size_bytes(), hash.value()};
   std::ranges::sort(out.content.tensors,
@@ -199,10 +226,20 @@ class HashedFile {
   std::uint64_t size_ = 0;
 };
 
+// Puts tensors that the format does not have into its forms.
+void put_in_form(std::vector<NamedTensor>& tensors, std::map<std::string, std::string>& metadata) {
+  for (NamedTensor& each : tensors) {
+    if (!each.tensor.defined() || each.tensor.scalar_type() != c10::ScalarType::ComplexDouble)
+      continue;
+    each.tensor = at::view_as_real(each.tensor.detach().resolve_conj());
+    metadata[concat(kComplex, each.name)] = "F64";
+  }
+}
+
 // Returns the hash of the tensor's bytes.
 Result<std::uint64_t> write_tensor(HashedFile& file, const NamedTensor& named) {
   try {
-    const at::Tensor dense = named.tensor.detach().cpu().contiguous();
+    const at::Tensor dense = named.tensor.detach().cpu().resolve_conj().resolve_neg().contiguous();
     const std::span bytes(static_cast<const std::byte*>(dense.const_data_ptr()), dense.nbytes());
     if (Status written = file.write(bytes); !written.ok()) return written;
     return io::content_hash(bytes);
@@ -235,6 +272,34 @@ Result<detail::WrittenTensors> write_all(HashedFile& file, const std::string& na
   written.file = {name, file.size(), file.hash()};
   if (status = file.commit(); !status.ok()) return status;
   return written;
+}
+
+// Returns the files among which the tensors of `path` are divided; `path` itself where there are
+// none.
+std::vector<std::filesystem::path> pieces_of(const std::filesystem::path& path) {
+  std::vector<std::filesystem::path> files;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(io::folder_of(path), ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (io::whole_name(name) == path.filename().string()) files.push_back(entry.path());
+  }
+  std::ranges::sort(files);
+  return files.empty() ? std::vector{path} : files;
+}
+
+// All files that the last one counts are there, and no tensor is in two of them.
+Status check_pieces(const std::vector<std::filesystem::path>& files,
+                    const std::vector<NamedTensor>& tensors) {
+  const std::string count = sentence("-of-%05zu", files.size());
+  const std::string last = files.back().filename().string();
+  if (io::whole_name(last) != last && !files.back().stem().string().ends_with(count))
+    return data_loss("expected as many files as ", last, " counts, found ", files.size());
+  std::set<std::string_view> names;
+  for (const NamedTensor& each : tensors) {
+    if (!names.insert(each.name).second)
+      return data_loss("expected each tensor in one file, found \"", each.name, "\" in two");
+  }
+  return ok_status();
 }
 
 constexpr std::size_t kNamesListed = 8;
@@ -310,9 +375,20 @@ Status compare(const ByName& targets, const ByName& source) {
 }  // namespace
 
 Result<SafetensorsFile> read_safetensors(const std::filesystem::path& path) {
-  auto read = detail::read_tensor_file(path);
-  if (!read.ok()) return read.status();
-  return std::move(read->content);
+  std::vector<std::filesystem::path> files{path};
+  if (!io::is_there(path)) files = pieces_of(path);
+  SafetensorsFile out;
+  for (const std::filesystem::path& file : files) {
+    auto read = detail::read_tensor_file(file);
+    if (!read.ok()) return read.status();
+    std::ranges::move(read->content.tensors, std::back_inserter(out.tensors));
+    if (out.metadata.empty()) out.metadata = std::move(read->content.metadata);
+  }
+  Status joined = check_pieces(files, out.tensors);
+  if (joined.ok()) joined = detail::join_tied(out.metadata, out.tensors);
+  if (!joined.ok()) return joined.with_context(path.string());
+  std::ranges::sort(out.tensors, {}, &NamedTensor::name);
+  return out;
 }
 
 Result<detail::ReadTensors> detail::read_tensor_file(const std::filesystem::path& path) {
@@ -331,12 +407,15 @@ Status write_safetensors(const std::filesystem::path& path, std::span<const Name
 Result<detail::WrittenTensors> detail::write_tensor_file(
     const std::filesystem::path& path, std::span<const NamedTensor> tensors,
     const std::map<std::string, std::string>& metadata) {
-  Status arguments = check_arguments(tensors, metadata);
+  std::vector<NamedTensor> in_form(tensors.begin(), tensors.end());
+  std::map<std::string, std::string> all_metadata = metadata;
+  put_in_form(in_form, all_metadata);
+  Status arguments = check_arguments(in_form, all_metadata);
   if (!arguments.ok()) return arguments.with_context(path.string());
   Result<io::AtomicFile> file = io::AtomicFile::create(path);
   if (!file.ok()) return file.status();
   HashedFile hashed(std::move(*file));
-  return write_all(hashed, path.filename().string(), in_file_order(tensors), metadata);
+  return write_all(hashed, path.filename().string(), in_file_order(in_form), all_metadata);
 }
 
 Status load_into(std::span<const NamedTensor> targets, std::span<const NamedTensor> source) {

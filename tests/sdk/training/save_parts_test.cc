@@ -102,7 +102,7 @@ void check_same(std::vector<NamedTensor> found, std::vector<NamedTensor> expecte
   std::ranges::sort(expected, {}, &NamedTensor::name);
   for (std::size_t i = 0; i < found.size(); ++i) {
     CHECK(found[i].name == expected[i].name);
-    CHECK(found[i].tensor.scalar_type() == expected[i].tensor.scalar_type());
+    CHECK((found[i].tensor.scalar_type() == expected[i].tensor.scalar_type()));
     CHECK(torch::equal(found[i].tensor, expected[i].tensor));
   }
 }

@@ -1,5 +1,6 @@
 #include "sdk/src/training/save_progress.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <vector>
 
@@ -46,21 +47,21 @@ TEST_SUITE("the ballots of a save") {
   TEST_CASE("a save is published when the last part is written, and over when it is published") {
     Job job(3);
     job.step();
-    CHECK(job.heard == std::vector<Next>(3, Next::nothing));
+    CHECK((job.heard == std::vector<Next>(3, Next::nothing)));
     for (SaveProgress& rank : job.ranks) rank.begin();
     job.ranks[0].part_ended(Outcome::done);
     job.ranks[2].part_ended(Outcome::done);
     job.step();
-    CHECK(job.heard == std::vector<Next>(3, Next::nothing));
+    CHECK((job.heard == std::vector<Next>(3, Next::nothing)));
     job.ranks[1].part_ended(Outcome::done);
     job.step();
-    CHECK(job.heard == std::vector<Next>(3, Next::publish));
-    CHECK(job.ranks[0].stage() == Stage::publishing);
+    CHECK((job.heard == std::vector<Next>(3, Next::publish)));
+    CHECK((job.ranks[0].stage() == Stage::publishing));
     job.step();
-    CHECK(job.heard == std::vector<Next>(3, Next::nothing));
+    CHECK((job.heard == std::vector<Next>(3, Next::nothing)));
     job.ranks[0].publish_ended(Outcome::done);
     job.step();
-    CHECK(job.heard == std::vector<Next>(3, Next::end));
+    CHECK((job.heard == std::vector<Next>(3, Next::end)));
     CHECK_FALSE(job.ranks[1].is_running());
   }
 
@@ -70,10 +71,10 @@ TEST_SUITE("the ballots of a save") {
     job.ranks[1].part_ended(Outcome::failed);
     job.ranks[0].part_ended(Outcome::done);
     CHECK(job.step().save_failed_max == 2);
-    CHECK(job.heard == std::vector<Next>(3, Next::nothing));  // rank 2 has files open
+    CHECK((job.heard == std::vector<Next>(3, Next::nothing)));  // rank 2 has files open
     job.ranks[2].part_ended(Outcome::done);
     job.step();
-    CHECK(job.heard == std::vector<Next>(3, Next::give_up));
+    CHECK((job.heard == std::vector<Next>(3, Next::give_up)));
     for (SaveProgress& rank : job.ranks) rank.begin();
     CHECK(job.step().save_failed_max == 0);
   }
@@ -85,12 +86,12 @@ TEST_SUITE("the ballots of a save") {
     job.step();
     job.ranks[0].publish_ended(Outcome::failed);
     job.step();
-    CHECK(job.heard == std::vector<Next>(2, Next::give_up));
+    CHECK((job.heard == std::vector<Next>(2, Next::give_up)));
     for (SaveProgress& rank : job.ranks) rank.begin();
     for (SaveProgress& rank : job.ranks) rank.part_ended(Outcome::done);
     for (SaveProgress& rank : job.ranks) rank.cancel();
     job.step();
-    CHECK(job.heard == std::vector<Next>(2, Next::give_up));
+    CHECK((job.heard == std::vector<Next>(2, Next::give_up)));
   }
 
   TEST_CASE("in 500 random schedules all ranks learn the same in the same step") {
@@ -115,10 +116,10 @@ TEST_SUITE("the ballots of a save") {
         }
         job.step();
         outcome = job.heard.front();
-        REQUIRE(job.heard == std::vector<Next>(job.ranks.size(), outcome));
+        REQUIRE((job.heard == std::vector<Next>(job.ranks.size(), outcome)));
       }
       const bool any_failed = std::ranges::find(failed, true) != failed.end();
-      REQUIRE(outcome == (any_failed ? Next::give_up : Next::end));
+      REQUIRE((outcome == (any_failed ? Next::give_up : Next::end)));
     }
   }
 }
