@@ -1,6 +1,7 @@
 """A run in fp16 that is stopped and resumed is the run that was never stopped: weights, losses and
 loss scale, bit for bit. Saves that do not fit are refused."""
 
+import glob
 import json
 import os
 import shutil
@@ -89,7 +90,8 @@ class DelayedFp8(PrecisionCase):
         shutil.copytree(self.path("saves"), self.path(name + "-saves"))
         if name == "forgetful":
             save = self.path(name + "-saves", f"step-{self.STOP:012}")
-            os.remove(os.path.join(save, "numbers.safetensors"))
+            for file in glob.glob(os.path.join(save, "numbers*")):
+                os.remove(file)
             self.seal(save)
         return self.train(name, ranks, *self.FLAGS, RESUME, saves=name + "-saves").err
 

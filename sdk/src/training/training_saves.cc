@@ -342,12 +342,14 @@ OwnTensorsOfKinds TrainingSaves::own_kinds(const Checkpoint& shared, const Check
   return kinds;
 }
 
-// A periodic save asks no rank, so where the plan has no shares all ranks count as alike.
+// A periodic save asks no rank, so where the plan has no shares the paces are those that ranks
+// agreed on last, or all alike.
 std::vector<std::uint32_t> TrainingSaves::paces() const {
   const auto ranks = static_cast<std::size_t>(state_.job().world_size());
   if (!state_.control().is_started()) return paces_of({}, ranks);
   const std::vector<std::uint32_t>& shares = state_.control().plane().plan().shares;
-  return shares.size() == ranks ? shares : paces_of({}, ranks);
+  if (shares.size() == ranks) return shares;
+  return agreed_paces_.empty() ? paces_of({}, ranks) : agreed_paces_;
 }
 
 // Returns the coordinator's state as a file, on rank 0; empty where there is none.
@@ -516,6 +518,7 @@ void TrainingSaves::write(OnFailure on_failure) {
   if (progress_.is_running()) static_cast<void>(finish_together());
   if (on_failure == OnFailure::raise) {
     check_weights();
+    if (state_.control().is_started()) agreed_paces_ = agreed_paces(state_);
   } else if (!is_finite()) {
     return;
   }

@@ -172,6 +172,7 @@ class TrainingSaves final : public Comparing, public Voting, public Lasting {
   std::vector<NamedTensor> unclaimed_;  // of the resumed save: for parts that are not added yet
   std::uint64_t saved_step_ = ~0ull;    // of the newest save that was begun and has not failed
   std::optional<std::uint64_t> bits_;   // of its weights, until they are compared
+  std::vector<std::uint32_t> agreed_paces_;  // when ranks were last asked; empty = never
   SaveProgress progress_;
   Save save_;
   mutable SaveThread thread_;  // after what the thread uses

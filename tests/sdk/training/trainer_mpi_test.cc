@@ -1,11 +1,11 @@
 #include <torch/torch.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <new>
 #include <span>
 #include <string>
@@ -13,8 +13,10 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/core/text.h"
 #include "coordinator/io/save_folder.h"
 #include "coxswain/adamw.h"
+#include "coxswain/safetensors.h"
 #include "coxswain/trainer.h"
 #include "rollback_policy.h"
 #include "sdk/src/parallel/agreement.h"
@@ -131,14 +133,24 @@ std::uint64_t run_with_statistics(std::vector<std::string> flags, const std::str
   return print_of(*model);
 }
 
-// "model.safetensors HASH" and so on; what ranks measured is left out.
-std::vector<std::string> tensor_files(const io::SaveManifest& manifest) {
-  std::vector<std::string> files;
-  for (const io::SaveFile& file : manifest.files) {
-    if (file.name != "control.state" && file.name != "numbers.safetensors")
-      files.push_back(file.name + " " + std::to_string(file.hash));
+// The hash of each tensor, by "model.safetensors NAME"; what ranks measured is left out.
+std::map<std::string, std::uint64_t> tensors_of(const io::SaveManifest& manifest) {
+  std::map<std::string, std::uint64_t> hashes;
+  for (const io::SavePiece& piece : manifest.pieces) {
+    const std::string file = io::whole_name(piece.file);
+    if (file != "numbers.safetensors") hashes[file + " " + piece.tensor] = piece.hash;
   }
-  return files;
+  return hashes;
+}
+
+// How many bytes of the model and its optimizer lie in files that end so.
+std::uint64_t bytes_in(const io::SaveManifest& manifest, const std::string& ending) {
+  std::uint64_t bytes = 0;
+  for (const io::SavePiece& piece : manifest.pieces) {
+    const bool is_shared = piece.file.starts_with("model") || piece.file.starts_with("optimizer");
+    if (is_shared && piece.file.ends_with(ending)) bytes += piece.bytes;
+  }
+  return bytes;
 }
 
 }  // namespace
@@ -280,7 +292,7 @@ TEST_SUITE("trainer over MPI") {
   }
 
   // Reproducible mode gives the same weights whatever the shares are.
-  TEST_CASE("a save that another rank writes has the bytes of rank 0's, and is gone on from") {
+  TEST_CASE("a save that ranks divide by their shares has the bytes of one divided evenly") {
     auto session = solo_session();
     const int ranks = session.world_size();
     if (ranks == 1) return;
@@ -289,17 +301,17 @@ TEST_SUITE("trainer over MPI") {
     for (int r = 1; r < ranks; ++r) shares += r + 1 == ranks ? ",4" : ",2";
     const std::uint64_t even = run_with_statistics({}, folder.text() + "/even", 4);
     CHECK(run_with_statistics({shares}, folder.text() + "/uneven", 4) == even);
-    const auto by_first = io::read_manifest(folder.text() + "/even/" + io::save_name(4));
-    const auto by_last = io::read_manifest(folder.text() + "/uneven/" + io::save_name(4));
-    REQUIRE(by_first.ok());
-    REQUIRE(by_last.ok());
-    const auto processes = gathered(session, static_cast<std::uint64_t>(::getpid()));
-    CHECK(by_first->writer.ends_with("process " + std::to_string(processes.front())));
-    CHECK(by_last->writer.ends_with("process " + std::to_string(processes.back())));
-    CHECK(tensor_files(*by_first) == tensor_files(*by_last));
-    CHECK(tensor_files(*by_first).size() >= 2);
+    const auto evenly = io::read_manifest(folder.text() + "/even/" + io::save_name(4));
+    const auto unevenly = io::read_manifest(folder.text() + "/uneven/" + io::save_name(4));
+    REQUIRE(evenly.ok());
+    REQUIRE(unevenly.ok());
+    CHECK(tensors_of(*evenly) == tensors_of(*unevenly));
+    CHECK(tensors_of(*evenly).size() >= 8);
+    const std::string last = sentence("-of-%05d.safetensors", ranks);
+    CHECK(bytes_in(*unevenly, sentence("-%05d", ranks) + last) >
+          bytes_in(*unevenly, "-00001" + last));
     const bool has_control = std::ranges::any_of(
-        by_last->files, [](const io::SaveFile& file) { return file.name == "control.state"; });
+        unevenly->files, [](const io::SaveFile& file) { return file.name == "control.state"; });
     CHECK(has_control);
     const std::uint64_t whole = run_with_statistics({}, folder.text() + "/whole", 7);
     const auto resumed =
@@ -307,21 +319,22 @@ TEST_SUITE("trainer over MPI") {
     CHECK(resumed == whole);
   }
 
-  TEST_CASE("state of the program's own is saved by rank 0, whoever has more work") {
+  TEST_CASE("state of the program's own is saved as rank 0 has it") {
     auto session = solo_session();
-    if (session.world_size() == 1) return;
     const SharedFolder folder(session);
-    std::string shares = "--cox.force.shares=2";
-    for (int r = 1; r < session.world_size(); ++r) shares += ",4";
-    run_with_statistics({shares}, folder.text() + "/own", 3,
+    const int rank = session.rank();
+    run_with_statistics({}, folder.text() + "/own", 3,
                         {.state =
-                             [] {
-                               return std::vector<NamedTensor>{{"n", torch::ones({1})}};
+                             [rank] {
+                               return std::vector<NamedTensor>{{"n", torch::full({1}, rank)}};
                              },
                          .load = [](std::span<const NamedTensor>) { return Status(); }});
-    const auto made = io::read_manifest(folder.text() + "/own/" + io::save_name(3));
+    const auto made =
+        read_safetensors(folder.text() + "/own/" + io::save_name(3) + "/parts.safetensors");
     REQUIRE(made.ok());
-    const auto processes = gathered(session, static_cast<std::uint64_t>(::getpid()));
-    CHECK(made->writer.ends_with("process " + std::to_string(processes.front())));
+    const auto own = std::ranges::find_if(
+        made->tensors, [](const NamedTensor& each) { return each.name.ends_with("/n"); });
+    REQUIRE(own != made->tensors.end());
+    CHECK(own->tensor.item<int>() == 0);
   }
 }
