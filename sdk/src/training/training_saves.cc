@@ -77,7 +77,15 @@ TrainingSaves::TrainingSaves(const Parts& parts)
   if (folder_) state_.job().agree(folder_->check_shared());
 }
 
+// Where no exception ends the loop all ranks come here, as they do in the end of a session.
 TrainingSaves::~TrainingSaves() {
+  try {
+    const auto named = state_.job().world().name_calls("the end of a save");
+    if (progress_.is_running() && std::uncaught_exceptions() == 0)
+      static_cast<void>(finish_together());
+  } catch (const std::exception& error) {
+    state_.job().log().error(error.what());
+  }
   thread_.wait();
   take_outcome();
 }
@@ -428,6 +436,10 @@ void TrainingSaves::note(const Status& outcome) {
     progress_.publish_ended(outcome_of(outcome));
   } else {
     progress_.part_ended(outcome_of(outcome));
+    if (is_alone() && outcome.ok()) {
+      static_cast<void>(progress_.parts_agreed(SaveProgress::Outcome::done));
+      progress_.publish_ended(SaveProgress::Outcome::done);
+    }
   }
 }
 
@@ -464,8 +476,13 @@ void TrainingSaves::begin(OnFailure on_failure) {
   progress_.begin();
   const bool is_aside =
       on_failure == OnFailure::report && !has_budget() && copy_for_thread(part.files);
-  auto write = [this, ticket = save_.ticket, refused = save_.outcome, made = std::move(part)] {
-    return refused.ok() ? folder_->write_part(ticket, made) : refused;
+  // One rank needs no ballot to know that all parts are there.
+  auto write = [this, save = save_, made = std::move(part)] {
+    Status written = save.outcome;
+    if (written.ok()) written = folder_->write_part(save.ticket, made);
+    if (written.ok() && is_alone())
+      written = folder_->publish(save.ticket, save.whole, config().keep);
+    return written;
   };
   if (is_aside) {
     thread_.begin(std::move(write));

@@ -159,6 +159,7 @@ class TrainingSaves final : public Comparing, public Voting, public Lasting {
   void follow(SaveProgress::Next next);
   void publish();
   bool has_budget() const;
+  bool is_alone() const { return state_.job().world_size() == 1; }
   std::vector<NamedTensor> part_states(OwnTensors own) const;
   static Status load_part(const Part& part, std::span<const NamedTensor> states);
   void adopt(const TrainingPosition& resumed);
