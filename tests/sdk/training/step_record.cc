@@ -252,6 +252,18 @@ std::string StepRecord::text() const {
          joined(parts_.back());
 }
 
+std::vector<std::string> StepRecord::calls() const {
+  std::vector<std::string> calls;
+  for (std::size_t s = 1; s + 1 < parts_.size(); ++s) {
+    std::vector<std::string> lines = parts_[s];
+    std::erase_if(lines, [](const std::string& line) {
+      return !line.starts_with("ranks") || line.find(": ballot ") != line.npos;
+    });
+    calls.push_back(joined(lines));
+  }
+  return calls;
+}
+
 struct Recording::Taps {
   std::shared_ptr<Shared> shared = std::make_shared<Shared>();
   cox::detail::SessionState* state = nullptr;  // of the session, once it was started
@@ -349,6 +361,10 @@ int Recording::world_size() {
   int size = 1;
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   return size;
+}
+
+std::vector<std::string> Recording::calls() const {
+  return taps_->shared->record.calls();
 }
 
 std::string Recording::text_of_all() const {

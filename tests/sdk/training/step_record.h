@@ -35,6 +35,8 @@ class StepRecord {
   // Returns the start, each kind of step once under a letter, the order of the letters ("a*3 b"),
   // and the end. REQUIRES: the last part is the end.
   std::string text() const;
+  // Returns the calls of all ranks in each step but the start and the end.
+  std::vector<std::string> calls() const;
 
  private:
   std::vector<std::vector<std::string>> parts_{1};
@@ -62,6 +64,9 @@ class Recording {
 
   // Returns the records of all ranks on rank 0, those that are equal once. Collective.
   std::string text_of_all() const;
+
+  // Returns what StepRecord::calls() does, of this rank.
+  std::vector<std::string> calls() const;
 
   static int rank();
   static int world_size();

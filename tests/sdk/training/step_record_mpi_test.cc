@@ -19,12 +19,15 @@
 
 #include "coordinator/core/text.h"
 #include "coordinator/decide/policy.h"
+#include "coordinator/io/save_folder.h"
 #include "coxswain/fit.h"
 #include "coxswain/manual.h"
 #include "coxswain/reducer.h"
 #include "coxswain/session.h"
 #include "coxswain/trainer.h"
 #include "step_record.h"
+#include "tests/sdk/session/solo.h"
+#include "tests/sdk/shared_folder.h"
 
 #include <doctest/doctest.h>
 
@@ -293,6 +296,27 @@ void run_trainer(const std::string& kind, std::vector<std::string> flags, Traine
   check_record(recording, kind);
 }
 
+// Returns the calls of all ranks in the steps of a Trainer, but the last one, whose end is a save
+// that all ranks wait for.
+std::vector<std::string> calls_of_trainer(const std::vector<std::string>& flags) {
+  Recording recording;
+  Session session = recording.start(flags, steering(Recording::world_size()));
+  TwoBlocks model;
+  torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.01).momentum(0.5));
+  Trainer trainer(session, *model, optimizer, {.global_batch = 16, .steps = kSteps});
+  const Ramp data;
+  for (TrainerStep& step : trainer.steps(data)) {
+    recording.next_step();
+    step.backward(step.forward([&] { return loss_of(model, step.batch().inputs); }));
+    step.update();
+  }
+  recording.end();
+  session.finish();
+  std::vector<std::string> calls = recording.calls();
+  calls.pop_back();
+  return calls;
+}
+
 void run_fit() {
   Recording recording;
   Session session = recording.start({}, holding());
@@ -409,6 +433,19 @@ TEST_SUITE("records of steps") {
   TEST_CASE("a Trainer's that accumulates and gets batches ahead of time") {
     run_trainer("trainer_accumulating", {"--cox.reduction.reproducible=on"},
                 {.global_batch = 16, .micro_batch = 2, .prefetch = 2, .steps = kSteps});
+  }
+  // One save only: another one might have to wait for it.
+  TEST_CASE("a Trainer's has the same calls in each step when a save is written beside them") {
+    auto probe = solo_session();
+    const SharedFolder folder(probe);
+    probe.finish();
+    const auto plain = calls_of_trainer({});
+    const auto saving = calls_of_trainer({"--cox.checkpoint.directory=" + folder.text(),
+                                          concat("--cox.checkpoint.every_steps=", kSteps / 2)});
+    CHECK(saving.size() == kSteps - 1);
+    CHECK(saving == plain);
+    CHECK(saving.front().find("all_reduce") != std::string::npos);
+    CHECK(io::saves_in(folder.text()).size() == 2);
   }
   TEST_CASE("fit()'s") {
     run_fit();
