@@ -98,6 +98,28 @@ Status sort_by_name(std::vector<NamedTensor>& tensors) {
   return data_loss("tensor \"", twice->name, "\" is in two files of the save");
 }
 
+Status check_content(const fs::path& path, const io::SaveFile& found,
+                     const io::SaveFile& expected) {
+  if (found.bytes == expected.bytes && found.hash == expected.hash) return ok_status();
+  return data_loss(path.string(), ": expected ", expected.bytes, " bytes of hash ",
+                   io::to_hex(expected.hash), ", found ", found.bytes, " of ",
+                   io::to_hex(found.hash), "; the file is damaged or of another save");
+}
+
+// The other files are whole as well.
+Status check_other_files(const fs::path& save, const io::SaveManifest& manifest) {
+  for (const io::SaveFile& file : manifest.files) {
+    if (kind_of_file(file.name) != kSaveKinds.size()) continue;
+    const auto content = io::content_of(save / file.name);
+    if (content.status().code() == StatusCode::not_found)
+      return data_loss(content.status().message());
+    if (!content.ok()) return content.status();
+    const io::SaveFile found{file.name, content->bytes, content->hash};
+    if (Status same = check_content(save / file.name, found, file); !same.ok()) return same;
+  }
+  return ok_status();
+}
+
 // The file is the one that the manifest says, with the same tensors in the same places.
 Result<SafetensorsFile> read_file_of(const fs::path& save, const io::SaveManifest& manifest,
                                      const io::SaveFile& file) {
@@ -105,14 +127,10 @@ Result<SafetensorsFile> read_file_of(const fs::path& save, const io::SaveManifes
   auto read = read_tensor_file(path);
   if (read.status().code() == StatusCode::not_found) return data_loss(read.status().message());
   if (!read.ok()) return read.status();
-  const io::SaveFile& found = read->found.file;
-  if (found.bytes != file.bytes || found.hash != file.hash)
-    return data_loss(path.string(), ": expected ", file.bytes, " bytes of hash ",
-                     io::to_hex(file.hash), ", found ", found.bytes, " of ", io::to_hex(found.hash),
-                     "; the file is damaged or of another save");
-  if (Status same = io::check_tensors(path, read->found.pieces, manifest); !same.ok()) return same;
+  if (Status same = check_content(path, read->found.file, file); !same.ok()) return same;
   if (Status place = io::check_place(read->content.metadata, manifest.step); !place.ok())
     return place.with_context(path.string());
+  if (Status same = io::check_tensors(path, read->found.pieces, manifest); !same.ok()) return same;
   return std::move(read->content);
 }
 
@@ -430,6 +448,7 @@ Result<Checkpoint> CheckpointFolder::read(const fs::path& save) {
   for (const SaveKind& kind : kSaveKinds) {
     if (Status read = read_kind(save, *manifest, kind, checkpoint); !read.ok()) return read;
   }
+  if (Status whole = check_other_files(save, *manifest); !whole.ok()) return whole;
   return checkpoint;
 }
 

@@ -239,13 +239,14 @@ TEST_SUITE("command.checkpoint") {
     }
     CHECK(fs::exists(folder / "split3/model-00002-of-00003.safetensors"));
     const std::string index = read_bytes(folder / "split2/model.safetensors.index.json");
-    CHECK(index.find("\"total_size\": 1440") != std::string::npos);
-    CHECK(index.find("\"a\": \"model-00001-of-00002.safetensors\"") != std::string::npos);
-    CHECK(index.find("\"c\": \"model-00002-of-00002.safetensors\"") != std::string::npos);
+    CHECK(index.find("\"total_size\":1440") != std::string::npos);
+    CHECK(index.find("\"a\":\"model-00001-of-00002.safetensors\"") != std::string::npos);
+    CHECK(index.find("\"c\":\"model-00002-of-00002.safetensors\"") != std::string::npos);
   }
 
   TEST_CASE("the model of a save merges into one file, and nothing is written over") {
     const TempFolder folder;
+    fs::create_directory(folder / "save");
     folder.write("save/model-00001-of-00002.safetensors", file_of_tensors({{"a", 9}}));
     folder.write("save/model-00002-of-00002.safetensors", file_of_tensors({{"b", 4}}));
     folder.write("save/parts.safetensors", file_of_tensors({{"average/a", 9}}));

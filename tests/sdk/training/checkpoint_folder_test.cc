@@ -385,8 +385,10 @@ TEST_SUITE("checkpoint folder") {
 
   TEST_CASE("a backup by hard links keeps its bytes when the run goes on") {
     const TempFolder temp;
-    CheckpointFolder first = open(temp / "saves", 1);
-    REQUIRE(write(first, checkpoint_at(10), {}, 1).ok());
+    {
+      CheckpointFolder first = open(temp / "saves", 1);
+      REQUIRE(write(first, checkpoint_at(10), {}, 1).ok());
+    }
     std::string before;
     std::vector<std::filesystem::path> backup;
     const auto link = [&](const std::filesystem::path& file) {

@@ -165,8 +165,8 @@ TEST_SUITE("the parts of a save") {
               "parts-00001-of-00002.safetensors", "parts-00002-of-00002.safetensors",
               "parts.safetensors.index.json", "reducer.safetensors"});
     const std::string index = read_bytes(save / "model.safetensors.index.json");
-    CHECK(index.find("\"total_size\": ") != std::string::npos);
-    CHECK(index.find("\"embedding\": \"model-0000") != std::string::npos);
+    CHECK(index.find("\"total_size\":") != std::string::npos);
+    CHECK(index.find("\"embedding\":\"model-0000") != std::string::npos);
     CHECK(index.find("\"head\"") == std::string::npos);  // stored once
   }
 
