@@ -127,7 +127,7 @@ class BadInput(jobs.Case):
         other = self.write("other", b"another text of another size. " * 300)
         self.one_line(longer + ["--text", other], ["resume", "data set"], None)
         self.one_line(self.short(saves="saves"), ["checkpoint.resume=on"], None)
-        name = self.path("saves", "step-000000000005", "optimizer.safetensors")
+        name = self.path("saves", "step-000000000005", "optimizer-00002-of-00002.safetensors")
         with open(name, "r+b") as file:
             file.truncate(1000)
         self.one_line(self.gpt2("--steps", 9, resume, saves="saves"), [name])

@@ -171,7 +171,7 @@ class Saves(PrecisionCase):
         for format in ("fp32", "bf16", "fp8"):
             with self.subTest(format):
                 self.ends_well(self.resumed(2, format_flag(format), "--cox.checkpoint.keep=9"))
-                os.remove(self.path("saves", "step-000000000020", "model.safetensors"))
+                os.remove(self.path("saves", "step-000000000020", "model-00001-of-00002.safetensors"))
                 os.rename(self.path("saves", "step-000000000020"), self.path(format))
 
     def test_a_scale_outside_of_the_bounds_comes_back_into_them(self):

@@ -81,13 +81,11 @@ TrainingSaves::TrainingSaves(const Parts& parts)
 TrainingSaves::~TrainingSaves() {
   try {
     const auto named = state_.job().world().name_calls("the end of a save");
-    if (progress_.is_running() && std::uncaught_exceptions() == 0)
-      static_cast<void>(finish_together());
+    if (std::uncaught_exceptions() == 0) finish_before();
   } catch (const std::exception& error) {
     state_.job().log().error(error.what());
   }
   thread_.wait();
-  take_outcome();
 }
 
 Status TrainingSaves::open_folder(std::function<std::uint64_t()> random) {
@@ -415,11 +413,13 @@ void TrainingSaves::vote(StepBallot& ballot) {
 void TrainingSaves::hear(const StepBallot& merged) {
   bits_.reset();
   const SaveProgress::Next next = progress_.hear(merged);
-  if (next == SaveProgress::Next::give_up && merged.save_failed_max > 0) {
-    save_.lost = failed_precondition("save of step ", save_.ticket.step,
-                                     ": given up, because rank ", merged.save_failed_max - 1,
-                                     " could not write its part; its log says why");
-    if (state_.job().is_root()) state_.job().log().error(save_.lost.message());
+  const std::uint64_t failed = merged.save_failed_max;
+  if (next == SaveProgress::Next::give_up && failed > 0) {
+    save_.lost =
+        failed_precondition("save of step ", save_.ticket.step, ": given up, because rank ",
+                            failed - 1, " could not write it; its log says why");
+    const auto rank = static_cast<std::uint64_t>(state_.job().rank().value());
+    if (rank + 1 == failed) state_.job().log().error(save_.outcome.message());
   }
   follow(next);
 }
@@ -431,7 +431,6 @@ void TrainingSaves::take_outcome() {
 
 void TrainingSaves::note(const Status& outcome) {
   save_.outcome = outcome;
-  if (!outcome.ok()) state_.job().log().error(outcome.message());
   if (progress_.stage() == SaveProgress::Stage::publishing) {
     progress_.publish_ended(outcome_of(outcome));
   } else {
@@ -524,6 +523,13 @@ Status TrainingSaves::finish_together() {
   return save_.lost;
 }
 
+// Waits for the save before, if it is still being written, and tells on rank 0 why it is lost.
+void TrainingSaves::finish_before() {
+  if (!progress_.is_running()) return;
+  const Status finished = finish_together();
+  if (!finished.ok() && state_.job().is_root()) state_.job().log().error(finished.message());
+}
+
 void TrainingSaves::settle() {
   const auto named = state_.job().world().name_calls("the end of a save");
   if (progress_.is_running()) static_cast<void>(finish_together());
@@ -532,7 +538,7 @@ void TrainingSaves::settle() {
 
 void TrainingSaves::write(OnFailure on_failure) {
   const auto named = state_.job().world().name_calls("a save");
-  if (progress_.is_running()) static_cast<void>(finish_together());
+  finish_before();
   if (on_failure == OnFailure::raise) {
     check_weights();
     if (state_.control().is_started()) agreed_paces_ = agreed_paces(state_);

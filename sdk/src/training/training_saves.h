@@ -154,6 +154,7 @@ class TrainingSaves final : public Comparing, public Voting, public Lasting {
   Result<std::string> control_file() const;
   Status check_equal_bits();  // collective
   Status finish_together();   // collective
+  void finish_before();       // collective
   void take_outcome();
   void note(const Status& outcome);
   void follow(SaveProgress::Next next);

@@ -434,7 +434,8 @@ TEST_SUITE("Session::keep") {
                   s.keep(o, own, batch);
                   update(o, [&] { return net->loss({1, 2, 3}, 0); });
                   s.keep(o, own, batch);
+                  update(o, [&] { return net->loss({1, 2, 3}, 0); });
                 }),
-        "the same epoch and batch");
+        "the loop's counters) of rank 1");
   }
 }
