@@ -435,6 +435,7 @@ TEST_SUITE("Session::keep") {
                   update(o, [&] { return net->loss({1, 2, 3}, 0); });
                   s.keep(o, own, batch);
                   update(o, [&] { return net->loss({1, 2, 3}, 0); });
+                  s.keep(o, own, batch);  // ends the step after the save
                 }),
         "the loop's counters) of rank 1");
   }
