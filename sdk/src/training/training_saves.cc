@@ -61,31 +61,15 @@ bool copy_for_thread(std::vector<PartFile>& files) {
   return true;
 }
 
-SaveProgress::Outcome outcome_of(const Status& status) {
-  return status.ok() ? SaveProgress::Outcome::done : SaveProgress::Outcome::failed;
-}
-
 }  // namespace
 
 TrainingSaves::TrainingSaves(const Parts& parts)
     : parts_(parts),
       state_(parts.session.state()),
       loss_scale_(parts.session.capabilities().loss_scale),
-      progress_(state_.job().rank()),
-      added_(state_.actuators(), *this) {
+      save_(state_) {
   state_.job().agree(open_folder(bits_of_all_ranks(state_.job())));
   if (folder_) state_.job().agree(folder_->check_shared());
-}
-
-// Where no exception ends the loop all ranks come here, as they do in the end of a session.
-TrainingSaves::~TrainingSaves() {
-  try {
-    const auto named = state_.job().world().name_calls("the end of a save");
-    if (std::uncaught_exceptions() == 0) finish_before();
-  } catch (const std::exception& error) {
-    state_.job().log().error(error.what());
-  }
-  thread_.wait();
 }
 
 Status TrainingSaves::open_folder(std::function<std::uint64_t()> random) {
@@ -312,7 +296,7 @@ bool TrainingSaves::has_budget() const {
 
 void TrainingSaves::fall_behind() {
   saved_step_ = ~0ull;
-  progress_.cancel();
+  save_.cancel();
 }
 
 // Returns what all ranks have alike, for them to divide. `of_root` names what they have not.
@@ -391,69 +375,13 @@ bool TrainingSaves::is_finite() {
     hash.add(each.bits);
     if (not_finite.empty()) not_finite = each.not_finite;
   }
-  bits_ = hash.value();
+  save_.compare(hash.value());
   if (not_finite.empty()) return true;
   if (state_.job().is_root()) {
     state_.job().log().error("save: expected finite weights, found that " + not_finite +
                              " is not finite; nothing is saved");
   }
   return false;
-}
-
-EqualBits TrainingSaves::equal_bits() const {
-  if (!bits_) return {};
-  return {"the state that was saved (weights, and the loop's counters)", *bits_};
-}
-
-void TrainingSaves::vote(StepBallot& ballot) {
-  take_outcome();
-  progress_.vote(ballot);
-}
-
-void TrainingSaves::hear(const StepBallot& merged) {
-  bits_.reset();
-  const SaveProgress::Next next = progress_.hear(merged);
-  const std::uint64_t failed = merged.save_failed_max;
-  if (next == SaveProgress::Next::give_up && failed > 0) {
-    save_.lost =
-        failed_precondition("save of step ", save_.ticket.step, ": given up, because rank ",
-                            failed - 1, " could not write it; its log says why");
-    const auto rank = static_cast<std::uint64_t>(state_.job().rank().value());
-    if (rank + 1 == failed) state_.job().log().error(save_.outcome.message());
-  }
-  follow(next);
-}
-
-// Takes what came of this rank's work, if the thread is done with it.
-void TrainingSaves::take_outcome() {
-  if (const auto outcome = thread_.take_outcome()) note(*outcome);
-}
-
-void TrainingSaves::note(const Status& outcome) {
-  save_.outcome = outcome;
-  if (progress_.stage() == SaveProgress::Stage::publishing) {
-    progress_.publish_ended(outcome_of(outcome));
-  } else {
-    progress_.part_ended(outcome_of(outcome));
-    if (is_alone() && outcome.ok()) {
-      static_cast<void>(progress_.parts_agreed(SaveProgress::Outcome::done));
-      progress_.publish_ended(SaveProgress::Outcome::done);
-    }
-  }
-}
-
-void TrainingSaves::follow(SaveProgress::Next next) {
-  if (next == SaveProgress::Next::publish && state_.job().is_root()) publish();
-  if (next != SaveProgress::Next::give_up) return;
-  saved_step_ = ~0ull;
-  if (state_.job().is_root()) folder_->give_up(save_.ticket);
-}
-
-// Only names are written, so no state is copied for it.
-void TrainingSaves::publish() {
-  thread_.begin([this, ticket = save_.ticket, whole = save_.whole] {
-    return folder_->publish(ticket, whole, config().keep);
-  });
 }
 
 void TrainingSaves::begin(OnFailure on_failure) {
@@ -469,71 +397,28 @@ void TrainingSaves::begin(OnFailure on_failure) {
                 .files = part_of(shared, own, layout, rank),
                 .control = {}};
   auto control = control_file();
-  save_ = {folder_->draw(shared.position.step), {part.ranks, {}}, control.status(), {}};
-  if (state_.job().is_root()) save_.whole.tensors = places_of(shared, layout);
+  WholeSave whole{part.ranks, {}};
+  if (state_.job().is_root()) whole.tensors = places_of(shared, layout);
   if (control.ok()) part.control = *std::move(control);
-  progress_.begin();
   const bool is_aside =
       on_failure == OnFailure::report && !has_budget() && copy_for_thread(part.files);
-  // One rank needs no ballot to know that all parts are there.
-  auto write = [this, save = save_, made = std::move(part)] {
-    Status written = save.outcome;
-    if (written.ok()) written = folder_->write_part(save.ticket, made);
-    if (written.ok() && is_alone())
-      written = folder_->publish(save.ticket, save.whole, config().keep);
-    return written;
-  };
-  if (is_aside) {
-    thread_.begin(std::move(write));
-  } else {
-    note(write());
-  }
+  save_.begin({*folder_, folder_->draw(shared.position.step), std::move(whole), std::move(part),
+               control.status(), config().keep},
+              is_aside ? SharedSave::Where::beside_steps : SharedSave::Where::here);
   state_.recorder().activity().do_between_steps(Activity::outside, Clock::now());
-}
-
-// A ballot may not have compared the newest save yet.
-Status TrainingSaves::check_equal_bits() {
-  if (!bits_) return ok_status();
-  const std::string ranks = ranks_that_differ(state_.job().gather(*std::exchange(bits_, {})));
-  if (ranks.empty()) return ok_status();
-  return failed_precondition("save: expected the same state on all ranks, found that rank ", ranks,
-                             " differs from rank 0; nothing is saved");
-}
-
-// Returns the same on all ranks.
-Status TrainingSaves::finish_together() {
-  const WaitingScope waiting(state_.recorder());
-  const auto agreed = [this](const Status& mine) {
-    return agree_on_status(state_.job().all(), mine, state_.job().world().between_polls());
-  };
-  Status equal = check_equal_bits();
-  thread_.wait();
-  take_outcome();
-  if (progress_.stage() == SaveProgress::Stage::written) {
-    const Status written = agreed(equal.ok() ? save_.outcome : equal);
-    const auto next = progress_.parts_agreed(outcome_of(written));
-    follow(next);
-    if (next == SaveProgress::Next::give_up) return save_.lost = written;
-  }
-  thread_.wait();
-  take_outcome();
-  save_.lost = agreed(save_.outcome);
-  progress_.end();
-  if (!save_.lost.ok()) saved_step_ = ~0ull;
-  return save_.lost;
 }
 
 // Waits for the save before, if it is still being written, and tells on rank 0 why it is lost.
 void TrainingSaves::finish_before() {
-  if (!progress_.is_running()) return;
-  const Status finished = finish_together();
+  if (!save_.is_running()) return;
+  const Status finished = save_.finish();
   if (!finished.ok() && state_.job().is_root()) state_.job().log().error(finished.message());
 }
 
 void TrainingSaves::settle() {
   const auto named = state_.job().world().name_calls("the end of a save");
-  if (progress_.is_running()) static_cast<void>(finish_together());
-  if (!save_.lost.ok()) throw Error(save_.lost, Error::Scope::all_ranks);
+  if (save_.is_running()) static_cast<void>(save_.finish());
+  if (!save_.lost().ok()) throw Error(save_.lost(), Error::Scope::all_ranks);
 }
 
 void TrainingSaves::write(OnFailure on_failure) {
@@ -548,7 +433,7 @@ void TrainingSaves::write(OnFailure on_failure) {
   saved_step_ = parts_.position.step;
   begin(on_failure);
   if (on_failure == OnFailure::report) return;
-  if (const Status finished = finish_together(); !finished.ok())
+  if (const Status finished = save_.finish(); !finished.ok())
     throw Error(finished, Error::Scope::all_ranks);
 }
 

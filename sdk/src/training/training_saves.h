@@ -20,14 +20,11 @@
 #include "coxswain/named_tensor.h"
 #include "coxswain/session.h"
 #include "coxswain/trainer.h"
-#include "sdk/src/blocks/actuator.h"
-#include "sdk/src/blocks/actuator_list.h"
 #include "sdk/src/checkpoint/checkpoint_folder.h"
 #include "sdk/src/checkpoint/save_layout.h"
-#include "sdk/src/checkpoint/save_thread.h"
 #include "sdk/src/precision/loss_scale.h"
 #include "sdk/src/session/session_state.h"
-#include "sdk/src/training/save_progress.h"
+#include "sdk/src/session/shared_save.h"
 #include "sdk/src/training/training_state.h"
 
 namespace cox::detail {
@@ -46,7 +43,7 @@ std::vector<std::uint32_t> agreed_paces(SessionState& state);
 // state by place, and not their values.
 void tell_unnamed(const Membership& job, const OptimizerPort& optimizer);
 
-class TrainingSaves final : public Comparing, public Voting, public Lasting {
+class TrainingSaves {
  public:
   // All of it must outlive this. `position` is written by resume().
   struct Parts {
@@ -57,8 +54,6 @@ class TrainingSaves final : public Comparing, public Voting, public Lasting {
   // Opens checkpoint.directory, if one is set. Collective. Throws cox::Error, on all ranks, when it
   // cannot be used or holds the saves of a run that is not to be resumed.
   explicit TrainingSaves(const Parts& parts);
-  // Waits for a save that is still being written.
-  ~TrainingSaves();
   TrainingSaves(const TrainingSaves&) = delete;
   TrainingSaves& operator=(const TrainingSaves&) = delete;
 
@@ -89,7 +84,9 @@ class TrainingSaves final : public Comparing, public Voting, public Lasting {
   void warn_of_unclaimed();
 
   // Returns whether there is a folder and what came after the newest save is not in it.
-  bool is_behind() const { return folder_ && saved_step_ != parts_.position.step; }
+  bool is_behind() const {
+    return folder_ && (saved_step_ != parts_.position.step || !save_.lost().ok());
+  }
   // Returns whether checkpoint.every_steps asks for a save of the state as it is.
   bool is_due() const;
   // The state went back to an earlier step, on all ranks: a save that is being written is given up.
@@ -107,17 +104,6 @@ class TrainingSaves final : public Comparing, public Voting, public Lasting {
   // Throws cox::Error on all ranks when the newest save failed.
   void settle();
 
-  // The weights that the newest save has, until a ballot has compared them.
-  const char* name() const override { return "the state that was saved"; }
-  EqualBits equal_bits() const override;
-  void vote(StepBallot& ballot) override;
-  void hear(const StepBallot& merged) override;
-  // Waits for the thread, because exit() destroys globals that it uses. Leaves nothing to compare.
-  EndState end_state() const override {
-    thread_.wait();
-    return {};
-  }
-
   // Returns the loop's state with the parts. Tensors may be live ones.
   Checkpoint capture() const;
   // Copies the parts of a state that capture() gave back in place. Local.
@@ -132,13 +118,6 @@ class TrainingSaves final : public Comparing, public Voting, public Lasting {
     TrainingPart of;
     OwnTensors own;  // of_nobody: equal on all ranks
   };
-  // Save is the one that is being written, or was last.
-  struct Save {
-    SaveTicket ticket;
-    WholeSave whole;  // of rank 0
-    Status outcome;   // of this rank's work
-    Status lost;      // why it is not there, the same on all ranks; ok otherwise
-  };
 
   void add(Part part);
   Status open_folder(std::function<std::uint64_t()> random);
@@ -152,15 +131,8 @@ class TrainingSaves final : public Comparing, public Voting, public Lasting {
   OwnTensorsOfKinds own_kinds(const Checkpoint& shared, const Checkpoint& own) const;
   std::vector<std::uint32_t> paces() const;
   Result<std::string> control_file() const;
-  Status check_equal_bits();  // collective
-  Status finish_together();   // collective
-  void finish_before();       // collective
-  void take_outcome();
-  void note(const Status& outcome);
-  void follow(SaveProgress::Next next);
-  void publish();
+  void finish_before();  // collective
   bool has_budget() const;
-  bool is_alone() const { return state_.job().world_size() == 1; }
   std::vector<NamedTensor> part_states(OwnTensors own) const;
   static Status load_part(const Part& part, std::span<const NamedTensor> states);
   void adopt(const TrainingPosition& resumed);
@@ -172,13 +144,9 @@ class TrainingSaves final : public Comparing, public Voting, public Lasting {
   std::optional<CheckpointFolder> folder_;
   std::vector<Part> parts_added_;
   std::vector<NamedTensor> unclaimed_;  // of the resumed save: for parts that are not added yet
-  std::uint64_t saved_step_ = ~0ull;    // of the newest save that was begun and has not failed
-  std::optional<std::uint64_t> bits_;   // of its weights, until they are compared
+  std::uint64_t saved_step_ = ~0ull;    // of the newest save that was begun
   std::vector<std::uint32_t> agreed_paces_;  // when ranks were last asked; empty = never
-  SaveProgress progress_;
-  Save save_;
-  mutable SaveThread thread_;  // after what the thread uses
-  AddedActuator<TrainingSaves> added_;
+  SharedSave save_;                          // after what its thread uses
 };
 
 }  // namespace cox::detail

@@ -1,4 +1,4 @@
-#include "sdk/src/training/save_progress.h"
+#include "sdk/src/checkpoint/save_progress.h"
 
 #include <algorithm>
 #include <cstddef>
