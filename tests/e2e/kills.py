@@ -37,7 +37,8 @@ PATHS = [("mailbox", {}, []), ("mpi", {"COX_CONTROL": "mpi"}, []),
 # What a whole run and its saves consist of.
 RUN_FILES = re.compile(r"rank\d+/(run\.json|operators\.json|(steps|host)\.jsonl)|journal\.cox|ending\.json|[^/.]+\.lock")
 MPICH_FILES = ("mpich_", "ucx_shm_")  # in /dev/shm for a moment of MPI_Init: its own, its transport's
-SAVE_FILES = re.compile(r"step-\d{12}/[a-z_]+\.(json|safetensors|state)|saves\.lock")
+SAVE_FILES = re.compile(r"step-\d{12}/(manifest\.json|control\.state|"
+                        r"[a-z_]+(-\d{5}-of-\d{5})?\.safetensors|[a-z_]+\.safetensors\.index\.json)|saves\.lock")
 
 settings = argparse.Namespace()
 
