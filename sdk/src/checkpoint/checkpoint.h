@@ -25,7 +25,7 @@ struct Checkpoint {
   std::vector<NamedTensor> numbers;  // what each rank remembers of them; mostly empty
   std::vector<NamedTensor> parts;    // "PART/TENSOR": what the program added to its state
   // For a save alone; what is read has neither.
-  std::set<std::string> of_root;  // tensors of the model in which ranks may differ: rank 0's count
+  std::set<std::string> buffers;  // of the model; ranks may differ in them, and rank 0's count
   std::map<std::string, std::string> tied;  // other names of tensors of the model
 };
 
@@ -44,6 +44,7 @@ inline constexpr std::array<SaveKind, 5> kSaveKinds = {
      {"numbers", &Checkpoint::numbers, true},
      {"parts", &Checkpoint::parts, true}}};
 inline constexpr std::size_t kModelKind = 0;
+inline constexpr std::size_t kOptimizerKind = 1;
 inline constexpr std::size_t kNumbersKind = 3;
 inline constexpr std::size_t kPartsKind = 4;
 

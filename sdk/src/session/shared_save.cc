@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "coordinator/core/text.h"
+#include "sdk/src/device/tensor_scan.h"
 #include "sdk/src/parallel/agreement.h"
 
 namespace cox::detail {
@@ -12,6 +13,21 @@ namespace {
 
 SaveProgress::Outcome outcome_of(const Status& status) {
   return status.ok() ? SaveProgress::Outcome::done : SaveProgress::Outcome::failed;
+}
+
+// From moments that are not finite a resumed job would spoil the weights. An option may be
+// infinite.
+Status check_finite(const SavePart& part) {
+  for (const PartFile& file : part.files) {
+    if (kind_of_file(file.name) != kOptimizerKind) continue;
+    for (const NamedTensor& each : file.tensors) {
+      if (each.name.starts_with("options.")) continue;
+      if (scan(each.tensor, ScanKind::extent).nonfinite == 0) continue;
+      return failed_precondition("save: expected finite state of the optimizer, found that ",
+                                 each.name, " is not; nothing is saved");
+    }
+  }
+  return ok_status();
 }
 
 }  // namespace
@@ -41,6 +57,7 @@ void SharedSave::begin(Work work, Where where) {
   // One rank needs no ballot to know that all parts are there.
   auto write = [work = *work_, part = std::move(part), is_alone = is_alone()] {
     Status written = work.prepared;
+    if (written.ok()) written = check_finite(part);
     if (written.ok()) written = work.folder.write_part(work.ticket, part);
     if (written.ok() && is_alone) written = work.folder.publish(work.ticket, work.whole, work.keep);
     return written;

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 
 #include "coordinator/core/ballot.h"
 #include "coordinator/core/status.h"
@@ -47,6 +48,8 @@ class SharedSave final : public Comparing, public Voting, public Lasting {
   Status finish();
   // The state that is saved was given up, on all ranks, so the save is, too.
   void cancel() { progress_.cancel(); }
+  // Takes note of a save that was refused before it was begun, on all ranks.
+  void lose(Status why) { lost_ = std::move(why); }
   // Returns why the newest save is not there, the same on all ranks; ok while nothing is known.
   const Status& lost() const { return lost_; }
 

@@ -10,7 +10,6 @@
 #include "coordinator/core/text.h"
 #include "coxswain/error.h"
 #include "coxswain/safetensors.h"
-#include "sdk/src/device/tensor_scan.h"
 #include "sdk/src/session/saved_rows.h"
 
 namespace cox::detail {
@@ -173,22 +172,9 @@ void LoopKeeper::save_if_due(Adoption& adoption) {
   position_.cursor = position_.step;
   const bool is_last = state.step().stop_agreed();
   const bool is_due = falls_due();
-  if (saves_.is_behind() && (is_due || is_last) && is_sound()) {
+  if (saves_.is_behind() && (is_due || is_last))
     saves_.write(is_last ? TrainingSaves::OnFailure::raise : TrainingSaves::OnFailure::report);
-  }
   if (is_last) adoption.end_unless_asked();
-}
-
-// With other ranks there is a capability that compares the weights, and TrainingSaves asks it.
-bool LoopKeeper::is_sound() {
-  if (session_.world_size() > 1) return true;
-  for (const NamedTensor& each : model_state()) {
-    if (scan(each.tensor, ScanKind::extent).nonfinite == 0) continue;
-    session_.state().job().log().error(concat("save: expected finite weights, found that ",
-                                              each.name, " is not finite; nothing is saved"));
-    return false;
-  }
-  return true;
 }
 
 // Returns what the names of a model's tensors begin with in a save.
@@ -212,7 +198,7 @@ Checkpoint LoopKeeper::capture() const {
   all.model = model_state();
   for (std::size_t m = 0; m < models_->all().size(); ++m) {
     for (const auto& buffer : models_->all()[m].module->named_buffers())
-      all.of_root.insert(prefix_of_model(m) + buffer.key());
+      all.buffers.insert(prefix_of_model(m) + buffer.key());
   }
   const auto optimizers = ports();
   for (std::size_t i = 0; i < optimizers.size(); ++i) {

@@ -74,7 +74,6 @@ class LoopKeeper final : private TrainedState {
   void begin(Adoption& adoption);
   void save_if_due(Adoption& adoption);
   bool falls_due();
-  bool is_sound();
   std::string prefix_of_model(std::size_t model) const;
   std::vector<NamedTensor> model_state() const;
   std::vector<std::unique_ptr<OptimizerPort>> ports() const;

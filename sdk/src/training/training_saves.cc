@@ -19,6 +19,7 @@
 #include "coordinator/io/save_folder.h"
 #include "coordinator/runtime/saved_state.h"
 #include "coxswain/error.h"
+#include "sdk/src/device/tensor_scan.h"
 #include "sdk/src/parallel/agreement.h"
 #include "sdk/src/session/end_states.h"
 #include "sdk/src/session/run_directory.h"
@@ -299,7 +300,7 @@ void TrainingSaves::fall_behind() {
   save_.cancel();
 }
 
-// Returns what all ranks have alike, for them to divide. `of_root` names what they have not.
+// Returns what all ranks have alike, for them to divide, and the buffers.
 Checkpoint TrainingSaves::shared_state() const {
   Checkpoint shared = parts_.trained.capture();
   shared.position = parts_.position;
@@ -312,7 +313,7 @@ Checkpoint TrainingSaves::shared_state() const {
 Checkpoint TrainingSaves::own_state(Checkpoint& shared) const {
   Checkpoint own;
   own.numbers = own_rows(state_);
-  const auto is_own = [&](const NamedTensor& each) { return shared.of_root.contains(each.name); };
+  const auto is_own = [&](const NamedTensor& each) { return shared.buffers.contains(each.name); };
   if (state_.job().is_root()) {
     std::ranges::copy_if(shared.model, std::back_inserter(own.model), is_own);
     own.parts = part_states(OwnTensors::of_root);
@@ -324,7 +325,7 @@ Checkpoint TrainingSaves::own_state(Checkpoint& shared) const {
 // Equal on all ranks, whatever they have.
 OwnTensorsOfKinds TrainingSaves::own_kinds(const Checkpoint& shared, const Checkpoint& own) const {
   OwnTensorsOfKinds kinds{};
-  if (!shared.of_root.empty()) kinds[kModelKind] = OwnTensors::of_root;
+  if (!shared.buffers.empty()) kinds[kModelKind] = OwnTensors::of_root;
   if (!own.numbers.empty()) kinds[kNumbersKind] = OwnTensors::of_every_rank;
   const bool has_parts = std::ranges::any_of(
       parts_added_, [](const Part& part) { return part.own == OwnTensors::of_root; });
@@ -358,10 +359,23 @@ void TrainingSaves::check_weights() const {
                                     found.different + "; nothing is saved"),
                 Error::Scope::all_ranks);
   }
-  if (found.not_finite.empty()) return;
-  throw Error(failed_precondition("save: expected finite weights, found that " + found.not_finite +
+  const std::string not_finite = is_alone() ? own_not_finite() : found.not_finite;
+  if (not_finite.empty()) return;
+  throw Error(failed_precondition("save: expected finite weights, found that " + not_finite +
                                   "; nothing is saved"),
               Error::Scope::all_ranks);
+}
+
+// With other ranks there is a capability that looks at the weights when it compares them. Buffers
+// may well be infinite, as masks are.
+std::string TrainingSaves::own_not_finite() const {
+  const Checkpoint state = parts_.trained.capture();
+  for (const NamedTensor& each : state.model) {
+    const bool is_finite =
+        state.buffers.contains(each.name) || scan(each.tensor, ScanKind::extent).nonfinite == 0;
+    if (!is_finite) return each.name + " is not finite";
+  }
+  return {};
 }
 
 // Looks at this rank's weights alone. The next ballot compares their bits with other ranks', so all
@@ -370,17 +384,17 @@ void TrainingSaves::check_weights() const {
 bool TrainingSaves::is_finite() {
   Fnv1a64 hash;
   hash.add(parts_.trained.equal_bits());
-  std::string not_finite;
+  std::string not_finite = is_alone() ? own_not_finite() : "";
   for (const EndState& each : state_.actuators().end_states()) {
     hash.add(each.bits);
-    if (not_finite.empty()) not_finite = each.not_finite;
+    if (not_finite.empty() && !each.not_finite.empty())
+      not_finite = each.not_finite + " is not finite";
   }
   save_.compare(hash.value());
   if (not_finite.empty()) return true;
-  if (state_.job().is_root()) {
-    state_.job().log().error("save: expected finite weights, found that " + not_finite +
-                             " is not finite; nothing is saved");
-  }
+  save_.lose(failed_precondition("save: expected finite weights, found that ", not_finite,
+                                 "; nothing is saved"));
+  if (state_.job().is_root()) state_.job().log().error(save_.lost().message());
   return false;
 }
 

@@ -125,6 +125,8 @@ class TrainingSaves {
   std::filesystem::path find_save();  // collective
   void check_weights() const;         // collective
   bool is_finite();
+  std::string own_not_finite() const;
+  bool is_alone() const { return state_.job().world_size() == 1; }
   void begin(OnFailure on_failure);
   Checkpoint shared_state() const;
   Checkpoint own_state(Checkpoint& shared) const;

@@ -25,6 +25,7 @@ std::vector<NamedTensor> model_tensors(const torch::nn::Module& model) {
 Checkpoint capture(const torch::nn::Module& model, const OptimizerPort& optimizer) {
   Checkpoint state;
   state.model = model_tensors(model);
+  for (const auto& buffer : model.named_buffers()) state.buffers.insert(buffer.key());
   state.optimizer = optimizer.state();
   return state;
 }
