@@ -4,21 +4,21 @@ namespace cox::detail {
 namespace {
 
 // The stages as they travel. The least of all ranks counts.
-constexpr std::uint64_t kWriting = 0;
-constexpr std::uint64_t kWritten = 1;
-constexpr std::uint64_t kPublished = 2;
+constexpr std::uint64_t kPartOpen = 0;
+constexpr std::uint64_t kPartClosed = 1;
+constexpr std::uint64_t kAllDone = 2;
 
 std::uint64_t vote_of(SaveProgress::Stage stage) {
   switch (stage) {
     case SaveProgress::Stage::none:
       return ~0ull;
     case SaveProgress::Stage::writing:
-      return kWriting;
+      return kPartOpen;
     case SaveProgress::Stage::written:
     case SaveProgress::Stage::publishing:
-      return kWritten;
+      return kPartClosed;
     case SaveProgress::Stage::published:
-      return kPublished;
+      return kAllDone;
   }
   return ~0ull;
 }
@@ -56,9 +56,9 @@ SaveProgress::Next SaveProgress::parts_agreed(Outcome outcome) {
 }
 
 SaveProgress::Next SaveProgress::hear(const StepBallot& merged) {
-  if (stage_ == Stage::written && merged.save_stage_min == kWritten)
+  if (stage_ == Stage::written && merged.save_stage_min == kPartClosed)
     return parts_agreed(merged.save_failed_max == 0 ? Outcome::done : Outcome::failed);
-  if (stage_ != Stage::published || merged.save_stage_min != kPublished) return Next::nothing;
+  if (stage_ != Stage::published || merged.save_stage_min != kAllDone) return Next::nothing;
   stage_ = Stage::none;
   return merged.save_failed_max == 0 ? Next::end : Next::give_up;
 }
