@@ -404,6 +404,13 @@ Status write_safetensors(const std::filesystem::path& path, std::span<const Name
   return detail::write_tensor_file(path, tensors, metadata).status();
 }
 
+Status detail::check_savable(std::span<const NamedTensor> tensors) {
+  std::vector<NamedTensor> in_form(tensors.begin(), tensors.end());
+  std::map<std::string, std::string> metadata;
+  put_in_form(in_form, metadata);
+  return check_arguments(in_form, metadata);
+}
+
 Result<detail::WrittenTensors> detail::write_tensor_file(
     const std::filesystem::path& path, std::span<const NamedTensor> tensors,
     const std::map<std::string, std::string>& metadata) {

@@ -26,6 +26,9 @@ Result<WrittenTensors> write_tensor_file(const std::filesystem::path& path,
                                          std::span<const NamedTensor> tensors,
                                          const std::map<std::string, std::string>& metadata);
 
+// Returns invalid_argument naming the first tensor that write_tensor_file() would refuse.
+Status check_savable(std::span<const NamedTensor> tensors);
+
 struct ReadTensors {
   SafetensorsFile content;
   WrittenTensors found;  // the pieces have no hashes: that of the file is of all bytes

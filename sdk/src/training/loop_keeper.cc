@@ -140,6 +140,7 @@ void LoopKeeper::begin(Adoption& adoption) {
                 Error::Scope::all_ranks);
   }
   if (!session_.config().checkpoint.directory.empty()) {
+    check_model(state.job(), model_state());
     for (const auto& optimizer : ports()) tell_unnamed(state.job(), *optimizer);
   }
   TrainingSaves::Resumed saved;

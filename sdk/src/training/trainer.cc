@@ -98,8 +98,10 @@ struct Trainer::Impl {
     state().loop().declare_reducing("the start of a Trainer");
     state().attach(model);
     saves.emplace(detail::TrainingSaves::Parts{session, trained, position});
-    if (!state().job().config().checkpoint.directory.empty())
+    if (!state().job().config().checkpoint.directory.empty()) {
+      detail::check_model(state().job(), detail::model_tensors(model));
       detail::tell_unnamed(state().job(), changes.optimizer());
+    }
     rollbacks.emplace(detail::Rollbacks::Parts{session, trained, position, *saves});
     detail::TrainingSaves::Resumed saved;
     if (is_resumed()) saved = saves->resume();

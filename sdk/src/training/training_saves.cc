@@ -19,6 +19,7 @@
 #include "coordinator/io/save_folder.h"
 #include "coordinator/runtime/saved_state.h"
 #include "coxswain/error.h"
+#include "sdk/src/checkpoint/tensor_file.h"
 #include "sdk/src/device/tensor_scan.h"
 #include "sdk/src/parallel/agreement.h"
 #include "sdk/src/session/end_states.h"
@@ -245,6 +246,10 @@ void TrainingSaves::adopt(const TrainingPosition& resumed) {
   saved_step_ = resumed.step;
   state_.step().set_next(StepId(resumed.step));
   state_.control().directory().go_on_at(StepId(resumed.step));
+}
+
+void check_model(const Membership& job, std::span<const NamedTensor> model) {
+  job.agree(check_savable(model).with_context("checkpoint.directory: expected a model to save"));
 }
 
 void tell_unnamed(const Membership& job, const OptimizerPort& optimizer) {

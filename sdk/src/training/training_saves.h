@@ -39,6 +39,9 @@ std::vector<std::uint32_t> paces_of(std::span<const SlowRank> slow, std::size_t 
 // Throws cox::Error. REQUIRES: the control plane has started.
 std::vector<std::uint32_t> agreed_paces(SessionState& state);
 
+// Refuses, before the first step, a model that no save could hold. Collective. Throws cox::Error on
+// all ranks.
+void check_model(const Membership& job, std::span<const NamedTensor> model);
 // Tells, on rank 0, of parameters of the optimizer that the model does not have: saves hold their
 // state by place, and not their values.
 void tell_unnamed(const Membership& job, const OptimizerPort& optimizer);

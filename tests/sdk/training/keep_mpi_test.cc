@@ -406,6 +406,20 @@ TEST_SUITE("Session::keep") {
              "expected a number of 0 or more, found -1");
   }
 
+  TEST_CASE("a model that no save can hold is refused before the first step") {
+    auto probe = solo_session();
+    const SharedFolder folder(probe);
+    probe.finish();
+    contains(refusal({"--cox.checkpoint.directory=" + folder.text()},
+                     [&](Session& s, Net& net, auto& o) {
+                       net->register_buffer("half", torch::zeros({2}, torch::kComplexHalf));
+                       s.adopt(*net);
+                       std::int64_t counter = 0;
+                       s.keep(o, counter, counter);
+                     }),
+             "tensor \"half\"");
+  }
+
   TEST_CASE("counters may be of any type of whole numbers") {
     std::int8_t small = 5;
     std::uint64_t large = 7;
