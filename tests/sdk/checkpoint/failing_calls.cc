@@ -15,10 +15,10 @@
 namespace {
 
 std::atomic<int> calls_until_failure{0};  // 0 = none fails
-std::atomic<int> calls_made{0};
+std::atomic<int> made{0};
 
 bool fails(int error) {
-  ++calls_made;
+  ++made;
   if (calls_until_failure.load() == 0 || calls_until_failure.fetch_sub(1) != 1) return false;
   errno = error;
   return true;
@@ -29,7 +29,7 @@ bool fails(int error) {
 namespace sdk_test {
 
 FailingCall::FailingCall(int number) {
-  calls_made = 0;
+  made = 0;
   calls_until_failure = number;
 }
 
@@ -38,7 +38,7 @@ FailingCall::~FailingCall() {
 }
 
 int FailingCall::calls_made() {
-  return ::calls_made;
+  return made;
 }
 
 }  // namespace sdk_test
