@@ -210,8 +210,7 @@ SessionReport Session::report() const {
 }
 void Session::finish() {
   if (adoption_) adoption_->finish();
-  if (keeper_) keeper_->finish();
-  keeper_.reset();
+  if (const auto keeper = std::exchange(keeper_, nullptr)) keeper->finish();
   adoption_.reset();
   state_->finish();
 }

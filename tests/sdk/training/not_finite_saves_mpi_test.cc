@@ -62,6 +62,8 @@ Run train(const std::string& folder, const Spoil& spoil, bool resumes = false) {
     }
     session.finish();
   });
+  if (!run.end.empty())
+    error_of([&] { session.finish(); });  // else the process's exit code tells it
   for (const at::Tensor& weight : net->parameters()) run.weights.push_back(weight.detach().clone());
   return run;
 }
