@@ -131,6 +131,8 @@ std::vector<Setting<CheckpointConfig>> checkpoint_settings() {
       integer(&C::keep, {"keep", "saves", "newest ones kept"}, {1, 1000}),
       flag(&C::resume, {"resume", "", "continue from the newest whole one"}),
       flag(&C::strict, {"strict", "", "a damaged newest one is an error, not passed over"}),
+      flag(&C::partial,
+           {"partial", "", "resume what fits of a save of another model, and list the rest"}),
       integer(&C::snapshot_rounds,
               {"snapshot_rounds", "rounds", "in-memory snapshot that often; 0 = none"},
               {0, 1000000}),

@@ -68,6 +68,7 @@ struct CheckpointConfig {
   std::uint32_t keep = 2;             // newest ones kept, >= 1
   bool resume = false;                // continue from the newest whole one
   bool strict = false;                // refuse to resume when the newest save is damaged
+  bool partial = false;               // resume what fits of a save of another model
   std::uint32_t snapshot_rounds = 0;  // in-memory snapshot for rollbacks; 0 = none
 };
 std::vector<Setting<CheckpointConfig>> checkpoint_settings();

@@ -360,7 +360,7 @@ std::string differences(const ByName& targets, const ByName& source) {
   return list.text();
 }
 
-Status compare(const ByName& targets, const ByName& source) {
+std::string unmatched(const ByName& targets, const ByName& source) {
   std::string message;
   const auto add = [&](const char* label, const std::string& names) {
     if (!names.empty()) message += (message.empty() ? "" : "; ") + (label + (": " + names));
@@ -368,6 +368,11 @@ Status compare(const ByName& targets, const ByName& source) {
   add("missing", list_names(targets, source));
   add("unexpected", list_names(source, targets));
   add("different", differences(targets, source));
+  return message;
+}
+
+Status compare(const ByName& targets, const ByName& source) {
+  const std::string message = unmatched(targets, source);
   if (message.empty()) return ok_status();
   return invalid_argument("the tensors do not fit the model: " + message);
 }
@@ -402,6 +407,14 @@ Result<detail::ReadTensors> detail::read_tensor_file(const std::filesystem::path
 Status write_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors,
                          const std::map<std::string, std::string>& metadata) {
   return detail::write_tensor_file(path, tensors, metadata).status();
+}
+
+std::string detail::describe_unmatched(std::span<const NamedTensor> targets,
+                                       std::span<const NamedTensor> source) {
+  ByName to, from;
+  for (const NamedTensor& each : targets) to.emplace(each.name, &each);
+  for (const NamedTensor& each : source) from.emplace(each.name, &each);
+  return unmatched(to, from);
 }
 
 Status detail::check_savable(std::span<const NamedTensor> tensors) {

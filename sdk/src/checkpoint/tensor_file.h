@@ -29,6 +29,11 @@ Result<WrittenTensors> write_tensor_file(const std::filesystem::path& path,
 // Returns invalid_argument naming the first tensor that write_tensor_file() would refuse.
 Status check_savable(std::span<const NamedTensor> tensors);
 
+// Returns what load_into() would refuse: "missing: a; unexpected: b; different: c (...)". Empty
+// where all match. REQUIRES: all are defined.
+std::string describe_unmatched(std::span<const NamedTensor> targets,
+                               std::span<const NamedTensor> source);
+
 struct ReadTensors {
   SafetensorsFile content;
   WrittenTensors found;  // the pieces have no hashes: that of the file is of all bytes

@@ -19,6 +19,7 @@
 #include "coordinator/io/save_folder.h"
 #include "coordinator/runtime/saved_state.h"
 #include "coxswain/error.h"
+#include "sdk/src/checkpoint/partial_load.h"
 #include "sdk/src/checkpoint/tensor_file.h"
 #include "sdk/src/device/tensor_scan.h"
 #include "sdk/src/parallel/agreement.h"
@@ -130,6 +131,7 @@ TrainingSaves::Resumed TrainingSaves::resume() {
   const std::filesystem::path save = find_save();
   auto checkpoint = CheckpointFolder::read(save);
   state_.job().agree(checkpoint.status());
+  if (config().partial) take_what_fits(*checkpoint);
   parts_.session.together([&] { require(parts_.trained.restore(*checkpoint), "resume"); });
   adopt(checkpoint->position);
   if (is_by_position(checkpoint->optimizer) && state_.job().is_root()) {
@@ -148,6 +150,16 @@ TrainingSaves::Resumed TrainingSaves::resume() {
   }
   unclaimed_ = std::move(checkpoint->parts);
   return {std::move(checkpoint->reducer), std::move(checkpoint->numbers)};
+}
+
+void TrainingSaves::take_what_fits(Checkpoint& saved) {
+  PartialLoad fitted = fit_to(std::move(saved), parts_.trained.capture());
+  saved = std::move(fitted.state);
+  if (fitted.left.empty() || !state_.job().is_root()) return;
+  state_.job().log().warning(
+      "resume: the save fits this model in part (checkpoint.partial); left "
+      "as the program has it: " +
+      fitted.left);
 }
 
 Status TrainingSaves::load_part(const Part& part, std::span<const NamedTensor> states) {
@@ -178,11 +190,11 @@ void TrainingSaves::add(Part part) {
   const Status loaded = load_part(parts_added_.back(), unclaimed_);
   const std::string prefix = parts_added_.back().name + "/";
   std::erase_if(unclaimed_, [&](const NamedTensor& n) { return n.name.starts_with(prefix); });
-  if (loaded.code() != StatusCode::not_found) return state_.job().agree(loaded);
-  state_.job().agree(ok_status());
-  if (!state_.job().is_root()) return;
+  const bool is_left = loaded.code() == StatusCode::not_found || (config().partial && !loaded.ok());
+  state_.job().agree(is_left ? ok_status() : loaded);
+  if (!is_left || !state_.job().is_root()) return;
   state_.job().log().warning("the save has no state \"" + parts_added_.back().name +
-                             "\"; it goes on from its present values");
+                             "\" that fits; it goes on from its present values");
 }
 
 void TrainingSaves::warn_of_unclaimed() {

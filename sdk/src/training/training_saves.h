@@ -140,6 +140,7 @@ class TrainingSaves {
   bool has_budget() const;
   std::vector<NamedTensor> part_states(OwnTensors own) const;
   static Status load_part(const Part& part, std::span<const NamedTensor> states);
+  void take_what_fits(Checkpoint& saved);
   void adopt(const TrainingPosition& resumed);
   const CheckpointConfig& config() const { return state_.job().config().checkpoint; }
 

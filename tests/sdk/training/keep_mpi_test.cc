@@ -406,6 +406,42 @@ TEST_SUITE("Session::keep") {
              "expected a number of 0 or more, found -1");
   }
 
+  TEST_CASE("a model with another head takes what fits of a save, if it is asked to") {
+    auto probe = solo_session();
+    const SharedFolder folder(probe);
+    probe.finish();
+    const std::string flag = "--cox.checkpoint.directory=" + folder.text();
+    const auto run = [&](std::int64_t outputs, const Flags& flags) {
+      auto session = solo_session(flags);
+      torch::manual_seed(3);
+      torch::nn::Sequential net(torch::nn::Linear(4, 6), torch::nn::Linear(6, outputs));
+      torch::optim::Adam optimizer(net->parameters(), torch::optim::AdamOptions(0.01));
+      session.adopt(*net);
+      std::int64_t epoch = 0;
+      std::int64_t batch = 0;
+      Tensors first;
+      for (; batch < 4; ++batch) {
+        session.keep(optimizer, epoch, batch);
+        if (first.empty()) first = state_of(*net);
+        update(optimizer, [&] { return net->forward(torch::ones({2, 4})).square().mean(); });
+      }
+      session.keep(optimizer, epoch, batch);
+      const std::size_t states = optimizer.state().size();
+      session.finish();
+      first.push_back(net->parameters()[0].detach().clone());
+      CHECK(states == 4);
+      return first;
+    };
+    const Tensors saved = run(1, {flag, "--cox.checkpoint.every_steps=4"});
+    const std::string refused = error_of([&] { run(3, {flag, "--cox.checkpoint.resume=on"}); });
+    contains(refused, "different: 1.bias");
+    const Tensors fitted =
+        run(3, {flag, "--cox.checkpoint.resume=on", "--cox.checkpoint.partial=on"});
+    CHECK(sdk_test::same_bits(fitted[0],
+                              saved.back()));  // the body goes on, and the loop is at its end
+    CHECK(fitted[2].sizes() == at::IntArrayRef({3, 6}));
+  }
+
   TEST_CASE("a model that no save can hold is refused before the first step") {
     auto probe = solo_session();
     const SharedFolder folder(probe);
