@@ -1,10 +1,12 @@
 // F3 and F4, our side: a loop of two lines and a third, as a program would have it.
 //
-//   bench_saves continue --cox.checkpoint.directory=DIR   saves after six steps, and takes three
-//   more bench_saves steps [--quick] --cox.checkpoint.directory=DIR   times steps with and without
-//   saves
+//   bench_saves continue  saves after six steps, and takes three more
+//   bench_saves steps     times steps with and without saves
+//   bench_saves save      times a save that the loop waits for
+//   bench_saves load      times a resume from it
 //
-// Each rank prints a line of JSON. f3.py and f3_peer.py go on from the save in Python.
+// All with --cox.checkpoint.directory=DIR and, for a smaller model, --quick. Each rank prints a
+// line of JSON. f3.py and f3_peer.py go on from the save in Python.
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -17,12 +19,14 @@
 
 #include "coxswain/error.h"
 #include "coxswain/session.h"
+#include "coxswain/trainer.h"
 
 namespace {
 
 using namespace cox;
 using Clock = std::chrono::steady_clock;
 
+constexpr std::int64_t kWidth = 4096;  // a layer has 16.8 million parameters
 constexpr std::int64_t kRows = 24, kInputs = 8, kSavedSteps = 6, kMoreSteps = 3;
 
 double seconds_since(Clock::time_point start) {
@@ -84,8 +88,7 @@ void go_on(Session& session) {
 // Times blocks of steps in turn, every other one with a save at its beginning: the third line is
 // called there alone, and checkpoint.every_steps is two blocks.
 void time_steps(Session& session, std::int64_t block_steps, int pairs) {
-  constexpr std::int64_t kWidth = 4096;
-  const int layers = block_steps < 50 ? 2 : 6;  // of 16.8 million parameters
+  const int layers = block_steps < 50 ? 2 : 6;
   torch::nn::Sequential model;
   for (int i = 0; i < layers; ++i) model->push_back(torch::nn::Linear(kWidth, kWidth));
   torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-5));
@@ -117,23 +120,42 @@ void time_steps(Session& session, std::int64_t block_steps, int pairs) {
       list_of(plain).c_str(), list_of(saving).c_str(), list_of(longest).c_str());
 }
 
+// Times the start of a Trainer that restores, or a save by one.
+void time_disk(Session& session, int layers, bool loads) {
+  torch::nn::Sequential model;
+  for (int i = 0; i < layers; ++i) model->push_back(torch::nn::Linear(kWidth, kWidth));
+  torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-5));
+  if (!loads) {
+    model->forward(torch::randn({8, kWidth})).square().mean().backward();
+    optimizer.step();
+  }
+  const Clock::time_point start = Clock::now();
+  Trainer trainer(session, *model, optimizer, {.steps = 1});
+  const double opened = seconds_since(start);
+  if (!loads) trainer.save();
+  const double all = seconds_since(start);
+  std::printf("{\"rank\": %d, \"seconds\": %.6f}\n", session.rank(), loads ? all : all - opened);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) try {
-  bool is_quick = false, continues = false;
-  for (int i = 1; i < argc; ++i) {
-    is_quick = is_quick || std::string_view(argv[i]) == "--quick";
-    continues = continues || std::string_view(argv[i]) == "continue";
-  }
+  const auto has = [&](std::string_view word) {
+    return std::any_of(argv + 1, argv + argc, [&](const char* each) { return each == word; });
+  };
+  const bool is_quick = has("--quick"), continues = has("continue"), loads = has("load");
   const std::int64_t block_steps = is_quick ? 10 : 50;
   const std::int64_t every = continues ? kSavedSteps : 2 * block_steps;
-  std::string flag = "--cox.checkpoint.every_steps=" + std::to_string(every);
+  std::string flag = loads ? std::string("--cox.checkpoint.resume=on")
+                           : "--cox.checkpoint.every_steps=" + std::to_string(every);
   std::vector<char*> arguments(argv, argv + argc);
   arguments.insert(arguments.begin() + 1, flag.data());
   arguments.push_back(nullptr);
   auto session = Session::start(argc + 1, arguments.data(), {.program = "bench_saves"});
   if (continues) {
     go_on(session);
+  } else if (loads || has("save")) {
+    time_disk(session, is_quick ? 2 : 6, loads);
   } else {
     time_steps(session, block_steps, is_quick ? 2 : 5);
   }
