@@ -146,6 +146,9 @@ class CallBook {
 
   // The rank has given its part of a round, and waits for the others.
   void begin_round(RoundId round);
+  // All rounds before this one are over here. A rank has more than one call in a round, so a round
+  // that it has begun may still wait for it.
+  void complete_rounds_before(RoundId round) { rounds_done_ = round.value(); }
   // The newest call is over here.
   void end();
 
@@ -174,9 +177,16 @@ class CallBook {
   void on_slow(std::function<void(const SlowCall&)> told) { on_slow_ = std::move(told); }
 
  private:
+  // The wait in which this rank and another one seemed to be in different calls.
+  struct Suspicion {
+    std::uint64_t line = 0;
+    std::uint64_t number = 0;
+    friend bool operator==(const Suspicion&, const Suspicion&) = default;
+  };
   Status look_now(const CallLine& line, Clock::time_point since);
   void read_notes();
   void post(CallNote::Kind kind, const CallLine& line, const std::string& why);
+  bool is_new_suspicion(const CallLine& line);
   Status compare(const CallLine& line);
   Status compare(const CallLine& line, const CallNote& note) const;
   const CallLine* find(std::uint64_t id) const;
@@ -185,6 +195,8 @@ class CallBook {
   std::unique_ptr<CallPost> post_;
   std::vector<std::weak_ptr<CallLine>> lines_;
   std::shared_ptr<CallLine> rounds_;
+  std::uint64_t rounds_done_ = 0;
+  Suspicion suspicion_;  // of the newest look
   const char* name_ = nullptr;
   std::vector<CallNote> heard_;  // per rank, the newest; kind none = it does not wait
   std::uint64_t told_line_ = 0;  // where the others were told that this rank waits; 0 = nowhere

@@ -133,6 +133,37 @@ TEST_CASE("a round of averaging and another call are told apart") {
   CHECK(has(status, "Session::together"));
 }
 
+// Rank 0 waits in a round, of which the others have given a part, as gradients are one, and whose
+// rounds before `complete` are over. The others then go to a call of all.
+Status wait_in_round(const Job& job, RoundId complete, std::chrono::seconds most) {
+  const auto since = CallBook::Clock::now();
+  job.calls->begin_round(RoundId(4));
+  job.calls->complete_rounds_before(job.rank() == 0 ? RoundId(4) : complete);
+  Status status;
+  while (job.rank() == 0 && status.ok() && CallBook::Clock::now() - since < most) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    status = job.calls->look_at_round(since);
+  }
+  if (!status.ok()) return status;
+  const Name name(job.calls, "Session::together");
+  return job.gather_bytes(*job.world, 8);
+}
+
+TEST_CASE("a rank that leaves a round for another call after a part of it is told apart") {
+  const Job job;
+  if (job.is_alone()) return;
+  const Status status = wait_in_round(job, RoundId(4), std::chrono::seconds(20));
+  CAPTURE(status.text());
+  CHECK(has(status, "the averaging of a step on rank 0"));
+  CHECK(has(status, "Session::together"));
+}
+
+TEST_CASE("a rank that is done with a round may wait elsewhere for one that is not yet") {
+  const Job job;
+  const Status status = wait_in_round(job, RoundId(5), std::chrono::seconds(3));
+  CHECK_MESSAGE(status.ok(), status.text());
+}
+
 // Waits at the end until all ranks have come to the same gather.
 Status wait_at_end(const Job& job, Communicator& meeting) {
   const auto since = CallBook::Clock::now();

@@ -12,6 +12,7 @@ constexpr RoundId kLastRound(~RoundId().value());
 
 void StepWaits::begin_round(RoundId round, Clock::time_point now) {
   round_ = round;
+  if (transport::CallBook* calls = job_.world().calls()) calls->complete_rounds_before(round);
   control_.plane().mark().begin_round(round, now);
 }
 
