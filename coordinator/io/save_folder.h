@@ -17,7 +17,7 @@
 namespace cox::io {
 
 inline constexpr std::string_view kManifestName = "manifest.json";
-// Version 1 had one file of each kind. It is still read.
+// Version 1, with one file of each kind, is read as well.
 inline constexpr std::int64_t kManifestVersion = 2;
 
 struct SaveFile {
@@ -94,8 +94,8 @@ Status write_manifest(const std::filesystem::path& save, const SaveManifest& man
 Result<SaveManifest> read_manifest(const std::filesystem::path& save,
                                    std::string_view name = kManifestName);
 
-// "part-00002-of-00004.json", the manifest of what rank 1 of four wrote. It is there until the save
-// is whole.
+// "part-00002-of-00004.json", the manifest of what rank 1 of four wrote: there until the
+// save is whole.
 std::string part_manifest_name(std::size_t rank, std::size_t ranks);
 
 enum class VerifyDepth {

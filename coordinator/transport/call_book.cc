@@ -225,8 +225,8 @@ Status CallBook::look_now(const CallLine& line, Clock::time_point since) {
   return failure_;
 }
 
-// What this rank waits for may have happened since the rank last looked at it, long ago if the
-// machine is busy. So ranks in different calls are told at the second look at one wait.
+// The wait may have ended since this rank last looked at it, long ago if the machine is busy. So
+// ranks in different calls are told at the second look at one wait.
 bool CallBook::is_new_suspicion(const CallLine& line) {
   const Suspicion now{line.id(), line.begun()};
   return std::exchange(suspicion_, now) != now;

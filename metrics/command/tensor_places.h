@@ -1,5 +1,5 @@
-// Where the tensors of a save lie, or those of safetensors files, for commands that compare, merge
-// and split them. Blocks on the disk; any thread.
+// TensorPlace says where a tensor of a save or of a safetensors file lies, for commands that
+// compare, merge and split them. Blocks on the disk; any thread.
 #pragma once
 
 #include <cstdint>

@@ -29,8 +29,8 @@ struct SafetensorsFile {
   std::map<std::string, std::string> metadata;
 };
 
-// Reads a file. Where there is none of that name, reads those among which its tensors are divided,
-// as several ranks and Hugging Face write them: "model-00001-of-00002.safetensors" and so on for
+// Reads a file, or, if there is none of that name, those among which its tensors are divided, as
+// several ranks and Hugging Face write them: "model-00001-of-00002.safetensors" and so on for
 // "model.safetensors". A tensor that was saved once for two names comes back under both.
 //
 // Dtypes: C64, F64 F32 F16 BF16 F8_E4M3 F8_E5M2, I64 I32 I16 I8, U64 U32 U16 U8, BOOL; complex

@@ -2,8 +2,8 @@
 // (step-000000000123 with model.safetensors, optimizer.safetensors, control.state and
 // manifest.json; coordinator/io/save_folder.h has the manifest). Each rank writes its part of a
 // save into a folder beside the final name, and rank 0 publishes it: checks the parts, writes the
-// manifest and renames the folder as the last act. What a crash left half written is ignored. One
-// job at a time writes: rank 0 holds the lock. Every rank reads. Blocks on the disk; does not
+// manifest and renames the folder as the last act. Leftovers of a crash are ignored. One job at a
+// time writes: rank 0 holds the lock. Every rank reads. Blocks on the disk; does not
 // communicate.
 #pragma once
 

@@ -11,7 +11,7 @@ namespace cox::detail {
 
 struct PartialLoad {
   Checkpoint state;
-  // What was left of the model, "missing: head.bias; unexpected: ...; different: ...". Empty where
+  // The part of the model that was left, "missing: head.bias; unexpected: ...; different: ...". Empty where
   // the save fits, and `state` is the whole save then.
   std::string left;
 };

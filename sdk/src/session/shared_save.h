@@ -23,8 +23,8 @@ class SharedSave final : public Comparing, public Voting, public Lasting {
  public:
   // Adds itself to the actuators of the session, which outlives this.
   explicit SharedSave(SessionState& state);
-  // Where no exception is thrown finish()es the save, collectively, as the end of a session does,
-  // and tells on rank 0 when it is lost. Else waits for the thread.
+  // Calls finish() for a save that is running, as the end of a session does, and tells on rank 0
+  // when it is lost. While an exception is thrown, waits for the thread alone.
   ~SharedSave();
   SharedSave(const SharedSave&) = delete;
   SharedSave& operator=(const SharedSave&) = delete;

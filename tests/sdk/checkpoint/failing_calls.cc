@@ -72,7 +72,7 @@ int fsync(int descriptor) {
   return static_cast<int>(::syscall(SYS_fsync, descriptor));
 }
 
-// What fails to close is closed.
+// A descriptor that fails to close is closed.
 int close(int descriptor) {
   const bool has_failed = fails(EIO);
   const int closed = static_cast<int>(::syscall(SYS_close, descriptor));

@@ -31,7 +31,7 @@ using namespace cox;
 
 namespace {
 
-// How many bytes of a save lie in files that end so.
+// Returns the bytes of a save in files that end so.
 std::uint64_t bytes_in_files(const io::SaveManifest& manifest, const std::string& ending) {
   std::uint64_t bytes = 0;
   for (const io::SavePiece& piece : manifest.pieces) {

@@ -30,7 +30,7 @@ namespace {
 
 constexpr std::int64_t kSteps = 10, kEvery = 2, kBadStep = 5;
 
-// What becomes wrong in a step.
+// Spoil makes something wrong in a step.
 using Spoil = std::function<void(torch::optim::Adam&, at::Tensor& loss)>;
 
 struct Run {
