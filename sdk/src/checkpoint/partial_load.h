@@ -11,8 +11,8 @@ namespace cox::detail {
 
 struct PartialLoad {
   Checkpoint state;
-  // The part of the model that was left, "missing: head.bias; unexpected: ...; different: ...". Empty where
-  // the save fits, and `state` is the whole save then.
+  // The part of the model that was left, "missing: head.bias; unexpected: ...; different: ...".
+  // Empty where the save fits, and `state` is the whole save then.
   std::string left;
 };
 
