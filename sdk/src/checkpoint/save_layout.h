@@ -33,7 +33,7 @@ struct SaveLayout {
 
 // Gives each tensor of `shared`, the largest first, to the rank that has then the least to write
 // for its pace (Graham, "Bounds on multiprocessing timing anomalies", 1969). `paces`: one a rank;
-// a rank with 0 gets none, unless all have 0, which counts as alike. REQUIRES: a rank.
+// a rank with 0 gets none, unless all have 0, which counts as alike. REQUIRES: one at least.
 SaveLayout lay_out(const Checkpoint& shared, const OwnTensorsOfKinds& own,
                    std::span<const std::uint32_t> paces);
 
@@ -57,11 +57,11 @@ struct PartFile {
 std::vector<PartFile> part_of(const Checkpoint& shared, const Checkpoint& own,
                               const SaveLayout& layout, std::size_t rank);
 
-// Leaves each of the model's tensors once: one that is an earlier one under another name goes from
-// `model` to `tied`.
+// Keeps the first name of each of the model's tensors; other names of one go from `model` to
+// `tied`.
 void separate_tied(Checkpoint& state);
-// Gives a model that was read the other names back, by what a file of its says. data_loss where the
-// tensor that was kept is missing.
+// Adds the other names to a model that was read, as the metadata of one of its files have them.
+// data_loss where the tensor that was kept is missing.
 Status join_tied(const io::Metadata& metadata, std::vector<NamedTensor>& model);
 
 // FileTensor names a tensor and the file that has it.

@@ -15,8 +15,7 @@ SaveProgress::Outcome outcome_of(const Status& status) {
   return status.ok() ? SaveProgress::Outcome::done : SaveProgress::Outcome::failed;
 }
 
-// From moments that are not finite a resumed job would spoil the weights. An option may be
-// infinite.
+// A resumed job would spoil its weights by moments that are not finite. An option may be infinite.
 Status check_finite(const SavePart& part) {
   for (const PartFile& file : part.files) {
     if (kind_of_file(file.name) != kOptimizerKind) continue;
@@ -105,7 +104,7 @@ void SharedSave::note(const Status& outcome) {
   progress_.publish_ended(SaveProgress::Outcome::done);
 }
 
-// Only names and a manifest are written to publish a save, so no state is copied for it.
+// Publishing writes a manifest and names, so it copies no state.
 void SharedSave::follow(SaveProgress::Next next) {
   if (!state_.job().is_root()) return;
   if (next == SaveProgress::Next::give_up) work_->folder.give_up(work_->ticket);

@@ -1,7 +1,7 @@
 // SharedSave writes one save after another, each together with all ranks: every rank its part, on a
 // thread of its own or at once; then rank 0 publishes it. The ballots of steps carry how far the
-// ranks are (SaveProgress), and compare the bits of what was saved. Owned by what decides when to
-// save; training thread only; calls that are collective say so.
+// ranks are (SaveProgress), and compare the bits of what was saved. Owned by the class that decides
+// when to save; training thread only; calls that are collective say so.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ class SharedSave final : public Comparing, public Voting, public Lasting {
     SaveTicket ticket;
     WholeSave whole;         // rank 0's
     SavePart part;           // this rank's, for `beside_steps` in copies
-    Status prepared;         // what is wrong with the part already
+    Status prepared;         // an error gives the save up before it is written
     std::uint32_t keep = 1;  // saves, with this one
   };
   // Begins a save on all ranks, between the same two steps. REQUIRES: none is running.

@@ -339,7 +339,7 @@ Checkpoint TrainingSaves::own_state(Checkpoint& shared) const {
   return own;
 }
 
-// Equal on all ranks, whatever they have.
+// Returns the same on all ranks.
 OwnTensorsOfKinds TrainingSaves::own_kinds(const Checkpoint& shared, const Checkpoint& own) const {
   OwnTensorsOfKinds kinds{};
   if (!shared.buffers.empty()) kinds[kModelKind] = OwnTensors::of_root;
