@@ -29,6 +29,11 @@ Status cannot(const fs::path& target, const std::string& doing, int error) {
   return {status.code(), status.message() + "; a file that was there before is unchanged"};
 }
 
+bool is_blocks(std::string_view bytes) {
+  const auto address = reinterpret_cast<std::uintptr_t>(bytes.data());
+  return address % kBlockBytes == 0 && bytes.size() % kBlockBytes == 0;
+}
+
 const char* kind_of(mode_t mode) {
   if (S_ISFIFO(mode)) return "a pipe";
   if (S_ISDIR(mode)) return "a folder";
@@ -91,7 +96,9 @@ AtomicFile::AtomicFile(fs::path target, TemporaryFile made)
 AtomicFile::AtomicFile(AtomicFile&& other) noexcept
     : target_(std::move(other.target_)),
       temporary_(std::exchange(other.temporary_, {})),
-      file_(std::move(other.file_)) {}
+      file_(std::move(other.file_)),
+      is_bypassing_(other.is_bypassing_),
+      size_bytes_(other.size_bytes_) {}
 
 AtomicFile::~AtomicFile() {
   if (!temporary_.empty()) ::unlink(temporary_.c_str());
@@ -101,8 +108,32 @@ Status AtomicFile::fail(const std::string& doing, int error) const {
   return cannot(target_, doing, error);
 }
 
+void AtomicFile::bypass_cache() {
+  const int flags = ::fcntl(file_.number(), F_GETFL);
+  is_bypassing_ = flags != -1 && ::fcntl(file_.number(), F_SETFL, flags | O_DIRECT) == 0;
+}
+
+void AtomicFile::use_cache() {
+  if (!std::exchange(is_bypassing_, false)) return;
+  const int flags = ::fcntl(file_.number(), F_GETFL);
+  if (flags != -1) static_cast<void>(::fcntl(file_.number(), F_SETFL, flags & ~O_DIRECT));
+}
+
+// A file system may take the flag and refuse the first write by it.
+int AtomicFile::write_bytes(std::string_view bytes) {
+  if (!is_blocks(bytes)) use_cache();
+  int error = write_all(file_.number(), bytes);
+  if (error == EINVAL && is_bypassing_) {
+    use_cache();
+    const bool is_cut = ::ftruncate(file_.number(), static_cast<off_t>(size_bytes_)) == 0;
+    error = is_cut ? write_all(file_.number(), bytes) : errno;
+  }
+  size_bytes_ += bytes.size();
+  return error;
+}
+
 Status AtomicFile::write(const void* data, std::size_t bytes) {
-  const int error = write_all(file_.number(), {static_cast<const char*>(data), bytes});
+  const int error = write_bytes({static_cast<const char*>(data), bytes});
   return error == 0 ? ok_status() : fail("cannot write", error);
 }
 

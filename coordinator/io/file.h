@@ -36,6 +36,9 @@ NextBytes one_piece(std::string_view text);
 // Writes all of `bytes`. Returns 0, or the errno of the call that failed.
 [[nodiscard]] int write_all(int descriptor, std::string_view bytes);
 
+// Blocks by which files are written past the system's memory: a multiple of those of all disks.
+inline constexpr std::size_t kBlockBytes = 4096;
+
 // A file that appears whole or not at all. Bytes go to a temporary file in the same folder;
 // commit() syncs it, renames it over the target, then syncs the folder. Without a commit the
 // destructor removes the temporary file, and whatever the target held before is untouched.
@@ -48,6 +51,9 @@ class AtomicFile {
   AtomicFile& operator=(AtomicFile&&) = delete;
   ~AtomicFile();
 
+  // Lets bytes pass by the system's memory for files while each write is of whole blocks of
+  // kBlockBytes at a multiple of them in memory, and the file system can.
+  void bypass_cache();
   // Errors: resource_exhausted when disk, quota or file-size limit is used up.
   Status write(const void* data, std::size_t bytes);
   // REQUIRES: no call of write() failed, and commit() was not called before.
@@ -55,11 +61,15 @@ class AtomicFile {
 
  private:
   AtomicFile(std::filesystem::path target, TemporaryFile made);
+  void use_cache();
+  int write_bytes(std::string_view bytes);
   Status fail(const std::string& doing, int error) const;
 
   std::filesystem::path target_;
   std::filesystem::path temporary_;  // empty once there is nothing to remove
   Descriptor file_;                  // none once closed
+  bool is_bypassing_ = false;
+  std::uint64_t size_bytes_ = 0;
 };
 
 // Replaces the file by one with this content, through an AtomicFile. After an error the old file is

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -15,6 +16,7 @@
 #include "coordinator/core/text.h"
 #include "coordinator/core/words.h"
 #include "coordinator/io/file.h"
+#include "coordinator/io/large_file.h"
 #include "coordinator/io/limits.h"
 #include "coordinator/io/safetensors_header.h"
 #include "metrics/command/commands.h"
@@ -44,14 +46,14 @@ void sort_for_file(Places& places) {
   });
 }
 
-Status copy_bytes(const TensorPlace& place, io::AtomicFile& to) {
+Status copy_bytes(const TensorPlace& place, io::LargeFile& to) {
   const auto from = io::InputFile::open(place.file);
   if (!from.ok()) return from.status();
   std::vector<std::byte> bytes;
   for (std::uint64_t at = 0; at < place.bytes(); at += kBytesAtOnce) {
     bytes.resize(std::min(kBytesAtOnce, place.bytes() - at));
     Status done = from->read_at(place.offset + at, bytes.data(), bytes.size());
-    if (done.ok()) done = to.write(bytes.data(), bytes.size());
+    if (done.ok()) done = to.write(bytes);
     if (!done.ok()) return done;
   }
   return ok_status();
@@ -73,10 +75,10 @@ Status write_file(const fs::path& path, Places places, Metadata metadata) {
   if (length > io::kMaxSafetensorsHeaderBytes || places.size() > io::kMaxSafetensorsTensors)
     return invalid_argument(path.string(), ": expected fewer tensors in a file, found ",
                             places.size(), "; leave them in several files");
-  auto file = io::AtomicFile::create(path);
+  auto file = io::LargeFile::create(path);
   if (!file.ok()) return file.status();
-  Status written = file->write(&length, sizeof length);
-  if (written.ok()) written = file->write(json.data(), json.size());
+  Status written = file->write(std::as_bytes(std::span(&length, 1)));
+  if (written.ok()) written = file->write(std::as_bytes(std::span(json)));
   for (const TensorPlace& place : places) {
     if (written.ok()) written = copy_bytes(place, *file);
   }

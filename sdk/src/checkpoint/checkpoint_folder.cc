@@ -134,26 +134,41 @@ Result<SafetensorsFile> read_file_of(const fs::path& save, const io::SaveManifes
   return std::move(read->content);
 }
 
+// What the files of tensors hold, in the manifest's order.
+using ReadFiles = std::vector<SafetensorsFile>;
+
+// Ranks that begin at different files read from the disk for each other.
+Result<ReadFiles> read_tensor_files(const fs::path& save, const io::SaveManifest& manifest,
+                                    ReaderPlace reader) {
+  ReadFiles files(manifest.files.size());
+  const std::size_t first = files.size() * reader.rank / std::max<std::size_t>(reader.ranks, 1);
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    const std::size_t at = (first + i) % files.size();
+    if (kind_of_file(manifest.files[at].name) == kSaveKinds.size()) continue;
+    auto read = read_file_of(save, manifest, manifest.files[at]);
+    if (!read.ok()) return read.status();
+    files[at] = *std::move(read);
+  }
+  return files;
+}
+
 // Adds the tensors of all files of a kind; the first file of the model tells the position.
-Status read_kind(const fs::path& save, const io::SaveManifest& manifest, const SaveKind& kind,
-                 Checkpoint& into) {
+Status add_kind(const io::SaveManifest& manifest, const SaveKind& kind, ReadFiles& files,
+                Checkpoint& into) {
   std::vector<NamedTensor>& tensors = into.*kind.tensors;
   const bool is_model = &kind == &kSaveKinds[kModelKind];
   std::optional<io::Metadata> metadata;
-  for (const io::SaveFile& file : manifest.files) {
-    const std::size_t place = kind_of_file(file.name);
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    const std::size_t place = kind_of_file(manifest.files[i].name);
     if (place == kSaveKinds.size() || &kSaveKinds[place] != &kind) continue;
-    auto read = read_file_of(save, manifest, file);
-    if (!read.ok()) return read.status();
-    std::ranges::move(read->tensors, std::back_inserter(tensors));
-    if (!metadata) metadata = std::move(read->metadata);
+    std::ranges::move(files[i].tensors, std::back_inserter(tensors));
+    if (!metadata) metadata = std::move(files[i].metadata);
   }
   if (!metadata && kind.is_optional) return ok_status();
-  if (!metadata)
-    return data_loss(save.string(), ": expected a file ", kind.name, ".safetensors, found none");
+  if (!metadata) return data_loss("expected a file ", kind.name, ".safetensors, found none");
   if (!is_model) return sort_by_name(tensors);
   auto position = io::read_position(*metadata);
-  if (!position.ok()) return position.status().with_context(save.string());
+  if (!position.ok()) return position.status();
   into.position = *position;
   if (Status joined = join_tied(*metadata, tensors); !joined.ok()) return joined;
   return sort_by_name(tensors);
@@ -402,12 +417,13 @@ Status CheckpointFolder::set_aside(const fs::path& save) const {
 }
 
 Result<fs::path> CheckpointFolder::newest_whole(
-    OnDamage on_damage, const std::function<void(const std::string&)>& tell) {
+    OnDamage on_damage, const std::function<Status(const fs::path&)>& look,
+    const std::function<void(const std::string&)>& tell) {
   auto saves = io::saves_in(directory_);
   if (saves.empty()) return not_found(directory_.string());
   std::vector<Status> damage;  // of the newest ones, newest first
   for (; !saves.empty(); saves.pop_back()) {
-    const Status whole = io::verify_save(saves.back(), io::VerifyDepth::files).status();
+    const Status whole = look(saves.back());
     if (whole.ok()) break;
     damage.push_back(whole);
     if (whole.code() != StatusCode::data_loss || on_damage == OnDamage::refuse) break;
@@ -432,7 +448,7 @@ void CheckpointFolder::go_on_from(const fs::path& save) {
   }
 }
 
-Result<Checkpoint> CheckpointFolder::read(const fs::path& save) {
+Result<Checkpoint> CheckpointFolder::read(const fs::path& save, ReaderPlace reader) {
   std::error_code ignored;
   if (!fs::is_directory(save, ignored))
     return failed_precondition(
@@ -444,9 +460,12 @@ Result<Checkpoint> CheckpointFolder::read(const fs::path& save) {
   if (io::step_of_save(save) != manifest->step)
     return data_loss(save.string(), ": expected the save of that step, found one of step ",
                      manifest->step, "; it was renamed or copied");
+  auto files = read_tensor_files(save, *manifest, reader);
+  if (!files.ok()) return files.status();
   Checkpoint checkpoint;
   for (const SaveKind& kind : kSaveKinds) {
-    if (Status read = read_kind(save, *manifest, kind, checkpoint); !read.ok()) return read;
+    if (Status added = add_kind(*manifest, kind, *files, checkpoint); !added.ok())
+      return added.with_context(save.string());
   }
   if (Status whole = check_other_files(save, *manifest); !whole.ok()) return whole;
   return checkpoint;

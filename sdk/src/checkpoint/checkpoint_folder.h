@@ -59,6 +59,12 @@ struct SavePart {
       control;  // the file of the coordinator's state (runtime::control_state_file); empty = none
 };
 
+// ReaderPlace is the rank that reads a save, of so many that read it at once.
+struct ReaderPlace {
+  std::size_t rank = 0;
+  std::size_t ranks = 1;
+};
+
 class CheckpointFolder {
  public:
   // Creates the directory. failed_precondition when that, or a probe file in it, is impossible.
@@ -93,19 +99,21 @@ class CheckpointFolder {
 
   // What to do with a save that is damaged: name it and go on with the one before, or refuse.
   enum class OnDamage { set_aside, refuse };
-  // Returns the newest whole save, all files checked. Newer ones, which are damaged, get another
-  // name, "step-000000000200.damaged", and `tell` a line each. Errors: not_found when there is no
-  // save, and what is wrong with the newest when none is whole; nothing is renamed then. REQUIRES:
+  // Returns the newest save in which `look` finds no damage; `look` reads a save and returns
+  // data_loss for one that is damaged. Newer ones get another name then,
+  // "step-000000000200.damaged", and `tell` a line each. Errors: not_found when there is no save,
+  // and what is wrong with the newest when none is whole; nothing is renamed then. REQUIRES:
   // claim() succeeded.
-  Result<std::filesystem::path> newest_whole(OnDamage on_damage,
-                                             const std::function<void(const std::string&)>& tell);
+  Result<std::filesystem::path> newest_whole(
+      OnDamage on_damage, const std::function<Status(const std::filesystem::path& save)>& look,
+      const std::function<void(const std::string&)>& tell);
   // The run goes on from this save: later writes may remove it and the older ones. On every rank.
   void go_on_from(const std::filesystem::path& save);
 
   std::filesystem::path save_of(std::uint64_t step) const;
-  // Reads all files of the save and checks them against its manifest. failed_precondition where
-  // there is no such folder.
-  static Result<Checkpoint> read(const std::filesystem::path& save);
+  // Reads all files of the save and checks them against its manifest, each byte once.
+  // failed_precondition where there is no such folder.
+  static Result<Checkpoint> read(const std::filesystem::path& save, ReaderPlace reader = {});
   // The control state that was saved with it; not_found when there was none.
   static Result<ControlState> read_control(const std::filesystem::path& save);
 

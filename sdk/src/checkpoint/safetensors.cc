@@ -21,6 +21,7 @@
 #include "coordinator/core/text.h"
 #include "coordinator/io/content_hash.h"
 #include "coordinator/io/file.h"
+#include "coordinator/io/large_file.h"
 #include "coordinator/io/safetensors_header.h"
 #include "coordinator/io/save_folder.h"
 #include "sdk/src/checkpoint/save_layout.h"
@@ -55,6 +56,10 @@ constexpr std::array<DtypePair, 16> kDtypes = {{{"BOOL", c10::ScalarType::Bool},
 // names them behind this.
 constexpr std::string_view kComplex = "coxswain.complex.";
 
+// Bytes that were just copied or read come, in blocks of this size, from the processor's own
+// memory.
+constexpr std::size_t kBytesAtOnce = std::size_t{1} << 20;
+
 std::string_view dtype_name(c10::ScalarType type) {
   const auto* found = std::ranges::find(kDtypes, type, &DtypePair::type);
   return found == kDtypes.end() ? std::string_view() : found->name;
@@ -84,12 +89,24 @@ Status check_bools(const io::SafetensorsEntry& entry, const at::Tensor& tensor) 
   return data_loss("tensor \"" + entry.name + "\": expected 0 or 1 for each BOOL, found another");
 }
 
+// Fills `bytes` from the file and adds them to its hash.
+Status read_hashed(const io::InputFile& file, std::uint64_t offset, std::span<std::byte> bytes,
+                   io::ContentHash& hash) {
+  for (std::size_t at = 0; at < bytes.size(); at += kBytesAtOnce) {
+    const auto block = bytes.subspan(at, std::min(kBytesAtOnce, bytes.size() - at));
+    if (Status read = file.read_at(offset + at, block.data(), block.size()); !read.ok())
+      return read;
+    hash.add(block);
+  }
+  return ok_status();
+}
+
 Result<at::Tensor> read_tensor(const io::InputFile& file, const io::PlacedHeader& opened,
-                               const io::SafetensorsEntry& entry) {
+                               const io::SafetensorsEntry& entry, io::ContentHash& hash) {
   Result<at::Tensor> tensor = empty_tensor(entry);
   if (!tensor.ok()) return tensor;
-  Status status = file.read_at(opened.data_offset + entry.begin, tensor->mutable_data_ptr(),
-                               entry.end - entry.begin);
+  const std::span bytes(static_cast<std::byte*>(tensor->mutable_data_ptr()), tensor->nbytes());
+  Status status = read_hashed(file, opened.data_offset + entry.begin, bytes, hash);
   if (status.ok()) status = check_bools(entry, *tensor);
   if (!status.ok()) return status;
   return tensor;
@@ -125,9 +142,8 @@ Result<detail::ReadTensors> read_opened(const io::InputFile& file, const std::st
   detail::ReadTensors out{.content = {.tensors = {}, .metadata = opened->header.metadata},
                           .found = {}};
   for (const io::SafetensorsEntry& entry : opened->header.entries) {
-    Result<at::Tensor> tensor = read_tensor(file, *opened, entry);
+    Result<at::Tensor> tensor = read_tensor(file, *opened, entry, hash);
     if (!tensor.ok()) return tensor.status();
-    hash.add({static_cast<const std::byte*>(tensor->const_data_ptr()), tensor->nbytes()});
     out.found.pieces.push_back(io::piece_of(entry, name, opened->data_offset));
     out.content.tensors.push_back({entry.name, *std::move(tensor)});
     Status restored = restore_form(opened->header.metadata, out.content.tensors.back());
@@ -210,18 +226,25 @@ io::SafetensorsHeader header_of(const std::vector<NamedTensor>& sorted,
 // Writes what it is given and remembers the hash of all of it.
 class HashedFile {
  public:
-  explicit HashedFile(io::AtomicFile file) : file_(std::move(file)) {}
-  Status write(std::span<const std::byte> bytes) {
-    hash_.add(bytes);
-    size_ += bytes.size();
-    return file_.write(bytes.data(), bytes.size());
+  explicit HashedFile(io::LargeFile file) : file_(std::move(file)) {}
+  // Returns the hash of these bytes.
+  Result<std::uint64_t> write(std::span<const std::byte> bytes) {
+    io::ContentHash own;
+    for (; !bytes.empty(); bytes = bytes.subspan(std::min(kBytesAtOnce, bytes.size()))) {
+      const auto block = bytes.first(std::min(kBytesAtOnce, bytes.size()));
+      if (Status written = file_.write(block); !written.ok()) return written;
+      hash_.add(block);
+      own.add(block);
+      size_ += block.size();
+    }
+    return own.value();
   }
   Status commit() { return file_.commit(); }
   std::uint64_t size() const { return size_; }
   std::uint64_t hash() const { return hash_.value(); }
 
  private:
-  io::AtomicFile file_;
+  io::LargeFile file_;
   io::ContentHash hash_;
   std::uint64_t size_ = 0;
 };
@@ -240,9 +263,7 @@ void put_in_form(std::vector<NamedTensor>& tensors, std::map<std::string, std::s
 Result<std::uint64_t> write_tensor(HashedFile& file, const NamedTensor& named) {
   try {
     const at::Tensor dense = named.tensor.detach().cpu().resolve_conj().resolve_neg().contiguous();
-    const std::span bytes(static_cast<const std::byte*>(dense.const_data_ptr()), dense.nbytes());
-    if (Status written = file.write(bytes); !written.ok()) return written;
-    return io::content_hash(bytes);
+    return file.write({static_cast<const std::byte*>(dense.const_data_ptr()), dense.nbytes()});
   } catch (const std::exception& error) {
     return resource_exhausted("tensor \"" + named.name +
                               "\": cannot copy it to host memory: " + error.what());
@@ -258,8 +279,8 @@ Result<detail::WrittenTensors> write_all(HashedFile& file, const std::string& na
   if (length > io::kMaxSafetensorsHeaderBytes)
     return invalid_argument("a header of ", length, " bytes, expected at most ",
                             io::kMaxSafetensorsHeaderBytes, "; write several files");
-  Status status = file.write(std::as_bytes(std::span(&length, 1)));
-  if (status.ok()) status = file.write(std::as_bytes(std::span(json)));
+  Status status = file.write(std::as_bytes(std::span(&length, 1))).status();
+  if (status.ok()) status = file.write(std::as_bytes(std::span(json))).status();
   if (!status.ok()) return status;
   const std::uint64_t data_offset = file.size();
   detail::WrittenTensors written;
@@ -432,7 +453,7 @@ Result<detail::WrittenTensors> detail::write_tensor_file(
   put_in_form(in_form, all_metadata);
   Status arguments = check_arguments(in_form, all_metadata);
   if (!arguments.ok()) return arguments.with_context(path.string());
-  Result<io::AtomicFile> file = io::AtomicFile::create(path);
+  Result<io::LargeFile> file = io::LargeFile::create(path);
   if (!file.ok()) return file.status();
   HashedFile hashed(std::move(*file));
   return write_all(hashed, path.filename().string(), in_file_order(in_form), all_metadata);

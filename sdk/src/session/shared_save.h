@@ -10,11 +10,11 @@
 
 #include "coordinator/core/ballot.h"
 #include "coordinator/core/status.h"
+#include "coordinator/io/work_thread.h"
 #include "sdk/src/blocks/actuator.h"
 #include "sdk/src/blocks/actuator_list.h"
 #include "sdk/src/checkpoint/checkpoint_folder.h"
 #include "sdk/src/checkpoint/save_progress.h"
-#include "sdk/src/checkpoint/save_thread.h"
 #include "sdk/src/session/session_state.h"
 
 namespace cox::detail {
@@ -76,7 +76,7 @@ class SharedSave final : public Comparing, public Voting, public Lasting {
   SaveProgress progress_;
   Status outcome_;  // of this rank's work
   Status lost_;
-  mutable SaveThread thread_;
+  mutable io::WorkThread thread_;
   AddedActuator<SharedSave> added_;
 };
 

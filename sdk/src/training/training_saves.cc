@@ -32,6 +32,8 @@
 namespace cox::detail {
 namespace {
 
+constexpr std::uint64_t kNoMoreSaves = ~0ull;  // in place of a step
+
 // Returns a source of bits that is the same on all ranks, and another one in every job. Collective.
 std::function<std::uint64_t()> bits_of_all_ranks(const Membership& job) {
   std::random_device device;
@@ -104,43 +106,58 @@ Status TrainingSaves::check_unused() const {
                              "; set checkpoint.resume=on to go on from it, or another folder");
 }
 
-// Rank 0 alone looks for it: it may have to set damaged ones aside.
-std::filesystem::path TrainingSaves::find_save() {
-  std::uint64_t step = 0;
+// Rank 0 decides whether a save is damaged and sets it aside, so what another rank alone cannot
+// read ends the job.
+Checkpoint TrainingSaves::read_newest() {
+  const Membership& job = state_.job();
+  Result<Checkpoint> read = not_found("no save");
+  const ReaderPlace reader{static_cast<std::size_t>(job.rank().value()),
+                           static_cast<std::size_t>(job.world_size())};
+  const auto read_step = [&](std::uint64_t step) {
+    read = not_found("no save");  // frees the memory of the one before
+    read = CheckpointFolder::read(folder_->save_of(step), reader);
+    return read.status();
+  };
   Status found;
-  if (state_.job().rank() == kRoot) {
-    const auto on_damage = config().strict ? CheckpointFolder::OnDamage::refuse
-                                           : CheckpointFolder::OnDamage::set_aside;
-    const auto save = folder_->newest_whole(
-        on_damage, [this](const std::string& line) { state_.job().log().error(line); });
-    found = save.status();
-    if (save.ok()) {
-      step = io::step_of_save(*save).value_or(0);
-    } else if (found.code() == StatusCode::not_found) {
-      found = not_found("checkpoint.resume: expected a save in " + config().directory +
-                        ", found none; start without checkpoint.resume");
-    }
+  if (job.is_root()) {
+    found = find_save([&](std::uint64_t step) { return read_step(job.gather(step).front()); });
+    static_cast<void>(job.gather(kNoMoreSaves));
+  } else {
+    for (std::uint64_t step = 0; (step = job.gather(std::uint64_t{0}).front()) != kNoMoreSaves;)
+      static_cast<void>(read_step(step));
   }
-  state_.job().agree(found);
-  const std::filesystem::path save = folder_->save_of(state_.job().gather(step).front());
-  folder_->go_on_from(save);
-  return save;
+  job.agree(found);
+  job.agree(read.status());
+  folder_->go_on_from(folder_->save_of(read->position.step));
+  return *std::move(read);
+}
+
+Status TrainingSaves::find_save(const std::function<Status(std::uint64_t step)>& read_step) {
+  const auto on_damage =
+      config().strict ? CheckpointFolder::OnDamage::refuse : CheckpointFolder::OnDamage::set_aside;
+  const auto save = folder_->newest_whole(
+      on_damage,
+      [&](const std::filesystem::path& path) {
+        return read_step(io::step_of_save(path).value_or(0));
+      },
+      [this](const std::string& line) { state_.job().log().error(line); });
+  if (save.status().code() != StatusCode::not_found) return save.status();
+  return not_found("checkpoint.resume: expected a save in ", config().directory,
+                   ", found none; start without checkpoint.resume");
 }
 
 TrainingSaves::Resumed TrainingSaves::resume() {
-  const std::filesystem::path save = find_save();
-  auto checkpoint = CheckpointFolder::read(save);
-  state_.job().agree(checkpoint.status());
-  if (config().partial) take_what_fits(*checkpoint);
-  parts_.session.together([&] { require(parts_.trained.restore(*checkpoint), "resume"); });
-  adopt(checkpoint->position);
-  if (is_by_position(checkpoint->optimizer) && state_.job().is_root()) {
+  Checkpoint saved = read_newest();
+  if (config().partial) take_what_fits(saved);
+  parts_.session.together([&] { require(parts_.trained.restore(saved), "resume"); });
+  adopt(saved.position);
+  if (is_by_position(saved.optimizer) && state_.job().is_root()) {
     state_.job().log().warning(
         "resume: the save has the optimizer's state as an archive of torch, without names; it is "
         "matched by the position of parameters");
   }
   if (state_.job().rank() == kRoot) {
-    auto control = CheckpointFolder::read_control(save);
+    auto control = CheckpointFolder::read_control(folder_->save_of(saved.position.step));
     if (control.ok()) {
       state_.control().restore(std::move(*control));
     } else {
@@ -148,8 +165,8 @@ TrainingSaves::Resumed TrainingSaves::resume() {
     }
     state_.job().log().info("resumed at step " + std::to_string(parts_.position.step));
   }
-  unclaimed_ = std::move(checkpoint->parts);
-  return {std::move(checkpoint->reducer), std::move(checkpoint->numbers)};
+  unclaimed_ = std::move(saved.parts);
+  return {std::move(saved.reducer), std::move(saved.numbers)};
 }
 
 void TrainingSaves::take_what_fits(Checkpoint& saved) {

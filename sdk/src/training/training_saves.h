@@ -125,8 +125,9 @@ class TrainingSaves {
   void add(Part part);
   Status open_folder(std::function<std::uint64_t()> random);
   Status check_unused() const;
-  std::filesystem::path find_save();  // collective
-  void check_weights() const;         // collective
+  Checkpoint read_newest();  // collective
+  Status find_save(const std::function<Status(std::uint64_t step)>& read_step);
+  void check_weights() const;  // collective
   bool is_finite();
   std::string own_not_finite() const;
   bool is_alone() const { return state_.job().world_size() == 1; }

@@ -89,6 +89,9 @@ void put(const std::filesystem::path& file, std::string_view bytes) {
 }
 
 const auto quiet = [](const std::string&) {};
+const auto look = [](const std::filesystem::path& save) {
+  return CheckpointFolder::read(save).status();
+};
 
 std::string newest_name(const CheckpointFolder& folder) {
   const auto newest = folder.newest();
@@ -317,11 +320,11 @@ TEST_SUITE("checkpoint folder") {
       REQUIRE(write(folder, checkpoint_at(step), {}, 9).ok());
     put(folder.save_of(30) / "optimizer.safetensors", "nonsense");
     std::filesystem::remove(folder.save_of(20) / "manifest.json");
-    CHECK(folder.newest_whole(CheckpointFolder::OnDamage::refuse, quiet).status().code() ==
+    CHECK(folder.newest_whole(CheckpointFolder::OnDamage::refuse, look, quiet).status().code() ==
           StatusCode::data_loss);
     CHECK(newest_name(folder) == "step-000000000030");
     std::string told;
-    const auto found = folder.newest_whole(CheckpointFolder::OnDamage::set_aside,
+    const auto found = folder.newest_whole(CheckpointFolder::OnDamage::set_aside, look,
                                            [&](const std::string& line) { told += line + "\n"; });
     REQUIRE(found.ok());
     CHECK(*found == folder.save_of(10));
@@ -333,7 +336,7 @@ TEST_SUITE("checkpoint folder") {
     CHECK(saves(temp) == 1);
     CHECK(std::filesystem::exists(temp / "step-000000000030.damaged/model.safetensors"));
     put(folder.save_of(20) / "model.safetensors", "nonsense");
-    const auto none = folder.newest_whole(CheckpointFolder::OnDamage::set_aside, quiet);
+    const auto none = folder.newest_whole(CheckpointFolder::OnDamage::set_aside, look, quiet);
     CHECK(none.status().code() == StatusCode::data_loss);
     CHECK(saves(temp) == 1);  // the only one keeps its name
   }
@@ -346,7 +349,7 @@ TEST_SUITE("checkpoint folder") {
     endless.position.cursor = ~std::uint64_t{4};
     REQUIRE(write(folder, endless, {}, 9).ok());
     std::string told;
-    const auto found = folder.newest_whole(CheckpointFolder::OnDamage::set_aside,
+    const auto found = folder.newest_whole(CheckpointFolder::OnDamage::set_aside, look,
                                            [&](const std::string& line) { told += line; });
     REQUIRE(found.ok());
     CHECK(*found == folder.save_of(10));
@@ -475,7 +478,8 @@ TEST_SUITE("checkpoint folder") {
           REQUIRE(opened.ok());
           if (!opened->claim(writer("job", random.bits())).ok()) continue;
           jobs[who].emplace(std::move(*opened));
-          const auto found = jobs[who]->newest_whole(CheckpointFolder::OnDamage::refuse, quiet);
+          const auto found =
+              jobs[who]->newest_whole(CheckpointFolder::OnDamage::refuse, look, quiet);
           if (found.ok()) {
             jobs[who]->go_on_from(*found);
             step[who] = *io::step_of_save(*found);

@@ -1,4 +1,4 @@
-#include "sdk/src/checkpoint/save_thread.h"
+#include "coordinator/io/work_thread.h"
 
 #include <chrono>
 #include <future>
@@ -11,11 +11,11 @@
 #include <doctest/doctest.h>
 
 using namespace cox;
-using cox::detail::SaveThread;
+using cox::io::WorkThread;
 
-TEST_SUITE("save thread") {
+TEST_SUITE("io.work_thread") {
   TEST_CASE("work is done beside the caller, and its outcome is told once") {
-    SaveThread thread;
+    WorkThread thread;
     CHECK_FALSE(thread.is_busy());
     CHECK_FALSE(thread.take_outcome());
     std::promise<void> gate;
@@ -38,7 +38,7 @@ TEST_SUITE("save thread") {
   TEST_CASE("the thread that ends waits for its work") {
     bool is_done = false;
     {
-      SaveThread thread;
+      WorkThread thread;
       thread.begin([&is_done] {
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
         is_done = true;
@@ -49,7 +49,7 @@ TEST_SUITE("save thread") {
   }
 
   TEST_CASE("whoever waits leaves the outcome to be taken") {
-    SaveThread thread;
+    WorkThread thread;
     thread.wait();
     thread.begin([] { return data_loss("a full disk"); });
     thread.wait();
@@ -60,7 +60,7 @@ TEST_SUITE("save thread") {
   }
 
   TEST_CASE("work that throws has failed, and ends no program") {
-    SaveThread thread;
+    WorkThread thread;
     thread.begin([]() -> Status { throw std::runtime_error("surprise"); });
     const auto outcome = thread.finish();
     REQUIRE(outcome);
@@ -69,7 +69,7 @@ TEST_SUITE("save thread") {
 
   TEST_CASE("where no thread can be started the work is done at once") {
     const cox::test::NoThreads none;
-    SaveThread thread;
+    WorkThread thread;
     thread.begin([] { return ok_status(); });
     CHECK_FALSE(thread.is_busy());
     REQUIRE(thread.take_outcome());

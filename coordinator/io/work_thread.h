@@ -1,5 +1,6 @@
-// SaveThread does one save after another beside the steps of a loop. Owned by TrainingSaves, whose
-// training thread calls all of it; the work alone runs on a thread of its own.
+// WorkThread does one piece of work after another beside its owner: a save beside the steps of a
+// loop, a write beside the copy of the next bytes. One thread calls all of it; the work alone runs
+// on a thread of its own.
 #pragma once
 
 #include <atomic>
@@ -9,17 +10,17 @@
 
 #include "coordinator/core/status.h"
 
-namespace cox::detail {
+namespace cox::io {
 
-class SaveThread {
+class WorkThread {
  public:
   using Work = std::function<Status()>;
 
-  SaveThread() = default;
+  WorkThread() = default;
   // Waits for the work.
-  ~SaveThread() { static_cast<void>(finish()); }
-  SaveThread(const SaveThread&) = delete;
-  SaveThread& operator=(const SaveThread&) = delete;
+  ~WorkThread() { static_cast<void>(finish()); }
+  WorkThread(const WorkThread&) = delete;
+  WorkThread& operator=(const WorkThread&) = delete;
 
   // Begins the work, or does all of it where no thread can be started. REQUIRES: finish() or
   // take_outcome() has returned that of the work before.
@@ -39,4 +40,4 @@ class SaveThread {
   Status outcome_;  // written before is_done_ is set
 };
 
-}  // namespace cox::detail
+}  // namespace cox::io

@@ -1,32 +1,32 @@
-#include "sdk/src/checkpoint/save_thread.h"
+#include "coordinator/io/work_thread.h"
 
 #include <utility>
 
 #include "coordinator/io/thread.h"
 
-namespace cox::detail {
+namespace cox::io {
 
-void SaveThread::begin(Work work) {
+void WorkThread::begin(Work work) {
   is_begun_ = true;
   is_done_.store(false, std::memory_order_relaxed);
   const auto end = [this](Status outcome) {
     outcome_ = std::move(outcome);
     is_done_.store(true, std::memory_order_release);
   };
-  auto started = io::start_thread(
-      "a save", [work, end] { end(work()); }, end);
+  auto started = start_thread(
+      "a thread of work", [work, end] { end(work()); }, end);
   if (!started.ok()) return end(work());
   thread_ = std::move(*started);
 }
 
-void SaveThread::wait() {
+void WorkThread::wait() {
   if (thread_.joinable()) thread_.join();
 }
 
-std::optional<Status> SaveThread::finish() {
+std::optional<Status> WorkThread::finish() {
   if (!std::exchange(is_begun_, false)) return std::nullopt;
   wait();
   return std::move(outcome_);
 }
 
-}  // namespace cox::detail
+}  // namespace cox::io
