@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <random>
 #include <span>
@@ -26,7 +27,10 @@ constexpr std::size_t kBuffer = std::size_t{8} << 20;
 std::string random_bytes(std::size_t size, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   std::string bytes(size, '\0');
-  for (char& each : bytes) each = static_cast<char>(random());
+  for (std::size_t at = 0; at < size; at += sizeof(std::uint64_t)) {
+    const std::uint64_t next = random();
+    std::memcpy(bytes.data() + at, &next, std::min(size - at, sizeof next));
+  }
   return bytes;
 }
 

@@ -81,6 +81,9 @@ class AdamW {
   // Takes over a copy of such a list; a parameter that is absent from it starts afresh. On an error
   // (a name of no parameter, one of the three missing, another shape or dtype) nothing is changed.
   Status load_state(std::span<const NamedTensor> state);
+  // The same without a copy of tensors that are laid out as the parameter is: they are the
+  // optimizer's from then on. For a state that was just read.
+  Status take_state(std::span<const NamedTensor> state);
 
  private:
   struct Slot {
@@ -99,6 +102,7 @@ class AdamW {
   void add_group(AdamWGroup group);
   static at::Tensor gradient_of(const Slot& slot);
   static void start(Slot& slot);
+  static Slot forms_of(Slot slot);
   static void update(const Lists& lists, const AdamWOptions& options,
                      const GradientScaling& scaling);
 

@@ -459,13 +459,20 @@ Result<detail::WrittenTensors> detail::write_tensor_file(
   return write_all(hashed, path.filename().string(), in_file_order(in_form), all_metadata);
 }
 
-Status load_into(std::span<const NamedTensor> targets, std::span<const NamedTensor> source) {
-  ByName to;
-  ByName from;
+Status detail::check_match(std::span<const NamedTensor> targets,
+                           std::span<const NamedTensor> source) {
+  ByName to, from;
   Status status = index_names(targets, "target", to);
   if (status.ok()) status = index_names(source, "source", from);
-  if (status.ok()) status = compare(to, from);
+  return status.ok() ? compare(to, from) : status;
+}
+
+Status load_into(std::span<const NamedTensor> targets, std::span<const NamedTensor> source) {
+  Status status = detail::check_match(targets, source);
   if (!status.ok()) return status;
+  ByName to, from;
+  for (const NamedTensor& each : targets) to.emplace(each.name, &each);
+  for (const NamedTensor& each : source) from.emplace(each.name, &each);
   const at::NoGradGuard no_grad;
   for (const auto& [name, target] : to) target->tensor.copy_(from.at(name)->tensor);
   return status;

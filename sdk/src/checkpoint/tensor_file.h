@@ -34,6 +34,9 @@ Status check_savable(std::span<const NamedTensor> tensors);
 std::string describe_unmatched(std::span<const NamedTensor> targets,
                                std::span<const NamedTensor> source);
 
+// Returns the error that load_into() would return for the same arguments.
+Status check_match(std::span<const NamedTensor> targets, std::span<const NamedTensor> source);
+
 struct ReadTensors {
   SafetensorsFile content;
   WrittenTensors found;  // the pieces have no hashes: that of the file is of all bytes

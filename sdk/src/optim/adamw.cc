@@ -4,10 +4,13 @@
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_sub.h>
 #include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <set>
@@ -16,7 +19,7 @@
 #include <utility>
 
 #include "coxswain/error.h"
-#include "coxswain/safetensors.h"
+#include "sdk/src/checkpoint/tensor_file.h"
 
 namespace cox {
 namespace {
@@ -52,12 +55,19 @@ void check_parameter(const std::string& name, const at::Tensor& parameter) {
 constexpr std::string_view kFirst = "exp_avg.";
 constexpr std::string_view kSecond = "exp_avg_sq.";
 constexpr std::string_view kStep = "step.";
+constexpr std::array kFields = {kFirst, kSecond, kStep};
 
 template <class Slot>
 void add_state(const Slot& slot, std::vector<NamedTensor>& out) {
   out.push_back({std::string(kFirst) + slot.name, slot.exp_avg});
   out.push_back({std::string(kSecond) + slot.name, slot.exp_avg_sq});
   out.push_back({std::string(kStep) + slot.name, slot.step});
+}
+
+// Returns the tensor itself where it is laid out as `form`, else a copy that is.
+at::Tensor laid_out_as(const at::Tensor& form, const at::Tensor& tensor) {
+  const bool is_alike = tensor.device() == form.device() && tensor.strides() == form.strides();
+  return is_alike ? tensor.detach() : at::empty_like(form).copy_(tensor);
 }
 
 }  // namespace
@@ -198,25 +208,49 @@ std::vector<NamedTensor> AdamW::state() const {
 }
 
 Status AdamW::load_state(std::span<const NamedTensor> state) {
-  std::map<std::string_view, const NamedTensor*> given;
-  for (const NamedTensor& named : state) given.emplace(named.name, &named);
-  const auto holds = [&](std::string_view prefix, const std::string& name) {
-    return given.contains(std::string(prefix) + name);
+  std::vector<NamedTensor> copies(state.begin(), state.end());
+  for (NamedTensor& each : copies) {
+    if (each.tensor.defined()) each.tensor = each.tensor.detach().clone();
+  }
+  return take_state(copies);
+}
+
+// Returns the slot with tensors of the form that its state has. Nothing reads their values.
+AdamW::Slot AdamW::forms_of(Slot slot) {
+  slot.exp_avg = slot.exp_avg_sq = at::empty_like(slot.parameter);
+  slot.step = at::empty({}, slot.parameter.options().dtype(at::kFloat));
+  return slot;
+}
+
+Status AdamW::take_state(std::span<const NamedTensor> state) {
+  std::map<std::string_view, at::Tensor> given;
+  for (const NamedTensor& named : state) given.emplace(named.name, named.tensor);
+  const auto take = [&](std::string_view prefix, const std::string& name, at::Tensor& field) {
+    const auto found = given.find(concat(prefix, name));
+    if (found != given.end()) field = laid_out_as(field, found->second);
   };
   std::vector<Group> loaded = groups_;
   std::vector<NamedTensor> targets;
+  std::vector<Slot*> saved;
   for (Group& group : loaded) {
     for (Slot& slot : group.slots) {
       slot.exp_avg = slot.exp_avg_sq = slot.step = at::Tensor();
-      const bool any =
-          holds(kFirst, slot.name) || holds(kSecond, slot.name) || holds(kStep, slot.name);
+      const bool any = std::ranges::any_of(kFields, [&](std::string_view field) {
+        return given.contains(concat(field, slot.name));
+      });
       if (!any) continue;
-      start(slot);
+      slot = forms_of(std::move(slot));
+      saved.push_back(&slot);
       add_state(slot, targets);
     }
   }
-  if (Status status = load_into(targets, state); !status.ok()) {
-    return status.with_context("AdamW state");
+  if (Status fits = detail::check_match(targets, state); !fits.ok())
+    return fits.with_context("AdamW state");
+  const at::NoGradGuard no_grad;
+  for (Slot* slot : saved) {
+    take(kFirst, slot->name, slot->exp_avg);
+    take(kSecond, slot->name, slot->exp_avg_sq);
+    take(kStep, slot->name, slot->step);
   }
   groups_ = std::move(loaded);
   return ok_status();

@@ -205,7 +205,7 @@ class FieldWriter {
 // The tensors of a save by name, and which of them were read.
 class Given {
  public:
-  explicit Given(std::span<const NamedTensor> state) {
+  Given(std::span<const NamedTensor> state, Handover handover) : handover_(handover) {
     for (const NamedTensor& named : state) {
       if (named.name.empty()) continue;
       const std::string_view name = tensors_.emplace(named.name, &named.tensor).first->first;
@@ -220,6 +220,7 @@ class Given {
     return found->second;
   }
   bool has(const std::string& name) const { return tensors_.contains(name); }
+  bool are_copied() const { return handover_ == Handover::copied; }
   // Returns whether a field of this parameter was saved.
   bool has_field_of(const std::string& parameter) const { return with_state_.contains(parameter); }
   std::optional<std::string_view> first_untaken() const {
@@ -230,6 +231,7 @@ class Given {
   }
 
  private:
+  Handover handover_;
   std::map<std::string_view, const at::Tensor*> tensors_;
   std::set<std::string_view> taken_;
   std::set<std::string_view> with_state_;  // parameters
@@ -262,7 +264,7 @@ class FieldReader {
     if (saved == nullptr) return;
     if (!form_.fits(*saved)) return complain(field, "the parameter's type and shape", saved);
     value = saved->detach().to(form_.like.device(), saved->scalar_type(), /*non_blocking=*/false,
-                               /*copy=*/true);
+                               given_.are_copied());
   }
   void operator()(const char* field, std::int64_t& value) { scalar(field, at::kLong, value); }
   void operator()(const char* field, double& value) { scalar(field, at::kDouble, value); }
@@ -479,8 +481,8 @@ std::vector<NamedTensor> named_state(optim::Optimizer& optimizer, const GroupNam
 }
 
 Status load_named_state(optim::Optimizer& optimizer, const GroupNames& names,
-                        std::span<const NamedTensor> state) {
-  Given given(state);
+                        std::span<const NamedTensor> state, Handover handover) {
+  Given given(state, handover);
   Status loaded;
   with_kind(optimizer, [&](const auto& kind) { loaded = load(optimizer, names, given, kind); });
   return loaded.with_context("optimizer state");

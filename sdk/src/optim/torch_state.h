@@ -24,6 +24,9 @@ class Optimizer;
 
 namespace cox::detail {
 
+// Handover says whether the tensors of a state are copied, or may become the optimizer's own.
+enum class Handover : bool { copied, taken };
+
 // The names of an optimizer's parameters, group by group.
 using GroupNames = std::vector<std::vector<std::string>>;
 
@@ -41,11 +44,11 @@ bool has_named_state(const torch::optim::Optimizer& optimizer);
 // REQUIRES: has_named_state().
 std::vector<NamedTensor> named_state(torch::optim::Optimizer& optimizer, const GroupNames& names);
 
-// Takes over copies of such a list, on the devices of the parameters. Groups are matched by the
+// Puts such a list in place, on the devices of the parameters. Groups are matched by the
 // names of their parameters; a parameter without state in the list has none afterwards. On an error
 // nothing is changed: invalid_argument for the state of another kind of optimizer, other groups, a
 // field that is missing, unexpected, or of another shape or type. REQUIRES: has_named_state().
 Status load_named_state(torch::optim::Optimizer& optimizer, const GroupNames& names,
-                        std::span<const NamedTensor> state);
+                        std::span<const NamedTensor> state, Handover handover);
 
 }  // namespace cox::detail

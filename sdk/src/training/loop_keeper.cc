@@ -209,12 +209,12 @@ Checkpoint LoopKeeper::capture() const {
   return all;
 }
 
-Status LoopKeeper::restore(const Checkpoint& state) {
+Status LoopKeeper::restore(const Checkpoint& state, Handover handover) {
   if (Status loaded = load_into(model_state(), state.model); !loaded.ok()) return loaded;
   const auto optimizers = ports();
   for (std::size_t i = 0; i < optimizers.size(); ++i) {
-    const Status loaded =
-        optimizers[i]->load_state(part_of_optimizer(state.optimizer, i, optimizers.size()));
+    const Status loaded = optimizers[i]->load_state(
+        part_of_optimizer(state.optimizer, i, optimizers.size()), handover);
     if (!loaded.ok()) return loaded;
   }
   return ok_status();

@@ -67,7 +67,7 @@ class LoopKeeper final : private TrainedState {
     TrainingPart of;
   };
   Checkpoint capture() const override;
-  Status restore(const Checkpoint& state) override;
+  Status restore(const Checkpoint& state, Handover handover) override;
   std::uint64_t equal_bits() const override { return counters_.hash(); }
   void show(const Loop& loop);
   void check_is_early() const;

@@ -65,8 +65,9 @@ class AdamWPort final : public OptimizerPort {
     return renamed(optimizer_.state(), names_.to_model);
   }
   // In saves of version 0.2 the state has the optimizer's own names.
-  Status load_state(std::span<const NamedTensor> state) override {
-    return optimizer_.load_state(renamed({state.begin(), state.end()}, names_.to_own));
+  Status load_state(std::span<const NamedTensor> state, Handover handover) override {
+    const auto own = renamed({state.begin(), state.end()}, names_.to_own);
+    return handover == Handover::taken ? optimizer_.take_state(own) : optimizer_.load_state(own);
   }
   std::vector<std::string> unnamed() const override { return unnamed_; }
 
@@ -146,9 +147,9 @@ class TorchPort final : public OptimizerPort {
     return {{kArchive, tensor}};
   }
 
-  Status load_state(std::span<const NamedTensor> state) override {
+  Status load_state(std::span<const NamedTensor> state, Handover handover) override {
     if (has_names_ && !is_by_position(state))
-      return load_named_state(optimizer_, names_by_group(optimizer_, named_), state);
+      return load_named_state(optimizer_, names_by_group(optimizer_, named_), state, handover);
     if (!is_by_position(state)) {
       return invalid_argument(
           "optimizer state: expected the archive of a torch::optim optimizer, found that of "

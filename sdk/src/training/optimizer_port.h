@@ -17,6 +17,7 @@
 #include "coordinator/core/status.h"
 #include "coxswain/adamw.h"
 #include "coxswain/named_tensor.h"
+#include "sdk/src/optim/torch_state.h"
 
 namespace torch::optim {
 class Optimizer;
@@ -44,8 +45,8 @@ class OptimizerPort {
   virtual std::int64_t state_bytes() const { return 0; }
   // Everything a resumed run needs, by name. Tensors may be live ones.
   virtual std::vector<NamedTensor> state() const = 0;
-  // Takes over what state() gave, here or in an earlier process.
-  virtual Status load_state(std::span<const NamedTensor> state) = 0;
+  // Puts in place what state() gave, here or in an earlier process.
+  virtual Status load_state(std::span<const NamedTensor> state, Handover handover) = 0;
   // Returns the parameters that have no name in the model, as "group.0.3".
   virtual std::vector<std::string> unnamed() const = 0;
 };

@@ -53,7 +53,7 @@ void Rollbacks::roll_back_if_ordered(Reducer& reducer) {
   }
   TrainingPosition& position = parts_.position;
   const std::uint64_t rollbacks = position.rollbacks + 1;
-  require(parts_.trained.restore(snapshot->state), "rollback");
+  require(parts_.trained.restore(snapshot->state, Handover::copied), "rollback");
   if (is_reproducible()) state_.job().agree(reducer.load_state(snapshot->state.reducer));
   require(parts_.saves.restore_parts(snapshot->state), "rollback");
   auto row = snapshot->rows.begin();

@@ -47,8 +47,8 @@ class TrainerState final : public detail::TrainedState {
     all.reducer = reducer_->state();
     return all;
   }
-  Status restore(const detail::Checkpoint& state) override {
-    return detail::restore(state, model_, optimizer_);
+  Status restore(const detail::Checkpoint& state, detail::Handover handover) override {
+    return detail::restore(state, model_, optimizer_, handover);
   }
 
  private:

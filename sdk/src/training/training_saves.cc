@@ -149,7 +149,8 @@ Status TrainingSaves::find_save(const std::function<Status(std::uint64_t step)>&
 TrainingSaves::Resumed TrainingSaves::resume() {
   Checkpoint saved = read_newest();
   if (config().partial) take_what_fits(saved);
-  parts_.session.together([&] { require(parts_.trained.restore(saved), "resume"); });
+  parts_.session.together(
+      [&] { require(parts_.trained.restore(saved, Handover::taken), "resume"); });
   adopt(saved.position);
   if (is_by_position(saved.optimizer) && state_.job().is_root()) {
     state_.job().log().warning(

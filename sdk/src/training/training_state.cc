@@ -30,10 +30,11 @@ Checkpoint capture(const torch::nn::Module& model, const OptimizerPort& optimize
   return state;
 }
 
-Status restore(const Checkpoint& state, torch::nn::Module& model, OptimizerPort& optimizer) {
+Status restore(const Checkpoint& state, torch::nn::Module& model, OptimizerPort& optimizer,
+               Handover handover) {
   const std::vector<NamedTensor> targets = model_tensors(model);
   if (Status loaded = load_into(targets, state.model); !loaded.ok()) return loaded;
-  return optimizer.load_state(state.optimizer);
+  return optimizer.load_state(state.optimizer, handover);
 }
 
 }  // namespace cox::detail

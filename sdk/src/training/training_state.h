@@ -40,8 +40,10 @@ std::vector<NamedTensor> model_tensors(const torch::nn::Module& model);
 
 // Returns what a save and a snapshot hold of these. Tensors may be live ones.
 Checkpoint capture(const torch::nn::Module& model, const OptimizerPort& optimizer);
-// Copies that back in place: parameters keep their identity.
-Status restore(const Checkpoint& state, torch::nn::Module& model, OptimizerPort& optimizer);
+// Puts that back in place: parameters keep their identity. Only tensors of the optimizer are ever
+// taken.
+Status restore(const Checkpoint& state, torch::nn::Module& model, OptimizerPort& optimizer,
+               Handover handover);
 
 // TrainedState is what a kind of loop gives to its saves.
 class TrainedState {
@@ -49,8 +51,8 @@ class TrainedState {
   virtual ~TrainedState() = default;
   // Returns the tensors of a save, live ones or copies, but for parts that the program adds.
   virtual Checkpoint capture() const = 0;
-  // Copies what capture() gave back in place. Local.
-  virtual Status restore(const Checkpoint& state) = 0;
+  // Puts what capture() gave back in place. Local.
+  virtual Status restore(const Checkpoint& state, Handover handover) = 0;
   // Returns bits of what a save must have alike on all ranks, beyond the weights.
   virtual std::uint64_t equal_bits() const { return 0; }
 };

@@ -201,6 +201,26 @@ TEST_SUITE("sdk.optim") {
     CHECK(equal(ours, resumed));
   }
 
+  TEST_CASE("state that is handed over is not copied, but for a layout that does not fit") {
+    const at::Tensor p = torch::ones({2, 3, 4, 5}).contiguous(at::MemoryFormat::ChannelsLast);
+    AdamW optimizer({{.parameters = {{"w", p.set_requires_grad(true)}}, .options = {}}});
+    const at::Tensor first = torch::randn({2, 3, 4, 5}).contiguous(at::MemoryFormat::ChannelsLast);
+    const at::Tensor second = torch::rand({2, 3, 4, 5});
+    const at::Tensor count = torch::full({}, 7.0f);
+    const std::vector<NamedTensor> state = {
+        {"exp_avg.w", first}, {"exp_avg_sq.w", second}, {"step.w", count}};
+    REQUIRE(optimizer.take_state(state).ok());
+    const auto taken = optimizer.state();
+    REQUIRE(taken.size() == 3);
+    CHECK(taken[0].tensor.data_ptr() == first.data_ptr());
+    CHECK(taken[1].tensor.data_ptr() != second.data_ptr());
+    CHECK(taken[1].tensor.strides() == p.strides());
+    CHECK(taken[1].tensor.equal(second));
+    CHECK(taken[2].tensor.item<float>() == 7);
+    CHECK_FALSE(optimizer.take_state({{{"exp_avg.w", first}}}).ok());
+    CHECK(optimizer.state()[0].tensor.data_ptr() == first.data_ptr());
+  }
+
   TEST_CASE("state that does not fit is refused and changes nothing") {
     const at::Tensor p = torch::ones({2}).set_requires_grad(true);
     AdamW optimizer({{.parameters = {{"w", p}}, .options = {}}});

@@ -96,7 +96,8 @@ std::vector<NamedTensor> state_of(optim::Optimizer& optimizer, const Model& mode
 }
 
 Status load(optim::Optimizer& optimizer, const Model& model, std::span<const NamedTensor> state) {
-  return load_named_state(optimizer, names_by_group(optimizer, model.named), state);
+  return load_named_state(optimizer, names_by_group(optimizer, model.named), state,
+                          Handover::copied);
 }
 
 const at::Tensor* find(const std::vector<NamedTensor>& state, std::string_view name) {
@@ -133,6 +134,22 @@ TEST_SUITE("state of torch's optimizers") {
   TEST_CASE("every kind goes on from its state by name, bit for bit") {
     for (const Row& row : kinds_with_groups()) check_goes_on(row, one_group, one_group);
     check_goes_on(lbfgs(), one_group, one_group);
+  }
+
+  TEST_CASE("tensors that are handed over become the optimizer's own, and others are copied") {
+    for (const Handover handover : {Handover::copied, Handover::taken}) {
+      const Model model(1);
+      optim::AdamW optimizer(one_group(model), optim::AdamWOptions(0.01));
+      train(model, optimizer, 0, 2);
+      const auto state = state_of(optimizer, model);
+      const GroupNames names = names_by_group(optimizer, model.named);
+      REQUIRE(load_named_state(optimizer, names, state, handover).ok());
+      const auto loaded = named_state(optimizer, names);
+      const at::Tensor& saved = *find(state, "exp_avg.in.weight");
+      const at::Tensor& own = *find(loaded, "exp_avg.in.weight");
+      CHECK(own.equal(saved));
+      CHECK((own.data_ptr() == saved.data_ptr()) == (handover == Handover::taken));
+    }
   }
 
   TEST_CASE("groups and parameters in another order are matched by name, options with them") {

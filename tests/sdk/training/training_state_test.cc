@@ -50,7 +50,7 @@ void check_round_trip(const Make& make) {
   auto other_optimizer = make(other);
   const auto other_port = make_port(*other_optimizer);
   one_update(other, *other_port, 7);  // its own history must not matter
-  const Status restored = restore(saved.state, *other, *other_port);
+  const Status restored = restore(saved.state, *other, *other_port, Handover::copied);
   CAPTURE(restored.text());
   REQUIRE(restored.ok());
   for (std::uint64_t i = 3; i < 6; ++i) one_update(other, *other_port, i);
@@ -103,7 +103,7 @@ TEST_SUITE("optimizer port") {
     const auto port = make_port(adam);
     const Snapshot fresh = take_snapshot(RoundId(0), capture(*model, *port));
     for (std::uint64_t i = 0; i < 3; ++i) one_update(model, *port, i);
-    REQUIRE(restore(fresh.state, *model, *port).ok());
+    REQUIRE(restore(fresh.state, *model, *port, Handover::copied).ok());
     CHECK(adam.state().empty());
     one_update(model, *port, 5);
     SmallModel other;
@@ -121,7 +121,7 @@ TEST_SUITE("optimizer port") {
     const auto saved = port->state();
     port->set_learning_rate(0.5);
     CHECK(sgd.param_groups()[0].options().get_lr() == 0.5);
-    REQUIRE(port->load_state(saved).ok());
+    REQUIRE(port->load_state(saved, Handover::copied).ok());
     port->set_learning_rate(0.25);
     CHECK(sgd.param_groups()[0].options().get_lr() == 0.25);
   }
@@ -142,8 +142,8 @@ TEST_SUITE("optimizer port") {
     const auto port = make_port(sgd);
     const auto ours = make_port(adamw);
     one_update(model, *ours, 0);
-    CHECK(port->load_state(ours->state()).code() == StatusCode::invalid_argument);
-    CHECK_FALSE(ours->load_state(port->state()).ok());
+    CHECK(port->load_state(ours->state(), Handover::copied).code() == StatusCode::invalid_argument);
+    CHECK_FALSE(ours->load_state(port->state(), Handover::copied).ok());
   }
 
   TEST_CASE("an archive of torch, as version 0.2 saved it, is matched by position") {
@@ -162,11 +162,11 @@ TEST_SUITE("optimizer port") {
     torch::optim::SGD other(model->parameters(), torch::optim::SGDOptions(0.2));
     const auto port = make_port(other);
     CHECK_FALSE(is_by_position(port->state()));
-    REQUIRE(port->load_state(saved).ok());
+    REQUIRE(port->load_state(saved, Handover::copied).ok());
     CHECK(other.state().size() == sgd.state().size());
     CHECK(port->learning_rate(0) == 0.1);
     const std::vector<NamedTensor> damaged = {{"torch_archive", tensor.narrow(0, 0, 100)}};
-    CHECK(port->load_state(damaged).code() == StatusCode::data_loss);
+    CHECK(port->load_state(damaged, Handover::copied).code() == StatusCode::data_loss);
   }
 
   TEST_CASE("the state of cox::AdamW has the model's names, and its own from version 0.2 fit") {
@@ -180,9 +180,9 @@ TEST_SUITE("optimizer port") {
     const auto own = adamw.state();
     AdamW other(model->parameters());
     const auto named = make_port(other, model_tensors(*model));
-    REQUIRE(named->load_state(state).ok());
+    REQUIRE(named->load_state(state, Handover::copied).ok());
     CHECK(named->unnamed().empty());
-    REQUIRE(named->load_state(own).ok());
+    REQUIRE(named->load_state(own, Handover::copied).ok());
     CHECK(other.state().size() == own.size());
   }
 }
@@ -196,7 +196,7 @@ TEST_SUITE("snapshots") {
     const void* place = model->parameters()[0].const_data_ptr();
     one_update(model, *port, 0);
     CHECK_FALSE(torch::equal(model->parameters()[0], saved.state.model[0].tensor));
-    REQUIRE(restore(saved.state, *model, *port).ok());
+    REQUIRE(restore(saved.state, *model, *port, Handover::copied).ok());
     CHECK(model->parameters()[0].const_data_ptr() == place);
     CHECK(torch::equal(model->parameters()[0], saved.state.model[0].tensor));
     CHECK(model->calls.item<std::int64_t>() == 0);
