@@ -61,15 +61,21 @@ class Disk:
     def __init__(self, options):
         self.options, self.layers, self.took = options, "2" if options.quick else "6", {}
         self.bytes = 0
+        self.plain_start = {}  # seconds, by ranks
 
     def path(self, way):
         return os.path.join(self.options.scratch, way.replace(" ", "-"))
 
     def ours(self, ranks, act):
+        """A load is what a Trainer that resumes starts later than the one that saved."""
         folder = self.path(f"ours at {ranks}")
-        seconds = max(row["seconds"] for row in rows_of(self.options, ranks, act, folder))
+        rows = rows_of(self.options, ranks, act, folder)
         self.bytes = max(self.bytes, sum(os.path.getsize(name) for name in files_below(folder)))
-        return seconds
+        start = max(row["start_s"] for row in rows)
+        if act == "load":
+            return start - self.plain_start[ranks]
+        self.plain_start[ranks] = start
+        return max(row["save_s"] for row in rows)
 
     def peer(self, kind, act):
         return float(output_of([self.options.peer_python, "-B", os.path.join(HERE, "f4_peer.py"), kind, act,
