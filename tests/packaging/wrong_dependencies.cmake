@@ -49,5 +49,5 @@ expect_refusal(unknown_mpi "Expected MPICH, found an MPI that is neither MPICH n
 expect_refusal(no_wrapper "Expected MPICH, found a wrapper that does not answer"
   -DCOX_WITH_TORCH=OFF -DCOX_MPICXX=${WORK}/nothing/mpicxx)
 
-expect_refusal(no_torch "Expected LibTorch .*, found no torch/lib/libtorch_cpu.so there. Run scripts/bootstrap"
+expect_refusal(no_torch "Expected LibTorch in .*, found no lib/libtorch_cpu.so there. Run scripts/bootstrap"
   -DCOX_WITH_MPI=OFF "-DCOX_TORCH_ROOT=${WORK}/nothing")

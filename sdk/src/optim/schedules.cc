@@ -8,43 +8,12 @@
 #include <utility>
 #include <vector>
 
+#include "sdk/src/libtorch/plateau.h"
+
 namespace cox::detail {
 namespace {
 
 using Plateau = torch::optim::ReduceLROnPlateauScheduler;
-
-struct Counted : torch::optim::LRScheduler {
-  static unsigned& of(torch::optim::LRScheduler& schedule) {
-    return schedule.*(&Counted::step_count_);
-  }
-};
-
-// torch has no functions for the state of a plateau's schedule. An explicit instantiation may name
-// private members (C++20, 13.9.2), and the friend that it defines gives one to us.
-template <class Tag, typename Tag::Pointer Member>
-struct Opened {
-  friend typename Tag::Pointer member_of(Tag /*tag*/) { return Member; }
-};
-struct Best {
-  using Pointer = float Plateau::*;
-  friend Pointer member_of(Best);
-};
-struct LastEpoch {
-  using Pointer = int Plateau::*;
-  friend Pointer member_of(LastEpoch);
-};
-struct BadEpochs {
-  using Pointer = int Plateau::*;
-  friend Pointer member_of(BadEpochs);
-};
-struct Cooldown {
-  using Pointer = int Plateau::*;
-  friend Pointer member_of(Cooldown);
-};
-template struct Opened<Best, &Plateau::best>;
-template struct Opened<LastEpoch, &Plateau::last_epoch>;
-template struct Opened<BadEpochs, &Plateau::num_bad_epochs>;
-template struct Opened<Cooldown, &Plateau::cooldown_counter>;
 
 NamedTensor count(const char* name, std::int64_t value) {
   return {name, at::scalar_tensor(value, at::kLong)};
@@ -79,10 +48,11 @@ Status load_plateau(Plateau& schedule, std::span<const NamedTensor> state) {
   if (read.ok()) read = read_count(state, "bad_epochs", bad);
   if (read.ok()) read = read_count(state, "cooldown", cooldown);
   if (!read.ok()) return read;
-  schedule.*member_of(Best{}) = best->item<float>();
-  schedule.*member_of(LastEpoch{}) = static_cast<int>(last);
-  schedule.*member_of(BadEpochs{}) = static_cast<int>(bad);
-  schedule.*member_of(Cooldown{}) = static_cast<int>(cooldown);
+  const PlateauCounters counters = counters_of(schedule);
+  counters.best = best->item<float>();
+  counters.last_epoch = static_cast<int>(last);
+  counters.bad_epochs = static_cast<int>(bad);
+  counters.cooldown = static_cast<int>(cooldown);
   return ok_status();
 }
 
@@ -91,12 +61,12 @@ Status load_plateau(Plateau& schedule, std::span<const NamedTensor> state) {
 TrainingPart part_of(torch::optim::LRScheduler& schedule) {
   return {
       .state =
-          [&schedule] { return std::vector<NamedTensor>{count("steps", Counted::of(schedule))}; },
+          [&schedule] { return std::vector<NamedTensor>{count("steps", steps_of(schedule))}; },
       .load =
           [&schedule](std::span<const NamedTensor> state) {
             std::int64_t steps = 0;
             Status read = read_count(state, "steps", steps);
-            if (read.ok()) Counted::of(schedule) = static_cast<unsigned>(steps);
+            if (read.ok()) steps_of(schedule) = static_cast<unsigned>(steps);
             return read;
           }};
 }
@@ -105,11 +75,11 @@ TrainingPart part_of(Plateau& schedule) {
   return {
       .state =
           [&schedule] {
-            return std::vector<NamedTensor>{
-                {"best", at::scalar_tensor(schedule.*member_of(Best{}), at::kFloat)},
-                count("last_epoch", schedule.*member_of(LastEpoch{})),
-                count("bad_epochs", schedule.*member_of(BadEpochs{})),
-                count("cooldown", schedule.*member_of(Cooldown{}))};
+            const PlateauCounters counters = counters_of(schedule);
+            return std::vector<NamedTensor>{{"best", at::scalar_tensor(counters.best, at::kFloat)},
+                                            count("last_epoch", counters.last_epoch),
+                                            count("bad_epochs", counters.bad_epochs),
+                                            count("cooldown", counters.cooldown)};
           },
       .load = [&schedule](
                   std::span<const NamedTensor> state) { return load_plateau(schedule, state); }};

@@ -452,11 +452,11 @@ std::uint64_t operators_shown() {
 
 }  // namespace cox::detail
 
-TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, library) {
+TORCH_LIBRARY_IMPL(_, COX_STREAM_KEY, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&cox::detail::show_boxed>());
 }
 
-TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericMode, library) {
+TORCH_LIBRARY_IMPL(aten, COX_STREAM_KEY, library) {
   cox::detail::HotOperators::add_to(library);
   cox::detail::HotComposites::add_to(library);
 }

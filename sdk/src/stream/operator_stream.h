@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "coordinator/core/status.h"
+#include "sdk/src/libtorch/stream_key.h"
 #include "sdk/src/stream/storage.h"
 
 namespace torch::autograd {
@@ -35,8 +36,6 @@ struct Edge;
 }
 
 namespace cox::detail {
-
-inline constexpr c10::DispatchKey kStreamKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
 // What is known of an operator from its schema alone, looked up once: asking the dispatcher costs
 // as much as an operator.

@@ -13,6 +13,7 @@
 #include <optional>
 #include <utility>
 
+#include "sdk/src/libtorch/graph_node.h"
 #include "sdk/src/stream/operator_stream.h"
 #include "sdk/src/stream/saved_tensors.h"
 #include "sdk/src/stream/storage.h"
@@ -40,7 +41,7 @@ constexpr auto& kAutocastDevices = TapeRecords::kAutocastDevices;
 // The end of a graph that nobody walks: it makes autograd save as it did for a tensor with history.
 torch::autograd::Edge end_of_history() {
   static const auto node = [] {
-    auto made = std::make_shared<torch::autograd::Error>("a replayed operator has no history",
+    auto made = make_node<torch::autograd::Error>("a replayed operator has no history",
                                                          torch::autograd::edge_list{});
     made->add_input_metadata(torch::autograd::Node::undefined_input());
     return made;

@@ -1,12 +1,10 @@
 #include "sdk/src/stream/saved_tensors.h"
 
-#include <torch/csrc/autograd/engine.h>
-
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 #include <utility>
 
+#include "sdk/src/libtorch/own_engine.h"
 #include "sdk/src/stream/inner_gradients.h"
 #include "sdk/src/stream/operator_stream.h"
 
@@ -35,10 +33,8 @@ class PassDepth {
   }
 };
 
-class SavedTensorEngine final : public Engine {
+class SavedTensorEngine final : public OwnEngine {
  public:
-  ~SavedTensorEngine() override { stop(); }
-
   std::unique_ptr<SavedVariableHooks> get_default_saved_variable_hooks() override {
     return frame_of_thread == nullptr ? nullptr : frame_of_thread->make_hooks();
   }
@@ -47,7 +43,7 @@ class SavedTensorEngine final : public Engine {
                                          const torch::autograd::variable_list& inputs,
                                          bool keep_graph, bool create_graph, bool accumulate_grad,
                                          const torch::autograd::edge_list& outputs) override {
-    std::call_once(started_, [this] { start_threads(); });
+    start_threads_once();
     const PassDepth depth;
     if (!is_shown()) passes_elsewhere_.fetch_add(1, std::memory_order_relaxed);
     const auto run = [&] {
@@ -76,14 +72,6 @@ class SavedTensorEngine final : public Engine {
   static Engine& get() { return instance(); }
 
  private:
-  // LibTorch starts threads for devices and for deep passes once in a process, for the engine that
-  // runs first. After a pass of torch's own engine this one has none.
-  void start_threads() {
-    initialize_device_threads_pool();
-    if (thread_pool_shared_ == nullptr) start_device_threads();
-  }
-
-  std::once_flag started_;
   std::atomic<std::uint64_t> passes_elsewhere_ = 0;  // on threads that show no operators
 };
 

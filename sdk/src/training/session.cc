@@ -14,6 +14,7 @@
 #include "coordinator/io/limits.h"
 #include "coxswain/error.h"
 #include "sdk/src/blocks/block_watch.h"
+#include "sdk/src/libtorch/version.h"
 #include "sdk/src/optim/schedules.h"
 #include "sdk/src/precision/format_actuator.h"
 #include "sdk/src/precision/trial_pass.h"
@@ -54,6 +55,8 @@ Session detail::start_session(int argc, const char* const* argv, SessionOptions 
 }
 
 Session Session::start(int argc, const char* const* argv, SessionOptions options) {
+  if (Status fits = detail::check_loaded_version(); !fits.ok())
+    throw Error(std::move(fits), Error::Scope::all_ranks);
   return detail::start_session(argc, argv, std::move(options));
 }
 
