@@ -10,7 +10,8 @@ endfunction()
 
 function(expect_refusal name expected)
   execute_process(
-    COMMAND "${CMAKE_COMMAND}" -S "${SOURCE}" -B "${WORK}/${name}/build" -G "${GENERATOR}"
+    COMMAND "${CMAKE_COMMAND}" -E env --unset=COX_TORCH_ROOT "VIRTUAL_ENV=${environment}"
+      "${CMAKE_COMMAND}" -S "${SOURCE}" -B "${WORK}/${name}/build" -G "${GENERATOR}"
       -DCOX_BUILD_TESTS=OFF ${ARGN}
     RESULT_VARIABLE code OUTPUT_VARIABLE unused ERROR_VARIABLE text)
   string(REGEX REPLACE "[ \n]+" " " text "${text}")
@@ -51,3 +52,38 @@ expect_refusal(no_wrapper "Expected MPICH, found a wrapper that does not answer"
 
 expect_refusal(no_torch "Expected LibTorch in .*, found no lib/libtorch_cpu.so there. Run scripts/bootstrap"
   -DCOX_WITH_MPI=OFF "-DCOX_TORCH_ROOT=${WORK}/nothing")
+
+# What looks like LibTorch of some version, by the least that is looked at.
+function(fake_torch folder version)
+  string(REPLACE "." ";" numbers "${version}")
+  set(text)
+  foreach(name MAJOR MINOR PATCH)
+    list(POP_FRONT numbers number)
+    string(APPEND text "#define TORCH_VERSION_${name} ${number}\n")
+  endforeach()
+  file(MAKE_DIRECTORY "${folder}/share/cmake")
+  file(WRITE "${folder}/lib/libtorch_cpu.so" "")
+  file(WRITE "${folder}/lib/libc10.so" "")
+  file(WRITE "${folder}/include/torch/csrc/api/include/torch/torch.h" "")
+  file(WRITE "${folder}/include/torch/headeronly/version.h" "${text}")
+endfunction()
+
+set(packages lib/python3.11/site-packages/torch)
+file(WRITE "${WORK}/without_headers/${packages}/lib/libtorch_cpu.so" "")
+file(WRITE "${WORK}/without_headers/${packages}/lib/libc10.so" "")
+set(environment "${WORK}/without_headers")
+expect_refusal(no_headers "Expected LibTorch in .*/without_headers/.*, found no include/torch/csrc/api/include/torch/torch.h"
+  -DCOX_WITH_MPI=OFF)
+
+fake_torch("${WORK}/old/${packages}" 2.9.1)
+set(environment "${WORK}/old")
+expect_refusal(old_torch "Expected LibTorch 2.11 to 2.15, found 2.9.1 in .*/old/.*scripts/bootstrap"
+  -DCOX_WITH_MPI=OFF)
+set(environment)
+
+fake_torch("${WORK}/first/torch" 2.11.0)
+fake_torch("${WORK}/second/torch" 2.12.1)
+expect_refusal(two_torch "Expected one LibTorch, found it in .*/first/torch and in .*/second/torch. Choose one"
+  -DCOX_WITH_MPI=OFF "-DCMAKE_PREFIX_PATH=${WORK}/first\\;${WORK}/second")
+expect_refusal(old_abi "Expected LibTorch with the C\\+\\+11 ABI of libstdc\\+\\+, found another in"
+  -DCOX_WITH_MPI=OFF "-DCMAKE_PREFIX_PATH=${WORK}/first/torch/share/cmake")
