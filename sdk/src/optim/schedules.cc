@@ -60,8 +60,7 @@ Status load_plateau(Plateau& schedule, std::span<const NamedTensor> state) {
 
 TrainingPart part_of(torch::optim::LRScheduler& schedule) {
   return {
-      .state =
-          [&schedule] { return std::vector<NamedTensor>{count("steps", steps_of(schedule))}; },
+      .state = [&schedule] { return std::vector<NamedTensor>{count("steps", steps_of(schedule))}; },
       .load =
           [&schedule](std::span<const NamedTensor> state) {
             std::int64_t steps = 0;

@@ -42,7 +42,7 @@ constexpr auto& kAutocastDevices = TapeRecords::kAutocastDevices;
 torch::autograd::Edge end_of_history() {
   static const auto node = [] {
     auto made = make_node<torch::autograd::Error>("a replayed operator has no history",
-                                                         torch::autograd::edge_list{});
+                                                  torch::autograd::edge_list{});
     made->add_input_metadata(torch::autograd::Node::undefined_input());
     return made;
   }();
