@@ -1,9 +1,8 @@
 #include "coordinator/io/large_file.h"
 
-#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <csignal>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -14,6 +13,7 @@
 
 #include "coordinator/io/file.h"
 #include "tests/sdk/temp_folder.h"
+#include "tests/support/small_files.h"
 
 #include <doctest/doctest.h>
 
@@ -44,25 +44,6 @@ Status write_in_pieces(LargeFile& file, const std::string& bytes, std::size_t mo
   }
   return ok_status();
 }
-
-// Lets files of this process have at most so many bytes.
-class SmallFiles {
- public:
-  explicit SmallFiles(rlim_t bytes) {
-    ::getrlimit(RLIMIT_FSIZE, &before_);
-    signal_ = std::signal(SIGXFSZ, SIG_IGN);
-    const rlimit limit{bytes, before_.rlim_max};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~SmallFiles() {
-    ::setrlimit(RLIMIT_FSIZE, &before_);
-    std::signal(SIGXFSZ, signal_);
-  }
-
- private:
-  rlimit before_{};
-  void (*signal_)(int) = nullptr;
-};
 
 }  // namespace
 
@@ -105,7 +86,7 @@ TEST_SUITE("io.large_file") {
     {
       auto file = LargeFile::create(disk / "a");
       REQUIRE(file.ok());
-      const SmallFiles small(kBuffer + kBuffer / 2);
+      const test::SmallFiles small(kBuffer + kBuffer / 2);
       Status written = write_in_pieces(*file, bytes, kBuffer);
       if (written.ok()) written = file->commit();
       CHECK(written.code() == StatusCode::resource_exhausted);

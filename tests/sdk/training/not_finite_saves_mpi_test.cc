@@ -1,11 +1,15 @@
 // A resumed job never takes a save that is not finite. Each case is a report of people whose job
 // did:
-//   https://github.com/Rikorose/DeepFilterNet/issues/30      the last save is NaN, so a resume is
-//   useless https://github.com/micromind-toolkit/micromind/issues/64 gradients explode and the save
-//   goes on https://github.com/NVIDIA-NeMo/RL/issues/3544            the optimizer's state makes
-//   the loss NaN https://github.com/deepmodeling/deepmd-kit/issues/4985   a job trains on NaN to
-//   its end https://github.com/facebookresearch/maskrcnn-benchmark/issues/464  the rate in the save
-//   is NaN
+//
+// https://github.com/Rikorose/DeepFilterNet/issues/30: the last save is NaN, so a resume is useless
+//
+// https://github.com/micromind-toolkit/micromind/issues/64: gradients explode, and the save goes on
+//
+// https://github.com/NVIDIA-NeMo/RL/issues/3544: the optimizer's state makes the loss NaN
+//
+// https://github.com/deepmodeling/deepmd-kit/issues/4985: a job trains on NaN to its end
+//
+// https://github.com/facebookresearch/maskrcnn-benchmark/issues/464: the rate in the save is NaN
 #include <torch/torch.h>
 
 #include <cmath>

@@ -1,0 +1,86 @@
+// A save of which one rank cannot write its part, while the others can.
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coordinator/io/save_folder.h"
+#include "coxswain/session.h"
+#include "tests/sdk/same_bits.h"
+#include "tests/sdk/session/solo.h"
+#include "tests/sdk/shared_folder.h"
+#include "tests/sdk/training/small_training.h"
+#include "tests/support/small_files.h"
+
+#include <doctest/doctest.h>
+
+using namespace cox;
+
+namespace {
+
+constexpr std::int64_t kSteps = 6;
+constexpr std::int64_t kNever = kSteps + 1;
+
+struct Run {
+  std::vector<at::Tensor> weights;
+  std::string end;  // of the session, if it fails
+  int last_rank = 0;
+};
+
+// Saves after every two updates. From a step on the last rank's disk is full.
+Run train(const std::string& folder, std::int64_t full_from, const char* resume = "off") {
+  auto session =
+      solo_session({"--cox.checkpoint.directory=" + folder, "--cox.checkpoint.every_steps=2",
+                    "--cox.checkpoint.keep=9", std::string("--cox.checkpoint.resume=") + resume});
+  torch::manual_seed(7);
+  torch::nn::Sequential net(torch::nn::Linear(4, 600), torch::nn::Linear(600, 1));
+  torch::optim::Adam optimizer(net->parameters(), torch::optim::AdamOptions(0.01));
+  session.adopt(*net);
+  Run run;
+  run.last_rank = session.world_size() - 1;
+  std::optional<test::SmallFiles> full;
+  std::int64_t epoch = 0, step = 0;
+  run.end = error_of([&] {
+    for (; step < kSteps; ++step) {
+      if (step >= full_from && session.rank() == run.last_rank) full.emplace(4096);
+      session.keep(optimizer, epoch, step);
+      optimizer.zero_grad();
+      const at::Tensor x = torch::sin(torch::arange(8, torch::kFloat) + static_cast<double>(step));
+      net->forward(x.view({2, 4})).square().mean().backward();
+      optimizer.step();
+    }
+    session.finish();
+  });
+  full.reset();
+  if (!run.end.empty()) error_of([&] { session.finish(); });
+  for (const at::Tensor& weight : net->parameters()) run.weights.push_back(weight.detach().clone());
+  return run;
+}
+
+}  // namespace
+
+TEST_SUITE("a save that one rank cannot write") {
+  TEST_CASE("is given up on all ranks, which name that rank, and the one before is whole") {
+    auto probe = solo_session();
+    const SharedFolder shared(probe);
+    probe.finish();
+    const Run whole = train(shared.text() + "/whole", kNever);
+    CHECK(whole.end.empty());
+    const std::string folder = shared.text() + "/full";
+    const Run lost = train(folder, 3);
+    CHECK_FALSE(lost.end.empty());
+    if (lost.last_rank > 0)
+      CHECK(lost.end.find("rank " + std::to_string(lost.last_rank)) != std::string::npos);
+    const auto saves = io::saves_in(folder);
+    REQUIRE(saves.size() == 1);
+    CHECK(*io::step_of_save(saves[0]) == 2);
+    CHECK(io::verify_save(saves[0], io::VerifyDepth::pieces).ok());
+    const Run resumed = train(folder, kNever, "on");
+    CHECK(resumed.end.empty());
+    CHECK(io::saves_in(folder).size() == 3);
+    for (std::size_t i = 0; i < whole.weights.size(); ++i)
+      CHECK(sdk_test::same_bits(resumed.weights[i], whole.weights[i]));
+  }
+}
