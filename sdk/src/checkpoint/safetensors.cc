@@ -392,7 +392,7 @@ std::string unmatched(const ByName& targets, const ByName& source) {
   return message;
 }
 
-Status compare(const ByName& targets, const ByName& source) {
+Status compare_names(const ByName& targets, const ByName& source) {
   const std::string message = unmatched(targets, source);
   if (message.empty()) return ok_status();
   return invalid_argument("the tensors do not fit the model: " + message);
@@ -464,7 +464,7 @@ Status detail::check_match(std::span<const NamedTensor> targets,
   ByName to, from;
   Status status = index_names(targets, "target", to);
   if (status.ok()) status = index_names(source, "source", from);
-  return status.ok() ? compare(to, from) : status;
+  return status.ok() ? compare_names(to, from) : status;
 }
 
 Status load_into(std::span<const NamedTensor> targets, std::span<const NamedTensor> source) {

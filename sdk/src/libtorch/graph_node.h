@@ -13,11 +13,17 @@
 namespace cox::detail {
 
 using NodePointer = decltype(torch::autograd::Edge::function);
+inline constexpr bool kNodesAreShared =
+    std::is_same_v<NodePointer, std::shared_ptr<torch::autograd::Node>>;
+
+// Tells a node from one that was made later in the same place; lock() returns a NodePointer.
+using WeakNode = std::conditional_t<kNodesAreShared, std::weak_ptr<torch::autograd::Node>,
+                                    c10::weak_intrusive_ptr<torch::autograd::Node>>;
 
 // Returns a new node of the kind `N`, in the pointer that Edge takes.
 template <class N, class... Arguments>
 auto make_node(Arguments&&... arguments) {
-  if constexpr (std::is_convertible_v<std::shared_ptr<N>, NodePointer>) {
+  if constexpr (kNodesAreShared) {
     return std::make_shared<N>(std::forward<Arguments>(arguments)...);
   } else {
     return c10::make_intrusive<N>(std::forward<Arguments>(arguments)...);

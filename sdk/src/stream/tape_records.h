@@ -21,6 +21,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "sdk/src/libtorch/graph_node.h"
 #include "sdk/src/stream/packed_mask.h"
 #include "sdk/src/stream/pointer_map.h"
 #include "sdk/src/stream/region_meter.h"
@@ -311,7 +312,7 @@ class TapeValues {
 
   // A result as autograd knows it.
   struct History {
-    std::weak_ptr<torch::autograd::Node> node;
+    WeakNode node;
     std::uint32_t output = 0;
     MadeTensor made;
   };
