@@ -117,7 +117,7 @@ void TapeValues::note_result(TapeRecords& records, const Result& result) {
   if (!records.rules.histories || !result.tensor.requires_grad() || result.tensor.is_leaf()) return;
   const torch::autograd::Edge edge = torch::autograd::impl::gradient_edge(result.tensor);
   histories_.emplace(edge.function.get(),
-                     History{edge.function,
+                     History{WeakNode(edge.function),
                              edge.input_nr,
                              {result.maker, result.output, result.element, made.storage, {}}});
 }
