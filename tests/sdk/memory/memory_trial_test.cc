@@ -8,8 +8,8 @@
 #include <doctest/doctest.h>
 
 using namespace cox;
-using detail::Actions;
-using detail::BlockEdge;
+using cox::detail::Actions;
+using cox::detail::BlockEdge;
 using test::SyntheticBlock;
 using test::SyntheticStep;
 
@@ -29,10 +29,10 @@ SyntheticStep random_step(Random& random) {
   return {draw(random, 5000), std::move(blocks), draw(random, 2000)};
 }
 
-detail::TrialPass pass_of(SyntheticStep& step, int& passes, std::int64_t& most) {
+cox::detail::TrialPass pass_of(SyntheticStep& step, int& passes, std::int64_t& most) {
   return [&](const Actions& actions) {
     ++passes;
-    auto reading = detail::read_stages(step.trace(actions), step.blocks());
+    auto reading = cox::detail::read_stages(step.trace(actions), step.blocks());
     most = std::max(most, step.true_peak());
     return reading;
   };
@@ -56,8 +56,8 @@ TEST_SUITE("memory trial") {
       SyntheticStep step = random_step(random);
       int passes = 0;
       std::int64_t most = 0;
-      const auto problem = detail::measure_problem(step.blocks(), {.actions = kKeepOrRecompute},
-                                                   pass_of(step, passes, most));
+      const auto problem = cox::detail::measure_problem(
+          step.blocks(), {.actions = kKeepOrRecompute}, pass_of(step, passes, most));
       REQUIRE(problem.ok());
       CHECK(passes == 3);
       for (int plan = 0; plan < 20; ++plan) {
@@ -78,7 +78,7 @@ TEST_SUITE("memory trial") {
       const std::int64_t budget = least + 1500;
       int passes = 0;
       std::int64_t most = 0;
-      const auto problem = detail::measure_problem(
+      const auto problem = cox::detail::measure_problem(
           step.blocks(), {.actions = kKeepOrRecompute, .budget_bytes = budget},
           pass_of(step, passes, most));
       REQUIRE(problem.ok());
@@ -91,31 +91,31 @@ TEST_SUITE("memory trial") {
     int passes = 0;
     std::int64_t most = 0;
     const auto problem =
-        detail::measure_problem(2, {.actions = kKeepOrRecompute}, pass_of(step, passes, most));
+        cox::detail::measure_problem(2, {.actions = kKeepOrRecompute}, pass_of(step, passes, most));
     REQUIRE(problem.ok());
     CHECK_FALSE(problem->stages[1].option(MemoryAction::recompute).allowed);
     CHECK(problem->stages[2].option(MemoryAction::recompute).allowed);
   }
 
   TEST_CASE("blocks run in an order of their own, and some not at all") {
-    detail::StepTrace trace;
+    cox::detail::StepTrace trace;
     for (const BlockId::rep block : {2, 0}) {
       trace.events.push_back({BlockId(block), BlockEdge::forward_begin});
       trace.events.push_back({BlockId(block), BlockEdge::forward_end});
     }
     for (const BlockId::rep block : {0, 2})
       trace.events.push_back({BlockId(block), BlockEdge::backward_begin});
-    const auto read = detail::read_stages(trace, 3);
+    const auto read = cox::detail::read_stages(trace, 3);
     REQUIRE(read.ok());
     CHECK(read->order == std::vector<std::size_t>{2, 0});
     CHECK(read->stages.size() == 4);
   }
 
   TEST_CASE("steps that are no chain of blocks are refused with what was found") {
-    const auto refused = [](std::vector<detail::TraceEvent> events, std::size_t blocks) {
-      detail::StepTrace trace;
+    const auto refused = [](std::vector<cox::detail::TraceEvent> events, std::size_t blocks) {
+      cox::detail::StepTrace trace;
       trace.events = std::move(events);
-      const auto read = detail::read_stages(trace, blocks);
+      const auto read = cox::detail::read_stages(trace, blocks);
       REQUIRE_FALSE(read.ok());
       CHECK(read.status().code() == StatusCode::failed_precondition);
       return read.status().message();
@@ -141,7 +141,7 @@ TEST_SUITE("memory trial") {
   }
 
   TEST_CASE("what a block holds that backward asks for nothing belongs to the block before it") {
-    detail::StepTrace trace;
+    cox::detail::StepTrace trace;
     const auto note = [&](BlockId::rep block, BlockEdge edge, std::int64_t live) {
       trace.events.push_back({BlockId(block), edge, {}, live, live});
     };
@@ -151,7 +151,7 @@ TEST_SUITE("memory trial") {
     }
     note(2, BlockEdge::backward_begin, 300);
     note(0, BlockEdge::backward_begin, 200);
-    const auto read = detail::read_stages(trace, 3);
+    const auto read = cox::detail::read_stages(trace, 3);
     REQUIRE(read.ok());
     CHECK(read->order == std::vector<std::size_t>{0, 2});
     CHECK(read->stages[1].kept_bytes == 200);
@@ -168,7 +168,7 @@ TEST_SUITE("memory trial") {
       step.trace(actions);
       return step.true_peak() + 70;
     };
-    const auto problem = detail::measure_problem(
+    const auto problem = cox::detail::measure_problem(
         2, {.actions = kKeepOrRecompute, .other_peak = other_peak}, pass_of(step, passes, most));
     REQUIRE(problem.ok());
     CHECK(tried > 1);
