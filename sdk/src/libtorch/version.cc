@@ -29,8 +29,12 @@ Status check_version(std::string_view compiled_with, std::string_view loaded) {
                              "one first in LD_LIBRARY_PATH");
 }
 
+std::string loaded_version() {
+  return version_in(at::show_config());
+}
+
 Status check_loaded_version() {
-  return check_version(TORCH_VERSION, version_in(at::show_config()));
+  return check_version(TORCH_VERSION, loaded_version());
 }
 
 }  // namespace cox::detail

@@ -1,6 +1,6 @@
 // The version of LibTorch: a program that loads another one than it was compiled with calls
 // functions of other forms, so it is refused before its first tensor. Pure, but for
-// check_loaded_version(), which reads what LibTorch tells of itself. Any thread.
+// loaded_version(), which reads what LibTorch tells of itself. Any thread.
 #pragma once
 
 #include <string>
@@ -12,11 +12,13 @@ namespace cox::detail {
 
 // Returns the version in the text of at::show_config(), "2.11.0"; empty where it tells none.
 std::string version_in(std::string_view libtorch_config);
+// Returns that of the library that the loader took.
+std::string loaded_version();
 
 // Returns failed_precondition unless both have the same first two numbers. An empty version fits.
 Status check_version(std::string_view compiled_with, std::string_view loaded);
 
-// Compares the version of this build with the library that the loader took.
+// Compares the version of this build with loaded_version().
 Status check_loaded_version();
 
 }  // namespace cox::detail
