@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 
 #include "tests/support/cuda/machine.h"
 
@@ -495,9 +496,9 @@ cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t, cudaGraphNode_t*, cuda
                                          std::size_t*) {
   return refuse(__func__);
 }
-cudaError_t cudaGetDriverEntryPointByVersion(const char*, void**, unsigned, unsigned long long,
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void**, unsigned, unsigned long long,
                                              cudaDriverEntryPointQueryResult*) {
-  return refuse(__func__);
+  return refuse((std::string(__func__) + " for " + name).c_str());
 }
 
 }  // extern "C"

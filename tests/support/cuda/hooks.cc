@@ -9,6 +9,8 @@
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 
+#include <string>
+
 #include "tests/support/cuda/generator.h"
 
 // libc10_cuda exports it, no header of the wheel declares it: libtorch_cuda tells it which devices
@@ -61,6 +63,7 @@ struct Hooks final : at::CUDAHooksInterface {
   bool isAvailable() const override { return hasCUDA(); }
   bool hasCUDA() const override { return c10::cuda::device_count() > 0; }
   bool hasCUDART() const override { return true; }
+  std::string showConfig() const override { return "  - CUDA: a stand-in\n"; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
   c10::DeviceIndex deviceCount() const override { return c10::cuda::device_count(); }
   int getNumGPUs() const override { return c10::cuda::device_count(); }
