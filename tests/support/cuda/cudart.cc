@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <string>
+#include <string_view>
 
 #include "tests/support/cuda/machine.h"
 
@@ -40,6 +40,27 @@ cudaError_t fail(cudaError_t error) {
 cudaError_t refuse(const char* function) {
   std::fprintf(stderr, "stand-in CUDA runtime: %s is not supported\n", function);
   return fail(cudaErrorNotSupported);
+}
+
+// Functions of the driver.
+constexpr int kDriverSuccess = 0, kDriverNotSupported = 801;
+
+int driver_device(int* device, int ordinal) {
+  *device = ordinal;
+  return kDriverSuccess;
+}
+int driver_attribute(int* value, int /*attribute*/, int /*device*/) {
+  *value = 0;  // no virtual memory, no sharing of it
+  return kDriverSuccess;
+}
+int driver_not_supported() {
+  return kDriverNotSupported;
+}
+
+void* driver_function(std::string_view name) {
+  if (name == "cuDeviceGet") return reinterpret_cast<void*>(&driver_device);
+  if (name == "cuDeviceGetAttribute") return reinterpret_cast<void*>(&driver_attribute);
+  return reinterpret_cast<void*>(&driver_not_supported);
 }
 
 bool is_device(int device) {
@@ -496,9 +517,13 @@ cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t, cudaGraphNode_t*, cuda
                                          std::size_t*) {
   return refuse(__func__);
 }
-cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void**, unsigned, unsigned long long,
-                                             cudaDriverEntryPointQueryResult*) {
-  return refuse((std::string(__func__) + " for " + name).c_str());
+// LibTorch's allocator asks for the driver's functions before its first block, and calls few.
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned,
+                                             unsigned long long,
+                                             cudaDriverEntryPointQueryResult* found) {
+  *function = driver_function(name);
+  if (found != nullptr) *found = cudaDriverEntryPointSuccess;
+  return cudaSuccess;
 }
 
 }  // extern "C"
