@@ -126,7 +126,8 @@ class OperatorListener {
 };
 
 // Shows operators of this thread to `listeners`, in their order, from its construction on; scopes
-// nest, and the innermost one counts. REQUIRES: scopes of a thread end in reverse order.
+// nest, and the innermost one counts. REQUIRES: scopes and pauses of a thread end in the reverse
+// order of their beginning, because each puts back the keys that it found.
 class StreamScope {
  public:
   explicit StreamScope(std::vector<OperatorListener*> listeners);

@@ -77,7 +77,15 @@ void Adoption::add(const torch::jit::Module& script, const AdoptOptions& options
 
 void Adoption::add(torch::nn::Module& model, std::shared_ptr<ScriptMirror> script,
                    const AdoptOptions& options) {
-  const StreamPause unseen;
+  {
+    const StreamPause unseen;
+    add_unseen(model, std::move(script), options);
+  }
+  show_stream();
+}
+
+void Adoption::add_unseen(torch::nn::Module& model, std::shared_ptr<ScriptMirror> script,
+                          const AdoptOptions& options) {
   if (options.only_watch != averaging_.only_watches())
     refuse("only_watch for all models of a loop or for none, found both");
   require(check_stream_key().with_context("adopt"));
@@ -98,7 +106,6 @@ void Adoption::add(torch::nn::Module& model, std::shared_ptr<ScriptMirror> scrip
   if (models_.all().empty()) session_.capabilities().probe.attach(model);
   models_.add({&model, std::move(script), options.name, std::move(map), first, model.parameters()});
   first_.model_added([this](const at::Tensor& argument) { follow(argument); });
-  show_stream();
 }
 
 // The coordinator knows a job's blocks from the first step on.
@@ -122,7 +129,6 @@ void Adoption::add_late(torch::nn::Module& model, std::shared_ptr<ScriptMirror> 
         "adopt: expected models before the first step, found one after it; its gradients are "
         "averaged, but its blocks are neither measured nor steered");
   }
-  show_stream();
 }
 
 void Adoption::show_stream() {

@@ -77,6 +77,8 @@ class Adoption final : public OperatorListener {
 
   void add(torch::nn::Module& model, std::shared_ptr<ScriptMirror> script,
            const AdoptOptions& options);
+  void add_unseen(torch::nn::Module& model, std::shared_ptr<ScriptMirror> script,
+                  const AdoptOptions& options);
   void add_late(torch::nn::Module& model, std::shared_ptr<ScriptMirror> script,
                 const AdoptOptions& options);
   void show_stream();
