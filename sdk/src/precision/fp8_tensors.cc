@@ -292,7 +292,10 @@ Fp8Quantized quantize_by_torch(const at::Tensor& values, FloatFormat format,
   const at::Tensor wide = values.to(at::kFloat);
   const at::Tensor is_finite = at::isfinite(wide);
   const at::Tensor scaled = wide * scale.reciprocal();
-  const at::Tensor clipped = at::where(is_finite, scaled.clamp(-largest, largest), wide);
+  // E4M3 has no infinity. LibTorch's cast made NaN of one up to 2.11, and makes 448 of it since.
+  const at::Tensor others =
+      format == FloatFormat::e4m3 ? at::copysign(at::full_like(wide, std::nanf("")), wide) : wide;
+  const at::Tensor clipped = at::where(is_finite, scaled.clamp(-largest, largest), others);
   const at::Tensor codes = clipped.to(fp8_type(format)).contiguous();
   const at::Tensor lost = (codes.to(at::kFloat) == 0) & (wide != 0);
   const at::Tensor amax = at::where(is_finite, wide.abs(), 0.0).amax();
