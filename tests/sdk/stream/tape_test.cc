@@ -377,8 +377,8 @@ TEST_CASE("a program's bits are those of plain autograd, whatever is dropped") {
         const TrialOutcome taped =
             run_program(program, {.keep_probability = probability, .seed = seed}, Backward::once);
         CHECK_MESSAGE(difference(expected, taped) == "",
-                      program.name << ", kept " << probability << ", seed " << seed << ": "
-                                   << difference(expected, taped));
+                      std::string(program.name) << ", kept " << probability << ", seed " << seed
+                                                << ": " << difference(expected, taped));
       }
     }
   }
@@ -392,8 +392,9 @@ TEST_CASE("backward over a retained graph, and of gradients, gives the same bits
       for (std::uint64_t seed = 1; seed <= 3; ++seed) {
         const TrialOutcome taped =
             run_program(program, {.keep_probability = 0.4, .seed = seed}, backward);
-        CHECK_MESSAGE(difference(expected, taped) == "",
-                      program.name << ", seed " << seed << ": " << difference(expected, taped));
+        CHECK_MESSAGE(difference(expected, taped) == "", std::string(program.name)
+                                                             << ", seed " << seed << ": "
+                                                             << difference(expected, taped));
       }
     }
   }
