@@ -25,7 +25,7 @@ import time
 import jobs
 import records
 
-RANKS = [2, 3, 4]
+RANKS = [1, 2, 3, 4]
 STEPS = 60
 PATIENCE_S = 120
 QUIET_S = 20  # for the processes of a job to be gone after mpiexec is
@@ -330,7 +330,7 @@ In all of `/dev/shm` afterwards: {left} files, and {mpich} of MPICH and its UCX,
 - Commit: {commit}
 - Machine: {machine}; load average at the end: {load}
 
-How: `tests/e2e/kills.py` starts a data-parallel job of 2, 3 or 4 ranks and {steps} steps (dropout, batch normalisation, a save every third
+How: `tests/e2e/kills.py` starts a data-parallel job of 1 to 4 ranks and {steps} steps (dropout, batch normalisation, a save every third
 step; a Trainer with AdamW in reproducible mode, or an adopted loop with torch's Adam and Session::keep) over the mailbox, MPI, pretended nodes of two ranks, or with gradients as messages. At a random moment (while
 its ranks start, in its loop, or while a save is being written) it does what the first column says to a random rank, all ranks or mpiexec; one
 trial in four is disturbed again after it was resumed. Then the job is resumed to its end. A finding is any of: another loss of a step
