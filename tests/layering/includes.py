@@ -35,6 +35,7 @@ COMMAND = "metrics/command/"
 
 # The floors of sdk/src, from the ground up.
 SDK = COORDINATOR + ("metrics/", "sdk/include/")
+LIBTORCH = "sdk/src/libtorch/"
 DEVICE = "sdk/src/device/"
 STREAM = "sdk/src/stream/"
 CHECKPOINT = "sdk/src/checkpoint/"
@@ -46,7 +47,7 @@ OPTIM = "sdk/src/optim/"
 DATA = "sdk/src/data/"
 SESSION = "sdk/src/session/"
 TRAINING = "sdk/src/training/"
-GROUND = SDK + (DEVICE, STREAM, CHECKPOINT)
+GROUND = SDK + (LIBTORCH, DEVICE, STREAM, CHECKPOINT)
 ROOMS = GROUND + (BLOCKS, PARALLEL, PRECISION, MEMORY, OPTIM, DATA)
 
 # Folder -> folders of this repository that it may include, beside itself. The longest match counts.
@@ -68,8 +69,9 @@ MAY_INCLUDE = {
     "metrics/": (CORE, ESTIMATES, DECIDE, IO, RECORDS, ANALYSIS),
     COMMAND: COORDINATOR + ("metrics/",),
     "sdk/include/coxswain/": (CORE, ESTIMATES, DECIDE),
+    LIBTORCH: (CORE,),
     DEVICE: SDK,
-    STREAM: SDK,
+    STREAM: SDK + (LIBTORCH,),
     CHECKPOINT: SDK,
     BLOCKS: GROUND,
     PARALLEL: GROUND + (BLOCKS,),
