@@ -134,7 +134,7 @@ Result<SafetensorsFile> read_file_of(const fs::path& save, const io::SaveManifes
   return std::move(read->content);
 }
 
-// What the files of tensors hold, in the manifest's order.
+// The content of the files of tensors, in the order of the manifest.
 using ReadFiles = std::vector<SafetensorsFile>;
 
 // Ranks that begin at different files read from the disk for each other.

@@ -292,7 +292,7 @@ Fp8Quantized quantize_by_torch(const at::Tensor& values, FloatFormat format,
   const at::Tensor wide = values.to(at::kFloat);
   const at::Tensor is_finite = at::isfinite(wide);
   const at::Tensor scaled = wide * scale.reciprocal();
-  // E4M3 has no infinity. LibTorch's cast made NaN of one up to 2.11, and makes 448 of it since.
+  // E4M3 has no infinity. LibTorch's cast made NaN of one in 2.11, and makes 448 of it in 2.14.
   const at::Tensor others =
       format == FloatFormat::e4m3 ? at::copysign(at::full_like(wide, std::nanf("")), wide) : wide;
   const at::Tensor clipped = at::where(is_finite, scaled.clamp(-largest, largest), others);
