@@ -1,7 +1,8 @@
 // LargeFile writes a file of many megabytes at the speed of the disk, whole or not at all (an
 // AtomicFile). Two buffers take turns: the caller fills one while a thread writes the other, past
 // the system's memory for files. A copy through that memory takes more of a processor than all else
-// that a save does. Owned by who writes the file; one thread calls all of it. Blocks on the disk.
+// that a save does. Owned by the writer of the file; one thread calls all of it. Blocks on the
+// disk.
 #pragma once
 
 #include <cstddef>
