@@ -100,8 +100,8 @@ function(_cox_torch_check_version version folder)
   endif()
 endfunction()
 
-# All current LibTorch has the newer names of the C++ library's strings; the archives of pytorch.org
-# "without cxx11-abi" were the last to have older ones.
+# All current LibTorch has the newer names of the C++ library's strings; pytorch.org's archives
+# "pre-cxx11 ABI" were the last to have older ones.
 function(_cox_torch_check_abi folder)
   file(STRINGS "${folder}/lib/libc10.so" names REGEX "_ZN3c105ErrorC.*__cxx11" LIMIT_COUNT 1)
   if(NOT names)

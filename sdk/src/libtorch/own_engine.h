@@ -1,6 +1,6 @@
 // OwnEngine is an autograd engine that takes the place of LibTorch's. LibTorch starts threads for
 // devices and for deep passes once in a process, for the engine that runs first; an engine that
-// comes later starts its own. Never destroyed, because its threads may outlive main().
+// comes later starts its own. Its user never destroys it, because its threads may outlive main().
 #pragma once
 
 #include <torch/csrc/autograd/engine.h>
