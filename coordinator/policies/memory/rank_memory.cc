@@ -20,6 +20,7 @@ constexpr double kRoom = 0.98;  // of the budget, for a lighter plan
 constexpr double kWorthOnStraggler = 0.002;
 constexpr std::uint32_t kRoomRounds = 16;
 constexpr std::uint64_t kCeilingRounds = 1000;
+constexpr double kUntried = 0.01;     // of a budget, left free for a share that was not measured
 constexpr std::int64_t kDownBy = 16;  // a correction that was too large goes down by that part
 constexpr std::uint32_t kCorrectionRounds = 64;  // for which it stays: some steps need more bytes
 
@@ -355,6 +356,16 @@ Choice choose(const RankView& view, const Eagerness& eagerness) {
   return choice;
 }
 
+// A peak of more samples than were measured is foretold to within a percent of it, so a point with
+// that much room is chosen, where there is one.
+Choice choose_for_share(RankView view, const Eagerness& eagerness, std::uint64_t measured_samples) {
+  const Choice choice = choose(view, eagerness);
+  if (view.budget.bytes >= kNoBudget || view.samples <= measured_samples) return choice;
+  view.correction_bytes += part(kUntried, view.budget.bytes);
+  const Choice roomy = choose(view, eagerness);
+  return roomy.feasible ? roomy : choice;
+}
+
 // A ceiling is forgotten after some time.
 void set_correction(RoundId now, RankMemoryState& known, RankView& view) {
   if (now >= known.ceiling_until) known.ceiling_bytes = 0;
@@ -583,7 +594,7 @@ MemoryRound look_at_draft(const PolicyInput& drafted, const Plan& newest, Memory
   for (std::size_t r = 0; r < round.state.ranks.size(); ++r) {
     RankView view = views.of(r);
     set_correction(drafted.summary.round, round.state.ranks[r], view);
-    view.choice = priced(view, choose(view, none));
+    view.choice = priced(view, choose_for_share(view, none, round.state.ranks[r].samples));
     keep_view(view, round);
   }
   return round;
