@@ -38,6 +38,7 @@ struct Config {
   ReductionConfig reduction;
   SharesConfig shares;
   AccumulationConfig accumulation;
+  ShardConfig shard;
   // The modes of the program's own policies; keys "<policy>.mode". Names of sections do not count.
   std::map<std::string, PolicyMode, std::less<>> policy_modes;
 };
@@ -59,6 +60,7 @@ void for_each_section(const Visit& visit) {
   visit("reduction", &Config::reduction, reduction_settings);
   visit("shares", &Config::shares, shares_settings);
   visit("accumulation", &Config::accumulation, accumulation_settings);
+  visit("shard", &Config::shard, shard_settings);
 }
 
 // ConfigOption describes one setting: its key, the values it accepts, what it is for, and its

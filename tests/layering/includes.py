@@ -46,6 +46,7 @@ MEMORY = "sdk/src/memory/"
 OPTIM = "sdk/src/optim/"
 DATA = "sdk/src/data/"
 SESSION = "sdk/src/session/"
+SHARD = "sdk/src/shard/"
 TRAINING = "sdk/src/training/"
 GROUND = SDK + (LIBTORCH, DEVICE, STREAM, CHECKPOINT)
 ROOMS = GROUND + (BLOCKS, PARALLEL, PRECISION, MEMORY, OPTIM, DATA)
@@ -80,7 +81,8 @@ MAY_INCLUDE = {
     OPTIM: GROUND + (PARALLEL,),
     DATA: GROUND,
     SESSION: ROOMS,
-    TRAINING: ROOMS + (SESSION,),
+    SHARD: GROUND + (PARALLEL, SESSION),
+    TRAINING: ROOMS + (SESSION, SHARD),
     "sdk/examples/": COORDINATOR + ("sdk/include/", "sdk/src/checkpoint/"),  # files, no more
     "tests/": ("coordinator/", "metrics/", "sdk/"),
 }

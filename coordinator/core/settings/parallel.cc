@@ -12,6 +12,7 @@ namespace {
 using namespace settings;
 
 constexpr std::int64_t kLeastBucket = 1024;
+constexpr std::string_view kShardModeNames[] = {"off", "state"};
 constexpr IntegerRange kSettling = {1, 1000000};
 constexpr IntegerRange kAnchors = {1, 65536};
 constexpr IntegerRange kForcedShares = {0, 1 << 20};
@@ -96,6 +97,18 @@ std::vector<Setting<AccumulationConfig>> accumulation_settings() {
       integer(&C::max_anchor, {"max_anchor", "micro-batches", "most of the slowest rank"},
               kAnchors),
       integer(&C::settle_rounds, {"settle_rounds", "rounds", "seen before each change"}, kSettling),
+  };
+}
+
+std::vector<Setting<ShardConfig>> shard_settings() {
+  return {
+      choice(&ShardConfig::mode,
+             {"mode", "", "state: ranks of a node hold parameters once, divide optimizer state"},
+             kShardModeNames),
+      integer(&ShardConfig::grain,
+              {"grain", "elements",
+               "of a parameter that stay on one rank, as states kept by blocks do"},
+              {1, 1 << 30}),
   };
 }
 

@@ -1,7 +1,7 @@
-// The settings of data parallel training: `reduction.*` (read by the SDK before the first step),
-// `shares.*` and `accumulation.*` (read by the policies of these names in every round), and
-// `force.*` (plans that a user dictates). Part of Config; see settings.h for the rows. Plain
-// values, pure functions.
+// The settings of data parallel training: `reduction.*` and `shard.*` (read by the SDK before the
+// first step), `shares.*` and `accumulation.*` (read by the policies of these names in every
+// round), and `force.*` (plans that a user dictates). Part of Config; see settings.h for the rows.
+// Plain values, pure functions.
 #pragma once
 
 #include <cstdint>
@@ -44,6 +44,15 @@ struct AccumulationConfig {
   std::uint32_t settle_rounds = 8;  // seen before each change
 };
 std::vector<Setting<AccumulationConfig>> accumulation_settings();
+
+enum class ShardMode : std::uint8_t { off = 0, state = 1 };
+
+// What the ranks of a node hold once, or divide among them.
+struct ShardConfig {
+  ShardMode mode = ShardMode::off;  // state: parameters once, the optimizer's state divided
+  std::uint32_t grain = 4096;       // elements: borders of slices lie at multiples of it
+};
+std::vector<Setting<ShardConfig>> shard_settings();
 
 struct OverrideConfig {
   std::vector<std::uint32_t> shares;  // forced, one per rank; empty = policy or even

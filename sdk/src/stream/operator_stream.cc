@@ -66,22 +66,23 @@ class Stream {
     if (innermost == nullptr) return;
     for (OperatorListener* listener : innermost->listeners_) tell(*listener);
   }
-  // Shows the tensors of one operator with its arguments as they are.
+  // Shows the tensors of one operator with its arguments as they are, or boxed.
   template <class... Arguments>
   static void touch_all(const StreamScope& scope, const c10::OperatorHandle& handle,
                         const Arguments&... arguments) {
     ++operators_of_thread;
-    (touch_argument(scope, handle, arguments), ...);
+    for_each_operand(
+        handle, [&](const at::Tensor& t) { touch(scope, handle, t); }, arguments...);
   }
-
-  // Shows the tensors of one operator with boxed arguments.
-  static void touch_all(const StreamScope& scope, const c10::OperatorHandle& handle,
-                        const torch::jit::Stack& stack) {
-    ++operators_of_thread;
-    const std::size_t arguments = handle.schema().arguments().size();
-    for (std::size_t i = stack.size() - arguments; i < stack.size(); ++i) {
-      for_each_tensor_in(stack[i], [&](const at::Tensor& t) { touch(scope, handle, t); });
-    }
+  // Returns whether the scope's rewriter is to run the operator with these arguments.
+  template <class... Arguments>
+  static bool is_rewritten(const StreamScope& scope, const c10::OperatorHandle& handle,
+                           const OperatorFacts& facts, const Arguments&... arguments) {
+    if (scope.rewriter_ == nullptr) return false;
+    const StreamPause inside;
+    for_each_operand(
+        handle, [&](const at::Tensor& t) { scope.rewriter_->touch(t); }, arguments...);
+    return scope.rewriter_->wants(handle, facts);
   }
   // Listeners whose begin() was called; tells them of a failure unless end() was called.
   class Begun {
@@ -123,13 +124,14 @@ class Stream {
   // Shows the call of one operator with boxed arguments and runs it.
   static void run(const StreamScope& scope, const c10::OperatorHandle& handle,
                   const OperatorFacts& facts, c10::DispatchKeySet next, torch::jit::Stack& stack) {
-    const std::size_t arguments = handle.schema().arguments().size();
-    Begun begun(scope);
-    begun.all(
-        {handle, facts, {stack.data() + stack.size() - arguments, arguments}, {}, excluded_keys()});
-    handle.redispatchBoxed(next, &stack);
-    const std::size_t results = handle.schema().returns().size();
-    begun.end({stack.data() + stack.size() - results, results});
+    run_by(scope, handle, facts, stack, [&] { handle.redispatchBoxed(next, &stack); });
+  }
+  // The same where the scope's rewriter runs it.
+  static void run_rewritten(const StreamScope& scope, const c10::OperatorHandle& handle,
+                            const OperatorFacts& facts, torch::jit::Stack& stack) {
+    const StreamPause inside;
+    touch_all(scope, handle, stack);
+    run_by(scope, handle, facts, stack, [&] { scope.rewriter_->call(handle, facts, stack); });
   }
   static c10::DispatchKeySet excluded_keys() {
     return c10::impl::tls_local_dispatch_key_set().excluded_;
@@ -140,20 +142,40 @@ class Stream {
                     const at::Tensor& tensor) {
     for (OperatorListener* listener : scope.listeners_) listener->touch(handle, tensor);
   }
-  template <class T>
-  static void touch_argument(const StreamScope& scope, const c10::OperatorHandle& handle,
-                             const T& argument) {
+  template <class Run>
+  static void run_by(const StreamScope& scope, const c10::OperatorHandle& handle,
+                     const OperatorFacts& facts, torch::jit::Stack& stack, const Run& run) {
+    const std::size_t arguments = handle.schema().arguments().size();
+    Begun begun(scope);
+    begun.all(
+        {handle, facts, {stack.data() + stack.size() - arguments, arguments}, {}, excluded_keys()});
+    run();
+    const std::size_t results = handle.schema().returns().size();
+    begun.end({stack.data() + stack.size() - results, results});
+  }
+  // Calls `use` with each defined tensor among the arguments.
+  template <class Use, class... Arguments>
+  static void for_each_operand(const c10::OperatorHandle&, const Use& use,
+                               const Arguments&... arguments) {
+    (for_each_tensor_of(arguments, use), ...);
+  }
+  template <class Use>
+  static void for_each_operand(const c10::OperatorHandle& handle, const Use& use,
+                               const torch::jit::Stack& stack) {
+    const std::size_t arguments = handle.schema().arguments().size();
+    for (const c10::IValue& value : std::span(stack).last(arguments))
+      for_each_tensor_in(value, use);
+  }
+  template <class T, class Use>
+  static void for_each_tensor_of(const T& argument, const Use& use) {
     if constexpr (std::is_same_v<T, at::Tensor>) {
-      if (argument.defined()) touch(scope, handle, argument);
+      if (argument.defined()) use(argument);
     } else if constexpr (std::is_same_v<T, std::optional<at::Tensor>>) {
-      if (argument && argument->defined()) touch(scope, handle, *argument);
-    } else if constexpr (std::is_same_v<T, at::TensorList>) {
+      if (argument && argument->defined()) use(*argument);
+    } else if constexpr (std::is_same_v<T, at::TensorList> ||
+                         std::is_same_v<T, at::ITensorListRef>) {
       for (const at::Tensor& each : argument) {
-        if (each.defined()) touch(scope, handle, each);
-      }
-    } else if constexpr (std::is_same_v<T, at::ITensorListRef>) {
-      for (const at::Tensor& each : argument) {
-        if (each.defined()) touch(scope, handle, each);
+        if (each.defined()) use(each);
       }
     }
   }
@@ -205,10 +227,19 @@ bool call_autocast(const StreamScope& scope, const c10::OperatorHandle& handle,
   return type.has_value();
 }
 
+// Runs an operator that the scope's rewriter wants.
+void call_rewritten(const c10::OperatorHandle& handle, c10::DispatchKeySet,
+                    torch::jit::Stack* stack) {
+  Stream::run_rewritten(*innermost, handle, known_facts(handle), *stack);
+}
+
 void show_boxed(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
                 torch::jit::Stack* stack) {
   const StreamScope* const scope = innermost;
   const OperatorFacts& facts = known_facts(handle);
+  if (scope != nullptr && !facts.is_composite &&
+      Stream::is_rewritten(*scope, handle, facts, *stack))
+    return call_rewritten(handle, keys, stack);
   if (scope != nullptr && facts.is_autocast && call_autocast(*scope, handle, keys, stack)) return;
   if (scope == nullptr || facts.is_composite) {
     handle.redispatchBoxed(below_stream(keys), stack);
@@ -282,6 +313,9 @@ struct Hot<Operator, Result(Arguments...)> {
     static const Known known;
     const auto& [handle, facts] = known;
     const StreamScope* const scope = innermost;
+    if (scope != nullptr && !facts.is_composite &&
+        Stream::is_rewritten(*scope, handle, facts, arguments...))
+      return call_boxed<&call_rewritten>(handle, keys, std::forward<Arguments>(arguments)...);
     if (scope != nullptr && facts.is_autocast && keys.has_backend(c10::BackendComponent::CUDABit) &&
         !is_under_autocast_call() && Stream::has_formats(*scope))
       return call_boxed<&show_boxed>(handle, keys, std::forward<Arguments>(arguments)...);
@@ -396,8 +430,9 @@ OperatorFacts facts_of(const c10::OperatorHandle& handle) {
   return facts;
 }
 
-StreamScope::StreamScope(std::vector<OperatorListener*> listeners)
+StreamScope::StreamScope(std::vector<OperatorListener*> listeners, OperatorRewriter* rewriter)
     : listeners_(std::move(listeners)),
+      rewriter_(rewriter),
       outer_(innermost),
       was_excluded_(c10::impl::tls_is_dispatch_key_excluded(kStreamKey)) {
   TORCH_INTERNAL_ASSERT(listeners_.size() <= 64);

@@ -125,12 +125,29 @@ class OperatorListener {
   virtual void backward_ended(BackwardKind /*kind*/) {}
 };
 
-// Shows operators of this thread to `listeners`, in their order, from its construction on; scopes
-// nest, and the innermost one counts. REQUIRES: scopes and pauses of a thread end in the reverse
-// order of their beginning, because each puts back the keys that it found.
+// Runs operators with other arguments than the loop gave them. It is asked before listeners are
+// shown the operator, which they see as the loop called it.
+class OperatorRewriter {
+ public:
+  virtual ~OperatorRewriter() = default;
+  // Called with each defined tensor among the arguments, before wants().
+  virtual void touch(const at::Tensor& argument) = 0;
+  // Returns whether call() is to run the operator. May wait for other ranks, and throw.
+  virtual bool wants(const c10::OperatorHandle& handle, const OperatorFacts& facts) = 0;
+  // Runs the operator and leaves its results on the stack in place of its arguments. Operators that
+  // it calls are not shown. May throw.
+  virtual void call(const c10::OperatorHandle& handle, const OperatorFacts& facts,
+                    torch::jit::Stack& stack) = 0;
+};
+
+// Shows operators of this thread to `listeners`, in their order, from its construction on, and
+// lets `rewriter`, which may be null, run some of them; scopes nest, and the innermost one counts.
+// REQUIRES: scopes and pauses of a thread end in the reverse order of their beginning, because each
+// puts back the keys that it found.
 class StreamScope {
  public:
-  explicit StreamScope(std::vector<OperatorListener*> listeners);
+  explicit StreamScope(std::vector<OperatorListener*> listeners,
+                       OperatorRewriter* rewriter = nullptr);
   ~StreamScope();
   StreamScope(const StreamScope&) = delete;
   StreamScope& operator=(const StreamScope&) = delete;
@@ -138,6 +155,7 @@ class StreamScope {
  private:
   friend class Stream;
   const std::vector<OperatorListener*> listeners_;
+  OperatorRewriter* const rewriter_;
   StreamScope* const outer_;
   const bool was_excluded_;
   const c10::impl::IncludeDispatchKeyGuard included_{kStreamKey};

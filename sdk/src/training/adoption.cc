@@ -54,7 +54,10 @@ Adoption::~Adoption() {
   stream_.reset();
   saving_.reset();
   try {
-    if (std::uncaught_exceptions() == 0) finish();
+    if (std::uncaught_exceptions() == 0) {
+      finish();
+      if (sharding_) sharding_->give_back();
+    }
   } catch (const std::exception& error) {
     state().job().log().warning("adopted model: the last step was not closed: " +
                                 first_line(error.what()));
@@ -101,6 +104,7 @@ void Adoption::add_unseen(torch::nn::Module& model, std::shared_ptr<ScriptMirror
   const auto first = static_cast<BlockId::rep>(blocks.names().size());
   require(blocks.adopt(map).with_context("adopt"));
   averaging_.add(model, options);
+  shard(model, options);
   listener_ = blocks.listener();
   visits_ = blocks.visits();
   if (models_.all().empty()) session_.capabilities().probe.attach(model);
@@ -113,6 +117,7 @@ void Adoption::add_late(torch::nn::Module& model, std::shared_ptr<ScriptMirror> 
                         const AdoptOptions& options) {
   BlockMap map = require(BlockMap::make(model, {}, options.name));
   averaging_.add(model, options);
+  shard(model, options);
   BlockWatch& blocks = session_.capabilities().blocks;
   listener_ = blocks.listener();
   visits_ = blocks.visits();
@@ -131,10 +136,17 @@ void Adoption::add_late(torch::nn::Module& model, std::shared_ptr<ScriptMirror> 
   }
 }
 
+void Adoption::shard(torch::nn::Module& model, const AdoptOptions& options) {
+  if (options.only_watch || !Sharding::is_wanted(state())) return;
+  if (!sharding_) sharding_.emplace(state());
+  sharding_->add(model, options.name);
+}
+
 void Adoption::show_stream() {
   if (stream_) return;
   saving_.emplace(*listener_);
-  stream_.emplace(std::vector<OperatorListener*>{this});
+  stream_.emplace(std::vector<OperatorListener*>{this},
+                  sharding_ ? &sharding_->rewriter() : nullptr);
 }
 
 void Adoption::touch(const c10::OperatorHandle& handle, const at::Tensor& argument) {
@@ -288,6 +300,7 @@ void Adoption::look_for_update(const OperatorCall& call) {
 }
 
 void Adoption::backward_begins(const BackwardPass& pass) {
+  if (sharding_) sharding_->before_reading();
   unseen_backward_.reset();
   if (!step_ || stages_.is_read_anew()) {
     if (pass.kind == BackwardKind::returning || first_.are_tried()) return;
@@ -316,6 +329,7 @@ void Adoption::backward_ended(BackwardKind kind) {
   session_.capabilities().numerics.look_at_gradients(state().step().number());
   if (!is_unseen) first_.check();
   averaging_.average(*step_, models_);
+  if (sharding_) sharding_->gradients_averaged();
 }
 
 // What a forward pass with gradients off computes, backward() computes again out of sight (a
@@ -362,6 +376,7 @@ void Adoption::watch_numerics() {
 }
 
 void Adoption::close_step() {
+  if (sharding_) sharding_->before_reading();
   visits_->end_step();
   stages_.change(Stage::between, LoopStages::now());
   const auto stop = averaging_.close(*step_);

@@ -22,6 +22,7 @@
 
 #include "coxswain/session.h"
 #include "sdk/src/blocks/visit_listener.h"
+#include "sdk/src/shard/sharding.h"
 #include "sdk/src/stream/operator_stream.h"
 #include "sdk/src/stream/script_mirror.h"
 #include "sdk/src/training/adopted_averaging.h"
@@ -81,6 +82,7 @@ class Adoption final : public OperatorListener {
                   const AdoptOptions& options);
   void add_late(torch::nn::Module& model, std::shared_ptr<ScriptMirror> script,
                 const AdoptOptions& options);
+  void shard(torch::nn::Module& model, const AdoptOptions& options);
   void show_stream();
   void keep_whole_if_optimised(AdoptedModel& model);
   void follow(const at::Tensor& argument);
@@ -98,6 +100,7 @@ class Adoption final : public OperatorListener {
   Session session_;
   AdoptedAveraging averaging_;
   AdoptedModels models_;
+  std::optional<Sharding> sharding_;  // where ranks divide what they hold
   FirstSteps first_;
   BatchGrowth growth_;
   VisitListener* listener_ = nullptr;  // once there is a model, as

@@ -1,0 +1,61 @@
+#include "sdk/src/shard/operator_traits.h"
+
+#include <ATen/core/enum_tag.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <unordered_map>
+
+#include "coordinator/core/hash.h"
+
+namespace cox::detail {
+namespace {
+
+template <std::size_t count>
+bool is_one_of(std::string_view name, const std::array<std::string_view, count>& names) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+constexpr std::array<std::string_view, 5> kMakers = {
+    "aten::zeros_like", "aten::ones_like", "aten::empty_like", "aten::full_like", "aten::clone"};
+// Elementwise, and not tagged so.
+constexpr std::array<std::string_view, 9> kElementwise = {
+    "aten::detach", "aten::alias",    "aten::zero_",      "aten::fill_",          "aten::copy_",
+    "aten::zero",   "aten::_to_copy", "aten::lift_fresh", "aten::_conj_physical",
+};
+
+// Of the operators on lists, those that give one number for each list are no elementwise ones.
+bool is_foreach(std::string_view name) {
+  return name.starts_with("aten::_foreach_") && name.find("norm") == name.npos &&
+         name.find("_max") == name.npos;
+}
+
+OperatorTraits find_traits(const c10::OperatorHandle& handle) {
+  const std::string_view name = handle.operator_name().name;
+  OperatorTraits traits;
+  traits.makes_alike = is_one_of(name, kMakers);
+  traits.is_fused_update = name.starts_with("aten::_fused_ada") || name == "aten::_fused_sgd_";
+  traits.changes_nothing = name == "aten::detach_" || name == "aten::requires_grad_";
+  const bool is_random = handle.hasTag(at::Tag::nondeterministic_seeded);
+  traits.is_elementwise =
+      !is_random && (handle.hasTag(at::Tag::pointwise) || traits.makes_alike ||
+                     traits.is_fused_update || is_foreach(name) || is_one_of(name, kElementwise));
+  Fnv1a64 hash;
+  hash.add(name);
+  hash.add(std::string_view(handle.operator_name().overload_name));
+  traits.hash = hash.value();
+  return traits;
+}
+
+}  // namespace
+
+const OperatorTraits& traits_of(const c10::OperatorHandle& handle) {
+  thread_local std::unordered_map<const void*, OperatorTraits> known;
+  const void* key = &handle.operator_name();
+  const auto found = known.find(key);
+  if (found != known.end()) return found->second;
+  return known.emplace(key, find_traits(handle)).first->second;
+}
+
+}  // namespace cox::detail

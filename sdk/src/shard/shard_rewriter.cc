@@ -1,0 +1,542 @@
+#include "sdk/src/shard/shard_rewriter.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "coordinator/core/hash.h"
+#include "coordinator/core/text.h"
+#include "coxswain/error.h"
+#include "sdk/src/stream/storage.h"
+
+namespace cox::detail {
+namespace {
+
+enum class Kind : std::uint8_t { other, parameter, part, gradient, candidate, derived, shard };
+
+bool flows(Kind kind) {
+  return kind == Kind::gradient || kind == Kind::candidate || kind == Kind::derived;
+}
+
+const void* data_of(const at::Tensor& tensor) {
+  if (!tensor.has_storage() || !tensor.is_cpu()) return nullptr;
+  const auto offset = static_cast<std::size_t>(tensor.storage_offset()) * tensor.element_size();
+  return static_cast<const std::byte*>(tensor.storage().data()) + offset;
+}
+
+// Calls `use` with each defined tensor of a value and its place in a list, 0 for a lone tensor.
+template <class Use>
+void for_each_place(const c10::IValue& value, const Use& use) {
+  if (value.isTensor() && value.toTensor().defined()) return use(value.toTensor(), std::size_t{0});
+  if (!value.isList()) return;
+  std::size_t place = 0;
+  for (const c10::IValue& element : value.toListRef()) {
+    if (element.isTensor() && element.toTensor().defined()) use(element.toTensor(), place);
+    ++place;
+  }
+}
+
+// Puts `change(tensor, place)` in the place of each defined tensor of the value.
+template <class Change>
+void change_tensors(c10::IValue& value, const Change& change) {
+  if (value.isTensor() && value.toTensor().defined()) {
+    value = change(value.toTensor(), std::size_t{0});
+  } else if (value.isTensorList()) {
+    c10::List<at::Tensor> changed;
+    std::size_t place = 0;
+    for (const c10::IValue& element : value.toListRef()) {
+      const at::Tensor& tensor = element.toTensor();
+      changed.push_back(tensor.defined() ? change(tensor, place) : tensor);
+      ++place;
+    }
+    value = std::move(changed);
+  } else if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> changed;
+    std::size_t place = 0;
+    for (const c10::IValue& element : value.toListRef()) {
+      const bool is_there = element.isTensor() && element.toTensor().defined();
+      changed.push_back(is_there ? std::optional(change(element.toTensor(), place)) : std::nullopt);
+      ++place;
+    }
+    value = std::move(changed);
+  }
+}
+
+at::Tensor on_storage(const c10::Storage& storage, const at::Tensor& like) {
+  auto made =
+      at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage), like.key_set(), like.dtype());
+  made.unsafeGetTensorImpl()->set_storage_offset(like.storage_offset());
+  made.unsafeGetTensorImpl()->set_sizes_and_strides(like.sizes(), like.strides());
+  return made;
+}
+
+bool is_expandable_to(const at::Tensor& tensor, at::IntArrayRef sizes) {
+  if (tensor.dim() > static_cast<std::int64_t>(sizes.size())) return false;
+  for (std::int64_t d = 1; d <= tensor.dim(); ++d) {
+    const std::int64_t size = tensor.size(-d);
+    if (size != 1 && size != sizes[sizes.size() - static_cast<std::size_t>(d)]) return false;
+  }
+  return true;
+}
+
+// A tensor that shares its storage with others (a gradient in a bucket) is known by that alone.
+bool owns_its_storage(const at::Tensor& tensor) {
+  return tensor.has_storage() && tensor.storage().nbytes() == tensor.nbytes();
+}
+
+constexpr std::uint64_t kGathering = 0x67617468;  // a number that no operator's name has
+
+// Lets the other ranks see that a write is complete, also one that threw.
+class Completing {
+ public:
+  explicit Completing(WriteOrder& order) : order_(order) {}
+  ~Completing() { order_.complete(); }
+  Completing(const Completing&) = delete;
+  Completing& operator=(const Completing&) = delete;
+
+ private:
+  WriteOrder& order_;
+};
+
+// A private copy of all of a storage that an operator writes to.
+struct StorageCopy {
+  const ShardedStorage* of;
+  c10::Storage storage;
+
+  void keep_own() const {
+    if (of->own.is_empty()) return;
+    std::memcpy(of->writable() + of->own_begin_bytes(),
+                static_cast<const std::byte*>(storage.data()) + of->own_begin_bytes(),
+                static_cast<std::size_t>(of->own_bytes()));
+  }
+};
+
+StorageCopy copy_of(const ShardedStorage& of) {
+  const auto bytes = static_cast<std::int64_t>(of.storage.nbytes());
+  const at::Tensor copy = at::empty({bytes}, at::kByte);
+  std::memcpy(copy.mutable_data_ptr(), of.readable(), of.storage.nbytes());
+  return {&of, copy.storage()};
+}
+
+[[noreturn]] void refuse(const std::string& found, const std::string& parameter) {
+  throw Error(
+      failed_precondition("shard.mode: expected operators that read the optimizer's state of ",
+                          parameter, " or write it element by element, found ", found,
+                          "; train this loop without shard.mode"),
+      Error::Scope::all_ranks);
+}
+
+std::uint64_t mixed(std::uint64_t hash, std::uint64_t number) {
+  Fnv1a64 mix;
+  mix.add(hash);
+  mix.add(number);
+  return mix.value();
+}
+
+}  // namespace
+
+// The tensors of one operator: which of them belong to which parameter.
+struct ShardRewriter::Operands {
+  struct Operand {
+    at::Tensor tensor;
+    std::size_t place = 0;  // in its list
+    bool is_written = false;
+    Kind kind = Kind::other;
+    std::size_t parameter = 0;  // unless `other` or `part`
+  };
+  c10::SmallVector<Operand, 8> all;
+
+  bool any(Kind kind) const {
+    return std::ranges::any_of(all, [kind](const Operand& each) { return each.kind == kind; });
+  }
+  bool writes(Kind kind) const {
+    return std::ranges::any_of(
+        all, [kind](const Operand& each) { return each.is_written && each.kind == kind; });
+  }
+  bool writes_parameters() const { return writes(Kind::parameter) || writes(Kind::part); }
+  // Returns the parameter whose elements the tensors at this place are: the one that is written,
+  // else that of a shard.
+  std::optional<std::size_t> subject(std::size_t place) const {
+    std::optional<std::size_t> found;
+    for (const Operand& each : all) {
+      if (each.place != place) continue;
+      if (each.kind == Kind::parameter && each.is_written) return each.parameter;
+      if (each.kind == Kind::shard && !found) found = each.parameter;
+    }
+    return found;
+  }
+  std::optional<std::size_t> first_written() const {
+    for (const Operand& each : all) {
+      if (each.is_written && each.kind == Kind::parameter) return each.parameter;
+    }
+    return std::nullopt;
+  }
+};
+
+// Arguments that others stand in for, so that results are told to the caller as its own tensors.
+struct ShardRewriter::Changed {
+  struct Change {
+    at::Tensor own;
+    at::Tensor stand_in;
+  };
+  c10::SmallVector<Change, 8> all;
+
+  at::Tensor note(const at::Tensor& own, at::Tensor stand_in) {
+    if (!stand_in.is_same(own)) all.push_back({own, stand_in});
+    return stand_in;
+  }
+  const at::Tensor* own_of(const at::Tensor& stand_in) const {
+    const auto found = std::ranges::find_if(
+        all, [&](const Change& each) { return each.stand_in.is_same(stand_in); });
+    return found == all.end() ? nullptr : &found->own;
+  }
+  bool has_memory_of(const at::Tensor& result) const {
+    return std::ranges::any_of(all, [&](const Change& each) {
+      return storage_impl(each.stand_in) == storage_impl(result);
+    });
+  }
+  // An operator that gives the tensor another form (resize_, t_) would do so to the stand-in alone.
+  void check_geometry(const c10::OperatorHandle& handle) const {
+    for (const Change& each : all) {
+      const bool is_as_before = each.own.sizes() == each.stand_in.sizes() &&
+                                each.own.strides() == each.stand_in.strides();
+      if (is_as_before) continue;
+      throw Error(failed_precondition(
+                      "shard.mode: expected parameters that keep their form, found ",
+                      handle.operator_name().name, " on one; change its form before adopt()"),
+                  Error::Scope::all_ranks);
+    }
+  }
+  void restore(std::span<c10::IValue> results) const {
+    for (c10::IValue& result : results) {
+      change_tensors(result, [this](const at::Tensor& tensor, std::size_t) {
+        const at::Tensor* own = own_of(tensor);
+        return own == nullptr ? tensor : *own;
+      });
+    }
+  }
+};
+
+bool ShardRewriter::follows_values() const {
+  return has_averaged_ && !at::GradMode::is_enabled();
+}
+
+void ShardRewriter::touch(const at::Tensor& argument) {
+  if (parameters_.storage_of(argument) != nullptr) return see(Seen::parameter);
+  if (const auto* tracked = states_.find(argument)) {
+    if (tracked->kind == TrackedStates::Kind::shard) return see(Seen::shard);
+    return see(tracked->kind == TrackedStates::Kind::candidate ? Seen::candidate : Seen::flowing);
+  }
+  if (follows_values() && gradients_.find(data_of(argument)) != nullptr) see(Seen::flowing);
+}
+
+bool ShardRewriter::wants(const c10::OperatorHandle& handle, const OperatorFacts& facts) {
+  const bool sees_nothing = seen_ == 0;
+  if (sees_nothing) return false;
+  const bool writes = !facts.written.empty();
+  bool wanted = has_seen(Seen::shard) || (has_seen(Seen::parameter) && writes);
+  if (!wanted && follows_values()) {
+    const bool may_be_state = has_seen(Seen::flowing) || has_seen(Seen::candidate);
+    wanted = may_be_state || (has_seen(Seen::parameter) && traits_of(handle).makes_alike);
+  }
+  const bool reads = has_seen(Seen::parameter);
+  seen_ = 0;
+  if (!wanted && reads) order_.wait_for_completed();
+  return wanted;
+}
+
+ShardRewriter::Operands ShardRewriter::operands_of(const OperatorFacts& facts,
+                                                   std::span<const c10::IValue> arguments) {
+  Operands operands;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const bool is_written = std::ranges::find(facts.written, i) != facts.written.end();
+    for_each_place(arguments[i], [&](const at::Tensor& tensor, std::size_t place) {
+      Operands::Operand operand{tensor, place, is_written};
+      if (parameters_.storage_of(tensor) != nullptr) {
+        const ShardedParameter* whole = parameters_.whole(tensor);
+        operand.kind = whole == nullptr ? Kind::part : Kind::parameter;
+        if (whole != nullptr) operand.parameter = parameters_.index_of(*whole);
+      } else if (const auto* tracked = states_.find(tensor)) {
+        operand.parameter = tracked->parameter;
+        operand.kind = tracked->kind == TrackedStates::Kind::shard       ? Kind::shard
+                       : tracked->kind == TrackedStates::Kind::candidate ? Kind::candidate
+                                                                         : Kind::derived;
+      } else if (const auto* gradient = gradients_.find(data_of(tensor))) {
+        operand.kind = Kind::gradient;
+        operand.parameter = *gradient - 1;
+      }
+      const bool is_whole =
+          !flows(operand.kind) || parameters_.all()[operand.parameter].has_layout_of(tensor);
+      if (!is_whole) operand.kind = Kind::other;
+      operands.all.push_back(std::move(operand));
+    });
+  }
+  return operands;
+}
+
+// Autograd refuses a write to a leaf that requires gradients, before anything is written.
+bool ShardRewriter::is_rewritable(const Operands& operands) const {
+  return std::ranges::none_of(operands.all, [](const Operands::Operand& each) {
+    return each.is_written && at::GradMode::is_enabled() && each.tensor.requires_grad();
+  });
+}
+
+void ShardRewriter::make_shards(const Operands& operands) {
+  for (const Operands::Operand& each : operands.all) {
+    const auto subject = operands.subject(each.place);
+    const bool is_target = each.is_written && each.kind == Kind::parameter;
+    if (!subject || is_target) continue;
+    const bool is_stored = std::ranges::any_of(operands.all, [&](const Operands::Operand& other) {
+      const bool keeps = other.kind == Kind::parameter || other.kind == Kind::shard;
+      return other.is_written && keeps && other.place == each.place;
+    });
+    if (is_stored && flows(each.kind)) states_.flows_into(each.tensor, *subject);
+  }
+}
+
+bool ShardRewriter::can_be_narrowed(const OperatorTraits& traits, const Operands& operands) const {
+  if (!traits.is_elementwise || operands.writes(Kind::part)) return false;
+  return std::ranges::all_of(operands.all, [&](const Operands::Operand& each) {
+    const auto subject = operands.subject(each.place);
+    if (!subject) return each.kind != Kind::shard;
+    const ShardedParameter& parameter = parameters_.all()[*subject];
+    if (each.kind == Kind::shard)
+      return each.parameter == *subject && each.tensor.numel() == parameter.own.size();
+    if (each.kind == Kind::parameter && each.parameter == *subject) return true;
+    if (each.is_written && !traits.is_fused_update) return false;
+    if (at::GradMode::is_enabled() && each.tensor.requires_grad()) return false;
+    return each.tensor.numel() == 1 || is_expandable_to(each.tensor, parameter.tensor.sizes());
+  });
+}
+
+at::Tensor ShardRewriter::narrow(const at::Tensor& tensor, std::size_t parameter) {
+  const ShardedParameter& of = parameters_.all()[parameter];
+  if (tensor.dim() == 0) return tensor;
+  if (tensor.numel() == 1 && of.tensor.numel() != 1) return elements_of(tensor, {0, 1});
+  if (of.has_layout_of(tensor)) {
+    const at::Tensor part = elements_of(tensor, of.own);
+    // Another rank may be about to write there.
+    return parameters_.storage_of(tensor) == nullptr ? part : part.clone();
+  }
+  const at::Tensor laid_out =
+      at::empty_strided(of.tensor.sizes(), of.tensor.strides(), tensor.options());
+  laid_out.copy_(tensor.expand(of.tensor.sizes()));
+  return elements_of(laid_out, of.own);
+}
+
+void ShardRewriter::run_narrowed(const c10::OperatorHandle& handle, const Operands& operands,
+                                 torch::jit::Stack& stack) {
+  ++counts_.narrowed;
+  const bool reads_others = std::ranges::any_of(operands.all, [&](const Operands::Operand& each) {
+    return each.kind == Kind::part ||
+           (each.kind == Kind::parameter && operands.subject(each.place) != each.parameter);
+  });
+  if (reads_others) order_.wait_for_completed();
+  Changed changed;
+  auto operand = operands.all.begin();
+  const std::size_t count = handle.schema().arguments().size();
+  for (c10::IValue& argument : std::span(stack).last(count)) {
+    change_tensors(argument, [&](const at::Tensor& tensor, std::size_t place) {
+      const Operands::Operand& each = *operand++;
+      const auto subject = operands.subject(place);
+      if (!subject || each.kind == Kind::shard) return tensor;
+      const bool is_own = each.kind == Kind::parameter && each.parameter == *subject;
+      if (each.is_written && !tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+      return changed.note(tensor,
+                          is_own ? parameters_.all()[*subject].slice : narrow(tensor, *subject));
+    });
+  }
+  run_numbered(handle, operands, [&] { handle.callBoxed(stack); });
+  const auto results = std::span(stack).last(handle.schema().returns().size());
+  for (const c10::IValue& result : results) {
+    for_each_place(result, [&](const at::Tensor& tensor, std::size_t place) {
+      const auto subject = operands.subject(place);
+      if (subject && !changed.has_memory_of(tensor)) states_.note_shard(tensor, *subject);
+    });
+  }
+  changed.restore(results);
+}
+
+// Enters the next write of all ranks, runs it, and lets the others see that it is complete.
+void ShardRewriter::run_numbered(const c10::OperatorHandle& handle, const Operands& operands,
+                                 const std::function<void()>& run) {
+  const auto written = operands.first_written();
+  if (!operands.writes_parameters()) return run();
+  const std::uint64_t what = mixed(traits_of(handle).hash, written.value_or(~std::size_t{0}));
+  const std::string name = written ? parameters_.all()[*written].name : "a part of a parameter";
+  arrive(what, concat(handle.operator_name().name, " on ", name));
+  {
+    const Completing completing(order_);
+    run();
+  }
+  if (sequences_.note(what)) order_.wait_for_completed();
+}
+
+void ShardRewriter::arrive(std::uint64_t what, const std::string& name) {
+  const auto other = order_.arrive(what);
+  if (!other) return;
+  const Completing completing(order_);
+  throw Error(
+      failed_precondition("shard.mode: expected all ranks of the node to write alike, found ", name,
+                          " here and another write on rank ", *other, " of the node (write ",
+                          order_.number(), "); let all ranks change parameters in the same order"),
+      Error::Scope::all_ranks);
+}
+
+void ShardRewriter::run_on_copy(const c10::OperatorHandle& handle, const Operands& operands,
+                                torch::jit::Stack& stack) {
+  ++counts_.copied;
+  order_.wait_for_completed();
+  c10::SmallVector<StorageCopy, 4> copies;
+  for (const Operands::Operand& each : operands.all) {
+    const ShardedStorage* of = parameters_.storage_of(each.tensor);
+    const auto is_of = [of](const StorageCopy& copy) { return copy.of == of; };
+    if (each.is_written && of != nullptr && std::ranges::none_of(copies, is_of))
+      copies.push_back(copy_of(*of));
+  }
+  Changed changed;
+  auto operand = operands.all.begin();
+  for (c10::IValue& argument : std::span(stack).last(handle.schema().arguments().size())) {
+    change_tensors(argument, [&](const at::Tensor& tensor, std::size_t) {
+      const bool is_written = (operand++)->is_written;
+      const ShardedStorage* of = parameters_.storage_of(tensor);
+      for (const StorageCopy& copy : copies) {
+        if (copy.of != of) continue;
+        if (is_written && !tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+        return changed.note(tensor, on_storage(copy.storage, tensor));
+      }
+      return tensor;
+    });
+  }
+  handle.callBoxed(stack);
+  changed.check_geometry(handle);
+  run_numbered(handle, operands, [&] {
+    for (const StorageCopy& copy : copies) copy.keep_own();
+  });
+  changed.restore(std::span(stack).last(handle.schema().returns().size()));
+}
+
+void ShardRewriter::run_whole(const c10::OperatorHandle& handle, const Operands& operands,
+                              torch::jit::Stack& stack) {
+  const bool reads = operands.any(Kind::parameter) || operands.any(Kind::part);
+  if (reads) order_.wait_for_completed();
+  handle.callBoxed(stack);
+  if (follows_values())
+    note_results(traits_of(handle), operands,
+                 std::span(stack).last(handle.schema().returns().size()));
+}
+
+void ShardRewriter::note_results(const OperatorTraits& traits, const Operands& operands,
+                                 std::span<const c10::IValue> results) {
+  if (!traits.is_elementwise) return;
+  const auto note = [&](const at::Tensor& result, std::size_t place) {
+    c10::SmallVector<at::Tensor, 8> sources;
+    std::optional<std::size_t> parameter;
+    for (const Operands::Operand& each : operands.all) {
+      const bool counts = flows(each.kind) || (traits.makes_alike && each.kind == Kind::parameter);
+      if (each.place != place || !counts) continue;
+      parameter = parameter.value_or(each.parameter);
+      sources.push_back(each.tensor);
+    }
+    if (!parameter || !owns_its_storage(result)) return;
+    if (traits.makes_alike) states_.note_candidate(result, *parameter);
+    states_.note_derived(result, *parameter, sources);
+  };
+  for (const c10::IValue& result : results) for_each_place(result, note);
+  for (const Operands::Operand& each : operands.all) {
+    if (each.is_written) note(each.tensor, each.place);
+  }
+}
+
+at::Tensor ShardRewriter::gather(const at::Tensor& shard, std::size_t parameter) {
+  ++counts_.gathered;
+  const ShardedParameter& of = parameters_.all()[parameter];
+  const bool is_plain = shard.dim() == 1 && shard.is_contiguous() &&
+                        shard.numel() == of.own.size() &&
+                        shard.element_size() <= kLargestElementBytes;
+  if (!is_plain) refuse("an operator on a view of a shard", of.name);
+  arrive(mixed(kGathering, parameter), concat("a read of the optimizer's state of ", of.name));
+  std::byte* const all = gathering_.bytes().data();
+  const auto element_bytes = shard.element_size();
+  {
+    const Completing completing(order_);
+    if (!of.own.is_empty())
+      std::memcpy(all + static_cast<std::size_t>(of.own.begin) * element_bytes,
+                  shard.const_data_ptr(), shard.nbytes());
+  }
+  order_.wait_for_completed();
+  const at::Tensor whole =
+      at::empty_strided(of.tensor.sizes(), of.tensor.strides(), shard.options());
+  std::memcpy(whole.mutable_data_ptr(), all, whole.nbytes());
+  return whole;
+}
+
+at::Tensor ShardRewriter::whole(const at::Tensor& tensor) {
+  const auto* tracked = states_.find(tensor);
+  const bool is_shard = tracked != nullptr && tracked->kind == TrackedStates::Kind::shard;
+  return is_shard ? gather(tensor, tracked->parameter) : tensor;
+}
+
+void ShardRewriter::gather_shards(const c10::OperatorHandle& handle, Operands& operands,
+                                  torch::jit::Stack& stack) {
+  auto operand = operands.all.begin();
+  for (c10::IValue& argument : std::span(stack).last(handle.schema().arguments().size())) {
+    change_tensors(argument, [&](const at::Tensor& tensor, std::size_t) {
+      Operands::Operand& each = *operand++;
+      if (each.kind != Kind::shard) return tensor;
+      if (each.is_written)
+        refuse(concat(handle.operator_name().name,
+                      ", which writes to it in another way than "
+                      "element by element"),
+               parameters_.all()[each.parameter].name);
+      each.tensor = gather(tensor, each.parameter);
+      each.kind = Kind::other;
+      return each.tensor;
+    });
+  }
+}
+
+void ShardRewriter::call(const c10::OperatorHandle& handle, const OperatorFacts& facts,
+                         torch::jit::Stack& stack) {
+  const OperatorTraits& traits = traits_of(handle);
+  const auto arguments = [&] {
+    return std::span<const c10::IValue>(stack).last(handle.schema().arguments().size());
+  };
+  Operands operands = operands_of(facts, arguments());
+  if (traits.changes_nothing || !is_rewritable(operands)) return handle.callBoxed(stack);
+  if (traits.is_elementwise && follows_values()) {
+    const std::uint64_t before = states_.shards_made();
+    make_shards(operands);
+    if (states_.shards_made() != before) operands = operands_of(facts, arguments());
+  }
+  const bool is_divided = operands.writes(Kind::parameter) || operands.any(Kind::shard);
+  if (is_divided && can_be_narrowed(traits, operands)) return run_narrowed(handle, operands, stack);
+  if (operands.any(Kind::shard)) gather_shards(handle, operands, stack);
+  if (operands.writes_parameters()) return run_on_copy(handle, operands, stack);
+  run_whole(handle, operands, stack);
+}
+
+void ShardRewriter::gradients_averaged() {
+  has_averaged_ = true;
+  sequences_.begin();
+  gradients_.clear();
+  for (std::size_t i = 0; i < parameters_.all().size(); ++i) {
+    const at::Tensor& gradient = parameters_.all()[i].tensor.grad();
+    const void* data = gradient.defined() ? data_of(gradient) : nullptr;
+    if (data != nullptr) gradients_[data] = static_cast<std::uint32_t>(i + 1);
+  }
+}
+
+ShardRewriter::Counts ShardRewriter::counts() const {
+  Counts counts = counts_;
+  counts.shards = states_.shards_made();
+  counts.departures = sequences_.departures();
+  return counts;
+}
+
+}  // namespace cox::detail

@@ -1,0 +1,112 @@
+// ShardRewriter gives operators of a loop other arguments, so that each rank of a node writes its
+// own slices of what all of them hold once, and computes its own elements of the optimizer's state.
+//
+//   writes a parameter, elementwise    -> on this rank's slice, and so are its operands
+//   writes it in another way           -> on a private copy, of which the own slice is kept
+//   has shards among its arguments     -> on slices where it is elementwise, else on gathered ones
+//   only reads parameters              -> as it is, once the other ranks have completed their
+//   writes
+//
+// A write to a parameter is numbered (write_order.h): all ranks make the same ones. Gradients are
+// each rank's own. Owned by Sharding; a rewriter of the operator stream. Training thread only;
+// waits for other ranks; throws cox::Error where ranks part, and for what cannot be rewritten.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "coordinator/transport/shared/segment.h"
+#include "sdk/src/shard/operator_traits.h"
+#include "sdk/src/shard/sharded_parameters.h"
+#include "sdk/src/shard/tracked_states.h"
+#include "sdk/src/shard/update_sequences.h"
+#include "sdk/src/shard/write_order.h"
+#include "sdk/src/stream/operator_stream.h"
+#include "sdk/src/stream/pointer_map.h"
+
+namespace cox::detail {
+
+class ShardRewriter final : public OperatorRewriter {
+ public:
+  // Numbers of one element that are gathered take at most as many bytes (complex doubles).
+  static constexpr std::size_t kLargestElementBytes = 16;
+
+  // `parameters` and `order` must outlive this.
+  ShardRewriter(const ShardedParameters& parameters, WriteOrder& order)
+      : parameters_(parameters), order_(order), states_(parameters) {}
+
+  // Memory of all ranks where shards are gathered, kLargestElementBytes for each element of the
+  // largest parameter.
+  void gather_in(transport::SharedSegment memory) { gathering_ = std::move(memory); }
+
+  void touch(const at::Tensor& argument) override;
+  bool wants(const c10::OperatorHandle& handle, const OperatorFacts& facts) override;
+  void call(const c10::OperatorHandle& handle, const OperatorFacts& facts,
+            torch::jit::Stack& stack) override;
+
+  // Gradients are the averages of all ranks; an update may follow.
+  void gradients_averaged();
+  // Somebody is about to read parameters past the stream: a backward pass, a hash of weights.
+  void before_reading() { order_.wait_for_completed(); }
+  // Returns the whole of a shard, on all ranks; other tensors as they are. Collective.
+  at::Tensor whole(const at::Tensor& tensor);
+
+  struct Counts {
+    std::uint64_t narrowed = 0;    // operators that ran on slices
+    std::uint64_t copied = 0;      // that ran on a private copy
+    std::uint64_t gathered = 0;    // shards
+    std::uint64_t shards = 0;      // that candidates became
+    std::uint64_t departures = 0;  // updates in an order not seen before
+  };
+  Counts counts() const;
+
+ private:
+  struct Operands;  // of the operator that runs
+  struct Changed;   // arguments that got others in their places
+
+  enum class Seen : std::uint8_t {
+    parameter = 1,
+    shard = 2,
+    flowing = 4,  // gradients, and what was computed from them
+    candidate = 8,
+  };
+  bool has_seen(Seen kind) const { return (seen_ & static_cast<std::uint8_t>(kind)) != 0; }
+  void see(Seen kind) { seen_ |= static_cast<std::uint8_t>(kind); }
+  bool follows_values() const;
+
+  Operands operands_of(const OperatorFacts& facts, std::span<const c10::IValue> arguments);
+  bool is_rewritable(const Operands& operands) const;
+  void make_shards(const Operands& operands);
+  bool can_be_narrowed(const OperatorTraits& traits, const Operands& operands) const;
+  void run_narrowed(const c10::OperatorHandle& handle, const Operands& operands,
+                    torch::jit::Stack& stack);
+  void run_on_copy(const c10::OperatorHandle& handle, const Operands& operands,
+                   torch::jit::Stack& stack);
+  void run_whole(const c10::OperatorHandle& handle, const Operands& operands,
+                 torch::jit::Stack& stack);
+  void note_results(const OperatorTraits& traits, const Operands& operands,
+                    std::span<const c10::IValue> results);
+  at::Tensor narrow(const at::Tensor& tensor, std::size_t parameter);
+  at::Tensor gather(const at::Tensor& shard, std::size_t parameter);
+  void run_numbered(const c10::OperatorHandle& handle, const Operands& operands,
+                    const std::function<void()>& run);
+  void gather_shards(const c10::OperatorHandle& handle, Operands& operands,
+                     torch::jit::Stack& stack);
+  void arrive(std::uint64_t what, const std::string& name);
+
+  const ShardedParameters& parameters_;
+  WriteOrder& order_;
+  TrackedStates states_;
+  UpdateSequences sequences_;
+  transport::SharedSegment gathering_;
+  PointerMap<std::uint32_t> gradients_;  // by where their data begin: parameter's index + 1
+  bool has_averaged_ = false;
+  std::uint8_t seen_ = 0;  // kinds among the arguments of the operator that is about to run
+  Counts counts_;
+};
+
+}  // namespace cox::detail

@@ -1,0 +1,222 @@
+#include "sdk/src/shard/sharded_parameters.h"
+
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/TensorImpl.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "sdk/src/parallel/agreement.h"
+#include "sdk/src/stream/storage.h"
+
+namespace cox::detail {
+namespace {
+
+// Strides of dimensions of one element say nothing.
+bool have_same_order(const at::Tensor& a, const at::Tensor& b) {
+  for (std::int64_t d = 0; d < a.dim(); ++d) {
+    if (a.size(d) != 1 && a.stride(d) != b.stride(d)) return false;
+  }
+  return true;
+}
+
+// Memory whose owner lives as long as the storage that gets it.
+template <class Owner>
+c10::DataPtr owned_memory(const std::byte* memory, Owner owner) {
+  auto* kept = new Owner(std::move(owner));
+  const auto release = [](void* p) { delete static_cast<Owner*>(p); };
+  return {const_cast<std::byte*>(memory), kept, release, c10::Device(c10::DeviceType::CPU)};
+}
+
+Status refuse(const NamedParameter& parameter, const char* expected) {
+  return invalid_argument("shard.mode: parameter ", parameter.name, ": expected ", expected,
+                          "; adopt the model without shard.mode");
+}
+
+// Returns a 1-D tensor of all elements of the storage, of the parameter's type, that may be
+// written.
+at::Tensor writable_tensor(const ShardedStorage& storage, const at::Tensor& parameter) {
+  const std::size_t bytes = storage.storage.nbytes();
+  auto memory = c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), bytes,
+      owned_memory(storage.writable(), storage.copy.segment()), nullptr, /*resizable=*/false);
+  auto made = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(std::move(memory)),
+                                                       parameter.key_set(), parameter.dtype());
+  made.unsafeGetTensorImpl()->set_sizes_contiguous(
+      {static_cast<std::int64_t>(bytes) / storage.element_bytes});
+  return made;
+}
+
+Status check_form(const NamedParameter& parameter) {
+  const at::Tensor& tensor = parameter.tensor;
+  if (!tensor.is_cpu()) return refuse(parameter, "memory on the CPU, found a device's");
+  if (!is_strided_and_plain(tensor) || !tensor.has_storage())
+    return refuse(parameter, "a strided tensor, found a sparse or lazily conjugated one");
+  if (!tensor.is_non_overlapping_and_dense())
+    return refuse(parameter, "dense memory, found a tensor with gaps");
+  return ok_status();
+}
+
+}  // namespace
+
+at::Tensor elements_of(const at::Tensor& dense, const ElementRange& range) {
+  auto part = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(dense.storage()),
+                                                       dense.key_set(), dense.dtype());
+  part.unsafeGetTensorImpl()->set_storage_offset(dense.storage_offset() + range.begin);
+  part.unsafeGetTensorImpl()->set_sizes_contiguous({range.size()});
+  return part;
+}
+
+bool ShardedParameter::is_seen_whole_by(const at::Tensor& other) const {
+  return other.storage_offset() == tensor.storage_offset() && other.dtype() == tensor.dtype() &&
+         has_layout_of(other);
+}
+
+bool ShardedParameter::has_layout_of(const at::Tensor& other) const {
+  return other.sizes() == tensor.sizes() && have_same_order(other, tensor);
+}
+
+// The storages of a model that go to the node's memory, each once.
+struct ShardedParameters::Move {
+  std::vector<NamedParameter> parameters;
+  std::vector<c10::Storage> storages;
+  std::vector<StorageShape> shapes;
+};
+
+ShardedParameters::Move ShardedParameters::collect(
+    const std::vector<NamedParameter>& parameters) const {
+  Move move;
+  for (const NamedParameter& each : parameters) {
+    if (storage_of(each.tensor) != nullptr || each.tensor.numel() < kLeastElements) continue;
+    move.parameters.push_back(each);
+    const auto is_same = [&](const c10::Storage& storage) {
+      return storage.unsafeGetStorageImpl() == storage_impl(each.tensor);
+    };
+    if (!each.tensor.has_storage() || std::ranges::any_of(move.storages, is_same)) continue;
+    const auto element_bytes = static_cast<std::int64_t>(each.tensor.element_size());
+    const auto bytes = static_cast<std::int64_t>(each.tensor.storage().nbytes());
+    move.storages.push_back(each.tensor.storage());
+    move.shapes.push_back({bytes / element_bytes, element_bytes});
+  }
+  return move;
+}
+
+Status ShardedParameters::check(const Move& move) {
+  for (const NamedParameter& each : move.parameters) {
+    if (Status wrong = check_form(each); !wrong.ok()) return wrong;
+    for (const NamedParameter& other : move.parameters) {
+      const bool shares = storage_impl(other.tensor) == storage_impl(each.tensor);
+      if (shares && other.tensor.dtype() != each.tensor.dtype())
+        return refuse(each, "one type of numbers in its memory, found two");
+    }
+  }
+  return ok_status();
+}
+
+// Writes this rank's slices to the copy. Returns the storages as they will be.
+Result<std::vector<ShardedStorage>> ShardedParameters::fill(const Move& move, NodeCopy copy,
+                                                            const SliceLayout& layout,
+                                                            std::size_t rank) {
+  std::vector<ShardedStorage> made;
+  std::int64_t first_byte = static_cast<std::int64_t>(copy.bytes());
+  std::int64_t last_byte = 0;
+  for (std::size_t s = 0; s < move.storages.size(); ++s) {
+    const StoragePlace& place = layout.storages[s];
+    made.push_back({move.storages[s], copy, place.offset_bytes, move.shapes[s].element_bytes,
+                    place.slices[rank]});
+    const ShardedStorage& storage = made.back();
+    if (storage.own.is_empty()) continue;
+    std::memcpy(storage.writable() + storage.own_begin_bytes(),
+                static_cast<const std::byte*>(move.storages[s].data()) + storage.own_begin_bytes(),
+                static_cast<std::size_t>(storage.own_bytes()));
+    first_byte = std::min(first_byte, storage.offset_bytes + storage.own_begin_bytes());
+    last_byte = storage.offset_bytes + storage.own_begin_bytes() + storage.own_bytes();
+  }
+  const Status kept = copy.keep_writable(static_cast<std::size_t>(std::min(first_byte, last_byte)),
+                                         static_cast<std::size_t>(last_byte));
+  if (!kept.ok()) return kept;
+  return made;
+}
+
+Status ShardedParameters::add(transport::Communicator& node,
+                              const std::vector<NamedParameter>& parameters,
+                              const std::vector<double>& weights) {
+  const Move move = collect(parameters);
+  if (Status agreed = agree_on_status(node, check(move)); !agreed.ok()) return agreed;
+  if (move.storages.empty()) return ok_status();
+  const SliceLayout layout = divide_storages(move.shapes, weights, grain_);
+  Result<std::vector<ShardedStorage>> filled = resource_exhausted("shared memory: none");
+  auto copy = NodeCopy::create(node, static_cast<std::size_t>(layout.bytes));
+  if (copy.ok()) {
+    const auto rank = static_cast<std::size_t>(node.rank().value());
+    filled = fill(move, *std::move(copy), layout, rank);
+  }
+  // Behind this call all slices are written.
+  if (Status agreed = agree_on_status(node, copy.ok() ? filled.status() : copy.status());
+      !agreed.ok())
+    return agreed;
+  attach(move, *std::move(filled));
+  return ok_status();
+}
+
+void ShardedParameters::attach(const Move& move, std::vector<ShardedStorage> filled) {
+  for (ShardedStorage& storage : filled) {
+    c10::StorageImpl* impl = storage.storage.unsafeGetStorageImpl();
+    impl->set_data_ptr_noswap(owned_memory(storage.readable(), storage.copy.reading_owner()));
+    storages_.push_back(std::move(storage));
+    by_storage_[impl] = static_cast<std::uint32_t>(storages_.size());
+  }
+  for (const NamedParameter& each : move.parameters) {
+    const std::size_t index = *by_storage_.find(storage_impl(each.tensor)) - 1;
+    ShardedStorage& storage = storages_[index];
+    const std::int64_t first = each.tensor.storage_offset();
+    ElementRange own = common_part(storage.own, {first, first + each.tensor.numel()});
+    const at::Tensor all = writable_tensor(storage, each.tensor);
+    ShardedParameter& made = parameters_.emplace_back(
+        ShardedParameter{each.name, each.tensor, index, {own.begin - first, own.end - first}, {}});
+    made.slice = elements_of(all, own);
+    storage.parameters.push_back(parameters_.size() - 1);
+  }
+}
+
+void ShardedParameters::give_back() {
+  for (const ShardedStorage& storage : storages_) {
+    c10::StorageImpl* impl = storage.storage.unsafeGetStorageImpl();
+    c10::DataPtr own = c10::GetCPUAllocator()->allocate(impl->nbytes());
+    std::memcpy(own.get(), storage.readable(), impl->nbytes());
+    impl->set_data_ptr_noswap(std::move(own));
+  }
+  storages_.clear();
+  parameters_.clear();
+  by_storage_.clear();
+}
+
+const ShardedStorage* ShardedParameters::storage_of(const at::Tensor& tensor) const {
+  const std::uint32_t* index = by_storage_.find(storage_impl(tensor));
+  return index == nullptr ? nullptr : &storages_[*index - 1];
+}
+
+const ShardedParameter* ShardedParameters::whole(const at::Tensor& tensor) const {
+  const ShardedStorage* storage = storage_of(tensor);
+  if (storage == nullptr) return nullptr;
+  for (const std::size_t index : storage->parameters) {
+    if (parameters_[index].is_seen_whole_by(tensor)) return &parameters_[index];
+  }
+  return nullptr;
+}
+
+const ShardedParameter* ShardedParameters::replaced() const {
+  const auto found = std::ranges::find_if(parameters_, [this](const ShardedParameter& each) {
+    return storage_impl(each.tensor) != storages_[each.storage].storage.unsafeGetStorageImpl();
+  });
+  return found == parameters_.end() ? nullptr : &*found;
+}
+
+std::int64_t ShardedParameters::largest_elements() const {
+  std::int64_t largest = 0;
+  for (const ShardedParameter& each : parameters_) largest = std::max(largest, each.tensor.numel());
+  return largest;
+}
+
+}  // namespace cox::detail

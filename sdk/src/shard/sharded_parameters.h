@@ -1,0 +1,102 @@
+// ShardedParameters are the parameters of models that the ranks of a node hold once. Their storages
+// keep their objects and get the node's memory, read-only: tensors, views and aliases of the
+// program see the same values as before, and each other's changes. This rank's slice of each is
+// writable through a tensor of its own. Owned by Sharding; training thread only.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/status.h"
+#include "coordinator/transport/communicator.h"
+#include "sdk/src/shard/node_copy.h"
+#include "sdk/src/shard/slices.h"
+#include "sdk/src/stream/pointer_map.h"
+
+namespace cox::detail {
+
+struct NamedParameter {
+  std::string name;
+  at::Tensor tensor;
+};
+
+// One storage in the node's memory; several parameters may be views of it.
+struct ShardedStorage {
+  c10::Storage storage;
+  NodeCopy copy;
+  std::int64_t offset_bytes = 0;  // in the copy
+  std::int64_t element_bytes = 0;
+  ElementRange own;                          // this rank's elements
+  std::vector<std::size_t> parameters = {};  // that lie in it
+
+  const std::byte* readable() const { return copy.readable() + offset_bytes; }
+  std::byte* writable() const { return copy.writable() + offset_bytes; }
+  std::int64_t own_begin_bytes() const { return own.begin * element_bytes; }
+  std::int64_t own_bytes() const { return own.size() * element_bytes; }
+};
+
+struct ShardedParameter {
+  std::string name;
+  at::Tensor tensor;
+  std::size_t storage = 0;
+  ElementRange own;  // this rank's elements, counted from the parameter's first, as they lie
+  at::Tensor slice;  // these elements: 1-D, writable
+
+  // Returns whether the other tensor of its storage is the whole parameter, as that is.
+  bool is_seen_whole_by(const at::Tensor& other) const;
+  // Returns whether the other tensor has the parameter's sizes, and its elements in the same order.
+  bool has_layout_of(const at::Tensor& other) const;
+};
+
+class ShardedParameters {
+ public:
+  // Smaller tensors stay each rank's own: to agree on a write costs more than it saves.
+  static constexpr std::int64_t kLeastElements = 64;
+
+  // `grain`: of slices (slices.h).
+  explicit ShardedParameters(std::int64_t grain) : grain_(grain) {}
+
+  // Moves the parameters of a model to memory of the node, in proportion to `weights`, one a rank
+  // of `node`. All ranks have the same values. Collective. Returns, on all ranks, invalid_argument
+  // for tensors that cannot be divided (not dense, not on the CPU) and resource_exhausted where
+  // there is no memory; nothing has changed then.
+  Status add(transport::Communicator& node, const std::vector<NamedParameter>& parameters,
+             const std::vector<double>& weights);
+  // Gives every storage memory of this rank's own again, with the values of now.
+  void give_back();
+
+  const std::vector<ShardedParameter>& all() const { return parameters_; }
+  const std::vector<ShardedStorage>& storages() const { return storages_; }
+  // Returns the storage that the tensor lies in, null where that is none of these.
+  const ShardedStorage* storage_of(const at::Tensor& tensor) const;
+  // Returns the parameter that the tensor is the whole of, or null.
+  const ShardedParameter* whole(const at::Tensor& tensor) const;
+  std::size_t index_of(const ShardedParameter& parameter) const {
+    return static_cast<std::size_t>(&parameter - parameters_.data());
+  }
+  // Returns the first parameter whose memory the program replaced (set_data, to, load), or null.
+  const ShardedParameter* replaced() const;
+  std::int64_t largest_elements() const;
+
+ private:
+  struct Move;
+  Move collect(const std::vector<NamedParameter>& parameters) const;
+  static Status check(const Move& move);
+  static Result<std::vector<ShardedStorage>> fill(const Move& move, NodeCopy copy,
+                                                  const SliceLayout& layout, std::size_t rank);
+  void attach(const Move& move, std::vector<ShardedStorage> filled);
+
+  const std::int64_t grain_;
+  std::vector<ShardedStorage> storages_;
+  std::vector<ShardedParameter> parameters_;
+  PointerMap<std::uint32_t> by_storage_;  // index + 1
+};
+
+// Returns a 1-D tensor of elements of a dense tensor, as they lie in memory. It shares the memory.
+at::Tensor elements_of(const at::Tensor& dense, const ElementRange& range);
+
+}  // namespace cox::detail

@@ -1,0 +1,105 @@
+#include "sdk/src/shard/sharding.h"
+
+#include <malloc.h>
+#include <torch/nn/module.h>
+
+#include <utility>
+#include <vector>
+
+#include "coordinator/core/text.h"
+#include "coordinator/transport/wait.h"
+#include "coxswain/error.h"
+#include "sdk/src/parallel/agreement.h"
+
+namespace cox::detail {
+namespace {
+
+constexpr int kPauses = 20;  // a longer wait gives up the core
+
+Status check_place(const Membership& job) {
+  const transport::Communicator& all = job.all();
+  if (all.ranks_on_node() != all.size())
+    return failed_precondition("shard.mode=state: expected all ", all.size(),
+                               " ranks on one node, found ", all.ranks_on_node(),
+                               " on this one; start them on one node, or set shard.mode=off");
+  if (!job.place().device.is_cpu())
+    return failed_precondition("shard.mode=state: expected ranks that train on the CPU, found ",
+                               job.place().device.str(), "; set run.device=cpu, or shard.mode=off");
+  return ok_status();
+}
+
+std::unique_ptr<transport::Communicator> join_node(const Membership& job) {
+  job.agree(check_place(job));
+  return require(job.all().split_by_node(), Error::Scope::all_ranks);
+}
+
+WriteOrder make_order(transport::Communicator& node, WriteOrder::Wait wait) {
+  auto memory = node.shared_segment(WriteOrder::bytes_needed(node.size()));
+  return WriteOrder(require(std::move(memory), Error::Scope::all_ranks), node.rank().value(),
+                    node.size(), std::move(wait));
+}
+
+}  // namespace
+
+bool Sharding::is_wanted(SessionState& state) {
+  return state.job().config().shard.mode == ShardMode::state && state.job().world_size() > 1;
+}
+
+Sharding::Sharding(SessionState& state)
+    : state_(state),
+      node_(join_node(state.job())),
+      parameters_(state.job().config().shard.grain),
+      order_(make_order(*node_, [this](const std::function<bool()>& is_over) { wait(is_over); })),
+      rewriter_(parameters_, order_) {}
+
+void Sharding::wait(const std::function<bool()>& is_over) {
+  for (int pause = 0; pause < kPauses; ++pause) {
+    if (is_over()) return;
+    __builtin_ia32_pause();
+  }
+  const WaitingScope waiting(state_.recorder());
+  const BetweenPolls attend = state_.control().is_started()
+                                  ? state_.waits().attend("the update of a sharded model")
+                                  : state_.job().world().between_polls();
+  transport::Waiter waiter(wait_policy_of(*node_));
+  while (!is_over()) {
+    if (attend) attend();
+    require(waiter.pause());
+  }
+}
+
+void Sharding::add(torch::nn::Module& model, const std::string& prefix) {
+  std::vector<NamedParameter> parameters;
+  for (const auto& named : model.named_parameters())
+    parameters.push_back(
+        {prefix.empty() ? named.key() : prefix + "." + named.key(), named.value()});
+  const std::vector<double> even(static_cast<std::size_t>(node_->size()), 1.0);
+  const Status added = parameters_.add(*node_, parameters, even);
+  if (!added.ok()) throw Error(added, Error::Scope::all_ranks);
+  make_room_to_gather();
+  malloc_trim(0);  // the parameters' former memory
+}
+
+void Sharding::make_room_to_gather() {
+  const auto elements = static_cast<std::size_t>(parameters_.largest_elements());
+  auto memory = node_->shared_segment(elements * ShardRewriter::kLargestElementBytes);
+  if (!memory.ok()) throw Error(memory.status(), Error::Scope::all_ranks);
+  rewriter_.gather_in(*std::move(memory));
+}
+
+void Sharding::before_reading() {
+  const ShardedParameter* replaced = parameters_.replaced();
+  if (replaced != nullptr)
+    throw Error(failed_precondition(
+        "shard.mode=state: expected parameter ", replaced->name,
+        " in the memory that adopt() gave it, found other memory (set_data, Module::to or a load "
+        "put it there); change or load the model before adopt()"));
+  rewriter_.before_reading();
+}
+
+void Sharding::give_back() {
+  rewriter_.before_reading();
+  parameters_.give_back();
+}
+
+}  // namespace cox::detail

@@ -1,0 +1,63 @@
+// Sharding lets the ranks of a node hold the parameters of adopted models once, and divide the
+// optimizer's state among them (shard.mode=state), without a change to the loop. It owns what that
+// takes: the memory of the node, the order of writes, and the rewriter of the operator stream.
+//
+//   adopt() -> add(): parameters move | backward -> average -> gradients_averaged()
+//   update -> rewriter(): writes on slices | whoever reads past the stream -> before_reading()
+//
+// Owned by Adoption; training thread only. Waits by polling, books the time as waiting, and throws
+// cox::Error where another rank has left. docs/sharding.md.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "coordinator/transport/communicator.h"
+#include "coxswain/session.h"
+#include "sdk/src/session/session_state.h"
+#include "sdk/src/shard/shard_rewriter.h"
+#include "sdk/src/shard/sharded_parameters.h"
+#include "sdk/src/shard/write_order.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace cox::detail {
+
+class Sharding {
+ public:
+  // Returns whether the settings ask for it and there are ranks to divide among.
+  static bool is_wanted(SessionState& state);
+  // `state` outlives this. Collective. Throws cox::Error on all ranks where ranks share no node,
+  // train on devices, or get no shared memory.
+  explicit Sharding(SessionState& state);
+
+  // Moves the parameters of a model, equal on all ranks, to memory of the node. `prefix` names the
+  // model in messages; it may be empty. Collective. Throws cox::Error on all ranks.
+  void add(torch::nn::Module& model, const std::string& prefix);
+  // Gives all ranks memory of their own again. The optimizer's state stays divided.
+  void give_back();
+
+  OperatorRewriter& rewriter() { return rewriter_; }
+  void gradients_averaged() { rewriter_.gradients_averaged(); }
+  // Waits until parameters have the values that they have on all ranks. Throws cox::Error where the
+  // program gave one other memory.
+  void before_reading();
+
+  const ShardedParameters& parameters() const { return parameters_; }
+  ShardRewriter::Counts counts() const { return rewriter_.counts(); }
+
+ private:
+  void wait(const std::function<bool()>& is_over);
+  void make_room_to_gather();
+
+  SessionState& state_;
+  const std::unique_ptr<transport::Communicator> node_;
+  ShardedParameters parameters_;
+  WriteOrder order_;
+  ShardRewriter rewriter_;
+};
+
+}  // namespace cox::detail

@@ -1,0 +1,82 @@
+#include "sdk/src/shard/tracked_states.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "sdk/src/stream/storage.h"
+
+namespace cox::detail {
+
+void TrackedStates::note_candidate(const at::Tensor& made, std::size_t parameter) {
+  if (!parameters_.all()[parameter].has_layout_of(made)) return;
+  tracked_.note(made, {Kind::candidate, parameter, {made.getIntrusivePtr()}});
+}
+
+void TrackedStates::add_sources(const at::Tensor& operand, Tracked& to) {
+  const Tracked* found = tracked_.find(operand);
+  if (found == nullptr || found == &to || found->kind == Kind::shard) return;
+  for (const auto& source : found->sources) {
+    const auto is_same = [&](const auto& other) {
+      return other._unsafe_get_target() == source._unsafe_get_target();
+    };
+    if (!source.expired() && std::ranges::none_of(to.sources, is_same))
+      to.sources.push_back(source);
+  }
+}
+
+void TrackedStates::note_derived(const at::Tensor& result, std::size_t parameter,
+                                 std::span<const at::Tensor> operands) {
+  if (!parameters_.all()[parameter].has_layout_of(result)) return;
+  Tracked* known = tracked_.find(result);
+  if (known != nullptr && known->kind == Kind::shard) return;
+  Tracked noted = known != nullptr ? *known : Tracked{Kind::derived, parameter};
+  // An alias of a candidate is the tensor that the program keeps.
+  if (noted.kind == Kind::candidate) noted.sources.emplace_back(result.getIntrusivePtr());
+  for (const at::Tensor& operand : operands) add_sources(operand, noted);
+  tracked_.note(result, std::move(noted));
+}
+
+void TrackedStates::note_shard(const at::Tensor& result, std::size_t parameter) {
+  tracked_.note(result, {Kind::shard, parameter});
+}
+
+void TrackedStates::flows_into(const at::Tensor& operand, std::size_t parameter) {
+  Tracked* found = tracked_.find(operand);
+  if (found == nullptr || found->kind == Kind::shard || found->parameter != parameter) return;
+  const auto sources = std::exchange(found->sources, {});
+  for (const auto& source : sources) {
+    const auto candidate = source.lock();
+    if (!candidate) continue;
+    const at::Tensor tensor(candidate);
+    Tracked* noted = tracked_.find(tensor);
+    if (noted == nullptr || noted->kind == Kind::shard || noted->parameter != parameter) continue;
+    flows_into(tensor, parameter);
+    noted = tracked_.find(tensor);
+    if (noted != nullptr && noted->kind == Kind::candidate) make_shard(tensor, parameter);
+  }
+}
+
+// A storage that others see as well (an alias, a graph) stays as they know it.
+void TrackedStates::make_shard(const at::Tensor& candidate, std::size_t parameter) {
+  const ShardedParameter& of = parameters_.all()[parameter];
+  const bool is_alone = candidate.storage().use_count() == 1 && candidate.storage_offset() == 0 &&
+                        of.has_layout_of(candidate) && !candidate.requires_grad();
+  if (!is_alone) return;
+  const auto element_bytes = candidate.element_size();
+  const at::Tensor part = at::empty({of.own.size()}, candidate.options());
+  if (!of.own.is_empty())
+    std::memcpy(part.mutable_data_ptr(),
+                static_cast<const std::byte*>(candidate.const_data_ptr()) +
+                    static_cast<std::size_t>(of.own.begin) * element_bytes,
+                part.nbytes());
+  c10::TensorImpl* impl = candidate.unsafeGetTensorImpl();
+  impl->set_storage_keep_dtype(part.storage());
+  impl->set_sizes_and_strides(part.sizes(), part.strides());
+  note_shard(candidate, parameter);
+  ++shards_made_;
+}
+
+}  // namespace cox::detail

@@ -1,0 +1,57 @@
+// WriteOrder puts the writes of the ranks of a node to what they hold once into one order. Writes
+// are numbered, the same on all ranks. Write n waits until all ranks have arrived at n: none of
+// them reads the values before it any more. A reader waits until the others have completed as many
+// writes as it did. Counts are compared, not meetings, so a rank that reads alone (an evaluation on
+// one rank) waits for nobody who is not there.
+//
+// Each number carries a hash of what is written, so that ranks that part are told. Counts lie in
+// memory that the ranks share. Training thread; waits by the function that it is given.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+#include "coordinator/transport/shared/segment.h"
+
+namespace cox::detail {
+
+class WriteOrder {
+ public:
+  // Returns when `is_over` returns true; throws where a rank that is waited for has left.
+  using Wait = std::function<void(const std::function<bool()>& is_over)>;
+
+  static std::size_t bytes_needed(std::int32_t ranks);
+  // `memory`: zeroed, of all ranks, at least bytes_needed(). `rank`: of this node.
+  WriteOrder(transport::SharedSegment memory, std::int32_t rank, std::int32_t ranks, Wait wait);
+
+  // Arrives at the next write and waits for all ranks to arrive there. Returns the lowest rank that
+  // is about to write something else, nothing where all write the same. `what`: equal on all ranks
+  // for the same write. The caller calls complete() afterwards, whatever happens.
+  std::optional<std::int32_t> arrive(std::uint64_t what);
+  void complete();
+
+  // Waits until the others have completed as many writes as this rank.
+  void wait_for_completed();
+  // Returns whether wait_for_completed() has nothing to wait for, as far as is known.
+  bool is_up_to_date() const { return completed_seen_ == number_; }
+
+  std::uint64_t number() const { return number_; }  // of this rank's newest write; 0 = none
+  std::uint64_t waits() const { return waits_; }  // of wait_for_completed() that found some behind
+
+ private:
+  struct Line;
+  Line& line(std::int32_t rank) const;
+  bool have_all_completed() const;
+
+  transport::SharedSegment memory_;
+  const std::int32_t rank_;
+  const std::int32_t ranks_;
+  const Wait wait_;
+  std::uint64_t number_ = 0;
+  std::uint64_t completed_seen_ = 0;  // writes that all ranks are known to have completed
+  std::uint64_t waits_ = 0;
+};
+
+}  // namespace cox::detail
