@@ -4,7 +4,6 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -17,54 +16,10 @@
 namespace cox::detail {
 namespace {
 
-enum class Kind : std::uint8_t { other, parameter, part, gradient, candidate, derived, shard };
-
-bool flows(Kind kind) {
-  return kind == Kind::gradient || kind == Kind::candidate || kind == Kind::derived;
-}
-
 const void* data_of(const at::Tensor& tensor) {
   if (!tensor.has_storage() || !tensor.is_cpu()) return nullptr;
   const auto offset = static_cast<std::size_t>(tensor.storage_offset()) * tensor.element_size();
   return static_cast<const std::byte*>(tensor.storage().data()) + offset;
-}
-
-// Calls `use` with each defined tensor of a value and its place in a list, 0 for a lone tensor.
-template <class Use>
-void for_each_place(const c10::IValue& value, const Use& use) {
-  if (value.isTensor() && value.toTensor().defined()) return use(value.toTensor(), std::size_t{0});
-  if (!value.isList()) return;
-  std::size_t place = 0;
-  for (const c10::IValue& element : value.toListRef()) {
-    if (element.isTensor() && element.toTensor().defined()) use(element.toTensor(), place);
-    ++place;
-  }
-}
-
-// Puts `change(tensor, place)` in the place of each defined tensor of the value.
-template <class Change>
-void change_tensors(c10::IValue& value, const Change& change) {
-  if (value.isTensor() && value.toTensor().defined()) {
-    value = change(value.toTensor(), std::size_t{0});
-  } else if (value.isTensorList()) {
-    c10::List<at::Tensor> changed;
-    std::size_t place = 0;
-    for (const c10::IValue& element : value.toListRef()) {
-      const at::Tensor& tensor = element.toTensor();
-      changed.push_back(tensor.defined() ? change(tensor, place) : tensor);
-      ++place;
-    }
-    value = std::move(changed);
-  } else if (value.isOptionalTensorList()) {
-    c10::List<std::optional<at::Tensor>> changed;
-    std::size_t place = 0;
-    for (const c10::IValue& element : value.toListRef()) {
-      const bool is_there = element.isTensor() && element.toTensor().defined();
-      changed.push_back(is_there ? std::optional(change(element.toTensor(), place)) : std::nullopt);
-      ++place;
-    }
-    value = std::move(changed);
-  }
 }
 
 at::Tensor on_storage(const c10::Storage& storage, const at::Tensor& like) {
@@ -131,6 +86,14 @@ StorageCopy copy_of(const ShardedStorage& of) {
       Error::Scope::all_ranks);
 }
 
+// An operator that gives a parameter another form (resize_, t_) did so to its stand-in alone.
+[[noreturn]] void refuse_form(const c10::OperatorHandle& handle) {
+  throw Error(
+      failed_precondition("shard.mode: expected parameters that keep their form, found ",
+                          handle.operator_name().name, " on one; change its form before adopt()"),
+      Error::Scope::all_ranks);
+}
+
 std::uint64_t mixed(std::uint64_t hash, std::uint64_t number) {
   Fnv1a64 mix;
   mix.add(hash);
@@ -139,88 +102,6 @@ std::uint64_t mixed(std::uint64_t hash, std::uint64_t number) {
 }
 
 }  // namespace
-
-// The tensors of one operator: which of them belong to which parameter.
-struct ShardRewriter::Operands {
-  struct Operand {
-    at::Tensor tensor;
-    std::size_t place = 0;  // in its list
-    bool is_written = false;
-    Kind kind = Kind::other;
-    std::size_t parameter = 0;  // unless `other` or `part`
-  };
-  c10::SmallVector<Operand, 8> all;
-
-  bool any(Kind kind) const {
-    return std::ranges::any_of(all, [kind](const Operand& each) { return each.kind == kind; });
-  }
-  bool writes(Kind kind) const {
-    return std::ranges::any_of(
-        all, [kind](const Operand& each) { return each.is_written && each.kind == kind; });
-  }
-  bool writes_parameters() const { return writes(Kind::parameter) || writes(Kind::part); }
-  // Returns the parameter whose elements the tensors at this place are: the one that is written,
-  // else that of a shard.
-  std::optional<std::size_t> subject(std::size_t place) const {
-    std::optional<std::size_t> found;
-    for (const Operand& each : all) {
-      if (each.place != place) continue;
-      if (each.kind == Kind::parameter && each.is_written) return each.parameter;
-      if (each.kind == Kind::shard && !found) found = each.parameter;
-    }
-    return found;
-  }
-  std::optional<std::size_t> first_written() const {
-    for (const Operand& each : all) {
-      if (each.is_written && each.kind == Kind::parameter) return each.parameter;
-    }
-    return std::nullopt;
-  }
-};
-
-// Arguments that others stand in for, so that results are told to the caller as its own tensors.
-struct ShardRewriter::Changed {
-  struct Change {
-    at::Tensor own;
-    at::Tensor stand_in;
-  };
-  c10::SmallVector<Change, 8> all;
-
-  at::Tensor note(const at::Tensor& own, at::Tensor stand_in) {
-    if (!stand_in.is_same(own)) all.push_back({own, stand_in});
-    return stand_in;
-  }
-  const at::Tensor* own_of(const at::Tensor& stand_in) const {
-    const auto found = std::ranges::find_if(
-        all, [&](const Change& each) { return each.stand_in.is_same(stand_in); });
-    return found == all.end() ? nullptr : &found->own;
-  }
-  bool has_memory_of(const at::Tensor& result) const {
-    return std::ranges::any_of(all, [&](const Change& each) {
-      return storage_impl(each.stand_in) == storage_impl(result);
-    });
-  }
-  // An operator that gives the tensor another form (resize_, t_) would do so to the stand-in alone.
-  void check_geometry(const c10::OperatorHandle& handle) const {
-    for (const Change& each : all) {
-      const bool is_as_before = each.own.sizes() == each.stand_in.sizes() &&
-                                each.own.strides() == each.stand_in.strides();
-      if (is_as_before) continue;
-      throw Error(failed_precondition(
-                      "shard.mode: expected parameters that keep their form, found ",
-                      handle.operator_name().name, " on one; change its form before adopt()"),
-                  Error::Scope::all_ranks);
-    }
-  }
-  void restore(std::span<c10::IValue> results) const {
-    for (c10::IValue& result : results) {
-      change_tensors(result, [this](const at::Tensor& tensor, std::size_t) {
-        const at::Tensor* own = own_of(tensor);
-        return own == nullptr ? tensor : *own;
-      });
-    }
-  }
-};
 
 bool ShardRewriter::follows_values() const {
   return has_averaged_ && !at::GradMode::is_enabled();
@@ -250,29 +131,35 @@ bool ShardRewriter::wants(const c10::OperatorHandle& handle, const OperatorFacts
   return wanted;
 }
 
-ShardRewriter::Operands ShardRewriter::operands_of(const OperatorFacts& facts,
-                                                   std::span<const c10::IValue> arguments) {
+void ShardRewriter::classify(Operand& operand) {
+  if (parameters_.storage_of(operand.tensor) != nullptr) {
+    const ShardedParameter* whole = parameters_.whole(operand.tensor);
+    operand.kind = whole == nullptr ? OperandKind::part : OperandKind::parameter;
+    if (whole != nullptr) operand.parameter = parameters_.index_of(*whole);
+    return;
+  }
+  if (const auto* tracked = states_.find(operand.tensor)) {
+    operand.parameter = tracked->parameter;
+    operand.kind = tracked->kind == TrackedStates::Kind::shard       ? OperandKind::shard
+                   : tracked->kind == TrackedStates::Kind::candidate ? OperandKind::candidate
+                                                                     : OperandKind::derived;
+  } else if (const auto* gradient = gradients_.find(data_of(operand.tensor))) {
+    operand.kind = OperandKind::gradient;
+    operand.parameter = *gradient - 1;
+  }
+  const bool is_view =
+      flows(operand.kind) && !parameters_.all()[operand.parameter].has_layout_of(operand.tensor);
+  if (is_view) operand.kind = OperandKind::other;
+}
+
+Operands ShardRewriter::operands_of(const OperatorFacts& facts,
+                                    std::span<const c10::IValue> arguments) {
   Operands operands;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const bool is_written = std::ranges::find(facts.written, i) != facts.written.end();
     for_each_place(arguments[i], [&](const at::Tensor& tensor, std::size_t place) {
-      Operands::Operand operand{tensor, place, is_written};
-      if (parameters_.storage_of(tensor) != nullptr) {
-        const ShardedParameter* whole = parameters_.whole(tensor);
-        operand.kind = whole == nullptr ? Kind::part : Kind::parameter;
-        if (whole != nullptr) operand.parameter = parameters_.index_of(*whole);
-      } else if (const auto* tracked = states_.find(tensor)) {
-        operand.parameter = tracked->parameter;
-        operand.kind = tracked->kind == TrackedStates::Kind::shard       ? Kind::shard
-                       : tracked->kind == TrackedStates::Kind::candidate ? Kind::candidate
-                                                                         : Kind::derived;
-      } else if (const auto* gradient = gradients_.find(data_of(tensor))) {
-        operand.kind = Kind::gradient;
-        operand.parameter = *gradient - 1;
-      }
-      const bool is_whole =
-          !flows(operand.kind) || parameters_.all()[operand.parameter].has_layout_of(tensor);
-      if (!is_whole) operand.kind = Kind::other;
+      Operand operand{tensor, place, is_written};
+      classify(operand);
       operands.all.push_back(std::move(operand));
     });
   }
@@ -281,18 +168,18 @@ ShardRewriter::Operands ShardRewriter::operands_of(const OperatorFacts& facts,
 
 // Autograd refuses a write to a leaf that requires gradients, before anything is written.
 bool ShardRewriter::is_rewritable(const Operands& operands) const {
-  return std::ranges::none_of(operands.all, [](const Operands::Operand& each) {
+  return std::ranges::none_of(operands.all, [](const Operand& each) {
     return each.is_written && at::GradMode::is_enabled() && each.tensor.requires_grad();
   });
 }
 
 void ShardRewriter::make_shards(const Operands& operands) {
-  for (const Operands::Operand& each : operands.all) {
+  for (const Operand& each : operands.all) {
     const auto subject = operands.subject(each.place);
-    const bool is_target = each.is_written && each.kind == Kind::parameter;
+    const bool is_target = each.is_written && each.kind == OperandKind::parameter;
     if (!subject || is_target) continue;
-    const bool is_stored = std::ranges::any_of(operands.all, [&](const Operands::Operand& other) {
-      const bool keeps = other.kind == Kind::parameter || other.kind == Kind::shard;
+    const bool is_stored = std::ranges::any_of(operands.all, [&](const Operand& other) {
+      const bool keeps = other.kind == OperandKind::parameter || other.kind == OperandKind::shard;
       return other.is_written && keeps && other.place == each.place;
     });
     if (is_stored && flows(each.kind)) states_.flows_into(each.tensor, *subject);
@@ -300,14 +187,14 @@ void ShardRewriter::make_shards(const Operands& operands) {
 }
 
 bool ShardRewriter::can_be_narrowed(const OperatorTraits& traits, const Operands& operands) const {
-  if (!traits.is_elementwise || operands.writes(Kind::part)) return false;
-  return std::ranges::all_of(operands.all, [&](const Operands::Operand& each) {
+  if (!traits.is_elementwise || operands.writes(OperandKind::part)) return false;
+  return std::ranges::all_of(operands.all, [&](const Operand& each) {
     const auto subject = operands.subject(each.place);
-    if (!subject) return each.kind != Kind::shard;
+    if (!subject) return each.kind != OperandKind::shard;
     const ShardedParameter& parameter = parameters_.all()[*subject];
-    if (each.kind == Kind::shard)
+    if (each.kind == OperandKind::shard)
       return each.parameter == *subject && each.tensor.numel() == parameter.own.size();
-    if (each.kind == Kind::parameter && each.parameter == *subject) return true;
+    if (each.kind == OperandKind::parameter && each.parameter == *subject) return true;
     if (each.is_written && !traits.is_fused_update) return false;
     if (at::GradMode::is_enabled() && each.tensor.requires_grad()) return false;
     return each.tensor.numel() == 1 || is_expandable_to(each.tensor, parameter.tensor.sizes());
@@ -332,20 +219,20 @@ at::Tensor ShardRewriter::narrow(const at::Tensor& tensor, std::size_t parameter
 void ShardRewriter::run_narrowed(const c10::OperatorHandle& handle, const Operands& operands,
                                  torch::jit::Stack& stack) {
   ++counts_.narrowed;
-  const bool reads_others = std::ranges::any_of(operands.all, [&](const Operands::Operand& each) {
-    return each.kind == Kind::part ||
-           (each.kind == Kind::parameter && operands.subject(each.place) != each.parameter);
+  const bool reads_others = std::ranges::any_of(operands.all, [&](const Operand& each) {
+    return each.kind == OperandKind::part ||
+           (each.kind == OperandKind::parameter && operands.subject(each.place) != each.parameter);
   });
   if (reads_others) order_.wait_for_completed();
-  Changed changed;
+  ChangedOperands changed;
   auto operand = operands.all.begin();
   const std::size_t count = handle.schema().arguments().size();
   for (c10::IValue& argument : std::span(stack).last(count)) {
     change_tensors(argument, [&](const at::Tensor& tensor, std::size_t place) {
-      const Operands::Operand& each = *operand++;
+      const Operand& each = *operand++;
       const auto subject = operands.subject(place);
-      if (!subject || each.kind == Kind::shard) return tensor;
-      const bool is_own = each.kind == Kind::parameter && each.parameter == *subject;
+      if (!subject || each.kind == OperandKind::shard) return tensor;
+      const bool is_own = each.kind == OperandKind::parameter && each.parameter == *subject;
       if (each.is_written && !tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
       return changed.note(tensor,
                           is_own ? parameters_.all()[*subject].slice : narrow(tensor, *subject));
@@ -393,13 +280,13 @@ void ShardRewriter::run_on_copy(const c10::OperatorHandle& handle, const Operand
   ++counts_.copied;
   order_.wait_for_completed();
   c10::SmallVector<StorageCopy, 4> copies;
-  for (const Operands::Operand& each : operands.all) {
+  for (const Operand& each : operands.all) {
     const ShardedStorage* of = parameters_.storage_of(each.tensor);
     const auto is_of = [of](const StorageCopy& copy) { return copy.of == of; };
     if (each.is_written && of != nullptr && std::ranges::none_of(copies, is_of))
       copies.push_back(copy_of(*of));
   }
-  Changed changed;
+  ChangedOperands changed;
   auto operand = operands.all.begin();
   for (c10::IValue& argument : std::span(stack).last(handle.schema().arguments().size())) {
     change_tensors(argument, [&](const at::Tensor& tensor, std::size_t) {
@@ -414,7 +301,7 @@ void ShardRewriter::run_on_copy(const c10::OperatorHandle& handle, const Operand
     });
   }
   handle.callBoxed(stack);
-  changed.check_geometry(handle);
+  if (!changed.have_same_form()) refuse_form(handle);
   run_numbered(handle, operands, [&] {
     for (const StorageCopy& copy : copies) copy.keep_own();
   });
@@ -423,7 +310,7 @@ void ShardRewriter::run_on_copy(const c10::OperatorHandle& handle, const Operand
 
 void ShardRewriter::run_whole(const c10::OperatorHandle& handle, const Operands& operands,
                               torch::jit::Stack& stack) {
-  const bool reads = operands.any(Kind::parameter) || operands.any(Kind::part);
+  const bool reads = operands.any(OperandKind::parameter) || operands.any(OperandKind::part);
   if (reads) order_.wait_for_completed();
   handle.callBoxed(stack);
   if (follows_values())
@@ -437,8 +324,9 @@ void ShardRewriter::note_results(const OperatorTraits& traits, const Operands& o
   const auto note = [&](const at::Tensor& result, std::size_t place) {
     c10::SmallVector<at::Tensor, 8> sources;
     std::optional<std::size_t> parameter;
-    for (const Operands::Operand& each : operands.all) {
-      const bool counts = flows(each.kind) || (traits.makes_alike && each.kind == Kind::parameter);
+    for (const Operand& each : operands.all) {
+      const bool counts =
+          flows(each.kind) || (traits.makes_alike && each.kind == OperandKind::parameter);
       if (each.place != place || !counts) continue;
       parameter = parameter.value_or(each.parameter);
       sources.push_back(each.tensor);
@@ -448,7 +336,7 @@ void ShardRewriter::note_results(const OperatorTraits& traits, const Operands& o
     states_.note_derived(result, *parameter, sources);
   };
   for (const c10::IValue& result : results) for_each_place(result, note);
-  for (const Operands::Operand& each : operands.all) {
+  for (const Operand& each : operands.all) {
     if (each.is_written) note(each.tensor, each.place);
   }
 }
@@ -458,11 +346,11 @@ at::Tensor ShardRewriter::gather(const at::Tensor& shard, std::size_t parameter)
   const ShardedParameter& of = parameters_.all()[parameter];
   const bool is_plain = shard.dim() == 1 && shard.is_contiguous() &&
                         shard.numel() == of.own.size() &&
-                        shard.element_size() <= kLargestElementBytes;
+                        static_cast<std::size_t>(shard.element_size()) <= kLargestElementBytes;
   if (!is_plain) refuse("an operator on a view of a shard", of.name);
   arrive(mixed(kGathering, parameter), concat("a read of the optimizer's state of ", of.name));
   std::byte* const all = gathering_.bytes().data();
-  const auto element_bytes = shard.element_size();
+  const auto element_bytes = static_cast<std::size_t>(shard.element_size());
   {
     const Completing completing(order_);
     if (!of.own.is_empty())
@@ -487,15 +375,15 @@ void ShardRewriter::gather_shards(const c10::OperatorHandle& handle, Operands& o
   auto operand = operands.all.begin();
   for (c10::IValue& argument : std::span(stack).last(handle.schema().arguments().size())) {
     change_tensors(argument, [&](const at::Tensor& tensor, std::size_t) {
-      Operands::Operand& each = *operand++;
-      if (each.kind != Kind::shard) return tensor;
+      Operand& each = *operand++;
+      if (each.kind != OperandKind::shard) return tensor;
       if (each.is_written)
         refuse(concat(handle.operator_name().name,
                       ", which writes to it in another way than "
                       "element by element"),
                parameters_.all()[each.parameter].name);
       each.tensor = gather(tensor, each.parameter);
-      each.kind = Kind::other;
+      each.kind = OperandKind::other;
       return each.tensor;
     });
   }
@@ -514,9 +402,10 @@ void ShardRewriter::call(const c10::OperatorHandle& handle, const OperatorFacts&
     make_shards(operands);
     if (states_.shards_made() != before) operands = operands_of(facts, arguments());
   }
-  const bool is_divided = operands.writes(Kind::parameter) || operands.any(Kind::shard);
+  const bool is_divided =
+      operands.writes(OperandKind::parameter) || operands.any(OperandKind::shard);
   if (is_divided && can_be_narrowed(traits, operands)) return run_narrowed(handle, operands, stack);
-  if (operands.any(Kind::shard)) gather_shards(handle, operands, stack);
+  if (operands.any(OperandKind::shard)) gather_shards(handle, operands, stack);
   if (operands.writes_parameters()) return run_on_copy(handle, operands, stack);
   run_whole(handle, operands, stack);
 }

@@ -20,10 +20,9 @@
 #include <vector>
 
 #include "coordinator/transport/shared/segment.h"
-#include "sdk/src/shard/operator_traits.h"
+#include "sdk/src/shard/operands.h"
 #include "sdk/src/shard/sharded_parameters.h"
 #include "sdk/src/shard/tracked_states.h"
-#include "sdk/src/shard/update_sequences.h"
 #include "sdk/src/shard/write_order.h"
 #include "sdk/src/stream/operator_stream.h"
 #include "sdk/src/stream/pointer_map.h"
@@ -65,9 +64,6 @@ class ShardRewriter final : public OperatorRewriter {
   Counts counts() const;
 
  private:
-  struct Operands;  // of the operator that runs
-  struct Changed;   // arguments that got others in their places
-
   enum class Seen : std::uint8_t {
     parameter = 1,
     shard = 2,
@@ -78,6 +74,7 @@ class ShardRewriter final : public OperatorRewriter {
   void see(Seen kind) { seen_ |= static_cast<std::uint8_t>(kind); }
   bool follows_values() const;
 
+  void classify(Operand& operand);
   Operands operands_of(const OperatorFacts& facts, std::span<const c10::IValue> arguments);
   bool is_rewritable(const Operands& operands) const;
   void make_shards(const Operands& operands);

@@ -12,7 +12,9 @@ namespace cox::detail {
 
 void TrackedStates::note_candidate(const at::Tensor& made, std::size_t parameter) {
   if (!parameters_.all()[parameter].has_layout_of(made)) return;
-  tracked_.note(made, {Kind::candidate, parameter, {made.getIntrusivePtr()}});
+  Tracked candidate{Kind::candidate, parameter};
+  candidate.sources.emplace_back(made.getIntrusivePtr());
+  tracked_.note(made, std::move(candidate));
 }
 
 void TrackedStates::add_sources(const at::Tensor& operand, Tracked& to) {

@@ -4,6 +4,8 @@
 #include <atomic>
 #include <utility>
 
+#include "coordinator/core/split_mix.h"
+
 namespace cox::detail {
 
 // A rank leaves write n only when all have arrived there, so two numbers are in use at a time.
@@ -65,6 +67,24 @@ void WriteOrder::wait_for_completed() {
     wait_([this] { return have_all_completed(); });
   }
   completed_seen_ = number_;
+}
+
+void UpdateSequences::begin() {
+  if (written_ != 0) ends_.insert(written_);
+  if (beginnings_.size() > kMost) {
+    beginnings_.clear();
+    ends_.clear();
+  }
+  written_ = 0;
+  departed_ = false;
+}
+
+bool UpdateSequences::note(std::uint64_t what) {
+  written_ = (written_ ^ what) * kGolden + 1;
+  const bool is_known = !beginnings_.insert(written_).second;
+  if (is_known && !departed_) return ends_.contains(written_);
+  if (!std::exchange(departed_, true)) ++departures_;
+  return true;
 }
 
 }  // namespace cox::detail

@@ -1,8 +1,7 @@
-#include "sdk/src/shard/operator_traits.h"
+#include "sdk/src/shard/operands.h"
 
 #include <ATen/core/enum_tag.h>
 
-#include <algorithm>
 #include <array>
 #include <string_view>
 #include <unordered_map>
@@ -56,6 +55,61 @@ const OperatorTraits& traits_of(const c10::OperatorHandle& handle) {
   const auto found = known.find(key);
   if (found != known.end()) return found->second;
   return known.emplace(key, find_traits(handle)).first->second;
+}
+
+bool Operands::any(OperandKind kind) const {
+  return std::ranges::any_of(all, [kind](const Operand& each) { return each.kind == kind; });
+}
+
+bool Operands::writes(OperandKind kind) const {
+  return std::ranges::any_of(
+      all, [kind](const Operand& each) { return each.is_written && each.kind == kind; });
+}
+
+std::optional<std::size_t> Operands::subject(std::size_t place) const {
+  std::optional<std::size_t> found;
+  for (const Operand& each : all) {
+    if (each.place != place) continue;
+    if (each.kind == OperandKind::parameter && each.is_written) return each.parameter;
+    if (each.kind == OperandKind::shard && !found) found = each.parameter;
+  }
+  return found;
+}
+
+std::optional<std::size_t> Operands::first_written() const {
+  for (const Operand& each : all) {
+    if (each.is_written && each.kind == OperandKind::parameter) return each.parameter;
+  }
+  return std::nullopt;
+}
+
+at::Tensor ChangedOperands::note(const at::Tensor& own, at::Tensor stand_in) {
+  if (!stand_in.is_same(own)) changes_.push_back({own, stand_in});
+  return stand_in;
+}
+
+bool ChangedOperands::has_memory_of(const at::Tensor& result) const {
+  return std::ranges::any_of(changes_, [&](const Change& each) {
+    return storage_impl(each.stand_in) == storage_impl(result);
+  });
+}
+
+bool ChangedOperands::have_same_form() const {
+  return std::ranges::all_of(changes_, [](const Change& each) {
+    return each.own.sizes() == each.stand_in.sizes() &&
+           each.own.strides() == each.stand_in.strides();
+  });
+}
+
+void ChangedOperands::restore(std::span<c10::IValue> results) const {
+  for (c10::IValue& result : results) {
+    change_tensors(result, [this](const at::Tensor& tensor, std::size_t) {
+      for (const Change& each : changes_) {
+        if (each.stand_in.is_same(tensor)) return each.own;
+      }
+      return tensor;
+    });
+  }
 }
 
 }  // namespace cox::detail
