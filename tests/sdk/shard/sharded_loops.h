@@ -1,0 +1,55 @@
+// Training loops as people write them, for comparisons of sharded with replicated training: models
+// of three kinds, optimizers of LibTorch and of a program's own, and what loops do besides.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/sdk/training/loop_trace.h"
+
+namespace cox::test {
+
+// A model with a loss of its own; batches depend on the step and the rank.
+struct LoopModel : torch::nn::Module {
+  virtual at::Tensor outputs(int step, int rank) = 0;
+  virtual at::Tensor loss(int step, int rank) = 0;
+};
+
+struct LoopState {
+  LoopModel& model;
+  torch::optim::Optimizer& optimizer;
+  int step;
+  int rank;
+  std::vector<at::Tensor>& seen;  // what the program read, compared as well
+};
+
+// One loop; what is empty is as in an ordinary loop.
+struct ShardedLoop {
+  std::string name;
+  std::string model = "language";
+  std::string optimizer = "adam";
+  int steps = 4;
+  int passes = 1;                // backward() before an update
+  bool drops_gradients = true;   // zero_grad(true)
+  bool optimizer_first = false;  // made before adopt()
+  std::function<std::shared_ptr<torch::optim::Optimizer>(LoopModel&)> make_optimizer = {};
+  std::function<at::Tensor(LoopModel&, int step, int rank)> loss = {};
+  std::function<void(LoopState)> before_update = {};
+  std::function<void(LoopState)> update = {};
+  std::function<void(LoopState)> after_update = {};
+};
+
+std::vector<ShardedLoop> optimizers_and_models();
+std::vector<ShardedLoop> loops_that_read();
+std::vector<ShardedLoop> loops_that_write();
+std::vector<ShardedLoop> loops_with_own_optimizers();
+std::vector<ShardedLoop> loops_with_odd_backward();
+
+// Runs the loop and returns what it left after each step, and what it read.
+std::vector<at::Tensor> trained(const ShardedLoop& loop, const Adopt& adopt, int rank);
+
+}  // namespace cox::test

@@ -1,0 +1,64 @@
+// Loops as people write them, adopted by several ranks with shard.mode=state: each leaves the bits
+// that it leaves when every rank holds all, and reads the same values.
+#include <torch/torch.h>
+
+#include <string>
+#include <vector>
+
+#include "coxswain/error.h"
+#include "coxswain/session.h"
+#include "tests/sdk/same_bits.h"
+#include "tests/sdk/session/solo.h"
+#include "tests/sdk/shard/sharded_loops.h"
+
+#include <doctest/doctest.h>
+
+using namespace cox;
+using cox::test::ShardedLoop;
+using sdk_test::same_bits;
+
+namespace {
+
+using Flags = std::vector<std::string>;
+const Flags kSharded = {"--cox.shard.mode=state", "--cox.shard.grain=16"};
+
+std::vector<at::Tensor> trained_by(const ShardedLoop& loop, const Flags& flags) {
+  Session session = solo_session(flags);
+  auto found = cox::test::trained(
+      loop, [&](torch::nn::Module& model) { session.adopt(model); }, session.rank());
+  session.finish();
+  return found;
+}
+
+void check_loops(const std::vector<ShardedLoop>& loops) {
+  for (const ShardedLoop& loop : loops) {
+    CAPTURE(loop.name);
+    const auto replicated = trained_by(loop, {});
+    const auto sharded = trained_by(loop, kSharded);
+    REQUIRE(sharded.size() == replicated.size());
+    for (std::size_t i = 0; i < sharded.size(); ++i) {
+      CAPTURE(i);
+      CHECK(same_bits(sharded[i], replicated[i]));
+    }
+  }
+}
+
+}  // namespace
+
+TEST_SUITE("sharded loops") {
+  TEST_CASE("optimizers of LibTorch leave the bits of replicated training") {
+    check_loops(cox::test::optimizers_and_models());
+  }
+  TEST_CASE("what a loop reads is whole and up to date") {
+    check_loops(cox::test::loops_that_read());
+  }
+  TEST_CASE("what a loop writes besides its update reaches all ranks") {
+    check_loops(cox::test::loops_that_write());
+  }
+  TEST_CASE("optimizers of a program's own leave the bits of replicated training") {
+    check_loops(cox::test::loops_with_own_optimizers());
+  }
+  TEST_CASE("losses with penalties, hooks and closures leave the bits of replicated training") {
+    check_loops(cox::test::loops_with_odd_backward());
+  }
+}
