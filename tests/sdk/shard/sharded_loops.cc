@@ -261,12 +261,12 @@ std::vector<ShardedLoop> optimizers_and_models() {
   groups.make_optimizer = [](LoopModel& model) {
     Tensors matrices, vectors;
     for (const Tensor& p : model.parameters()) (p.dim() > 1 ? matrices : vectors).push_back(p);
-    std::vector<optim::OptimizerParamGroup> groups;
-    groups.emplace_back(matrices, std::make_unique<optim::AdamWOptions>(
-                                      optim::AdamWOptions(0.01).weight_decay(0.1)));
-    groups.emplace_back(
+    std::vector<optim::OptimizerParamGroup> both;
+    both.emplace_back(matrices, std::make_unique<optim::AdamWOptions>(
+                                    optim::AdamWOptions(0.01).weight_decay(0.1)));
+    both.emplace_back(
         vectors, std::make_unique<optim::AdamWOptions>(optim::AdamWOptions(0.02).weight_decay(0)));
-    return std::make_shared<optim::AdamW>(groups, optim::AdamWOptions(0.01));
+    return std::make_shared<optim::AdamW>(both, optim::AdamWOptions(0.01));
   };
   loops.push_back(groups);
   loops.push_back(with({"an optimizer of half of the parameters"}, [](auto& loop) {
