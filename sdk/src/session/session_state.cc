@@ -176,6 +176,7 @@ void SessionState::ensure_started() {
   if (!loop_.is_reducing()) facts.capabilities = {};  // nobody carries a plan out
   const bool steers = loop_.is_reducing() && !facts.blocks.empty();
   if (job_.is_root() && !steers) warn_of_idle_settings();
+  check_sharding();
   control_.start(std::move(facts), loop_.kind());
   step_.start_at(control_.plane().start_facts().first_round, loop_.kind());
   job_.world().attend(
@@ -192,6 +193,21 @@ void SessionState::warn_of_idle_settings() const {
     if (!each->is_wanted()) continue;
     job_.log().warning(each->name() + (".*" + but) + each->without());
   }
+}
+
+void SessionState::check_sharding() const {
+  if (job_.config().shard.mode == ShardMode::off) return;
+  if (job_.world_size() == 1) {
+    return job_.log().info(
+        "shard.mode=state has no effect in a job of one rank, which holds all by itself");
+  }
+  if (loop_.is_adopted()) return;
+  throw Error(failed_precondition(
+                  "shard.mode=state: expected a loop whose models are adopted (Session::adopt), "
+                  "found ",
+                  loop_.is_reducing() ? loop_.start_name() : "one that is only watched",
+                  "; adopt the model, or set shard.mode=off"),
+              Error::Scope::all_ranks);
 }
 
 bool SessionState::stop_asked_anywhere() {

@@ -156,6 +156,8 @@ class SessionState {
 
  private:
   void warn_of_idle_settings() const;
+  // Throws cox::Error on all ranks where shard.mode asks for what this loop cannot have.
+  void check_sharding() const;
   void leave_out_queueing();
   void check_end() const;
   // Ends the session of a process that exits; returns its code.

@@ -77,7 +77,18 @@ void Sharding::add(torch::nn::Module& model, const std::string& prefix) {
   const Status added = parameters_.add(*node_, parameters, even);
   if (!added.ok()) throw Error(added, Error::Scope::all_ranks);
   make_room_to_gather();
+  name_faults();
   malloc_trim(0);  // the parameters' former memory
+}
+
+void Sharding::name_faults() {
+  std::vector<NamedMemory> memory;
+  for (const ShardedParameter& each : parameters_.all()) {
+    memory.push_back({static_cast<const std::byte*>(each.tensor.const_data_ptr()),
+                      each.tensor.nbytes(), each.name});
+  }
+  faults_.reset();
+  faults_.emplace(std::move(memory));
 }
 
 void Sharding::make_room_to_gather() {
@@ -100,6 +111,7 @@ void Sharding::before_reading() {
 void Sharding::give_back() {
   rewriter_.before_reading();
   parameters_.give_back();
+  faults_.reset();
 }
 
 }  // namespace cox::detail

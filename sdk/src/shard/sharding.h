@@ -10,12 +10,15 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "coordinator/transport/communicator.h"
 #include "coxswain/session.h"
 #include "sdk/src/session/session_state.h"
+#include "sdk/src/shard/fault_names.h"
 #include "sdk/src/shard/shard_rewriter.h"
 #include "sdk/src/shard/sharded_parameters.h"
 #include "sdk/src/shard/write_order.h"
@@ -52,12 +55,14 @@ class Sharding {
  private:
   void wait(const std::function<bool()>& is_over);
   void make_room_to_gather();
+  void name_faults();
 
   SessionState& state_;
   const std::unique_ptr<transport::Communicator> node_;
   ShardedParameters parameters_;
   WriteOrder order_;
   ShardRewriter rewriter_;
+  std::optional<FaultNames> faults_;
 };
 
 }  // namespace cox::detail

@@ -60,8 +60,20 @@ Status LoopCounters::load_state(std::span<const NamedTensor> state) {
                           " and batch ", batch, ", found smaller ones");
 }
 
+// Saves take an optimizer's state from one rank, and no rank of a sharded loop has the whole of it.
+void LoopKeeper::require_whole_states() const {
+  const bool is_divided =
+      session_.config().shard.mode == ShardMode::state && session_.world_size() > 1;
+  if (!is_divided || session_.config().checkpoint.directory.empty()) return;
+  throw Error(
+      failed_precondition("keep: expected shard.mode=off, found state; sharded loops cannot "
+                          "be saved yet: leave checkpoint.directory out, or do not shard"),
+      Error::Scope::all_ranks);
+}
+
 LoopKeeper::LoopKeeper(Session session)
     : session_(std::move(session)), saves_({session_, *this, position_}) {
+  require_whole_states();
   position_.seed = session_.config().run.seed;
   add_row(row_of_generator(at::kCPU));
   if (!session_.device().is_cpu()) add_row(row_of_generator(session_.device()));

@@ -43,7 +43,7 @@ class LoopCounters {
 
 class LoopKeeper final : private TrainedState {
  public:
-  // Throws where checkpoint.directory cannot be used.
+  // Throws where checkpoint.directory cannot be used, or the loop is sharded.
   explicit LoopKeeper(Session session);
 
   // Throw after the first keep(), because a resume loads there what was added.
@@ -62,6 +62,7 @@ class LoopKeeper final : private TrainedState {
   void finish() { saves_.settle(); }
 
  private:
+  void require_whole_states() const;
   struct Part {
     std::string name;
     TrainingPart of;

@@ -466,7 +466,7 @@ std::vector<ShardedLoop> loops_that_write() {
   loops.push_back(after("a matrix and its transposed", [](LoopState at) {
     const at::NoGradGuard no_grad;
     for (Tensor& p : at.model.parameters()) {
-      if (p.dim() == 2 && p.size(0) == p.size(1)) p.add_(p.t(), 0.1);
+      if (p.dim() == 2 && p.size(0) == p.size(1)) p.add_(p.t().clone(), 0.1);
     }
   }));
   loops.push_back(before("gradients halved by assignment", [](LoopState at) {
