@@ -10,18 +10,13 @@
 
 namespace cox::detail {
 
-namespace {
-
 // What the handler reads. Texts are whole lines, because a handler must put none together.
-struct Line {
-  const std::byte* begin;
-  const std::byte* end;
-  std::string text;
-};
-
-}  // namespace
-
 struct FaultNames::Table {
+  struct Line {
+    const std::byte* begin;
+    const std::byte* end;
+    std::string text;
+  };
   std::vector<Line> lines;
   std::atomic<bool> is_used{true};
 };
@@ -30,7 +25,7 @@ class FaultHandler {
  public:
   // Returns a table that the handler reads from now on. A process that has made more than kMost
   // gets one that it does not.
-  static FaultNames::Table* add(std::vector<Line> lines) {
+  static FaultNames::Table* add(std::vector<FaultNames::Table::Line> lines) {
     static std::mutex mutex;
     const std::lock_guard lock(mutex);
     static const bool is_installed = install();
@@ -60,9 +55,10 @@ class FaultHandler {
     for (const std::atomic<FaultNames::Table*>& place : tables_) {
       const FaultNames::Table* table = place.load();
       if (table == nullptr || !table->is_used) continue;
-      for (const Line& line : table->lines) {
+      for (const auto& line : table->lines) {
         if (address < line.begin || address >= line.end) continue;
-        static_cast<void>(!write(STDERR_FILENO, line.text.data(), line.text.size()));
+        [[maybe_unused]] const auto written =
+            ::write(STDERR_FILENO, line.text.data(), line.text.size());
       }
     }
     pass_on(signal, info, context);
