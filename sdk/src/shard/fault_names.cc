@@ -80,7 +80,7 @@ class FaultHandler {
 
 FaultNames::FaultNames(std::vector<NamedMemory> memory)
     : table_([&] {
-        std::vector<Line> lines;
+        std::vector<Table::Line> lines;
         for (NamedMemory& each : memory) {
           lines.push_back(
               {each.begin, each.begin + each.bytes,
