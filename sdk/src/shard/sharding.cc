@@ -101,10 +101,11 @@ void Sharding::make_room_to_gather() {
 void Sharding::before_reading() {
   const ShardedParameter* replaced = parameters_.replaced();
   if (replaced != nullptr)
-    throw Error(failed_precondition(
-        "shard.mode=state: expected parameter ", replaced->name,
-        " in the memory that adopt() gave it, found other memory (set_data, Module::to or a load "
-        "put it there); change or load the model before adopt()"));
+    throw Error(failed_precondition("shard.mode=state: expected parameter ", replaced->name,
+                                    " in the memory that adopt() gave it, found other memory "
+                                    "(set_data, Module::to or a load "
+                                    "put it there); change or load the model before adopt()"),
+                Error::Scope::all_ranks);
   rewriter_.before_reading();
 }
 

@@ -1,0 +1,171 @@
+#include <torch/torch.h>
+
+#include <csignal>
+#include <cstdint>
+#include <fstream>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "coxswain/error.h"
+#include "coxswain/session.h"
+#include "coxswain/trainer.h"
+#include "sdk/src/parallel/agreement.h"
+#include "sdk/src/session/session_state.h"
+#include "tests/sdk/session/solo.h"
+#include "tests/support/ended_by.h"
+
+#include <doctest/doctest.h>
+
+using namespace cox;
+
+namespace {
+
+using Flags = std::vector<std::string>;
+namespace nn = torch::nn;
+
+Session sharded(Flags more = {}) {
+  Flags flags = {"--cox.shard.mode=state", "--cox.shard.grain=16"};
+  flags.insert(flags.end(), more.begin(), more.end());
+  return solo_session(flags);
+}
+
+nn::Sequential small_net() {
+  torch::manual_seed(3);
+  return nn::Sequential(nn::Linear(16, 32), nn::Tanh(), nn::Linear(32, 8));
+}
+
+void backward(nn::Sequential& net, int rank) {
+  torch::manual_seed(50 + rank);
+  net->forward(torch::randn({4, 16})).pow(2).mean().backward();
+}
+
+// Returns the line of /proc/self/maps with the address, such as "7f00-7f10 r--s ...".
+std::string mapping_of(const void* address) {
+  std::ifstream maps("/proc/self/maps");
+  const auto wanted = reinterpret_cast<std::uintptr_t>(address);
+  for (std::string line; std::getline(maps, line);) {
+    const auto begin = std::stoull(line, nullptr, 16);
+    const auto end = std::stoull(line.substr(line.find('-') + 1), nullptr, 16);
+    if (wanted >= begin && wanted < end) return line;
+  }
+  return {};
+}
+
+// Returns what the ranks that fail together say.
+template <class Work>
+std::string refusal_of(const Work& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    CHECK(error.scope() == Error::Scope::all_ranks);
+    return error.what();
+  }
+  return "no error";
+}
+
+bool says(const std::string& text, const char* words) {
+  return text.find(words) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_SUITE("sharding") {
+  TEST_CASE("each rank keeps its own elements of the optimizer's state, all of them once") {
+    Session session = sharded();
+    nn::Sequential net = small_net();
+    session.adopt(*net);
+    torch::optim::Adam optimizer(net->parameters(), 0.01);
+    for (int step = 0; step < 3; ++step) {
+      optimizer.zero_grad();
+      backward(net, session.rank());
+      optimizer.step();
+    }
+    for (const at::Tensor& p : net->parameters()) {
+      if (p.numel() < 64) continue;  // each rank's own
+      const auto& state = static_cast<torch::optim::AdamParamState&>(
+          *optimizer.state().at(p.unsafeGetTensorImpl()));
+      CHECK(state.exp_avg().dim() == 1);
+      const auto counts =
+          cox::detail::gather_values(session.state().job().all(), state.exp_avg_sq().numel());
+      REQUIRE(counts.ok());
+      CHECK(std::accumulate(counts->begin(), counts->end(), std::int64_t{0}) == p.numel());
+    }
+    session.finish();
+  }
+
+  TEST_CASE("parameters lie in memory of all ranks that nobody writes to by pointer") {
+    Session session = sharded();
+    nn::Sequential net = small_net();
+    const at::Tensor alias = net->parameters()[0].detach();
+    session.adopt(*net);
+    CHECK(says(mapping_of(net->parameters()[0].data_ptr()), " r--s "));
+    CHECK(alias.data_ptr() == net->parameters()[0].data_ptr());
+    CHECK_FALSE(says(mapping_of(net->parameters()[3].data_ptr()), " r--s "));  // 8 elements
+    const int signal = ended_by([&] { net->parameters()[0].data_ptr<float>()[0] = 1; });
+    CHECK(signal == SIGSEGV);
+    session.finish();
+  }
+
+  TEST_CASE("the end of the session gives each rank memory of its own, with the values of all") {
+    nn::Sequential net = small_net();
+    at::Tensor before;
+    {
+      Session session = sharded();
+      session.adopt(*net);
+      torch::optim::SGD optimizer(net->parameters(), 0.1);
+      backward(net, session.rank());
+      optimizer.step();
+      before = net->parameters()[0].detach().clone();
+      session.finish();
+    }
+    CHECK(says(mapping_of(net->parameters()[0].data_ptr()), " rw-p "));
+    CHECK(at::equal(net->parameters()[0], before));
+    const at::NoGradGuard no_grad;
+    net->parameters()[0].mul_(2);
+    CHECK(at::equal(net->parameters()[0], before * 2));
+  }
+
+  TEST_CASE("ranks that change different parameters are told, all of them") {
+    const std::string text = refusal_of([] {
+      Session session = sharded();
+      nn::Sequential net = small_net();
+      session.adopt(*net);
+      const at::NoGradGuard no_grad;
+      net->parameters()[session.rank() == 0 ? 0 : 2].mul_(0.5);
+    });
+    CHECK(says(text, "expected all ranks of the node to write alike, found aten::mul_"));
+  }
+
+  TEST_CASE("a parameter that got other memory is named") {
+    const std::string text = refusal_of([] {
+      Session session = sharded();
+      nn::Sequential net = small_net();
+      session.adopt(*net);
+      at::Tensor weight = net->parameters()[0];
+      weight.set_data(weight.detach() * 2);
+      backward(net, session.rank());
+    });
+    CHECK(says(text, "expected parameter 0.weight in the memory that adopt() gave it"));
+  }
+
+  TEST_CASE("ranks on several nodes are refused on all ranks") {
+    const std::string text = refusal_of([] {
+      Session session = sharded({"--cox.control.ranks_per_node=1"});
+      nn::Sequential net = small_net();
+      session.adopt(*net);
+    });
+    CHECK(says(text, "on one node, found 1 on this one"));
+  }
+
+  TEST_CASE("a Trainer is refused on all ranks") {
+    const std::string text = refusal_of([] {
+      Session session = sharded();
+      nn::Sequential net = small_net();
+      torch::optim::SGD optimizer(net->parameters(), 0.1);
+      Trainer trainer(session, *net, optimizer);
+      session.step();
+    });
+    CHECK(says(text, "expected a loop whose models are adopted"));
+  }
+}
