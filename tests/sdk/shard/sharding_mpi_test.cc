@@ -164,7 +164,7 @@ TEST_SUITE("sharding") {
       nn::Sequential net = small_net();
       torch::optim::SGD optimizer(net->parameters(), 0.1);
       Trainer trainer(session, *net, optimizer);
-      session.step();
+      const StepScope step = session.step();
     });
     CHECK(says(text, "expected a loop whose models are adopted"));
   }
