@@ -28,8 +28,7 @@ class FaultHandler {
   static FaultNames::Table* add(std::vector<FaultNames::Table::Line> lines) {
     static std::mutex mutex;
     const std::lock_guard lock(mutex);
-    static const bool is_installed = install();
-    static_cast<void>(is_installed);
+    install();
     auto* table = new FaultNames::Table{std::move(lines)};  // never freed: the handler may read it
     for (std::atomic<FaultNames::Table*>& place : tables_) {
       FaultNames::Table* held = place.load();
@@ -43,11 +42,15 @@ class FaultHandler {
  private:
   static constexpr std::size_t kMost = 64;
 
-  static bool install() {
+  // A handler that somebody installed since is called behind ours.
+  static void install() {
     struct sigaction ours {};
     ours.sa_sigaction = &handle;
     ours.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
-    return sigaction(SIGSEGV, &ours, &former_) == 0;
+    struct sigaction found {};
+    sigaction(SIGSEGV, nullptr, &found);
+    const bool is_ours = (found.sa_flags & SA_SIGINFO) != 0 && found.sa_sigaction == &handle;
+    if (!is_ours) sigaction(SIGSEGV, &ours, &former_);
   }
 
   static void handle(int signal, siginfo_t* info, void* context) {
@@ -65,10 +68,17 @@ class FaultHandler {
   }
 
   static void pass_on(int signal, siginfo_t* info, void* context) {
+    // One that was installed behind ours may pass on to ours.
+    static thread_local bool is_passed_on = false;
+    if (std::exchange(is_passed_on, true)) return end_by_default();
     if ((former_.sa_flags & SA_SIGINFO) != 0) return former_.sa_sigaction(signal, info, context);
     const bool is_plain = former_.sa_handler == SIG_DFL || former_.sa_handler == SIG_IGN;
     if (!is_plain) return former_.sa_handler(signal);
-    // The instruction runs again when the handler returns; its fault then ends the process.
+    end_by_default();
+  }
+
+  // The instruction runs again when the handler returns; its fault then ends the process.
+  static void end_by_default() {
     struct sigaction plain {};
     plain.sa_handler = SIG_DFL;
     sigaction(SIGSEGV, &plain, nullptr);

@@ -1,4 +1,5 @@
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <cstdint>
@@ -102,8 +103,26 @@ TEST_SUITE("sharding") {
     CHECK(says(mapping_of(net->parameters()[0].data_ptr()), " r--s "));
     CHECK(alias.data_ptr() == net->parameters()[0].data_ptr());
     CHECK_FALSE(says(mapping_of(net->parameters()[3].data_ptr()), " r--s "));  // 8 elements
-    const int signal = ended_by([&] { net->parameters()[0].data_ptr<float>()[0] = 1; });
+    session.finish();
+  }
+
+  TEST_CASE("a write by pointer ends the process with a line that names the parameter") {
+    Session session = sharded();
+    nn::Sequential net = small_net();
+    session.adopt(*net);
+    int ends[2];
+    REQUIRE(::pipe(ends) == 0);
+    const int signal = ended_by([&] {
+      ::dup2(ends[1], STDERR_FILENO);
+      net->parameters()[0].data_ptr<float>()[0] = 1;
+    });
     CHECK(signal == SIGSEGV);
+    std::string text(4096, '\0');
+    const auto read = ::read(ends[0], text.data(), text.size());
+    CHECK(read > 0);
+    CHECK(says(text, "expected writes to parameter 0.weight by LibTorch's operators"));
+    ::close(ends[0]);
+    ::close(ends[1]);
     session.finish();
   }
 
