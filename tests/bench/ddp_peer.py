@@ -1,4 +1,5 @@
-"""D1, the other side: PyTorch DistributedDataParallel over gloo on the same GPT-2. One process a rank.
+"""D1 and FS, the other side: PyTorch DistributedDataParallel, or FSDP2, over gloo on the same GPT-2. One
+process a rank.
 
     ddp_peer.py FOLDER PIPES ROWS RANK WORLD THREADS
 
@@ -16,12 +17,14 @@ import time
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn import functional as F
 
 DTYPES = {"F32": torch.float32, "I64": torch.int64}
 # What a variant gives DistributedDataParallel; None = no DistributedDataParallel at all.
 VARIANTS = {
     "plain": None,
+    "fsdp2": None,
     "25MB": {"bucket_cap_mb": 25},
     "4MB": {"bucket_cap_mb": 4},
 }
@@ -125,6 +128,18 @@ def optimizer_of(model):
     return torch.optim.AdamW(groups, lr=3e-4, betas=(0.9, 0.95), eps=1e-8, fused=True)
 
 
+def shard(model):
+    """As torchtitan does it: each layer is a group, and the rest is one."""
+    for layer in model.transformer.h:
+        fully_shard(layer)
+    fully_shard(model)
+
+
+def pss_kib():
+    with open("/proc/self/smaps_rollup", encoding="utf-8") as rollup:
+        return next(int(row.split()[1]) for row in rollup if row.startswith("Pss:"))
+
+
 class Loop:
     """One variant: its own model and optimizer from the same weights, its own place in the data."""
 
@@ -136,6 +151,8 @@ class Loop:
         model.load_state_dict(weights)
         self.tokens = read_safetensors(os.path.join(folder, "tokens.safetensors"))["tokens"]
         self.rank, self.world, self.rows = slot
+        if variant == "fsdp2":
+            shard(model)
         self.optimizer = optimizer_of(model)
         settings = VARIANTS[variant]
         self.model = model if settings is None else nn.parallel.DistributedDataParallel(
@@ -161,7 +178,7 @@ class Loop:
         start, cpu_start = time.perf_counter(), time.process_time()
         losses += [self.step() for _ in range(steps - 1)]
         return {"seconds": time.perf_counter() - start, "losses": losses,
-                "cpu": time.process_time() - cpu_start}
+                "cpu": time.process_time() - cpu_start, "base_kib": BASE_KIB, "pss_kib": pss_kib()}
 
 
 def take_turns(folder, pipes, slot):
@@ -178,6 +195,9 @@ def take_turns(folder, pipes, slot):
             if variant not in loops:
                 loops[variant] = Loop(variant, folder, slot)
             print(json.dumps(loops[variant].turn(steps)), file=answers, flush=True)
+
+
+BASE_KIB = pss_kib()  # before there is a model
 
 
 def main():
