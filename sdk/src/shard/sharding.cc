@@ -98,6 +98,13 @@ void Sharding::make_room_to_gather() {
   rewriter_.gather_in(*std::move(memory));
 }
 
+// What became a shard since the last update was whole before, and the allocator keeps that memory.
+void Sharding::gradients_averaged() {
+  rewriter_.gradients_averaged();
+  const std::uint64_t shards = rewriter_.counts().shards;
+  if (std::exchange(shards_seen_, shards) != shards) malloc_trim(0);
+}
+
 void Sharding::before_reading() {
   const ShardedParameter* replaced = parameters_.replaced();
   if (replaced != nullptr)

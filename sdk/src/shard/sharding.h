@@ -44,7 +44,7 @@ class Sharding {
   void give_back();
 
   OperatorRewriter& rewriter() { return rewriter_; }
-  void gradients_averaged() { rewriter_.gradients_averaged(); }
+  void gradients_averaged();
   // Waits until parameters have the values that they have on all ranks. Throws cox::Error where the
   // program gave one other memory.
   void before_reading();
@@ -63,6 +63,7 @@ class Sharding {
   WriteOrder order_;
   ShardRewriter rewriter_;
   std::optional<FaultNames> faults_;
+  std::uint64_t shards_seen_ = 0;  // when the heap was last trimmed
 };
 
 }  // namespace cox::detail

@@ -10,6 +10,7 @@
 #include "tests/sdk/same_bits.h"
 #include "tests/sdk/session/solo.h"
 #include "tests/sdk/shard/sharded_loops.h"
+#include "tests/sdk/temp_folder.h"
 
 #include <doctest/doctest.h>
 
@@ -30,11 +31,14 @@ std::vector<at::Tensor> trained_by(const ShardedLoop& loop, const Flags& flags) 
   return found;
 }
 
-void check_loops(const std::vector<ShardedLoop>& loops) {
+// Both with the flags `also`.
+void check_loops(const std::vector<ShardedLoop>& loops, const Flags& also = {}) {
+  Flags flags = kSharded;
+  flags.insert(flags.end(), also.begin(), also.end());
   for (const ShardedLoop& loop : loops) {
     CAPTURE(loop.name);
-    const auto replicated = trained_by(loop, {});
-    const auto sharded = trained_by(loop, kSharded);
+    const auto replicated = trained_by(loop, also);
+    const auto sharded = trained_by(loop, flags);
     REQUIRE(sharded.size() == replicated.size());
     for (std::size_t i = 0; i < sharded.size(); ++i) {
       CAPTURE(i);
@@ -57,6 +61,18 @@ TEST_SUITE("sharded loops") {
   }
   TEST_CASE("optimizers of a program's own leave the bits of replicated training") {
     check_loops(cox::test::loops_with_own_optimizers());
+  }
+  TEST_CASE("recomputed, offloaded and narrow blocks leave the bits of replicated training") {
+    std::vector<ShardedLoop> loops;
+    for (const char* model : {"language", "recurrent", "pictures"}) {
+      loops.push_back({std::string("adamw of ") + model, model, "adamw"});
+      loops.back().steps = 8;
+    }
+    const TempFolder tier;
+    check_loops(loops, {"--cox.memory.force=*=recompute"});
+    check_loops(loops, {"--cox.memory.force=*=offload", "--cox.memory.smallest_bytes=1",
+                        "--cox.memory.tier_directory=" + tier.path().string()});
+    check_loops(loops, {"--cox.precision.format=bf16"});
   }
   TEST_CASE("losses with penalties, hooks and closures leave the bits of replicated training") {
     check_loops(cox::test::loops_with_odd_backward());
