@@ -356,8 +356,7 @@ Choice choose(const RankView& view, const Eagerness& eagerness) {
   return choice;
 }
 
-// A peak of more samples than were measured is foretold to within a percent of it, so a point with
-// that much room is chosen, where there is one.
+// Leaves room for the error of a peak at more samples than were measured, where a point has it.
 Choice choose_for_share(RankView view, const Eagerness& eagerness, std::uint64_t measured_samples) {
   const Choice choice = choose(view, eagerness);
   if (view.budget.bytes >= kNoBudget || view.samples <= measured_samples) return choice;
@@ -532,14 +531,13 @@ MemoryState take_memory_state(PolicyState kept, const JobFacts& job, const Memor
 bool facts_fit(const JobFacts& job) {
   const MemoryFacts& facts = job.memory;
   const std::size_t ranks = job.ranks();
-  const std::size_t blocks = job.blocks.size();
   const auto one_a_rank = [ranks](std::size_t n) { return n == 0 || n == ranks; };
   return !facts.models.empty() && one_a_rank(facts.model_of_rank.size()) &&
          one_a_rank(facts.limit_bytes.size()) &&
          std::ranges::all_of(facts.model_of_rank,
                              [&](std::uint32_t m) { return m < facts.models.size(); }) &&
-         std::ranges::all_of(facts.models,
-                             [blocks](const auto& model) { return shape_fits(model, blocks); });
+         std::ranges::all_of(
+             facts.models, [&](const auto& model) { return shape_fits(model, job.blocks.size()); });
 }
 
 MemoryRound look_at_round(const PolicyInput& input, MemoryState state) {
@@ -589,8 +587,7 @@ MemoryRound look_at_draft(const PolicyInput& drafted, const Plan& newest, Memory
   }
   Views views(drafted, round);
   round.ranks.reserve(round.state.ranks.size());
-  Eagerness none;
-  none.stays = true;
+  const Eagerness none{.stays = true};
   for (std::size_t r = 0; r < round.state.ranks.size(); ++r) {
     RankView view = views.of(r);
     set_correction(drafted.summary.round, round.state.ranks[r], view);

@@ -14,7 +14,6 @@
 #include "coordinator/core/status.h"
 #include "coordinator/transport/communicator.h"
 #include "sdk/src/shard/node_copy.h"
-#include "sdk/src/shard/slices.h"
 #include "sdk/src/stream/pointer_map.h"
 
 namespace cox::detail {
@@ -57,7 +56,7 @@ class ShardedParameters {
   // Smaller tensors stay each rank's own: to agree on a write costs more than it saves.
   static constexpr std::int64_t kLeastElements = 64;
 
-  // `grain`: of slices (slices.h).
+  // `grain`: of slices (divide_storages).
   explicit ShardedParameters(std::int64_t grain) : grain_(grain) {}
 
   // Moves the parameters of a model to memory of the node, in proportion to `weights`, one a rank

@@ -78,7 +78,19 @@ void Sharding::add(torch::nn::Module& model, const std::string& prefix) {
   if (!added.ok()) throw Error(added, Error::Scope::all_ranks);
   make_room_to_gather();
   name_faults();
+  tell_summary();
   malloc_trim(0);  // the parameters' former memory
+}
+
+void Sharding::tell_summary() const {
+  if (!state_.job().is_root()) return;
+  std::uint64_t bytes = 0;
+  for (const ShardedStorage& each : parameters_.storages()) bytes += each.storage.nbytes();
+  state_.job().log().info(
+      concat("shard.mode=state: ", fixed(static_cast<double>(bytes) / 0x1p20, 1),
+             " MiB of parameters once for ", node_->size(),
+             " ranks, which divide the optimizer's state; with shard.mode=off each rank "
+             "would hold all of both"));
 }
 
 void Sharding::name_faults() {

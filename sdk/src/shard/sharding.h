@@ -56,6 +56,7 @@ class Sharding {
   void wait(const std::function<bool()>& is_over);
   void make_room_to_gather();
   void name_faults();
+  void tell_summary() const;
 
   SessionState& state_;
   const std::unique_ptr<transport::Communicator> node_;

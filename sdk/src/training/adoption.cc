@@ -51,8 +51,7 @@ Adoption::Adoption(Session& session, const AdoptOptions& options)
 
 // A program that leaves by an exception does not wait for the others (Session::finish).
 Adoption::~Adoption() {
-  stream_.reset();
-  saving_.reset();
+  shown_.reset();
   try {
     if (std::uncaught_exceptions() == 0) {
       finish();
@@ -143,10 +142,9 @@ void Adoption::shard(torch::nn::Module& model, const AdoptOptions& options) {
 }
 
 void Adoption::show_stream() {
-  if (stream_) return;
-  saving_.emplace(*listener_);
-  stream_.emplace(std::vector<OperatorListener*>{this},
-                  sharding_ ? &sharding_->rewriter() : nullptr);
+  if (shown_) return;
+  OperatorRewriter* rewriter = sharding_ ? &sharding_->rewriter() : nullptr;
+  shown_.emplace(*listener_, this, rewriter);
 }
 
 void Adoption::touch(const c10::OperatorHandle& handle, const at::Tensor& argument) {

@@ -65,6 +65,13 @@ class Adoption final : public OperatorListener {
 
  private:
   using Stage = LoopStages::Stage;
+  // What shows the operators of the loop, and what autograd saves for them, while it exists.
+  struct Shown {
+    Shown(SavedTensorFrame& frame, OperatorListener* listener, OperatorRewriter* rewriter)
+        : saving(frame), stream({listener}, rewriter) {}
+    SavedTensorScope saving;
+    StreamScope stream;
+  };
 
   void touch(const c10::OperatorHandle& handle, const at::Tensor& argument) override;
   bool has_formats() const override { return listener_->has_formats(); }
@@ -112,8 +119,7 @@ class Adoption final : public OperatorListener {
   std::optional<LoopStages::Time> unseen_backward_;  // when one began with nothing seen before it
   bool follows_call_ = false;                        // the operator that runs is shown to listener_
   // Last, so that nothing is shown to a half-built object.
-  std::optional<SavedTensorScope> saving_;
-  std::optional<StreamScope> stream_;
+  std::optional<Shown> shown_;
 };
 
 }  // namespace cox::detail

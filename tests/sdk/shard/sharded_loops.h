@@ -44,10 +44,19 @@ struct ShardedLoop {
 };
 
 std::vector<ShardedLoop> optimizers_and_models();
-std::vector<ShardedLoop> loops_that_read();
-std::vector<ShardedLoop> loops_that_write();
+std::vector<ShardedLoop> loops_that_evaluate();
+std::vector<ShardedLoop> loops_that_read_parameters();
+std::vector<ShardedLoop> loops_that_read_gradients();
+std::vector<ShardedLoop> loops_that_keep_averages();
+std::vector<ShardedLoop> loops_that_clip();
+std::vector<ShardedLoop> loops_that_write_to_parameters();
+std::vector<ShardedLoop> loops_that_write_to_gradients();
 std::vector<ShardedLoop> loops_with_own_optimizers();
+std::vector<ShardedLoop> loops_with_optimizers_on_lists();
+std::vector<ShardedLoop> loops_with_other_losses();
 std::vector<ShardedLoop> loops_with_odd_backward();
+
+std::shared_ptr<LoopModel> make_loop_model(const std::string& name);
 
 // Runs the loop and returns what it left after each step, and what it read.
 std::vector<at::Tensor> trained(const ShardedLoop& loop, const Adopt& adopt, int rank);

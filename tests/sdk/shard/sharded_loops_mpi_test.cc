@@ -54,13 +54,19 @@ TEST_SUITE("sharded loops") {
     check_loops(cox::test::optimizers_and_models());
   }
   TEST_CASE("what a loop reads is whole and up to date") {
-    check_loops(cox::test::loops_that_read());
+    check_loops(cox::test::loops_that_evaluate());
+    check_loops(cox::test::loops_that_read_parameters());
+    check_loops(cox::test::loops_that_read_gradients());
+    check_loops(cox::test::loops_that_keep_averages());
   }
   TEST_CASE("what a loop writes besides its update reaches all ranks") {
-    check_loops(cox::test::loops_that_write());
+    check_loops(cox::test::loops_that_clip());
+    check_loops(cox::test::loops_that_write_to_parameters());
+    check_loops(cox::test::loops_that_write_to_gradients());
   }
   TEST_CASE("optimizers of a program's own leave the bits of replicated training") {
     check_loops(cox::test::loops_with_own_optimizers());
+    check_loops(cox::test::loops_with_optimizers_on_lists());
   }
   TEST_CASE("recomputed, offloaded and narrow blocks leave the bits of replicated training") {
     std::vector<ShardedLoop> loops;
@@ -75,6 +81,7 @@ TEST_SUITE("sharded loops") {
     check_loops(loops, {"--cox.precision.format=bf16"});
   }
   TEST_CASE("losses with penalties, hooks and closures leave the bits of replicated training") {
+    check_loops(cox::test::loops_with_other_losses());
     check_loops(cox::test::loops_with_odd_backward());
   }
 }

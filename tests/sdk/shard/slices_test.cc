@@ -1,11 +1,11 @@
-#include "sdk/src/shard/slices.h"
-
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
 #include <random>
 #include <vector>
+
+#include "sdk/src/shard/node_copy.h"
 
 #include <doctest/doctest.h>
 
