@@ -104,6 +104,11 @@ std::shared_ptr<optim::Optimizer> make_optimizer(const std::string& name, LoopMo
 std::shared_ptr<LoopModel> make_loop_model(const std::string& name) {
   torch::manual_seed(42);
   if (name == "language") return std::make_shared<Language>();
+  if (name == "language, bf16") {
+    auto model = std::make_shared<Language>();
+    model->to(at::kBFloat16);
+    return model;
+  }
   if (name == "recurrent") return std::make_shared<Recurrent>();
   return std::make_shared<Pictures>(name == "pictures, channels last");
 }

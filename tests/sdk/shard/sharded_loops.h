@@ -48,6 +48,9 @@ std::vector<ShardedLoop> loops_that_evaluate();
 std::vector<ShardedLoop> loops_that_read_parameters();
 std::vector<ShardedLoop> loops_that_read_gradients();
 std::vector<ShardedLoop> loops_that_keep_averages();
+// Some ranks are late, so that a read or a write that does not wait finds other values.
+std::vector<ShardedLoop> loops_with_late_ranks();
+std::vector<ShardedLoop> loops_with_wide_copies();
 std::vector<ShardedLoop> loops_that_clip();
 std::vector<ShardedLoop> loops_that_write_to_parameters();
 std::vector<ShardedLoop> loops_that_write_to_gradients();

@@ -59,6 +59,12 @@ TEST_SUITE("sharded loops") {
     check_loops(cox::test::loops_that_read_gradients());
     check_loops(cox::test::loops_that_keep_averages());
   }
+  TEST_CASE("ranks that come late read and write the values that they would have") {
+    check_loops(cox::test::loops_with_late_ranks());
+  }
+  TEST_CASE("narrow parameters follow the wide copies that a program updates") {
+    check_loops(cox::test::loops_with_wide_copies());
+  }
   TEST_CASE("what a loop writes besides its update reaches all ranks") {
     check_loops(cox::test::loops_that_clip());
     check_loops(cox::test::loops_that_write_to_parameters());
