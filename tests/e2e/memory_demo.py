@@ -55,12 +55,12 @@ class Demo(MemoryCase):
                     self.assertGreater(self.mix("demo", rank)[0], 0)
 
     def test_its_default_form_keeps_the_budget_and_ends_with_a_table_of_decisions(self):
-        """The whole story in 90 steps in place of 600; who is found slow in so few hangs on the machine."""
+        """The whole story in 60 steps in place of 600; who is found slow in so few hangs on the machine."""
         path = self.path("tools") + os.pathsep + os.environ["PATH"]
-        command = ["bash", self.path("tree", "scripts", "demo"), "--steps", "90"]
+        command = ["bash", self.path("tree", "scripts", "demo"), "--steps", "60"]
         ended = self.ends_well(jobs.run(command, env={"PATH": path}, patience=300))
         for words in (r"status page: http", r"step  decision +promised +measured", r"peak [0-9.]+ MiB of 40\.0 MiB",
-                      r"loss [0-9.]+ -> [0-9.]+ in 90 steps", r"run directory: .*runs/demo-"):
+                      r"loss [0-9.]+ -> [0-9.]+ in 60 steps", r"run directory: .*runs/demo-"):
             self.assertRegex(ended.out + ended.err, words)
         first, last = map(float, re.search(r"loss ([0-9.]+) -> ([0-9.]+) in", ended.out).groups())
         self.assertLess(last, first)

@@ -112,7 +112,7 @@ def main():
     parser.add_argument("build")
     parser.add_argument("file", nargs="*")
     parser.add_argument("--all", action="store_true")
-    parser.add_argument("--limit", type=int, default=20)
+    parser.add_argument("--limit", type=int, default=8)
     arguments = parser.parse_args()
     root, build = os.path.abspath(arguments.root), os.path.abspath(arguments.build)
     known = flags_by_file(root, build)

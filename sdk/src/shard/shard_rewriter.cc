@@ -240,13 +240,24 @@ void ShardRewriter::run_narrowed(const c10::OperatorHandle& handle, const Operan
   }
   run_numbered(handle, operands, [&] { handle.callBoxed(stack); });
   const auto results = std::span(stack).last(handle.schema().returns().size());
+  note_shards(handle, operands, changed, results);
+  changed.restore(results);
+}
+
+// What an operator on slices made are shards, unless it gave back a slice that it got.
+void ShardRewriter::note_shards(const c10::OperatorHandle& handle, const Operands& operands,
+                                const ChangedOperands& changed,
+                                std::span<const c10::IValue> results) {
   for (const c10::IValue& result : results) {
     for_each_place(result, [&](const at::Tensor& tensor, std::size_t place) {
       const auto subject = operands.subject(place);
-      if (subject && !changed.has_memory_of(tensor)) states_.note_shard(tensor, *subject);
+      if (!subject || changed.has_memory_of(tensor)) return;
+      const ShardedParameter& of = parameters_.all()[*subject];
+      if (tensor.numel() != of.own.size())
+        refuse(concat(handle.operator_name().name, ", whose result has another size"), of.name);
+      states_.note_shard(tensor, *subject);
     });
   }
-  changed.restore(results);
 }
 
 // Enters the next write of all ranks, runs it, and lets the others see that it is complete.

@@ -81,6 +81,8 @@ class ShardRewriter final : public OperatorRewriter {
   bool can_be_narrowed(const OperatorTraits& traits, const Operands& operands) const;
   void run_narrowed(const c10::OperatorHandle& handle, const Operands& operands,
                     torch::jit::Stack& stack);
+  void note_shards(const c10::OperatorHandle& handle, const Operands& operands,
+                   const ChangedOperands& changed, std::span<const c10::IValue> results);
   void run_on_copy(const c10::OperatorHandle& handle, const Operands& operands,
                    torch::jit::Stack& stack);
   void run_whole(const c10::OperatorHandle& handle, const Operands& operands,
