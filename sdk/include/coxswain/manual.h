@@ -32,7 +32,8 @@ namespace cox {
 
 namespace detail {
 class AdoptedAveraging;
-}
+struct ReductionMaker;
+}  // namespace detail
 
 struct GradientAverage {
   double weight = 0;         // sum over ranks; 0 = nobody had samples, there are no gradients
@@ -80,6 +81,8 @@ class ManualParallel {
   // As all_reduce_gradients() where the outcome is not looked at: waits for no device. close()
   // tells the norm when it has come by itself, perhaps with the next step.
   void average_unseen(StepScope& step, const std::vector<at::Tensor>& parameters);
+  // Averages in another way from now on.
+  void average_by(const detail::ReductionMaker& maker);
 
   struct Impl;
   std::unique_ptr<Impl> impl_;

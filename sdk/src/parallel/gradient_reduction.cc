@@ -386,7 +386,7 @@ std::vector<GradientReduction::SentBucket> GradientReduction::sent() {
 
 void vote_on_overflow(std::span<const std::int64_t> nonfinite, StepBallot& mine) {
   const bool is_bad = std::ranges::any_of(nonfinite, [](std::int64_t count) { return count > 0; });
-  mine.overflow_ranks = is_bad ? 1 : 0;
+  if (is_bad) mine.overflow_ranks = 1;
 }
 
 std::int64_t put_in_place(const at::Tensor& gradient, at::Tensor place, double unit) {

@@ -276,6 +276,14 @@ std::unique_ptr<GradientReduction> make_reduction(const ReductionSetup& setup,
                                                   const BucketChoice& choice,
                                                   GradientHabits& habits);
 
+// ReductionMaker makes another way of averaging than make_reduction() chooses.
+struct ReductionMaker {
+  std::function<std::unique_ptr<GradientReduction>(const std::vector<at::Tensor>& parameters,
+                                                   const std::vector<bool>& needed,
+                                                   GradientHabits& habits)>
+      make;
+};
+
 // Returns the one device of all parameters that have a place in a bucket; the CPU where there are
 // several.
 c10::Device common_device(const std::vector<at::Tensor>& parameters,

@@ -94,7 +94,7 @@ FaultNames::FaultNames(std::vector<NamedMemory> memory)
         for (NamedMemory& each : memory) {
           lines.push_back(
               {each.begin, each.begin + each.bytes,
-               "error: shard.mode: expected writes to parameter " + each.name +
+               "error: shard.mode: expected writes to " + each.name +
                    " by LibTorch's operators on the training thread, found one past them "
                    "(data_ptr(), another thread, or a hook of backward); train this loop "
                    "without shard.mode\n"});

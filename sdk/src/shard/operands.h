@@ -43,19 +43,22 @@ enum class OperandKind : std::uint8_t {
   shard,
 };
 
-// Returns whether values of this kind may come from states or gradients.
-inline bool flows(OperandKind kind) {
-  return kind == OperandKind::gradient || kind == OperandKind::candidate ||
-         kind == OperandKind::derived;
-}
-
 struct Operand {
   at::Tensor tensor;
   std::size_t place = 0;  // in its list, 0 for a lone tensor
   bool is_written = false;
   OperandKind kind = OperandKind::other;
   std::size_t parameter = 0;  // index, unless `other` or `part`
+  std::size_t owner = 0;      // the same; for a gradient that the node holds, its parameter's
 };
+
+// Returns whether the values may come from states or gradients.
+inline bool flows(const Operand& operand) {
+  const bool is_shared_gradient =
+      operand.kind == OperandKind::parameter && operand.owner != operand.parameter;
+  return is_shared_gradient || operand.kind == OperandKind::gradient ||
+         operand.kind == OperandKind::candidate || operand.kind == OperandKind::derived;
+}
 
 struct Operands {
   c10::SmallVector<Operand, 8> all;

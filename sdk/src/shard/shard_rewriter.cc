@@ -108,7 +108,11 @@ bool ShardRewriter::follows_values() const {
 }
 
 void ShardRewriter::touch(const at::Tensor& argument) {
-  if (parameters_.storage_of(argument) != nullptr) return see(Seen::parameter);
+  if (const ShardedStorage* storage = parameters_.storage_of(argument)) {
+    const bool is_gradient = parameters_.all()[storage->parameters[0]].gradient_of.has_value();
+    if (is_gradient && follows_values()) see(Seen::flowing);
+    return see(Seen::parameter);
+  }
   if (const auto* tracked = states_.find(argument)) {
     if (tracked->kind == TrackedStates::Kind::shard) return see(Seen::shard);
     return see(tracked->kind == TrackedStates::Kind::candidate ? Seen::candidate : Seen::flowing);
@@ -135,7 +139,9 @@ void ShardRewriter::classify(Operand& operand) {
   if (parameters_.storage_of(operand.tensor) != nullptr) {
     const ShardedParameter* whole = parameters_.whole(operand.tensor);
     operand.kind = whole == nullptr ? OperandKind::part : OperandKind::parameter;
-    if (whole != nullptr) operand.parameter = parameters_.index_of(*whole);
+    if (whole == nullptr) return;
+    operand.parameter = parameters_.index_of(*whole);
+    operand.owner = parameters_.owner(operand.parameter);
     return;
   }
   if (const auto* tracked = states_.find(operand.tensor)) {
@@ -147,8 +153,9 @@ void ShardRewriter::classify(Operand& operand) {
     operand.kind = OperandKind::gradient;
     operand.parameter = *gradient - 1;
   }
+  operand.owner = operand.parameter;
   const bool is_view =
-      flows(operand.kind) && !parameters_.all()[operand.parameter].has_layout_of(operand.tensor);
+      flows(operand) && !parameters_.all()[operand.parameter].has_layout_of(operand.tensor);
   if (is_view) operand.kind = OperandKind::other;
 }
 
@@ -182,7 +189,7 @@ void ShardRewriter::make_shards(const Operands& operands) {
       const bool keeps = other.kind == OperandKind::parameter || other.kind == OperandKind::shard;
       return other.is_written && keeps && other.place == each.place;
     });
-    if (is_stored && flows(each.kind)) states_.flows_into(each.tensor, *subject);
+    if (is_stored && flows(each)) states_.flows_into(each.tensor, *subject);
   }
 }
 
@@ -192,9 +199,11 @@ bool ShardRewriter::can_be_narrowed(const OperatorTraits& traits, const Operands
     const auto subject = operands.subject(each.place);
     if (!subject) return each.kind != OperandKind::shard;
     const ShardedParameter& parameter = parameters_.all()[*subject];
+    const bool is_own = each.owner == parameters_.owner(*subject);
     if (each.kind == OperandKind::shard)
-      return each.parameter == *subject && each.tensor.numel() == parameter.own.size();
-    if (each.kind == OperandKind::parameter && each.parameter == *subject) return true;
+      return is_own && each.tensor.numel() == parameter.own.size();
+    if (each.kind == OperandKind::parameter && is_own)
+      return !each.is_written || each.parameter == *subject || traits.is_fused_update;
     if (each.is_written && !traits.is_fused_update) return false;
     if (at::GradMode::is_enabled() && each.tensor.requires_grad()) return false;
     return each.tensor.numel() == 1 || is_expandable_to(each.tensor, parameter.tensor.sizes());
@@ -220,8 +229,9 @@ void ShardRewriter::run_narrowed(const c10::OperatorHandle& handle, const Operan
                                  torch::jit::Stack& stack) {
   ++counts_.narrowed;
   const bool reads_others = std::ranges::any_of(operands.all, [&](const Operand& each) {
-    return each.kind == OperandKind::part ||
-           (each.kind == OperandKind::parameter && operands.subject(each.place) != each.parameter);
+    const auto subject = operands.subject(each.place);
+    const bool is_own = subject && each.owner == parameters_.owner(*subject);
+    return each.kind == OperandKind::part || (each.kind == OperandKind::parameter && !is_own);
   });
   if (reads_others) order_.wait_for_completed();
   ChangedOperands changed;
@@ -232,10 +242,11 @@ void ShardRewriter::run_narrowed(const c10::OperatorHandle& handle, const Operan
       const Operand& each = *operand++;
       const auto subject = operands.subject(place);
       if (!subject || each.kind == OperandKind::shard) return tensor;
-      const bool is_own = each.kind == OperandKind::parameter && each.parameter == *subject;
+      const bool is_own =
+          each.kind == OperandKind::parameter && each.owner == parameters_.owner(*subject);
       if (each.is_written && !tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
-      return changed.note(tensor,
-                          is_own ? parameters_.all()[*subject].slice : narrow(tensor, *subject));
+      return changed.note(
+          tensor, is_own ? parameters_.all()[each.parameter].slice : narrow(tensor, *subject));
     });
   }
   run_numbered(handle, operands, [&] { handle.callBoxed(stack); });
@@ -255,7 +266,7 @@ void ShardRewriter::note_shards(const c10::OperatorHandle& handle, const Operand
       const ShardedParameter& of = parameters_.all()[*subject];
       if (tensor.numel() != of.own.size())
         refuse(concat(handle.operator_name().name, ", whose result has another size"), of.name);
-      states_.note_shard(tensor, *subject);
+      states_.note_shard(tensor, parameters_.owner(*subject));
     });
   }
 }
@@ -337,9 +348,9 @@ void ShardRewriter::note_results(const OperatorTraits& traits, const Operands& o
     std::optional<std::size_t> parameter;
     for (const Operand& each : operands.all) {
       const bool counts =
-          flows(each.kind) || (traits.makes_alike && each.kind == OperandKind::parameter);
+          flows(each) || (traits.makes_alike && each.kind == OperandKind::parameter);
       if (each.place != place || !counts) continue;
-      parameter = parameter.value_or(each.parameter);
+      parameter = parameter.value_or(each.owner);
       sources.push_back(each.tensor);
     }
     if (!parameter || !owns_its_storage(result)) return;
@@ -428,7 +439,8 @@ void ShardRewriter::gradients_averaged() {
   for (std::size_t i = 0; i < parameters_.all().size(); ++i) {
     const at::Tensor& gradient = parameters_.all()[i].tensor.grad();
     const void* data = gradient.defined() ? data_of(gradient) : nullptr;
-    if (data != nullptr) gradients_[data] = static_cast<std::uint32_t>(i + 1);
+    if (data != nullptr && parameters_.storage_of(gradient) == nullptr)
+      gradients_[data] = static_cast<std::uint32_t>(i + 1);
   }
 }
 

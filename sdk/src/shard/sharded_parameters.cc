@@ -36,8 +36,8 @@ Status refuse(const NamedParameter& parameter, const char* expected) {
 
 // Returns a 1-D tensor of all elements of the storage, of the parameter's type, that may be
 // written.
-at::Tensor writable_tensor(const ShardedStorage& storage, const at::Tensor& parameter) {
-  const std::size_t bytes = storage.storage.nbytes();
+at::Tensor writable_tensor(const ShardedStorage& storage, std::size_t bytes,
+                           const at::Tensor& parameter) {
   auto memory = c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), bytes,
       owned_memory(storage.writable(), storage.copy.segment()), nullptr, /*resizable=*/false);
@@ -46,6 +46,22 @@ at::Tensor writable_tensor(const ShardedStorage& storage, const at::Tensor& para
   made.unsafeGetTensorImpl()->set_sizes_contiguous(
       {static_cast<std::int64_t>(bytes) / storage.element_bytes});
   return made;
+}
+
+c10::Storage readable_storage(const ShardedStorage& storage, std::size_t bytes) {
+  return c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), bytes,
+      owned_memory(storage.readable(), storage.copy.reading_owner()), nullptr, /*resizable=*/false);
+}
+
+// A gradient in fp32 whose elements lie as sums of buckets do has a place in the node's memory.
+bool has_shared_gradient(const at::Tensor& parameter) {
+  return parameter.requires_grad() && parameter.scalar_type() == at::kFloat &&
+         parameter.is_contiguous();
+}
+
+std::int64_t align_to_line(std::int64_t bytes) {
+  return (bytes + kStorageAlignment - 1) / kStorageAlignment * kStorageAlignment;
 }
 
 Status check_form(const NamedParameter& parameter) {
@@ -148,16 +164,68 @@ Status ShardedParameters::add(transport::Communicator& node,
   const SliceLayout layout = divide_storages(move.shapes, weights, grain_);
   Result<std::vector<ShardedStorage>> filled = resource_exhausted("shared memory: none");
   auto copy = NodeCopy::create(node, static_cast<std::size_t>(layout.bytes));
+  auto gradients = NodeCopy::create(node, static_cast<std::size_t>(gradient_bytes(move)));
   if (copy.ok()) {
     const auto rank = static_cast<std::size_t>(node.rank().value());
     filled = fill(move, *std::move(copy), layout, rank);
   }
+  Status made = copy.ok() ? filled.status() : copy.status();
+  if (made.ok()) made = gradients.status();
   // Behind this call all slices are written.
-  if (Status agreed = agree_on_status(node, copy.ok() ? filled.status() : copy.status());
-      !agreed.ok())
-    return agreed;
+  if (Status agreed = agree_on_status(node, made); !agreed.ok()) return agreed;
   attach(move, *std::move(filled));
+  attach_gradients(move, *gradients);
   return ok_status();
+}
+
+std::int64_t ShardedParameters::gradient_bytes(const Move& move) {
+  std::int64_t bytes = 0;
+  for (const NamedParameter& each : move.parameters) {
+    if (has_shared_gradient(each.tensor))
+      bytes = align_to_line(bytes + static_cast<std::int64_t>(each.tensor.nbytes()));
+  }
+  return bytes;
+}
+
+void ShardedParameters::attach_gradients(const Move& move, const NodeCopy& copy) {
+  std::int64_t offset = 0;
+  const std::size_t first = parameters_.size() - move.parameters.size();
+  for (std::size_t p = first; p < first + move.parameters.size(); ++p) {
+    const at::Tensor parameter = parameters_[p].tensor;
+    if (!has_shared_gradient(parameter)) continue;
+    const std::size_t bytes = parameter.nbytes();
+    ShardedStorage storage{{}, copy, offset, 4, parameters_[p].own};
+    storage.storage = readable_storage(storage, bytes);
+    storage.parameters = {parameters_.size()};
+    at::Tensor gradient = at::detail::make_tensor<c10::TensorImpl>(
+        c10::Storage(storage.storage), parameter.key_set(), parameter.dtype());
+    gradient.unsafeGetTensorImpl()->set_sizes_contiguous(parameter.sizes());
+    const at::Tensor slice =
+        elements_of(writable_tensor(storage, bytes, parameter), parameters_[p].own);
+    storages_.push_back(storage);
+    by_storage_[storage.storage.unsafeGetStorageImpl()] =
+        static_cast<std::uint32_t>(storages_.size());
+    parameters_[p].gradient = parameters_.size();
+    parameters_.push_back({"the gradient of " + parameters_[p].name,
+                           gradient,
+                           storages_.size() - 1,
+                           parameters_[p].own,
+                           slice,
+                           {},
+                           p});
+    offset = align_to_line(offset + static_cast<std::int64_t>(bytes));
+  }
+}
+
+std::optional<std::size_t> ShardedParameters::gradient_of(const at::Tensor& parameter) const {
+  const ShardedParameter* found = whole(parameter);
+  return found == nullptr ? std::nullopt : found->gradient;
+}
+
+at::Tensor ShardedParameters::writable_gradient(std::size_t index) const {
+  const ShardedParameter& gradient = parameters_[index];
+  const ShardedStorage& storage = storages_[gradient.storage];
+  return writable_tensor(storage, gradient.tensor.nbytes(), gradient.tensor);
 }
 
 void ShardedParameters::attach(const Move& move, std::vector<ShardedStorage> filled) {
@@ -172,7 +240,7 @@ void ShardedParameters::attach(const Move& move, std::vector<ShardedStorage> fil
     ShardedStorage& storage = storages_[index];
     const std::int64_t first = each.tensor.storage_offset();
     ElementRange own = common_part(storage.own, {first, first + each.tensor.numel()});
-    const at::Tensor all = writable_tensor(storage, each.tensor);
+    const at::Tensor all = writable_tensor(storage, storage.storage.nbytes(), each.tensor);
     ShardedParameter& made = parameters_.emplace_back(
         ShardedParameter{each.name, each.tensor, index, {own.begin - first, own.end - first}, {}});
     made.slice = elements_of(all, own);

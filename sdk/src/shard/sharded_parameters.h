@@ -1,13 +1,15 @@
-// ShardedParameters are the parameters of models that the ranks of a node hold once. Their storages
-// keep their objects and get the node's memory, read-only: tensors, views and aliases of the
-// program see the same values as before, and each other's changes. This rank's slice of each is
-// writable through a tensor of its own. Owned by Sharding; training thread only.
+// ShardedParameters are the parameters of models that the ranks of a node hold once, and their
+// averaged gradients. Storages of parameters keep their objects and get the node's memory,
+// read-only: tensors, views and aliases of the program see the same values as before, and each
+// other's changes. This rank's slice of each is writable through a tensor of its own. Owned by
+// Sharding; training thread only.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,6 +46,10 @@ struct ShardedParameter {
   std::size_t storage = 0;
   ElementRange own;  // this rank's elements, counted from the parameter's first, as they lie
   at::Tensor slice;  // these elements: 1-D, writable
+  // Of a parameter whose averaged gradient the node holds, that gradient's index; of a gradient,
+  // the index of its parameter.
+  std::optional<std::size_t> gradient = {};
+  std::optional<std::size_t> gradient_of = {};
 
   // Returns whether the other tensor of its storage is the whole parameter, as that is.
   bool is_seen_whole_by(const at::Tensor& other) const;
@@ -68,7 +74,16 @@ class ShardedParameters {
   // Gives every storage memory of this rank's own again, with the values of now.
   void give_back();
 
+  // Returns parameters and gradients; their indices stay.
   const std::vector<ShardedParameter>& all() const { return parameters_; }
+  // Returns the index of the parameter itself, for a gradient's.
+  std::size_t owner(std::size_t index) const {
+    return parameters_[index].gradient_of.value_or(index);
+  }
+  // Returns the index of the parameter's gradient, where the node holds it.
+  std::optional<std::size_t> gradient_of(const at::Tensor& parameter) const;
+  // Returns all elements of a gradient: 1-D, writable. REQUIRES: ranks take turns.
+  at::Tensor writable_gradient(std::size_t index) const;
   const std::vector<ShardedStorage>& storages() const { return storages_; }
   // Returns the storage that the tensor lies in, null where that is none of these.
   const ShardedStorage* storage_of(const at::Tensor& tensor) const;
@@ -88,6 +103,8 @@ class ShardedParameters {
   static Result<std::vector<ShardedStorage>> fill(const Move& move, NodeCopy copy,
                                                   const SliceLayout& layout, std::size_t rank);
   void attach(const Move& move, std::vector<ShardedStorage> filled);
+  static std::int64_t gradient_bytes(const Move& move);
+  void attach_gradients(const Move& move, const NodeCopy& copy);
 
   const std::int64_t grain_;
   std::vector<ShardedStorage> storages_;

@@ -1,5 +1,7 @@
 #include "sdk/src/shard/sharding.h"
 
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <malloc.h>
 #include <torch/nn/module.h>
 
@@ -76,7 +78,7 @@ void Sharding::add(torch::nn::Module& model, const std::string& prefix) {
   const std::vector<double> even(static_cast<std::size_t>(node_->size()), 1.0);
   const Status added = parameters_.add(*node_, parameters, even);
   if (!added.ok()) throw Error(added, Error::Scope::all_ranks);
-  make_room_to_gather();
+  make_room();
   name_faults();
   tell_summary();
   malloc_trim(0);  // the parameters' former memory
@@ -85,7 +87,9 @@ void Sharding::add(torch::nn::Module& model, const std::string& prefix) {
 void Sharding::tell_summary() const {
   if (!state_.job().is_root()) return;
   std::uint64_t bytes = 0;
-  for (const ShardedStorage& each : parameters_.storages()) bytes += each.storage.nbytes();
+  for (const ShardedParameter& each : parameters_.all()) {
+    if (!each.gradient_of) bytes += each.tensor.nbytes();
+  }
   state_.job().log().info(
       concat("shard.mode=state: ", fixed(static_cast<double>(bytes) / 0x1p20, 1),
              " MiB of parameters once for ", node_->size(),
@@ -97,17 +101,42 @@ void Sharding::name_faults() {
   std::vector<NamedMemory> memory;
   for (const ShardedParameter& each : parameters_.all()) {
     memory.push_back({static_cast<const std::byte*>(each.tensor.const_data_ptr()),
-                      each.tensor.nbytes(), each.name});
+                      each.tensor.nbytes(), (each.gradient_of ? "" : "parameter ") + each.name});
   }
   faults_.reset();
   faults_.emplace(std::move(memory));
 }
 
-void Sharding::make_room_to_gather() {
+// Memory that all ranks need beside parameters and gradients: to gather a shard, and to take turns.
+void Sharding::make_room() {
+  const auto segment = [this](std::size_t bytes) {
+    return require(node_->shared_segment(bytes), Error::Scope::all_ranks);
+  };
   const auto elements = static_cast<std::size_t>(parameters_.largest_elements());
-  auto memory = node_->shared_segment(elements * ShardRewriter::kLargestElementBytes);
-  if (!memory.ok()) throw Error(memory.status(), Error::Scope::all_ranks);
-  rewriter_.gather_in(*std::move(memory));
+  rewriter_.gather_in(segment(elements * ShardRewriter::kLargestElementBytes));
+  const std::size_t gradients = parameters_.all().size();
+  turns_.emplace(segment(GradientTurns::bytes_needed(gradients, node_->size())), gradients,
+                 node_->rank().value(), node_->size(),
+                 [this](const std::function<bool()>& is_over) { wait(is_over); });
+}
+
+void Sharding::backward_begins() {
+  before_reading();
+  const at::NoGradGuard no_grad;
+  for (const ShardedParameter& each : parameters_.all()) {
+    if (!each.gradient) continue;
+    at::Tensor& gradient = each.tensor.mutable_grad();
+    if (gradient.defined() && parameters_.storage_of(gradient) != nullptr)
+      gradient = gradient.clone();
+  }
+}
+
+std::unique_ptr<GradientReduction> Sharding::make_reduction(
+    const std::vector<at::Tensor>& parameters, const std::vector<bool>& needed,
+    const SharedReduction::MakeRest& make_rest) {
+  return std::make_unique<SharedReduction>(
+      SharedGradients{parameters_, order_, *turns_, state_.job().data()}, parameters, needed,
+      make_rest);
 }
 
 // What became a shard since the last update was whole before, and the allocator keeps that memory.

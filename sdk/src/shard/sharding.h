@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "coordinator/transport/communicator.h"
 #include "coxswain/session.h"
@@ -21,6 +22,7 @@
 #include "sdk/src/shard/fault_names.h"
 #include "sdk/src/shard/shard_rewriter.h"
 #include "sdk/src/shard/sharded_parameters.h"
+#include "sdk/src/shard/shared_gradients.h"
 #include "sdk/src/shard/write_order.h"
 
 namespace torch::nn {
@@ -45,6 +47,14 @@ class Sharding {
 
   OperatorRewriter& rewriter() { return rewriter_; }
   void gradients_averaged();
+  // A backward pass begins that adds to gradients: those that the node holds are this rank's own
+  // until it has ended.
+  void backward_begins();
+  // Makes the way in which these gradients are averaged. `make_rest` makes that of those which the
+  // node does not hold. `parameters` outlives the result, and so does this.
+  std::unique_ptr<GradientReduction> make_reduction(const std::vector<at::Tensor>& parameters,
+                                                    const std::vector<bool>& needed,
+                                                    const SharedReduction::MakeRest& make_rest);
   // Waits until parameters have the values that they have on all ranks. Throws cox::Error where the
   // program gave one other memory.
   void before_reading();
@@ -54,7 +64,7 @@ class Sharding {
 
  private:
   void wait(const std::function<bool()>& is_over);
-  void make_room_to_gather();
+  void make_room();
   void name_faults();
   void tell_summary() const;
 
@@ -63,6 +73,7 @@ class Sharding {
   ShardedParameters parameters_;
   WriteOrder order_;
   ShardRewriter rewriter_;
+  std::optional<GradientTurns> turns_;
   std::optional<FaultNames> faults_;
   std::uint64_t shards_seen_ = 0;  // when the heap was last trimmed
 };

@@ -15,6 +15,7 @@
 #include "coxswain/manual.h"
 #include "coxswain/session.h"
 #include "sdk/src/blocks/actuator_list.h"
+#include "sdk/src/parallel/gradient_reduction.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/stream/operator_stream.h"
 #include "sdk/src/training/adopted_models.h"
@@ -90,6 +91,8 @@ class AdoptedAveraging {
   }
   bool averages_losses() const { return losses_.has_value(); }
 
+  // Averages gradients in another way from now on. REQUIRES: the loop is not watched only.
+  void average_by(const ReductionMaker& maker) { ranks_->average_by(maker); }
   // Averages what a backward pass added to gradients. Collective; waits by polling; throws
   // cox::Error.
   void average(StepScope& step, const AdoptedModels& models);

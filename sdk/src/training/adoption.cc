@@ -21,6 +21,7 @@
 #include "sdk/src/stream/storage.h"
 #include "sdk/src/training/capabilities.h"
 #include "sdk/src/training/equal_ranks.h"
+#include "sdk/src/training/reduction_setup.h"
 
 namespace cox::detail {
 namespace {
@@ -137,7 +138,16 @@ void Adoption::add_late(torch::nn::Module& model, std::shared_ptr<ScriptMirror> 
 
 void Adoption::shard(torch::nn::Module& model, const AdoptOptions& options) {
   if (options.only_watch || !Sharding::is_wanted(state())) return;
-  if (!sharding_) sharding_.emplace(state());
+  if (!sharding_) {
+    sharding_.emplace(state());
+    averaging_.average_by({[this](const auto& parameters, const auto& needed, auto&) {
+      return sharding_->make_reduction(
+          parameters, needed, [this](const auto& rest, const auto& rest_needed, auto& habits) {
+            return make_reduction(reduction_setup(state()), rest, rest_needed,
+                                  {reverse_order(rest.size()), {}}, habits);
+          });
+    }});
+  }
   sharding_->add(model, options.name);
 }
 
@@ -298,7 +308,8 @@ void Adoption::look_for_update(const OperatorCall& call) {
 }
 
 void Adoption::backward_begins(const BackwardPass& pass) {
-  if (sharding_) sharding_->before_reading();
+  if (sharding_ && pass.kind == BackwardKind::returning) sharding_->before_reading();
+  if (sharding_ && pass.kind == BackwardKind::accumulating) sharding_->backward_begins();
   unseen_backward_.reset();
   if (!step_ || stages_.is_read_anew()) {
     if (pass.kind == BackwardKind::returning || first_.are_tried()) return;

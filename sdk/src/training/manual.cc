@@ -123,14 +123,18 @@ struct ManualParallel::Impl {
     made.needed = detail::required_of(made.parameters);
     made.forms = detail::forms_of(made.parameters);
     try {
-      made.reduction =
-          detail::make_reduction(detail::reduction_setup(state), made.parameters, made.needed,
-                                 {detail::reverse_order(made.parameters.size()), {}}, made.habits);
+      made.reduction = make_reduction(made);
     } catch (...) {
       sets.pop_back();
       throw;
     }
     return made;
+  }
+
+  std::unique_ptr<detail::GradientReduction> make_reduction(GradientSet& set) {
+    if (maker.make) return maker.make(set.parameters, set.needed, set.habits);
+    return detail::make_reduction(detail::reduction_setup(state), set.parameters, set.needed,
+                                  {detail::reverse_order(set.parameters.size()), {}}, set.habits);
   }
 
   Status check(double weight) const {
@@ -270,6 +274,7 @@ struct ManualParallel::Impl {
   detail::LossScale& loss_scale;
   detail::NumericsWatch& numerics;
   std::list<GradientSet> sets;  // newest last; addresses stay
+  detail::ReductionMaker maker;
 
   // The open step.
   double squares = 0;  // of the norms of its averages
@@ -331,6 +336,10 @@ GradientAverage ManualParallel::all_reduce_gradients(StepScope& step,
 
 void ManualParallel::average_unseen(StepScope& step, const std::vector<at::Tensor>& parameters) {
   impl_->average_unseen(step, parameters);
+}
+
+void ManualParallel::average_by(const detail::ReductionMaker& maker) {
+  impl_->maker = maker;
 }
 
 ReductionOutcome ManualParallel::close(StepScope& step) {

@@ -1,0 +1,113 @@
+// Averaged gradients that the ranks of a node hold once. After a backward pass each rank adds its
+// own gradient to the node's, in ascending ranks, a parameter at a time, and lets go of it; then
+// each divides its slice, and .grad of all ranks is the node's, read-only as parameters are. Sums
+// have the bits of buckets. It is how an adopted, sharded loop averages: a way of
+// gradient_reduction.h.
+//
+// Parameters whose gradients the node does not hold (narrow, complex, in another layout, small) go
+// another way. Owned by the set of parameters that it averages; training thread only; waits for
+// other ranks.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "coordinator/transport/communicator.h"
+#include "coordinator/transport/shared/segment.h"
+#include "sdk/src/parallel/gradient_reduction.h"
+#include "sdk/src/shard/sharded_parameters.h"
+#include "sdk/src/shard/write_order.h"
+
+namespace cox::detail {
+
+// GradientTurns say whose turn it is to add to each gradient, in memory of all ranks of the node.
+class GradientTurns {
+ public:
+  static std::size_t bytes_needed(std::size_t gradients, std::int32_t ranks);
+  // `memory`: zeroed, at least bytes_needed(). `rank`: of the node.
+  GradientTurns(transport::SharedSegment memory, std::size_t gradients, std::int32_t rank,
+                std::int32_t ranks, WriteOrder::Wait wait);
+
+  std::int32_t rank() const { return rank_; }
+  // Says whether this rank has a gradient in the round that begins. REQUIRES: all ranks call it for
+  // the same gradients, and meet before they call any_has().
+  void say(std::size_t gradient, bool has);
+  // Returns whether any rank has one in the round.
+  bool any_has(std::size_t gradient) const;
+  // Waits until all lower ranks have added theirs; the caller then adds and calls pass().
+  void await_turn(std::size_t gradient);
+  void pass(std::size_t gradient);
+  // Waits until all ranks have added theirs.
+  void await_all(std::size_t gradient);
+
+  // Sums a number over all ranks, in ascending ranks. REQUIRES: ranks meet between say_part() and
+  // sum_of_parts(), and again before the next say_part().
+  void say_part(double part);
+  double sum_of_parts() const;
+
+ private:
+  struct Line;
+  Line& line(std::size_t gradient, std::int32_t rank) const;
+  std::uint64_t added(std::size_t gradient) const;
+  void await(std::size_t gradient, std::uint64_t added);
+
+  transport::SharedSegment memory_;
+  const std::size_t gradients_;
+  const std::int32_t rank_;
+  const std::int32_t ranks_;
+  const WriteOrder::Wait wait_;
+  std::vector<std::uint64_t> rounds_;  // of each gradient, in which somebody had one
+};
+
+// What a SharedReduction works on; all of it outlives the reduction.
+struct SharedGradients {
+  const ShardedParameters& parameters;
+  WriteOrder& order;
+  GradientTurns& turns;
+  transport::Communicator& ranks;
+};
+
+// Averages the gradients that the node holds, and the others by `rest`, which may be null where
+// there are none. `parameters`: of the set; must outlive the result. Local.
+class SharedReduction final : public GradientReduction {
+ public:
+  // Makes the way of the others, for parameters that outlive it.
+  using MakeRest = std::function<std::unique_ptr<GradientReduction>(
+      const std::vector<at::Tensor>& parameters, const std::vector<bool>& needed,
+      GradientHabits& habits)>;
+  SharedReduction(SharedGradients shared, const std::vector<at::Tensor>& parameters,
+                  const std::vector<bool>& needed, const MakeRest& make_rest);
+
+  void begin(const MicroBatchFacts& facts) override;
+  void flush() override;
+  StepBallot merge(StepBallot mine, const std::function<void()>& pump) override;
+  double hand_back(double total, double loss_scale) override;
+  const std::vector<std::int64_t>& nonfinite() const override { return nonfinite_; }
+  StepExchange* exchange() override { return rest_ ? rest_->exchange() : nullptr; }
+  const char* path() override { return "shared memory"; }
+
+ private:
+  struct Member {
+    std::size_t parameter;  // in the set
+    std::size_t gradient;   // its index among the node's
+    bool any = false;       // some rank has one in this round
+  };
+  void add_own(const Member& member);
+
+  const SharedGradients shared_;
+  const std::vector<at::Tensor>& parameters_;
+  std::vector<Member> members_;
+  std::vector<std::size_t> others_;  // of the set, that go another way
+  std::vector<at::Tensor> rest_parameters_;
+  std::vector<bool> rest_needed_;
+  GradientHabits rest_habits_;
+  std::unique_ptr<GradientReduction> rest_;
+  std::vector<std::int64_t> nonfinite_;
+};
+
+}  // namespace cox::detail
