@@ -121,9 +121,13 @@ void LossMean::average(SessionState& state) {
   loss.fill_(sum / static_cast<double>(all->size()));
 }
 
-AdoptedAveraging::AdoptedAveraging(Session& session, const AdoptOptions& options)
+AdoptedAveraging::AdoptedAveraging(Session& session, const AdoptOptions& options,
+                                   const ReductionMaker& maker)
     : session_(session) {
-  if (!options.only_watch) ranks_.emplace(session_);
+  if (!options.only_watch) {
+    ranks_.emplace(session_);
+    ranks_->average_by(maker);
+  }
   if (!exchanges()) first_batch_.leave_out();
 }
 

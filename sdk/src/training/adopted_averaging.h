@@ -67,8 +67,9 @@ class LossMean {
 
 class AdoptedAveraging {
  public:
-  // Throws cox::Error where ManualParallel does. Collective.
-  AdoptedAveraging(Session& session, const AdoptOptions& options);
+  // `maker` makes the way of averaging, if it has one. Throws cox::Error where ManualParallel does.
+  // Collective.
+  AdoptedAveraging(Session& session, const AdoptOptions& options, const ReductionMaker& maker);
 
   bool only_watches() const { return !ranks_; }
   // Copies rank 0's parameters and buffers to all ranks. Collective; throws cox::Error.
@@ -91,8 +92,6 @@ class AdoptedAveraging {
   }
   bool averages_losses() const { return losses_.has_value(); }
 
-  // Averages gradients in another way from now on. REQUIRES: the loop is not watched only.
-  void average_by(const ReductionMaker& maker) { ranks_->average_by(maker); }
   // Averages what a backward pass added to gradients. Collective; waits by polling; throws
   // cox::Error.
   void average(StepScope& step, const AdoptedModels& models);

@@ -42,12 +42,25 @@ bool is_use(const c10::OperatorHandle& handle) {
 
 Adoption::Adoption(Session& session, const AdoptOptions& options)
     : session_(session),
-      averaging_(session_, options),
+      averaging_(session_, options, maker(options)),
       first_(session_, models_),
       growth_(session_.capabilities().probe),
       stages_(state().recorder()),
       warnings_(state().job()) {
   state().loop().declare_adopted();
+}
+
+// Sharded loops average another way.
+ReductionMaker Adoption::maker(const AdoptOptions& options) {
+  if (options.only_watch || !Sharding::is_wanted(state())) return {};
+  sharding_.emplace(state());
+  return {[this](const auto& parameters, const auto& needed, auto&) {
+    return sharding_->make_reduction(
+        parameters, needed, [this](const auto& rest, const auto& rest_needed, auto& habits) {
+          return make_reduction(reduction_setup(state()), rest, rest_needed,
+                                {reverse_order(rest.size()), {}}, habits);
+        });
+  }};
 }
 
 // A program that leaves by an exception does not wait for the others (Session::finish).
@@ -137,18 +150,7 @@ void Adoption::add_late(torch::nn::Module& model, std::shared_ptr<ScriptMirror> 
 }
 
 void Adoption::shard(torch::nn::Module& model, const AdoptOptions& options) {
-  if (options.only_watch || !Sharding::is_wanted(state())) return;
-  if (!sharding_) {
-    sharding_.emplace(state());
-    averaging_.average_by({[this](const auto& parameters, const auto& needed, auto&) {
-      return sharding_->make_reduction(
-          parameters, needed, [this](const auto& rest, const auto& rest_needed, auto& habits) {
-            return make_reduction(reduction_setup(state()), rest, rest_needed,
-                                  {reverse_order(rest.size()), {}}, habits);
-          });
-    }});
-  }
-  sharding_->add(model, options.name);
+  if (sharding_) sharding_->add(model, options.name);
 }
 
 void Adoption::show_stream() {

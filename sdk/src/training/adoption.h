@@ -89,6 +89,7 @@ class Adoption final : public OperatorListener {
                   const AdoptOptions& options);
   void add_late(torch::nn::Module& model, std::shared_ptr<ScriptMirror> script,
                 const AdoptOptions& options);
+  ReductionMaker maker(const AdoptOptions& options);
   void shard(torch::nn::Module& model, const AdoptOptions& options);
   void show_stream();
   void keep_whole_if_optimised(AdoptedModel& model);
@@ -105,9 +106,9 @@ class Adoption final : public OperatorListener {
   SessionState& state() { return session_.state(); }
 
   Session session_;
+  std::optional<Sharding> sharding_;  // where ranks divide what they hold
   AdoptedAveraging averaging_;
   AdoptedModels models_;
-  std::optional<Sharding> sharding_;  // where ranks divide what they hold
   FirstSteps first_;
   BatchGrowth growth_;
   VisitListener* listener_ = nullptr;  // once there is a model, as
