@@ -1,6 +1,7 @@
-// Sharding lets the ranks of a node hold the parameters of adopted models once, and divide the
-// optimizer's state among them (shard.mode=state), without a change to the loop. It owns what that
-// takes: the memory of the node, the order of writes, and the rewriter of the operator stream.
+// Sharding lets the ranks of a node hold the parameters of adopted models and their averaged
+// gradients once, and divide the optimizer's state among them (shard.mode=state), without a change
+// to the loop. It owns what that takes: the memory of the node, the order of writes, and the
+// rewriter of the operator stream.
 //
 //   adopt() -> add(): parameters move | backward -> average -> gradients_averaged()
 //   update -> rewriter(): writes on slices | whoever reads past the stream -> before_reading()

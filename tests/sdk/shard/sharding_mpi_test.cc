@@ -106,6 +106,21 @@ TEST_SUITE("sharding") {
     session.finish();
   }
 
+  TEST_CASE("averaged gradients lie in memory of all ranks, and each takes part in their writes") {
+    Session session = sharded();
+    nn::Sequential net = small_net();
+    session.adopt(*net);
+    backward(net, session.rank());
+    at::Tensor gradient = net->parameters()[0].grad();
+    CHECK(says(mapping_of(gradient.data_ptr()), " r--s "));
+    const at::Tensor before = gradient.clone();
+    gradient.mul_(0.5);
+    CHECK(at::equal(gradient, before * 0.5));
+    backward(net, session.rank());  // adds up in a copy of this rank's own, which is averaged
+    CHECK(at::allclose(net->parameters()[0].grad(), before * 1.5, 1e-5));
+    session.finish();
+  }
+
   TEST_CASE("a write by pointer ends the process with a line that names the parameter") {
     Session session = sharded();
     nn::Sequential net = small_net();
