@@ -10,7 +10,7 @@
 
 namespace cox::detail {
 
-// What the handler reads. Texts are whole lines, because a handler must put none together.
+// Lines that the handler reads. Texts are whole lines, because a handler must put none together.
 struct FaultNames::Table {
   struct Line {
     const std::byte* begin;

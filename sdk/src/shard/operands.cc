@@ -24,7 +24,7 @@ constexpr std::array<std::string_view, 9> kElementwise = {
     "aten::zero",   "aten::_to_copy", "aten::lift_fresh", "aten::_conj_physical",
 };
 
-// Of the operators on lists, those that give one number for each list are no elementwise ones.
+// Operators on lists that give one number for each tensor are no elementwise ones.
 bool is_foreach(std::string_view name) {
   return name.starts_with("aten::_foreach_") && name.find("norm") == name.npos &&
          name.find("_max") == name.npos;

@@ -255,7 +255,7 @@ void ShardRewriter::run_narrowed(const c10::OperatorHandle& handle, const Operan
   changed.restore(results);
 }
 
-// What an operator on slices made are shards, unless it gave back a slice that it got.
+// Results of an operator on slices are shards, unless it gave back a slice that it got.
 void ShardRewriter::note_shards(const c10::OperatorHandle& handle, const Operands& operands,
                                 const ChangedOperands& changed,
                                 std::span<const c10::IValue> results) {

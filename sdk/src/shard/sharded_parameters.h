@@ -46,9 +46,9 @@ struct ShardedParameter {
   std::size_t storage = 0;
   ElementRange own;  // this rank's elements, counted from the parameter's first, as they lie
   at::Tensor slice;  // these elements: 1-D, writable
-  // Of a parameter whose averaged gradient the node holds, that gradient's index; of a gradient,
-  // the index of its parameter.
+  // Index of the parameter's averaged gradient, where the node holds it.
   std::optional<std::size_t> gradient = {};
+  // Index of the parameter, where this is a gradient.
   std::optional<std::size_t> gradient_of = {};
 
   // Returns whether the other tensor of its storage is the whole parameter, as that is.

@@ -139,7 +139,7 @@ std::unique_ptr<GradientReduction> Sharding::make_reduction(
       make_rest);
 }
 
-// What became a shard since the last update was whole before, and the allocator keeps that memory.
+// A shard of the last update was whole before, and the allocator keeps that memory.
 void Sharding::gradients_averaged() {
   rewriter_.gradients_averaged();
   const std::uint64_t shards = rewriter_.counts().shards;

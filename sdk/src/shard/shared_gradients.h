@@ -64,7 +64,7 @@ class GradientTurns {
   std::vector<std::uint64_t> rounds_;  // of each gradient, in which somebody had one
 };
 
-// What a SharedReduction works on; all of it outlives the reduction.
+// The things that a SharedReduction works on; all of them outlive it.
 struct SharedGradients {
   const ShardedParameters& parameters;
   WriteOrder& order;

@@ -123,18 +123,16 @@ struct ManualParallel::Impl {
     made.needed = detail::required_of(made.parameters);
     made.forms = detail::forms_of(made.parameters);
     try {
-      made.reduction = make_reduction(made);
+      made.reduction = maker.make
+                           ? maker.make(made.parameters, made.needed, made.habits)
+                           : detail::make_reduction(
+                                 detail::reduction_setup(state), made.parameters, made.needed,
+                                 {detail::reverse_order(made.parameters.size()), {}}, made.habits);
     } catch (...) {
       sets.pop_back();
       throw;
     }
     return made;
-  }
-
-  std::unique_ptr<detail::GradientReduction> make_reduction(GradientSet& set) {
-    if (maker.make) return maker.make(set.parameters, set.needed, set.habits);
-    return detail::make_reduction(detail::reduction_setup(state), set.parameters, set.needed,
-                                  {detail::reverse_order(set.parameters.size()), {}}, set.habits);
   }
 
   Status check(double weight) const {

@@ -1,4 +1,4 @@
-// What the lists of loops are written with.
+// Parts that the lists of loops are written with.
 #pragma once
 
 #include <torch/torch.h>
