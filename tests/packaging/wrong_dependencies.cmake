@@ -10,7 +10,8 @@ endfunction()
 
 function(expect_refusal name expected)
   execute_process(
-    COMMAND "${CMAKE_COMMAND}" -E env --unset=COX_TORCH_ROOT "VIRTUAL_ENV=${environment}"
+    COMMAND "${CMAKE_COMMAND}" -E env --unset=COX_TORCH_ROOT --unset=CMAKE_PREFIX_PATH
+      --unset=CONDA_PREFIX "VIRTUAL_ENV=${environment}"
       "${CMAKE_COMMAND}" -S "${SOURCE}" -B "${WORK}/${name}/build" -G "${GENERATOR}"
       -DCOX_BUILD_TESTS=OFF ${ARGN}
     RESULT_VARIABLE code OUTPUT_VARIABLE unused ERROR_VARIABLE text)
@@ -79,6 +80,9 @@ fake_torch("${WORK}/old/${packages}" 2.9.1)
 set(environment "${WORK}/old")
 expect_refusal(old_torch "Expected LibTorch 2.11 to 2.15, found 2.9.1 in .*/old/.*scripts/bootstrap"
   -DCOX_WITH_MPI=OFF)
+fake_torch("${WORK}/given/torch" 2.10.0)
+expect_refusal(given_torch "Expected LibTorch 2.11 to 2.15, found 2.10.0 in .*/given/torch"
+  -DCOX_WITH_MPI=OFF "-DCOX_TORCH_ROOT=${WORK}/given")  # before the environment's
 set(environment)
 
 fake_torch("${WORK}/first/torch" 2.11.0)

@@ -1,5 +1,6 @@
 #include "tests/sdk/stream/tape_trial.h"
 
+#include <ATen/SequenceNumber.h>
 #include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
@@ -13,10 +14,19 @@ at::Device default_device() {
 }  // namespace tests_of_tapes
 
 namespace cox::detail {
+namespace {
+
+constexpr int kMoreThanAProgramUses = 10'000;  // node numbers
+
+}  // namespace
 
 at::Device trial_device() {
   static const at::Device device = tests_of_tapes::default_device();
   return device;
+}
+
+void take_node_numbers(int count) {
+  for (int i = 0; i < count; ++i) at::sequence_number::get_and_increment();
 }
 
 Workbench::Workbench(const TapePlan& plan) : plan_(plan), choices_(plan.seed) {
@@ -109,6 +119,7 @@ void collect(const Workbench& bench, const at::Tensor& loss, std::vector<at::Ten
 TrialOutcome run_program(const Program& program, const TapePlan& plan, Backward backward) {
   TrialOutcome outcome;
   Workbench bench(plan);
+  take_node_numbers(kMoreThanAProgramUses);
   try {
     torch::manual_seed(7);
     const at::Tensor loss = program.loss(bench);

@@ -29,6 +29,12 @@ struct TapePlan {
 // Where programs run: where a test's tensors are made that name no device.
 at::Device trial_device();
 
+// Uses up numbers of graph nodes, as so many operators do. Autograd runs the node with the highest
+// number first, and each thread numbers its own. Gradients of gradients on a device have nodes of
+// two threads, so the order of their sums depends on the numbers that both used up before. A trial
+// therefore begins with its own thread far ahead.
+void take_node_numbers(int count);
+
 class Workbench {
  public:
   explicit Workbench(const TapePlan& plan);
