@@ -264,6 +264,29 @@ TEST_SUITE("policies.memory and shares") {
     CHECK(told[0].text.find("with its share of 16 samples a step") != std::string::npos);
   }
 
+  TEST_CASE(
+      "a share that was not measured leaves a percent of the budget free, where a plan does") {
+    struct Row {
+      const char* budget;
+      const char* letters;  // 500 + 300 * 16 / 12 = 900 MiB with two blocks kept
+    };
+    for (const Row& row : {Row{"905MiB", "rrrk"}, Row{"912MiB", "rrkk"}}) {
+      CAPTURE(row.budget);
+      JobFacts job = memory_job(2);
+      job.global_batch = 24;
+      job.memory.models[0].samples = 12;
+      SimulatedMemoryJob run =
+          shared_job(job, "shares.mode = on\nmemory.budget = " + std::string(row.budget));
+      run.policies.push_back(std::make_shared<SharesPolicy>());
+      follow_the_model(run);
+      run.begin();
+      run.slowness = [](std::size_t rank) { return rank == 1 ? 2.0 : 1.0; };
+      for (int n = 0; n < 200; ++n) run.round();
+      CHECK(samples_under(run.job, run.active, 0) == 16);
+      CHECK(run.letters(0) == row.letters);
+    }
+  }
+
   TEST_CASE("shares are chosen by the time under the plans that they bring, and go back once") {
     int told = 0, held = 0;
     for (const std::int64_t added_us : {0, 5000, 12000}) {
