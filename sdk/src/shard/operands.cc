@@ -66,14 +66,19 @@ bool Operands::writes(OperandKind kind) const {
       all, [kind](const Operand& each) { return each.is_written && each.kind == kind; });
 }
 
-std::optional<std::size_t> Operands::subject(std::size_t place) const {
-  std::optional<std::size_t> found;
+void Operands::find_subjects() {
   for (const Operand& each : all) {
-    if (each.place != place) continue;
-    if (each.kind == OperandKind::parameter && each.is_written) return each.parameter;
-    if (each.kind == OperandKind::shard && !found) found = each.parameter;
+    if (each.place >= places_.size()) places_.resize(each.place + 1);
+    Place& place = places_[each.place];
+    const bool is_parameter = each.kind == OperandKind::parameter && each.is_written;
+    const bool is_shard = each.kind == OperandKind::shard;
+    place.keeps = place.keeps || is_parameter || (is_shard && each.is_written);
+    if (is_parameter && !place.is_written) {
+      place = {each.parameter, true, true};
+    } else if (is_shard && !place.subject) {
+      place.subject = each.parameter;
+    }
   }
-  return found;
 }
 
 std::optional<std::size_t> Operands::first_written() const {

@@ -63,6 +63,9 @@ inline bool flows(const Operand& operand) {
 struct Operands {
   c10::SmallVector<Operand, 8> all;
 
+  // Finds the subjects of all places. Called once, when `all` is complete.
+  void find_subjects();
+
   bool any(OperandKind kind) const;
   bool writes(OperandKind kind) const;
   bool writes_parameters() const {
@@ -70,8 +73,18 @@ struct Operands {
   }
   // Returns the parameter whose elements the tensors at this place are: the one that is written,
   // else that of a shard.
-  std::optional<std::size_t> subject(std::size_t place) const;
+  std::optional<std::size_t> subject(std::size_t place) const { return places_[place].subject; }
+  // Returns whether a parameter or shard at this place is written.
+  bool keeps(std::size_t place) const { return places_[place].keeps; }
   std::optional<std::size_t> first_written() const;
+
+ private:
+  struct Place {
+    std::optional<std::size_t> subject = {};
+    bool is_written = false;  // the subject
+    bool keeps = false;
+  };
+  c10::SmallVector<Place, 2> places_;
 };
 
 class ChangedOperands {

@@ -170,6 +170,7 @@ Operands ShardRewriter::operands_of(const OperatorFacts& facts,
       operands.all.push_back(std::move(operand));
     });
   }
+  operands.find_subjects();
   return operands;
 }
 
@@ -185,11 +186,7 @@ void ShardRewriter::make_shards(const Operands& operands) {
     const auto subject = operands.subject(each.place);
     const bool is_target = each.is_written && each.kind == OperandKind::parameter;
     if (!subject || is_target) continue;
-    const bool is_stored = std::ranges::any_of(operands.all, [&](const Operand& other) {
-      const bool keeps = other.kind == OperandKind::parameter || other.kind == OperandKind::shard;
-      return other.is_written && keeps && other.place == each.place;
-    });
-    if (is_stored && flows(each)) states_.flows_into(each.tensor, *subject);
+    if (operands.keeps(each.place) && flows(each)) states_.flows_into(each.tensor, *subject);
   }
 }
 
@@ -227,7 +224,6 @@ at::Tensor ShardRewriter::narrow(const at::Tensor& tensor, std::size_t parameter
 
 void ShardRewriter::run_narrowed(const c10::OperatorHandle& handle, const Operands& operands,
                                  torch::jit::Stack& stack) {
-  ++counts_.narrowed;
   const bool reads_others = std::ranges::any_of(operands.all, [&](const Operand& each) {
     const auto subject = operands.subject(each.place);
     const bool is_own = subject && each.owner == parameters_.owner(*subject);
@@ -277,8 +273,10 @@ void ShardRewriter::run_numbered(const c10::OperatorHandle& handle, const Operan
   const auto written = operands.first_written();
   if (!operands.writes_parameters()) return run();
   const std::uint64_t what = mixed(traits_of(handle).hash, written.value_or(~std::size_t{0}));
-  const std::string name = written ? parameters_.all()[*written].name : "a part of a parameter";
-  arrive(what, concat(handle.operator_name().name, " on ", name));
+  arrive(what, [&] {
+    const std::string name = written ? parameters_.all()[*written].name : "a part of a parameter";
+    return concat(handle.operator_name().name, " on ", name);
+  });
   {
     const Completing completing(order_);
     run();
@@ -286,20 +284,19 @@ void ShardRewriter::run_numbered(const c10::OperatorHandle& handle, const Operan
   if (sequences_.note(what)) order_.wait_for_completed();
 }
 
-void ShardRewriter::arrive(std::uint64_t what, const std::string& name) {
+void ShardRewriter::arrive(std::uint64_t what, const std::function<std::string()>& tell) {
   const auto other = order_.arrive(what);
   if (!other) return;
   const Completing completing(order_);
-  throw Error(
-      failed_precondition("shard.mode: expected all ranks of the node to write alike, found ", name,
-                          " here and another write on rank ", *other, " of the node (write ",
-                          order_.number(), "); let all ranks change parameters in the same order"),
-      Error::Scope::all_ranks);
+  throw Error(failed_precondition(
+                  "shard.mode: expected all ranks of the node to write alike, found ", tell(),
+                  " here and another write on rank ", *other, " of the node (write ",
+                  order_.number(), "); let all ranks change parameters in the same order"),
+              Error::Scope::all_ranks);
 }
 
 void ShardRewriter::run_on_copy(const c10::OperatorHandle& handle, const Operands& operands,
                                 torch::jit::Stack& stack) {
-  ++counts_.copied;
   order_.wait_for_completed();
   c10::SmallVector<StorageCopy, 4> copies;
   for (const Operand& each : operands.all) {
@@ -364,13 +361,13 @@ void ShardRewriter::note_results(const OperatorTraits& traits, const Operands& o
 }
 
 at::Tensor ShardRewriter::gather(const at::Tensor& shard, std::size_t parameter) {
-  ++counts_.gathered;
   const ShardedParameter& of = parameters_.all()[parameter];
   const bool is_plain = shard.dim() == 1 && shard.is_contiguous() &&
                         shard.numel() == of.own.size() &&
                         static_cast<std::size_t>(shard.element_size()) <= kLargestElementBytes;
   if (!is_plain) refuse("an operator on a view of a shard", of.name);
-  arrive(mixed(kGathering, parameter), concat("a read of the optimizer's state of ", of.name));
+  arrive(mixed(kGathering, parameter),
+         [&] { return concat("a read of the optimizer's state of ", of.name); });
   std::byte* const all = gathering_.bytes().data();
   const auto element_bytes = static_cast<std::size_t>(shard.element_size());
   {
@@ -384,12 +381,6 @@ at::Tensor ShardRewriter::gather(const at::Tensor& shard, std::size_t parameter)
       at::empty_strided(of.tensor.sizes(), of.tensor.strides(), shard.options());
   std::memcpy(whole.mutable_data_ptr(), all, whole.nbytes());
   return whole;
-}
-
-at::Tensor ShardRewriter::whole(const at::Tensor& tensor) {
-  const auto* tracked = states_.find(tensor);
-  const bool is_shard = tracked != nullptr && tracked->kind == TrackedStates::Kind::shard;
-  return is_shard ? gather(tensor, tracked->parameter) : tensor;
 }
 
 void ShardRewriter::gather_shards(const c10::OperatorHandle& handle, Operands& operands,
@@ -442,13 +433,6 @@ void ShardRewriter::gradients_averaged() {
     if (data != nullptr && parameters_.storage_of(gradient) == nullptr)
       gradients_[data] = static_cast<std::uint32_t>(i + 1);
   }
-}
-
-ShardRewriter::Counts ShardRewriter::counts() const {
-  Counts counts = counts_;
-  counts.shards = states_.shards_made();
-  counts.departures = sequences_.departures();
-  return counts;
 }
 
 }  // namespace cox::detail

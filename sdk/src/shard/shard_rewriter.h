@@ -51,17 +51,9 @@ class ShardRewriter final : public OperatorRewriter {
   void gradients_averaged();
   // Somebody is about to read parameters past the stream: a backward pass, a hash of weights.
   void before_reading() { order_.wait_for_completed(); }
-  // Returns the whole of a shard, on all ranks; other tensors as they are. Collective.
-  at::Tensor whole(const at::Tensor& tensor);
 
-  struct Counts {
-    std::uint64_t narrowed = 0;    // operators that ran on slices
-    std::uint64_t copied = 0;      // that ran on a private copy
-    std::uint64_t gathered = 0;    // shards
-    std::uint64_t shards = 0;      // that candidates became
-    std::uint64_t departures = 0;  // updates in an order not seen before
-  };
-  Counts counts() const;
+  // Returns how many tensors of the program became shards.
+  std::uint64_t shards_made() const { return states_.shards_made(); }
 
  private:
   enum class Seen : std::uint8_t {
@@ -95,7 +87,7 @@ class ShardRewriter final : public OperatorRewriter {
                     const std::function<void()>& run);
   void gather_shards(const c10::OperatorHandle& handle, Operands& operands,
                      torch::jit::Stack& stack);
-  void arrive(std::uint64_t what, const std::string& name);
+  void arrive(std::uint64_t what, const std::function<std::string()>& tell);
 
   const ShardedParameters& parameters_;
   WriteOrder& order_;
@@ -105,7 +97,6 @@ class ShardRewriter final : public OperatorRewriter {
   PointerMap<std::uint32_t> gradients_;  // by where their data begin: parameter's index + 1
   bool has_averaged_ = false;
   std::uint8_t seen_ = 0;  // kinds among the arguments of the operator that is about to run
-  Counts counts_;
 };
 
 }  // namespace cox::detail

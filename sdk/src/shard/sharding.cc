@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <malloc.h>
+#include <sched.h>
 #include <torch/nn/module.h>
 
 #include <utility>
@@ -16,7 +17,9 @@
 namespace cox::detail {
 namespace {
 
-constexpr int kPauses = 20;  // a longer wait gives up the core
+// A longer wait gives up the core, and one that is longer still is watched.
+constexpr int kPauses = 20;
+constexpr int kYields = 200;
 
 Status check_place(const Membership& job) {
   const transport::Communicator& all = job.all();
@@ -60,6 +63,10 @@ void Sharding::wait(const std::function<bool()>& is_over) {
     __builtin_ia32_pause();
   }
   const WaitingScope waiting(state_.recorder());
+  for (int yield = 0; yield < kYields; ++yield) {
+    sched_yield();
+    if (is_over()) return;
+  }
   const BetweenPolls attend = state_.control().is_started()
                                   ? state_.waits().attend("the update of a sharded model")
                                   : state_.job().world().between_polls();
@@ -142,7 +149,7 @@ std::unique_ptr<GradientReduction> Sharding::make_reduction(
 // A shard of the last update was whole before, and the allocator keeps that memory.
 void Sharding::gradients_averaged() {
   rewriter_.gradients_averaged();
-  const std::uint64_t shards = rewriter_.counts().shards;
+  const std::uint64_t shards = rewriter_.shards_made();
   if (std::exchange(shards_seen_, shards) != shards) malloc_trim(0);
 }
 

@@ -60,9 +60,6 @@ class Sharding {
   // program gave one other memory.
   void before_reading();
 
-  const ShardedParameters& parameters() const { return parameters_; }
-  ShardRewriter::Counts counts() const { return rewriter_.counts(); }
-
  private:
   void wait(const std::function<bool()>& is_over);
   void make_room();

@@ -62,10 +62,7 @@ bool WriteOrder::have_all_completed() const {
 
 void WriteOrder::wait_for_completed() {
   if (is_up_to_date()) return;
-  if (!have_all_completed()) {
-    ++waits_;
-    wait_([this] { return have_all_completed(); });
-  }
+  if (!have_all_completed()) wait_([this] { return have_all_completed(); });
   completed_seen_ = number_;
 }
 

@@ -39,7 +39,6 @@ class WriteOrder {
   bool is_up_to_date() const { return completed_seen_ == number_; }
 
   std::uint64_t number() const { return number_; }  // of this rank's newest write; 0 = none
-  std::uint64_t waits() const { return waits_; }  // of wait_for_completed() that found some behind
 
  private:
   struct Line;
@@ -52,7 +51,6 @@ class WriteOrder {
   const Wait wait_;
   std::uint64_t number_ = 0;
   std::uint64_t completed_seen_ = 0;  // writes that all ranks are known to have completed
-  std::uint64_t waits_ = 0;
 };
 
 // UpdateSequences learns in which order a loop writes to its parameters, so that one wait at the
