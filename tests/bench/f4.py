@@ -37,7 +37,7 @@ def time_steps(options):
     plain, saving = rank["plain_s"], rank["saving_s"]
     growth, low, high = centre([100 * (b / a - 1) for a, b in zip(plain, saving, strict=True)])
     config = {"parameters": rank["parameters"], "ranks": 2, "pairs": len(plain)}
-    line("F4", growth, "% growth of the mean step", "a save beside the steps", limit=1, low=low, high=high, **config)
+    line("F4", growth, "% growth of the mean step", "a save beside the steps", limit=1, low_95=low, high_95=high, **config)
     line("F4", sum(plain) / len(plain), "s", "mean step without saves", **config)
     line("F4", max(rank["longest_s"]), "s", "longest step with saves", **config)
 
