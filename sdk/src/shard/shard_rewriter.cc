@@ -44,7 +44,9 @@ bool owns_its_storage(const at::Tensor& tensor) {
   return tensor.has_storage() && tensor.storage().nbytes() == tensor.nbytes();
 }
 
-constexpr std::uint64_t kGathering = 0x67617468;  // a number that no operator's name has
+// Numbers that no operator's name has.
+constexpr std::uint64_t kGathering = 0x67617468;
+constexpr std::uint64_t kLoading = 0x6c6f6164;
 
 // Lets the other ranks see that a write is complete, also one that threw.
 class Completing {
@@ -381,6 +383,23 @@ at::Tensor ShardRewriter::gather(const at::Tensor& shard, std::size_t parameter)
       at::empty_strided(of.tensor.sizes(), of.tensor.strides(), shard.options());
   std::memcpy(whole.mutable_data_ptr(), all, whole.nbytes());
   return whole;
+}
+
+at::Tensor ShardRewriter::whole(const at::Tensor& tensor) {
+  const auto* tracked = states_.find(tensor);
+  const bool is_shard = tracked != nullptr && tracked->kind == TrackedStates::Kind::shard;
+  return is_shard ? gather(tensor, tracked->parameter) : tensor;
+}
+
+void ShardRewriter::write(std::size_t parameter, const at::Tensor& values) {
+  const ShardedParameter& of = parameters_.all()[parameter];
+  arrive(mixed(kLoading, parameter), [&] { return concat("a load of ", of.name); });
+  {
+    const Completing completing(order_);
+    of.slice.copy_(elements_of(values, of.own));
+    of.tensor.unsafeGetTensorImpl()->bump_version();
+  }
+  order_.wait_for_completed();
 }
 
 void ShardRewriter::gather_shards(const c10::OperatorHandle& handle, Operands& operands,

@@ -52,6 +52,14 @@ class ShardRewriter final : public OperatorRewriter {
   // Somebody is about to read parameters past the stream: a backward pass, a hash of weights.
   void before_reading() { order_.wait_for_completed(); }
 
+  // Returns the whole of a shard, on all ranks; other tensors as they are. Collective.
+  at::Tensor whole(const at::Tensor& tensor);
+  // Writes this rank's elements of a parameter, all ranks together theirs. Collective. REQUIRES:
+  // `values` has the parameter's layout.
+  void write(std::size_t parameter, const at::Tensor& values);
+  // Makes a shard of an optimizer's state of the parameter, where it has the parameter's layout.
+  void divide(const at::Tensor& state, std::size_t parameter) { states_.divide(state, parameter); }
+
   // Returns how many tensors of the program became shards.
   std::uint64_t shards_made() const { return states_.shards_made(); }
 

@@ -164,6 +164,15 @@ void Sharding::before_reading() {
   rewriter_.before_reading();
 }
 
+void Sharding::load(const at::Tensor& parameter, const at::Tensor& values) {
+  const at::NoGradGuard no_grad;
+  rewriter_.write(parameters_.index_of(*parameters_.whole(parameter)), values);
+}
+
+void Sharding::divide(const at::Tensor& state, const at::Tensor& parameter) {
+  rewriter_.divide(state, parameters_.index_of(*parameters_.whole(parameter)));
+}
+
 void Sharding::give_back() {
   rewriter_.before_reading();
   parameters_.give_back();

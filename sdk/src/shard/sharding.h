@@ -43,6 +43,14 @@ class Sharding {
   // Moves the parameters of a model, equal on all ranks, to memory of the node. `prefix` names the
   // model in messages; it may be empty. Collective. Throws cox::Error on all ranks.
   void add(torch::nn::Module& model, const std::string& prefix);
+  // Returns what a save holds of a tensor of the optimizer's: the whole of a shard. Collective.
+  at::Tensor whole(const at::Tensor& state) { return rewriter_.whole(state); }
+  // Returns whether the ranks hold the tensor once; it is the whole of a parameter then.
+  bool has(const at::Tensor& parameter) const { return parameters_.whole(parameter) != nullptr; }
+  // Gives a parameter other values, equal on all ranks. Collective. REQUIRES: has() it.
+  void load(const at::Tensor& parameter, const at::Tensor& values);
+  // Divides a state of the optimizer that was loaded whole. REQUIRES: has() the parameter.
+  void divide(const at::Tensor& state, const at::Tensor& parameter);
   // Gives all ranks memory of their own again. The optimizer's state stays divided.
   void give_back();
 

@@ -63,21 +63,23 @@ void TrackedStates::flows_into(const at::Tensor& operand, std::size_t parameter)
 
 // A storage that others see as well (an alias, a graph) stays as they know it.
 void TrackedStates::make_shard(const at::Tensor& candidate, std::size_t parameter) {
+  if (candidate.storage().use_count() == 1 && candidate.storage_offset() == 0)
+    divide(candidate, parameter);
+}
+
+void TrackedStates::divide(const at::Tensor& state, std::size_t parameter) {
   const ShardedParameter& of = parameters_.all()[parameter];
-  const bool is_alone = candidate.storage().use_count() == 1 && candidate.storage_offset() == 0 &&
-                        of.has_layout_of(candidate) && !candidate.requires_grad();
-  if (!is_alone) return;
-  const auto element_bytes = candidate.element_size();
-  const at::Tensor part = at::empty({of.own.size()}, candidate.options());
+  if (!of.has_layout_of(state) || state.requires_grad()) return;
+  const at::Tensor part = at::empty({of.own.size()}, state.options());
+  const auto skipped = static_cast<std::size_t>(of.own.begin) * state.element_size();
   if (!of.own.is_empty())
     std::memcpy(part.mutable_data_ptr(),
-                static_cast<const std::byte*>(candidate.const_data_ptr()) +
-                    static_cast<std::size_t>(of.own.begin) * element_bytes,
-                part.nbytes());
-  c10::TensorImpl* impl = candidate.unsafeGetTensorImpl();
+                static_cast<const std::byte*>(state.const_data_ptr()) + skipped, part.nbytes());
+  c10::TensorImpl* impl = state.unsafeGetTensorImpl();
   impl->set_storage_keep_dtype(part.storage());
+  impl->set_storage_offset(0);
   impl->set_sizes_and_strides(part.sizes(), part.strides());
-  note_shard(candidate, parameter);
+  note_shard(state, parameter);
   ++shards_made_;
 }
 

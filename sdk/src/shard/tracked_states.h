@@ -92,6 +92,10 @@ class TrackedStates {
   // candidates that it is or was computed from.
   void flows_into(const at::Tensor& operand, std::size_t parameter);
 
+  // Makes a shard of a tensor that is known to be a state of the parameter, where it has the
+  // parameter's layout.
+  void divide(const at::Tensor& state, std::size_t parameter);
+
   std::uint64_t shards_made() const { return shards_made_; }
 
  private:

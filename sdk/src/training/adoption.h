@@ -49,6 +49,8 @@ class Adoption final : public OperatorListener {
   void add(const torch::jit::Module& script, const AdoptOptions& options);
   const AdoptedModels& models() const { return models_; }
   AdoptedAveraging& averaging() { return averaging_; }
+  // Returns what ranks of the node hold once or divide, or null.
+  Sharding* sharding() { return sharding_ ? &*sharding_ : nullptr; }
   // Returns the open step, or null.
   StepScope* open_step() { return step_ ? &*step_ : nullptr; }
   // Starts the session's control plane before the first step does. Collective the first time.

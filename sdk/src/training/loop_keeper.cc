@@ -60,20 +60,8 @@ Status LoopCounters::load_state(std::span<const NamedTensor> state) {
                           " and batch ", batch, ", found smaller ones");
 }
 
-// Saves take an optimizer's state from one rank, and no rank of a sharded loop has the whole of it.
-void LoopKeeper::require_whole_states() const {
-  const bool is_divided =
-      session_.config().shard.mode == ShardMode::state && session_.world_size() > 1;
-  if (!is_divided || session_.config().checkpoint.directory.empty()) return;
-  throw Error(
-      failed_precondition("keep: expected shard.mode=off, found state; sharded loops cannot "
-                          "be saved yet: leave checkpoint.directory out, or do not shard"),
-      Error::Scope::all_ranks);
-}
-
 LoopKeeper::LoopKeeper(Session session)
     : session_(std::move(session)), saves_({session_, *this, position_}) {
-  require_whole_states();
   position_.seed = session_.config().run.seed;
   add_row(row_of_generator(at::kCPU));
   if (!session_.device().is_cpu()) add_row(row_of_generator(session_.device()));
@@ -113,6 +101,7 @@ void LoopKeeper::keep(const Loop& loop) {
 
 void LoopKeeper::show(const Loop& loop) {
   models_ = &loop.adoption.models();
+  sharding_ = loop.adoption.sharding();
   counters_.show(loop.epoch, loop.batch);
   optimizers_ = loop.optimizers;
   for (const KeptOptimizer& each : optimizers_) {
@@ -215,20 +204,56 @@ Checkpoint LoopKeeper::capture() const {
   }
   const auto optimizers = ports();
   for (std::size_t i = 0; i < optimizers.size(); ++i) {
-    for (NamedTensor& each : optimizers[i]->state())
-      all.optimizer.push_back({prefix_of(i) + each.name, std::move(each.tensor)});
+    for (NamedTensor& each : optimizers[i]->state()) {
+      at::Tensor whole = sharding_ != nullptr ? sharding_->whole(each.tensor) : each.tensor;
+      all.optimizer.push_back({prefix_of(i) + each.name, std::move(whole)});
+    }
   }
   return all;
 }
 
+// Parameters that the ranks hold once are loaded beside them first: a save that does not fit
+// changes none.
+Status LoopKeeper::load_model(std::span<const NamedTensor> saved) const {
+  std::vector<NamedTensor> targets = model_state();
+  if (sharding_ == nullptr) return load_into(targets, saved);
+  struct Beside {
+    at::Tensor parameter;
+    at::Tensor values;
+  };
+  std::vector<Beside> besides;
+  for (NamedTensor& each : targets) {
+    if (!sharding_->has(each.tensor)) continue;
+    besides.push_back({each.tensor, at::empty_like(each.tensor.detach())});
+    each.tensor = besides.back().values;
+  }
+  if (Status loaded = load_into(targets, saved); !loaded.ok()) return loaded;
+  for (const Beside& each : besides) sharding_->load(each.parameter, each.values);
+  return ok_status();
+}
+
+// The states of a parameter are called "exp_avg.NAME".
+void LoopKeeper::divide_states() const {
+  const std::vector<NamedTensor> model = model_state();
+  for (const auto& optimizer : ports()) {
+    for (const NamedTensor& state : optimizer->state()) {
+      const std::string name = state.name.substr(state.name.find('.') + 1);
+      const auto of = std::ranges::find(model, name, &NamedTensor::name);
+      if (of != model.end() && sharding_->has(of->tensor))
+        sharding_->divide(state.tensor, of->tensor);
+    }
+  }
+}
+
 Status LoopKeeper::restore(const Checkpoint& state, Handover handover) {
-  if (Status loaded = load_into(model_state(), state.model); !loaded.ok()) return loaded;
+  if (Status loaded = load_model(state.model); !loaded.ok()) return loaded;
   const auto optimizers = ports();
   for (std::size_t i = 0; i < optimizers.size(); ++i) {
     const Status loaded = optimizers[i]->load_state(
         part_of_optimizer(state.optimizer, i, optimizers.size()), handover);
     if (!loaded.ok()) return loaded;
   }
+  if (sharding_ != nullptr) divide_states();
   return ok_status();
 }
 

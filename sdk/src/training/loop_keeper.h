@@ -43,7 +43,7 @@ class LoopCounters {
 
 class LoopKeeper final : private TrainedState {
  public:
-  // Throws where checkpoint.directory cannot be used, or the loop is sharded.
+  // Throws where checkpoint.directory cannot be used.
   explicit LoopKeeper(Session session);
 
   // Throw after the first keep(), because a resume loads there what was added.
@@ -62,7 +62,8 @@ class LoopKeeper final : private TrainedState {
   void finish() { saves_.settle(); }
 
  private:
-  void require_whole_states() const;
+  Status load_model(std::span<const NamedTensor> saved) const;
+  void divide_states() const;
   struct Part {
     std::string name;
     TrainingPart of;
@@ -84,6 +85,7 @@ class LoopKeeper final : private TrainedState {
   TrainingPosition position_;
   // The newest call of keep() named these.
   const AdoptedModels* models_ = nullptr;
+  Sharding* sharding_ = nullptr;  // null where every rank holds all
   std::vector<KeptOptimizer> optimizers_;
   LoopCounters counters_;
   OwnBuffers buffers_;

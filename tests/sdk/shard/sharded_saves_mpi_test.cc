@@ -1,0 +1,95 @@
+// Saves of sharded loops: an adopted loop that was left goes on from its newest save, sharded or
+// not, whichever wrote it.
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coxswain/session.h"
+#include "tests/sdk/same_bits.h"
+#include "tests/sdk/session/solo.h"
+#include "tests/sdk/shard/sharded_loops.h"
+#include "tests/sdk/shared_folder.h"
+
+#include <doctest/doctest.h>
+
+using namespace cox;
+using sdk_test::same_bits;
+
+namespace {
+
+using Flags = std::vector<std::string>;
+using Tensors = std::vector<at::Tensor>;
+
+const Flags kReplicated = {};
+const Flags kSharded = {"--cox.shard.mode=state", "--cox.shard.grain=16"};
+
+struct Trained {
+  std::int64_t first_batch = -1;
+  std::int64_t state_elements = 0;  // of this rank
+  Tensors parameters;
+};
+
+Trained train(Flags flags, const Flags& more, std::int64_t batches) {
+  flags.insert(flags.end(), more.begin(), more.end());
+  Session session = solo_session(flags);
+  const auto model = cox::test::make_loop_model("language");
+  torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(0.01));
+  session.adopt(*model);
+  Trained trained;
+  std::int64_t epoch = 0, batch = 0;
+  for (; batch < batches; ++batch) {
+    session.keep(optimizer, epoch, batch);
+    if (trained.first_batch < 0) trained.first_batch = batch;
+    optimizer.zero_grad();
+    model->loss(static_cast<int>(batch), session.rank()).backward();
+    optimizer.step();
+  }
+  for (const auto& entry : optimizer.state())
+    trained.state_elements +=
+        static_cast<torch::optim::AdamWParamState&>(*entry.second).exp_avg().numel();
+  for (const at::Tensor& p : model->parameters()) trained.parameters.push_back(p.detach().clone());
+  session.finish();
+  return trained;
+}
+
+struct Row {
+  const char* name;
+  Flags written_by;
+  Flags resumed_by;
+};
+
+}  // namespace
+
+TEST_SUITE("saves of sharded loops") {
+  TEST_CASE(
+      "a loop goes on with the bits of one that was not left, sharded or not before and after") {
+    const Trained whole = train(kReplicated, {}, 8);
+    const Trained divided = train(kSharded, {}, 8);
+    CHECK(divided.state_elements < whole.state_elements);
+    for (const Row& row : {Row{"sharded, then sharded", kSharded, kSharded},
+                           Row{"sharded, then not", kSharded, kReplicated},
+                           Row{"not, then sharded", kReplicated, kSharded}}) {
+      CAPTURE(row.name);
+      std::optional<SharedFolder> folder;
+      {
+        Session session = solo_session();
+        folder.emplace(session);
+        session.finish();
+      }
+      const std::string directory = "--cox.checkpoint.directory=" + folder->text();
+      train(row.written_by, {directory, "--cox.checkpoint.every_steps=2"}, 5);
+      const Trained resumed = train(row.resumed_by, {directory, "--cox.checkpoint.resume=on"}, 8);
+      CHECK(resumed.first_batch == 4);
+      CHECK(resumed.state_elements ==
+            (row.resumed_by == kSharded ? divided.state_elements : whole.state_elements));
+      REQUIRE(resumed.parameters.size() == whole.parameters.size());
+      for (std::size_t p = 0; p < whole.parameters.size(); ++p) {
+        CAPTURE(p);
+        CHECK(same_bits(resumed.parameters[p], whole.parameters[p]));
+      }
+    }
+  }
+}
