@@ -171,6 +171,7 @@ Status ShardedParameters::add(transport::Communicator& node,
   }
   Status made = copy.ok() ? filled.status() : copy.status();
   if (made.ok()) made = gradients.status();
+  if (made.ok()) made = gradients->keep_writable(0, gradients->bytes());  // in turns
   // Behind this call all slices are written.
   if (Status agreed = agree_on_status(node, made); !agreed.ok()) return agreed;
   attach(move, *std::move(filled));
