@@ -5,49 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "coxswain/error.h"
-#include "coxswain/session.h"
-#include "tests/sdk/same_bits.h"
-#include "tests/sdk/session/solo.h"
-#include "tests/sdk/shard/sharded_loops.h"
+#include "tests/sdk/shard/check_loops.h"
 #include "tests/sdk/temp_folder.h"
 
 #include <doctest/doctest.h>
 
-using namespace cox;
+using cox::test::check_loops;
 using cox::test::ShardedLoop;
-using sdk_test::same_bits;
-
-namespace {
-
-using Flags = std::vector<std::string>;
-const Flags kSharded = {"--cox.shard.mode=state", "--cox.shard.grain=16"};
-
-std::vector<at::Tensor> trained_by(const ShardedLoop& loop, const Flags& flags) {
-  Session session = solo_session(flags);
-  auto found = cox::test::trained(
-      loop, [&](torch::nn::Module& model) { session.adopt(model); }, session.rank());
-  session.finish();
-  return found;
-}
-
-// Both with the flags `also`.
-void check_loops(const std::vector<ShardedLoop>& loops, const Flags& also = {}) {
-  Flags flags = kSharded;
-  flags.insert(flags.end(), also.begin(), also.end());
-  for (const ShardedLoop& loop : loops) {
-    CAPTURE(loop.name);
-    const auto replicated = trained_by(loop, also);
-    const auto sharded = trained_by(loop, flags);
-    REQUIRE(sharded.size() == replicated.size());
-    for (std::size_t i = 0; i < sharded.size(); ++i) {
-      CAPTURE(i);
-      CHECK(same_bits(sharded[i], replicated[i]));
-    }
-  }
-}
-
-}  // namespace
 
 TEST_SUITE("sharded loops") {
   TEST_CASE("optimizers of LibTorch leave the bits of replicated training") {
@@ -58,9 +22,6 @@ TEST_SUITE("sharded loops") {
     check_loops(cox::test::loops_that_read_parameters());
     check_loops(cox::test::loops_that_read_gradients());
     check_loops(cox::test::loops_that_keep_averages());
-  }
-  TEST_CASE("ranks that come late read and write the values that they would have") {
-    check_loops(cox::test::loops_with_late_ranks());
   }
   TEST_CASE("narrow parameters follow the wide copies that a program updates") {
     check_loops(cox::test::loops_with_wide_copies());
