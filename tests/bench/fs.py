@@ -108,7 +108,7 @@ def main():
         match = Match(options, world, task)
         try:
             match.check()
-            match.tell(*((3, 4) if options.quick else (10, 6)))
+            match.tell(*((3, 4) if options.quick else (8, 6)))
             match.close()
         finally:
             match.kill()
