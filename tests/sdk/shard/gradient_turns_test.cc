@@ -23,7 +23,7 @@ void yield_until(const std::function<bool()>& is_over) {
   while (!is_over()) std::this_thread::yield();
 }
 
-// Where all ranks meet, as they do at a numbered write.
+// All ranks meet there, as they do at a numbered write.
 class Meeting {
  public:
   void meet() {
