@@ -47,7 +47,7 @@ std::vector<Setting<AccumulationConfig>> accumulation_settings();
 
 enum class ShardMode : std::uint8_t { off = 0, state = 1 };
 
-// What the ranks of a node hold once, or divide among them.
+// ShardConfig says which memory the ranks of a node hold once, or divide among them.
 struct ShardConfig {
   ShardMode mode = ShardMode::off;  // state: the optimizer's state is divided, the rest held once
   std::uint32_t grain = 4096;       // elements: borders of slices lie at multiples of it

@@ -23,10 +23,6 @@ std::int64_t border_near(double byte, double first_byte, const StorageShape& sha
   return std::clamp<std::int64_t>(grains * grain, 0, shape.elements);
 }
 
-std::int64_t align_up(std::int64_t bytes) {
-  return (bytes + kStorageAlignment - 1) / kStorageAlignment * kStorageAlignment;
-}
-
 Status refused(const char* step, std::size_t bytes) {
   return resource_exhausted(
       "shard.mode: expected a mapping of ", bytes, " bytes of shared memory, found none (", step,
@@ -72,7 +68,7 @@ SliceLayout divide_storages(const std::vector<StorageShape>& storages,
       begin = end;
     }
     layout.storages.push_back(std::move(place));
-    layout.bytes = align_up(layout.bytes + shape.bytes());
+    layout.bytes = to_line(layout.bytes + shape.bytes());
     first_byte += static_cast<double>(shape.bytes());
   }
   return layout;

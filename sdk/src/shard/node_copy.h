@@ -49,6 +49,11 @@ struct SliceLayout {
 // Storages begin at multiples of a line of the cache.
 inline constexpr std::int64_t kStorageAlignment = 64;
 
+// Returns where the next storage begins, behind one that ends there.
+inline std::int64_t to_line(std::int64_t bytes) {
+  return (bytes + kStorageAlignment - 1) / kStorageAlignment * kStorageAlignment;
+}
+
 // Divides the bytes of the storages in proportion to `weights`, one a rank. Borders within a
 // storage lie at multiples of `grain` elements. REQUIRES: weights are not negative, and not all 0.
 SliceLayout divide_storages(const std::vector<StorageShape>& storages,

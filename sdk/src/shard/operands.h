@@ -73,7 +73,9 @@ struct Operands {
   }
   // Returns the parameter whose elements the tensors at this place are: the one that is written,
   // else that of a shard.
-  std::optional<std::size_t> subject(std::size_t place) const { return places_[place].subject; }
+  std::optional<std::size_t> subject(std::size_t place) const {
+    return place < places_.size() ? places_[place].subject : std::nullopt;
+  }
   // Returns whether a parameter or shard at this place is written.
   bool keeps(std::size_t place) const { return places_[place].keeps; }
   std::optional<std::size_t> first_written() const;

@@ -60,10 +60,6 @@ bool has_shared_gradient(const at::Tensor& parameter) {
          parameter.is_contiguous();
 }
 
-std::int64_t align_to_line(std::int64_t bytes) {
-  return (bytes + kStorageAlignment - 1) / kStorageAlignment * kStorageAlignment;
-}
-
 Status check_form(const NamedParameter& parameter) {
   const at::Tensor& tensor = parameter.tensor;
   if (!tensor.is_cpu()) return refuse(parameter, "memory on the CPU, found a device's");
@@ -183,7 +179,7 @@ std::int64_t ShardedParameters::gradient_bytes(const Move& move) {
   std::int64_t bytes = 0;
   for (const NamedParameter& each : move.parameters) {
     if (has_shared_gradient(each.tensor))
-      bytes = align_to_line(bytes + static_cast<std::int64_t>(each.tensor.nbytes()));
+      bytes = to_line(bytes + static_cast<std::int64_t>(each.tensor.nbytes()));
   }
   return bytes;
 }
@@ -214,7 +210,7 @@ void ShardedParameters::attach_gradients(const Move& move, const NodeCopy& copy)
                            slice,
                            {},
                            p});
-    offset = align_to_line(offset + static_cast<std::int64_t>(bytes));
+    offset = to_line(offset + static_cast<std::int64_t>(bytes));
   }
 }
 

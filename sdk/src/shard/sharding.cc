@@ -18,7 +18,7 @@ namespace cox::detail {
 namespace {
 
 // A longer wait gives up the core, and one that is longer still is watched.
-constexpr int kPauses = 20;
+constexpr int kLooks = 20;
 constexpr int kYields = 200;
 
 Status check_place(const Membership& job) {
@@ -58,9 +58,8 @@ Sharding::Sharding(SessionState& state)
       rewriter_(parameters_, order_) {}
 
 void Sharding::wait(const std::function<bool()>& is_over) {
-  for (int pause = 0; pause < kPauses; ++pause) {
+  for (int look = 0; look < kLooks; ++look) {
     if (is_over()) return;
-    __builtin_ia32_pause();
   }
   const WaitingScope waiting(state_.recorder());
   for (int yield = 0; yield < kYields; ++yield) {
@@ -99,9 +98,9 @@ void Sharding::tell_summary() const {
   }
   state_.job().log().info(
       concat("shard.mode=state: ", fixed(static_cast<double>(bytes) / 0x1p20, 1),
-             " MiB of parameters once for ", node_->size(),
+             " MiB of parameters, and averaged gradients, once for ", node_->size(),
              " ranks, which divide the optimizer's state; with shard.mode=off each rank "
-             "would hold all of both"));
+             "would hold all of them"));
 }
 
 void Sharding::name_faults() {

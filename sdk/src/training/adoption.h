@@ -67,7 +67,7 @@ class Adoption final : public OperatorListener {
 
  private:
   using Stage = LoopStages::Stage;
-  // What shows the operators of the loop, and what autograd saves for them, while it exists.
+  // Shown shows the operators of the loop, and the tensors that autograd saves, while it exists.
   struct Shown {
     Shown(SavedTensorFrame& frame, OperatorListener* listener, OperatorRewriter* rewriter)
         : saving(frame), stream({listener}, rewriter) {}
