@@ -54,6 +54,21 @@ c10::Storage readable_storage(const ShardedStorage& storage, std::size_t bytes) 
       owned_memory(storage.readable(), storage.copy.reading_owner()), nullptr, /*resizable=*/false);
 }
 
+// Returns a gradient of the parameter's form in the node's memory, read-only.
+at::Tensor readable_tensor(const c10::Storage& storage, const at::Tensor& parameter) {
+  auto made = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage), parameter.key_set(),
+                                                       parameter.dtype());
+  made.unsafeGetTensorImpl()->set_sizes_contiguous(parameter.sizes());
+  return made;
+}
+
+// Puts the same values into memory of this rank's own.
+void give_own_memory(c10::StorageImpl& storage, const std::byte* values) {
+  c10::DataPtr own = c10::GetCPUAllocator()->allocate(storage.nbytes());
+  std::memcpy(own.get(), values, storage.nbytes());
+  storage.set_data_ptr_noswap(std::move(own));
+}
+
 // A gradient in fp32 whose elements lie as sums of buckets do has a place in the node's memory.
 bool has_shared_gradient(const at::Tensor& parameter) {
   return parameter.requires_grad() && parameter.scalar_type() == at::kFloat &&
@@ -194,9 +209,6 @@ void ShardedParameters::attach_gradients(const Move& move, const NodeCopy& copy)
     ShardedStorage storage{{}, copy, offset, 4, parameters_[p].own};
     storage.storage = readable_storage(storage, bytes);
     storage.parameters = {parameters_.size()};
-    at::Tensor gradient = at::detail::make_tensor<c10::TensorImpl>(
-        c10::Storage(storage.storage), parameter.key_set(), parameter.dtype());
-    gradient.unsafeGetTensorImpl()->set_sizes_contiguous(parameter.sizes());
     const at::Tensor slice =
         elements_of(writable_tensor(storage, bytes, parameter), parameters_[p].own);
     storages_.push_back(storage);
@@ -204,7 +216,7 @@ void ShardedParameters::attach_gradients(const Move& move, const NodeCopy& copy)
         static_cast<std::uint32_t>(storages_.size());
     parameters_[p].gradient = parameters_.size();
     parameters_.push_back({"the gradient of " + parameters_[p].name,
-                           gradient,
+                           readable_tensor(storage.storage, parameter),
                            storages_.size() - 1,
                            parameters_[p].own,
                            slice,
@@ -247,14 +259,32 @@ void ShardedParameters::attach(const Move& move, std::vector<ShardedStorage> fil
 
 void ShardedParameters::give_back() {
   for (const ShardedStorage& storage : storages_) {
-    c10::StorageImpl* impl = storage.storage.unsafeGetStorageImpl();
-    c10::DataPtr own = c10::GetCPUAllocator()->allocate(impl->nbytes());
-    std::memcpy(own.get(), storage.readable(), impl->nbytes());
-    impl->set_data_ptr_noswap(std::move(own));
+    give_own_memory(*storage.storage.unsafeGetStorageImpl(), storage.readable());
   }
   storages_.clear();
   parameters_.clear();
   by_storage_.clear();
+}
+
+void ShardedParameters::let_go_of_gradients() {
+  bool has_let_go = false;
+  for (ShardedParameter& gradient : parameters_) {
+    if (!gradient.gradient_of) continue;
+    ShardedStorage& storage = storages_[gradient.storage];
+    constexpr std::size_t kOurs = 2;  // the storage's and the tensor's
+    if (gradient.tensor.use_count() == 1 && storage.storage.use_count() == kOurs) continue;
+    give_own_memory(*storage.storage.unsafeGetStorageImpl(), storage.readable());
+    storage.storage = readable_storage(storage, gradient.tensor.nbytes());
+    gradient.tensor = readable_tensor(storage.storage, parameters_[*gradient.gradient_of].tensor);
+    has_let_go = true;
+  }
+  if (has_let_go) note_storages();
+}
+
+void ShardedParameters::note_storages() {
+  by_storage_.clear();
+  for (std::size_t s = 0; s < storages_.size(); ++s)
+    by_storage_[storages_[s].storage.unsafeGetStorageImpl()] = static_cast<std::uint32_t>(s + 1);
 }
 
 const ShardedStorage* ShardedParameters::storage_of(const at::Tensor& tensor) const {

@@ -73,6 +73,9 @@ class ShardedParameters {
              const std::vector<double>& weights);
   // Gives every storage memory of this rank's own again, with the values of now.
   void give_back();
+  // Gradients that the program still holds, as .grad or elsewhere, become this rank's own, with the
+  // values of now: the node's memory is about to get others.
+  void let_go_of_gradients();
 
   // Returns parameters and gradients; their indices stay.
   const std::vector<ShardedParameter>& all() const { return parameters_; }
@@ -105,6 +108,7 @@ class ShardedParameters {
   void attach(const Move& move, std::vector<ShardedStorage> filled);
   static std::int64_t gradient_bytes(const Move& move);
   void attach_gradients(const Move& move, const NodeCopy& copy);
+  void note_storages();
 
   const std::int64_t grain_;
   std::vector<ShardedStorage> storages_;

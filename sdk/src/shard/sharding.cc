@@ -124,25 +124,25 @@ void Sharding::make_room() {
   turns_.emplace(segment(GradientTurns::bytes_needed(gradients, node_->size())), gradients,
                  node_->rank().value(), node_->size(),
                  [this](const std::function<bool()>& is_over) { wait(is_over); });
+  own_gradients_.emplace(parameters_, order_, *turns_);
 }
 
 void Sharding::backward_begins() {
   before_reading();
-  const at::NoGradGuard no_grad;
-  for (const ShardedParameter& each : parameters_.all()) {
-    if (!each.gradient) continue;
-    at::Tensor& gradient = each.tensor.mutable_grad();
-    if (gradient.defined() && parameters_.storage_of(gradient) != nullptr)
-      gradient = gradient.clone();
-  }
+  parameters_.let_go_of_gradients();
+  own_gradients_->backward_begins();
+}
+
+void Sharding::backward_ended() {
+  own_gradients_->backward_ended();
 }
 
 std::unique_ptr<GradientReduction> Sharding::make_reduction(
     const std::vector<at::Tensor>& parameters, const std::vector<bool>& needed,
     const SharedReduction::MakeRest& make_rest) {
   return std::make_unique<SharedReduction>(
-      SharedGradients{parameters_, order_, *turns_, state_.job().data()}, parameters, needed,
-      make_rest);
+      SharedGradients{parameters_, order_, *turns_, *own_gradients_, state_.job().data()},
+      parameters, needed, make_rest);
 }
 
 // A shard of the last update was whole before, and the allocator keeps that memory.
@@ -174,6 +174,7 @@ void Sharding::divide(const at::Tensor& state, const at::Tensor& parameter) {
 
 void Sharding::give_back() {
   rewriter_.before_reading();
+  own_gradients_.reset();
   parameters_.give_back();
   faults_.reset();
 }

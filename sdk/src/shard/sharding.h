@@ -56,9 +56,13 @@ class Sharding {
 
   OperatorRewriter& rewriter() { return rewriter_; }
   void gradients_averaged();
-  // A backward pass begins that adds to gradients: those that the node holds are this rank's own
+  // A backward pass begins that adds to gradients: those that the program holds are this rank's own
   // until it has ended.
   void backward_begins();
+  // Lets the rank add gradients to the node's while that pass runs. REQUIRES: nobody looks at its
+  // own ones behind the pass.
+  void add_early() { own_gradients_->add_early(); }
+  void backward_ended();
   // Makes the way in which these gradients are averaged. `make_rest` makes that of those which the
   // node does not hold. `parameters` outlives the result, and so does this.
   std::unique_ptr<GradientReduction> make_reduction(const std::vector<at::Tensor>& parameters,
@@ -80,6 +84,7 @@ class Sharding {
   WriteOrder order_;
   ShardRewriter rewriter_;
   std::optional<GradientTurns> turns_;
+  std::optional<OwnGradients> own_gradients_;
   std::optional<FaultNames> faults_;
   std::uint64_t shards_seen_ = 0;  // when the heap was last trimmed
 };

@@ -14,11 +14,12 @@
 
 namespace cox::detail {
 
-// One for each gradient and rank; those of rank 0 count the additions, and behind them lies one a
-// rank for parts of sums.
+// One for each gradient and rank; those of rank 0 count the additions. Behind them lies one a rank
+// for parts of sums and for the writes before a backward pass.
 struct alignas(transport::kLine) GradientTurns::Line {
   std::atomic<std::uint64_t> added;
   std::atomic<std::uint64_t> has;
+  std::atomic<std::uint64_t> begun;
   double part;
 };
 
@@ -60,9 +61,27 @@ void GradientTurns::await(std::size_t gradient, std::uint64_t added) {
   wait_([&] { return this->added(gradient) >= added; });
 }
 
+void GradientTurns::say_begun(std::uint64_t writes) {
+  line(gradients_, rank_).begun.store(writes, std::memory_order_release);
+}
+
+bool GradientTurns::have_begun(std::uint64_t writes) const {
+  for (std::int32_t rank = 0; rank < ranks_; ++rank) {
+    if (line(gradients_, rank).begun.load(std::memory_order_acquire) < writes) return false;
+  }
+  return true;
+}
+
+std::uint64_t GradientTurns::own_turn(std::size_t gradient) const {
+  return rounds_[gradient] * static_cast<std::uint64_t>(ranks_) + static_cast<std::uint64_t>(rank_);
+}
+
+bool GradientTurns::is_turn(std::size_t gradient) const {
+  return added(gradient) >= own_turn(gradient);
+}
+
 void GradientTurns::await_turn(std::size_t gradient) {
-  await(gradient,
-        rounds_[gradient] * static_cast<std::uint64_t>(ranks_) + static_cast<std::uint64_t>(rank_));
+  await(gradient, own_turn(gradient));
 }
 
 void GradientTurns::pass(std::size_t gradient) {
@@ -82,6 +101,100 @@ double GradientTurns::sum_of_parts() const {
   double sum = 0;
   for (std::int32_t rank = 0; rank < ranks_; ++rank) sum += line(gradients_, rank).part;
   return sum;
+}
+
+OwnGradients::OwnGradients(const ShardedParameters& parameters, WriteOrder& order,
+                           GradientTurns& turns)
+    : parameters_(parameters), order_(order), turns_(turns), states_(parameters.all().size()) {
+  std::vector<at::Tensor> hooked;
+  std::vector<std::size_t> gradients;
+  for (const ShardedParameter& each : parameters.all()) {
+    if (!each.gradient) continue;
+    hooked.push_back(each.tensor);
+    gradients.push_back(*each.gradient);
+  }
+  hooks_.emplace(hooked, [this, gradients](std::size_t hooked) { ready(gradients[hooked]); });
+}
+
+at::Tensor& OwnGradients::own(std::size_t gradient) const {
+  return parameters_.all()[parameters_.owner(gradient)].tensor.mutable_grad();
+}
+
+void OwnGradients::backward_begins() {
+  for (State& state : states_) state.is_ready = false;
+  queue_.clear();
+  queue_begin_ = 0;
+  is_early_ = false;
+  writes_ = order_.number();
+  turns_.say_begun(writes_);
+}
+
+// Autograd calls the hook of a parameter also where it has nothing for it.
+void OwnGradients::ready(std::size_t gradient) {
+  const at::Tensor& value = own(gradient);
+  if (!value.defined()) return;
+  State& state = states_[gradient];
+  if (state.is_added) added_twice_ = gradient;
+  state.comes_again = state.comes_again || state.is_ready;
+  if (std::exchange(state.is_ready, true) || state.comes_again) return;
+  // One with a history is still looked at.
+  if (!is_early_ || !state.is_steady || value.requires_grad()) return;
+  queue_.push_back(gradient);
+  add_in_turn();
+}
+
+// Ranks run the same program, so the oldest is the first whose turn comes.
+void OwnGradients::add_in_turn() {
+  if (turns_.rank() == 0 && !turns_.have_begun(writes_)) return;
+  const at::NoGradGuard no_grad;
+  for (; queue_begin_ < queue_.size() && turns_.is_turn(queue_[queue_begin_]); ++queue_begin_) {
+    State& state = states_[queue_[queue_begin_]];
+    state.nonfinite = add(queue_[queue_begin_]);
+    state.is_added = true;
+  }
+}
+
+void OwnGradients::backward_ended() {
+  is_early_ = false;
+  for (std::size_t i = 0; i < queue_begin_; ++i) {
+    at::Tensor& value = own(queue_[i]);
+    if (!value.defined()) value = parameters_.all()[queue_[i]].tensor;
+  }
+}
+
+bool OwnGradients::is_averaged(std::size_t gradient) const {
+  return !states_[gradient].is_added && parameters_.storage_of(own(gradient)) != nullptr;
+}
+
+std::int64_t OwnGradients::add_rest(std::size_t gradient) {
+  State& state = states_[gradient];
+  if (std::exchange(state.is_added, false)) return state.nonfinite;
+  state.is_steady = state.is_ready && !state.comes_again;
+  turns_.await_turn(gradient);
+  return add(gradient);
+}
+
+// A rank without a gradient adds zeros, as its part of a bucket would: they change the sign of -0.
+std::int64_t OwnGradients::add(std::size_t gradient) {
+  at::Tensor& value = own(gradient);
+  const at::Tensor sum = parameters_.writable_gradient(gradient);
+  std::int64_t nonfinite = 0;
+  if (turns_.rank() == 0) {
+    if (value.defined()) {
+      nonfinite = put_in_place(dense(value), sum, 1);
+    } else {
+      sum.zero_();
+    }
+  } else if (value.defined()) {
+    const at::Tensor flat = dense(value).detach().contiguous().view({-1});
+    nonfinite = count_nonfinite(flat);
+    sum.add_(flat);
+  } else {
+    sum.add_(0.0);
+  }
+  turns_.pass(gradient);
+  value.reset();
+  return nonfinite;
 }
 
 SharedReduction::SharedReduction(SharedGradients shared, const std::vector<at::Tensor>& parameters,
@@ -107,48 +220,37 @@ void SharedReduction::begin(const MicroBatchFacts& facts) {
 
 void SharedReduction::flush() {
   const at::NoGradGuard no_grad;
-  for (const Member& each : members_)
-    shared_.turns.say(each.gradient, parameters_[each.parameter].grad().defined());
-  // Behind this nobody reads the last averages any more.
-  Fnv1a64 what;
-  what.add("the averaging of gradients");
-  for (const Member& each : members_) what.add(static_cast<std::uint64_t>(each.gradient));
-  if (const auto other = shared_.order.arrive(what.value())) {
-    shared_.order.complete();
-    throw Error(failed_precondition(
-                    "shard.mode: expected all ranks of the node to average gradients, found "
-                    "another write on rank ",
-                    *other, " of the node; let all ranks change parameters in the same order"),
-                Error::Scope::all_ranks);
+  if (const auto twice = shared_.own.added_twice())
+    throw Error(failed_precondition("shard.mode: expected ", shared_.parameters.all()[*twice].name,
+                                    " to be complete once in a backward pass, as before, found it "
+                                    "twice (a backward pass inside "
+                                    "another, or one that failed before); set shard.mode=off"));
+  for (const Member& each : members_) {
+    at::Tensor& own = parameters_[each.parameter].mutable_grad();
+    shared_.turns.say(each.gradient, own.defined());
+    if (own.defined() && shared_.own.is_averaged(each.gradient)) own = own.clone();
   }
+  arrive();
   for (Member& each : members_) {
     each.any = shared_.turns.any_has(each.gradient);
-    nonfinite_[each.parameter] = 0;
-    if (each.any) add_own(each);
+    nonfinite_[each.parameter] = each.any ? shared_.own.add_rest(each.gradient) : 0;
   }
   if (rest_) rest_->flush();
 }
 
-// A rank without a gradient adds zeros, as its part of a bucket would: they change the sign of -0.
-void SharedReduction::add_own(const Member& member) {
-  at::Tensor& own = parameters_[member.parameter].mutable_grad();
-  const at::Tensor sum = shared_.parameters.writable_gradient(member.gradient);
-  shared_.turns.await_turn(member.gradient);
-  if (shared_.turns.rank() == 0) {
-    if (own.defined()) {
-      nonfinite_[member.parameter] = put_in_place(dense(own), sum, 1);
-    } else {
-      sum.zero_();
-    }
-  } else if (own.defined()) {
-    const at::Tensor flat = dense(own).detach().contiguous().view({-1});
-    nonfinite_[member.parameter] = count_nonfinite(flat);
-    sum.add_(flat);
-  } else {
-    sum.add_(0.0);
-  }
-  shared_.turns.pass(member.gradient);
-  own.reset();
+// Behind this nobody reads the last averages any more.
+void SharedReduction::arrive() {
+  Fnv1a64 what;
+  what.add("the averaging of gradients");
+  for (const Member& each : members_) what.add(static_cast<std::uint64_t>(each.gradient));
+  const auto other = shared_.order.arrive(what.value());
+  if (!other) return;
+  shared_.order.complete();
+  throw Error(failed_precondition(
+                  "shard.mode: expected all ranks of the node to average gradients, found "
+                  "another write on rank ",
+                  *other, " of the node; let all ranks change parameters in the same order"),
+              Error::Scope::all_ranks);
 }
 
 StepBallot SharedReduction::merge(StepBallot mine, const std::function<void()>& pump) {

@@ -1,12 +1,10 @@
-// Averaged gradients that the ranks of a node hold once. After a backward pass each rank adds its
-// own gradient to the node's, in ascending ranks, a parameter at a time, and lets go of it; then
-// each divides its slice, and .grad of all ranks is the node's, read-only as parameters are. Sums
-// have the bits of buckets. It is how an adopted, sharded loop averages: a way of
-// gradient_reduction.h.
+// Averaged gradients that the ranks of a node hold once. Each rank adds its own gradient to the
+// node's, in ascending ranks, a parameter at a time, and lets go of it: while backward() runs, or
+// behind it where another rank has to add first. Then each divides its slice, and .grad of all
+// ranks is the node's, read-only as parameters are. Sums have the bits of buckets.
 //
 // Parameters whose gradients the node does not hold (narrow, complex, in another layout, small) go
-// another way. Owned by the set of parameters that it averages; training thread only; waits for
-// other ranks.
+// another way (gradient_reduction.h). Training thread only; waits for other ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,12 +12,15 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "coordinator/transport/communicator.h"
 #include "coordinator/transport/shared/segment.h"
 #include "sdk/src/parallel/gradient_reduction.h"
+#include "sdk/src/parallel/ready_hooks.h"
 #include "sdk/src/shard/sharded_parameters.h"
 #include "sdk/src/shard/write_order.h"
 
@@ -39,7 +40,15 @@ class GradientTurns {
   void say(std::size_t gradient, bool has);
   // Returns whether any rank has one in the round.
   bool any_has(std::size_t gradient) const;
-  // Waits until all lower ranks have added theirs; the caller then adds and calls pass().
+  // Says how many writes this rank had made when its newest backward pass began; it reads no
+  // averages from before that pass any more.
+  void say_begun(std::uint64_t writes);
+  // Returns whether all ranks have said at least as many.
+  bool have_begun(std::uint64_t writes) const;
+
+  // Returns whether all lower ranks have added theirs.
+  bool is_turn(std::size_t gradient) const;
+  // Waits until it is this rank's turn; the caller then adds and calls pass().
   void await_turn(std::size_t gradient);
   void pass(std::size_t gradient);
   // Waits until all ranks have added theirs.
@@ -54,6 +63,7 @@ class GradientTurns {
   struct Line;
   Line& line(std::size_t gradient, std::int32_t rank) const;
   std::uint64_t added(std::size_t gradient) const;
+  std::uint64_t own_turn(std::size_t gradient) const;
   void await(std::size_t gradient, std::uint64_t added);
 
   transport::SharedSegment memory_;
@@ -64,11 +74,61 @@ class GradientTurns {
   std::vector<std::uint64_t> rounds_;  // of each gradient, in which somebody had one
 };
 
+// OwnGradients adds this rank's own gradients to the node's. A gradient that was complete once in a
+// backward pass before is added as soon as it is complete, when lower ranks have added theirs, so
+// that a rank never holds all of its own.
+class OwnGradients {
+ public:
+  // Hooks the parameters. All of it outlives this.
+  OwnGradients(const ShardedParameters& parameters, WriteOrder& order, GradientTurns& turns);
+
+  // A backward pass begins that adds to .grad, which is this rank's own until it has ended.
+  void backward_begins();
+  // Nobody looks at this rank's own gradients: they may be added before the pass has ended.
+  void add_early() { is_early_ = true; }
+  // .grad of what was added is the node's, not yet averaged.
+  void backward_ended();
+
+  // Returns whether .grad is the average of an earlier call: of another model that has the
+  // parameter as well.
+  bool is_averaged(std::size_t gradient) const;
+  // Returns the first gradient that went on after it was added, or nothing.
+  std::optional<std::size_t> added_twice() const { return added_twice_; }
+  // Adds what is left of a gradient, in this rank's turn; zeros where it has none. Returns how many
+  // values of its own were not finite. REQUIRES: all ranks call it for the same gradients.
+  std::int64_t add_rest(std::size_t gradient);
+
+ private:
+  struct State {
+    bool is_ready = false;     // in this pass
+    bool is_steady = false;    // was complete once in a pass
+    bool comes_again = false;  // was complete twice
+    bool is_added = false;
+    std::int64_t nonfinite = 0;
+  };
+  void ready(std::size_t gradient);
+  void add_in_turn();
+  std::int64_t add(std::size_t gradient);
+  at::Tensor& own(std::size_t gradient) const;
+
+  const ShardedParameters& parameters_;
+  WriteOrder& order_;
+  GradientTurns& turns_;
+  std::vector<State> states_;       // by index of the gradient; those of parameters are unused
+  std::vector<std::size_t> queue_;  // complete, in their order
+  std::size_t queue_begin_ = 0;     // the first that was not added
+  std::uint64_t writes_ = 0;        // when the pass began
+  bool is_early_ = false;
+  std::optional<std::size_t> added_twice_;
+  std::optional<ReadyHooks> hooks_;
+};
+
 // The things that a SharedReduction works on; all of them outlive it.
 struct SharedGradients {
   const ShardedParameters& parameters;
   WriteOrder& order;
   GradientTurns& turns;
+  OwnGradients& own;
   transport::Communicator& ranks;
 };
 
@@ -97,7 +157,7 @@ class SharedReduction final : public GradientReduction {
     std::size_t gradient;   // its index among the node's
     bool any = false;       // some rank has one in this round
   };
-  void add_own(const Member& member);
+  void arrive();
 
   const SharedGradients shared_;
   const std::vector<at::Tensor>& parameters_;

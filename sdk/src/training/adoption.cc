@@ -324,10 +324,13 @@ void Adoption::backward_begins(const BackwardPass& pass) {
   models_.note_gradients();
   averaging_.backward_begins(pass);
   first_.backward_begins(pass, growth_);
+  const bool are_looked_at = !first_.are_over() || session_.capabilities().formats.is_wanted();
+  if (sharding_ && !are_looked_at) sharding_->add_early();
   stages_.change(Stage::backward, LoopStages::now());
 }
 
 void Adoption::backward_ended(BackwardKind kind) {
+  if (sharding_ && kind == BackwardKind::accumulating) sharding_->backward_ended();
   const bool is_unseen = unseen_backward_.has_value();
   if (kind == BackwardKind::returning) warnings_.gradients_returned();
   if (is_unseen && !begin_unseen_step()) return warnings_.pass_went_aside();

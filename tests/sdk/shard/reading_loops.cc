@@ -109,6 +109,21 @@ std::vector<ShardedLoop> loops_that_read_gradients() {
       at.seen.push_back((now[i] - earlier[i]).norm());
     earlier = now;
   }));
+  loops.push_back(before("gradients kept from the step before", [last = kept()](LoopState at) {
+    Tensors& earlier = (*last)[&at.model];
+    for (const Tensor& each : earlier) at.seen.push_back(each.detach().clone());
+    earlier.clear();
+    for_each_gradient(at.model, [&](Tensor p) { earlier.push_back(p.grad()); });
+  }));
+  loops.back().steps = 8;
+  loops.push_back(before("views of gradients kept from the step before", [last = kept()](
+                                                                             LoopState at) {
+    Tensors& earlier = (*last)[&at.model];
+    for (const Tensor& each : earlier) at.seen.push_back(each.clone());
+    earlier.clear();
+    for_each_gradient(at.model, [&](Tensor p) { earlier.push_back(p.grad().detach().flatten()); });
+  }));
+  loops.back().steps = 8;
   loops.push_back(before("gradients joined to one vector", [](LoopState at) {
     Tensors flat;
     for_each_gradient(at.model, [&](Tensor p) { flat.push_back(p.grad().detach().flatten()); });

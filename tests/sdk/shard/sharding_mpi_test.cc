@@ -13,6 +13,7 @@
 #include "coxswain/trainer.h"
 #include "sdk/src/parallel/agreement.h"
 #include "sdk/src/session/session_state.h"
+#include "tests/sdk/same_bits.h"
 #include "tests/sdk/session/solo.h"
 #include "tests/support/ended_by.h"
 
@@ -39,6 +40,10 @@ nn::Sequential small_net() {
 void backward(nn::Sequential& net, int rank) {
   torch::manual_seed(50 + rank);
   net->forward(torch::randn({4, 16})).pow(2).mean().backward();
+}
+
+void meet(Session& session) {
+  CHECK(cox::detail::gather_values(session.state().job().all(), 0).ok());
 }
 
 // Returns the line of /proc/self/maps with the address, such as "7f00-7f10 r--s ...".
@@ -69,9 +74,90 @@ bool says(const std::string& text, const char* words) {
   return text.find(words) != std::string::npos;
 }
 
+// Trains two models that share their first layer, both adopted. Returns what they are then.
+std::vector<at::Tensor> trained_together(const Flags& flags) {
+  Session session = solo_session(flags);
+  nn::Sequential one = small_net();
+  nn::Sequential other(one->ptr<nn::LinearImpl>(0), nn::Linear(32, 4));
+  session.adopt(*one);
+  session.adopt(*other, AdoptOptions{.name = "other"});
+  std::vector<at::Tensor> parameters = one->parameters();
+  parameters.push_back(other->parameters()[2]);
+  torch::optim::Adam optimizer(parameters, 0.01);
+  for (int step = 0; step < 6; ++step) {
+    optimizer.zero_grad();
+    torch::manual_seed(50 + session.rank());
+    const at::Tensor inputs = torch::randn({4, 16});
+    (one->forward(inputs).pow(2).mean() + other->forward(inputs).pow(2).mean()).backward();
+    optimizer.step();
+  }
+  session.finish();
+  std::vector<at::Tensor> values;
+  for (const at::Tensor& each : parameters) values.push_back(each.detach().clone());
+  return values;
+}
+
 }  // namespace
 
 TEST_SUITE("sharding") {
+  TEST_CASE("a rank adds a gradient to the node's while its backward pass runs") {
+    Session session = sharded();
+    nn::Sequential net = small_net();
+    session.adopt(*net);
+    torch::optim::SGD optimizer(net->parameters(), 0.1);
+    bool was_there = true;
+    // Gradients come from the last layer to the first.
+    net->parameters()[2].register_hook([&](const at::Tensor&) { meet(session); });
+    net->parameters()[0].register_hook(
+        [&](const at::Tensor&) { was_there = net->parameters()[2].grad().defined(); });
+    for (int step = 0; step < 8; ++step) {
+      optimizer.zero_grad();
+      backward(net, session.rank());
+      CHECK(net->parameters()[2].grad().defined());
+      optimizer.step();
+    }
+    if (session.rank() == 0) CHECK_FALSE(was_there);
+    session.finish();
+  }
+
+  TEST_CASE("a gradient that goes on after it was added is told by its name") {
+    bool adds_first = false;
+    std::string text = "no error";
+    try {
+      Session session = sharded();
+      adds_first = session.rank() == 0;
+      nn::Sequential net = small_net();
+      session.adopt(*net);
+      at::Tensor weight = net->parameters()[2];
+      bool is_inside = false;
+      weight.register_hook([&](const at::Tensor&) {
+        if (!is_inside) meet(session);
+      });
+      int step = 0;
+      net->parameters()[0].register_hook([&](const at::Tensor&) {
+        if (step < 7 || !adds_first) return;
+        const at::AutoGradMode mode(true);
+        is_inside = true;
+        weight.pow(2).sum().backward();
+      });
+      for (; step < 8; ++step) {
+        net->zero_grad();
+        backward(net, session.rank());
+      }
+    } catch (const Error& error) {
+      text = error.what();
+    }
+    CHECK(says(text,
+               adds_first ? "expected the gradient of 2.weight to be complete once" : "rank 0"));
+  }
+
+  TEST_CASE("models that share a layer leave the bits of replicated training") {
+    const auto replicated = trained_together({});
+    const auto together = trained_together({"--cox.shard.mode=state", "--cox.shard.grain=16"});
+    for (std::size_t i = 0; i < replicated.size(); ++i)
+      CHECK(sdk_test::same_bits(together[i], replicated[i]));
+  }
+
   TEST_CASE("each rank keeps its own elements of the optimizer's state, all of them once") {
     Session session = sharded();
     nn::Sequential net = small_net();
