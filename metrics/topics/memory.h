@@ -20,8 +20,8 @@ namespace cox::metrics {
 
 inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
-// HeldBytes are the bytes that a rank holds under every plan; the same on all ranks, which are
-// replicas. 0 = not known.
+// HeldBytes are the bytes that a rank holds under every plan: all of the model where ranks are
+// replicas, this rank's part where a node holds it once. 0 = not known.
 struct HeldBytes {
   std::int64_t parameters = 0;
   std::int64_t gradients = 0;  // at the end of a backward pass that reaches every parameter

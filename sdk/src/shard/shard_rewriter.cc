@@ -11,6 +11,7 @@
 #include "coordinator/core/hash.h"
 #include "coordinator/core/text.h"
 #include "coxswain/error.h"
+#include "sdk/src/device/bits_hash.h"
 #include "sdk/src/stream/storage.h"
 
 namespace cox::detail {
@@ -362,7 +363,7 @@ void ShardRewriter::note_results(const OperatorTraits& traits, const Operands& o
   }
 }
 
-at::Tensor ShardRewriter::gather(const at::Tensor& shard, std::size_t parameter) {
+at::Tensor ShardRewriter::gather(const at::Tensor& shard, std::size_t parameter, Keep keep) {
   const ShardedParameter& of = parameters_.all()[parameter];
   const bool is_plain = shard.dim() == 1 && shard.is_contiguous() &&
                         shard.numel() == of.own.size() &&
@@ -379,25 +380,43 @@ at::Tensor ShardRewriter::gather(const at::Tensor& shard, std::size_t parameter)
                   shard.const_data_ptr(), shard.nbytes());
   }
   order_.wait_for_completed();
+  if (keep == Keep::no) return {};
   const at::Tensor whole =
       at::empty_strided(of.tensor.sizes(), of.tensor.strides(), shard.options());
   std::memcpy(whole.mutable_data_ptr(), all, whole.nbytes());
   return whole;
 }
 
-at::Tensor ShardRewriter::whole(const at::Tensor& tensor) {
+const ShardedParameter* ShardRewriter::sharded_by(const at::Tensor& tensor) {
   const auto* tracked = states_.find(tensor);
   const bool is_shard = tracked != nullptr && tracked->kind == TrackedStates::Kind::shard;
-  return is_shard ? gather(tensor, tracked->parameter) : tensor;
+  return is_shard ? &parameters_.all()[tracked->parameter] : nullptr;
+}
+
+at::Tensor ShardRewriter::whole(const at::Tensor& tensor, Keep keep) {
+  const ShardedParameter* of = sharded_by(tensor);
+  return of == nullptr ? tensor : gather(tensor, parameters_.index_of(*of), keep);
 }
 
 void ShardRewriter::write(std::size_t parameter, const at::Tensor& values) {
   const ShardedParameter& of = parameters_.all()[parameter];
   arrive(mixed(kLoading, parameter), [&] { return concat("a load of ", of.name); });
+  write_own(of, values);
+  of.tensor.unsafeGetTensorImpl()->bump_version();
+}
+
+void ShardRewriter::take(std::size_t parameter, const at::Tensor& values) {
+  const ShardedParameter& of = parameters_.all()[parameter];
+  arrive(mixed(mixed(kLoading, parameter), bits_hash(values)),
+         [&] { return concat("other values or other memory for ", of.name); });
+  write_own(of, values);
+}
+
+// Behind a number that all ranks have come to.
+void ShardRewriter::write_own(const ShardedParameter& of, const at::Tensor& values) {
   {
     const Completing completing(order_);
     of.slice.copy_(elements_of(values, of.own));
-    of.tensor.unsafeGetTensorImpl()->bump_version();
   }
   order_.wait_for_completed();
 }

@@ -52,11 +52,18 @@ class ShardRewriter final : public OperatorRewriter {
   // Somebody is about to read parameters past the stream: a backward pass, a hash of weights.
   void before_reading() { order_.wait_for_completed(); }
 
-  // Returns the whole of a shard, on all ranks; other tensors as they are. Collective.
-  at::Tensor whole(const at::Tensor& tensor);
+  // Returns the whole of a shard on ranks that keep it, an undefined tensor on others; other
+  // tensors as they are. Collective.
+  enum class Keep { yes, no };
+  at::Tensor whole(const at::Tensor& tensor, Keep keep);
+  // Returns the parameter that the tensor is a shard of a state of, or null.
+  const ShardedParameter* sharded_by(const at::Tensor& tensor);
   // Writes this rank's elements of a parameter, all ranks together theirs. Collective. REQUIRES:
   // `values` has the parameter's layout.
   void write(std::size_t parameter, const at::Tensor& values);
+  // The same for a parameter whose values the program has in other memory, which graphs may have
+  // saved: it counts as unchanged. Throws cox::Error where the values differ between ranks.
+  void take(std::size_t parameter, const at::Tensor& values);
   // Makes a shard of an optimizer's state of the parameter, where it has the parameter's layout.
   void divide(const at::Tensor& state, std::size_t parameter) { states_.divide(state, parameter); }
 
@@ -90,11 +97,12 @@ class ShardRewriter final : public OperatorRewriter {
   void note_results(const OperatorTraits& traits, const Operands& operands,
                     std::span<const c10::IValue> results);
   at::Tensor narrow(const at::Tensor& tensor, std::size_t parameter);
-  at::Tensor gather(const at::Tensor& shard, std::size_t parameter);
+  at::Tensor gather(const at::Tensor& shard, std::size_t parameter, Keep keep = Keep::yes);
   void run_numbered(const c10::OperatorHandle& handle, const Operands& operands,
                     const std::function<void()>& run);
   void gather_shards(const c10::OperatorHandle& handle, Operands& operands,
                      torch::jit::Stack& stack);
+  void write_own(const ShardedParameter& of, const at::Tensor& values);
   void arrive(std::uint64_t what, const std::function<std::string()>& tell);
 
   const ShardedParameters& parameters_;

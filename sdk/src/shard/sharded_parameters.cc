@@ -95,6 +95,11 @@ at::Tensor elements_of(const at::Tensor& dense, const ElementRange& range) {
   return part;
 }
 
+MovedForm form_of(const at::Tensor& tensor) {
+  return {tensor.sizes().vec(), tensor.strides().vec(), tensor.storage_offset(),
+          tensor.scalar_type()};
+}
+
 bool ShardedParameter::is_seen_whole_by(const at::Tensor& other) const {
   return other.storage_offset() == tensor.storage_offset() && other.dtype() == tensor.dtype() &&
          has_layout_of(other);
@@ -221,6 +226,7 @@ void ShardedParameters::attach_gradients(const Move& move, const NodeCopy& copy)
                            parameters_[p].own,
                            slice,
                            {},
+                           {},
                            p});
     offset = to_line(offset + static_cast<std::int64_t>(bytes));
   }
@@ -253,6 +259,7 @@ void ShardedParameters::attach(const Move& move, std::vector<ShardedStorage> fil
     ShardedParameter& made = parameters_.emplace_back(
         ShardedParameter{each.name, each.tensor, index, {own.begin - first, own.end - first}, {}});
     made.slice = elements_of(all, own);
+    made.form = form_of(each.tensor);
     storage.parameters.push_back(parameters_.size() - 1);
   }
 }
@@ -306,6 +313,29 @@ const ShardedParameter* ShardedParameters::replaced() const {
     return storage_impl(each.tensor) != storages_[each.storage].storage.unsafeGetStorageImpl();
   });
   return found == parameters_.end() ? nullptr : &*found;
+}
+
+bool ShardedParameters::fits_again(std::size_t index) const {
+  const ShardedParameter& parameter = parameters_[index];
+  const ShardedStorage& storage = storages_[parameter.storage];
+  const at::Tensor& now = parameter.tensor;
+  const bool is_plain = now.is_cpu() && is_strided_and_plain(now) && now.has_storage();
+  return is_plain && storage.parameters.size() == 1 && storage_of(now) == nullptr &&
+         parameter.form == form_of(now) && now.storage().nbytes() == storage.storage.nbytes();
+}
+
+void ShardedParameters::let_go_of_former(std::size_t index) {
+  const ShardedStorage& storage = storages_[parameters_[index].storage];
+  if (storage.storage.use_count() == 1) return;
+  give_own_memory(*storage.storage.unsafeGetStorageImpl(), storage.readable());
+}
+
+void ShardedParameters::move_again(std::size_t index) {
+  ShardedStorage& storage = storages_[parameters_[index].storage];
+  storage.storage = parameters_[index].tensor.storage();
+  storage.storage.unsafeGetStorageImpl()->set_data_ptr_noswap(
+      owned_memory(storage.readable(), storage.copy.reading_owner()));
+  note_storages();
 }
 
 std::int64_t ShardedParameters::largest_elements() const {

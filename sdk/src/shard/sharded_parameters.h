@@ -40,12 +40,23 @@ struct ShardedStorage {
   std::int64_t own_bytes() const { return own.size() * element_bytes; }
 };
 
+// The form that a parameter had when it went to the node's memory.
+struct MovedForm {
+  std::vector<std::int64_t> sizes;
+  std::vector<std::int64_t> strides;
+  std::int64_t offset = 0;
+  at::ScalarType type = at::kFloat;
+  friend bool operator==(const MovedForm&, const MovedForm&) = default;
+};
+MovedForm form_of(const at::Tensor& tensor);
+
 struct ShardedParameter {
   std::string name;
   at::Tensor tensor;
   std::size_t storage = 0;
   ElementRange own;  // this rank's elements, counted from the parameter's first, as they lie
   at::Tensor slice;  // these elements: 1-D, writable
+  MovedForm form = {};
   // Index of the parameter's averaged gradient, where the node holds it.
   std::optional<std::size_t> gradient = {};
   // Index of the parameter, where this is a gradient.
@@ -97,6 +108,13 @@ class ShardedParameters {
   }
   // Returns the first parameter whose memory the program replaced (set_data, to, load), or null.
   const ShardedParameter* replaced() const;
+  // Returns whether a replaced parameter can go to its place in the node's memory again.
+  bool fits_again(std::size_t index) const;
+  // Aliases of the parameter's former memory keep its values, in memory of this rank's own.
+  // REQUIRES: the parameter was replaced.
+  void let_go_of_former(std::size_t index);
+  // Moves a replaced parameter. REQUIRES: fits_again(); the node's memory has its values.
+  void move_again(std::size_t index);
   std::int64_t largest_elements() const;
 
  private:

@@ -12,6 +12,7 @@
 #include "coordinator/core/text.h"
 #include "coordinator/transport/wait.h"
 #include "coxswain/error.h"
+#include "metrics/topics/memory.h"
 #include "sdk/src/parallel/agreement.h"
 
 namespace cox::detail {
@@ -81,13 +82,26 @@ void Sharding::add(torch::nn::Module& model, const std::string& prefix) {
   for (const auto& named : model.named_parameters())
     parameters.push_back(
         {prefix.empty() ? named.key() : prefix + "." + named.key(), named.value()});
-  const std::vector<double> even(static_cast<std::size_t>(node_->size()), 1.0);
-  const Status added = parameters_.add(*node_, parameters, even);
+  const Status added = parameters_.add(*node_, parameters, weights());
   if (!added.ok()) throw Error(added, Error::Scope::all_ranks);
   make_room();
   name_faults();
   tell_summary();
   malloc_trim(0);  // the parameters' former memory
+}
+
+// Slices follow the budgets of ranks where each has one in bytes.
+std::vector<double> Sharding::weights() const {
+  const auto ranks = static_cast<std::size_t>(node_->size());
+  const MemoryConfig& memory = state_.job().config().memory;
+  std::vector<double> bytes;
+  for (std::int32_t rank = 0; rank < node_->size(); ++rank) {
+    const auto own = memory.budget_of_rank.find(rank);
+    const MemoryBudget& budget = own == memory.budget_of_rank.end() ? memory.budget : own->second;
+    if (budget.kind != BudgetKind::bytes) return std::vector<double>(ranks, 1);
+    bytes.push_back(static_cast<double>(budget.bytes));
+  }
+  return bytes;
 }
 
 void Sharding::tell_summary() const {
@@ -101,6 +115,15 @@ void Sharding::tell_summary() const {
              " MiB of parameters, and averaged gradients, once for ", node_->size(),
              " ranks, which divide the optimizer's state; with shard.mode=off each rank "
              "would hold all of them"));
+}
+
+void Sharding::show_held() const {
+  metrics::HeldBytes held;
+  for (const ShardedParameter& each : parameters_.all()) {
+    auto& kind = each.gradient_of ? held.gradients : held.parameters;
+    kind += static_cast<std::int64_t>(each.slice.nbytes());
+  }
+  state_.control().telemetry().show_held(held);
 }
 
 void Sharding::name_faults() {
@@ -128,6 +151,7 @@ void Sharding::make_room() {
 }
 
 void Sharding::backward_begins() {
+  follow_replaced();
   before_reading();
   parameters_.let_go_of_gradients();
   own_gradients_->backward_begins();
@@ -152,15 +176,24 @@ void Sharding::gradients_averaged() {
   if (std::exchange(shards_seen_, shards) != shards) malloc_trim(0);
 }
 
-void Sharding::before_reading() {
-  const ShardedParameter* replaced = parameters_.replaced();
-  if (replaced != nullptr)
-    throw Error(failed_precondition("shard.mode=state: expected parameter ", replaced->name,
-                                    " in the memory that adopt() gave it, found other memory "
-                                    "(set_data, Module::to or a load "
-                                    "put it there); change or load the model before adopt()"),
-                Error::Scope::all_ranks);
-  rewriter_.before_reading();
+void Sharding::follow_replaced() {
+  while (const ShardedParameter* replaced = parameters_.replaced()) {
+    const std::size_t index = parameters_.index_of(*replaced);
+    if (!parameters_.fits_again(index))
+      throw Error(failed_precondition("shard.mode=state: expected parameter ", replaced->name,
+                                      " with the sizes, type and memory of its own that it had at "
+                                      "adopt(), found others (set_data, Module::to or a load); "
+                                      "change the model before adopt()"),
+                  Error::Scope::all_ranks);
+    parameters_.let_go_of_former(index);
+    rewriter_.take(index, replaced->tensor.detach());
+    parameters_.move_again(index);
+  }
+}
+
+at::Tensor Sharding::form_of_whole(const at::Tensor& state) {
+  const ShardedParameter* of = rewriter_.sharded_by(state);
+  return of == nullptr ? state : at::empty({}, state.options()).expand(of->tensor.sizes());
 }
 
 void Sharding::load(const at::Tensor& parameter, const at::Tensor& values) {

@@ -43,8 +43,13 @@ class Sharding {
   // Moves the parameters of a model, equal on all ranks, to memory of the node. `prefix` names the
   // model in messages; it may be empty. Collective. Throws cox::Error on all ranks.
   void add(torch::nn::Module& model, const std::string& prefix);
-  // Returns what a save holds of a tensor of the optimizer's: the whole of a shard. Collective.
-  at::Tensor whole(const at::Tensor& state) { return rewriter_.whole(state); }
+  // Returns a tensor of the form that a save holds of one of the optimizer's: for a shard one of
+  // the parameter's form, without values. Local.
+  at::Tensor form_of_whole(const at::Tensor& state);
+  // Returns what a save holds: the whole of a shard, on ranks that keep it; an undefined tensor on
+  // others. Collective.
+  using Keep = ShardRewriter::Keep;
+  at::Tensor whole(const at::Tensor& state, Keep keep) { return rewriter_.whole(state, keep); }
   // Returns whether the ranks hold the tensor once; it is the whole of a parameter then.
   bool has(const at::Tensor& parameter) const { return parameters_.whole(parameter) != nullptr; }
   // Gives a parameter other values, equal on all ranks. Collective. REQUIRES: has() it.
@@ -53,6 +58,9 @@ class Sharding {
   void divide(const at::Tensor& state, const at::Tensor& parameter);
   // Gives all ranks memory of their own again. The optimizer's state stays divided.
   void give_back();
+
+  // Puts the bytes of this rank's part on the status page.
+  void show_held() const;
 
   OperatorRewriter& rewriter() { return rewriter_; }
   void gradients_averaged();
@@ -68,15 +76,18 @@ class Sharding {
   std::unique_ptr<GradientReduction> make_reduction(const std::vector<at::Tensor>& parameters,
                                                     const std::vector<bool>& needed,
                                                     const SharedReduction::MakeRest& make_rest);
-  // Waits until parameters have the values that they have on all ranks. Throws cox::Error where the
-  // program gave one other memory.
-  void before_reading();
+  // Waits until parameters have the values that they have on all ranks.
+  void before_reading() { rewriter_.before_reading(); }
+  // Moves parameters that the program gave other memory (set_data, a load) to the node's again.
+  // Collective. Throws cox::Error where a parameter got another form.
+  void follow_replaced();
 
  private:
   void wait(const std::function<bool()>& is_over);
   void make_room();
   void name_faults();
   void tell_summary() const;
+  std::vector<double> weights() const;
 
   SessionState& state_;
   const std::unique_ptr<transport::Communicator> node_;

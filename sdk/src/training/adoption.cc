@@ -366,7 +366,9 @@ bool Adoption::begin_unseen_step() {
 void Adoption::start() {
   if (!state().control().is_started()) watch_numerics();
   averaging_.watch_weights(models_, session_.capabilities().blocks);
+  const bool is_started = state().control().is_started();
   state().ensure_started();
+  if (sharding_ && !is_started) sharding_->show_held();
 }
 
 void Adoption::begin_step() {
@@ -390,7 +392,10 @@ void Adoption::watch_numerics() {
 }
 
 void Adoption::close_step() {
-  if (sharding_) sharding_->before_reading();
+  if (sharding_) {
+    sharding_->follow_replaced();
+    sharding_->before_reading();
+  }
   visits_->end_step();
   stages_.change(Stage::between, LoopStages::now());
   const auto stop = averaging_.close(*step_);

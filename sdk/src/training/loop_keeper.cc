@@ -130,6 +130,17 @@ std::vector<std::unique_ptr<OptimizerPort>> LoopKeeper::ports() const {
   return ports;
 }
 
+// An archive of torch's would hold this rank's shards, and no rank would notice.
+void LoopKeeper::check_divisible(const OptimizerPort& optimizer) const {
+  if (sharding_ == nullptr || !is_by_position(optimizer.state())) return;
+  throw Error(
+      failed_precondition(
+          "keep: expected an optimizer of torch::optim or cox::AdamW, whose state has names, "
+          "with shard.mode=state, found another one; set shard.mode=off, or save its state "
+          "by add_state"),
+      Error::Scope::all_ranks);
+}
+
 void LoopKeeper::begin(Adoption& adoption) {
   SessionState& state = session_.state();
   const auto named = state.job().world().name_calls("the first Session::keep");
@@ -142,7 +153,10 @@ void LoopKeeper::begin(Adoption& adoption) {
   }
   if (!session_.config().checkpoint.directory.empty()) {
     check_model(state.job(), model_state());
-    for (const auto& optimizer : ports()) tell_unnamed(state.job(), *optimizer);
+    for (const auto& optimizer : ports()) {
+      tell_unnamed(state.job(), *optimizer);
+      check_divisible(*optimizer);
+    }
   }
   TrainingSaves::Resumed saved;
   if (resumes) saved = saves_.resume();
@@ -205,11 +219,23 @@ Checkpoint LoopKeeper::capture() const {
   const auto optimizers = ports();
   for (std::size_t i = 0; i < optimizers.size(); ++i) {
     for (NamedTensor& each : optimizers[i]->state()) {
-      at::Tensor whole = sharding_ != nullptr ? sharding_->whole(each.tensor) : each.tensor;
-      all.optimizer.push_back({prefix_of(i) + each.name, std::move(whole)});
+      at::Tensor form = sharding_ != nullptr ? sharding_->form_of_whole(each.tensor) : each.tensor;
+      all.optimizer.push_back({prefix_of(i) + each.name, std::move(form)});
     }
   }
   return all;
+}
+
+void LoopKeeper::complete(std::vector<NamedTensor>& optimizer,
+                          const std::function<bool(std::size_t)>& keeps) const {
+  if (sharding_ == nullptr) return;
+  std::size_t place = 0;
+  for (const auto& port : ports()) {
+    for (const NamedTensor& each : port->state()) {
+      const auto keep = keeps(place) ? Sharding::Keep::yes : Sharding::Keep::no;
+      optimizer[place++].tensor = sharding_->whole(each.tensor, keep);
+    }
+  }
 }
 
 // Parameters that the ranks hold once are loaded beside them first: a save that does not fit

@@ -69,10 +69,13 @@ class LoopKeeper final : private TrainedState {
     TrainingPart of;
   };
   Checkpoint capture() const override;
+  void complete(std::vector<NamedTensor>& optimizer,
+                const std::function<bool(std::size_t place)>& keeps) const override;
   Status restore(const Checkpoint& state, Handover handover) override;
   std::uint64_t equal_bits() const override { return counters_.hash(); }
   void show(const Loop& loop);
   void check_is_early() const;
+  void check_divisible(const OptimizerPort& optimizer) const;
   void begin(Adoption& adoption);
   void save_if_due(Adoption& adoption);
   bool falls_due();

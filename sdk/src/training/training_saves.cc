@@ -440,6 +440,9 @@ void TrainingSaves::begin(OnFailure on_failure) {
   Checkpoint shared = shared_state();
   const Checkpoint own = own_state(shared);
   const SaveLayout layout = lay_out(shared, own_kinds(shared, own), paces());
+  const auto& owner = layout.kinds[kOptimizerKind].owner;
+  parts_.trained.complete(shared.optimizer,
+                          [&](std::size_t place) { return owner[place] == rank; });
   SavePart part{.rank = rank,
                 .ranks = static_cast<std::size_t>(state_.job().world_size()),
                 .incarnation = state_.control().plane().start_facts().incarnation,

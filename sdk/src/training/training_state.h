@@ -6,7 +6,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "coordinator/core/status.h"
@@ -51,6 +53,10 @@ class TrainedState {
   virtual ~TrainedState() = default;
   // Returns the tensors of a save, live ones or copies, but for parts that the program adds.
   virtual Checkpoint capture() const = 0;
+  // Makes the optimizer's tensors of capture() whole that have no values there, because ranks hold
+  // them in parts; on other ranks than those that `keeps` says they become undefined. Collective.
+  virtual void complete(std::vector<NamedTensor>& /*optimizer*/,
+                        const std::function<bool(std::size_t place)>& /*keeps*/) const {}
   // Puts what capture() gave back in place. Local.
   virtual Status restore(const Checkpoint& state, Handover handover) = 0;
   // Returns bits of what a save must have alike on all ranks, beyond the weights.

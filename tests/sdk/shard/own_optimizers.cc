@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "coxswain/adamw.h"
 #include "tests/sdk/shard/loop_parts.h"
 
 namespace cox::test {
@@ -89,6 +90,18 @@ void orthogonalized(Tensor parameter, const Tensor& update) {
 
 std::vector<ShardedLoop> loops_with_own_optimizers() {
   std::vector<ShardedLoop> loops;
+  for (const char* model : {"language", "pictures"}) {
+    ShardedLoop loop{std::string("cox::AdamW of ") + model, model};
+    using Optimizers = std::map<const LoopModel*, std::unique_ptr<AdamW>>;
+    loop.update = [own = std::make_shared<Optimizers>()](LoopState at) {
+      std::unique_ptr<AdamW>& optimizer = (*own)[&at.model];
+      if (!optimizer)
+        optimizer = std::make_unique<AdamW>(at.model.parameters(), AdamWOptions{.lr = 0.01});
+      optimizer->step();
+    };
+    loop.steps = 8;
+    loops.push_back(std::move(loop));
+  }
   loops.push_back(own_optimizer("lamb", [](Tensor p, const Tensor& g, Tensors& state) {
     if (state.empty()) state = {torch::zeros_like(p), torch::zeros_like(p)};
     state[0].mul_(0.9).add_(g, 0.1);

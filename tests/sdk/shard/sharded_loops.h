@@ -53,6 +53,7 @@ std::vector<ShardedLoop> loops_with_late_ranks();
 std::vector<ShardedLoop> loops_with_wide_copies();
 std::vector<ShardedLoop> loops_that_clip();
 std::vector<ShardedLoop> loops_that_write_to_parameters();
+std::vector<ShardedLoop> loops_that_replace_parameters();
 std::vector<ShardedLoop> loops_that_write_to_gradients();
 std::vector<ShardedLoop> loops_with_own_optimizers();
 std::vector<ShardedLoop> loops_with_optimizers_on_lists();

@@ -29,6 +29,7 @@ TEST_SUITE("sharded loops") {
   TEST_CASE("what a loop writes besides its update reaches all ranks") {
     check_loops(cox::test::loops_that_clip());
     check_loops(cox::test::loops_that_write_to_parameters());
+    check_loops(cox::test::loops_that_replace_parameters());
     check_loops(cox::test::loops_that_write_to_gradients());
   }
   TEST_CASE("optimizers of a program's own leave the bits of replicated training") {

@@ -257,16 +257,44 @@ TEST_SUITE("sharding") {
     CHECK(says(text, "expected all ranks of the node to write alike, found aten::mul_"));
   }
 
-  TEST_CASE("a parameter that got other memory is named") {
+  TEST_CASE("a parameter that got other memory goes to the node's again, and aliases keep theirs") {
+    Session session = sharded();
+    nn::Sequential net = small_net();
+    session.adopt(*net);
+    at::Tensor weight = net->parameters()[0];
+    const at::Tensor alias = weight.detach();
+    const at::Tensor before = weight.detach().clone();
+    weight.set_data(weight.detach() * 2);
+    backward(net, session.rank());
+    CHECK(says(mapping_of(weight.data_ptr()), " r--s "));
+    CHECK(at::equal(weight, before * 2));
+    CHECK(at::equal(alias, before));
+    CHECK(says(mapping_of(alias.data_ptr()), " rw-p "));
+    session.finish();
+  }
+
+  TEST_CASE("ranks that give a parameter different values are told, all of them") {
     const std::string text = refusal_of([] {
       Session session = sharded();
       nn::Sequential net = small_net();
       session.adopt(*net);
       at::Tensor weight = net->parameters()[0];
-      weight.set_data(weight.detach() * 2);
+      weight.set_data(weight.detach() * (2 + session.rank()));
       backward(net, session.rank());
     });
-    CHECK(says(text, "expected parameter 0.weight in the memory that adopt() gave it"));
+    CHECK(says(text, "found other values or other memory for 0.weight"));
+  }
+
+  TEST_CASE("a parameter that got another form is named") {
+    const std::string text = refusal_of([] {
+      Session session = sharded();
+      nn::Sequential net = small_net();
+      session.adopt(*net);
+      at::Tensor weight = net->parameters()[0];
+      weight.set_data(weight.detach().t().contiguous().t());
+      backward(net, session.rank());
+    });
+    CHECK(says(text, "expected parameter 0.weight with the sizes, type and memory of its own"));
   }
 
   TEST_CASE("ranks on several nodes are refused on all ranks") {

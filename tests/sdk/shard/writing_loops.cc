@@ -1,5 +1,8 @@
 #include <cmath>
 #include <cstddef>
+#include <memory>
+#include <sstream>
+#include <string>
 
 #include "tests/sdk/shard/loop_parts.h"
 
@@ -9,6 +12,21 @@ namespace {
 namespace nn = torch::nn;
 namespace optim = torch::optim;
 using at::Tensor;
+
+std::string bytes_of(const LoopModel& model) {
+  std::ostringstream bytes;
+  torch::serialize::OutputArchive archive;
+  model.save(archive);
+  archive.save_to(bytes);
+  return bytes.str();
+}
+
+void load(const std::string& bytes, LoopModel& model) {
+  std::istringstream stream(bytes);
+  torch::serialize::InputArchive archive;
+  archive.load_from(stream);
+  model.load(archive);
+}
 
 }  // namespace
 
@@ -86,6 +104,43 @@ std::vector<ShardedLoop> loops_that_write_to_parameters() {
       if (p.dim() == 2 && p.size(0) == p.size(1)) p.add_(p.t().clone(), 0.1);
     }
   }));
+  return loops;
+}
+
+std::vector<ShardedLoop> loops_that_replace_parameters() {
+  std::vector<ShardedLoop> loops;
+  loops.push_back(
+      after("a load into the model", [saved = std::make_shared<std::string>()](LoopState at) {
+        if (at.step == 0) *saved = bytes_of(at.model);
+        if (at.step == 2) load(*saved, at.model);
+      }));
+  loops.push_back(
+      before("a load before the update", [saved = std::make_shared<std::string>()](LoopState at) {
+        if (at.step == 0) *saved = bytes_of(at.model);
+        if (at.step == 2) load(*saved, at.model);
+      }));
+  loops.push_back(after("set_data with other values", [](LoopState at) {
+    if (at.step == 1) {
+      for (Tensor& p : at.model.parameters()) p.set_data(p.detach() * 0.5);
+    }
+  }));
+  loops.push_back(
+      after("an evaluation with averages by set_data", [averages = kept()](LoopState at) {
+        const at::NoGradGuard no_grad;
+        Tensors& own = (*averages)[&at.model];
+        Tensors trained;
+        std::size_t i = 0;
+        for (Tensor& p : at.model.parameters()) {
+          if (i == own.size()) own.push_back(p.detach().clone());
+          own[i].mul_(0.9).add_(p, 0.1);
+          trained.push_back(p.data());
+          p.set_data(own[i++]);
+        }
+        at.seen.push_back(at.model.outputs(100 + at.step, 0));
+        i = 0;
+        for (Tensor& p : at.model.parameters()) p.set_data(trained[i++]);
+      }));
+  for (ShardedLoop& loop : loops) loop.steps = 6;
   return loops;
 }
 
