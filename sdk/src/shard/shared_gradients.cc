@@ -113,7 +113,7 @@ OwnGradients::OwnGradients(const ShardedParameters& parameters, WriteOrder& orde
     hooked.push_back(each.tensor);
     gradients.push_back(*each.gradient);
   }
-  hooks_.emplace(hooked, [this, gradients](std::size_t hooked) { ready(gradients[hooked]); });
+  hooks_.emplace(hooked, [this, gradients](std::size_t place) { ready(gradients[place]); });
 }
 
 at::Tensor& OwnGradients::own(std::size_t gradient) const {
