@@ -30,6 +30,10 @@
 
 namespace cox {
 
+namespace detail {
+struct ReductionMaker;
+}
+
 struct ReductionOutcome {
   double loss = 0;    // weighted mean; NaN when a rank's was not finite, or nobody had samples
   double weight = 0;  // sum over ranks; 0 = nobody had samples
@@ -125,6 +129,11 @@ class Reducer {
   const char* path() const;  // "shared memory", "mpi", ...; "none" for a job of one rank
 
  private:
+  friend class Trainer;
+  // Averages in the way that `maker` makes, if it makes one; ranks have equal parameters then.
+  Reducer(Session& session, std::vector<at::Tensor> parameters, std::vector<at::Tensor> buffers,
+          const detail::ReductionMaker& maker);
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -86,8 +86,9 @@ bool are_bins(const std::vector<std::int64_t>& values, std::size_t parameters) {
 }  // namespace
 
 TunedReduction::TunedReduction(const ReductionSetup& setup,
-                               const std::vector<at::Tensor>& parameters)
+                               const std::vector<at::Tensor>& parameters, ReductionMaker maker)
     : setup_(setup),
+      maker_(std::move(maker)),
       parameters_(parameters),
       required_(required_of(parameters)),
       tuning_(parameters.size(),
@@ -101,7 +102,9 @@ TunedReduction::TunedReduction(const ReductionSetup& setup,
 // keeps its place.
 void TunedReduction::build() {
   forms_ = forms_of(parameters_);
-  reduction_ = make_reduction(setup_, parameters_, required_, tuning_.choice(), habits_);
+  reduction_ = maker_.make
+                   ? maker_.make(parameters_, required_, habits_)
+                   : make_reduction(setup_, parameters_, required_, tuning_.choice(), habits_);
 }
 
 void TunedReduction::follow_forms() {
@@ -136,7 +139,7 @@ std::vector<std::uint32_t> TunedReduction::order_seen(const BetweenPolls& pump) 
 void TunedReduction::tune(double cost_seconds, const BetweenPolls& pump) {
   // The host cannot see what buckets cost over NCCL.
   const StepExchange* sends = reduction_->exchange();
-  if (sends == nullptr || sends->flats().empty() || tuning_.is_over()) return;
+  if (maker_.make || sends == nullptr || sends->flats().empty() || tuning_.is_over()) return;
   const BucketChoice former = tuning_.choice();
   const bool is_due = tuning_.wants_order() ? tuning_.learn_order(order_seen(pump))
                                             : tuning_.learn_cost(cost_seconds);

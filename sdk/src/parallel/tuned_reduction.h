@@ -22,8 +22,10 @@ namespace cox::detail {
 class TunedReduction {
  public:
   // Parameters that require no gradient now have no place in a bucket. `parameters` must outlive
-  // it. Collective. Throws cox::Error.
-  TunedReduction(const ReductionSetup& setup, const std::vector<at::Tensor>& parameters);
+  // it. `maker` may be empty; another way than that of buckets is not tuned. Collective. Throws
+  // cox::Error.
+  TunedReduction(const ReductionSetup& setup, const std::vector<at::Tensor>& parameters,
+                 ReductionMaker maker);
 
   GradientReduction* operator->() const { return reduction_.get(); }
   StepExchange* exchange() const { return reduction_->exchange(); }  // null: nothing is exchanged
@@ -58,6 +60,7 @@ class TunedReduction {
   void share(std::span<std::byte> bytes, RankId from, const BetweenPolls& pump);
 
   ReductionSetup setup_;
+  const ReductionMaker maker_;
   const std::vector<at::Tensor>& parameters_;
   const std::vector<bool> required_;  // of the parameters at the start
   std::vector<ParameterForm> forms_;  // of the parameters, as the buckets have them

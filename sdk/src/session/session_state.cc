@@ -201,10 +201,10 @@ void SessionState::check_sharding() const {
     return job_.log().info(
         "shard.mode=state has no effect in a job of one rank, which holds all by itself");
   }
-  if (loop_.is_adopted()) return;
+  if (loop_.is_sharded()) return;
   throw Error(failed_precondition(
-                  "shard.mode=state: expected a loop whose models are adopted (Session::adopt), "
-                  "found ",
+                  "shard.mode=state: expected a Trainer, or a loop whose models are adopted "
+                  "(Session::adopt), found ",
                   loop_.is_reducing() ? loop_.start_name() : "one that is only watched",
                   "; adopt the model, or set shard.mode=off"),
               Error::Scope::all_ranks);

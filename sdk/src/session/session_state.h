@@ -44,6 +44,9 @@ class DeclaredLoop {
   // The models of an adopted loop are detached, and others are about to be adopted.
   void begin_adopted_anew() { is_adopted_ = false; }
   bool is_adopted() const { return is_adopted_; }
+  // Ranks divide what they hold.
+  void declare_sharded() { is_sharded_ = true; }
+  bool is_sharded() const { return is_sharded_; }
 
   LoopKind kind() const { return kind_; }
   bool is_reducing() const { return kind_ == LoopKind::reducing; }
@@ -54,6 +57,7 @@ class DeclaredLoop {
   const ControlEnd& control_;
   LoopKind kind_ = LoopKind::watching;
   bool is_adopted_ = false;
+  bool is_sharded_ = false;
   const char* reducing_name_ = nullptr;
 };
 

@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <torch/nn/module.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "coordinator/transport/wait.h"
 #include "coxswain/error.h"
 #include "metrics/topics/memory.h"
+#include "sdk/src/blocks/block_watch.h"
 #include "sdk/src/parallel/agreement.h"
 
 namespace cox::detail {
@@ -56,7 +58,9 @@ Sharding::Sharding(SessionState& state)
       node_(join_node(state.job())),
       parameters_(state.job().config().shard.grain),
       order_(make_order(*node_, [this](const std::function<bool()>& is_over) { wait(is_over); })),
-      rewriter_(parameters_, order_) {}
+      rewriter_(parameters_, order_) {
+  state_.loop().declare_sharded();
+}
 
 void Sharding::wait(const std::function<bool()>& is_over) {
   for (int look = 0; look < kLooks; ++look) {
@@ -150,23 +154,36 @@ void Sharding::make_room() {
   own_gradients_.emplace(parameters_, order_, *turns_);
 }
 
-void Sharding::backward_begins() {
+void Sharding::backward_begins(double unit) {
   follow_replaced();
   before_reading();
   parameters_.let_go_of_gradients();
-  own_gradients_->backward_begins();
+  own_gradients_->backward_begins(unit);
 }
 
 void Sharding::backward_ended() {
   own_gradients_->backward_ended();
 }
 
-std::unique_ptr<GradientReduction> Sharding::make_reduction(
-    const std::vector<at::Tensor>& parameters, const std::vector<bool>& needed,
-    const SharedReduction::MakeRest& make_rest) {
-  return std::make_unique<SharedReduction>(
-      SharedGradients{parameters_, order_, *turns_, *own_gradients_, state_.job().data()},
-      parameters, needed, make_rest);
+ReductionMaker Sharding::maker(const ReductionSetup& setup, Passes passes) {
+  return {[this, setup, passes](const auto& parameters, const auto& needed, auto&) {
+    SharedGradients shared{parameters_, order_, *turns_, *own_gradients_, state_.job().data()};
+    if (passes == Passes::told_by_reduction) {
+      shared.backward_begins = [this](double unit) { backward_begins(unit); };
+      shared.averaged = [this] { gradients_averaged(); };
+    }
+    const auto make_rest = [&](const auto& rest, const auto& rest_needed, auto& habits) {
+      return detail::make_reduction(setup, rest, rest_needed, {reverse_order(rest.size()), {}},
+                                    habits);
+    };
+    return std::make_unique<SharedReduction>(std::move(shared), parameters, needed, make_rest);
+  }};
+}
+
+void Sharding::rewrite(BlockWatch& blocks) {
+  blocks_ = &blocks;
+  blocks.rewrite_by(&rewriter_);
+  shown_.emplace(std::vector<OperatorListener*>{}, &rewriter_);
 }
 
 // A shard of the last update was whole before, and the allocator keeps that memory.
@@ -205,7 +222,17 @@ void Sharding::divide(const at::Tensor& state, const at::Tensor& parameter) {
   rewriter_.divide(state, parameters_.index_of(*parameters_.whole(parameter)));
 }
 
+void Sharding::divide(std::span<const NamedTensor> states, std::span<const NamedTensor> model) {
+  for (const NamedTensor& state : states) {
+    const std::string name = state.name.substr(state.name.find('.') + 1);
+    const auto of = std::ranges::find(model, name, &NamedTensor::name);
+    if (of != model.end() && has(of->tensor)) divide(state.tensor, of->tensor);
+  }
+}
+
 void Sharding::give_back() {
+  shown_.reset();
+  if (blocks_ != nullptr) blocks_->rewrite_by(nullptr);
   rewriter_.before_reading();
   own_gradients_.reset();
   parameters_.give_back();

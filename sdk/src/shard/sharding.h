@@ -6,18 +6,20 @@
 //   adopt() -> add(): parameters move | backward -> average -> gradients_averaged()
 //   update -> rewriter(): writes on slices | whoever reads past the stream -> before_reading()
 //
-// Owned by Adoption; training thread only. Waits by polling, books the time as waiting, and throws
-// cox::Error where another rank has left. docs/sharding.md.
+// Owned by Adoption, or by a Trainer; training thread only. Waits by polling, books the time as
+// waiting, and throws cox::Error where another rank has left. docs/sharding.md.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "coordinator/transport/communicator.h"
+#include "coxswain/named_tensor.h"
 #include "coxswain/session.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/shard/fault_names.h"
@@ -31,6 +33,8 @@ class Module;
 }
 
 namespace cox::detail {
+
+class BlockWatch;
 
 class Sharding {
  public:
@@ -56,6 +60,9 @@ class Sharding {
   void load(const at::Tensor& parameter, const at::Tensor& values);
   // Divides a state of the optimizer that was loaded whole. REQUIRES: has() the parameter.
   void divide(const at::Tensor& state, const at::Tensor& parameter);
+  // Divides those of an optimizer's states, called "exp_avg.NAME", whose parameters the ranks hold
+  // once.
+  void divide(std::span<const NamedTensor> states, std::span<const NamedTensor> model);
   // Gives all ranks memory of their own again. The optimizer's state stays divided.
   void give_back();
 
@@ -66,16 +73,18 @@ class Sharding {
   void gradients_averaged();
   // A backward pass begins that adds to gradients: those that the program holds are this rank's own
   // until it has ended.
-  void backward_begins();
+  void backward_begins(double unit = 1);
   // Lets the rank add gradients to the node's while that pass runs. REQUIRES: nobody looks at its
   // own ones behind the pass.
   void add_early() { own_gradients_->add_early(); }
   void backward_ended();
-  // Makes the way in which these gradients are averaged. `make_rest` makes that of those which the
-  // node does not hold. `parameters` outlives the result, and so does this.
-  std::unique_ptr<GradientReduction> make_reduction(const std::vector<at::Tensor>& parameters,
-                                                    const std::vector<bool>& needed,
-                                                    const SharedReduction::MakeRest& make_rest);
+  // Makes the way in which gradients are averaged; those that the node does not hold go by `setup`.
+  // `passes`: who tells of backward passes and averages. This outlives the results.
+  enum class Passes { told_by_loop, told_by_reduction };
+  ReductionMaker maker(const ReductionSetup& setup, Passes passes);
+  // Rewrites operators of this thread until give_back(), those that `blocks` follows too. For loops
+  // that do not show rewriter() the operators by themselves.
+  void rewrite(BlockWatch& blocks);
   // Waits until parameters have the values that they have on all ranks.
   void before_reading() { rewriter_.before_reading(); }
   // Moves parameters that the program gave other memory (set_data, a load) to the node's again.
@@ -97,6 +106,8 @@ class Sharding {
   std::optional<GradientTurns> turns_;
   std::optional<OwnGradients> own_gradients_;
   std::optional<FaultNames> faults_;
+  BlockWatch* blocks_ = nullptr;  // of rewrite()
+  std::optional<StreamScope> shown_;
   std::uint64_t shards_seen_ = 0;  // when the heap was last trimmed
 };
 

@@ -120,7 +120,9 @@ at::Tensor& OwnGradients::own(std::size_t gradient) const {
   return parameters_.all()[parameters_.owner(gradient)].tensor.mutable_grad();
 }
 
-void OwnGradients::backward_begins() {
+void OwnGradients::backward_begins(double unit) {
+  unit_ = unit;
+  is_in_pass_ = true;
   for (State& state : states_) state.is_ready = false;
   queue_.clear();
   queue_begin_ = 0;
@@ -129,10 +131,10 @@ void OwnGradients::backward_begins() {
   turns_.say_begun(writes_);
 }
 
-// Autograd calls the hook of a parameter also where it has nothing for it.
+// Autograd calls the hook of a parameter also where it has nothing for it, and in trials.
 void OwnGradients::ready(std::size_t gradient) {
   const at::Tensor& value = own(gradient);
-  if (!value.defined()) return;
+  if (!is_in_pass_ || !value.defined()) return;
   State& state = states_[gradient];
   if (state.is_added) added_twice_ = gradient;
   state.comes_again = state.comes_again || state.is_ready;
@@ -155,7 +157,7 @@ void OwnGradients::add_in_turn() {
 }
 
 void OwnGradients::backward_ended() {
-  is_early_ = false;
+  is_in_pass_ = is_early_ = false;
   for (std::size_t i = 0; i < queue_begin_; ++i) {
     at::Tensor& value = own(queue_[i]);
     if (!value.defined()) value = parameters_.all()[queue_[i]].tensor;
@@ -181,12 +183,13 @@ std::int64_t OwnGradients::add(std::size_t gradient) {
   std::int64_t nonfinite = 0;
   if (turns_.rank() == 0) {
     if (value.defined()) {
-      nonfinite = put_in_place(dense(value), sum, 1);
+      nonfinite = put_in_place(dense(value), sum, unit_);
     } else {
       sum.zero_();
     }
   } else if (value.defined()) {
-    const at::Tensor flat = dense(value).detach().contiguous().view({-1});
+    at::Tensor flat = dense(value).detach().contiguous().view({-1});
+    if (unit_ != 1) flat = flat * unit_;
     nonfinite = count_nonfinite(flat);
     sum.add_(flat);
   } else {
@@ -214,17 +217,31 @@ SharedReduction::SharedReduction(SharedGradients shared, const std::vector<at::T
 }
 
 void SharedReduction::begin(const MicroBatchFacts& facts) {
-  TORCH_INTERNAL_ASSERT(facts.unit == 1, "gradients of an adopted loop have no weights");
-  if (rest_) rest_->begin(facts);
+  if (shared_.backward_begins) {
+    shared_.backward_begins(facts.unit);
+    if (facts.which == MicroBatch::last) shared_.own.add_early();
+  }
+  MicroBatchFacts others = facts;
+  others.which = MicroBatch::more;  // flush() sends them
+  if (rest_) rest_->begin(others);
+}
+
+void SharedReduction::end() {
+  if (shared_.backward_begins) shared_.own.backward_ended();
+  if (rest_) rest_->end();
 }
 
 void SharedReduction::flush() {
+  if (rest_) rest_->flush();
+}
+
+void SharedReduction::add_all() {
   const at::NoGradGuard no_grad;
   if (const auto twice = shared_.own.added_twice())
-    throw Error(failed_precondition("shard.mode: expected ", shared_.parameters.all()[*twice].name,
-                                    " to be complete once in a backward pass, as before, found it "
-                                    "twice (a backward pass inside "
-                                    "another, or one that failed before); set shard.mode=off"));
+    throw Error(failed_precondition(
+        "shard.mode: expected ", shared_.parameters.all()[*twice].name,
+        " to be complete once in a backward pass, as before, found it twice (a backward pass "
+        "inside another, or one that failed before); set shard.mode=off"));
   for (const Member& each : members_) {
     at::Tensor& own = parameters_[each.parameter].mutable_grad();
     shared_.turns.say(each.gradient, own.defined());
@@ -235,7 +252,6 @@ void SharedReduction::flush() {
     each.any = shared_.turns.any_has(each.gradient);
     nonfinite_[each.parameter] = each.any ? shared_.own.add_rest(each.gradient) : 0;
   }
-  if (rest_) rest_->flush();
 }
 
 // Behind this nobody reads the last averages any more.
@@ -254,6 +270,7 @@ void SharedReduction::arrive() {
 }
 
 StepBallot SharedReduction::merge(StepBallot mine, const std::function<void()>& pump) {
+  add_all();
   for (const std::size_t other : others_) nonfinite_[other] = 0;  // of the step before
   vote_on_overflow(nonfinite_, mine);
   if (!rest_) {
@@ -282,7 +299,9 @@ double SharedReduction::hand_back(double total, double loss_scale) {
   shared_.order.complete();
   shared_.order.wait_for_completed();
   const double shared = std::sqrt(shared_.turns.sum_of_parts());
-  return rest_ ? std::hypot(shared, rest_->hand_back(total, loss_scale)) : shared;
+  const double norm = rest_ ? std::hypot(shared, rest_->hand_back(total, loss_scale)) : shared;
+  if (shared_.averaged) shared_.averaged();
+  return norm;
 }
 
 }  // namespace cox::detail

@@ -82,8 +82,9 @@ class OwnGradients {
   // Hooks the parameters. All of it outlives this.
   OwnGradients(const ShardedParameters& parameters, WriteOrder& order, GradientTurns& turns);
 
-  // A backward pass begins that adds to .grad, which is this rank's own until it has ended.
-  void backward_begins();
+  // A backward pass begins that adds to .grad, which is this rank's own until it has ended. What is
+  // added of it is .grad times `unit`.
+  void backward_begins(double unit);
   // Nobody looks at this rank's own gradients: they may be added before the pass has ended.
   void add_early() { is_early_ = true; }
   // .grad of what was added is the node's, not yet averaged.
@@ -118,18 +119,24 @@ class OwnGradients {
   std::vector<std::size_t> queue_;  // complete, in their order
   std::size_t queue_begin_ = 0;     // the first that was not added
   std::uint64_t writes_ = 0;        // when the pass began
+  double unit_ = 1;
+  bool is_in_pass_ = false;
   bool is_early_ = false;
   std::optional<std::size_t> added_twice_;
   std::optional<ReadyHooks> hooks_;
 };
 
-// The things that a SharedReduction works on; all of them outlive it.
+// The things that a SharedReduction works on; all of them outlive it. A loop that tells its
+// backward passes by itself leaves the functions empty; those of others begin and end with those of
+// the reduction.
 struct SharedGradients {
   const ShardedParameters& parameters;
   WriteOrder& order;
   GradientTurns& turns;
   OwnGradients& own;
   transport::Communicator& ranks;
+  std::function<void(double unit)> backward_begins = {};
+  std::function<void()> averaged = {};  // .grad are averages
 };
 
 // Averages the gradients that the node holds, and the others by `rest`, which may be null where
@@ -144,6 +151,7 @@ class SharedReduction final : public GradientReduction {
                   const std::vector<bool>& needed, const MakeRest& make_rest);
 
   void begin(const MicroBatchFacts& facts) override;
+  void end() override;
   void flush() override;
   StepBallot merge(StepBallot mine, const std::function<void()>& pump) override;
   double hand_back(double total, double loss_scale) override;
@@ -158,6 +166,7 @@ class SharedReduction final : public GradientReduction {
     bool any = false;       // some rank has one in this round
   };
   void arrive();
+  void add_all();
 
   const SharedGradients shared_;
   const std::vector<at::Tensor>& parameters_;

@@ -54,13 +54,7 @@ Adoption::Adoption(Session& session, const AdoptOptions& options)
 ReductionMaker Adoption::maker(const AdoptOptions& options) {
   if (options.only_watch || !Sharding::is_wanted(state())) return {};
   sharding_.emplace(state());
-  return {[this](const auto& parameters, const auto& needed, auto&) {
-    return sharding_->make_reduction(
-        parameters, needed, [this](const auto& rest, const auto& rest_needed, auto& habits) {
-          return make_reduction(reduction_setup(state()), rest, rest_needed,
-                                {reverse_order(rest.size()), {}}, habits);
-        });
-  }};
+  return sharding_->maker(reduction_setup(state()), Sharding::Passes::told_by_loop);
 }
 
 // A program that leaves by an exception does not wait for the others (Session::finish).

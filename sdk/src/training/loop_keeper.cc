@@ -258,17 +258,8 @@ Status LoopKeeper::load_model(std::span<const NamedTensor> saved) const {
   return ok_status();
 }
 
-// The states of a parameter are called "exp_avg.NAME".
 void LoopKeeper::divide_states() const {
-  const std::vector<NamedTensor> model = model_state();
-  for (const auto& optimizer : ports()) {
-    for (const NamedTensor& state : optimizer->state()) {
-      const std::string name = state.name.substr(state.name.find('.') + 1);
-      const auto of = std::ranges::find(model, name, &NamedTensor::name);
-      if (of != model.end() && sharding_->has(of->tensor))
-        sharding_->divide(state.tensor, of->tensor);
-    }
-  }
+  for (const auto& optimizer : ports()) sharding_->divide(optimizer->state(), model_state());
 }
 
 Status LoopKeeper::restore(const Checkpoint& state, Handover handover) {

@@ -98,14 +98,15 @@ struct OwnPart {
 }  // namespace detail
 
 struct Reducer::Impl {
-  Impl(Session session, std::vector<at::Tensor> parameters, std::vector<at::Tensor> buffers)
+  Impl(Session session, std::vector<at::Tensor> parameters, std::vector<at::Tensor> buffers,
+       const detail::ReductionMaker& maker)
       : session_(std::move(session)),
         state_(session_.state()),
         loss_scale_(session_.capabilities().loss_scale),
         numerics_(session_.capabilities().numerics),
         parameters_(std::move(parameters)),
         buffers_(std::move(buffers)),
-        reduction_(detail::reduction_setup(state_), parameters_),
+        reduction_(detail::reduction_setup(state_), parameters_, maker),
         weights_(state_.actuators(), parameters_,
                  state_.job().world_size() == 1 ? 0 : state_.job().config().reduction.verify_steps,
                  session_.capabilities().blocks),
@@ -423,7 +424,11 @@ Reducer::Reducer(Session& session, torch::nn::Module& model)
     : Reducer(following(session, model), model.parameters(), model.buffers()) {}
 
 Reducer::Reducer(Session& session, std::vector<at::Tensor> parameters,
-                 std::vector<at::Tensor> buffers) {
+                 std::vector<at::Tensor> buffers)
+    : Reducer(session, std::move(parameters), std::move(buffers), detail::ReductionMaker()) {}
+
+Reducer::Reducer(Session& session, std::vector<at::Tensor> parameters,
+                 std::vector<at::Tensor> buffers, const detail::ReductionMaker& maker) {
   SessionState& state = session.state();
   if (parameters.empty()) throw Error(invalid_argument("Reducer: expected parameters, found none"));
   parameters = detail::each_once(std::move(parameters));
@@ -437,11 +442,12 @@ Reducer::Reducer(Session& session, std::vector<at::Tensor> parameters,
   state.loop().declare_reducing();
   transport::Communicator& ranks = state.job().data();
   detail::require(detail::check_equal_layout(ranks, parameters, buffers), Error::Scope::all_ranks);
-  detail::require(detail::broadcast_from_root(ranks, parameters), "Reducer: parameters");
+  if (!maker.make)
+    detail::require(detail::broadcast_from_root(ranks, parameters), "Reducer: parameters");
   detail::require(detail::broadcast_from_root(ranks, buffers), "Reducer: buffers");
   session.capabilities().numerics.watch(parameters);
   state.ensure_started();
-  impl_ = std::make_unique<Impl>(session, std::move(parameters), std::move(buffers));
+  impl_ = std::make_unique<Impl>(session, std::move(parameters), std::move(buffers), maker);
 }
 
 Reducer::Reducer(Reducer&&) noexcept = default;

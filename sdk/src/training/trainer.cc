@@ -16,14 +16,19 @@
 #include "coxswain/master_weights.h"
 #include "coxswain/reducer.h"
 #include "coxswain/weight_average.h"
+#include "sdk/src/blocks/block_watch.h"
+#include "sdk/src/parallel/agreement.h"
 #include "sdk/src/precision/loss_scale.h"
 #include "sdk/src/precision/trial_pass.h"
 #include "sdk/src/session/saved_rows.h"
 #include "sdk/src/session/session_state.h"
+#include "sdk/src/shard/sharding.h"
+#include "sdk/src/stream/operator_stream.h"
 #include "sdk/src/training/capabilities.h"
 #include "sdk/src/training/equal_ranks.h"
 #include "sdk/src/training/model_changes.h"
 #include "sdk/src/training/optimizer_port.h"
+#include "sdk/src/training/reduction_setup.h"
 #include "sdk/src/training/rollbacks.h"
 #include "sdk/src/training/step_attempt.h"
 #include "sdk/src/training/step_queue.h"
@@ -42,10 +47,23 @@ class TrainerState final : public detail::TrainedState {
   TrainerState(torch::nn::Module& model, detail::OptimizerPort& optimizer)
       : model_(model), optimizer_(optimizer) {}
   void show(const Reducer& reducer) { reducer_ = &reducer; }
+  void show(detail::Sharding& sharding) { sharding_ = &sharding; }
   detail::Checkpoint capture() const override {
     detail::Checkpoint all = detail::capture(model_, optimizer_);
     all.reducer = reducer_->state();
+    if (sharding_ == nullptr) return all;
+    for (NamedTensor& each : all.optimizer) each.tensor = sharding_->form_of_whole(each.tensor);
     return all;
+  }
+  void complete(std::vector<NamedTensor>& optimizer,
+                const std::function<bool(std::size_t place)>& keeps) const override {
+    if (sharding_ == nullptr) return;
+    std::size_t place = 0;
+    for (const NamedTensor& each : optimizer_.state()) {
+      using Keep = detail::Sharding::Keep;
+      optimizer[place].tensor = sharding_->whole(each.tensor, keeps(place) ? Keep::yes : Keep::no);
+      ++place;
+    }
   }
   Status restore(const detail::Checkpoint& state, detail::Handover handover) override {
     return detail::restore(state, model_, optimizer_, handover);
@@ -55,6 +73,7 @@ class TrainerState final : public detail::TrainedState {
   torch::nn::Module& model_;
   detail::OptimizerPort& optimizer_;
   const Reducer* reducer_ = nullptr;
+  detail::Sharding* sharding_ = nullptr;  // null where every rank holds all
 };
 
 namespace {
@@ -75,6 +94,19 @@ void check_options(SessionState& state, const TrainerOptions& options) {
       "give every rank the same");
   detail::require(detail::validate(options, state.job().world_size(), state.job().config()),
                   Error::Scope::all_ranks);
+}
+
+// What a Trainer with divided state cannot do.
+void check_divisible(const Config& config, const detail::OptimizerPort& optimizer) {
+  const char* found = config.reduction.reproducible      ? "reduction.reproducible=on"
+                      : config.guard.snapshot_rounds > 0 ? "snapshots (guard.snapshot_rounds)"
+                      : detail::is_by_position(optimizer.state())
+                          ? "an optimizer whose state has no names"
+                          : nullptr;
+  if (found == nullptr) return;
+  throw Error(failed_precondition("shard.mode=state: expected a Trainer without ", found,
+                                  ", found one with it; leave it out, or set shard.mode=off"),
+              Error::Scope::all_ranks);
 }
 
 }  // namespace
@@ -106,7 +138,9 @@ struct Trainer::Impl {
     detail::TrainingSaves::Resumed saved;
     if (is_resumed()) saved = saves->resume();
     position.seed = state().job().config().run.seed;
-    reducer.emplace(session, model.parameters(), model.buffers());
+    if (detail::Sharding::is_wanted(state())) shard(model);
+    reducer.emplace(Reducer(session, model.parameters(), model.buffers(), maker()));
+    if (sharding) sharding->show_held();
     if (!saved.reducer.empty()) state().job().agree(reducer->load_state(saved.reducer));
     detail::load_rows(state(), saved.rows);
     if (masters != nullptr) adopt(*masters);
@@ -117,10 +151,42 @@ struct Trainer::Impl {
 
   // A loop that was left by `break` has its open step in here.
   ~Impl() {
-    if (!attempt || !saves->is_behind() || std::uncaught_exceptions() > 0) return;
-    state().job().log().warning(
-        "the training loop was left in the middle of a step, so what came after the last save is "
-        "not saved; end the loop by trainer.stop()");
+    const bool is_left = attempt && saves->is_behind() && std::uncaught_exceptions() == 0;
+    if (is_left) {
+      state().job().log().warning(
+          "the training loop was left in the middle of a step, so what came after the last save is "
+          "not saved; end the loop by trainer.stop()");
+    }
+    if (sharding && std::uncaught_exceptions() == 0) give_back();
+  }
+
+  // The model is the program's again.
+  void give_back() noexcept try {
+    attempt.reset();
+    sharding->give_back();
+  } catch (const std::exception& error) {
+    state().job().log().warning(std::string("Trainer: the model stays divided: ") + error.what());
+  }
+
+  // All ranks have rank 0's weights, or those of a save, and the optimizer's state is whole.
+  void shard(torch::nn::Module& model) {
+    check_divisible(state().job().config(), changes.optimizer());
+    const std::vector<at::Tensor> parameters = detail::each_once(model.parameters());
+    transport::Communicator& ranks = state().job().data();
+    detail::require(detail::check_equal_layout(ranks, parameters, model.buffers()),
+                    Error::Scope::all_ranks);
+    detail::require(detail::broadcast_from_root(ranks, parameters), "Trainer: parameters");
+    sharding.emplace(state());
+    sharding->add(model, {});
+    sharding->divide(changes.optimizer().state(), detail::model_tensors(model));
+    sharding->rewrite(session.capabilities().blocks);
+    trained.show(*sharding);
+  }
+
+  detail::ReductionMaker maker() {
+    using Passes = detail::Sharding::Passes;
+    return sharding ? sharding->maker(detail::reduction_setup(state()), Passes::told_by_reduction)
+                    : detail::ReductionMaker();
   }
 
   // The reducer gave the model rank 0's weights, or a save its own.
@@ -220,6 +286,7 @@ struct Trainer::Impl {
   TrainerState trained;
   std::optional<detail::TrainingSaves> saves;
   std::optional<detail::Rollbacks> rollbacks;
+  std::optional<detail::Sharding> sharding;  // where ranks divide what they hold
   std::optional<Reducer> reducer;
   std::optional<detail::StepBuffers> buffers;
   double last_loss = 0;                 // of the last completed step

@@ -43,5 +43,11 @@ using Kept = std::shared_ptr<std::map<const LoopModel*, Tensors>>;
 inline Kept kept() {
   return std::make_shared<std::map<const LoopModel*, Tensors>>();
 }
+// Returns what the loop keeps, nothing in its first step: a model may lie where an earlier one did.
+inline Tensors& tensors_of(const Kept& kept, const LoopState& at) {
+  Tensors& own = (*kept)[&at.model];
+  if (at.step == 0) own.clear();
+  return own;
+}
 
 }  // namespace cox::test

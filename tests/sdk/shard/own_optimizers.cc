@@ -95,7 +95,7 @@ std::vector<ShardedLoop> loops_with_own_optimizers() {
     using Optimizers = std::map<const LoopModel*, std::unique_ptr<AdamW>>;
     loop.update = [own = std::make_shared<Optimizers>()](LoopState at) {
       std::unique_ptr<AdamW>& optimizer = (*own)[&at.model];
-      if (!optimizer)
+      if (!optimizer || at.step == 0)
         optimizer = std::make_unique<AdamW>(at.model.parameters(), AdamWOptions{.lr = 0.01});
       optimizer->step();
     };

@@ -104,13 +104,13 @@ std::vector<ShardedLoop> loops_that_read_gradients() {
     const at::NoGradGuard no_grad;
     Tensors now;
     for_each_gradient(at.model, [&](Tensor p) { now.push_back(p.grad().clone()); });
-    Tensors& earlier = (*last)[&at.model];
+    Tensors& earlier = tensors_of(last, at);
     for (std::size_t i = 0; i < earlier.size(); ++i)
       at.seen.push_back((now[i] - earlier[i]).norm());
     earlier = now;
   }));
   loops.push_back(before("gradients kept from the step before", [last = kept()](LoopState at) {
-    Tensors& earlier = (*last)[&at.model];
+    Tensors& earlier = tensors_of(last, at);
     for (const Tensor& each : earlier) at.seen.push_back(each.detach().clone());
     earlier.clear();
     for_each_gradient(at.model, [&](Tensor p) { earlier.push_back(p.grad()); });
@@ -118,7 +118,7 @@ std::vector<ShardedLoop> loops_that_read_gradients() {
   loops.back().steps = 8;
   loops.push_back(before("views of gradients kept from the step before", [last = kept()](
                                                                              LoopState at) {
-    Tensors& earlier = (*last)[&at.model];
+    Tensors& earlier = tensors_of(last, at);
     for (const Tensor& each : earlier) at.seen.push_back(each.clone());
     earlier.clear();
     for_each_gradient(at.model, [&](Tensor p) { earlier.push_back(p.grad().detach().flatten()); });
@@ -140,7 +140,7 @@ std::vector<ShardedLoop> loops_that_keep_averages() {
   std::vector<ShardedLoop> loops;
   loops.push_back(after("an average of weights by lerp_", [averages = kept()](LoopState at) {
     const at::NoGradGuard no_grad;
-    Tensors& own = (*averages)[&at.model];
+    Tensors& own = tensors_of(averages, at);
     std::size_t i = 0;
     for (const Tensor& p : at.model.parameters()) {
       if (i == own.size()) own.push_back(p.detach().clone());
@@ -149,7 +149,7 @@ std::vector<ShardedLoop> loops_that_keep_averages() {
     }
   }));
   loops.push_back(after("an average of weights by data()", [averages = kept()](LoopState at) {
-    Tensors& own = (*averages)[&at.model];
+    Tensors& own = tensors_of(averages, at);
     std::size_t i = 0;
     for (const Tensor& p : at.model.parameters()) {
       if (i == own.size()) own.push_back(torch::zeros_like(p).detach());
@@ -162,7 +162,7 @@ std::vector<ShardedLoop> loops_that_keep_averages() {
         std::string("a sum of gradients of its own, gradients ") + (with_gradients ? "on" : "off"),
         [sums = kept(), with_gradients](LoopState at) {
           const at::AutoGradMode mode(with_gradients);
-          Tensors& own = (*sums)[&at.model];
+          Tensors& own = tensors_of(sums, at);
           std::size_t i = 0;
           for_each_gradient(at.model, [&](Tensor p) {
             if (i == own.size()) own.push_back(torch::zeros_like(p).detach());

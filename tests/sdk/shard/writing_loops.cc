@@ -127,7 +127,7 @@ std::vector<ShardedLoop> loops_that_replace_parameters() {
   loops.push_back(
       after("an evaluation with averages by set_data", [averages = kept()](LoopState at) {
         const at::NoGradGuard no_grad;
-        Tensors& own = (*averages)[&at.model];
+        Tensors& own = tensors_of(averages, at);
         Tensors trained;
         std::size_t i = 0;
         for (Tensor& p : at.model.parameters()) {
@@ -169,7 +169,7 @@ std::vector<ShardedLoop> loops_that_write_to_gradients() {
   }));
   loops.push_back(after("a target network", [targets = kept()](LoopState at) {
     const at::NoGradGuard no_grad;
-    Tensors& own = (*targets)[&at.model];
+    Tensors& own = tensors_of(targets, at);
     std::size_t i = 0;
     for (const Tensor& p : at.model.parameters()) {
       if (i == own.size()) own.push_back(torch::zeros_like(p));
