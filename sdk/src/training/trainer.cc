@@ -98,11 +98,11 @@ void check_options(SessionState& state, const TrainerOptions& options) {
 
 // What a Trainer with divided state cannot do.
 void check_divisible(const Config& config, const detail::OptimizerPort& optimizer) {
-  const char* found = config.reduction.reproducible      ? "reduction.reproducible=on"
-                      : config.guard.snapshot_rounds > 0 ? "snapshots (guard.snapshot_rounds)"
-                      : detail::is_by_position(optimizer.state())
-                          ? "an optimizer whose state has no names"
-                          : nullptr;
+  const char* found =
+      config.reduction.reproducible               ? "reduction.reproducible=on"
+      : config.checkpoint.snapshot_rounds > 0     ? "snapshots (checkpoint.snapshot_rounds)"
+      : detail::is_by_position(optimizer.state()) ? "an optimizer whose state has no names"
+                                                  : nullptr;
   if (found == nullptr) return;
   throw Error(failed_precondition("shard.mode=state: expected a Trainer without ", found,
                                   ", found one with it; leave it out, or set shard.mode=off"),

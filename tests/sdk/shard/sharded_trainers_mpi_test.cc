@@ -145,7 +145,7 @@ TEST_SUITE("sharded trainers") {
         {"uneven shares",
          Kind::cox_adamw,
          {.global_batch = 18, .steps = 12},
-         {"--cox.shares.hint=0:2,1:1"}},
+         {"--cox.shares.hint=0=2"}},
         {"micro-batches", Kind::adamw, {.global_batch = 16, .micro_batch = 2, .steps = 12}},
         {"recomputed",
          Kind::cox_adamw,
@@ -207,7 +207,7 @@ TEST_SUITE("sharded trainers") {
   }
 
   TEST_CASE("what a sharded Trainer cannot do is refused on all ranks") {
-    for (const char* flag : {"--cox.reduction.reproducible=on", "--cox.guard.snapshot_rounds=5"}) {
+    for (const char* flag : {"--cox.reduction.reproducible=on", "--cox.checkpoint.snapshot_rounds=5"}) {
       CAPTURE(flag);
       std::string text = "no error";
       try {
