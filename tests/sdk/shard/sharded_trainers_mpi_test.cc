@@ -101,7 +101,7 @@ Trained train(const Row& row, const Flags& more) {
   nn::Sequential model = make_model();
   if (row.kind == Kind::masters) {
     model->to(at::kBFloat16);
-    MasterWeights masters(*model);
+    MasterWeights masters(model->parameters());
     AdamW optimizer(masters.tensors(), {.lr = 0.01});
     Trainer trainer(session, *model, masters, optimizer, row.options);
     return run(session, model, trainer, row);
