@@ -242,6 +242,7 @@ class OverlappedReduction final : public BucketedReduction {
  private:
   void put(std::size_t parameter) override {
     const torch::NoGradGuard no_grad;
+    views_.let_go(parameter);
     const at::Tensor& gradient = parameters_[parameter].grad();
     exchange_->counts()[parameter] = gradient.defined() ? 1 : 0;
     if (!gradient.defined()) {
@@ -253,7 +254,7 @@ class OverlappedReduction final : public BucketedReduction {
     if (views_.fits(parameter)) parameters_[parameter].mutable_grad() = views_.shaped[parameter];
   }
 
-  const BucketViews views_;
+  BucketViews views_;
 };
 
 class ExactReduction final : public BucketedReduction {
@@ -409,8 +410,27 @@ BucketViews::BucketViews(const std::vector<at::Tensor>& its_parameters,
     const auto [bucket, offset] = layout.places[p];
     if (bucket == BucketPlace::kNowhere) continue;
     places[p] = flats[bucket].narrow(0, offset, numbers_in(parameters[p]));
-    shaped[p] = shaped_as(parameters[p], places[p]);
+    shape(p);
   }
+}
+
+void BucketViews::shape(std::size_t parameter) {
+  const at::Tensor& place = places[parameter];
+  const at::Tensor apart = at::from_blob(
+      place.mutable_data_ptr(), place.sizes(), [kept = place](void*) {}, place.options());
+  shaped[parameter] = shaped_as(parameters[parameter], apart);
+}
+
+void BucketViews::let_go(std::size_t parameter) {
+  const at::Tensor& gradient = shaped[parameter];
+  const std::size_t ours = parameters[parameter].grad().is_same(gradient) ? 2 : 1;
+  if (gradient.use_count() == ours && gradient.storage().use_count() == 1) return;
+  const torch::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView untracked;
+  at::Tensor copy = places[parameter].clone();
+  gradient.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(
+      copy.storage().set_data_ptr(at::DataPtr(nullptr, copy.device())));
+  shape(parameter);
 }
 
 bool BucketViews::fits(std::size_t parameter) const {

@@ -206,10 +206,16 @@ struct BucketViews {
   bool fits(std::size_t parameter) const;
   // Returns what .grad becomes: the place, or else a copy as the parameter has it.
   at::Tensor gradient(std::size_t parameter) const;
+  // The place is about to get other values: a gradient of an earlier step that the program still
+  // holds, itself or a view of it, keeps its own. REQUIRES: places are on the CPU.
+  void let_go(std::size_t parameter);
 
   const std::vector<at::Tensor>& parameters;
   std::vector<at::Tensor> places;  // 1-D; undefined for a parameter that has none
-  std::vector<at::Tensor> shaped;  // the same in the parameters' shapes
+  std::vector<at::Tensor> shaped;  // the same in the parameters' shapes, each a storage of its own
+
+ private:
+  void shape(std::size_t parameter);
 };
 
 // DividedNorm divides sums on the CPU by one number, and takes the norm of all in the order of the

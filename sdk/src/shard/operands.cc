@@ -18,6 +18,9 @@ bool is_one_of(std::string_view name, const std::array<std::string_view, count>&
 
 constexpr std::array<std::string_view, 5> kMakers = {
     "aten::zeros_like", "aten::ones_like", "aten::empty_like", "aten::full_like", "aten::clone"};
+// Written to, by their schemas, but in no element.
+constexpr std::array<std::string_view, 4> kOfNoValue = {"aten::detach_", "aten::requires_grad_",
+                                                        "aten::set_data", "aten::set_"};
 // Elementwise, and not tagged so.
 constexpr std::array<std::string_view, 9> kElementwise = {
     "aten::detach", "aten::alias",    "aten::zero_",      "aten::fill_",          "aten::copy_",
@@ -35,7 +38,7 @@ OperatorTraits find_traits(const c10::OperatorHandle& handle) {
   OperatorTraits traits;
   traits.makes_alike = is_one_of(name, kMakers);
   traits.is_fused_update = name.starts_with("aten::_fused_ada") || name == "aten::_fused_sgd_";
-  traits.changes_nothing = name == "aten::detach_" || name == "aten::requires_grad_";
+  traits.changes_no_value = is_one_of(name, kOfNoValue);
   const bool is_random = handle.hasTag(at::Tag::nondeterministic_seeded);
   traits.is_elementwise =
       !is_random && (handle.hasTag(at::Tag::pointwise) || traits.makes_alike ||

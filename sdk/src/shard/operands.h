@@ -24,10 +24,10 @@ struct OperatorTraits {
   // Each element of the result depends on the elements of the arguments at its place only, so the
   // operator on slices gives slices.
   bool is_elementwise = false;
-  bool makes_alike = false;      // its result has the form of its first tensor: zeros_like, clone
-  bool is_fused_update = false;  // updates lists of parameters, gradients and states in one call
-  bool changes_nothing = false;  // detach_: the tensor's history alone
-  std::uint64_t hash = 0;        // of the name; equal in all processes
+  bool makes_alike = false;       // its result has the form of its first tensor: zeros_like, clone
+  bool is_fused_update = false;   // updates lists of parameters, gradients and states in one call
+  bool changes_no_value = false;  // detach_, set_data: the tensor's history, or which memory it has
+  std::uint64_t hash = 0;         // of the name; equal in all processes
 };
 
 // Returns the traits of an operator; the reference stays valid.

@@ -447,7 +447,7 @@ void ShardRewriter::call(const c10::OperatorHandle& handle, const OperatorFacts&
     return std::span<const c10::IValue>(stack).last(handle.schema().arguments().size());
   };
   Operands operands = operands_of(facts, arguments());
-  if (traits.changes_nothing || !is_rewritable(operands)) return handle.callBoxed(stack);
+  if (traits.changes_no_value || !is_rewritable(operands)) return handle.callBoxed(stack);
   if (traits.is_elementwise && follows_values()) {
     const std::uint64_t before = states_.shards_made();
     make_shards(operands);

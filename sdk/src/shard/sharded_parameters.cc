@@ -171,11 +171,22 @@ Result<std::vector<ShardedStorage>> ShardedParameters::fill(const Move& move, No
   return made;
 }
 
+// Only parameters that are trained have states, so frozen ones must not shift the slices of these.
 Status ShardedParameters::add(transport::Communicator& node,
                               const std::vector<NamedParameter>& parameters,
                               const std::vector<double>& weights) {
-  const Move move = collect(parameters);
-  if (Status agreed = agree_on_status(node, check(move)); !agreed.ok()) return agreed;
+  std::vector<NamedParameter> trained;
+  std::vector<NamedParameter> frozen;
+  for (const NamedParameter& each : parameters)
+    (each.tensor.requires_grad() ? trained : frozen).push_back(each);
+  const Move all = collect(parameters);
+  if (Status agreed = agree_on_status(node, check(all)); !agreed.ok()) return agreed;
+  if (Status moved = move(node, collect(trained), weights); !moved.ok()) return moved;
+  return move(node, collect(frozen), weights);
+}
+
+Status ShardedParameters::move(transport::Communicator& node, const Move& move,
+                               const std::vector<double>& weights) {
   if (move.storages.empty()) return ok_status();
   const SliceLayout layout = divide_storages(move.shapes, weights, grain_);
   Result<std::vector<ShardedStorage>> filled = resource_exhausted("shared memory: none");

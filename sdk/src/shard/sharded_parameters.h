@@ -119,6 +119,7 @@ class ShardedParameters {
 
  private:
   struct Move;
+  Status move(transport::Communicator& node, const Move& move, const std::vector<double>& weights);
   Move collect(const std::vector<NamedParameter>& parameters) const;
   static Status check(const Move& move);
   static Result<std::vector<ShardedStorage>> fill(const Move& move, NodeCopy copy,

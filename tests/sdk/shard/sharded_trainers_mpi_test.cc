@@ -207,8 +207,9 @@ TEST_SUITE("sharded trainers") {
   }
 
   TEST_CASE("what a sharded Trainer cannot do is refused on all ranks") {
-    for (const char* flag : {"--cox.reduction.reproducible=on", "--cox.checkpoint.snapshot_rounds=5"}) {
-      CAPTURE(flag);
+    for (const char* flag :
+         {"--cox.reduction.reproducible=on", "--cox.checkpoint.snapshot_rounds=5"}) {
+      CAPTURE(std::string(flag));
       std::string text = "no error";
       try {
         train({"cox::AdamW"}, both(kSharded, {flag}));
@@ -216,6 +217,7 @@ TEST_SUITE("sharded trainers") {
         CHECK(error.scope() == Error::Scope::all_ranks);
         text = error.what();
       }
+      CAPTURE(text);
       CHECK(text.find("shard.mode=state: expected a Trainer without") != text.npos);
     }
   }

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "coxswain/error.h"
-#include "coxswain/session.h"
 #include "coxswain/reducer.h"
+#include "coxswain/session.h"
 #include "sdk/src/parallel/agreement.h"
 #include "sdk/src/session/session_state.h"
 #include "tests/sdk/same_bits.h"
