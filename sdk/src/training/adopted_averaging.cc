@@ -131,9 +131,10 @@ AdoptedAveraging::AdoptedAveraging(Session& session, const AdoptOptions& options
   if (!exchanges()) first_batch_.leave_out();
 }
 
-void AdoptedAveraging::add(torch::nn::Module& model, const AdoptOptions& options) {
+void AdoptedAveraging::add(torch::nn::Module& model, const std::vector<at::Tensor>& parameters,
+                           const AdoptOptions& options) {
   if (!ranks_) return;
-  ranks_->sync_parameters(model.parameters());
+  ranks_->sync_parameters(parameters);
   ranks_->sync_buffers(model.buffers());
   has_new_models_ = true;
   const bool averages = options.closure_optimizer == ClosureOptimizer::yes && exchanges();

@@ -72,8 +72,10 @@ class AdoptedAveraging {
   AdoptedAveraging(Session& session, const AdoptOptions& options, const ReductionMaker& maker);
 
   bool only_watches() const { return !ranks_; }
-  // Copies rank 0's parameters and buffers to all ranks. Collective; throws cox::Error.
-  void add(torch::nn::Module& model, const AdoptOptions& options);
+  // Copies rank 0's values of `parameters`, some of the model's, and buffers to all ranks.
+  // Collective; throws cox::Error.
+  void add(torch::nn::Module& model, const std::vector<at::Tensor>& parameters,
+           const AdoptOptions& options);
   // Compares the weights of the ranks from now on, those of models added since the last call as
   // well. Between steps.
   void watch_weights(const AdoptedModels& models, BlockWatch& blocks);

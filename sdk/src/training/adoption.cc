@@ -110,7 +110,7 @@ void Adoption::add_unseen(torch::nn::Module& model, std::shared_ptr<ScriptMirror
   require(install_saved_tensor_engine());
   const auto first = static_cast<BlockId::rep>(blocks.names().size());
   require(blocks.adopt(map).with_context("adopt"));
-  averaging_.add(model, options);
+  averaging_.add(model, own_parameters(model), options);
   shard(model, options);
   listener_ = blocks.listener();
   visits_ = blocks.visits();
@@ -123,7 +123,7 @@ void Adoption::add_unseen(torch::nn::Module& model, std::shared_ptr<ScriptMirror
 void Adoption::add_late(torch::nn::Module& model, std::shared_ptr<ScriptMirror> script,
                         const AdoptOptions& options) {
   BlockMap map = require(BlockMap::make(model, {}, options.name));
-  averaging_.add(model, options);
+  averaging_.add(model, own_parameters(model), options);
   shard(model, options);
   BlockWatch& blocks = session_.capabilities().blocks;
   listener_ = blocks.listener();
@@ -141,6 +141,13 @@ void Adoption::add_late(torch::nn::Module& model, std::shared_ptr<ScriptMirror> 
         "adopt: expected models before the first step, found one after it; its gradients are "
         "averaged, but its blocks are neither measured nor steered");
   }
+}
+
+// Those that the ranks hold once already, by another model, are equal and not to be written to.
+std::vector<at::Tensor> Adoption::own_parameters(const torch::nn::Module& model) const {
+  std::vector<at::Tensor> own = model.parameters();
+  if (sharding_) std::erase_if(own, [this](const at::Tensor& p) { return sharding_->has(p); });
+  return own;
 }
 
 void Adoption::shard(torch::nn::Module& model, const AdoptOptions& options) {

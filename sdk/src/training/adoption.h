@@ -92,6 +92,7 @@ class Adoption final : public OperatorListener {
   void add_late(torch::nn::Module& model, std::shared_ptr<ScriptMirror> script,
                 const AdoptOptions& options);
   ReductionMaker maker(const AdoptOptions& options);
+  std::vector<at::Tensor> own_parameters(const torch::nn::Module& model) const;
   void shard(torch::nn::Module& model, const AdoptOptions& options);
   void show_stream();
   void keep_whole_if_optimised(AdoptedModel& model);

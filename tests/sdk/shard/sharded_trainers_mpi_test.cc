@@ -212,7 +212,8 @@ TEST_SUITE("sharded trainers") {
       CAPTURE(std::string(flag));
       std::string text = "no error";
       try {
-        train({"cox::AdamW"}, both(kSharded, {flag}));
+        train({"cox::AdamW", Kind::cox_adamw, {.global_batch = 16, .micro_batch = 4, .steps = 2}},
+              both(kSharded, {flag}));
       } catch (const Error& error) {
         CHECK(error.scope() == Error::Scope::all_ranks);
         text = error.what();
