@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <cmath>
 #include <span>
 #include <utility>
@@ -42,15 +43,15 @@ GradientTurns::Line& GradientTurns::line(std::size_t gradient, std::int32_t rank
           .data())[gradient * static_cast<std::size_t>(ranks_) + static_cast<std::size_t>(rank)];
 }
 
-void GradientTurns::say(std::size_t gradient, bool has) {
-  line(gradient, rank_).has.store(has ? 1 : 0, std::memory_order_relaxed);
+void GradientTurns::say(std::size_t gradient, Has has) {
+  line(gradient, rank_).has.store(static_cast<std::uint64_t>(has), std::memory_order_relaxed);
 }
 
-bool GradientTurns::any_has(std::size_t gradient) const {
-  for (std::int32_t rank = 0; rank < ranks_; ++rank) {
-    if (line(gradient, rank).has.load(std::memory_order_relaxed) != 0) return true;
-  }
-  return false;
+GradientTurns::Has GradientTurns::any_says(std::size_t gradient) const {
+  std::uint64_t most = 0;
+  for (std::int32_t rank = 0; rank < ranks_; ++rank)
+    most = std::max(most, line(gradient, rank).has.load(std::memory_order_relaxed));
+  return static_cast<Has>(most);
 }
 
 std::uint64_t GradientTurns::added(std::size_t gradient) const {
@@ -136,7 +137,7 @@ void OwnGradients::ready(std::size_t gradient) {
   const at::Tensor& value = own(gradient);
   if (!is_in_pass_ || !value.defined()) return;
   State& state = states_[gradient];
-  if (state.is_added) added_twice_ = gradient;
+  state.goes_on = state.is_added;
   state.comes_again = state.comes_again || state.is_ready;
   if (std::exchange(state.is_ready, true) || state.comes_again) return;
   // One with a history is still looked at.
@@ -162,6 +163,12 @@ void OwnGradients::backward_ended() {
     at::Tensor& value = own(queue_[i]);
     if (!value.defined()) value = parameters_.all()[queue_[i]].tensor;
   }
+}
+
+GradientTurns::Has OwnGradients::has(std::size_t gradient) const {
+  using Has = GradientTurns::Has;
+  if (states_[gradient].goes_on) return Has::more_than_was_added;
+  return own(gradient).defined() ? Has::one : Has::none;
 }
 
 bool OwnGradients::is_averaged(std::size_t gradient) const {
@@ -237,21 +244,28 @@ void SharedReduction::flush() {
 
 void SharedReduction::add_all() {
   const at::NoGradGuard no_grad;
-  if (const auto twice = shared_.own.added_twice())
-    throw Error(failed_precondition(
-        "shard.mode: expected ", shared_.parameters.all()[*twice].name,
-        " to be complete once in a backward pass, as before, found it twice (a backward pass "
-        "inside another, or one that failed before); set shard.mode=off"));
   for (const Member& each : members_) {
     at::Tensor& own = parameters_[each.parameter].mutable_grad();
-    shared_.turns.say(each.gradient, own.defined());
+    shared_.turns.say(each.gradient, shared_.own.has(each.gradient));
     if (own.defined() && shared_.own.is_averaged(each.gradient)) own = own.clone();
   }
   arrive();
   for (Member& each : members_) {
-    each.any = shared_.turns.any_has(each.gradient);
+    const GradientTurns::Has has = shared_.turns.any_says(each.gradient);
+    if (has == GradientTurns::Has::more_than_was_added) refuse(each);
+    each.any = has == GradientTurns::Has::one;
     nonfinite_[each.parameter] = each.any ? shared_.own.add_rest(each.gradient) : 0;
   }
+}
+
+void SharedReduction::refuse(const Member& member) const {
+  shared_.order.complete();
+  throw Error(failed_precondition(
+                  "shard.mode: expected ", shared_.parameters.all()[member.gradient].name,
+                  " to be complete once in a backward pass, as before, found that it went on on a "
+                  "rank (a backward pass inside another, or one that failed before); set "
+                  "shard.mode=off"),
+              Error::Scope::all_ranks);
 }
 
 // Behind this nobody reads the last averages any more.

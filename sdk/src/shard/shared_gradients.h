@@ -35,11 +35,12 @@ class GradientTurns {
                 std::int32_t ranks, WriteOrder::Wait wait);
 
   std::int32_t rank() const { return rank_; }
-  // Says whether this rank has a gradient in the round that begins. REQUIRES: all ranks call it for
-  // the same gradients, and meet before they call any_has().
-  void say(std::size_t gradient, bool has);
-  // Returns whether any rank has one in the round.
-  bool any_has(std::size_t gradient) const;
+  // Says what this rank has of a gradient in the round that begins. REQUIRES: all ranks call it for
+  // the same gradients, and meet before they call any_says().
+  enum class Has : std::uint64_t { none, one, more_than_was_added };
+  void say(std::size_t gradient, Has has);
+  // Returns the most that a rank has.
+  Has any_says(std::size_t gradient) const;
   // Says how many writes this rank had made when its newest backward pass began; it reads no
   // averages from before that pass any more.
   void say_begun(std::uint64_t writes);
@@ -93,8 +94,8 @@ class OwnGradients {
   // Returns whether .grad is the average of an earlier call: of another model that has the
   // parameter as well.
   bool is_averaged(std::size_t gradient) const;
-  // Returns the first gradient that went on after it was added, or nothing.
-  std::optional<std::size_t> added_twice() const { return added_twice_; }
+  // Returns what this rank has to add, or had before it added it.
+  GradientTurns::Has has(std::size_t gradient) const;
   // Adds what is left of a gradient, in this rank's turn; zeros where it has none. Returns how many
   // values of its own were not finite. REQUIRES: all ranks call it for the same gradients.
   std::int64_t add_rest(std::size_t gradient);
@@ -105,6 +106,7 @@ class OwnGradients {
     bool is_steady = false;    // was complete once in a pass
     bool comes_again = false;  // was complete twice
     bool is_added = false;
+    bool goes_on = false;  // autograd added to it behind that
     std::int64_t nonfinite = 0;
   };
   void ready(std::size_t gradient);
@@ -122,7 +124,6 @@ class OwnGradients {
   double unit_ = 1;
   bool is_in_pass_ = false;
   bool is_early_ = false;
-  std::optional<std::size_t> added_twice_;
   std::optional<ReadyHooks> hooks_;
 };
 
@@ -167,6 +168,7 @@ class SharedReduction final : public GradientReduction {
   };
   void arrive();
   void add_all();
+  [[noreturn]] void refuse(const Member& member) const;
 
   const SharedGradients shared_;
   const std::vector<at::Tensor>& parameters_;

@@ -18,6 +18,7 @@ namespace {
 
 constexpr std::int32_t kRanks = 4;
 constexpr std::size_t kGradients = 5;
+using Has = GradientTurns::Has;
 
 void yield_until(const std::function<bool()>& is_over) {
   while (!is_over()) std::this_thread::yield();
@@ -56,14 +57,16 @@ TEST_SUITE("turns at gradients") {
     const auto run = [&](std::int32_t rank) {
       GradientTurns turns(memory, kGradients, rank, kRanks, yield_until);
       for (std::size_t round = 0; round < kRounds; ++round) {
-        for (std::size_t g = 0; g < kGradients; ++g) turns.say(g, part_of(round, g, rank) != 0);
+        for (std::size_t g = 0; g < kGradients; ++g)
+          turns.say(g, part_of(round, g, rank) != 0 ? Has::one : Has::none);
         meeting.meet();
         double squares = 0;
         for (std::size_t g = 0; g < kGradients; ++g) {
           float expected = 0;
           for (std::int32_t r = 0; r < kRanks; ++r) expected += part_of(round, g, r);
-          if (turns.any_has(g) != (expected != 0)) ++wrong;
-          if (!turns.any_has(g)) continue;
+          const bool has_some = turns.any_says(g) == Has::one;
+          if (has_some != (expected != 0)) ++wrong;
+          if (!has_some) continue;
           turns.await_turn(g);
           sums[g] = (rank == 0 ? 0 : sums[g]) + part_of(round, g, rank);
           turns.pass(g);
