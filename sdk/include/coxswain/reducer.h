@@ -31,7 +31,7 @@
 namespace cox {
 
 namespace detail {
-struct ReductionMaker;
+class Sharding;
 }
 
 struct ReductionOutcome {
@@ -130,9 +130,9 @@ class Reducer {
 
  private:
   friend class Trainer;
-  // Averages in the way that `maker` makes, if it makes one; ranks have equal parameters then.
-  Reducer(Session& session, std::vector<at::Tensor> parameters, std::vector<at::Tensor> buffers,
-          const detail::ReductionMaker& maker);
+  Reducer(Session& session, std::vector<NamedTensor> parameters, std::vector<at::Tensor> buffers);
+  // Returns how ranks divide what they hold, null where each holds all.
+  detail::Sharding* sharding() const;
 
   struct Impl;
   std::unique_ptr<Impl> impl_;

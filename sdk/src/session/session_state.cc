@@ -203,8 +203,8 @@ void SessionState::check_sharding() const {
   }
   if (loop_.is_sharded()) return;
   throw Error(failed_precondition(
-                  "shard.mode=state: expected a Trainer, or a loop whose models are adopted "
-                  "(Session::adopt), found ",
+                  "shard.mode=state: expected a Trainer, a Reducer, or a loop whose models are "
+                  "adopted (Session::adopt), found ",
                   loop_.is_reducing() ? loop_.start_name() : "one that is only watched",
                   "; adopt the model, or set shard.mode=off"),
               Error::Scope::all_ranks);

@@ -44,8 +44,9 @@ class DeclaredLoop {
   // The models of an adopted loop are detached, and others are about to be adopted.
   void begin_adopted_anew() { is_adopted_ = false; }
   bool is_adopted() const { return is_adopted_; }
-  // Ranks divide what they hold.
-  void declare_sharded() { is_sharded_ = true; }
+  // Ranks divide what they hold, from here on until end_sharded().
+  void begin_sharded() { is_sharded_ = true; }
+  void end_sharded() { is_sharded_ = false; }
   bool is_sharded() const { return is_sharded_; }
 
   LoopKind kind() const { return kind_; }

@@ -4,7 +4,6 @@
 #include <ATen/core/grad_mode.h>
 #include <malloc.h>
 #include <sched.h>
-#include <torch/nn/module.h>
 
 #include <algorithm>
 #include <utility>
@@ -59,7 +58,11 @@ Sharding::Sharding(SessionState& state)
       parameters_(state.job().config().shard.grain),
       order_(make_order(*node_, [this](const std::function<bool()>& is_over) { wait(is_over); })),
       rewriter_(parameters_, order_) {
-  state_.loop().declare_sharded();
+  if (state_.loop().is_sharded())
+    throw Error(failed_precondition("shard.mode=state: expected one Reducer, or models that are "
+                                    "adopted, found a second Reducer; set shard.mode=off"),
+                Error::Scope::all_ranks);
+  state_.loop().begin_sharded();
 }
 
 void Sharding::wait(const std::function<bool()>& is_over) {
@@ -81,12 +84,11 @@ void Sharding::wait(const std::function<bool()>& is_over) {
   }
 }
 
-void Sharding::add(torch::nn::Module& model, const std::string& prefix) {
-  std::vector<NamedParameter> parameters;
-  for (const auto& named : model.named_parameters())
-    parameters.push_back(
-        {prefix.empty() ? named.key() : prefix + "." + named.key(), named.value()});
-  const Status added = parameters_.add(*node_, parameters, weights());
+void Sharding::add(const std::vector<NamedTensor>& parameters) {
+  std::vector<NamedParameter> named;
+  for (const NamedTensor& each : parameters)
+    named.push_back({each.name.empty() ? concat("number ", named.size()) : each.name, each.tensor});
+  const Status added = parameters_.add(*node_, named, weights());
   if (!added.ok()) throw Error(added, Error::Scope::all_ranks);
   make_room();
   name_faults();
@@ -223,6 +225,7 @@ void Sharding::divide(const at::Tensor& state, const at::Tensor& parameter) {
 }
 
 void Sharding::divide(std::span<const NamedTensor> states, std::span<const NamedTensor> model) {
+  const StreamPause unseen;
   for (const NamedTensor& state : states) {
     const std::string name = state.name.substr(state.name.find('.') + 1);
     const auto of = std::ranges::find(model, name, &NamedTensor::name);
@@ -236,6 +239,7 @@ void Sharding::give_back() {
   rewriter_.before_reading();
   own_gradients_.reset();
   parameters_.give_back();
+  state_.loop().end_sharded();
   faults_.reset();
 }
 

@@ -28,10 +28,6 @@
 #include "sdk/src/shard/shared_gradients.h"
 #include "sdk/src/shard/write_order.h"
 
-namespace torch::nn {
-class Module;
-}
-
 namespace cox::detail {
 
 class BlockWatch;
@@ -44,9 +40,9 @@ class Sharding {
   // train on devices, or get no shared memory.
   explicit Sharding(SessionState& state);
 
-  // Moves the parameters of a model, equal on all ranks, to memory of the node. `prefix` names the
-  // model in messages; it may be empty. Collective. Throws cox::Error on all ranks.
-  void add(torch::nn::Module& model, const std::string& prefix);
+  // Moves parameters, equal on all ranks, to memory of the node; those without a name are called by
+  // their index. Collective. Throws cox::Error on all ranks.
+  void add(const std::vector<NamedTensor>& parameters);
   // Returns a tensor of the form that a save holds of one of the optimizer's: for a shard one of
   // the parameter's form, without values. Local.
   at::Tensor form_of_whole(const at::Tensor& state);

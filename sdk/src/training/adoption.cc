@@ -22,6 +22,7 @@
 #include "sdk/src/training/capabilities.h"
 #include "sdk/src/training/equal_ranks.h"
 #include "sdk/src/training/reduction_setup.h"
+#include "sdk/src/training/training_state.h"
 
 namespace cox::detail {
 namespace {
@@ -151,7 +152,12 @@ std::vector<at::Tensor> Adoption::own_parameters(const torch::nn::Module& model)
 }
 
 void Adoption::shard(torch::nn::Module& model, const AdoptOptions& options) {
-  if (sharding_) sharding_->add(model, options.name);
+  if (!sharding_) return;
+  std::vector<NamedTensor> parameters = named_parameters(model);
+  for (NamedTensor& each : parameters) {
+    if (!options.name.empty()) each.name = options.name + "." + each.name;
+  }
+  sharding_->add(parameters);
 }
 
 void Adoption::show_stream() {

@@ -25,10 +25,12 @@
 #include "sdk/src/precision/numerics_watch.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/session/step_engine.h"
+#include "sdk/src/shard/sharding.h"
 #include "sdk/src/training/capabilities.h"
 #include "sdk/src/training/equal_ranks.h"
 #include "sdk/src/training/reduction_setup.h"
 #include "sdk/src/training/reduction_times.h"
+#include "sdk/src/training/training_state.h"
 
 namespace cox {
 
@@ -40,6 +42,26 @@ namespace {
 Session& following(Session& session, torch::nn::Module& model) {
   session.state().attach(model);
   return session;
+}
+
+std::vector<at::Tensor> tensors_of(const std::vector<NamedTensor>& named) {
+  std::vector<at::Tensor> tensors;
+  for (const NamedTensor& each : named) tensors.push_back(each.tensor);
+  return tensors;
+}
+
+// Divides the model, where the settings ask for it; returns null where they do not. Ranks have
+// equal parameters. Collective.
+std::unique_ptr<detail::Sharding> divided(SessionState& state,
+                                          const std::vector<NamedTensor>& parameters) {
+  if (!detail::Sharding::is_wanted(state)) return nullptr;
+  if (state.job().config().reduction.reproducible)
+    throw Error(failed_precondition("shard.mode=state: expected reduction.reproducible=off, found "
+                                    "it on; set shard.mode=off"),
+                Error::Scope::all_ranks);
+  auto sharding = std::make_unique<detail::Sharding>(state);
+  sharding->add(parameters);
+  return sharding;
 }
 
 }  // namespace
@@ -99,14 +121,15 @@ struct OwnPart {
 
 struct Reducer::Impl {
   Impl(Session session, std::vector<at::Tensor> parameters, std::vector<at::Tensor> buffers,
-       const detail::ReductionMaker& maker)
+       std::unique_ptr<detail::Sharding> sharding)
       : session_(std::move(session)),
         state_(session_.state()),
         loss_scale_(session_.capabilities().loss_scale),
         numerics_(session_.capabilities().numerics),
         parameters_(std::move(parameters)),
         buffers_(std::move(buffers)),
-        reduction_(detail::reduction_setup(state_), parameters_, maker),
+        sharding_(std::move(sharding)),
+        reduction_(detail::reduction_setup(state_), parameters_, maker()),
         weights_(state_.actuators(), parameters_,
                  state_.job().world_size() == 1 ? 0 : state_.job().config().reduction.verify_steps,
                  session_.capabilities().blocks),
@@ -117,6 +140,7 @@ struct Reducer::Impl {
         holder_(std::make_shared<const detail::GradientHolders::Holder>(
             [this](detail::MicroBatches micro_batches) { return held_gradients(micro_batches); })) {
     show_held();
+    if (sharding_) sharding_->rewrite(session_.capabilities().blocks);
     const Status link = state_.job().world().devices().news();
     if (!link.ok() && state_.job().is_root()) state_.job().log().warning(link.message());
     session_.capabilities().gradients.add(holder_);
@@ -129,8 +153,15 @@ struct Reducer::Impl {
 
   // The others must not wait for a rank that is on its way out.
   ~Impl() {
-    if (std::uncaught_exceptions() == 0) return;
+    if (std::uncaught_exceptions() == 0) return give_back();
     reduction_->leave("its training loop ended with an exception");
+  }
+
+  // The model is the program's again.
+  void give_back() noexcept try {
+    if (sharding_) sharding_->give_back();
+  } catch (const std::exception& error) {
+    state_.job().log().warning(std::string("Reducer: the model stays divided: ") + error.what());
   }
 
   Impl(const Impl&) = delete;
@@ -175,6 +206,7 @@ struct Reducer::Impl {
     if (part_.unit == 0) reduction_.follow_forms();
     if (part_.unit == 0 && !part_.is_last_given) times_->no_backward();
     sample_gradients();
+    if (sharding_) sharding_->before_reading();
     weights_->take();
     reduction_->flush();
     read(figures, step);
@@ -206,6 +238,7 @@ struct Reducer::Impl {
   }
 
   void show_held() {
+    if (sharding_) return sharding_->show_held();
     metrics::HeldBytes held;
     for (const at::Tensor& parameter : parameters_) {
       held.parameters += static_cast<std::int64_t>(parameter.nbytes());
@@ -222,6 +255,7 @@ struct Reducer::Impl {
   detail::NumericsWatch& numerics_;
   const std::vector<at::Tensor> parameters_;
   detail::BufferSync buffers_;
+  const std::unique_ptr<detail::Sharding> sharding_;  // where ranks divide what they hold
   detail::TunedReduction reduction_;
   detail::Added<detail::WeightCheck> weights_;
   detail::Added<detail::ReductionTimes> times_;
@@ -233,6 +267,12 @@ struct Reducer::Impl {
   detail::OwnPart part_;                // of the open step
 
  private:
+  detail::ReductionMaker maker() {
+    using Passes = detail::Sharding::Passes;
+    return sharding_ ? sharding_->maker(detail::reduction_setup(state_), Passes::told_by_reduction)
+                     : detail::ReductionMaker();
+  }
+
   // Returns whether this rank's own gradients must be seen before they are added to others'. Noise
   // of gradients and the largest fp16 gradient are read from .grad, which holds this rank's own
   // only as long as nothing was sent: such a step sends after its backward pass.
@@ -421,33 +461,37 @@ struct Reducer::Impl {
 };
 
 Reducer::Reducer(Session& session, torch::nn::Module& model)
-    : Reducer(following(session, model), model.parameters(), model.buffers()) {}
+    : Reducer(following(session, model), detail::named_parameters(model), model.buffers()) {}
 
 Reducer::Reducer(Session& session, std::vector<at::Tensor> parameters,
                  std::vector<at::Tensor> buffers)
-    : Reducer(session, std::move(parameters), std::move(buffers), detail::ReductionMaker()) {}
+    : Reducer(session, detail::without_names(parameters), std::move(buffers)) {}
 
-Reducer::Reducer(Session& session, std::vector<at::Tensor> parameters,
-                 std::vector<at::Tensor> buffers, const detail::ReductionMaker& maker) {
+Reducer::Reducer(Session& session, std::vector<NamedTensor> named,
+                 std::vector<at::Tensor> buffers) {
   SessionState& state = session.state();
-  if (parameters.empty()) throw Error(invalid_argument("Reducer: expected parameters, found none"));
-  parameters = detail::each_once(std::move(parameters));
+  if (named.empty()) throw Error(invalid_argument("Reducer: expected parameters, found none"));
+  const std::vector<at::Tensor> parameters = detail::each_once(tensors_of(named));
   if (std::ranges::any_of(parameters, [](auto& p) { return p.is_complex(); })) {
     throw Error(
         invalid_argument(
             "Reducer: expected real parameters, found complex ones; use at::view_as_real of them"),
         Error::Scope::all_ranks);
   }
-  const auto named = state.job().world().name_calls("the start of a Reducer");
+  const auto call = state.job().world().name_calls("the start of a Reducer");
   state.loop().declare_reducing();
   transport::Communicator& ranks = state.job().data();
   detail::require(detail::check_equal_layout(ranks, parameters, buffers), Error::Scope::all_ranks);
-  if (!maker.make)
-    detail::require(detail::broadcast_from_root(ranks, parameters), "Reducer: parameters");
+  detail::require(detail::broadcast_from_root(ranks, parameters), "Reducer: parameters");
   detail::require(detail::broadcast_from_root(ranks, buffers), "Reducer: buffers");
   session.capabilities().numerics.watch(parameters);
+  auto sharding = divided(state, named);
   state.ensure_started();
-  impl_ = std::make_unique<Impl>(session, std::move(parameters), std::move(buffers), maker);
+  impl_ = std::make_unique<Impl>(session, parameters, std::move(buffers), std::move(sharding));
+}
+
+detail::Sharding* Reducer::sharding() const {
+  return impl_->sharding_.get();
 }
 
 Reducer::Reducer(Reducer&&) noexcept = default;

@@ -16,19 +16,15 @@
 #include "coxswain/master_weights.h"
 #include "coxswain/reducer.h"
 #include "coxswain/weight_average.h"
-#include "sdk/src/blocks/block_watch.h"
-#include "sdk/src/parallel/agreement.h"
 #include "sdk/src/precision/loss_scale.h"
 #include "sdk/src/precision/trial_pass.h"
 #include "sdk/src/session/saved_rows.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/shard/sharding.h"
-#include "sdk/src/stream/operator_stream.h"
 #include "sdk/src/training/capabilities.h"
 #include "sdk/src/training/equal_ranks.h"
 #include "sdk/src/training/model_changes.h"
 #include "sdk/src/training/optimizer_port.h"
-#include "sdk/src/training/reduction_setup.h"
 #include "sdk/src/training/rollbacks.h"
 #include "sdk/src/training/step_attempt.h"
 #include "sdk/src/training/step_queue.h"
@@ -96,15 +92,15 @@ void check_options(SessionState& state, const TrainerOptions& options) {
                   Error::Scope::all_ranks);
 }
 
-// What a Trainer with divided state cannot do.
-void check_divisible(const Config& config, const detail::OptimizerPort& optimizer) {
-  const char* found =
-      config.reduction.reproducible               ? "reduction.reproducible=on"
-      : config.checkpoint.snapshot_rounds > 0     ? "snapshots (checkpoint.snapshot_rounds)"
-      : detail::is_by_position(optimizer.state()) ? "an optimizer whose state has no names"
-                                                  : nullptr;
-  if (found == nullptr) return;
-  throw Error(failed_precondition("shard.mode=state: expected a Trainer without ", found,
+// What a Trainer cannot do whose ranks divide the optimizer's state.
+void check_divisible(SessionState& state, const detail::OptimizerPort& optimizer) {
+  if (!detail::Sharding::is_wanted(state)) return;
+  const bool has_snapshots = state.job().config().checkpoint.snapshot_rounds > 0;
+  const bool has_names = !detail::is_by_position(optimizer.state());
+  if (!has_snapshots && has_names) return;
+  throw Error(failed_precondition("shard.mode=state: expected a Trainer without ",
+                                  has_snapshots ? "snapshots (checkpoint.snapshot_rounds)"
+                                                : "an optimizer whose state has no names",
                                   ", found one with it; leave it out, or set shard.mode=off"),
               Error::Scope::all_ranks);
 }
@@ -138,9 +134,12 @@ struct Trainer::Impl {
     detail::TrainingSaves::Resumed saved;
     if (is_resumed()) saved = saves->resume();
     position.seed = state().job().config().run.seed;
-    if (detail::Sharding::is_wanted(state())) shard(model);
-    reducer.emplace(Reducer(session, model.parameters(), model.buffers(), maker()));
-    if (sharding) sharding->show_held();
+    check_divisible(state(), changes.optimizer());
+    reducer.emplace(Reducer(session, detail::named_parameters(model), model.buffers()));
+    if (detail::Sharding* sharding = reducer->sharding()) {
+      sharding->divide(changes.optimizer().state(), detail::model_tensors(model));
+      trained.show(*sharding);
+    }
     if (!saved.reducer.empty()) state().job().agree(reducer->load_state(saved.reducer));
     detail::load_rows(state(), saved.rows);
     if (masters != nullptr) adopt(*masters);
@@ -151,42 +150,10 @@ struct Trainer::Impl {
 
   // A loop that was left by `break` has its open step in here.
   ~Impl() {
-    const bool is_left = attempt && saves->is_behind() && std::uncaught_exceptions() == 0;
-    if (is_left) {
-      state().job().log().warning(
-          "the training loop was left in the middle of a step, so what came after the last save is "
-          "not saved; end the loop by trainer.stop()");
-    }
-    if (sharding && std::uncaught_exceptions() == 0) give_back();
-  }
-
-  // The model is the program's again.
-  void give_back() noexcept try {
-    attempt.reset();
-    sharding->give_back();
-  } catch (const std::exception& error) {
-    state().job().log().warning(std::string("Trainer: the model stays divided: ") + error.what());
-  }
-
-  // All ranks have rank 0's weights, or those of a save, and the optimizer's state is whole.
-  void shard(torch::nn::Module& model) {
-    check_divisible(state().job().config(), changes.optimizer());
-    const std::vector<at::Tensor> parameters = detail::each_once(model.parameters());
-    transport::Communicator& ranks = state().job().data();
-    detail::require(detail::check_equal_layout(ranks, parameters, model.buffers()),
-                    Error::Scope::all_ranks);
-    detail::require(detail::broadcast_from_root(ranks, parameters), "Trainer: parameters");
-    sharding.emplace(state());
-    sharding->add(model, {});
-    sharding->divide(changes.optimizer().state(), detail::model_tensors(model));
-    sharding->rewrite(session.capabilities().blocks);
-    trained.show(*sharding);
-  }
-
-  detail::ReductionMaker maker() {
-    using Passes = detail::Sharding::Passes;
-    return sharding ? sharding->maker(detail::reduction_setup(state()), Passes::told_by_reduction)
-                    : detail::ReductionMaker();
+    if (!attempt || !saves->is_behind() || std::uncaught_exceptions() > 0) return;
+    state().job().log().warning(
+        "the training loop was left in the middle of a step, so what came after the last save is "
+        "not saved; end the loop by trainer.stop()");
   }
 
   // The reducer gave the model rank 0's weights, or a save its own.
@@ -286,7 +253,6 @@ struct Trainer::Impl {
   TrainerState trained;
   std::optional<detail::TrainingSaves> saves;
   std::optional<detail::Rollbacks> rollbacks;
-  std::optional<detail::Sharding> sharding;  // where ranks divide what they hold
   std::optional<Reducer> reducer;
   std::optional<detail::StepBuffers> buffers;
   double last_loss = 0;                 // of the last completed step

@@ -15,9 +15,14 @@ void seed_default_generators(const RandomKey& key) {
   torch::manual_seed(mix(key));
 }
 
-std::vector<NamedTensor> model_tensors(const torch::nn::Module& model) {
+std::vector<NamedTensor> named_parameters(const torch::nn::Module& model) {
   std::vector<NamedTensor> tensors;
   for (const auto& item : model.named_parameters()) tensors.push_back({item.key(), item.value()});
+  return tensors;
+}
+
+std::vector<NamedTensor> model_tensors(const torch::nn::Module& model) {
+  std::vector<NamedTensor> tensors = named_parameters(model);
   for (const auto& item : model.named_buffers()) tensors.push_back({item.key(), item.value()});
   return tensors;
 }

@@ -37,7 +37,9 @@ std::uint64_t mix(const RandomKey& key);
 // Seeds torch's default generators.
 void seed_default_generators(const RandomKey& key);
 
-// Returns the tensors of a model by name: parameters, then buffers. They are live ones.
+// Returns the parameters of a model by name, and its tensors: parameters, then buffers. They are
+// live ones.
+std::vector<NamedTensor> named_parameters(const torch::nn::Module& model);
 std::vector<NamedTensor> model_tensors(const torch::nn::Module& model);
 
 // Returns what a save and a snapshot hold of these. Tensors may be live ones.

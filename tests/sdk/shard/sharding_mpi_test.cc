@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "coxswain/error.h"
+#include "coxswain/manual.h"
 #include "coxswain/reducer.h"
 #include "coxswain/session.h"
 #include "sdk/src/parallel/agreement.h"
@@ -300,12 +301,26 @@ TEST_SUITE("sharding") {
     CHECK(says(text, "on one node, found 1 on this one"));
   }
 
-  TEST_CASE("a Reducer of a program's own is refused on all ranks") {
+  TEST_CASE("a second Reducer is refused on all ranks, one behind another is not") {
     const std::string text = refusal_of([] {
       Session session = sharded();
       nn::Sequential net = small_net();
-      Reducer reducer(session, *net);
+      { Reducer first(session, *net); }
+      Reducer second(session, *net);
+      nn::Sequential other = small_net();
+      Reducer third(session, other->parameters(), {});
     });
-    CHECK(says(text, "expected a Trainer, or a loop whose models are adopted"));
+    CHECK(says(text, "expected one Reducer, or models that are adopted, found a second Reducer"));
+  }
+
+  TEST_CASE("a loop that is only watched, and a ManualParallel, are refused on all ranks") {
+    for (const bool averages : {false, true}) {
+      const std::string text = refusal_of([averages] {
+        Session session = sharded();
+        if (averages) ManualParallel parallel(session);
+        const StepScope step = session.step();
+      });
+      CHECK(says(text, "expected a Trainer, a Reducer, or a loop whose models are adopted"));
+    }
   }
 }
