@@ -153,8 +153,11 @@ struct Reducer::Impl {
 
   // The others must not wait for a rank that is on its way out.
   ~Impl() {
-    if (std::uncaught_exceptions() == 0) return give_back();
-    reduction_->leave("its training loop ended with an exception");
+    if (std::uncaught_exceptions() == 0) {
+      give_back();
+    } else {
+      reduction_->leave("its training loop ended with an exception");
+    }
   }
 
   // The model is the program's again.
