@@ -188,11 +188,16 @@ void Sharding::rewrite(BlockWatch& blocks) {
   shown_.emplace(std::vector<OperatorListener*>{}, &rewriter_);
 }
 
-// A shard of the last update was whole before, and the allocator keeps that memory.
+// A shard of the last update was whole before, and gradients that are added early were all there at
+// once. The allocator keeps that memory.
 void Sharding::gradients_averaged() {
   rewriter_.gradients_averaged();
   const std::uint64_t shards = rewriter_.shards_made();
-  if (std::exchange(shards_seen_, shards) != shards) malloc_trim(0);
+  const std::size_t steady = own_gradients_->steady();
+  const bool is_less_needed = shards != shards_seen_ || steady != steady_seen_;
+  shards_seen_ = shards;
+  steady_seen_ = steady;
+  if (is_less_needed) malloc_trim(0);
 }
 
 void Sharding::follow_replaced() {

@@ -104,7 +104,9 @@ class Sharding {
   std::optional<FaultNames> faults_;
   BlockWatch* blocks_ = nullptr;  // of rewrite()
   std::optional<StreamScope> shown_;
-  std::uint64_t shards_seen_ = 0;  // when the heap was last trimmed
+  // When the heap was last trimmed.
+  std::uint64_t shards_seen_ = 0;
+  std::size_t steady_seen_ = 0;
 };
 
 }  // namespace cox::detail

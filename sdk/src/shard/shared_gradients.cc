@@ -178,7 +178,9 @@ bool OwnGradients::is_averaged(std::size_t gradient) const {
 std::int64_t OwnGradients::add_rest(std::size_t gradient) {
   State& state = states_[gradient];
   if (std::exchange(state.is_added, false)) return state.nonfinite;
+  steady_ -= state.is_steady ? 1 : 0;
   state.is_steady = state.is_ready && !state.comes_again;
+  steady_ += state.is_steady ? 1 : 0;
   turns_.await_turn(gradient);
   return add(gradient);
 }

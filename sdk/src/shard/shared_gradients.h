@@ -96,6 +96,8 @@ class OwnGradients {
   bool is_averaged(std::size_t gradient) const;
   // Returns what this rank has to add, or had before it added it.
   GradientTurns::Has has(std::size_t gradient) const;
+  // Returns how many gradients are added early from now on.
+  std::size_t steady() const { return steady_; }
   // Adds what is left of a gradient, in this rank's turn; zeros where it has none. Returns how many
   // values of its own were not finite. REQUIRES: all ranks call it for the same gradients.
   std::int64_t add_rest(std::size_t gradient);
@@ -121,6 +123,7 @@ class OwnGradients {
   std::vector<std::size_t> queue_;  // complete, in their order
   std::size_t queue_begin_ = 0;     // the first that was not added
   std::uint64_t writes_ = 0;        // when the pass began
+  std::size_t steady_ = 0;
   double unit_ = 1;
   bool is_in_pass_ = false;
   bool is_early_ = false;
