@@ -153,7 +153,8 @@ void Sharding::make_room() {
   turns_.emplace(segment(GradientTurns::bytes_needed(gradients, node_->size())), gradients,
                  node_->rank().value(), node_->size(),
                  [this](const std::function<bool()>& is_over) { wait(is_over); });
-  own_gradients_.emplace(parameters_, order_, *turns_);
+  own_gradients_.emplace(parameters_, order_, *turns_,
+                         [this](const std::function<bool()>& is_over) { wait(is_over); });
 }
 
 void Sharding::backward_begins(double unit) {

@@ -14,6 +14,11 @@
 #include "sdk/src/parallel/agreement.h"
 
 namespace cox::detail {
+namespace {
+
+constexpr std::size_t kMostQueuedBytes = std::size_t{8} << 20;
+
+}  // namespace
 
 // One for each gradient and rank; those of rank 0 count the additions. Behind them lies one a rank
 // for parts of sums and for the writes before a backward pass.
@@ -105,8 +110,12 @@ double GradientTurns::sum_of_parts() const {
 }
 
 OwnGradients::OwnGradients(const ShardedParameters& parameters, WriteOrder& order,
-                           GradientTurns& turns)
-    : parameters_(parameters), order_(order), turns_(turns), states_(parameters.all().size()) {
+                           GradientTurns& turns, WriteOrder::Wait wait)
+    : parameters_(parameters),
+      order_(order),
+      turns_(turns),
+      wait_(std::move(wait)),
+      states_(parameters.all().size()) {
   std::vector<at::Tensor> hooked;
   std::vector<std::size_t> gradients;
   for (const ShardedParameter& each : parameters.all()) {
@@ -126,7 +135,7 @@ void OwnGradients::backward_begins(double unit) {
   is_in_pass_ = true;
   for (State& state : states_) state.is_ready = false;
   queue_.clear();
-  queue_begin_ = 0;
+  queue_begin_ = queued_bytes_ = 0;
   is_early_ = false;
   writes_ = order_.number();
   turns_.say_begun(writes_);
@@ -143,17 +152,33 @@ void OwnGradients::ready(std::size_t gradient) {
   // One with a history is still looked at.
   if (!is_early_ || !state.is_steady || value.requires_grad()) return;
   queue_.push_back(gradient);
+  queued_bytes_ += value.nbytes();
   add_in_turn();
+  if (queued_bytes_ > kMostQueuedBytes) wait_for_turns();
+}
+
+bool OwnGradients::may_add() const {
+  return queue_begin_ < queue_.size() && turns_.is_turn(queue_[queue_begin_]) &&
+         (turns_.rank() > 0 || turns_.have_begun(writes_));
 }
 
 // Ranks run the same program, so the oldest is the first whose turn comes.
 void OwnGradients::add_in_turn() {
-  if (turns_.rank() == 0 && !turns_.have_begun(writes_)) return;
   const at::NoGradGuard no_grad;
-  for (; queue_begin_ < queue_.size() && turns_.is_turn(queue_[queue_begin_]); ++queue_begin_) {
-    State& state = states_[queue_[queue_begin_]];
-    state.nonfinite = add(queue_[queue_begin_]);
-    state.is_added = true;
+  for (; may_add(); ++queue_begin_) {
+    const std::size_t gradient = queue_[queue_begin_];
+    queued_bytes_ -= own(gradient).nbytes();
+    states_[gradient].nonfinite = add(gradient);
+    states_[gradient].is_added = true;
+  }
+}
+
+// A rank that has ended its pass may have no such gradient: it waits for this one to end, too.
+void OwnGradients::wait_for_turns() {
+  while (queued_bytes_ > kMostQueuedBytes) {
+    wait_([this] { return may_add() || order_.has_any_arrived_behind(writes_); });
+    if (!may_add()) return;
+    add_in_turn();
   }
 }
 

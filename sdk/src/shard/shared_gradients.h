@@ -76,12 +76,14 @@ class GradientTurns {
 };
 
 // OwnGradients adds this rank's own gradients to the node's. A gradient that was complete once in a
-// backward pass before is added as soon as it is complete, when lower ranks have added theirs, so
-// that a rank never holds all of its own.
+// backward pass before is added as soon as it is complete, when lower ranks have added theirs. A
+// rank that is ahead waits for them within the pass, so it never holds more of its own than a few
+// MiB beyond the one that comes.
 class OwnGradients {
  public:
   // Hooks the parameters. All of it outlives this.
-  OwnGradients(const ShardedParameters& parameters, WriteOrder& order, GradientTurns& turns);
+  OwnGradients(const ShardedParameters& parameters, WriteOrder& order, GradientTurns& turns,
+               WriteOrder::Wait wait);
 
   // A backward pass begins that adds to .grad, which is this rank's own until it has ended. What is
   // added of it is .grad times `unit`.
@@ -113,15 +115,19 @@ class OwnGradients {
   };
   void ready(std::size_t gradient);
   void add_in_turn();
+  bool may_add() const;
+  void wait_for_turns();
   std::int64_t add(std::size_t gradient);
   at::Tensor& own(std::size_t gradient) const;
 
   const ShardedParameters& parameters_;
   WriteOrder& order_;
   GradientTurns& turns_;
+  const WriteOrder::Wait wait_;
   std::vector<State> states_;       // by index of the gradient; those of parameters are unused
   std::vector<std::size_t> queue_;  // complete, in their order
   std::size_t queue_begin_ = 0;     // the first that was not added
+  std::size_t queued_bytes_ = 0;    // from there on
   std::uint64_t writes_ = 0;        // when the pass began
   std::size_t steady_ = 0;
   double unit_ = 1;

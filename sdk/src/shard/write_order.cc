@@ -49,6 +49,13 @@ std::optional<std::int32_t> WriteOrder::arrive(std::uint64_t what) {
   return std::nullopt;
 }
 
+bool WriteOrder::has_any_arrived_behind(std::uint64_t number) const {
+  for (std::int32_t rank = 0; rank < ranks_; ++rank) {
+    if (line(rank).arrived.load(std::memory_order_acquire) > number) return true;
+  }
+  return false;
+}
+
 void WriteOrder::complete() {
   line(rank_).completed.store(number_, std::memory_order_release);
 }

@@ -33,6 +33,9 @@ class WriteOrder {
   std::optional<std::int32_t> arrive(std::uint64_t what);
   void complete();
 
+  // Returns whether a rank has arrived at a write behind that number.
+  bool has_any_arrived_behind(std::uint64_t number) const;
+
   // Waits until the others have completed as many writes as this rank.
   void wait_for_completed();
   // Returns whether wait_for_completed() has nothing to wait for, as far as is known.
