@@ -2,6 +2,7 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
+#include <sys/mman.h>
 
 #include <atomic>
 #include <utility>
@@ -37,6 +38,16 @@ class CountingAllocator final : public c10::Allocator {
     return memory;
   }
 
+  c10::DataPtr allocate_pages(std::size_t bytes) {
+    void* pages =
+        ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (pages == MAP_FAILED) return c10::GetCPUAllocator()->allocate(bytes);
+    const auto added = static_cast<std::int64_t>(bytes);
+    table_.insert(pages, added);
+    raise_peak(live_.fetch_add(added, std::memory_order_relaxed) + added);
+    return {pages, pages, &release_pages, c10::Device(c10::DeviceType::CPU)};
+  }
+
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
 
   void copy_data(void* to, const void* from, std::size_t bytes) const override {
@@ -58,6 +69,13 @@ class CountingAllocator final : public c10::Allocator {
     CountingAllocator& self = get();
     self.live_.fetch_sub(self.table_.erase(pointer), std::memory_order_relaxed);
     self.wrapped()->raw_deleter()(pointer);
+  }
+
+  static void release_pages(void* pages) {
+    CountingAllocator& self = get();
+    const std::int64_t bytes = self.table_.erase(pages);
+    self.live_.fetch_sub(bytes, std::memory_order_relaxed);
+    ::munmap(pages, static_cast<std::size_t>(bytes));
   }
 
   void raise_peak(std::int64_t live) {
@@ -120,6 +138,12 @@ Status install_counting_allocator() {
   return failed_precondition(
       "CPU allocator: expected one that can be replaced, found one that was set with a higher "
       "priority; bytes of tensors are not counted");
+}
+
+c10::DataPtr allocate_apart(std::size_t bytes) {
+  constexpr std::size_t kLeast = 1 << 16;
+  return bytes < kLeast ? c10::GetCPUAllocator()->allocate(bytes)
+                        : CountingAllocator::get().allocate_pages(bytes);
 }
 
 MemoryCount counted_memory() {

@@ -10,6 +10,8 @@
 // and headers of malloc.
 #pragma once
 
+#include <c10/core/Allocator.h>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -38,6 +40,11 @@ MemoryCount counted_memory();
 
 // Lowers the peak to the bytes that are live now.
 void reset_counted_peak();
+
+// Allocates pages outside of the C library's heap, for tensors that live long, so that what comes
+// and goes around them leaves no gaps; small ones, and those for which there are no pages, come
+// from the CPU allocator. Counted as other memory. Throws c10::Error where there is none.
+c10::DataPtr allocate_apart(std::size_t bytes);
 
 // AddressTable remembers how many bytes were requested at which address, for the counting
 // allocator. It is a map in parts, each with its own lock, so that threads seldom meet. Any thread

@@ -6,9 +6,25 @@
 #include <cstring>
 #include <utility>
 
+#include "sdk/src/memory/counting_allocator.h"
 #include "sdk/src/stream/storage.h"
 
 namespace cox::detail {
+namespace {
+
+// States live as long as the job. Returns a 1-D tensor of the type of `like`.
+at::Tensor empty_apart(std::int64_t elements, const at::Tensor& like) {
+  const auto bytes = static_cast<std::size_t>(elements) * like.element_size();
+  auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
+                                                       allocate_apart(bytes), nullptr,
+                                                       /*resizable=*/false);
+  auto made = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(std::move(storage)),
+                                                       like.key_set(), like.dtype());
+  made.unsafeGetTensorImpl()->set_sizes_contiguous({elements});
+  return made;
+}
+
+}  // namespace
 
 void TrackedStates::note_candidate(const at::Tensor& made, std::size_t parameter) {
   if (!parameters_.all()[parameter].has_layout_of(made)) return;
@@ -70,7 +86,7 @@ void TrackedStates::make_shard(const at::Tensor& candidate, std::size_t paramete
 void TrackedStates::divide(const at::Tensor& state, std::size_t parameter) {
   const ShardedParameter& of = parameters_.all()[parameter];
   if (!of.has_layout_of(state) || state.requires_grad()) return;
-  const at::Tensor part = at::empty({of.own.size()}, state.options());
+  const at::Tensor part = empty_apart(of.own.size(), state);
   const auto skipped = static_cast<std::size_t>(of.own.begin) * state.element_size();
   if (!of.own.is_empty())
     std::memcpy(part.mutable_data_ptr(),
