@@ -6,6 +6,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 #include <vector>
 
@@ -22,6 +23,16 @@ namespace {
 // A longer wait gives up the core, and one that is longer still is watched.
 constexpr int kLooks = 20;
 constexpr int kYields = 200;
+
+// The C library keeps large blocks that are freed, and a loop frees each rank's own gradients in
+// every step. From here on it gives those of 2 MiB and more back at once, unless a person has set
+// it otherwise.
+void give_large_blocks_back() {
+  constexpr int kLeastBytes = 2 << 20;
+  if (std::getenv("MALLOC_MMAP_THRESHOLD_") != nullptr || std::getenv("GLIBC_TUNABLES") != nullptr)
+    return;
+  mallopt(M_MMAP_THRESHOLD, kLeastBytes);
+}
 
 Status check_place(const Membership& job) {
   const transport::Communicator& all = job.all();
@@ -63,6 +74,7 @@ Sharding::Sharding(SessionState& state)
                                     "adopted, found a second Reducer; set shard.mode=off"),
                 Error::Scope::all_ranks);
   state_.loop().begin_sharded();
+  give_large_blocks_back();
 }
 
 void Sharding::wait(const std::function<bool()>& is_over) {
