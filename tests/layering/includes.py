@@ -81,7 +81,7 @@ MAY_INCLUDE = {
     OPTIM: GROUND + (PARALLEL,),
     DATA: GROUND,
     SESSION: ROOMS,
-    SHARD: GROUND + (BLOCKS, MEMORY, PARALLEL, SESSION),
+    SHARD: GROUND + (MEMORY, PARALLEL, SESSION),
     TRAINING: ROOMS + (SESSION, SHARD),
     "sdk/examples/": COORDINATOR + ("sdk/include/", "sdk/src/checkpoint/"),  # files, no more
     "tests/": ("coordinator/", "metrics/", "sdk/"),

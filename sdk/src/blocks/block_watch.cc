@@ -26,7 +26,6 @@ class BlockWatch::Follower final : public OperatorListener {
   Follower(const Follower&) = delete;
   Follower& operator=(const Follower&) = delete;
 
-  void rewrite_by(OperatorRewriter* rewriter) { rewriter_ = rewriter; }
   const BlockMap& map() const { return map_; }
   bool is_open() const { return stream_.has_value(); }
   void open() {
@@ -35,7 +34,7 @@ class BlockWatch::Follower final : public OperatorListener {
     had_cast_cache_ = at::autocast::is_autocast_cache_enabled();
     at::autocast::set_autocast_cache_enabled(false);
     saving_.emplace(*listener_);
-    stream_.emplace(std::vector<OperatorListener*>{this}, rewriter_);
+    stream_.emplace(std::vector<OperatorListener*>{this});
   }
   void close() {
     if (!is_open()) return;
@@ -71,7 +70,6 @@ class BlockWatch::Follower final : public OperatorListener {
   BlockMap map_;
   const std::shared_ptr<VisitListener> listener_;
   VisitWatch& visits_;  // the listener's
-  OperatorRewriter* rewriter_ = nullptr;
   // A cast that autocast has cached would make gradients depend on the memory action.
   bool had_cast_cache_ = true;
   std::optional<SavedTensorScope> saving_;
@@ -94,10 +92,6 @@ void BlockWatch::attach(torch::nn::Module& model) {
   if (!map.ok() || !install_saved_tensor_engine().ok()) return;
   require(adopt(*map));
   follower_ = std::make_shared<Follower>(std::move(*map), listener_);
-}
-
-void BlockWatch::rewrite_by(OperatorRewriter* rewriter) {
-  if (follower_) follower_->rewrite_by(rewriter);
 }
 
 Result<BlockMap> BlockWatch::divide(const torch::nn::Module& model,

@@ -22,7 +22,6 @@
 #include "sdk/src/blocks/measurement.h"
 #include "sdk/src/blocks/visit_listener.h"
 #include "sdk/src/blocks/visit_watch.h"
-#include "sdk/src/stream/operator_stream.h"
 
 namespace cox::detail {
 
@@ -34,8 +33,6 @@ class BlockWatch final : public Actuator, public Steering, public Reporting {
   // no parameters, or more than kMaxBlocks parts, or Python's torch runs the engine) has none.
   // Throws cox::Error for settings that do not fit it.
   void attach(torch::nn::Module& model) override;
-  // Lets `rewriter` run operators of the steps that follow. REQUIRES: it outlives them.
-  void rewrite_by(OperatorRewriter* rewriter);
   // Divides a model of that name, which may be empty, as the settings say, where they do, or else
   // by these patterns (BlockMap::make).
   Result<BlockMap> divide(const torch::nn::Module& model, std::span<const std::string> patterns,

@@ -335,14 +335,12 @@ bool ShardedParameters::fits_again(std::size_t index) const {
          parameter.form == form_of(now) && now.storage().nbytes() == storage.storage.nbytes();
 }
 
-void ShardedParameters::let_go_of_former(std::size_t index) {
-  const ShardedStorage& storage = storages_[parameters_[index].storage];
-  if (storage.storage.use_count() == 1) return;
-  give_own_memory(*storage.storage.unsafeGetStorageImpl(), storage.readable());
-}
-
-void ShardedParameters::move_again(std::size_t index) {
+void ShardedParameters::move_again(std::size_t index,
+                                   const std::function<void(const at::Tensor&)>& write) {
   ShardedStorage& storage = storages_[parameters_[index].storage];
+  if (storage.storage.use_count() > 1)
+    give_own_memory(*storage.storage.unsafeGetStorageImpl(), storage.readable());
+  write(parameters_[index].tensor.detach());
   storage.storage = parameters_[index].tensor.storage();
   storage.storage.unsafeGetStorageImpl()->set_data_ptr_noswap(
       owned_memory(storage.readable(), storage.copy.reading_owner()));

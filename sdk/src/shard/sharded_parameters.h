@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -110,11 +111,9 @@ class ShardedParameters {
   const ShardedParameter* replaced() const;
   // Returns whether a replaced parameter can go to its place in the node's memory again.
   bool fits_again(std::size_t index) const;
-  // Aliases of the parameter's former memory keep its values, in memory of this rank's own.
-  // REQUIRES: the parameter was replaced.
-  void let_go_of_former(std::size_t index);
-  // Moves a replaced parameter. REQUIRES: fits_again(); the node's memory has its values.
-  void move_again(std::size_t index);
+  // Moves a replaced parameter, whose values `write` puts to the node's memory. Aliases of its
+  // former memory keep their values, in memory of this rank's own. REQUIRES: fits_again().
+  void move_again(std::size_t index, const std::function<void(const at::Tensor& values)>& write);
   std::int64_t largest_elements() const;
 
  private:

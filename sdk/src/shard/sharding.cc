@@ -14,7 +14,6 @@
 #include "coordinator/transport/wait.h"
 #include "coxswain/error.h"
 #include "metrics/topics/memory.h"
-#include "sdk/src/blocks/block_watch.h"
 #include "sdk/src/parallel/agreement.h"
 
 namespace cox::detail {
@@ -195,12 +194,6 @@ ReductionMaker Sharding::maker(const ReductionSetup& setup, Passes passes) {
   }};
 }
 
-void Sharding::rewrite(BlockWatch& blocks) {
-  blocks_ = &blocks;
-  blocks.rewrite_by(&rewriter_);
-  shown_.emplace(std::vector<OperatorListener*>{}, &rewriter_);
-}
-
 // A shard of the last update was whole before, and gradients that are added early were all there at
 // once. The allocator keeps that memory.
 void Sharding::gradients_averaged() {
@@ -222,38 +215,33 @@ void Sharding::follow_replaced() {
                                       "adopt(), found others (set_data, Module::to or a load); "
                                       "change the model before adopt()"),
                   Error::Scope::all_ranks);
-    parameters_.let_go_of_former(index);
-    rewriter_.take(index, replaced->tensor.detach());
-    parameters_.move_again(index);
+    parameters_.move_again(index, [&](const at::Tensor& values) { rewriter_.take(index, values); });
   }
 }
 
-at::Tensor Sharding::form_of_whole(const at::Tensor& state) {
+at::Tensor SavedShards::form_of_whole(const at::Tensor& state) const {
   const ShardedParameter* of = rewriter_.sharded_by(state);
   return of == nullptr ? state : at::empty({}, state.options()).expand(of->tensor.sizes());
 }
 
-void Sharding::load(const at::Tensor& parameter, const at::Tensor& values) {
+void SavedShards::load(const at::Tensor& parameter, const at::Tensor& values) const {
   const at::NoGradGuard no_grad;
   rewriter_.write(parameters_.index_of(*parameters_.whole(parameter)), values);
 }
 
-void Sharding::divide(const at::Tensor& state, const at::Tensor& parameter) {
-  rewriter_.divide(state, parameters_.index_of(*parameters_.whole(parameter)));
-}
-
-void Sharding::divide(std::span<const NamedTensor> states, std::span<const NamedTensor> model) {
+void SavedShards::divide(std::span<const NamedTensor> states,
+                         std::span<const NamedTensor> model) const {
   const StreamPause unseen;
   for (const NamedTensor& state : states) {
     const std::string name = state.name.substr(state.name.find('.') + 1);
     const auto of = std::ranges::find(model, name, &NamedTensor::name);
-    if (of != model.end() && has(of->tensor)) divide(state.tensor, of->tensor);
+    const ShardedParameter* parameter = of == model.end() ? nullptr : parameters_.whole(of->tensor);
+    if (parameter != nullptr) rewriter_.divide(state.tensor, parameters_.index_of(*parameter));
   }
 }
 
 void Sharding::give_back() {
   shown_.reset();
-  if (blocks_ != nullptr) blocks_->rewrite_by(nullptr);
   rewriter_.before_reading();
   own_gradients_.reset();
   parameters_.give_back();

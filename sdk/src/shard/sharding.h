@@ -30,7 +30,34 @@
 
 namespace cox::detail {
 
-class BlockWatch;
+// SavedShards is what saves and resumes do with what ranks hold in parts. A view of a Sharding;
+// training thread.
+class SavedShards {
+ public:
+  SavedShards(const ShardedParameters& parameters, ShardRewriter& rewriter)
+      : parameters_(parameters), rewriter_(rewriter) {}
+
+  // Returns a tensor of the form that a save holds of one of the optimizer's: for a shard one of
+  // the parameter's form, without values. Local.
+  at::Tensor form_of_whole(const at::Tensor& state) const;
+  // Returns what a save holds: the whole of a shard, on ranks that keep it; an undefined tensor on
+  // others. Collective.
+  using Keep = ShardRewriter::Keep;
+  at::Tensor whole(const at::Tensor& state, Keep keep) const {
+    return rewriter_.whole(state, keep);
+  }
+
+  // Gives a parameter other values, equal on all ranks. Collective. REQUIRES: the ranks hold it
+  // once.
+  void load(const at::Tensor& parameter, const at::Tensor& values) const;
+  // Divides those of an optimizer's states, called "exp_avg.NAME", whose parameters the ranks hold
+  // once. They were loaded whole. Local.
+  void divide(std::span<const NamedTensor> states, std::span<const NamedTensor> model) const;
+
+ private:
+  const ShardedParameters& parameters_;
+  ShardRewriter& rewriter_;
+};
 
 class Sharding {
  public:
@@ -43,22 +70,9 @@ class Sharding {
   // Moves parameters, equal on all ranks, to memory of the node; those without a name are called by
   // their index. Collective. Throws cox::Error on all ranks.
   void add(const std::vector<NamedTensor>& parameters);
-  // Returns a tensor of the form that a save holds of one of the optimizer's: for a shard one of
-  // the parameter's form, without values. Local.
-  at::Tensor form_of_whole(const at::Tensor& state);
-  // Returns what a save holds: the whole of a shard, on ranks that keep it; an undefined tensor on
-  // others. Collective.
-  using Keep = ShardRewriter::Keep;
-  at::Tensor whole(const at::Tensor& state, Keep keep) { return rewriter_.whole(state, keep); }
+  SavedShards saves() { return {parameters_, rewriter_}; }
   // Returns whether the ranks hold the tensor once; it is the whole of a parameter then.
   bool has(const at::Tensor& parameter) const { return parameters_.whole(parameter) != nullptr; }
-  // Gives a parameter other values, equal on all ranks. Collective. REQUIRES: has() it.
-  void load(const at::Tensor& parameter, const at::Tensor& values);
-  // Divides a state of the optimizer that was loaded whole. REQUIRES: has() the parameter.
-  void divide(const at::Tensor& state, const at::Tensor& parameter);
-  // Divides those of an optimizer's states, called "exp_avg.NAME", whose parameters the ranks hold
-  // once.
-  void divide(std::span<const NamedTensor> states, std::span<const NamedTensor> model);
   // Gives all ranks memory of their own again. The optimizer's state stays divided.
   void give_back();
 
@@ -78,9 +92,9 @@ class Sharding {
   // `passes`: who tells of backward passes and averages. This outlives the results.
   enum class Passes { told_by_loop, told_by_reduction };
   ReductionMaker maker(const ReductionSetup& setup, Passes passes);
-  // Rewrites operators of this thread until give_back(), those that `blocks` follows too. For loops
-  // that do not show rewriter() the operators by themselves.
-  void rewrite(BlockWatch& blocks);
+  // Rewrites operators of this thread until give_back(). For loops that do not show rewriter() the
+  // operators by themselves.
+  void rewrite() { shown_.emplace(std::vector<OperatorListener*>{}, &rewriter_); }
   // Waits until parameters have the values that they have on all ranks.
   void before_reading() { rewriter_.before_reading(); }
   // Moves parameters that the program gave other memory (set_data, a load) to the node's again.
@@ -102,8 +116,7 @@ class Sharding {
   std::optional<GradientTurns> turns_;
   std::optional<OwnGradients> own_gradients_;
   std::optional<FaultNames> faults_;
-  BlockWatch* blocks_ = nullptr;  // of rewrite()
-  std::optional<StreamScope> shown_;
+  std::optional<StreamScope> shown_;  // by rewrite()
   // When the heap was last trimmed.
   std::uint64_t shards_seen_ = 0;
   std::size_t steady_seen_ = 0;

@@ -432,7 +432,7 @@ OperatorFacts facts_of(const c10::OperatorHandle& handle) {
 
 StreamScope::StreamScope(std::vector<OperatorListener*> listeners, OperatorRewriter* rewriter)
     : listeners_(std::move(listeners)),
-      rewriter_(rewriter),
+      rewriter_(rewriter == nullptr && innermost != nullptr ? innermost->rewriter_ : rewriter),
       outer_(innermost),
       was_excluded_(c10::impl::tls_is_dispatch_key_excluded(kStreamKey)) {
   TORCH_INTERNAL_ASSERT(listeners_.size() <= 64);

@@ -141,7 +141,8 @@ class OperatorRewriter {
 };
 
 // Shows operators of this thread to `listeners`, in their order, from its construction on, and
-// lets `rewriter`, which may be null, run some of them; scopes nest, and the innermost one counts.
+// lets `rewriter` run some of them; scopes nest, and the innermost one counts. Without a rewriter
+// that of the scope around it goes on.
 // REQUIRES: scopes and pauses of a thread end in the reverse order of their beginning, because each
 // puts back the keys that it found.
 class StreamScope {

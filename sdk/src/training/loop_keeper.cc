@@ -219,7 +219,8 @@ Checkpoint LoopKeeper::capture() const {
   const auto optimizers = ports();
   for (std::size_t i = 0; i < optimizers.size(); ++i) {
     for (NamedTensor& each : optimizers[i]->state()) {
-      at::Tensor form = sharding_ != nullptr ? sharding_->form_of_whole(each.tensor) : each.tensor;
+      at::Tensor form =
+          sharding_ != nullptr ? sharding_->saves().form_of_whole(each.tensor) : each.tensor;
       all.optimizer.push_back({prefix_of(i) + each.name, std::move(form)});
     }
   }
@@ -232,8 +233,8 @@ void LoopKeeper::complete(std::vector<NamedTensor>& optimizer,
   std::size_t place = 0;
   for (const auto& port : ports()) {
     for (const NamedTensor& each : port->state()) {
-      const auto keep = keeps(place) ? Sharding::Keep::yes : Sharding::Keep::no;
-      optimizer[place++].tensor = sharding_->whole(each.tensor, keep);
+      const auto keep = keeps(place) ? SavedShards::Keep::yes : SavedShards::Keep::no;
+      optimizer[place++].tensor = sharding_->saves().whole(each.tensor, keep);
     }
   }
 }
@@ -254,12 +255,13 @@ Status LoopKeeper::load_model(std::span<const NamedTensor> saved) const {
     each.tensor = besides.back().values;
   }
   if (Status loaded = load_into(targets, saved); !loaded.ok()) return loaded;
-  for (const Beside& each : besides) sharding_->load(each.parameter, each.values);
+  for (const Beside& each : besides) sharding_->saves().load(each.parameter, each.values);
   return ok_status();
 }
 
 void LoopKeeper::divide_states() const {
-  for (const auto& optimizer : ports()) sharding_->divide(optimizer->state(), model_state());
+  for (const auto& optimizer : ports())
+    sharding_->saves().divide(optimizer->state(), model_state());
 }
 
 Status LoopKeeper::restore(const Checkpoint& state, Handover handover) {

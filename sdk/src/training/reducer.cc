@@ -140,7 +140,7 @@ struct Reducer::Impl {
         holder_(std::make_shared<const detail::GradientHolders::Holder>(
             [this](detail::MicroBatches micro_batches) { return held_gradients(micro_batches); })) {
     show_held();
-    if (sharding_) sharding_->rewrite(session_.capabilities().blocks);
+    if (sharding_) sharding_->rewrite();
     const Status link = state_.job().world().devices().news();
     if (!link.ok() && state_.job().is_root()) state_.job().log().warning(link.message());
     session_.capabilities().gradients.add(holder_);
@@ -230,14 +230,14 @@ struct Reducer::Impl {
   }
 
   void join(const std::function<void(StepScope&, const ReductionOutcome&)>& update) {
-    is_joining_ = true;
+    joining_.is_on = true;
     do {
       StepScope step = session_.step();
       for (const at::Tensor& p : parameters_) p.mutable_grad().reset();  // an earlier average
       const ReductionOutcome outcome = average(step);
-      if (active_elsewhere_ > 0) update(step, outcome);
-    } while (active_elsewhere_ > 0);
-    is_joining_ = false;
+      if (joining_.others > 0) update(step, outcome);
+    } while (joining_.others > 0);
+    joining_.is_on = false;
   }
 
   void show_held() {
@@ -265,9 +265,11 @@ struct Reducer::Impl {
   detail::NonfiniteStreak streak_;
   std::optional<detail::ReadyHooks> hooks_;
   std::shared_ptr<const detail::GradientHolders::Holder> holder_;  // speaks for this reducer
-  bool is_joining_ = false;
-  std::uint64_t active_elsewhere_ = 0;  // ranks with steps left, in the last merged ballot
-  detail::OwnPart part_;                // of the open step
+  struct {
+    bool is_on = false;
+    std::uint64_t others = 0;  // ranks with steps left, in the last merged ballot
+  } joining_;
+  detail::OwnPart part_;  // of the open step
 
  private:
   detail::ReductionMaker maker() {
@@ -342,7 +344,8 @@ struct Reducer::Impl {
   // Gradients that nobody gave a weight would be added as they are. Zeros add nothing: what an
   // optimizer may leave behind.
   void check_backward() const {
-    const bool is_told = part_.unit > 0 || part_.weight > 0 || part_.is_last_given || is_joining_;
+    const bool is_told =
+        part_.unit > 0 || part_.weight > 0 || part_.is_last_given || joining_.is_on;
     if (is_told || detail::l2_norm(detail::gradients_of(parameters_)) == 0) return;
     throw Error(failed_precondition(
         "Reducer::average: expected gradients of Reducer::backward() in this step, found some that "
@@ -366,7 +369,7 @@ struct Reducer::Impl {
     mine.weight = part_.weight;
     mine.repeat_max = part_.is_abandoned ? 1 : 0;
     mine.samples = state_.recorder().report().samples;
-    mine.active_ranks = is_joining_ ? 0 : 1;
+    mine.active_ranks = joining_.is_on ? 0 : 1;
     if (part_.weight > 0) mine.buffers_from_min = buffers_.vote(state_.job().rank());
     return mine;
   }
@@ -392,7 +395,7 @@ struct Reducer::Impl {
     detail::require(buffers_.follow(merged.buffers_from_min, state_.job().data(), watched(wait)));
     times_->take(reduction_);
     state_.step().conclude(merged, outcome);
-    active_elsewhere_ = merged.active_ranks;
+    joining_.others = merged.active_ranks;
     count_nonfinite(merged, outcome);
     if (merged.weight > 0) tune();
     part_ = {};

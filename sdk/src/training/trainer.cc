@@ -48,7 +48,8 @@ class TrainerState final : public detail::TrainedState {
     detail::Checkpoint all = detail::capture(model_, optimizer_);
     all.reducer = reducer_->state();
     if (sharding_ == nullptr) return all;
-    for (NamedTensor& each : all.optimizer) each.tensor = sharding_->form_of_whole(each.tensor);
+    for (NamedTensor& each : all.optimizer)
+      each.tensor = sharding_->saves().form_of_whole(each.tensor);
     return all;
   }
   void complete(std::vector<NamedTensor>& optimizer,
@@ -56,9 +57,9 @@ class TrainerState final : public detail::TrainedState {
     if (sharding_ == nullptr) return;
     std::size_t place = 0;
     for (const NamedTensor& each : optimizer_.state()) {
-      using Keep = detail::Sharding::Keep;
-      optimizer[place].tensor = sharding_->whole(each.tensor, keeps(place) ? Keep::yes : Keep::no);
-      ++place;
+      using Keep = detail::SavedShards::Keep;
+      const Keep keep = keeps(place) ? Keep::yes : Keep::no;
+      optimizer[place++].tensor = sharding_->saves().whole(each.tensor, keep);
     }
   }
   Status restore(const detail::Checkpoint& state, detail::Handover handover) override {
@@ -137,7 +138,7 @@ struct Trainer::Impl {
     check_divisible(state(), changes.optimizer());
     reducer.emplace(Reducer(session, detail::named_parameters(model), model.buffers()));
     if (detail::Sharding* sharding = reducer->sharding()) {
-      sharding->divide(changes.optimizer().state(), detail::model_tensors(model));
+      sharding->saves().divide(changes.optimizer().state(), detail::model_tensors(model));
       trained.show(*sharding);
     }
     if (!saved.reducer.empty()) state().job().agree(reducer->load_state(saved.reducer));

@@ -58,6 +58,7 @@ std::vector<ShardedLoop> loops_that_write_to_gradients();
 std::vector<ShardedLoop> loops_with_own_optimizers();
 std::vector<ShardedLoop> loops_with_optimizers_on_lists();
 std::vector<ShardedLoop> loops_with_other_losses();
+std::vector<ShardedLoop> loops_with_inner_backward();
 std::vector<ShardedLoop> loops_with_odd_backward();
 
 std::shared_ptr<LoopModel> make_loop_model(const std::string& name);

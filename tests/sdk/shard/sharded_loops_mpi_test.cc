@@ -50,6 +50,7 @@ TEST_SUITE("sharded loops") {
   }
   TEST_CASE("losses with penalties, hooks and closures leave the bits of replicated training") {
     check_loops(cox::test::loops_with_other_losses());
+    check_loops(cox::test::loops_with_inner_backward());
     check_loops(cox::test::loops_with_odd_backward());
   }
 }

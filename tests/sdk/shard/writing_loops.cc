@@ -227,6 +227,23 @@ std::vector<ShardedLoop> loops_with_other_losses() {
   return loops;
 }
 
+std::vector<ShardedLoop> loops_with_inner_backward() {
+  std::vector<ShardedLoop> loops;
+  loops.push_back(losing("a backward pass inside another", "language",
+                         [](LoopModel& model, int step, int rank) {
+                           const Tensor weight = model.parameters()[3];
+                           Tensor once = weight * 1;
+                           once.register_hook([weight](const Tensor& gradient) {
+                             const at::AutoGradMode mode(true);
+                             (0.1 * weight.pow(2).sum()).backward();
+                             return gradient;
+                           });
+                           return model.loss(step, rank) + once.pow(2).mean();
+                         }));
+  loops.back().steps = 8;
+  return loops;
+}
+
 std::vector<ShardedLoop> loops_with_odd_backward() {
   std::vector<ShardedLoop> loops;
   loops.push_back(losing("graphs of all steps kept", "language",
@@ -269,18 +286,6 @@ std::vector<ShardedLoop> loops_with_odd_backward() {
         if (step == 1) model.loss(step, rank).backward({}, true, true);
         return model.loss(step, rank);
       }));
-  loops.push_back(losing("a backward pass inside another", "language",
-                         [](LoopModel& model, int step, int rank) {
-                           const Tensor weight = model.parameters()[3];
-                           Tensor once = weight * 1;
-                           once.register_hook([weight](const Tensor& gradient) {
-                             const at::AutoGradMode mode(true);
-                             (0.1 * weight.pow(2).sum()).backward();
-                             return gradient;
-                           });
-                           return model.loss(step, rank) + once.pow(2).mean();
-                         }));
-  loops.back().steps = 8;
   loops.push_back(with({"closures of LBFGS", "language", "lbfgs"}, [](auto& loop) {
     loop.passes = 0;
     loop.steps = 2;

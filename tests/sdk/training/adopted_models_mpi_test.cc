@@ -116,6 +116,25 @@ TEST_SUITE("adopted models") {
     const auto fresh = [] { return plain_models::make_dcgan_players(1); };
     CHECK(same(train(fresh(), Loop::by_hand), train(fresh(), Loop::adopted)));
   }
+
+  TEST_CASE("a gradient that the program keeps has its values after later steps") {
+    auto session = solo_session();
+    torch::manual_seed(1);
+    torch::nn::Sequential net(torch::nn::Linear(6, 12), torch::nn::Tanh(),
+                              torch::nn::Linear(12, 1));
+    session.adopt(*net);
+    Tensors kept, copies;
+    for (int step = 0; step < 4; ++step) {
+      net->zero_grad();
+      torch::manual_seed(10 * step + session.rank());
+      net->forward(torch::randn({8, 6})).pow(2).mean().backward();
+      kept.push_back(net->parameters()[static_cast<std::size_t>(step)].grad());
+      kept.push_back(net->parameters()[0].grad().detach().flatten());
+      for (std::size_t i = copies.size(); i < kept.size(); ++i) copies.push_back(kept[i].clone());
+    }
+    for (std::size_t i = 0; i < kept.size(); ++i) CHECK(same_bits(kept[i], copies[i]));
+    session.finish();
+  }
 }
 
 }  // namespace

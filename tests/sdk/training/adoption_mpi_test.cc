@@ -311,24 +311,6 @@ TEST_SUITE("adoption") {
     session.finish();
   }
 
-  TEST_CASE("a gradient that the program keeps has its values after later steps") {
-    Session session = solo_session();
-    Net net = make_net(1);
-    session.adopt(*net);
-    Batches batches(session.rank());
-    Tensors kept, copies;
-    for (int step = 0; step < 4; ++step) {
-      net->zero_grad();
-      loss_of(net, batches.next()).backward();
-      const at::Tensor gradient = net->parameters()[static_cast<std::size_t>(step)].grad();
-      kept.push_back(gradient);
-      kept.push_back(net->parameters()[4].grad().detach().flatten());
-      for (std::size_t i = copies.size(); i < kept.size(); ++i) copies.push_back(kept[i].clone());
-    }
-    CHECK(same(kept, copies));
-    session.finish();
-  }
-
   TEST_CASE("blocks are named and what they take is measured") {
     auto session = solo_session();
     Net net = make_net(1);
