@@ -132,7 +132,7 @@ TEST_SUITE("adopted models") {
       kept.push_back(net->parameters()[0].grad().detach().flatten());
       for (std::size_t i = copies.size(); i < kept.size(); ++i) copies.push_back(kept[i].clone());
     }
-    for (std::size_t i = 0; i < kept.size(); ++i) CHECK(same_bits(kept[i], copies[i]));
+    for (std::size_t i = 0; i < kept.size(); ++i) CHECK(sdk_test::same_bits(kept[i], copies[i]));
     session.finish();
   }
 }
