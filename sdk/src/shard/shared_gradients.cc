@@ -133,7 +133,10 @@ at::Tensor& OwnGradients::own(std::size_t gradient) const {
 void OwnGradients::backward_begins(double unit) {
   unit_ = unit;
   is_in_pass_ = true;
-  for (State& state : states_) state.is_ready = false;
+  for (State& state : states_) {
+    state.is_ready = false;
+    state.goes_on = state.is_added;  // by a pass that failed, and nobody averaged
+  }
   queue_.clear();
   queue_begin_ = queued_bytes_ = 0;
   is_early_ = false;
@@ -146,7 +149,7 @@ void OwnGradients::ready(std::size_t gradient) {
   const at::Tensor& value = own(gradient);
   if (!is_in_pass_ || !value.defined()) return;
   State& state = states_[gradient];
-  state.goes_on = state.is_added;
+  state.goes_on = state.goes_on || state.is_added;
   state.comes_again = state.comes_again || state.is_ready;
   if (std::exchange(state.is_ready, true) || state.comes_again) return;
   // One with a history is still looked at.
@@ -192,8 +195,9 @@ void OwnGradients::backward_ended() {
 
 GradientTurns::Has OwnGradients::has(std::size_t gradient) const {
   using Has = GradientTurns::Has;
-  if (states_[gradient].goes_on) return Has::more_than_was_added;
-  return own(gradient).defined() ? Has::one : Has::none;
+  const State& state = states_[gradient];
+  if (state.goes_on) return Has::more_than_was_added;
+  return state.is_added || own(gradient).defined() ? Has::one : Has::none;
 }
 
 bool OwnGradients::is_averaged(std::size_t gradient) const {
@@ -202,7 +206,11 @@ bool OwnGradients::is_averaged(std::size_t gradient) const {
 
 std::int64_t OwnGradients::add_rest(std::size_t gradient) {
   State& state = states_[gradient];
-  if (std::exchange(state.is_added, false)) return state.nonfinite;
+  if (std::exchange(state.is_added, false)) {
+    // A pass that failed left none of the node's there.
+    own(gradient).reset();
+    return state.nonfinite;
+  }
   steady_ -= state.is_steady ? 1 : 0;
   state.is_steady = state.is_ready && !state.comes_again;
   steady_ += state.is_steady ? 1 : 0;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <fstream>
 #include <numeric>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -141,6 +142,28 @@ TEST_SUITE("sharding") {
       for (; step < 8; ++step) {
         net->zero_grad();
         backward(net, session.rank());
+      }
+    });
+    CHECK(says(text, "expected the gradient of 2.weight to be complete once"));
+  }
+
+  TEST_CASE("a backward pass that failed after a gradient was added is told on all ranks") {
+    const std::string text = refusal_of([] {
+      Session session = sharded();
+      nn::Sequential net = small_net();
+      session.adopt(*net);
+      net->parameters()[2].register_hook([&](const at::Tensor&) { meet(session); });
+      int step = 0;
+      net->parameters()[0].register_hook([&](const at::Tensor&) {
+        if (step == 6) throw std::runtime_error("no batch");
+      });
+      for (; step < 8; ++step) {
+        net->zero_grad();
+        try {
+          backward(net, session.rank());
+        } catch (const std::runtime_error& error) {
+          if (std::string(error.what()) != "no batch") throw;
+        }
       }
     });
     CHECK(says(text, "expected the gradient of 2.weight to be complete once"));
