@@ -173,7 +173,7 @@ endfunction()
 
 function(cox_test)
   cmake_parse_arguments(PARSE_ARGV 0 arg "TORCH;ALONE;CUDA;ON_DEVICE" "NAME;TIMEOUT;LAUNCHER;COST"
-    "SOURCES;LINK;RANKS;LABELS;ARGS;DEPENDS;DEFINITIONS;ON_DEVICE_WITHOUT")
+    "SOURCES;LINK;RANKS;LABELS;ARGS;DEPENDS;DEFINITIONS;ON_DEVICE_WITHOUT;ALSO_WITH")
   set(before)
   if(arg_CUDA)
     if(NOT TARGET cuda_stand_in)
@@ -213,6 +213,11 @@ function(cox_test)
     cox_register(NAME ${arg_NAME} COMMAND ${before} $<TARGET_FILE:${program}> ${arguments} LABELS ${arg_LABELS}
       TIMEOUT ${arg_TIMEOUT} COST ${arg_COST})
   endif()
+  foreach(with IN LISTS arg_ALSO_WITH)  # NAME:VARIABLE=VALUE
+    string(REGEX MATCH "^([a-z0-9]+):(.+)$" with "${with}")
+    cox_register(NAME ${arg_NAME}.${CMAKE_MATCH_1} LABELS ${arg_LABELS} TIMEOUT ${arg_TIMEOUT}
+      COMMAND ${CMAKE_COMMAND} -E env ${CMAKE_MATCH_2} ${before} $<TARGET_FILE:${program}> ${arguments})
+  endforeach()
   string(APPEND COX_TEST_ASAN ":detect_leaks=0")
   set(launcher "${COX_MPIEXEC}")
   if(arg_LAUNCHER)
