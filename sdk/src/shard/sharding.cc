@@ -1,6 +1,7 @@
 #include "sdk/src/shard/sharding.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <malloc.h>
 #include <sched.h>
@@ -104,6 +105,7 @@ void Sharding::add(const std::vector<NamedTensor>& parameters) {
   make_room();
   name_faults();
   tell_summary();
+  warn_of_uneven(parameters);
   malloc_trim(0);  // the parameters' former memory
 }
 
@@ -132,6 +134,24 @@ void Sharding::tell_summary() const {
              " MiB of parameters, and averaged gradients, once for ", node_->size(),
              " ranks, which divide the optimizer's state; with shard.mode=off each rank "
              "would hold all of them"));
+}
+
+// LibTorch computes narrow numbers at the end of each thread's part in another way than in whole
+// vectors, and the parts of a slice lie elsewhere than those of the whole (slice_bits_test.cc).
+void Sharding::warn_of_uneven(const std::vector<NamedTensor>& parameters) const {
+  constexpr std::int64_t kOfOneThread = 32768;  // fewer elements are never divided
+  constexpr std::int64_t kVector = 64;
+  const std::int64_t threads = at::get_num_threads();
+  const auto uneven = std::ranges::find_if(parameters, [threads](const NamedTensor& each) {
+    const bool is_narrow = each.tensor.is_floating_point() && each.tensor.element_size() < 4;
+    return is_narrow && each.tensor.numel() > kOfOneThread &&
+           each.tensor.numel() % (threads * kVector) != 0;
+  });
+  if (threads == 1 || uneven == parameters.end() || !state_.job().is_root()) return;
+  state_.job().log().warning(concat(
+      "shard.mode=state: expected narrow parameters whose elements ", threads,
+      " threads divide evenly, found ", uneven->name, " of ", uneven->tensor.numel(),
+      "; last bits of its update may differ from replicated training; set OMP_NUM_THREADS=1"));
 }
 
 void Sharding::show_held() const {

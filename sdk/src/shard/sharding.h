@@ -106,6 +106,7 @@ class Sharding {
   void make_room();
   void name_faults();
   void tell_summary() const;
+  void warn_of_uneven(const std::vector<NamedTensor>& parameters) const;
   std::vector<double> weights() const;
 
   SessionState& state_;

