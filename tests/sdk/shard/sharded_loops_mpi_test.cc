@@ -48,6 +48,12 @@ TEST_SUITE("sharded loops") {
                         "--cox.memory.tier_directory=" + tier.path().string()});
     check_loops(loops, {"--cox.precision.format=bf16"});
   }
+  TEST_CASE("a thousand steps leave the bits of replicated training, with uneven slices too") {
+    ShardedLoop loop{"a thousand steps", "language", "adamw"};
+    loop.steps = 1000;
+    check_loops({loop});
+    check_loops({loop}, {"--cox.memory.budget=64MiB", "--cox.memory.budget_of_rank=1:192MiB"});
+  }
   TEST_CASE("losses with penalties, hooks and closures leave the bits of replicated training") {
     check_loops(cox::test::loops_with_other_losses());
     check_loops(cox::test::loops_with_inner_backward());
