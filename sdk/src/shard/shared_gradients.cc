@@ -20,8 +20,8 @@ constexpr std::size_t kMostQueuedBytes = std::size_t{8} << 20;
 
 }  // namespace
 
-// One for each gradient and rank; those of rank 0 count the additions. Behind them lies one a rank
-// for parts of sums and for the writes before a backward pass.
+// Each gradient has a line a rank; rank 0's line counts the additions. One more line a rank, behind
+// all others, holds its part of a sum and the number of writes before its backward pass.
 struct alignas(transport::kLine) GradientTurns::Line {
   std::atomic<std::uint64_t> added;
   std::atomic<std::uint64_t> has;
@@ -135,7 +135,7 @@ void OwnGradients::backward_begins(double unit) {
   is_in_pass_ = true;
   for (State& state : states_) {
     state.is_ready = false;
-    state.goes_on = state.is_added;  // by a pass that failed, and nobody averaged
+    state.goes_on = state.is_added;  // the pass before failed, so its sum was never averaged
   }
   queue_.clear();
   queue_begin_ = queued_bytes_ = 0;
@@ -144,7 +144,7 @@ void OwnGradients::backward_begins(double unit) {
   turns_.say_begun(writes_);
 }
 
-// Autograd calls the hook of a parameter also where it has nothing for it, and in trials.
+// Autograd also calls the hook of a parameter that gets no gradient, and in trial passes.
 void OwnGradients::ready(std::size_t gradient) {
   const at::Tensor& value = own(gradient);
   if (!is_in_pass_ || !value.defined()) return;
@@ -152,7 +152,7 @@ void OwnGradients::ready(std::size_t gradient) {
   state.goes_on = state.goes_on || state.is_added;
   state.comes_again = state.comes_again || state.is_ready;
   if (std::exchange(state.is_ready, true) || state.comes_again) return;
-  // One with a history is still looked at.
+  // The averaging still needs the own gradient that has a history (create_graph).
   if (!is_early_ || !state.is_steady || value.requires_grad()) return;
   queue_.push_back(gradient);
   queued_bytes_ += value.nbytes();
@@ -176,7 +176,8 @@ void OwnGradients::add_in_turn() {
   }
 }
 
-// A rank that has ended its pass may have no such gradient: it waits for this one to end, too.
+// A rank that has ended its pass without this gradient adds nothing until all ranks have ended
+// theirs, so the wait also ends when another rank arrives at the averaging.
 void OwnGradients::wait_for_turns() {
   while (queued_bytes_ > kMostQueuedBytes) {
     wait_([this] { return may_add() || order_.has_any_arrived_behind(writes_); });
@@ -207,8 +208,7 @@ bool OwnGradients::is_averaged(std::size_t gradient) const {
 std::int64_t OwnGradients::add_rest(std::size_t gradient) {
   State& state = states_[gradient];
   if (std::exchange(state.is_added, false)) {
-    // A pass that failed left none of the node's there.
-    own(gradient).reset();
+    own(gradient).reset();  // as add() does for the others
     return state.nonfinite;
   }
   steady_ -= state.is_steady ? 1 : 0;
@@ -297,13 +297,13 @@ void SharedReduction::refuse(const Member& member) const {
   shared_.order.complete();
   throw Error(failed_precondition(
                   "shard.mode: expected ", shared_.parameters.all()[member.gradient].name,
-                  " to be complete once in a backward pass, as before, found that it went on on a "
-                  "rank (a backward pass inside another, or one that failed before); set "
+                  " to be complete once in a backward pass, as before, found that a rank added to "
+                  "it again (a backward pass inside another, or after one that failed); set "
                   "shard.mode=off"),
               Error::Scope::all_ranks);
 }
 
-// Behind this nobody reads the last averages any more.
+// After the meeting no rank reads the last averages any more.
 void SharedReduction::arrive() {
   Fnv1a64 what;
   what.add("the averaging of gradients");

@@ -39,12 +39,12 @@ class GradientTurns {
   // the same gradients, and meet before they call any_says().
   enum class Has : std::uint64_t { none, one, more_than_was_added };
   void say(std::size_t gradient, Has has);
-  // Returns the most that a rank has.
+  // Returns the largest value that a rank has said.
   Has any_says(std::size_t gradient) const;
-  // Says how many writes this rank had made when its newest backward pass began; it reads no
-  // averages from before that pass any more.
+  // Publishes how many writes this rank had made when its newest backward pass began. From then on
+  // the rank reads no earlier average.
   void say_begun(std::uint64_t writes);
-  // Returns whether all ranks have said at least as many.
+  // Returns whether every rank has published at least that number.
   bool have_begun(std::uint64_t writes) const;
 
   // Returns whether all lower ranks have added theirs.
@@ -77,26 +77,27 @@ class GradientTurns {
 
 // OwnGradients adds this rank's own gradients to the node's. A gradient that was complete once in a
 // backward pass before is added as soon as it is complete, when lower ranks have added theirs. A
-// rank that is ahead waits for them within the pass, so it never holds more of its own than a few
-// MiB beyond the one that comes.
+// rank that is ahead waits within the pass, so at most a few MiB of its gradients are queued.
 class OwnGradients {
  public:
   // Hooks the parameters. All of it outlives this.
   OwnGradients(const ShardedParameters& parameters, WriteOrder& order, GradientTurns& turns,
                WriteOrder::Wait wait);
 
-  // A backward pass begins that adds to .grad, which is this rank's own until it has ended. What is
-  // added of it is .grad times `unit`.
+  // Begins a backward pass that accumulates into .grad, which is this rank's own until the pass has
+  // ended. The node's sum gets .grad times `unit`.
   void backward_begins(double unit);
-  // Nobody looks at this rank's own gradients: they may be added before the pass has ended.
+  // Allows gradients to be added before the pass has ended. REQUIRES: no code reads this rank's own
+  // gradients behind the pass.
   void add_early() { is_early_ = true; }
-  // .grad of what was added is the node's, not yet averaged.
+  // Sets .grad of each gradient that was added to the node's tensor, whose values are not averaged
+  // yet.
   void backward_ended();
 
   // Returns whether .grad is the average of an earlier call: of another model that has the
   // parameter as well.
   bool is_averaged(std::size_t gradient) const;
-  // Returns what this rank has to add, or had before it added it.
+  // Returns what this rank contributes: its gradient still to be added, or added already.
   GradientTurns::Has has(std::size_t gradient) const;
   // Returns how many gradients are added early from now on.
   std::size_t steady() const { return steady_; }
@@ -110,7 +111,7 @@ class OwnGradients {
     bool is_steady = false;    // was complete once in a pass
     bool comes_again = false;  // was complete twice
     bool is_added = false;
-    bool goes_on = false;  // autograd added to it behind that
+    bool goes_on = false;  // autograd accumulated into it after it was added
     std::int64_t nonfinite = 0;
   };
   void ready(std::size_t gradient);
@@ -136,9 +137,9 @@ class OwnGradients {
   std::optional<ReadyHooks> hooks_;
 };
 
-// The things that a SharedReduction works on; all of them outlive it. A loop that tells its
-// backward passes by itself leaves the functions empty; those of others begin and end with those of
-// the reduction.
+// SharedGradients are the parts that a SharedReduction works on; all outlive it. The functions are
+// empty for adopted loops, which report their backward passes to Sharding. For other loops the
+// reduction's begin() calls backward_begins and its hand_back() calls averaged.
 struct SharedGradients {
   const ShardedParameters& parameters;
   WriteOrder& order;

@@ -130,7 +130,8 @@ std::vector<std::unique_ptr<OptimizerPort>> LoopKeeper::ports() const {
   return ports;
 }
 
-// An archive of torch's would hold this rank's shards, and no rank would notice.
+// Refuses optimizers whose state is saved as an archive of torch's: it would hold this rank's
+// shards only, without a word.
 void LoopKeeper::check_divisible(const OptimizerPort& optimizer) const {
   if (sharding_ == nullptr || !is_by_position(optimizer.state())) return;
   throw Error(
@@ -230,12 +231,12 @@ Checkpoint LoopKeeper::capture() const {
 void LoopKeeper::complete(std::vector<NamedTensor>& optimizer,
                           const std::function<bool(std::size_t)>& keeps) const {
   if (sharding_ == nullptr) return;
-  std::size_t place = 0;
+  std::size_t first = 0;
   for (const auto& port : ports()) {
-    for (const NamedTensor& each : port->state()) {
-      const auto keep = keeps(place) ? SavedShards::Keep::yes : SavedShards::Keep::no;
-      optimizer[place++].tensor = sharding_->saves().whole(each.tensor, keep);
-    }
+    const std::vector<NamedTensor> states = port->state();
+    sharding_->saves().complete(states, std::span(optimizer).subspan(first, states.size()),
+                                [&](std::size_t place) { return keeps(first + place); });
+    first += states.size();
   }
 }
 

@@ -55,12 +55,7 @@ class TrainerState final : public detail::TrainedState {
   void complete(std::vector<NamedTensor>& optimizer,
                 const std::function<bool(std::size_t place)>& keeps) const override {
     if (sharding_ == nullptr) return;
-    std::size_t place = 0;
-    for (const NamedTensor& each : optimizer_.state()) {
-      using Keep = detail::SavedShards::Keep;
-      const Keep keep = keeps(place) ? Keep::yes : Keep::no;
-      optimizer[place++].tensor = sharding_->saves().whole(each.tensor, keep);
-    }
+    sharding_->saves().complete(optimizer_.state(), optimizer, keeps);
   }
   Status restore(const detail::Checkpoint& state, detail::Handover handover) override {
     return detail::restore(state, model_, optimizer_, handover);
@@ -93,7 +88,7 @@ void check_options(SessionState& state, const TrainerOptions& options) {
                   Error::Scope::all_ranks);
 }
 
-// What a Trainer cannot do whose ranks divide the optimizer's state.
+// Refuses settings and optimizers that a Trainer with divided state does not support.
 void check_divisible(SessionState& state, const detail::OptimizerPort& optimizer) {
   if (!detail::Sharding::is_wanted(state)) return;
   const bool has_snapshots = state.job().config().checkpoint.snapshot_rounds > 0;
