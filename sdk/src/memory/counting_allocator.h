@@ -41,9 +41,9 @@ MemoryCount counted_memory();
 // Lowers the peak to the bytes that are live now.
 void reset_counted_peak();
 
-// Allocates pages outside of the C library's heap, for tensors that live long, so that what comes
-// and goes around them leaves no gaps; small ones, and those for which there are no pages, come
-// from the CPU allocator. Counted as other memory. Throws c10::Error where there is none.
+// Allocates pages outside of the C library's heap, for tensors that live long and would fragment
+// it. Less than 64 KiB comes from the CPU allocator, and so does everything if mmap() fails. The
+// bytes are counted like others. Throws c10::Error without memory.
 c10::DataPtr allocate_apart(std::size_t bytes);
 
 // AddressTable remembers how many bytes were requested at which address, for the counting

@@ -206,8 +206,8 @@ struct BucketViews {
   bool fits(std::size_t parameter) const;
   // Returns what .grad becomes: the place, or else a copy as the parameter has it.
   at::Tensor gradient(std::size_t parameter) const;
-  // The place is about to get other values: a gradient of an earlier step that the program still
-  // holds, itself or a view of it, keeps its own. REQUIRES: places are on the CPU.
+  // Copies a gradient of an earlier step that the program still holds, or a view of it, to memory
+  // of its own, before the place gets other values. REQUIRES: places are on the CPU.
   void let_go(std::size_t parameter);
 
   const std::vector<at::Tensor>& parameters;

@@ -18,7 +18,7 @@ bool is_one_of(std::string_view name, const std::array<std::string_view, count>&
 
 constexpr std::array<std::string_view, 5> kMakers = {
     "aten::zeros_like", "aten::ones_like", "aten::empty_like", "aten::full_like", "aten::clone"};
-// Written to, by their schemas, but in no element.
+// Operators whose schemas say that they write, although they change no element.
 constexpr std::array<std::string_view, 4> kOfNoValue = {"aten::detach_", "aten::requires_grad_",
                                                         "aten::set_data", "aten::set_"};
 // Elementwise, and not tagged so.

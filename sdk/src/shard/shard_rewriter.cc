@@ -412,7 +412,7 @@ void ShardRewriter::take(std::size_t parameter, const at::Tensor& values) {
   write_own(of, values);
 }
 
-// Behind a number that all ranks have come to.
+// REQUIRES: all ranks have arrived at the number of this write.
 void ShardRewriter::write_own(const ShardedParameter& of, const at::Tensor& values) {
   {
     const Completing completing(order_);

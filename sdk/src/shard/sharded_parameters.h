@@ -85,8 +85,8 @@ class ShardedParameters {
              const std::vector<double>& weights);
   // Gives every storage memory of this rank's own again, with the values of now.
   void give_back();
-  // Gradients that the program still holds, as .grad or elsewhere, become this rank's own, with the
-  // values of now: the node's memory is about to get others.
+  // Copies gradients that the program still holds, as .grad or elsewhere, to memory of this rank's
+  // own, before the node's memory gets other values.
   void let_go_of_gradients();
 
   // Returns parameters and gradients; their indices stay.

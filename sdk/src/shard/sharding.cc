@@ -214,8 +214,8 @@ ReductionMaker Sharding::maker(const ReductionSetup& setup, Passes passes) {
   }};
 }
 
-// A shard of the last update was whole before, and gradients that are added early were all there at
-// once. The allocator keeps that memory.
+// The C library keeps the memory of states that were whole before they became shards, and of
+// gradients that were all alive at once before they were added early.
 void Sharding::gradients_averaged() {
   rewriter_.gradients_averaged();
   const std::uint64_t shards = rewriter_.shards_made();
@@ -242,6 +242,14 @@ void Sharding::follow_replaced() {
 at::Tensor SavedShards::form_of_whole(const at::Tensor& state) const {
   const ShardedParameter* of = rewriter_.sharded_by(state);
   return of == nullptr ? state : at::empty({}, state.options()).expand(of->tensor.sizes());
+}
+
+void SavedShards::complete(std::span<const NamedTensor> states, std::span<NamedTensor> saved,
+                           const std::function<bool(std::size_t)>& keeps) const {
+  using Keep = ShardRewriter::Keep;
+  for (std::size_t place = 0; place < states.size(); ++place)
+    saved[place].tensor =
+        rewriter_.whole(states[place].tensor, keeps(place) ? Keep::yes : Keep::no);
 }
 
 void SavedShards::load(const at::Tensor& parameter, const at::Tensor& values) const {

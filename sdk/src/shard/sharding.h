@@ -6,7 +6,7 @@
 //   adopt() -> add(): parameters move | backward -> average -> gradients_averaged()
 //   update -> rewriter(): writes on slices | whoever reads past the stream -> before_reading()
 //
-// Owned by Adoption, or by a Trainer; training thread only. Waits by polling, books the time as
+// Owned by Adoption, or by a Reducer; training thread only. Waits by polling, books the time as
 // waiting, and throws cox::Error where another rank has left. docs/sharding.md.
 #pragma once
 
@@ -30,22 +30,20 @@
 
 namespace cox::detail {
 
-// SavedShards is what saves and resumes do with what ranks hold in parts. A view of a Sharding;
-// training thread.
+// SavedShards joins shards for a save and divides states after a resume. A view of a Sharding,
+// which outlives it; training thread.
 class SavedShards {
  public:
   SavedShards(const ShardedParameters& parameters, ShardRewriter& rewriter)
       : parameters_(parameters), rewriter_(rewriter) {}
 
-  // Returns a tensor of the form that a save holds of one of the optimizer's: for a shard one of
-  // the parameter's form, without values. Local.
+  // Returns a stand-in with the sizes and type that a save holds of an optimizer's state: for a
+  // shard those of its parameter, without values. Local.
   at::Tensor form_of_whole(const at::Tensor& state) const;
-  // Returns what a save holds: the whole of a shard, on ranks that keep it; an undefined tensor on
-  // others. Collective.
-  using Keep = ShardRewriter::Keep;
-  at::Tensor whole(const at::Tensor& state, Keep keep) const {
-    return rewriter_.whole(state, keep);
-  }
+  // Sets the tensors of `saved` to what a save holds of an optimizer's `states`, in the same order:
+  // the whole of a shard on ranks that `keeps` it, an undefined tensor on others. Collective.
+  void complete(std::span<const NamedTensor> states, std::span<NamedTensor> saved,
+                const std::function<bool(std::size_t place)>& keeps) const;
 
   // Gives a parameter other values, equal on all ranks. Collective. REQUIRES: the ranks hold it
   // once.
@@ -81,11 +79,11 @@ class Sharding {
 
   OperatorRewriter& rewriter() { return rewriter_; }
   void gradients_averaged();
-  // A backward pass begins that adds to gradients: those that the program holds are this rank's own
-  // until it has ended.
+  // Begins a backward pass that accumulates into .grad. Gradients that the program holds become
+  // this rank's own. The node's sum gets .grad times `unit`.
   void backward_begins(double unit = 1);
-  // Lets the rank add gradients to the node's while that pass runs. REQUIRES: nobody looks at its
-  // own ones behind the pass.
+  // Allows gradients to be added to the node's while that pass runs. REQUIRES: no code reads this
+  // rank's own gradients behind the pass.
   void add_early() { own_gradients_->add_early(); }
   void backward_ended();
   // Makes the way in which gradients are averaged; those that the node does not hold go by `setup`.

@@ -144,7 +144,8 @@ void Adoption::add_late(torch::nn::Module& model, std::shared_ptr<ScriptMirror> 
   }
 }
 
-// Those that the ranks hold once already, by another model, are equal and not to be written to.
+// Leaves out parameters that the ranks hold once already, as those of another model: they are
+// equal, and a broadcast must not write to them.
 std::vector<at::Tensor> Adoption::own_parameters(const torch::nn::Module& model) const {
   std::vector<at::Tensor> own = model.parameters();
   if (sharding_) std::erase_if(own, [this](const at::Tensor& p) { return sharding_->has(p); });

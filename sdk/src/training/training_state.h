@@ -55,8 +55,8 @@ class TrainedState {
   virtual ~TrainedState() = default;
   // Returns the tensors of a save, live ones or copies, but for parts that the program adds.
   virtual Checkpoint capture() const = 0;
-  // Makes the optimizer's tensors of capture() whole that have no values there, because ranks hold
-  // them in parts; on other ranks than those that `keeps` says they become undefined. Collective.
+  // Gives values to the optimizer's tensors of capture() that have none there, because ranks hold
+  // them in parts. A rank gets those that `keeps` names; the others become undefined. Collective.
   virtual void complete(std::vector<NamedTensor>& /*optimizer*/,
                         const std::function<bool(std::size_t place)>& /*keeps*/) const {}
   // Puts what capture() gave back in place. Local.

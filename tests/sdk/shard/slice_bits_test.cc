@@ -1,6 +1,6 @@
 // Operators of optimizers give each element the same bits on slices as on the whole tensor, for the
 // types and vector widths that LibTorch has kernels for. Otherwise a sharded update would differ
-// from a replicated one. ctest runs it with each ATEN_CPU_CAPABILITY.
+// from a replicated one. ctest runs this file with the machine's widest vectors, avx2, and none.
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 
 using at::Tensor;
 
-// What an update reads and writes: weights, gradient, two moments.
+// Values are the tensors of an update: weights, gradient, two moments.
 struct Values {
   Tensor weights, gradient, first, second;
 
