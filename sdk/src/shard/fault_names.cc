@@ -1,11 +1,14 @@
 #include "sdk/src/shard/fault_names.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <mutex>
+#include <string_view>
 #include <utility>
 
 namespace cox::detail {
@@ -29,6 +32,8 @@ class FaultHandler {
     static std::mutex mutex;
     const std::lock_guard lock(mutex);
     install();
+    static const int told_of_forks = pthread_atfork(nullptr, &tell_of_fork, nullptr);
+    static_cast<void>(told_of_forks);  // without memory for it, nothing is told
     auto* table = new FaultNames::Table{std::move(lines)};  // never freed: the handler may read it
     for (std::atomic<FaultNames::Table*>& place : tables_) {
       FaultNames::Table* held = place.load();
@@ -51,6 +56,21 @@ class FaultHandler {
     sigaction(SIGSEGV, nullptr, &found);
     const bool is_ours = (found.sa_flags & SA_SIGINFO) != 0 && found.sa_sigaction == &handle;
     if (!is_ours) sigaction(SIGSEGV, &ours, &former_);
+  }
+
+  // The child sees memory that the ranks go on to write. Said once: a program may fork in each
+  // step.
+  static void tell_of_fork() {
+    static std::atomic<bool> is_told{false};
+    const bool has_any = std::ranges::any_of(tables_, [](const auto& place) {
+      const FaultNames::Table* table = place.load();
+      return table != nullptr && table->is_used;
+    });
+    if (!has_any || is_told.exchange(true)) return;
+    constexpr std::string_view kLine =
+        "warning: shard.mode: a child of fork() sees the weights that ranks write later; clone() "
+        "what it reads before fork()\n";
+    [[maybe_unused]] const auto written = ::write(STDERR_FILENO, kLine.data(), kLine.size());
   }
 
   static void handle(int signal, siginfo_t* info, void* context) {

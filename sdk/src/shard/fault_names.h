@@ -2,7 +2,9 @@
 // of a node hold parameters once, so such a write (by data_ptr(), on another thread, in a hook of
 // backward) is a fault of memory. A handler of SIGSEGV prints one line where the address lies in
 // memory that was told here, and then gives the signal to whoever handled it before, or lets it end
-// the process. Other faults it only passes on. Process-wide, because signals are; any thread.
+// the process. Other faults it only passes on. The first fork() of a process with such memory is
+// told, because the child sees what the ranks write later. Process-wide, because signals are; any
+// thread.
 #pragma once
 
 #include <cstddef>

@@ -398,10 +398,10 @@ at::Tensor ShardRewriter::whole(const at::Tensor& tensor, Keep keep) {
   return of == nullptr ? tensor : gather(tensor, parameters_.index_of(*of), keep);
 }
 
-void ShardRewriter::write(std::size_t parameter, const at::Tensor& values) {
+void ShardRewriter::write(std::size_t parameter, const at::Tensor& own) {
   const ShardedParameter& of = parameters_.all()[parameter];
   arrive(mixed(kLoading, parameter), [&] { return concat("a load of ", of.name); });
-  write_own(of, values);
+  write_own(of, own);
   of.tensor.unsafeGetTensorImpl()->bump_version();
 }
 
@@ -409,14 +409,14 @@ void ShardRewriter::take(std::size_t parameter, const at::Tensor& values) {
   const ShardedParameter& of = parameters_.all()[parameter];
   arrive(mixed(mixed(kLoading, parameter), bits_hash(values)),
          [&] { return concat("other values or other memory for ", of.name); });
-  write_own(of, values);
+  write_own(of, elements_of(values, of.own));
 }
 
 // REQUIRES: all ranks have arrived at the number of this write.
-void ShardRewriter::write_own(const ShardedParameter& of, const at::Tensor& values) {
+void ShardRewriter::write_own(const ShardedParameter& of, const at::Tensor& own) {
   {
     const Completing completing(order_);
-    of.slice.copy_(elements_of(values, of.own));
+    of.slice.copy_(own);
   }
   order_.wait_for_completed();
 }

@@ -58,11 +58,12 @@ class ShardRewriter final : public OperatorRewriter {
   at::Tensor whole(const at::Tensor& tensor, Keep keep);
   // Returns the parameter that the tensor is a shard of a state of, or null.
   const ShardedParameter* sharded_by(const at::Tensor& tensor);
-  // Writes this rank's elements of a parameter, all ranks together theirs. Collective. REQUIRES:
-  // `values` has the parameter's layout.
-  void write(std::size_t parameter, const at::Tensor& values);
-  // The same for a parameter whose values the program has in other memory, which graphs may have
-  // saved: it counts as unchanged. Throws cox::Error where the values differ between ranks.
+  // Writes this rank's elements of a parameter, 1-D, as they lie; all ranks together theirs.
+  // Collective.
+  void write(std::size_t parameter, const at::Tensor& own);
+  // Writes a parameter whose values, in its layout, the program has in other memory. Graphs may
+  // have saved them, so it counts as unchanged. Collective. Throws cox::Error where the values
+  // differ between ranks.
   void take(std::size_t parameter, const at::Tensor& values);
   // Makes a shard of an optimizer's state of the parameter, where it has the parameter's layout.
   void divide(const at::Tensor& state, std::size_t parameter) { states_.divide(state, parameter); }
@@ -102,7 +103,7 @@ class ShardRewriter final : public OperatorRewriter {
                     const std::function<void()>& run);
   void gather_shards(const c10::OperatorHandle& handle, Operands& operands,
                      torch::jit::Stack& stack);
-  void write_own(const ShardedParameter& of, const at::Tensor& values);
+  void write_own(const ShardedParameter& of, const at::Tensor& own);
   void arrive(std::uint64_t what, const std::function<std::string()>& tell);
 
   const ShardedParameters& parameters_;

@@ -133,7 +133,7 @@ void Sharding::tell_summary() const {
       concat("shard.mode=state: ", fixed(static_cast<double>(bytes) / 0x1p20, 1),
              " MiB of parameters, and averaged gradients, once for ", node_->size(),
              " ranks, which divide the optimizer's state; with shard.mode=off each rank "
-             "would hold all of them"));
+             "would hold all of them. The system counts the shared memory as rank 0's"));
 }
 
 // LibTorch computes narrow numbers at the end of each thread's part in another way than in whole
@@ -254,7 +254,8 @@ void SavedShards::complete(std::span<const NamedTensor> states, std::span<NamedT
 
 void SavedShards::load(const at::Tensor& parameter, const at::Tensor& values) const {
   const at::NoGradGuard no_grad;
-  rewriter_.write(parameters_.index_of(*parameters_.whole(parameter)), values);
+  const ShardedParameter& of = *parameters_.whole(parameter);
+  rewriter_.write(parameters_.index_of(of), elements_of(values, of.own));
 }
 
 void SavedShards::divide(std::span<const NamedTensor> states,
@@ -266,6 +267,54 @@ void SavedShards::divide(std::span<const NamedTensor> states,
     const ShardedParameter* parameter = of == model.end() ? nullptr : parameters_.whole(of->tensor);
     if (parameter != nullptr) rewriter_.divide(state.tensor, parameters_.index_of(*parameter));
   }
+}
+
+std::vector<HeldTensor> SavedShards::copy_held(std::span<const NamedTensor> tensors) const {
+  const StreamPause unseen;
+  const at::NoGradGuard no_grad;
+  std::vector<HeldTensor> copies;
+  for (const NamedTensor& each : tensors) {
+    const ShardedParameter* parameter = parameters_.whole(each.tensor);
+    const ShardedParameter* of =
+        parameter != nullptr ? parameter : rewriter_.sharded_by(each.tensor);
+    const at::Tensor& held = parameter != nullptr ? parameter->slice : each.tensor;
+    HeldTensor& copy = copies.emplace_back(HeldTensor{{each.name, held.detach().clone()}, {}});
+    if (of != nullptr) copy.part_of = parameters_.index_of(*of);
+  }
+  return copies;
+}
+
+void SavedShards::put_back(std::span<const NamedTensor> model,
+                           std::span<const HeldTensor> copies) const {
+  const StreamPause unseen;
+  const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < copies.size(); ++i) {
+    const HeldTensor& each = copies[i];
+    if (each.part_of) {
+      rewriter_.write(*each.part_of, each.copy.tensor);
+    } else {
+      at::Tensor(model[i].tensor).copy_(each.copy.tensor);
+    }
+  }
+}
+
+std::vector<NamedTensor> SavedShards::spread(std::span<const HeldTensor> states) const {
+  const StreamPause unseen;
+  const at::NoGradGuard no_grad;
+  std::vector<NamedTensor> whole;
+  for (const HeldTensor& each : states) {
+    const at::Tensor& held = each.copy.tensor;
+    at::Tensor values;
+    if (!each.part_of) {
+      values = held.clone();
+    } else {
+      const ShardedParameter& of = parameters_.all()[*each.part_of];
+      values = at::empty_strided(of.tensor.sizes(), of.tensor.strides(), held.options()).zero_();
+      elements_of(values, of.own).copy_(held);
+    }
+    whole.push_back({each.copy.name, values});
+  }
+  return whole;
 }
 
 void Sharding::give_back() {

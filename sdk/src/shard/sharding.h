@@ -30,8 +30,16 @@
 
 namespace cox::detail {
 
-// SavedShards joins shards for a save and divides states after a resume. A view of a Sharding,
-// which outlives it; training thread.
+// HeldTensor is a copy of what this rank holds of a tensor of a model or optimizer.
+struct HeldTensor {
+  NamedTensor copy;
+  // The parameter whose elements of this rank the copy has, 1-D, as they lie; empty: the copy is
+  // whole.
+  std::optional<std::size_t> part_of;
+};
+
+// SavedShards joins shards for a save, divides states after a resume, and copies what a rank holds
+// for a rollback. A view of a Sharding, which outlives it; training thread.
 class SavedShards {
  public:
   SavedShards(const ShardedParameters& parameters, ShardRewriter& rewriter)
@@ -51,6 +59,14 @@ class SavedShards {
   // Divides those of an optimizer's states, called "exp_avg.NAME", whose parameters the ranks hold
   // once. They were loaded whole. Local.
   void divide(std::span<const NamedTensor> states, std::span<const NamedTensor> model) const;
+
+  // Returns copies of what this rank holds of these. Local.
+  std::vector<HeldTensor> copy_held(std::span<const NamedTensor> tensors) const;
+  // Gives a model's tensors the values of their copies, in the same order. Collective.
+  void put_back(std::span<const NamedTensor> model, std::span<const HeldTensor> copies) const;
+  // Returns whole states for divide(), in memory of their own. Elements of other ranks are zeros.
+  // Local.
+  std::vector<NamedTensor> spread(std::span<const HeldTensor> states) const;
 
  private:
   const ShardedParameters& parameters_;

@@ -11,13 +11,6 @@
 
 namespace cox::detail {
 
-Snapshot take_snapshot(RoundId round, Checkpoint live) {
-  for (auto* tensors : {&live.model, &live.optimizer, &live.parts}) {
-    for (NamedTensor& named : *tensors) named.tensor = named.tensor.detach().clone();
-  }
-  return {round, std::move(live), {}};
-}
-
 void SnapshotShelf::put(Snapshot snapshot) {
   if (snapshots_.size() == kKept) snapshots_.erase(snapshots_.begin());
   snapshots_.push_back(std::move(snapshot));
@@ -37,7 +30,10 @@ Rollbacks::Rollbacks(const Parts& parts)
 void Rollbacks::keep_snapshot(RoundId round) {
   const std::uint32_t every = config().snapshot_rounds;
   if (every == 0 || round.value() % every != 0) return;
-  Snapshot snapshot = take_snapshot(round, parts_.saves.capture());
+  Checkpoint rest = parts_.saves.capture();
+  rest.model.clear();
+  rest.optimizer.clear();
+  Snapshot snapshot{round, parts_.trained.remember(), copied(std::move(rest))};
   for (const Saving* each : state_.actuators().all<Saving>()) snapshot.rows.push_back(each->save());
   snapshots_.put(std::move(snapshot));
 }
@@ -53,14 +49,14 @@ void Rollbacks::roll_back_if_ordered(Reducer& reducer) {
   }
   TrainingPosition& position = parts_.position;
   const std::uint64_t rollbacks = position.rollbacks + 1;
-  require(parts_.trained.restore(snapshot->state, Handover::copied), "rollback");
-  if (is_reproducible()) state_.job().agree(reducer.load_state(snapshot->state.reducer));
-  require(parts_.saves.restore_parts(snapshot->state), "rollback");
+  require(snapshot->put_back(), "rollback");
+  if (is_reproducible()) state_.job().agree(reducer.load_state(snapshot->rest.reducer));
+  require(parts_.saves.restore_parts(snapshot->rest), "rollback");
   auto row = snapshot->rows.begin();
   for (Saving* each : state_.actuators().all<Saving>()) {
     static_cast<void>(each->load(*row++));  // its own, so it fits
   }
-  position = snapshot->state.position;
+  position = snapshot->rest.position;
   parts_.saves.fall_behind();
   loss_scale_.roll_back(position.scaler);
   position.scaler = loss_scale_.state();

@@ -5,9 +5,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "coordinator/core/plan.h"
+#include "coordinator/core/status.h"
 #include "coordinator/core/units.h"
 #include "coxswain/reducer.h"
 #include "coxswain/session.h"
@@ -19,12 +21,11 @@
 namespace cox::detail {
 
 struct Snapshot {
-  RoundId round{};                        // taken after this round
-  Checkpoint state;                       // copies
-  std::vector<std::vector<double>> rows;  // what each actuator remembers on this rank
+  RoundId round{};                   // taken after this round
+  std::function<Status()> put_back;  // the model and its optimizer (TrainedState::remember)
+  Checkpoint rest = {};              // copies of the rest
+  std::vector<std::vector<double>> rows = {};  // what each actuator remembers on this rank
 };
-
-Snapshot take_snapshot(RoundId round, Checkpoint live);
 
 // SnapshotShelf keeps the newest snapshots.
 class SnapshotShelf {

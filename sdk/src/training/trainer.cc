@@ -10,6 +10,7 @@
 #include <optional>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "coordinator/io/limits.h"
 #include "coxswain/error.h"
@@ -60,8 +61,26 @@ class TrainerState final : public detail::TrainedState {
   Status restore(const detail::Checkpoint& state, detail::Handover handover) override {
     return detail::restore(state, model_, optimizer_, handover);
   }
+  std::function<Status()> remember() override {
+    if (sharding_ == nullptr) return TrainedState::remember();
+    const detail::SavedShards shards = sharding_->saves();
+    return [this, model = shards.copy_held(detail::model_tensors(model_)),
+            states = shards.copy_held(optimizer_.state())] { return put_back(model, states); };
+  }
 
  private:
+  using Held = std::vector<detail::HeldTensor>;
+  // The optimizer takes whole states, as after a resume, and they are divided again.
+  Status put_back(const Held& model, const Held& states) {
+    const detail::SavedShards shards = sharding_->saves();
+    const std::vector<NamedTensor> targets = detail::model_tensors(model_);
+    shards.put_back(targets, model);
+    const auto whole = shards.spread(states);
+    const Status loaded = optimizer_.load_state(whole, detail::Handover::taken);
+    if (loaded.ok()) shards.divide(optimizer_.state(), targets);
+    return loaded;
+  }
+
   torch::nn::Module& model_;
   detail::OptimizerPort& optimizer_;
   const Reducer* reducer_ = nullptr;
@@ -88,16 +107,12 @@ void check_options(SessionState& state, const TrainerOptions& options) {
                   Error::Scope::all_ranks);
 }
 
-// Refuses settings and optimizers that a Trainer with divided state does not support.
+// Refuses optimizers that a Trainer with divided state does not support.
 void check_divisible(SessionState& state, const detail::OptimizerPort& optimizer) {
-  if (!detail::Sharding::is_wanted(state)) return;
-  const bool has_snapshots = state.job().config().checkpoint.snapshot_rounds > 0;
-  const bool has_names = !detail::is_by_position(optimizer.state());
-  if (!has_snapshots && has_names) return;
-  throw Error(failed_precondition("shard.mode=state: expected a Trainer without ",
-                                  has_snapshots ? "snapshots (checkpoint.snapshot_rounds)"
-                                                : "an optimizer whose state has no names",
-                                  ", found one with it; leave it out, or set shard.mode=off"),
+  if (!detail::Sharding::is_wanted(state) || !detail::is_by_position(optimizer.state())) return;
+  throw Error(failed_precondition("shard.mode=state: expected an optimizer of LibTorch's or "
+                                  "cox::AdamW, found one whose state has no names; "
+                                  "train with one of these, or set shard.mode=off"),
               Error::Scope::all_ranks);
 }
 

@@ -35,6 +35,13 @@ Checkpoint capture(const torch::nn::Module& model, const OptimizerPort& optimize
   return state;
 }
 
+Checkpoint copied(Checkpoint live) {
+  for (const SaveKind& kind : kSaveKinds) {
+    for (NamedTensor& named : live.*kind.tensors) named.tensor = named.tensor.detach().clone();
+  }
+  return live;
+}
+
 Status restore(const Checkpoint& state, torch::nn::Module& model, OptimizerPort& optimizer,
                Handover handover) {
   const std::vector<NamedTensor> targets = model_tensors(model);

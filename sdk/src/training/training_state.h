@@ -44,6 +44,8 @@ std::vector<NamedTensor> model_tensors(const torch::nn::Module& model);
 
 // Returns what a save and a snapshot hold of these. Tensors may be live ones.
 Checkpoint capture(const torch::nn::Module& model, const OptimizerPort& optimizer);
+// Returns it with copies of the tensors.
+Checkpoint copied(Checkpoint live);
 // Puts that back in place: parameters keep their identity. Only tensors of the optimizer are ever
 // taken.
 Status restore(const Checkpoint& state, torch::nn::Module& model, OptimizerPort& optimizer,
@@ -61,6 +63,11 @@ class TrainedState {
                         const std::function<bool(std::size_t place)>& /*keeps*/) const {}
   // Puts what capture() gave back in place. Local.
   virtual Status restore(const Checkpoint& state, Handover handover) = 0;
+  // Returns a function that puts the model and its optimizer back as they are now, from copies of
+  // what this rank holds. Local; the function is collective where ranks divide them.
+  virtual std::function<Status()> remember() {
+    return [this, copies = copied(capture())] { return restore(copies, Handover::copied); };
+  }
   // Returns bits of what a save must have alike on all ranks, beyond the weights.
   virtual std::uint64_t equal_bits() const { return 0; }
 };

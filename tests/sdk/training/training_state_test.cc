@@ -30,10 +30,7 @@ void one_update(SmallModel& model, OptimizerPort& optimizer, std::uint64_t step)
 }
 
 Snapshot numbered(std::uint64_t round) {
-  Snapshot snapshot;
-  snapshot.round = RoundId(round);
-  snapshot.state.position.step = round;
-  return snapshot;
+  return {RoundId(round), [] { return ok_status(); }};
 }
 
 // Trains 3 steps, saves, trains 3 more; then does the last 3 again from the saved state.
@@ -43,14 +40,14 @@ void check_round_trip(const Make& make) {
   auto optimizer = make(model);
   const auto port = make_port(*optimizer);
   for (std::uint64_t i = 0; i < 3; ++i) one_update(model, *port, i);
-  const Snapshot saved = take_snapshot(RoundId(3), capture(*model, *port));
+  const Checkpoint saved = copied(capture(*model, *port));
   for (std::uint64_t i = 3; i < 6; ++i) one_update(model, *port, i);
 
   SmallModel other(99);
   auto other_optimizer = make(other);
   const auto other_port = make_port(*other_optimizer);
   one_update(other, *other_port, 7);  // its own history must not matter
-  const Status restored = restore(saved.state, *other, *other_port, Handover::copied);
+  const Status restored = restore(saved, *other, *other_port, Handover::copied);
   CAPTURE(restored.text());
   REQUIRE(restored.ok());
   for (std::uint64_t i = 3; i < 6; ++i) one_update(other, *other_port, i);
@@ -101,9 +98,9 @@ TEST_SUITE("optimizer port") {
     SmallModel model;
     torch::optim::Adam adam(model->parameters(), torch::optim::AdamOptions(0.01));
     const auto port = make_port(adam);
-    const Snapshot fresh = take_snapshot(RoundId(0), capture(*model, *port));
+    const Checkpoint fresh = copied(capture(*model, *port));
     for (std::uint64_t i = 0; i < 3; ++i) one_update(model, *port, i);
-    REQUIRE(restore(fresh.state, *model, *port, Handover::copied).ok());
+    REQUIRE(restore(fresh, *model, *port, Handover::copied).ok());
     CHECK(adam.state().empty());
     one_update(model, *port, 5);
     SmallModel other;
@@ -192,13 +189,13 @@ TEST_SUITE("snapshots") {
     SmallModel model;
     AdamW optimizer(model->parameters());
     const auto port = make_port(optimizer);
-    const Snapshot saved = take_snapshot(RoundId(0), capture(*model, *port));
+    const Checkpoint saved = copied(capture(*model, *port));
     const void* place = model->parameters()[0].const_data_ptr();
     one_update(model, *port, 0);
-    CHECK_FALSE(torch::equal(model->parameters()[0], saved.state.model[0].tensor));
-    REQUIRE(restore(saved.state, *model, *port, Handover::copied).ok());
+    CHECK_FALSE(torch::equal(model->parameters()[0], saved.model[0].tensor));
+    REQUIRE(restore(saved, *model, *port, Handover::copied).ok());
     CHECK(model->parameters()[0].const_data_ptr() == place);
-    CHECK(torch::equal(model->parameters()[0], saved.state.model[0].tensor));
+    CHECK(torch::equal(model->parameters()[0], saved.model[0].tensor));
     CHECK(model->calls.item<std::int64_t>() == 0);
   }
 
