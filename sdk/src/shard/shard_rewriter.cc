@@ -363,27 +363,44 @@ void ShardRewriter::note_results(const OperatorTraits& traits, const Operands& o
   }
 }
 
-at::Tensor ShardRewriter::gather(const at::Tensor& shard, std::size_t parameter, Keep keep) {
+// Puts this rank's elements of a part of a state to the memory of all ranks, where the part is
+// whole when this returns, until the next write.
+void ShardRewriter::gather_part(const at::Tensor& shard, std::size_t parameter,
+                                const ElementRange& part) {
   const ShardedParameter& of = parameters_.all()[parameter];
-  const bool is_plain = shard.dim() == 1 && shard.is_contiguous() &&
-                        shard.numel() == of.own.size() &&
-                        static_cast<std::size_t>(shard.element_size()) <= kLargestElementBytes;
-  if (!is_plain) refuse("an operator on a view of a shard", of.name);
   arrive(mixed(kGathering, parameter),
          [&] { return concat("a read of the optimizer's state of ", of.name); });
-  std::byte* const all = gathering_.bytes().data();
-  const auto element_bytes = static_cast<std::size_t>(shard.element_size());
   {
     const Completing completing(order_);
-    if (!of.own.is_empty())
-      std::memcpy(all + static_cast<std::size_t>(of.own.begin) * element_bytes,
-                  shard.const_data_ptr(), shard.nbytes());
+    const ElementRange own = common_part(of.own, part);
+    const auto bytes_of = [&](std::int64_t elements) {
+      return static_cast<std::size_t>(elements) * shard.element_size();
+    };
+    if (!own.is_empty())
+      std::memcpy(gathering_.bytes().data() + bytes_of(own.begin - part.begin),
+                  static_cast<const std::byte*>(shard.const_data_ptr()) +
+                      bytes_of(own.begin - of.own.begin),
+                  bytes_of(own.size()));
   }
   order_.wait_for_completed();
-  if (keep == Keep::no) return {};
-  const at::Tensor whole =
-      at::empty_strided(of.tensor.sizes(), of.tensor.strides(), shard.options());
-  std::memcpy(whole.mutable_data_ptr(), all, whole.nbytes());
+}
+
+at::Tensor ShardRewriter::gather(const at::Tensor& shard, std::size_t parameter, Keep keep) {
+  const ShardedParameter& of = parameters_.all()[parameter];
+  const bool is_plain = shard.dim() == 1 && shard.is_contiguous() && shard.numel() == of.own.size();
+  if (!is_plain) refuse("an operator on a view of a shard", of.name);
+  const auto element_bytes = static_cast<std::int64_t>(shard.element_size());
+  const std::int64_t most = static_cast<std::int64_t>(kGatheringBytes) / element_bytes;
+  at::Tensor whole;
+  if (keep == Keep::yes)
+    whole = at::empty_strided(of.tensor.sizes(), of.tensor.strides(), shard.options());
+  for (std::int64_t begin = 0; begin < of.tensor.numel(); begin += most) {
+    const ElementRange part{begin, std::min(begin + most, of.tensor.numel())};
+    gather_part(shard, parameter, part);
+    if (keep == Keep::no) continue;
+    std::memcpy(static_cast<std::byte*>(whole.mutable_data_ptr()) + part.begin * element_bytes,
+                gathering_.bytes().data(), static_cast<std::size_t>(part.size() * element_bytes));
+  }
   return whole;
 }
 

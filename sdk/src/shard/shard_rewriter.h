@@ -31,15 +31,15 @@ namespace cox::detail {
 
 class ShardRewriter final : public OperatorRewriter {
  public:
-  // Numbers of one element that are gathered take at most as many bytes (complex doubles).
-  static constexpr std::size_t kLargestElementBytes = 16;
+  // Shards are gathered through memory of this size, one part after another.
+  static constexpr std::size_t kGatheringBytes = std::size_t{1} << 20;
 
   // `parameters` and `order` must outlive this.
   ShardRewriter(const ShardedParameters& parameters, WriteOrder& order)
       : parameters_(parameters), order_(order), states_(parameters) {}
 
-  // Memory of all ranks where shards are gathered, kLargestElementBytes for each element of the
-  // largest parameter.
+  // Sets the memory of all ranks where shards are gathered, kGatheringBytes. Called before the
+  // first operator.
   void gather_in(transport::SharedSegment memory) { gathering_ = std::move(memory); }
 
   void touch(const at::Tensor& argument) override;
@@ -99,6 +99,7 @@ class ShardRewriter final : public OperatorRewriter {
                     std::span<const c10::IValue> results);
   at::Tensor narrow(const at::Tensor& tensor, std::size_t parameter);
   at::Tensor gather(const at::Tensor& shard, std::size_t parameter, Keep keep = Keep::yes);
+  void gather_part(const at::Tensor& shard, std::size_t parameter, const ElementRange& part);
   void run_numbered(const c10::OperatorHandle& handle, const Operands& operands,
                     const std::function<void()>& run);
   void gather_shards(const c10::OperatorHandle& handle, Operands& operands,

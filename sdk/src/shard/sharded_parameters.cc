@@ -347,10 +347,4 @@ void ShardedParameters::move_again(std::size_t index,
   note_storages();
 }
 
-std::int64_t ShardedParameters::largest_elements() const {
-  std::int64_t largest = 0;
-  for (const ShardedParameter& each : parameters_) largest = std::max(largest, each.tensor.numel());
-  return largest;
-}
-
 }  // namespace cox::detail

@@ -114,7 +114,6 @@ class ShardedParameters {
   // Moves a replaced parameter, whose values `write` puts to the node's memory. Aliases of its
   // former memory keep their values, in memory of this rank's own. REQUIRES: fits_again().
   void move_again(std::size_t index, const std::function<void(const at::Tensor& values)>& write);
-  std::int64_t largest_elements() const;
 
  private:
   struct Move;

@@ -178,8 +178,7 @@ void Sharding::make_room() {
   const auto segment = [this](std::size_t bytes) {
     return require(node_->shared_segment(bytes), Error::Scope::all_ranks);
   };
-  const auto elements = static_cast<std::size_t>(parameters_.largest_elements());
-  rewriter_.gather_in(segment(elements * ShardRewriter::kLargestElementBytes));
+  if (!turns_) rewriter_.gather_in(segment(ShardRewriter::kGatheringBytes));
   const std::size_t gradients = parameters_.all().size();
   turns_.emplace(segment(GradientTurns::bytes_needed(gradients, node_->size())), gradients,
                  node_->rank().value(), node_->size(),

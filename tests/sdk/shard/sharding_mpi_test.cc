@@ -15,6 +15,7 @@
 #include "coxswain/session.h"
 #include "sdk/src/parallel/agreement.h"
 #include "sdk/src/session/session_state.h"
+#include "sdk/src/shard/shard_rewriter.h"
 #include "tests/sdk/same_bits.h"
 #include "tests/sdk/session/solo.h"
 #include "tests/support/ended_by.h"
@@ -197,6 +198,28 @@ TEST_SUITE("sharding") {
       CHECK(std::accumulate(counts->begin(), counts->end(), std::int64_t{0}) == p.numel());
     }
     session.finish();
+  }
+
+  TEST_CASE("a state that is larger than the room to gather in is gathered in parts") {
+    const auto sums = [](const Flags& flags) {
+      Session session = solo_session(flags);
+      torch::manual_seed(3);
+      nn::Linear layer(nn::LinearOptions(700, 500).bias(false));
+      REQUIRE(layer->weight.nbytes() > cox::detail::ShardRewriter::kGatheringBytes);
+      session.adopt(*layer);
+      torch::optim::Adam optimizer(layer->parameters(), 0.01);
+      for (int step = 0; step < 3; ++step) {
+        optimizer.zero_grad();
+        layer->forward(torch::full({2, 700}, 0.1 * (session.rank() + 1))).pow(2).mean().backward();
+        optimizer.step();
+      }
+      const auto& state = static_cast<torch::optim::AdamParamState&>(
+          *optimizer.state().at(layer->weight.unsafeGetTensorImpl()));
+      const at::Tensor rows = state.exp_avg().sum(0);  // an operator that works on the whole
+      session.finish();
+      return rows;
+    };
+    CHECK(sdk_test::same_bits(sums({"--cox.shard.mode=state"}), sums({})));
   }
 
   TEST_CASE("parameters lie in memory of all ranks that nobody writes to by pointer") {
