@@ -7,6 +7,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <utility>
 #include <vector>
@@ -152,6 +153,19 @@ void Sharding::warn_of_uneven(const std::vector<NamedTensor>& parameters) const 
       "shard.mode=state: expected narrow parameters whose elements ", threads,
       " threads divide evenly, found ", uneven->name, " of ", uneven->tensor.numel(),
       "; last bits of its update may differ from replicated training; set OMP_NUM_THREADS=1"));
+}
+
+std::int64_t Sharding::held_bytes_of(std::int64_t bytes,
+                                     const std::vector<at::Tensor>& parameters) const {
+  std::int64_t held = 0;
+  std::int64_t all = 0;
+  for (const at::Tensor& each : parameters) {
+    const ShardedParameter* of = parameters_.whole(each);
+    held += static_cast<std::int64_t>((of == nullptr ? each : of->slice).nbytes());
+    all += static_cast<std::int64_t>(each.nbytes());
+  }
+  const double part = all == 0 ? 1 : static_cast<double>(held) / static_cast<double>(all);
+  return std::llround(part * static_cast<double>(bytes));
 }
 
 void Sharding::show_held() const {

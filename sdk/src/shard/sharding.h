@@ -90,6 +90,9 @@ class Sharding {
   // Gives all ranks memory of their own again. The optimizer's state stays divided.
   void give_back();
 
+  // Returns what this rank holds of a state that lies like the parameters and has `bytes` where it
+  // is whole.
+  std::int64_t held_bytes_of(std::int64_t bytes, const std::vector<at::Tensor>& parameters) const;
   // Puts the bytes of this rank's part on the status page.
   void show_held() const;
 

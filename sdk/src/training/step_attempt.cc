@@ -6,6 +6,7 @@
 
 #include "coxswain/error.h"
 #include "sdk/src/precision/trial_pass.h"
+#include "sdk/src/shard/sharding.h"
 #include "sdk/src/training/out_of_memory.h"
 #include "sdk/src/training/training_state.h"
 
@@ -78,9 +79,14 @@ void StepAttempt::calibrate(const std::function<at::Tensor()>& sample_loss) {
   const auto sample = samples_.batch.samples > 0 ? sample_loss : std::function<at::Tensor()>();
   // Resident from some later step on: optimizer state, and the snapshots.
   const OptimizerPort& optimizer = parts_.changes.optimizer();
-  const std::int64_t state_bytes = optimizer.state_bytes() + optimizer.bytes_to_come() +
-                                   bytes_of(model_tensors(parts_.changes.model()));
-  const std::int64_t bytes = optimizer.bytes_to_come() + parts_.rollbacks.bytes(state_bytes);
+  const Sharding* sharding = parts_.reducer.sharding();
+  const auto held_of = [&](std::int64_t whole) {
+    return sharding == nullptr ? whole : sharding->held_bytes_of(whole, optimizer.parameters());
+  };
+  const std::int64_t to_come = held_of(optimizer.bytes_to_come());
+  const std::int64_t state_bytes =
+      optimizer.state_bytes() + to_come + held_of(bytes_of(model_tensors(parts_.changes.model())));
+  const std::int64_t bytes = to_come + parts_.rollbacks.bytes(state_bytes);
   const auto samples =
       parts_.options.micro_batch == 0 ? static_cast<std::uint64_t>(samples_.batch.samples) : 0;
   calibration.run({parts_.changes.model(), sample, bytes, micro_batches_of_a_step(), samples});
