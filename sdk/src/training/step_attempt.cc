@@ -6,7 +6,6 @@
 
 #include "coxswain/error.h"
 #include "sdk/src/precision/trial_pass.h"
-#include "sdk/src/shard/sharding.h"
 #include "sdk/src/training/out_of_memory.h"
 #include "sdk/src/training/training_state.h"
 
@@ -79,9 +78,9 @@ void StepAttempt::calibrate(const std::function<at::Tensor()>& sample_loss) {
   const auto sample = samples_.batch.samples > 0 ? sample_loss : std::function<at::Tensor()>();
   // Resident from some later step on: optimizer state, and the snapshots.
   const OptimizerPort& optimizer = parts_.changes.optimizer();
-  const Sharding* sharding = parts_.reducer.sharding();
   const auto held_of = [&](std::int64_t whole) {
-    return sharding == nullptr ? whole : sharding->held_bytes_of(whole, optimizer.parameters());
+    if (parts_.sharding == nullptr) return whole;
+    return parts_.sharding->held_bytes_of(whole, optimizer.parameters());
   };
   const std::int64_t to_come = held_of(optimizer.bytes_to_come());
   const std::int64_t state_bytes =

@@ -18,6 +18,7 @@
 #include "coxswain/trainer.h"
 #include "sdk/src/parallel/gradient_holders.h"
 #include "sdk/src/session/session_state.h"
+#include "sdk/src/shard/sharding.h"
 #include "sdk/src/training/model_changes.h"
 #include "sdk/src/training/rollbacks.h"
 #include "sdk/src/training/step_queue.h"
@@ -34,6 +35,7 @@ class StepAttempt {
     ModelUpdate& changes;
     StepBuffers& buffers;
     Reducer& reducer;
+    const Sharding* sharding;  // null where each rank holds all
   };
   // Opens the session's step.
   explicit StepAttempt(const Parts& parts) : parts_(parts), scope_(parts.session.step()) {}

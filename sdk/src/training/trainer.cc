@@ -182,8 +182,8 @@ struct Trainer::Impl {
   void begin_step() {
     if (!wants_another_step()) return;
     state().step().set_next(StepId(position.step));
-    attempt.emplace(
-        detail::StepAttempt::Parts{session, options, *rollbacks, changes, *buffers, *reducer});
+    attempt.emplace(detail::StepAttempt::Parts{session, options, *rollbacks, changes, *buffers,
+                                               *reducer, reducer->sharding()});
     attempt->take(data);
   }
 
