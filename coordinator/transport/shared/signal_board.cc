@@ -38,7 +38,7 @@ struct SignalBoard::Header {
   std::atomic<std::uint32_t> notices;               // calls of notify()
   alignas(kLine) std::atomic<std::uint32_t> taken;  // reports ever collected; the reader's
   std::atomic<std::uint32_t> notices_seen;          // the reader's
-  std::atomic<std::int32_t> uncounted;  // -reports taken before their count; the reader's
+  std::atomic<std::int32_t> uncounted;              // minus reports taken uncounted; the reader's
 };
 
 struct SignalBoard::Slot {
