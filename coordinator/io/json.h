@@ -39,9 +39,9 @@ struct JsonScalar {
   std::string_view string{};
 };
 
-// JsonEvents receives a document piece by piece, in document order. A reader can so check a hostile
-// document early and keep only the parts that it needs. Each call returns ok or an error, which
-// ends the reading. Names within one object are already checked to be different.
+// JsonEvents receives a document piece by piece, in document order. A reader can thus check a
+// hostile document early and keep only the parts that it needs. Each call returns ok or an error,
+// which ends the reading. Names within one object are already checked to be different.
 class JsonEvents {
  public:
   virtual ~JsonEvents() = default;

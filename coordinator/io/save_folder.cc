@@ -180,8 +180,7 @@ Result<SaveManifest> read_members(const Json& root, std::vector<SavePiece> piece
                                   JsonFields fields) {
   SaveManifest manifest;
   manifest.pieces = std::move(pieces);
-  fields.items(root, "pieces", 0, 0,
-               "manifest");  // required, even if the tree leaves the items out
+  fields.items(root, "pieces", 0, 0, "manifest");  // required, even if streamed
   manifest.id = fields.text(root, "id", "manifest");
   manifest.step = whole(fields, root, "step", "manifest");
   manifest.incarnation =

@@ -29,8 +29,8 @@ struct SearchOrder {
 struct SearchResult {
   std::vector<MemoryAction> actions;  // empty: no plan was found
   std::int64_t added_us = kNever;
-  std::int64_t bound_us =
-      0;  // lower bound on the added time of permitted plans within the budget, up to below_us
+  // Lower bound, up to below_us, on the added time of permitted plans within the budget.
+  std::int64_t bound_us = 0;
   std::size_t labels = 0;  // number of labels made, in all stages
   bool is_proven() const { return bound_us >= added_us; }
 };

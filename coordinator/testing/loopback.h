@@ -19,8 +19,7 @@ namespace cox::testing {
 struct LoopbackOptions {
   std::int32_t ranks_per_node = 0;  // pretended nodes of this many ranks; 0 = one node
   std::size_t shared_segment_limit_bytes = std::size_t{1} << 30;  // larger segments are refused
-  std::chrono::nanoseconds start_up_timeout =
-      std::chrono::seconds(30);  // for split() and other blocking calls
+  std::chrono::nanoseconds start_up_timeout = std::chrono::seconds(30);  // for blocking calls
   FaultScript faults;
 };
 

@@ -167,8 +167,7 @@ void CallBook::end() {
 const CallLine* CallBook::find(std::uint64_t id) const {
   for (const auto& each : lines_) {
     const auto line = each.lock();
-    if (line != nullptr && line->id() == id)
-      return line.get();  // the line's communicator keeps the line alive
+    if (line != nullptr && line->id() == id) return line.get();  // its communicator keeps it
   }
   return nullptr;
 }

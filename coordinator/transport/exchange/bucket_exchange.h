@@ -41,12 +41,12 @@ struct BucketTimes {
   std::chrono::nanoseconds worked{0};               // this rank's own adding and copying
 };
 
-// On a node with shared memory, all buckets lie in one segment. Once all ranks of the node
-// have started a bucket, the next advance() of any rank claims a chunk. The rank adds the chunk
-// in ascending ranks and writes the sum to every rank's bucket. A rank without a core thus stalls
-// no other. Node leaders add the nodes' sums over the communicator, in ascending nodes. Without
-// shared memory (note() says why) the ranks of a node send buckets to the leader. Every path
-// gives the bits of (r0 + r1 + ...) of node 0, + (...) of node 1, and so on.
+// On a node with shared memory, all buckets lie in one segment. Once all ranks of the node have
+// started a bucket, the next advance() of any rank claims a chunk. The rank adds the chunk in
+// ascending ranks and writes the sum to every rank's bucket. A rank without a core thus stalls no
+// other. Node leaders add the nodes' sums over the communicator, in ascending nodes. Without shared
+// memory (note() says why) the ranks of a node send buckets to the leader. Every path gives the
+// bits of (r0 + r1 + ...) of node 0, + (...) of node 1, and so on.
 class BucketExchange {
  public:
   // Creates the exchange, at the start or after a change of the layout. Collective and blocking.
@@ -76,8 +76,8 @@ class BucketExchange {
   // round on.
   virtual bool is_done(std::size_t bucket) const = 0;
   // Waits until all buckets of the round are done: polls with advance(), then yields, then sleeps
-  // on a futex. Calls `pump` now and then. Returns failed_precondition if not all buckets were
-  // started since the last wait_all().
+  // on a futex until there is work. Calls `pump` now and then. Returns failed_precondition if not
+  // all buckets were started since the last wait_all().
   virtual Status wait_all(const std::function<void()>& pump) = 0;
 
   // Withdraws this failed rank from the exchange. Other ranks' calls then return unavailable with

@@ -281,8 +281,7 @@ class SharedExchange final : public RoundExchange {
       if (!one.ok()) return one;
       if (*one == Moved::something) moved = Moved::something;
     }
-    if (moved == Moved::something && first_open() == buckets())
-      return moved;  // needs no other rank
+    if (moved == Moved::something && first_open() == buckets()) return moved;  // even if one left
     if (!heard.ok()) return heard;
     return moved;
   }

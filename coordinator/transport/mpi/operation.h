@@ -140,8 +140,8 @@ class MpiProgress {
   std::vector<MpiOperation*> operations_;
 };
 
-// MpiCallPost carries CallNotes between ranks as messages on a communicator of their own. A note is
-// small enough for MPI to send it before the receiver asks for it.
+// MpiCallPost carries CallNotes between ranks as messages on a communicator of their own. Notes are
+// small, so MPI sends a note whether or not a receiver asks for it.
 class MpiCallPost final : public CallPost {
  public:
   // `comm` has the job's ranks and serves no other purpose. The communicator and unreceived notes

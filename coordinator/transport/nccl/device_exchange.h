@@ -2,7 +2,7 @@
 // so the reducer uses it like the host's exchange: fill a bucket, start it, continue backward.
 // Counts, magnitudes and the step's ballot stay on the host path, in another BucketExchange. Bits
 // and order of sums, and all failures: docs/gpu.md, "Masks and gradients over NCCL". Thread rule:
-// that of the lane.
+// as for the lane.
 #pragma once
 
 #include <chrono>
@@ -79,7 +79,7 @@ class DeviceExchange final : public RoundExchange {
   Status send_off();
 
   // Polls until the device has finished the sums of the round that wait_all() closed. Calls `pump`
-  // between polls; an error of `pump` ends the wait. REQUIRES: it is called after every wait_all().
+  // between polls; an error of `pump` ends the wait. REQUIRES: called after every wait_all().
   Status wait_for_device(const std::function<Status()>& pump);
 
   Bytes buffer(std::size_t bucket) override;

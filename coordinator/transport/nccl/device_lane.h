@@ -1,6 +1,6 @@
 // DeviceLane: the coordinator's view of a device, without a header of CUDA. A lane has a stream of
-// its own, staging buffers in host memory and on the device, asynchronous copies between them, and
-// marks that show the stream's progress. Only staging() may wait for the device. Only
+// its own, staging buffers in host memory and on the device, and asynchronous copies between the
+// two. Marks show the stream's progress. Only staging() may wait for the device. Only
 // hold_current_until() makes the training stream wait for the lane.
 //
 //   NcclGroup   -- collectives on stream() -->  the lane's stream, in order

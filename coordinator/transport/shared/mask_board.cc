@@ -16,7 +16,7 @@ constexpr std::size_t kWord = sizeof(std::uint64_t);
 constexpr std::size_t kMaxCapacity = std::size_t{1} << 24;
 constexpr int kTries = 16;
 
-// A frame as words: its size in the first four bytes, then its bytes, then zeros.
+// A frame as words: the size in the first four bytes, then the frame's bytes, then zeros.
 constexpr std::size_t frame_words(std::size_t bytes) {
   return (sizeof(std::uint32_t) + bytes + kWord - 1) / kWord;
 }

@@ -13,8 +13,8 @@ namespace cox::transport {
 
 // Returns zeroed memory shared by the processes of one node. Collective over one node, blocking
 // (start-up only). Rank 0 creates a file in `folder`, which should be in memory (/dev/shm). The
-// other ranks map the file, and rank 0 removes its name when all have mapped it. Each call also
-// removes files of killed processes.
+// other ranks map the file, and rank 0 removes the file's name when all have mapped it. Each call
+// also removes files of killed processes.
 //
 // If any rank fails, every rank gets resource_exhausted with that rank's reason: the folder, the
 // size wanted, the size free and a remedy. The caller can continue without the memory. Other errors
