@@ -145,9 +145,9 @@ double middle_of(double low, double high) {
 // least the wanted units. At most two units per rank end in between (holds_few), or the two times
 // are neighbours.
 //
-// Only additions, multiplications, divisions and comparisons, so every machine gets the same bits.
-// A pass is linear in ranks. Passes narrow the interval by the speed of all ranks, then by halves.
-// Three or four passes nearly always suffice, 80 always.
+// The search uses only additions, multiplications, divisions and comparisons, so every machine gets
+// the same bits. A pass is linear in ranks. Passes narrow the interval by the speed of all ranks,
+// then by halves. Nearly always three or four passes suffice; the most is 80.
 struct Bracket {
   double low = 0;
   double high = 0;

@@ -167,7 +167,7 @@ void CallBook::end() {
 const CallLine* CallBook::find(std::uint64_t id) const {
   for (const auto& each : lines_) {
     const auto line = each.lock();
-    if (line != nullptr && line->id() == id) return line.get();  // its communicator keeps it
+    if (line != nullptr && line->id() == id) return line.get();  // kept by its communicator
   }
   return nullptr;
 }

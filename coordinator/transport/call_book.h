@@ -2,8 +2,8 @@
 // in different calls then get an error with both names instead of waiting for each other.
 //
 //   every call:    a CallStamp travels with the bytes; ranks with different stamps get an error
-//   a slow call:   after a second, the rank sends a CallNote to the others; a rank whose own wait
-//                  and note show two different calls ends the wait with an error
+//   a slow call:   after a second, the rank sends a CallNote to the others; ranks that wait for
+//                  each other in different calls then end their waits with an error
 //
 // Notes go point to point, and only while a rank waits: a fast call costs one stamp. The book
 // watches the waits of named calls; callers watch the others. Bytes of other ranks are hostile.

@@ -42,7 +42,7 @@ class MaskBoard {
   MaskBoard(std::byte* memory, std::size_t capacity_words);
 
   Header* header_;
-  std::size_t capacity_words_;  // of the memory, as checked by attach()
+  std::size_t capacity_words_;  // fits the memory: checked by format() or attach()
 };
 
 // MaskReader is one thread's reader of a board.
@@ -65,7 +65,7 @@ class MaskReader {
 
   MaskBoard board_;
   std::uint64_t seen_ = 0;
-  std::size_t words_ = 0;              // of trying_
+  std::size_t words_ = 0;              // used in trying_
   std::vector<std::uint64_t> copy_;    // the bytes behind frames_
   std::vector<std::uint64_t> trying_;  // a copy that may be torn
   std::vector<std::span<const std::byte>> frames_;
