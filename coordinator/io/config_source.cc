@@ -10,10 +10,10 @@ namespace {
 
 constexpr std::size_t kMaxFileBytes = 1 << 20;
 
-// What a user sets, in its order.
+// The user's sources, in the order of application.
 struct Sources {
-  std::string path;  // of the file; empty = none
-  std::string text;  // of the file
+  std::string path;  // the file's path; empty = none
+  std::string text;  // the file's text
   std::span<const std::string> environment;
   std::span<const std::string> arguments;
 };
@@ -24,8 +24,9 @@ Result<FlagsApplied> apply(Config& config, const Sources& sources) {
   return apply_flags(config, sources.arguments);
 }
 
-// A Config does not know which of its values were set: a port that replaces another one was. The
-// sources have been applied without an error before.
+// Returns whether the sources set the port. A Config does not record set values, so the function
+// starts from another port and checks whether the sources replace it. REQUIRES: the sources were
+// applied without an error before.
 bool set_port(Config base, const Sources& sources, std::uint16_t port) {
   base.http.port = port == 1 ? 2 : 1;
   static_cast<void>(apply(base, sources));

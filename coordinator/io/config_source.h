@@ -1,6 +1,5 @@
-// load_config() reads a job's Config from all its sources in their order: what the program sets,
-// file, environment, flags. Runs once, on every rank at start-up, before any thread; reads one
-// file.
+// Reads a job's Config from all its sources, in this order: the program, a file, the environment,
+// flags. Runs once on every rank at start-up, before any thread starts; reads one file.
 #pragma once
 
 #include <filesystem>
@@ -15,20 +14,20 @@ namespace cox::io {
 
 struct LoadedConfig {
   Config config;
-  std::vector<std::string> rest;  // arguments that are not ours, in order
-  // Whether file, environment or flags set http.port, to whatever value, or the program sets
-  // another one than the default.
+  std::vector<std::string> rest;  // arguments that load_config() does not know, in order
+  // True if the file, the environment or a flag sets http.port, or the program sets a port other
+  // than the default.
   bool sets_port = false;
 };
 
-// `base` holds defaults and what the program itself wants to be overridable (a custom policy is
-// known by its entry in policy_modes). The result is validated, and its paths are absolute.
-// not_found when the file cannot be read; invalid_argument with its place for everything that is
-// wrong inside; failed_precondition for a relative path from a working directory that is gone.
+// Returns the validated configuration with absolute paths. `base` holds the defaults and the
+// program's own overridable values; an entry in policy_modes declares a custom policy. Returns
+// not_found when the file cannot be read, and invalid_argument with the place of every other error.
+// Returns failed_precondition for a relative path if the working directory no longer exists.
 Result<LoadedConfig> load_config(Config base, std::span<const std::string> environment,
                                  std::span<const std::string> arguments);
 
-// Reads the text of a configuration file of at most 1 MiB. The errors of read_file(), after
+// Returns the text of a configuration file of at most 1 MiB. Errors: those of read_file(), after
 // "config: ".
 Result<std::string> read_config_file(const std::filesystem::path& path);
 

@@ -1,6 +1,6 @@
-// ContentHash tells whether bytes are still the same: files of a save, the weights of two ranks.
-// It is XXH3 with 64 bits of the xxHash library: some 10 GB/s on one core, equal on every machine.
-// It finds damage and mistakes; it does not protect against forgery. One object, one thread.
+// ContentHash detects a change of bytes: in files of a save, or between the weights of two ranks.
+// Uses the 64-bit XXH3 of the xxHash library: about 10 GB/s on one core, and equal on every
+// machine. Finds damage and mistakes; no protection against forgery. One object, one thread.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ class ContentHash {
   ContentHash& operator=(const ContentHash&) = delete;
 
   void add(std::span<const std::byte> bytes);
-  // Returns the hash of everything that was added, in the order of adding.
+  // Returns the hash of all bytes added so far, in the order of adding.
   std::uint64_t value() const;
 
  private:
@@ -34,17 +34,17 @@ class ContentHash {
 std::uint64_t content_hash(std::span<const std::byte> bytes);
 std::uint64_t content_hash(std::string_view text);
 
-// A file's length and the hash of all its bytes.
+// FileContent is a file's length and the hash of all its bytes.
 struct FileContent {
   std::uint64_t bytes = 0;
   std::uint64_t hash = 0;
 };
-// Reads the whole file. Errors: those of InputFile.
+// Returns the content of the whole file. Errors: those of InputFile.
 Result<FileContent> content_of(const std::filesystem::path& file);
 
-// 16 hexadecimal digits in lower case.
+// Returns 16 hexadecimal digits in lower case.
 std::string to_hex(std::uint64_t hash);
-// data_loss when the text is anything else.
+// Parses the text of to_hex(). Returns data_loss for any other text.
 Result<std::uint64_t> hash_from_hex(std::string_view text);
 
 }  // namespace cox::io

@@ -1,4 +1,4 @@
-// Descriptor owns a file, socket or pipe of the system by its number, and closes it at its end. One
+// Descriptor owns the number of an open file, socket or pipe, and closes it when destroyed. One
 // thread per object.
 #pragma once
 
@@ -11,7 +11,7 @@ namespace cox::io {
 class Descriptor {
  public:
   Descriptor() = default;  // none
-  // Takes the number over; a negative one is none.
+  // Takes ownership of the number. A negative number means none.
   explicit Descriptor(int number) : number_(number) {}
   ~Descriptor() {
     if (is_open()) ::close(number_);
@@ -24,7 +24,7 @@ class Descriptor {
 
   int number() const { return number_; }
   bool is_open() const { return number_ >= 0; }
-  // Returns the number, which is the caller's to close from here on.
+  // Releases ownership and returns the number. The caller must close it.
   int release() { return std::exchange(number_, -1); }
 
  private:

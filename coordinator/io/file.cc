@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kMaxPiece = std::size_t{1} << 30;  // of one call to the system
+constexpr std::size_t kMaxPiece = std::size_t{1} << 30;  // largest size of one system call
 
 Status open_error(const fs::path& path, int error) {
   return errno_status(error, path.string() + ": cannot open", StatusCode::failed_precondition);
@@ -119,7 +119,7 @@ void AtomicFile::use_cache() {
   if (flags != -1) static_cast<void>(::fcntl(file_.number(), F_SETFL, flags & ~O_DIRECT));
 }
 
-// A file system may take the flag and refuse the first write by it.
+// A file system may accept O_DIRECT and then refuse the first write.
 int AtomicFile::write_bytes(std::string_view bytes) {
   if (!is_blocks(bytes)) use_cache();
   int error = write_all(file_.number(), bytes);
@@ -171,7 +171,7 @@ Status sync_folder(const fs::path& folder) {
   const std::string doing = "the folder " + folder.string() + " cannot be synced";
   const Descriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!opened.is_open()) return errno_status(errno, doing);
-  // Some file systems know no sync of folders.
+  // Some file systems cannot sync folders.
   const bool is_synced = ::fsync(opened.number()) == 0 || errno == EINVAL;
   return is_synced ? ok_status() : errno_status(errno, doing);
 }
@@ -194,7 +194,7 @@ Status found_link(const fs::path& path) {
 }
 
 Result<InputFile> InputFile::open(const fs::path& path, Links links) {
-  // O_NONBLOCK: opening a pipe that nobody writes to must not hang before it can be refused.
+  // O_NONBLOCK: opening a pipe without a writer must not hang before the pipe is refused.
   const int follow = links == Links::refused ? O_NOFOLLOW : 0;
   InputFile file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | follow));
   const bool is_open = file.file_.is_open();

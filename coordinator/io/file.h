@@ -1,6 +1,6 @@
-// Files as the coordinator and the SDK read and write them: replaced whole or not at all, read with
-// a limit, and refused where they are no regular files. Each failing call becomes a Status that
-// names the file and the reason. All functions block on the disk; one thread per object.
+// Files of the coordinator and the SDK. Files are replaced whole or not at all, read with a limit,
+// and refused if they are not regular. A failing call returns a Status with the file and the
+// reason. All functions block on the disk; one thread per object.
 #pragma once
 
 #include <cstddef>
@@ -16,47 +16,50 @@
 
 namespace cox::io {
 
-// Returns the code that stands for an errno: resource_exhausted (disk, quota, descriptors, memory),
-// not_found (no such file or folder), failed_precondition (not allowed); `otherwise` for the rest.
+// Returns the code for an errno: resource_exhausted (disk, quota, descriptors, memory), not_found
+// (no such file or folder), failed_precondition (not allowed), or `otherwise`.
 StatusCode code_of_errno(int error, StatusCode otherwise = StatusCode::unavailable);
 
-// Returns "<doing>: <the system's text>" with that code.
-// REQUIRES: error != 0.
+// Returns "<doing>: <the system's text>" with the code of code_of_errno(). REQUIRES: error != 0.
 Status errno_status(int error, const std::string& doing,
                     StatusCode otherwise = StatusCode::unavailable);
 
-// Bytes that come piece by piece, so that a file is read in the memory of one piece: each call
-// returns the next bytes, valid until the one after it, and none at the end; an error ends the
+// NextBytes delivers a file piece by piece, so that a reader needs memory for one piece only. Each
+// call returns the next bytes, valid until the next call, and none at the end. An error ends the
 // reading.
 using NextBytes = std::function<Result<std::string_view>()>;
 
-// Returns a text as one piece. The text outlives the reading.
+// Returns a text as one piece. The text must outlive the reading.
 NextBytes one_piece(std::string_view text);
 
-// Writes all of `bytes`. Returns 0, or the errno of the call that failed.
+// Writes all of `bytes`. Returns 0, or the errno of the failed call.
 [[nodiscard]] int write_all(int descriptor, std::string_view bytes);
 
-// Blocks by which files are written past the system's memory: a multiple of those of all disks.
+// Block size of writes that bypass the page cache: a multiple of every disk's block size.
 inline constexpr std::size_t kBlockBytes = 4096;
 
-// A file that appears whole or not at all. Bytes go to a temporary file in the same folder;
-// commit() syncs it, renames it over the target, then syncs the folder. Without a commit the
-// destructor removes the temporary file, and whatever the target held before is untouched.
+// AtomicFile writes a file that appears whole or not at all. write() puts bytes into a temporary
+// file in the same folder. commit() syncs the file, renames it to the target, then syncs the
+// folder. Without a commit, the destructor removes the temporary file and the target stays
+// untouched.
 class AtomicFile {
  public:
-  // Errors: not_found (no such folder), failed_precondition (may not write there).
+  // Creates the temporary file. Errors: not_found (no such folder), failed_precondition (no
+  // permission to write there).
   static Result<AtomicFile> create(const std::filesystem::path& target);
 
   AtomicFile(AtomicFile&& other) noexcept;
   AtomicFile& operator=(AtomicFile&&) = delete;
   ~AtomicFile();
 
-  // Lets bytes pass by the system's memory for files while each write is of whole blocks of
-  // kBlockBytes at a multiple of them in memory, and the file system can.
+  // Bypasses the page cache from now on, if the file system can. Writes must consist of whole
+  // blocks of kBlockBytes, aligned to kBlockBytes in memory. The first other write returns to the
+  // cache for good.
   void bypass_cache();
-  // Errors: resource_exhausted when disk, quota or file-size limit is used up.
+  // Appends bytes. Errors: resource_exhausted when disk, quota or file-size limit is used up.
   Status write(const void* data, std::size_t bytes);
-  // REQUIRES: no call of write() failed, and commit() was not called before.
+  // Publishes the file under the target's name. REQUIRES: no write() failed; commit() was not
+  // called before.
   Status commit();
 
  private:
@@ -66,55 +69,55 @@ class AtomicFile {
   Status fail(const std::string& doing, int error) const;
 
   std::filesystem::path target_;
-  std::filesystem::path temporary_;  // empty once there is nothing to remove
-  Descriptor file_;                  // none once closed
+  std::filesystem::path temporary_;  // empty if there is nothing to remove
+  Descriptor file_;                  // none after close
   bool is_bypassing_ = false;
   std::uint64_t size_bytes_ = 0;
 };
 
-// Replaces the file by one with this content, through an AtomicFile. After an error the old file is
-// still there.
+// Replaces the file with this content, through an AtomicFile. After an error the old file is still
+// there.
 Status replace_file(const std::filesystem::path& target, std::string_view content);
 
-// Removes what AtomicFiles of a process that was killed have left in the folder: regular files with
-// the names of their temporary ones. Errors are ignored. REQUIRES: nobody writes files there.
+// Removes the temporary files that AtomicFiles of killed processes left in the folder. Recognises
+// regular files by name. Ignores errors. REQUIRES: no process writes files there.
 void remove_temporaries(const std::filesystem::path& folder);
 
-// Returns the folder that a file's path is in.
+// Returns the parent folder of a file.
 std::filesystem::path folder_of(const std::filesystem::path& file);
 
-// Makes the names in a folder durable: what was created, renamed or removed in it.
+// Makes changes of names in a folder durable: files created, renamed or removed.
 Status sync_folder(const std::filesystem::path& folder);
 
-// Says whether a path may end in a symbolic link. Files that a user names may be links; the files
-// of a folder that we wrote ourselves are none, so a link there was put in their place.
+// Links says whether a path may end in a symbolic link. A user may name a link. Files in Coxswain's
+// own folders are never links, so a link there is a replacement and is refused.
 enum class Links { followed, refused };
 
-// Whether something has that name, be it a link that leads nowhere.
+// Returns whether the name exists, also if it is a dangling link.
 bool is_there(const std::filesystem::path& path);
 
-// Returns the size of an open file, which `path` names in messages. failed_precondition when it is
-// no regular file: a pipe, device or folder.
+// Returns the size of an open file; `path` is for messages. Returns failed_precondition for a pipe,
+// device or folder.
 Result<std::uint64_t> regular_size(int descriptor, const std::filesystem::path& path);
 
 // Returns "PATH: expected a regular file, found a link", failed_precondition.
 Status found_link(const std::filesystem::path& path);
 
-// A regular file opened for reading, with the size it had then. A read that falls short is an
-// error, so a file that is cut while it is read gives a message and no undefined memory.
+// InputFile is a regular file opened for reading, with its size at opening. A short read is an
+// error, so a file that is cut while it is read gives a message instead of undefined memory.
 class InputFile {
  public:
-  // Never waits for the other end of a pipe. Errors: not_found, failed_precondition (no permission;
-  // a pipe, device or folder; a link where those are refused), resource_exhausted (descriptors).
+  // Opens a file. Never blocks on a pipe without a writer. Errors: not_found, failed_precondition
+  // (no permission; a pipe, device or folder; a link if refused), resource_exhausted (descriptors).
   static Result<InputFile> open(const std::filesystem::path& path, Links links = Links::followed);
 
   std::uint64_t size_bytes() const { return size_bytes_; }
   int descriptor() const { return file_.number(); }
 
-  // Fills `bytes` bytes at `out` from `offset`, or fails with data_loss.
+  // Reads `bytes` bytes at `offset` into `out`. Returns data_loss if the file is shorter.
   Status read_at(std::uint64_t offset, void* out, std::uint64_t bytes) const;
-  // Passes the file piece by piece, each of at most `most_bytes` and valid during the call. A
-  // complaint of `take` ends the reading.
+  // Passes the file to `take` in pieces of at most `most_bytes`. A piece is valid during the call.
+  // An error of `take` ends the reading.
   Status each_piece(std::size_t most_bytes,
                     const std::function<Status(std::string_view piece)>& take) const;
 
@@ -125,8 +128,8 @@ class InputFile {
   std::uint64_t size_bytes_ = 0;
 };
 
-// Reads a whole file. Errors: those of InputFile; resource_exhausted if it has more than
-// `max_bytes`.
+// Returns the content of a whole file. Errors: those of InputFile; resource_exhausted for a file
+// longer than `max_bytes`.
 Result<std::string> read_file(const std::filesystem::path& path, std::uint64_t max_bytes,
                               Links links = Links::followed);
 

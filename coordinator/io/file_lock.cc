@@ -19,8 +19,8 @@ int lock_whole_file(int descriptor) {
   return ::flock(descriptor, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
 }
 
-// The lock is the open file's, not the process's: it is kept when another descriptor of the file is
-// closed.
+// The lock belongs to the open file, not to the process. Closing another descriptor of the file
+// keeps the lock.
 int lock_record(int descriptor) {
   struct flock whole {};
   whole.l_type = F_WRLCK;

@@ -1,7 +1,7 @@
-// FileSizeSignal keeps a limit on file sizes (ulimit -f) from ending the process: while it lives, a
-// write beyond the limit fails with EFBIG, as it would on a full disk. It takes SIGXFSZ only where
-// the signal would end the process, and restores the default at its end. Processes that the program
-// starts have the default again.
+// FileSizeSignal keeps a limit on file sizes (ulimit -f) from ending the process. During its
+// lifetime a write beyond the limit fails with EFBIG, as on a full disk. Handles SIGXFSZ only if
+// the signal would otherwise end the process, and restores the default when destroyed. Child
+// processes have the default again after exec().
 #pragma once
 
 #include <signal.h>
@@ -26,12 +26,12 @@ class FileSizeSignal {
  private:
   using Handler = void (*)(int);
 
-  // A handler, unlike SIG_IGN, is not inherited through exec().
+  // Unlike SIG_IGN, a handler is not inherited through exec().
   static void ignore(int) {}
   static Handler handler_now() {
     struct sigaction found {};
     ::sigaction(SIGXFSZ, nullptr, &found);
-    return found.sa_handler;  // the same place as sa_sigaction
+    return found.sa_handler;  // shares its storage with sa_sigaction
   }
 
   bool is_taken_ = false;

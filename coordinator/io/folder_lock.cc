@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kMaxHolderBytes = 1024;  // of the file that are read
+constexpr std::size_t kMaxHolderBytes = 1024;  // bytes of the lock file that are read
 
 std::string content_of_lock(int descriptor) {
   std::array<char, kMaxHolderBytes> buffer{};
@@ -32,8 +32,8 @@ std::string holder_in(const std::string& content) {
   return valid_utf8(content.substr(line + 1, content.find('\n', line + 1) - line - 1));
 }
 
-// A file system that has no locks leaves the file of a killed job behind, which nobody can tell
-// from that of a live one.
+// Without locks of the file system, the file of a killed job stays behind and looks like that of a
+// live job.
 Status held_elsewhere(const fs::path& path, const std::string& holder, FileLocking locking) {
   const std::string_view doubt =
       locking == FileLocking::none
@@ -76,7 +76,8 @@ Result<FolderLock> FolderLock::take(const fs::path& directory, std::string_view 
       *locking == FileLocking::none ? opened.is_new() : *locking == FileLocking::locked;
   if (!is_free)
     return held_elsewhere(path, holder_in(content_of_lock(opened.descriptor())), *locking);
-  // It may have been removed between open() and the lock: then somebody else makes a new one.
+  // Another process may have removed the file between open() and the lock. A third process then
+  // creates a new file.
   if (!opened.is_in_place()) return held_elsewhere(path, "a job that starts just now", *locking);
   lock.file_is_lock_ = *locking == FileLocking::none;
   const std::string content = concat(lock.token_, "\n", holder, "\n");

@@ -13,7 +13,7 @@ constexpr int kGzipOnly = 16 + MAX_WBITS;
 constexpr std::size_t kMostAtOnce = std::size_t{1} << 30;  // zlib counts in unsigned int
 constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
 
-// The pieces of a file, which outlives them.
+// Returns the pieces of a file. The file must outlive them.
 NextBytes pieces_of(const InputFile& file) {
   return [&file, at = std::uint64_t{0}, piece = std::string()]() mutable {
     piece.resize(std::min<std::uint64_t>(kPieceBytes, file.size_bytes() - at));
@@ -37,7 +37,7 @@ Status use_unpacked(const InputFile& file, std::uint64_t max_bytes,
 
 }  // namespace
 
-// One inflating stream; what it holds ends with it.
+// One inflating stream. The destructor frees zlib's state.
 class GzipPieces::Inflater {
  public:
   Inflater(NextBytes packed, std::uint64_t max_bytes)

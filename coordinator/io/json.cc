@@ -17,7 +17,7 @@ constexpr std::size_t kMaxMessage = 200;
 
 constexpr std::size_t kMaxNames = 1 << 20;  // in an object, some 100 bytes each
 
-// The document as its bytes come, and how far the lexer is.
+// The bytes of a document as they arrive, and the lexer's position.
 class Bytes {
  public:
   explicit Bytes(const NextBytes& next) : next_(next) {}
@@ -30,7 +30,7 @@ class Bytes {
   void advance() { ++at_; }
 
   std::uint64_t position() const { return before_ + at_; }
-  // A name, a value or a bracket ends here.
+  // Records the end of a name, a value or a bracket.
   void token_ends() { token_ = position(); }
   const Status& status() const { return status_; }
 
@@ -47,7 +47,7 @@ class Bytes {
     is_over_ = !piece.ok() || piece->empty();
     if (!is_over_) check(*piece);
   }
-  // The lexer takes a zero byte for the end and skips a byte-order mark.
+  // Refuses two cases: the lexer takes a zero byte for the end, and skips a byte-order mark.
   void check(std::string_view piece) {
     piece_ = piece;
     if (before_ == 0 && piece.starts_with("\xEF\xBB\xBF"))
@@ -68,7 +68,7 @@ class Bytes {
   Status status_;
 };
 
-// Walks over the bytes; all of a document share them. The end has none.
+// Iterates over the bytes. All iterators of a document share a Bytes; the end iterator has none.
 class ByteIterator {
  public:
   using iterator_category = std::input_iterator_tag;
@@ -95,9 +95,9 @@ class ByteIterator {
   Bytes* bytes_;
 };
 
-// nlohmann's "[json.exception.parse_error.101] parse error at line 1, column 5: syntax error while
-// parsing X - invalid literal; last read: 'Y'; expected Z" without what repeats the document, which
-// may be of any length and no UTF-8.
+// Shortens nlohmann's "[json.exception.parse_error.101] parse error at line 1, column 5: syntax
+// error while parsing X - invalid literal; last read: 'Y'; expected Z". Drops the quoted document
+// text, which may be of any length and not UTF-8.
 std::string complaint_of(std::string_view what) {
   constexpr std::string_view kSyntax = "syntax error ";
   constexpr std::string_view kLastRead = "; last read: '";
@@ -112,15 +112,15 @@ std::string complaint_of(std::string_view what) {
   return out;
 }
 
-// Turns the calls of nlohmann's lexer into those of a JsonEvents and adds what it does not check:
-// depth and duplicate names. The names of the methods are nlohmann's.
+// Turns the lexer's calls into JsonEvents and adds two checks: depth and duplicate names. The names
+// of the methods are nlohmann's.
 class StrictReader {
  public:
   StrictReader(JsonEvents& events, const NextBytes& next) : events_(events), bytes_(next) {}
 
   Status read() {
     nlohmann::json::sax_parse(ByteIterator(&bytes_), ByteIterator(nullptr), this);
-    // What cut the document off says more than what the lexer makes of it.
+    // The cause of the cut says more than the lexer's error about it.
     return bytes_.status().ok() ? std::move(status_) : with_place(bytes_.status());
   }
 
@@ -185,7 +185,7 @@ class StrictReader {
   Status status_;
 };
 
-// Builds the tree. `open_` holds the path from the root to the container that is being filled.
+// Builds the tree. `open_` holds the path from the root to the innermost open container.
 class TreeBuilder : public JsonEvents {
  public:
   Status begin(JsonKind kind) override {
@@ -232,12 +232,12 @@ class TreeBuilder : public JsonEvents {
   }
 
   Json root_;
-  std::vector<Json*> open_;  // stays valid: a container grows only while it is the innermost one
+  std::vector<Json*> open_;  // pointers stay valid: only the innermost container grows
   std::string name_;
   std::size_t values_ = 0;
 };
 
-// Builds the tree of all but the stream's items, and one of each item while it comes.
+// Builds the tree of the document without the stream's items, and a tree of each item in turn.
 class StreamBuilder : public JsonEvents {
  public:
   explicit StreamBuilder(const JsonStream& stream) : stream_(stream) {}
@@ -377,7 +377,7 @@ std::string json_string(std::string_view text) {
   return out + '"';
 }
 
-// "-0" would be read as the whole number 0, without its sign.
+// A reader would take "-0" for the whole number 0, without the sign.
 std::string json_number(double value) {
   return value == 0 && std::signbit(value) ? "-0.0" : shortest(value);
 }

@@ -1,10 +1,10 @@
-// Strict JSON for files from outside, and the one writer of JSON. Files may be hostile: safetensors
-// headers, model configurations, memory profiles, recorded runs. nlohmann-json does the lexing; its
-// headers are seen by json.cc alone.
+// Strict JSON: the reader of files from outside, and the one writer of JSON. Files may be hostile:
+// safetensors headers, model configurations, memory profiles, recorded runs. nlohmann-json does the
+// lexing; only json.cc includes its headers.
 //
 // Strict means RFC 8259 and no more: UTF-8 only, no duplicate names in an object, no comments, no
-// trailing commas, no NaN, nothing behind the value but white space, nesting of at most 64 levels.
-// Errors are data_loss and name the byte. Pure functions and values; one thread per object.
+// trailing commas, no NaN, only white space after the value, at most 64 levels of nesting. Errors
+// are data_loss and name the byte. Pure functions and values; one thread per object.
 #pragma once
 
 #include <concepts>
@@ -28,49 +28,49 @@ enum class JsonKind { null, boolean, number, string, array, object };
 // Returns "null", "a truth value", "a number", "a text", "an array" or "an object", for messages.
 std::string_view to_string(JsonKind kind);
 
-// JsonScalar is a value that is neither an array nor an object. `string` is valid during the call
-// that passes it.
+// JsonScalar is a value other than an array or object. `string` is valid during the call that
+// passes the scalar.
 struct JsonScalar {
   JsonKind kind = JsonKind::null;
   bool boolean = false;
   double number = 0;
-  // Set where the number has digits only (no sign, fraction or exponent) and is below 2^64.
+  // Set if the number has digits only (no sign, fraction or exponent) and is below 2^64.
   std::optional<std::uint64_t> whole{};
   std::string_view string{};
 };
 
-// Receives a document piece by piece in its order, so that a reader can check a hostile document as
-// it comes and keeps no more of it than it asks for. Each call returns ok or the reader's
-// complaint, which ends the reading. Names within one object have been checked to be different.
+// JsonEvents receives a document piece by piece, in document order. A reader can thus check a
+// hostile document early and keep only the parts that it needs. Each call returns ok or an error,
+// which ends the reading. Names within one object are already checked to be different.
 class JsonEvents {
  public:
   virtual ~JsonEvents() = default;
   virtual Status begin(JsonKind kind) = 0;  // array or object
   virtual Status name(std::string_view name) = 0;
   virtual Status value(const JsonScalar& scalar) = 0;
-  virtual Status end() = 0;  // of the innermost array or object
+  virtual Status end() = 0;  // ends the innermost array or object
 };
 
-// Reads the whole of `text`. Complaints of `events` come back with the byte put before them.
+// Reads all of `text`. Errors of `events` are returned with the byte's position in front.
 Status read_json(std::string_view text, JsonEvents& events);
 
-// The same for a document that is not in memory as a whole. Holds a piece, and what is open. A
-// single name, text or number of more than kMaxJsonTokenBytes is data_loss.
+// Reads a document that is not in memory as a whole. Holds one piece and the open arrays and
+// objects. Returns data_loss for a single name, text or number of more than kMaxJsonTokenBytes.
 inline constexpr std::size_t kMaxJsonTokenBytes = std::size_t{16} << 20;
 Status read_json(const NextBytes& next, JsonEvents& events);
 
 struct JsonMember;
 
-// A parsed document. Numbers are doubles; read_json() gives integers beyond 2^53 exactly.
+// Json is a parsed document. Numbers are doubles; read_json() gives integers beyond 2^53 exactly.
 struct Json {
   JsonKind kind = JsonKind::null;
   bool boolean = false;
   double number = 0;
   std::string string;
-  std::vector<Json> items;          // of an array
-  std::vector<JsonMember> members;  // of an object, in the order of the document
+  std::vector<Json> items;          // if an array
+  std::vector<JsonMember> members;  // if an object, in document order
 
-  // Returns the member of that name, or null if there is none or this is no object.
+  // Returns the member with the name, or null if there is none or the value is not an object.
   const Json* find(std::string_view name) const;
 };
 
@@ -82,31 +82,32 @@ struct JsonMember {
 // Parses a whole document of at most `max_bytes` and about a million values.
 Result<Json> parse_json(std::string_view text, std::size_t max_bytes = std::size_t{16} << 20);
 
-// A list of a document that is too long for a tree: the member `array` of the root object. Each of
-// its items goes to `take` as it comes, whose complaint ends the reading.
+// JsonStream names a list too long for a tree: the member `array` of the root object. Each item
+// goes to `take` as it is read. An error of `take` ends the reading.
 struct JsonStream {
   std::string_view array;
   std::function<Status(const Json& item)> take;
 };
 
-// Parses a document and leaves that one array empty. The limit of values holds for the rest of the
-// document, and for each item by itself.
+// Parses a document and leaves the streamed array empty. The limit of values applies to the rest of
+// the document, and to each item separately.
 Result<Json> parse_json(std::string_view text, std::size_t max_bytes, const JsonStream& stream);
 
-// Returns the text with null in place of the bare words NaN, Infinity and -Infinity, which other
-// writers put for numbers that are not finite.
+// Returns the text with null in place of the bare words NaN, Infinity and -Infinity. Other writers
+// use the words for numbers that are not finite.
 std::string strict_json(std::string_view text);
 
-// Returns `text` as a JSON string with its quotes. Control characters are escaped; each byte that
-// is not UTF-8 becomes U+FFFD.
+// Returns `text` as a quoted JSON string. Escapes control characters, and replaces each byte that
+// is not UTF-8 with U+FFFD.
 std::string json_string(std::string_view text);
 
-// Returns the shortest form that reads back as the same number; "null" when it is not finite.
+// Returns the shortest text that reads back as the same number, or "null" if the number is not
+// finite.
 std::string json_number(double value);
 std::string json_number(float value);
 
-// Writes JSON text piece by piece and looks after commas, escapes and non-finite numbers.
-// REQUIRES: the caller opens and closes objects and arrays in order.
+// JsonWriter writes JSON text piece by piece, with commas and escapes, and null for non-finite
+// numbers. REQUIRES: the caller opens and closes objects and arrays in order.
 class JsonWriter {
  public:
   JsonWriter& begin_object() { return open('{'); }
@@ -142,7 +143,7 @@ class JsonWriter {
   // REQUIRES: `json` is valid JSON.
   JsonWriter& raw(std::string_view json);
 
-  // Starts a new line, indented by so many blanks, before the next piece.
+  // Starts a new line, indented by `indent` blanks, before the next piece.
   JsonWriter& new_line(std::size_t indent = 0);
 
   std::string take() { return std::move(out_); }
@@ -153,7 +154,7 @@ class JsonWriter {
   void separate();
 
   std::string out_;
-  std::string line_break_;  // put before the next piece
+  std::string line_break_;  // written before the next piece
   enum class Last { nothing, key, value } last_ = Last::nothing;
 };
 

@@ -1,6 +1,6 @@
-// Checked access to the members of a parsed JSON document. The first thing that is not as expected
-// is kept with the place where it is; later calls return empty values, so a list of reads needs one
-// check at its end. Use one JsonFields for a whole document. One thread.
+// Checked access to the members of a parsed JSON document. The first error is kept with its place;
+// later calls return empty values. A list of reads thus needs one check at the end. Use one
+// JsonFields for a whole document. One thread.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,15 @@ namespace cox::io {
 
 class JsonFields {
  public:
-  // `code` is the code of every error that is kept.
+  // `code` is the code of every kept error.
   explicit JsonFields(StatusCode code = StatusCode::invalid_argument) : code_(code) {}
 
   const Status& status() const { return status_; }
   bool ok() const { return status_.ok(); }
 
-  // In each of these `where` names the object for messages: "instance 3: block 1".
+  // In every function below, `where` names the object for messages: "instance 3: block 1".
 
-  // Returns the member of that name and kind; null after an error.
+  // Returns the member with the name and kind, or null after an error.
   const Json* member(const Json& object, std::string_view name, JsonKind kind,
                      const std::string& where);
   double number(const Json& object, std::string_view name, const std::string& where);
@@ -33,13 +33,13 @@ class JsonFields {
                        const std::string& where);
   std::int64_t integer(const Json& value, std::int64_t most, const std::string& where);
   std::string text(const Json& object, std::string_view name, const std::string& where);
-  // Returns the items of the array, which must have `least` to `most` of them.
+  // Returns the items of the array. The array must have `least` to `most` items.
   const std::vector<Json>& items(const Json& object, std::string_view name, std::size_t least,
                                  std::size_t most, const std::string& where);
   // Checks the members "format" and "version" of a document.
   void format(const Json& root, std::string_view name, std::int64_t version,
               const std::string& where);
-  // Keeps the caller's own complaint, unless there is an earlier one.
+  // Keeps the caller's error unless there is an earlier one.
   void fail(const std::string& message);
 
  private:

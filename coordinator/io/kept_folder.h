@@ -1,6 +1,5 @@
-// KeptFolder notices that a folder which a job writes to for days was removed, renamed, or replaced
-// by another one. It holds the folder open, so that no other folder can get its number. Blocks on
-// the disk. One thread.
+// KeptFolder notices when a folder in long use was removed, renamed or replaced. Holds the folder
+// open, so that no other folder can get its inode number. Blocks on the disk. One thread.
 #pragma once
 
 #include <filesystem>
@@ -13,12 +12,12 @@ namespace cox::io {
 
 class KeptFolder {
  public:
-  // Takes the folder that the path leads to now, through links too. Errors: not_found,
-  // failed_precondition (no permission), resource_exhausted (descriptors).
+  // Opens the folder at the path, through links too. Errors: not_found, failed_precondition (no
+  // permission), resource_exhausted (descriptors).
   static Result<KeptFolder> open(std::filesystem::path path);
 
-  // Returns failed_precondition when the path does not lead to that folder any more: the message
-  // says whether nothing is there or another folder.
+  // Returns failed_precondition when the path no longer leads to the folder. The message says
+  // whether nothing is there or another folder.
   Status check() const;
 
  private:

@@ -33,9 +33,9 @@ struct LargeFile::Parts {
 
   AtomicFile file;
   std::array<Buffer, 2> buffers{make_buffer(), make_buffer()};
-  std::size_t filling = 0;  // the buffer
-  std::size_t filled = 0;   // bytes of it
-  WorkThread thread;        // after what it uses
+  std::size_t filling = 0;  // index of the buffer
+  std::size_t filled = 0;   // bytes in the buffer
+  WorkThread thread;        // last member: destroyed before the parts that the thread uses
 };
 
 LargeFile::LargeFile(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}

@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Returns up to 4 KiB of a file of the kernel's, without the line break at its end.
+// Returns up to 4 KiB of a kernel file, without the final line break.
 std::string kernel_text(const fs::path& path) {
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   std::array<char, 4096> bytes{};
@@ -52,15 +52,15 @@ bool has_room_for_stack() {
   return true;
 }
 
-// Returns the most processes of a group, where it has as many.
+// Returns the group's limit of processes if the group is full.
 std::optional<std::uint64_t> most_of_full_group(const fs::path& group) {
   const auto most = parsed_number<std::uint64_t>(kernel_text(group / "pids.max"));
   const auto now = parsed_number<std::uint64_t>(kernel_text(group / "pids.current"));
   return most && now && *now >= *most ? most : std::nullopt;
 }
 
-// Returns the same of this process' group and of those around it. A line of /proc/self/cgroup is
-// "0::/a/b" or "8:pids:/a/b".
+// Returns the limit of the first full group among this process's group and its parents. A line of
+// /proc/self/cgroup is "0::/a/b" or "8:pids:/a/b".
 std::optional<std::uint64_t> most_of_full_groups(const fs::path& root) {
   const std::string text = kernel_text(root / "proc/self/cgroup");
   for (std::string_view left = text; !left.empty();) {
@@ -117,7 +117,7 @@ std::string memory_limit_text() {
   return "Cannot allocate memory" + address_space_limit();
 }
 
-// The allocator of LibTorch has no type of its own for want of memory.
+// LibTorch's allocator has no exception type of its own for missing memory.
 std::string limit_behind(const std::exception& error) {
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return ": " + memory_limit_text();
   const std::string_view what = error.what();

@@ -1,5 +1,5 @@
-// The system's words for its errors and limits: the same in every locale, and with the name of the
-// limit, so that a reader knows what to raise. Reads limits of this process; any thread.
+// Texts for the system's errors and limits: the same in every locale, and with the limit's name, so
+// that a reader knows which limit to raise. Reads limits of this process; any thread.
 #pragma once
 
 #include <exception>
@@ -10,18 +10,18 @@
 
 namespace cox::io {
 
-// Returns the words for an errno: "File too large (ulimit -f)".
+// Returns the text for an errno: "File too large (ulimit -f)".
 std::string errno_text(int error);
 
-// Returns why no thread or process can be started now: no room for a stack (ulimit -v), a full
-// group (pids.max) or a user with too many of them (ulimit -u). `root`: "/" but in tests.
+// Returns why no thread or process can start now: no room for a stack (ulimit -v), a full group
+// (pids.max), or too many processes of the user (ulimit -u). `root` is "/" except in tests.
 std::string thread_limit_text(const std::filesystem::path& root = "/");
 
-// Returns "out of memory", with the limit on this process where it has one.
+// Returns "Cannot allocate memory", with this process's limit if there is one.
 std::string memory_limit_text();
 
-// Returns the words that follow an exception's own, because a limit may have caused it: ": the user
-// may have 40 processes and threads (ulimit -u)"; empty for every other exception.
+// Returns an addition to an exception's text if a limit may be the cause: ": the user may have 40
+// processes and threads (ulimit -u)". Empty for every other exception.
 std::string limit_behind(const std::exception& error);
 
 }  // namespace cox::io

@@ -28,7 +28,7 @@ Descriptor open_existing(const std::filesystem::path& path) {
 Descriptor create_unnamed(const std::filesystem::path& folder) {
   Descriptor file(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   if (file.is_open() || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL)) return file;
-  std::string name = (folder / ".coxswain-tier-XXXXXX").string();  // file systems without O_TMPFILE
+  std::string name = (folder / ".coxswain-tier-XXXXXX").string();  // without O_TMPFILE
   Descriptor named(::mkostemp(name.data(), O_CLOEXEC));
   if (named.is_open()) ::unlink(name.c_str());
   return named;

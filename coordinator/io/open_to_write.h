@@ -1,7 +1,7 @@
-// The one place that opens files for writing; tests/layering/writers.py refuses others. A link in
-// the last component of a path is refused and never followed, so that a link in place of a file of
-// ours cannot lead a write elsewhere. Folders may be links. Each function returns no descriptor on
-// failure and leaves the reason in errno. Blocks on the disk; any thread.
+// The one place that opens files for writing; tests/layering/writers.py refuses others. A link as
+// the last component of a path is refused, so that a link in place of one of Coxswain's files
+// cannot redirect a write. Folders may be links. On failure, each function returns no descriptor
+// and sets errno. Blocks on the disk; any thread.
 #pragma once
 
 #include <fcntl.h>
@@ -15,29 +15,30 @@
 
 namespace cox::io {
 
-// Creates a file, which is open for reading and for writing at its end. EEXIST where the name is
-// taken, by a link too.
+// Creates a file, open for reading and appending. Fails with EEXIST if the name is taken, also by a
+// link.
 Descriptor create_new(const std::filesystem::path& path, mode_t mode = 0666);
 
-// Opens a file that is there, for reading and for writing at its end. ELOOP for a link. Does not
-// wait for the other end of a pipe, which the caller refuses.
+// Opens an existing file for reading and appending. Fails with ELOOP for a link. Does not wait for
+// the other end of a pipe; the caller must refuse pipes.
 Descriptor open_existing(const std::filesystem::path& path);
 
-// Creates a file in the folder that has no name and ends with its descriptor.
+// Creates a file without a name in the folder. The file ends with its descriptor.
 Descriptor create_unnamed(const std::filesystem::path& folder);
 
-// A new file beside another one, whose place it takes by a rename.
+// TemporaryFile is a new file beside a target. A rename puts the file in the target's place.
 struct TemporaryFile {
   Descriptor file;
   std::filesystem::path path;
 };
-// Creates ".NAME.tmp-PROCESS-NUMBER" in the folder of `target`. EEXIST where too many are left.
+// Creates ".NAME.tmp-PROCESS-NUMBER" in the folder of `target`. Fails with EEXIST if too many such
+// files are left.
 TemporaryFile create_beside(const std::filesystem::path& target, mode_t mode = 0666);
-// Returns whether create_beside() makes such names.
+// Returns whether the name has the form of create_beside().
 bool is_temporary_name(std::string_view name);
 
-// Opens an empty file `name` in an open folder, in place of one that has the name already. Returns
-// its descriptor, or -1. Inline for a forked process that can look no function up (death_watch.h).
+// Replaces file `name` in an open folder with an empty one. Returns the descriptor, or -1. Inline
+// for a forked process that cannot look up functions (death_watch.h).
 inline int create_anew_at(int folder, const char* name) {
   ::unlinkat(folder, name, 0);
   return ::openat(folder, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0644);

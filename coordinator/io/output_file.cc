@@ -23,7 +23,7 @@ int copy_start(int from, int to, std::uint64_t bytes) {
     const std::size_t wanted = std::min<std::uint64_t>(piece.size(), bytes - at);
     const ssize_t got = ::pread(from, piece.data(), wanted, static_cast<off_t>(at));
     if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return got < 0 ? errno : EIO;  // cut while it is copied
+    if (got <= 0) return got < 0 ? errno : EIO;  // cut during the copy
     const auto size = static_cast<std::size_t>(got);
     if (const int error = write_all(to, {piece.data(), size}); error != 0) return error;
     at += size;
@@ -31,7 +31,7 @@ int copy_start(int from, int to, std::uint64_t bytes) {
   return 0;
 }
 
-// The copy gets the lock before it gets the name, so that no other process finds it free.
+// The copy gets the lock before the name, so no other process finds the copy unlocked.
 int lock_copy(int copy, const LockCalls& calls) {
   const auto locking = lock_file(copy, calls);
   return locking.ok() && *locking != FileLocking::held_elsewhere ? 0 : ENOLCK;
@@ -80,7 +80,7 @@ int OutputFile::cut(std::uint64_t bytes) {
 int OutputFile::replace_by_copy(std::uint64_t bytes) {
   struct stat info {};
   if (::fstat(descriptor(), &info) != 0) return errno;
-  if (!is_in_place()) return ESTALE;  // the name is another file's by now
+  if (!is_in_place()) return ESTALE;  // another file has the name now
   TemporaryFile copy = create_beside(path_);
   const int target = copy.file.number();
   if (target < 0) return errno;

@@ -1,7 +1,6 @@
-// OutputFile is a file that goes on from run to run, written at its end: a journal, rows, a lock. A
-// file that has other names as well (a backup by hard links, `cp -al`) is copied before it is
-// changed, and the copy takes its place, so that no byte is written through to another name. Blocks
-// on the disk. One thread.
+// OutputFile is a file that grows over several runs: a journal, rows, a lock. A file with further
+// names (a backup by hard links, `cp -al`) is copied before the first change. The copy then takes
+// the file's place, so no byte reaches another name. Blocks on the disk. One thread.
 #pragma once
 
 #include <sys/types.h>
@@ -21,31 +20,32 @@ namespace cox::io {
 class OutputFile {
  public:
   // Opens the file, or creates it with `mode`. Never waits for the other end of a pipe. Errors:
-  // not_found (no such folder), failed_precondition (no permission; a link, pipe, device or folder
-  // in its place), resource_exhausted (descriptors, disk).
+  // not_found (no such folder), failed_precondition (no permission; the path is a link, pipe,
+  // device or folder), resource_exhausted (descriptors, disk).
   static Result<OutputFile> open(std::filesystem::path path, mode_t mode = 0666);
 
   bool is_open() const { return file_.is_open(); }
-  // Returns whether open() created it.
+  // Returns whether open() created the file.
   bool is_new() const { return is_new_; }
   int descriptor() const { return file_.number(); }
-  // Returns the size now, 0 where the system does not tell.
+  // Returns the current size, or 0 if the system reports none.
   std::uint64_t size_bytes() const;
 
-  // Locks the file until it is closed; a copy that takes its place is locked as well.
+  // Locks the file until it is closed. A copy that takes the file's place is locked too.
   Result<FileLocking> lock(const LockCalls& calls = system_lock_calls());
 
-  // Appends all of the bytes. Returns 0 or the errno of the call that failed; part of them may be
-  // there then.
+  // Appends all of the bytes. Returns 0 or the errno of the failed call. After an error the file
+  // may have part of the bytes.
   [[nodiscard]] int append(std::string_view bytes);
-  // Keeps the first `bytes` bytes, which the file has. Returns 0 or an errno.
+  // Cuts the file to its first `bytes` bytes. Returns 0 or an errno. REQUIRES: the file is that
+  // long.
   [[nodiscard]] int cut(std::uint64_t bytes);
   // Closes the file. Returns 0 or an errno.
   [[nodiscard]] int close();
 
   // Returns whether the path still leads to this file.
   bool is_in_place() const;
-  // Returns whether the file has any name; one without is lost when it is closed.
+  // Returns whether the file has any name. A file without a name is lost when closed.
   bool has_name() const;
 
  private:
@@ -59,8 +59,8 @@ class OutputFile {
   std::optional<LockCalls> locked_by_;
 };
 
-// Returns whether the path leads to this open file or folder; a link in its last component leads
-// nowhere.
+// Returns whether the path leads to this open file or folder. A link as the last component counts
+// as no match.
 bool leads_to(const std::filesystem::path& path, int descriptor);
 
 }  // namespace cox::io

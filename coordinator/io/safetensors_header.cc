@@ -31,8 +31,8 @@ std::string shortened(std::string_view text) {
   return std::string(text.substr(0, 40));
 }
 
-// Builds a header from the pieces of its JSON. Each container but the outermost has a place, which
-// says what may stand in it.
+// Builds a header from the pieces of its JSON. Each container except the outermost has a Place,
+// which says what may stand inside.
 class HeaderReader : public JsonEvents {
  public:
   Status begin(JsonKind kind) override {
@@ -137,13 +137,13 @@ class HeaderReader : public JsonEvents {
 
   SafetensorsHeader header_;
   Place place_ = Place::start;
-  std::string member_;       // of the outermost object
-  std::string key_;          // of a tensor or the metadata
-  std::size_t keys_ = 0;     // of the tensor so far
-  std::size_t offsets_ = 0;  // of the tensor so far
+  std::string member_;       // member of the outermost object
+  std::string key_;          // member of a tensor or the metadata
+  std::size_t keys_ = 0;     // members of the tensor so far
+  std::size_t offsets_ = 0;  // offsets of the tensor so far
 };
 
-// Range, dtype and shape of one tensor agree with each other.
+// Checks that a tensor's range, dtype and shape agree.
 Status check_entry(const SafetensorsEntry& entry) {
   const std::string who = tensor_text(entry.name) + ": ";
   const std::uint64_t element = find_dtype(entry.dtype)->bytes;

@@ -25,14 +25,14 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kFormat = "coxswain-save";
 constexpr std::string_view kTensors = ".safetensors";
-constexpr std::string_view kPrefix = "step-";  // then the step, in 12 digits or more
-// Some 250 bytes a tensor. A safetensors file has at most 2^18 of them, and a save has four that
-// may be so long: model, optimizer, master weights and average.
+constexpr std::string_view kPrefix = "step-";  // followed by the step in 12 digits or more
+// About 250 bytes a tensor. A safetensors file has at most 2^18 tensors, and a save has four files
+// of such size: model, optimizer, master weights and average.
 constexpr std::size_t kMaxManifestBytes = std::size_t{256} << 20;
 constexpr std::size_t kMaxPieces = std::size_t{1} << 20;
 constexpr std::size_t kMaxFiles = 65'536;
 constexpr std::size_t kMaxDimensions = 64;
-constexpr std::uint64_t kMaxWhole = std::uint64_t{1} << 53;  // that a double of JSON holds exactly
+constexpr std::uint64_t kMaxWhole = std::uint64_t{1} << 53;  // held exactly by a double of JSON
 constexpr std::string_view kSealStart = ",\n  \"hash\": \"";
 constexpr std::string_view kSealEnd = "\"\n}\n";
 
@@ -50,14 +50,14 @@ void write_piece(JsonWriter& json, const SavePiece& piece) {
   json.field("hash", to_hex(piece.hash)).end_object();
 }
 
-// The text before the seal, without the bracket that ends the object.
+// Returns the text before the seal, without the bracket that ends the object.
 Result<std::string_view> unsealed(std::string_view text) {
   const Status torn = data_loss("expected a hash of itself at its end, found another end");
   if (!text.ends_with(kSealEnd)) return torn;
   const std::size_t seal = text.rfind(kSealStart);
   if (seal == std::string_view::npos) return torn;
   std::string_view hash = text.substr(seal + kSealStart.size());
-  if (hash.size() < kSealEnd.size()) return torn;  // both share the quote
+  if (hash.size() < kSealEnd.size()) return torn;  // both contain the quote
   hash.remove_suffix(kSealEnd.size());
   const Result<std::uint64_t> expected = hash_from_hex(hash);
   if (!expected.ok()) return expected.status();
@@ -105,7 +105,7 @@ SavePiece read_piece(JsonFields& fields, const Json& entry, const std::string& w
   return piece;
 }
 
-// Returns how many elements a tensor of that shape has; nothing for more than 2^63 of them.
+// Returns the number of elements of a tensor with the shape. Returns nothing above 2^63.
 std::optional<std::uint64_t> elements_of(const std::vector<std::int64_t>& shape) {
   std::uint64_t elements = 1;
   for (const std::int64_t size : shape) {
@@ -117,7 +117,7 @@ std::optional<std::uint64_t> elements_of(const std::vector<std::int64_t>& shape)
   return elements;
 }
 
-// The numbers of a piece fit each other: its run lies in the tensor, and its bytes are those of its
+// Checks that the numbers of a piece agree: the run lies in the tensor, and the bytes match the
 // elements.
 Status check_piece(const SavePiece& piece) {
   const auto dtype = std::ranges::find(kSafetensorsDtypes, piece.dtype, &SafetensorsDtype::name);
@@ -133,7 +133,7 @@ Status check_piece(const SavePiece& piece) {
                    " elements, found ", piece.bytes);
 }
 
-// No byte of a file belongs to two pieces.
+// Checks that no byte of a file belongs to two pieces.
 Status check_apart(const std::vector<SavePiece>& pieces) {
   std::vector<const SavePiece*> sorted;
   for (const SavePiece& piece : pieces) {
@@ -152,7 +152,7 @@ Status check_apart(const std::vector<SavePiece>& pieces) {
   return ok_status();
 }
 
-// Names are there once, and every piece lies within a file that is listed.
+// Checks that names are unique, and that every piece lies within a listed file.
 Status check_places(const SaveManifest& manifest) {
   std::map<std::string_view, std::uint64_t> size_of;
   std::uint64_t all = 0;
@@ -175,12 +175,12 @@ Status check_places(const SaveManifest& manifest) {
   return check_apart(manifest.pieces);
 }
 
-// `fields` has the first complaint about the pieces, which were read before.
+// `fields` holds the first error of the pieces, which were read before.
 Result<SaveManifest> read_members(const Json& root, std::vector<SavePiece> pieces,
                                   JsonFields fields) {
   SaveManifest manifest;
   manifest.pieces = std::move(pieces);
-  fields.items(root, "pieces", 0, 0, "manifest");  // they are there, if left out of the tree
+  fields.items(root, "pieces", 0, 0, "manifest");  // required, even if streamed
   manifest.id = fields.text(root, "id", "manifest");
   manifest.step = whole(fields, root, "step", "manifest");
   manifest.incarnation =
@@ -210,7 +210,7 @@ Status check_version(const Json& root) {
 
 Status verify_file(const fs::path& save, const SaveFile& file) {
   const Result<FileContent> content = content_of(save / file.name);
-  // What this machine cannot read just now (descriptors, permission) says nothing of the save.
+  // An error of this machine (descriptors, permission) is no evidence against the save.
   if (content.status().code() == StatusCode::not_found)
     return data_loss(content.status().message());
   if (!content.ok()) return content.status();
@@ -233,8 +233,7 @@ Status verify_piece(const fs::path& save, const SavePiece& piece) {
                    ": its bytes do not have the hash that the manifest says");
 }
 
-// Reads the tensors that a file of a save has, and checks that it is of this step. The pieces have
-// no hashes.
+// Returns the tensors in a file of a save, as pieces without hashes. Checks the file's step.
 Result<std::vector<SavePiece>> pieces_in(const InputFile& file, const std::string& name,
                                          std::uint64_t step) {
   const auto opened = read_safetensors_header(file);
@@ -270,7 +269,7 @@ bool is_earlier(const SavePiece& a, const SavePiece& b) {
   return place_in_save(a) < place_in_save(b);
 }
 
-// The manifest says of a file of tensors what the file says itself.
+// Checks that the manifest agrees with the header of a file of tensors.
 Status verify_tensors(const fs::path& path, const SaveManifest& manifest) {
   const Result<InputFile> file = InputFile::open(path);
   if (!file.ok()) return file.status();
@@ -279,7 +278,7 @@ Status verify_tensors(const fs::path& path, const SaveManifest& manifest) {
   return check_tensors(path, std::move(*found), manifest);
 }
 
-// FolderMark tells whether a name still leads to the same folder with the same entries.
+// FolderMark shows whether a name still leads to the same folder with the same entries.
 struct FolderMark {
   std::uint64_t device = 0;
   std::uint64_t inode = 0;
@@ -288,7 +287,7 @@ struct FolderMark {
   friend bool operator==(const FolderMark&, const FolderMark&) = default;
 };
 
-// Returns nothing where there is no such folder.
+// Returns nothing if the folder does not exist.
 std::optional<FolderMark> mark_of(const fs::path& folder) {
   struct stat found {};
   if (::stat(folder.c_str(), &found) != 0) return std::nullopt;
@@ -449,7 +448,7 @@ Result<SaveManifest> verify_save(const fs::path& save, VerifyDepth depth) {
   return manifest;
 }
 
-// A folder that is replaced, or loses a file, has another time of change.
+// A folder that is replaced, or loses a file, gets another change time.
 Result<SaveManifest> verify_listed_save(const fs::path& save, VerifyDepth depth) {
   while (true) {
     const std::optional<FolderMark> before = mark_of(save);

@@ -1,7 +1,7 @@
-// What a save of training state is on the disk: a folder of files, and manifest.json, written last,
-// which says what has to be in them. So a save can be checked without knowing what is inside: by
-// the SDK before it resumes, by `cox checkpoint verify` afterwards. The format is on
-// docs/checkpoints.md. Functions of values, and functions that block on the disk; no state.
+// The files of a save of training state: a folder with manifest.json, written last, which lists the
+// required content of the other files. A save can thus be checked without knowing its content: by
+// the SDK before a resume, and by `cox checkpoint verify`. Format: docs/checkpoints.md. Functions
+// of values, and functions that block on the disk; no state.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 namespace cox::io {
 
 inline constexpr std::string_view kManifestName = "manifest.json";
-// Version 1, with one file of each kind, is read as well.
+// Version 1, with one file of each kind, is still readable.
 inline constexpr std::int64_t kManifestVersion = 2;
 
 struct SaveFile {
@@ -26,97 +26,103 @@ struct SaveFile {
   std::uint64_t hash = 0;  // content_hash() of all bytes
 };
 
-// A piece is a run of a tensor's elements, in the order of a dense tensor, and where its bytes lie.
-// Today each tensor is one piece, in the file of the rank that wrote it; a save of shards has
-// several.
+// SavePiece is a run of a tensor's elements, in the order of a dense tensor, and the place of its
+// bytes. Today each tensor is one piece, in the file of the rank that wrote it. A save of shards
+// has several.
 struct SavePiece {
   std::string tensor;
-  std::string dtype;                // as safetensors spells it: "F32"
-  std::vector<std::int64_t> shape;  // of the whole tensor
-  std::uint64_t first = 0;          // element
-  std::uint64_t count = 0;          // elements
+  std::string dtype;                // in the spelling of safetensors: "F32"
+  std::vector<std::int64_t> shape;  // shape of the whole tensor
+  std::uint64_t first = 0;          // first element
+  std::uint64_t count = 0;          // number of elements
   std::string file{};
   std::uint64_t offset = 0;  // bytes from the start of the file
   std::uint64_t bytes = 0;
-  std::uint64_t hash = 0;  // content_hash() of these bytes
+  std::uint64_t hash = 0;  // content_hash() of the piece's bytes
 };
 
-// Returns the name that a file of tensors has where one rank writes: "model.safetensors" for
-// "model-00001-of-00002.safetensors". Other names stay as they are.
+// Returns the name of a file of tensors when only one rank writes: "model.safetensors" for
+// "model-00001-of-00002.safetensors". Returns other names unchanged.
 std::string whole_name(std::string_view file);
 
 struct SafetensorsEntry;
-// The piece that a whole tensor of a safetensors file is, without its hash. `data_offset`: where
-// the data begins in the file.
+// Returns the piece of a whole tensor of a safetensors file, without a hash. `data_offset` is the
+// start of the data in the file.
 SavePiece piece_of(const SafetensorsEntry& entry, std::string file, std::uint64_t data_offset);
 
 struct SaveManifest {
-  std::string id;  // made anew for each save, so that two saves of one step can be told apart
+  std::string id;  // new for each save; tells two saves of one step apart
   std::uint64_t step = 0;
-  std::uint32_t incarnation = 0;  // of the job: how often it was started
-  std::int32_t world_size = 0;    // ranks of the job that wrote it
+  std::uint32_t incarnation = 0;  // number of the job's start
+  std::int32_t world_size = 0;    // ranks of the writing job
   std::string writer;             // for people: run, host and process of rank 0
   UnixTime written{};             // by rank 0's clock
   std::vector<SaveFile> files{};
   std::vector<SavePiece> pieces{};
 };
 
-// A name that no other save has: 32 hexadecimal digits of `entropy`, as std::random_device gives
-// it, for one.
+// Returns a name for a new save: 32 hexadecimal digits. `high` and `low` are entropy, for example
+// from std::random_device.
 std::string save_id(std::uint64_t high, std::uint64_t low);
 
-// The text ends with a hash of itself, so that no damage to it goes unnoticed.
+// Returns the manifest's text. The text ends with a hash of itself, so damage is detected.
 std::string to_json(const SaveManifest& manifest);
-// data_loss where the text is damaged or says what cannot be (a file's name with a folder in it, a
-// piece beyond its file or tensor, two pieces of one byte); failed_precondition for a version that
-// is not known here.
+// Parses a manifest. Returns data_loss if the text is damaged or impossible: a file's name with a
+// folder in it, a piece beyond its file or tensor, two pieces with a common byte. Returns
+// failed_precondition for an unknown version.
 Result<SaveManifest> parse_manifest(std::string_view text);
 
-// "step-000000000120" for step 120.
+// Returns "step-000000000120" for step 120.
 std::string save_name(std::uint64_t step);
-// Nothing for a folder that is not called as a save is: "step-best" is somebody's own.
+// Returns the step in a save's folder name. Returns nothing for other folders, for example a user's
+// own "step-best".
 std::optional<std::uint64_t> step_of_save(const std::filesystem::path& folder);
-// The saves of a directory, oldest step first. Empty where there is no such directory.
+// Returns the saves of a directory, oldest step first. Returns none if the directory does not
+// exist.
 std::vector<std::filesystem::path> saves_in(const std::filesystem::path& directory);
 
-// Fills step, files and pieces from what lies in the folder, for a save that was changed by hand or
-// is of a version without manifests. data_loss where a file of tensors cannot be read or is of
-// another step; invalid_argument when the folder is not called as a save is.
+// Fills step, files and pieces from the files in the folder. For a save that was changed by hand,
+// or of a version without manifests. Returns data_loss if a file of tensors is unreadable or of
+// another step, and invalid_argument if the folder does not have a save's name.
 Status describe_files(const std::filesystem::path& save, SaveManifest& manifest);
 
-// Writes the manifest of the save that lies in the folder, once it is sure that the text can be
-// read again. data_loss where that fails; the errors of replace_file().
+// Writes the manifest into the save's folder, after checking that its text can be parsed again.
+// Returns data_loss if the check fails. Other errors: those of replace_file().
 Status write_manifest(const std::filesystem::path& save, const SaveManifest& manifest,
                       std::string_view name = kManifestName);
 
-// Reads the manifest alone. data_loss when there is none, for that is how a damaged save and one of
-// version 0.2 or earlier look.
+// Reads the manifest alone. Returns data_loss when there is none: a damaged save and a save of
+// version 0.2 or earlier both look this way.
 Result<SaveManifest> read_manifest(const std::filesystem::path& save,
                                    std::string_view name = kManifestName);
 
-// "part-00002-of-00004.json", the manifest of what rank 1 of four wrote: there until the
-// save is whole.
+// Returns "part-00002-of-00004.json" for rank 1 of four: the manifest of the rank's files, until
+// the save is complete.
 std::string part_manifest_name(std::size_t rank, std::size_t ranks);
 
 enum class VerifyDepth {
-  files,  // what a resume needs: all files, whole
-  pieces  // that each piece has the hash that the manifest says, too
+  files,  // all files are complete: enough for a resume
+  pieces  // each piece matches its hash in the manifest, too
 };
-// Reads all of a save and compares it with its manifest: every file is there, regular, of the right
-// size and content, the files of tensors have those that the manifest lists, and all say the step
-// of the folder's name. data_loss naming the first file that is not so; the codes of InputFile for
-// one that cannot be read; files that the manifest does not name are not looked at.
+// Reads all of a save and compares it with its manifest:
+//
+// - Every listed file exists, is regular, and has the listed size and content.
+// - Files of tensors contain exactly the listed tensors.
+// - All files agree with the step in the folder's name.
+//
+// Returns data_loss with the first file that fails, or InputFile's error for a file that cannot be
+// read. Ignores files that the manifest does not list.
 Result<SaveManifest> verify_save(const std::filesystem::path& save, VerifyDepth depth);
-// Does the same beside a job that may remove or replace the save meanwhile: not_found when the save
-// is gone, and another look where another save took its name.
+// Does the same beside a job that may remove or replace the save meanwhile. Returns not_found when
+// the save is gone. Starts again when another save took the name.
 Result<SaveManifest> verify_listed_save(const std::filesystem::path& save, VerifyDepth depth);
 
-// Compares the tensors of a file with those that the manifest lists for it; hashes are not looked
-// at. data_loss naming the file.
+// Compares the tensors of a file with the manifest's list for the file, except hashes. Returns
+// data_loss with the file's name.
 Status check_tensors(const std::filesystem::path& path, std::vector<SavePiece> found,
                      const SaveManifest& manifest);
 
-// Returns the id that the save's manifest has; empty where there is none to read.
+// Returns the id in the save's manifest, or an empty text if there is no readable manifest.
 std::string id_of_save(const std::filesystem::path& save);
 
 }  // namespace cox::io

@@ -1,6 +1,6 @@
-// SignalsBlocked blocks all signals of the calling thread while it lives. A thread that is started
-// meanwhile keeps them blocked: signals are for the program's own threads, not for ours. It puts
-// back what was before, also where the thread could not be started.
+// SignalsBlocked blocks all signals of the calling thread during its lifetime. A thread started
+// meanwhile keeps signals blocked: signals are for the program's own threads, not for Coxswain's.
+// The destructor restores the earlier mask, also if no thread was started.
 #pragma once
 
 #include <signal.h>

@@ -25,7 +25,7 @@ struct Work {
         if (on_failure) on_failure(failure_from(error).with_context(purpose + " ends"));
       }
     } catch (...) {
-      // Without memory for a message the thread ends in silence.
+      // Without memory for a message the thread ends silently.
     }
   }
 };

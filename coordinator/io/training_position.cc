@@ -17,12 +17,12 @@ constexpr const char* kCursor = "coxswain.cursor";
 constexpr const char* kSeed = "coxswain.seed";
 constexpr const char* kSamples = "coxswain.samples";
 constexpr const char* kDataHash = "coxswain.data_hash";
-// Present where a loss scaler was at work.
+// Present if a loss scaler was active.
 constexpr const char* kScale = "coxswain.loss_scale_bits";
-// More than any run counts, and far enough from 2^64 for sums.
+// Higher than any run's counts, and far enough below 2^64 for sums.
 constexpr std::uint64_t kMostCounted = std::uint64_t{1} << 53;
 
-// Calls visit(key, number) for what every save counts.
+// Calls visit(key, number) for the counts of every save.
 template <class Position, class Visit>
 void visit_counts(Position& position, const Visit& visit) {
   visit(kStep, position.step);
@@ -40,7 +40,7 @@ void visit_scaler(Scaler& scaler, const Visit& visit) {
   visit("coxswain.loss_scale_strikes", scaler.strikes);
 }
 
-// A number is told by its bits: a float would lose some as text.
+// Stores a number's bits, because a float as text would lose some.
 template <class Number>
 using BitsOf = std::conditional_t<sizeof(Number) == 4, std::uint32_t, std::uint64_t>;
 
@@ -73,7 +73,7 @@ Status check_counts(const TrainingPosition& p) {
   if (p.skipped > p.step)
     return data_loss("expected at most as many skipped steps as steps, found ", p.skipped,
                      " skipped of ", p.step);
-  // Each step of a loop over a data set consumes a sample or more.
+  // Each step of a loop over a data set consumes at least one sample.
   if (p.samples > 0 && p.cursor < p.step)
     return data_loss("expected at least as many samples consumed as steps, found ", p.cursor,
                      " samples in ", p.step, " steps");

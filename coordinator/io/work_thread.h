@@ -1,5 +1,5 @@
-// WorkThread does one piece of work after another beside its owner: a save beside the steps of a
-// loop, a write beside the copy of the next bytes. One thread calls all of it; the work alone runs
+// WorkThread runs one piece of work at a time beside its owner: a save beside the steps of a loop,
+// or a write beside the copy of the next bytes. One thread calls all functions; only the work runs
 // on a thread of its own.
 #pragma once
 
@@ -22,15 +22,16 @@ class WorkThread {
   WorkThread(const WorkThread&) = delete;
   WorkThread& operator=(const WorkThread&) = delete;
 
-  // Begins the work, or does all of it where no thread can be started. REQUIRES: finish() or
-  // take_outcome() has returned that of the work before.
+  // Starts the work. Runs the work here if no thread can be started. REQUIRES: finish() or
+  // take_outcome() has returned the outcome of earlier work.
   void begin(Work work);
   bool is_busy() const { return is_begun_ && !is_done_.load(std::memory_order_acquire); }
-  // Returns what came of the work, once; nothing where there is none, or it is still being done.
+  // Returns the outcome of the work, once. Returns nothing if there is no work or it is not done
+  // yet.
   std::optional<Status> take_outcome() { return is_busy() ? std::nullopt : finish(); }
-  // Waits for the work; take_outcome() then tells what came of it.
+  // Waits for the work. take_outcome() then returns the outcome.
   void wait();
-  // Waits for the work, and returns the same.
+  // Waits for the work and returns its outcome, once.
   std::optional<Status> finish();
 
  private:

@@ -18,7 +18,7 @@ struct Saving {
   double price() const { return static_cast<double>(added) / static_cast<double>(bytes); }
 };
 
-// The choices of a stage that lie on its lower hull, by falling kept bytes.
+// Returns the choices on a stage's lower hull, by falling kept bytes.
 std::vector<Choice> hull_of(const Stage& stage) {
   std::vector<Choice> all;
   for (const StageOption& o : stage.options) {
@@ -41,8 +41,8 @@ std::vector<Choice> hull_of(const Stage& stage) {
   return hull;
 }
 
-// Whether `a` can stand in for `b` wherever it is chosen. Time that is added can be of use where
-// copies are under way: they are through before more of the backward has run.
+// Returns whether `a` can replace `b` in every plan. With copies, added times must be equal: added
+// time lets copies end before more of the backward has run.
 bool replaces(const StageOption& a, const StageOption& b, const StepTables& tables) {
   if (a.is_copied() || b.is_copied()) return false;
   if (tables.is_tier_scarce && a.stored_bytes > b.stored_bytes) return false;
@@ -167,7 +167,8 @@ void CompletionBound::build_stage(std::size_t stage, Before before) {
   if (has_rate_) build(stage, before, Easing::forward_only);
 }
 
-// Merges what each action makes of the stairs behind by time; a tread stays if it is the highest.
+// Merges the next stage's staircases, each shifted by one action, in order of added time. A tread
+// is kept if it is the highest so far.
 void CompletionBound::build(std::size_t stage, Before before, Easing easing) {
   std::array<Lane, kActions> lanes;
   std::size_t used = 0;
@@ -218,7 +219,7 @@ CompletionBound::Lane CompletionBound::lane(std::size_t stage, std::size_t actio
   return lane;
 }
 
-// Two neighbours become one that is easier to reach than either.
+// Merges two neighbours into one tread that is at least as easy to reach.
 void CompletionBound::coarsen(Stairs& all) {
   is_whole_ = false;
   Stairs fewer;

@@ -1,6 +1,5 @@
-// Lower bounds for the searches of the planner, and the tables about one problem that they look up
-// again and again. Internal to the planner; front.h is its interface. Plain values; pure once
-// built.
+// Lower bounds for the planner's searches, and the lookup tables of one problem. Internal to the
+// planner; front.h is its interface. Plain values; pure once built.
 #pragma once
 
 #include <algorithm>
@@ -17,51 +16,59 @@ inline constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max() 
 
 enum class Round { down, up };
 
-// StepTables holds what the searches look up again and again: the options of each stage that are
-// worth a look, when each forward pass starts, how long each copy takes, and the backward time and
-// the largest added time of all later stages.
+// StepTables holds values that the searches look up all the time: the useful options of each stage,
+// the starts of forward passes, and the times of copies. Also the backward time and the largest
+// added time of all later stages.
 struct StepTables {
   explicit StepTables(const MemoryProblem& problem);
 
-  // Returns how long backward of `stage` keeps compute busy under `action`, without waits.
+  // Returns the compute time of the backward of `stage` under `action`, without waits.
   std::int64_t work_us(std::size_t stage, std::size_t action) const;
-  // Returns how long compute waits for the copy-in of `stage`, given the action of the stage behind
-  // it and a copy-out that ended long before.
+  // Returns how long compute waits for the copy-in of `stage`, if its copy-out ended long before.
+  // `action_behind` is the action of stage + 1.
   std::int64_t wait_us(std::size_t stage, std::size_t action_behind) const;
 
-  // Returns the bytes that the copy-out engine can have taken away when forward of `stage` starts.
+  // Returns the most bytes that the copy-out engine can have moved when the forward of `stage`
+  // starts.
   std::int64_t carried_bytes(std::size_t stage, Round round) const;
 
   const MemoryProblem& problem;
-  // Of each stage the allowed actions, from light to heavy, but for those that another one replaces
-  // in every plan at no more bytes and time.
+  // Per stage, the useful actions from light to heavy. An action is left out if another one
+  // replaces it in every plan at no more bytes and time.
   std::vector<std::vector<std::uint8_t>> choices;
-  std::vector<std::int64_t> starts_us;       // of each forward; one more: when all are over
-  std::vector<std::int64_t> copies_us;       // of each stage's offload, one way; else 0
+  std::vector<std::int64_t> starts_us;  // per forward; the last entry is the end of all forwards
+  std::vector<std::int64_t> copies_us;  // per stage, one way; 0 without offload
   std::vector<std::int64_t> backward_after;  // sum of backward_us behind each stage
-  std::vector<std::int64_t> added_after;     // most added_us that stages behind it can bring
-  bool can_offload = false;                  // some stage may
+  std::vector<std::int64_t> added_after;     // most added_us that later stages can bring
+  bool can_offload = false;                  // some stage allows an offload that copies
   bool is_rate_exact = false;                // carried_bytes() stays within its type
-  bool is_tier_scarce = false;               // whether a plan could pass the cap
+  bool is_tier_scarce = false;               // some plan could exceed tier_bytes
+  // Some plan could exceed most_recomputed.
   bool is_recompute_scarce = false;
 };
 
-// The case that a bound is asked for.
-enum class Further : std::size_t { none = 0, offloads = 1 };      // may later stages be offloaded?
+// Further and Before name the case of a bound: may later stages be offloaded, and was the stage
+// just before offloaded?
+enum class Further : std::size_t { none = 0, offloads = 1 };      // later stages
 enum class Before : std::size_t { resident = 0, offloaded = 1 };  // the stage just before
 
-// A lower bound on the time that the stages from one on must add, given the bytes that are resident
-// before it: the larger of two easier problems. In one the copy-out engine is infinitely fast;
-// without further offloads and with nothing on its way out that is the truth. In the other only
-// forward passes have to fit, and the engine takes bytes away at its full rate from the first
-// microsecond, from whatever stage. One staircase per stage and case.
+// CompletionBound is a lower bound on the time that the remaining stages must add, given the bytes
+// resident before them. The bound is the larger one of two easier problems:
+//
+// - The copy-out engine is infinitely fast. This case is exact if no further stage is offloaded and
+//   no copy is under way.
+// - Only forward passes must fit, and the engine moves bytes at its full rate from the first
+//   microsecond, from any stage.
+//
+// Each stage and case has one staircase.
 class CompletionBound {
  public:
-  // Longer staircases than `most_treads` are made coarser, downwards.
+  // Builds all staircases. Staircases longer than `most_treads` are made coarser, towards lower
+  // bounds.
   CompletionBound(const StepTables& tables, std::int64_t budget_bytes, std::size_t most_treads);
 
-  // Returns the bound on the added time; kNever when the step cannot be completed within the
-  // budget. `leaving_bytes` are still to be moved out when the stage's forward begins.
+  // Returns the bound on the added time, or kNever if the step cannot be completed within the
+  // budget. `leaving_bytes` are the bytes still to be moved out when the stage's forward begins.
   std::int64_t added_us(std::size_t stage, Before before, Further further, std::int64_t kept_bytes,
                         std::int64_t leaving_bytes) const;
   // Returns false when a staircase was too long and was made coarser.
@@ -69,16 +76,16 @@ class CompletionBound {
 
  private:
   struct Tread {
-    std::int64_t most_kept;  // with at most this much kept before,
-    std::int64_t added_us;   // the rest adds this or more
+    std::int64_t most_kept;  // if no more than this is kept before,
+    std::int64_t added_us;   // the remaining stages add at least this
   };
-  using Stairs = std::vector<Tread>;  // both ascending
+  using Stairs = std::vector<Tread>;  // ascending in both members
 
-  // The stairs behind a stage, seen through one action of it.
+  // Lane is the staircase of the next stage, shifted by one action of this stage.
   struct Lane {
     const Tread* at = nullptr;
     const Tread* end = nullptr;
-    std::int64_t room = 0;  // most that may be kept before, whatever follows
+    std::int64_t room = 0;  // most that may be kept before, for any later stages
     std::int64_t bytes = 0;
     std::int64_t added_us = 0;
     std::int64_t most() const { return std::min(room, at->most_kept - bytes); }
@@ -101,28 +108,29 @@ class CompletionBound {
   std::int64_t room_bytes_;
   std::size_t most_treads_;
   bool is_whole_ = true;
-  bool has_rate_ = false;       // forward_only says something
-  std::vector<Stairs> stairs_;  // by index(), also behind the last stage
+  bool has_rate_ = false;       // the forward_only staircases exist
+  std::vector<Stairs> stairs_;  // by index(), also for one stage beyond the last
 };
 
-// A quick lower bound on the added time under a budget, for problems too large to solve to the end:
-// for some stages, the savings that must have been made before them for their passes to fit, if a
-// stage could be split between its actions and copies cost nothing.
+// LinearBound is a quick lower bound on the added time under a budget, for problems too large for
+// an exact search. For some stages, the bound sums the savings that earlier stages need so that the
+// stage's passes fit. The savings are relaxed: a stage may be split between actions, and copies
+// cost nothing.
 class LinearBound {
  public:
-  // Looks at `places` stages, evenly spread, the last always among them.
+  // Considers `places` stages, evenly spread, always with the last.
   LinearBound(const MemoryProblem& problem, std::size_t places);
 
-  // Returns a time below which no permitted plan within the budget stays.
+  // Returns a lower bound on the added time of permitted plans within the budget.
   std::int64_t added_us(std::int64_t budget_bytes) const;
 
  private:
   struct Corner {
     std::int64_t peak_bytes;  // from this budget on,
-    double added_us;          // at least this; linear between corners
+    double added_us;          // at least this time is added; linear between corners
   };
 
-  std::vector<std::vector<Corner>> curves_;  // one per place, ascending peak
+  std::vector<std::vector<Corner>> curves_;  // per place, by ascending peak
 };
 
 }  // namespace cox::planner

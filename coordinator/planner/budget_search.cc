@@ -14,26 +14,28 @@ struct Departure {
   std::int64_t total_bytes = 0;  // sent up to and with this one
 };
 
-// One set of decisions for the stages so far, reduced to what the rest of the step can feel of it.
+// Label is one set of decisions for the stages so far, reduced to its effects on the remaining
+// stages.
 //
-// Copies out go in order, so the last offloaded stage is back on the device after all the others
-// have left it. Hence only that one can wait for a copy-out, and only before its own backward can
-// anything still be on its way out; then compute has not waited yet. Labels therefore differ in
-// whether further stages will be offloaded: as long as they will, what is on its way out matters to
-// forward passes alone. Once they will not, `need_us` says how much added time the rest must bring
-// so that copies are through in time, and `floor_us` what the step adds at least.
+// Copies out go in order, so the last offloaded stage is back on the device after all others have
+// left the device. Only that stage can wait for a copy-out. Bytes can be on their way out only
+// before that stage's backward, and compute has not waited before then.
+//
+// Labels therefore differ in whether further stages will be offloaded. If so, bytes on their way
+// out matter to forward passes alone. If not, `need_us` is the added time that later stages must
+// bring so that copies end in time, and `floor_us` is the least that the step adds.
 struct Label {
   std::int64_t added_us = 0;
   std::int64_t kept_bytes = 0;
   std::int64_t floor_us = 0;
   std::int64_t need_us = 0;
-  std::int64_t promise_us = 0;  // the whole step adds at least this
+  std::int64_t promise_us = 0;  // lower bound on what the whole step adds
   std::int64_t tier_bytes = 0;
   std::int32_t recomputed = 0;
-  std::int32_t departure = -1;  // the newest
-  std::int32_t trace = -1;      // how it came about
-  bool is_leaving = false;      // the last stage was offloaded, and its bytes are being copied
-  std::uint8_t action = 0;      // of the newest stage
+  std::int32_t departure = -1;  // the newest departure
+  std::int32_t trace = -1;      // the newest trace: the decisions behind the label
+  bool is_leaving = false;      // the last stage was offloaded and is still being copied
+  std::uint8_t action = 0;      // action of the newest stage
   Further further = Further::none;
 };
 
@@ -46,7 +48,7 @@ class Departures {
     return static_cast<std::int32_t>(all_.size()) - 1;
   }
 
-  // Bytes of the chain up to `newest` that are not out yet at `time`.
+  // Returns the bytes of the chain up to `newest` that have not left at `time`.
   std::int64_t bytes_after(std::int32_t newest, std::int64_t time) const {
     if (end_us(newest) <= time) return 0;
     std::int32_t i = newest;
@@ -54,7 +56,7 @@ class Departures {
     return total(newest) - total(i);
   }
 
-  // The same, less what a copy in progress has moved already.
+  // Returns the same, less the part that a copy in progress has moved already.
   std::int64_t bytes_to_move(std::int32_t newest, std::int64_t time, std::int64_t per_ms) const {
     if (end_us(newest) <= time) return 0;
     std::int32_t oldest = newest;
@@ -67,10 +69,9 @@ class Departures {
     return total(newest) - gone_bytes - (has_moved ? bytes - remaining_us * per_ms / 1000 : 0);
   }
 
-  // The earliest time from which at most `room` bytes are left; 0 if that many never wait.
+  // Returns the earliest time from which at most `room` bytes remain, or 0 if no wait is needed.
   std::int64_t time_within(std::int32_t newest, std::int64_t room) const {
-    // While all up to and with the one before `i` may be gone and it still is too much, `i` must
-    // go.
+    // Departure `i` must have left if the bytes of `i` and all later departures exceed `room`.
     for (std::int32_t i = newest; i >= 0; i = previous(i)) {
       if (total(newest) - total(previous(i)) > room) return end_us(i);
     }
@@ -81,7 +82,7 @@ class Departures {
     return newest < 0 ? 0 : all_[index(newest)].end_us;
   }
   std::int32_t previous(std::int32_t newest) const { return all_[index(newest)].previous; }
-  // Whether at every time from `now` on, a's kept and leaving bytes are no more than b's.
+  // Returns whether a's kept and leaving bytes are no more than b's at every time from `now` on.
   bool never_more(const Label& a, const Label& b, std::int64_t now) const {
     const std::int64_t lead = b.kept_bytes - a.kept_bytes;
     if (lead < 0) return false;
@@ -102,7 +103,8 @@ class Departures {
   std::vector<Departure> all_;
 };
 
-// Whether whatever completes `b` completes `a` too, at no higher cost. Both at the same stage.
+// Returns whether every completion of `b` completes `a` too, at no higher cost. Both are at the
+// same stage.
 bool dominates(const Label& a, const Label& b, const StepTables& tables, const Departures& out,
                std::int64_t now) {
   if (a.added_us > b.added_us || a.kept_bytes > b.kept_bytes || a.need_us > b.need_us) return false;
@@ -115,9 +117,9 @@ bool dominates(const Label& a, const Label& b, const StepTables& tables, const D
   return out.never_more(a, b, now);
 }
 
-constexpr std::size_t kCautious = 4;  // one label of so many is kept for its few bytes
+constexpr std::size_t kCautious = 4;  // one label in this many is kept for its few bytes
 
-// Bounds of memory, whatever the number of stages.
+// Limits of memory, for any number of stages.
 constexpr std::size_t kTreadsPerLabel = 4;
 constexpr std::size_t kMostTreads = std::size_t{1} << 20;
 constexpr std::size_t kMostLabels = std::size_t{1} << 21;
@@ -127,7 +129,7 @@ std::size_t treads_per_stage(const StepTables& tables, std::size_t labels) {
   return std::min(kTreadsPerLabel * labels, most);
 }
 
-// A label that dominates another promises no more, so in this order it comes first.
+// Sorts dominating labels first: a label never promises more than a label that it dominates.
 bool is_ahead(const Label& a, const Label& b) {
   if (a.promise_us != b.promise_us) return a.promise_us < b.promise_us;
   if (a.further != b.further) return a.further < b.further;
@@ -213,11 +215,12 @@ class LabelSearch {
     offer(stage, to);
   }
 
-  // Nothing more will be offloaded: what is still leaving when backward of `stage` starts must fit.
+  // Without further offloads, the bytes still leaving at the start of the backward of `stage` must
+  // fit.
   bool settle(std::size_t stage, const Label& from, const StageOption& option, Label& to) const {
     std::int64_t room = room_ - from.kept_bytes - option.backward_high_bytes;
     std::int32_t leaving = from.departure;
-    if (from.is_leaving) {  // counted in full, because it is being fetched
+    if (from.is_leaving) {  // fetched now, so it counts in full
       room -= tables_.problem.stages[stage - 1].options[kOffload].copied_bytes;
       leaving = out_.previous(leaving);
     }
@@ -227,7 +230,7 @@ class LabelSearch {
     return to.need_us <= tables_.added_after[stage];
   }
 
-  // `to` is the stage's offload as the last one of the step.
+  // Offers `to` with the stage's offload as the last one of the step.
   void close(std::size_t stage, const Label& from, Label to) {
     to.further = Further::none;
     const StageOption& option = tables_.problem.stages[stage].options[kOffload];
@@ -253,7 +256,7 @@ class LabelSearch {
     const bool is_truth = to.further == Further::none && to.need_us == 0 && bound_.is_whole() &&
                           !tables_.is_recompute_scarce && !tables_.is_tier_scarce &&
                           out_.end_us(to.departure) <= tables_.starts_us[stage + 1];
-    if (is_truth) below_ = to.promise_us + 1;  // this one can be completed just so
+    if (is_truth) below_ = to.promise_us + 1;  // the label's promise can be met exactly
   }
 
   void thin(std::size_t stage) {
@@ -276,8 +279,8 @@ class LabelSearch {
     }
   }
 
-  // The labels with the fewest bytes stay of those that promise less: they get home at any budget
-  // that can be met, where a bold one may not.
+  // Among the less promising labels, keeps those with the fewest bytes. A label with few bytes can
+  // be completed under any feasible budget; a label with many bytes may not.
   void cut(std::vector<Label>::iterator first, std::int64_t now) {
     least_cut_ = std::min(least_cut_, first->promise_us);
     const auto load = [&](const Label& label) {

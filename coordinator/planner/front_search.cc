@@ -1,5 +1,5 @@
-// The front of a problem with copies or caps: budgets are searched one by one, the widest gap
-// between two of them next.
+// The front of a problem with copies or caps. Searches budgets one by one, next in the widest gap
+// between two searched budgets.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -9,19 +9,19 @@
 namespace cox::planner {
 namespace {
 
-// A budget that was searched. Nothing up to it adds less than the bound.
+// A searched budget. No plan within the budget adds less than the bound.
 struct Searched {
   std::int64_t budget_bytes = 0;
   std::int64_t bound_us = 0;
-  std::int64_t peak_bytes = 0;  // of the plan found
+  std::int64_t peak_bytes = 0;  // peak of the found plan
 };
 
-// Budgets from `low` to just below a searched plan's peak: nobody has looked there.
+// A range of budgets that were not searched, from `low` to just below a searched plan's peak.
 struct Stretch {
   std::int64_t low_bytes = 0;
-  std::int64_t high_bytes = 0;  // the peak, not itself part of it
+  std::int64_t high_bytes = 0;  // the searched plan's peak, excluded
   std::int64_t gap_us = 0;
-  std::size_t below = 0;  // index of the searched budget above it
+  std::size_t below = 0;  // index of the searched budget above
 };
 
 class FrontSearch {
@@ -51,7 +51,7 @@ class FrontSearch {
   }
 
  private:
-  // Searches one budget and puts it at `place` of the searched ones; false: nothing fits.
+  // Searches one budget and inserts the result at `place`. Returns false if nothing fits.
   bool look(std::size_t place, std::int64_t budget_bytes) {
     const std::size_t first = std::min(kFirstLabels, limits_.most_labels);
     const auto seed = lookup(known_, budget_bytes);
@@ -84,7 +84,7 @@ class FrontSearch {
     return widest;
   }
 
-  // Returns the largest gap of a search that was not brought to its end.
+  // Returns the largest gap of the searches that ended without a proof.
   std::int64_t largest_miss() const {
     std::int64_t miss = 0;
     for (const Searched& s : searched_)

@@ -43,7 +43,8 @@ class LeastAlive {
     return subsets_ >= limits_.most_subsets || model_.work() >= limits_.most_work;
   }
 
-  // Takes the best of all changes of one storage, and where none helps of two, again and again.
+  // Repeats the best change of one storage, or of two if no single change helps, until nothing
+  // helps.
   StoragePoint improved(StoragePoint from) {
     for (bool helps = true; helps && !is_spent();) {
       StoragePoint best = best_change(from, Changes::one);

@@ -73,7 +73,7 @@ struct BlockShare {
   bool is_at_work = false;
 };
 
-// "block h.3: 110 MiB (recompute, its backward runs)".
+// Returns "block h.3: 110 MiB (recompute, its backward runs)".
 std::string share_text(const BlockShare& share, bool is_backward) {
   std::string text = concat("block ", share.name, ": ", mib_text(share.bytes));
   const std::string_view pass = is_backward ? "its backward runs" : "its forward runs";

@@ -62,7 +62,7 @@ class Clockwork {
     return is_offloaded(j) && (copies_[j].out_end > now_ || is_fetched);
   }
 
-  // Offloaded bytes of stages before `i` that are still, or again, on the device.
+  // Returns the offloaded bytes of stages before `i` that are still, or again, on the device.
   std::int64_t transient_before(std::size_t i, bool is_backward) const {
     std::int64_t bytes = 0;
     if (result_.copied_bytes == 0) return bytes;
@@ -109,7 +109,7 @@ class Clockwork {
   ScheduledStep result_;
   Moment peak_;
   std::int64_t now_ = 0;
-  std::int64_t kept_ = 0;  // by the stages before the one that runs
+  std::int64_t kept_ = 0;  // by the stages before the running one
   std::int64_t out_free_ = 0;
   std::int64_t in_free_ = 0;
 };
@@ -152,7 +152,7 @@ Status check_stage(const Stage& stage, const std::string& name, std::int64_t cop
 }  // namespace
 
 std::int64_t copy_us(std::int64_t bytes, std::int64_t bytes_per_ms) {
-  // In two parts: 1000 * bytes could pass the end of the type.
+  // In two parts, because 1000 * bytes could overflow.
   const std::int64_t whole = bytes / bytes_per_ms;
   const std::int64_t rest = bytes % bytes_per_ms;
   return 1000 * whole + (1000 * rest + bytes_per_ms - 1) / bytes_per_ms;

@@ -1,18 +1,7 @@
-// Memory planning as numbers: what a rank's stages cost under each action, and the trade between
-// peak bytes and added time that follows from it. A profile measured by the SDK becomes one
-// MemoryProblem per distinct rank; the planner turns it into a MemoryFront; policy `memory` looks
-// budgets up in the front. Plain values and pure functions; any thread.
-//
-// One step runs the stages forward in order, then backward in reverse. Bytes are device bytes of
-// one rank. The level before a stage is base_bytes plus kept_bytes of all earlier stages; a pass
-// through the stage reaches that level plus its own high-water mark.
-//
-// schedule() is the model of a step under a plan, and the single truth of the planner: every search
-// result is priced by it. Three engines (compute, copy-out, copy-in) each do one thing at a time,
-// in order. Compute runs forward of every stage, then backward in reverse. An offloaded stage's
-// copied bytes leave from the end of its forward and stay resident until that copy is through; they
-// are fetched from the start of the backward before its own, and its backward waits for them.
-// Memory is counted once a pass: the bytes resident at its start count for all of it.
+// Memory planning as numbers: the cost of a rank's stages under each action. The SDK measures a
+// profile, which becomes one MemoryProblem per distinct rank. The planner turns a problem into a
+// MemoryFront, the trade between peak bytes and added time. Policy `memory` looks budgets up in the
+// front. The model of a step: docs/memory-profile.md. Plain values and pure functions; any thread.
 #pragma once
 
 #include <array>
@@ -28,16 +17,18 @@
 
 namespace cox {
 
-// StageOption says what one action costs on one stage. All counts are >= 0.
+// StageOption is the cost of one action on one stage. All counts are >= 0.
+//
+// Bytes are device bytes of one rank. The level before a stage is base_bytes plus kept_bytes of all
+// earlier stages. A pass through a stage reaches the level plus the pass's own high-water mark.
 struct StageOption {
-  bool allowed = false;                  // the SDK can do it here, and the user lets it
-  std::int64_t kept_bytes = 0;           // from the end of its forward to the start of its backward
-  std::int64_t forward_high_bytes = 0;   // most during its forward, above the level before it
-  std::int64_t backward_high_bytes = 0;  // most during its backward, above the level before it
-  std::int64_t added_us = 0;             // compute beyond keep; recompute: what is made again
-  std::int64_t copied_bytes = 0;         // offload: leave and come back while compute goes on
-  std::int64_t stored_bytes = 0;         // offload: the same, but within the stage's own passes,
-                                         // which wait for it: that time is in added_us
+  bool allowed = false;         // possible in the SDK, and allowed by the user
+  std::int64_t kept_bytes = 0;  // from the end of the stage's forward to the start of its backward
+  std::int64_t forward_high_bytes = 0;  // most during the forward, above the level before the stage
+  std::int64_t backward_high_bytes = 0;  // most during the backward, above the same level
+  std::int64_t added_us = 0;             // compute beyond keep, such as recompute's work
+  std::int64_t copied_bytes = 0;         // offload: moved while compute goes on
+  std::int64_t stored_bytes = 0;  // offload: moved within the stage's passes; waits: added_us
   // Returns whether bytes move while compute goes on.
   bool is_copied() const { return copied_bytes > 0; }
   static auto fields(auto& self) {
@@ -65,11 +56,11 @@ struct Stage {
 };
 
 struct MemoryProblem {
-  std::int64_t base_bytes = 0;  // resident all through the step: parameters, optimizer, gradients
+  std::int64_t base_bytes = 0;  // resident throughout the step: parameters, optimizer, gradients
   std::vector<Stage> stages;    // in forward order
   std::int64_t copy_bytes_per_ms = 0;      // each way, to and from the tier; 0 = no tier
-  std::optional<std::int64_t> tier_bytes;  // most copied and stored in all; none = no cap
-  // Most stages with recompute, at any level or in full; none = no cap.
+  std::optional<std::int64_t> tier_bytes;  // cap on all copied and stored bytes; none = no cap
+  // Cap on stages with recompute, at any level or in full; none = no cap.
   std::optional<std::int32_t> most_recomputed;
   static auto fields(auto& self) {
     return std::tie(self.base_bytes, self.stages, self.copy_bytes_per_ms, self.tier_bytes,
@@ -96,23 +87,31 @@ struct ScheduledStep {
   std::int32_t recomputed = 0;    // stages under recompute, at any level or in full
 };
 
-// Returns the step under these actions. Does not check budgets, caps or permissions. REQUIRES: a
+// Returns the step under the actions. Does not check budgets, caps or permissions. REQUIRES: a
 // valid problem and one action per stage.
+//
+// schedule() is the planner's only model of a step, and prices every search result. Three engines
+// (compute, copy-out, copy-in) each do one thing at a time, in order. Compute runs the forward of
+// every stage, then the backward in reverse. The copied bytes of an offloaded stage leave from the
+// end of its forward and stay resident until the copy ends. The copy-in starts with the backward of
+// the next stage (the last stage: with the end of the last forward). The stage's backward waits for
+// its copy-in. Memory is counted once per pass: bytes resident at the pass's start count for all of
+// the pass.
 ScheduledStep schedule(const MemoryProblem& problem, std::span<const MemoryAction> actions);
 
-// What is resident at the moment of a step's peak. base_bytes and all stage_bytes add up to it.
+// PeakParts are the resident bytes at the moment of a step's peak. base_bytes and all stage_bytes
+// sum to the peak.
 struct PeakParts {
   std::int64_t base_bytes = 0;
-  std::vector<std::int64_t> stage_bytes;  // kept, on its way to or from the tier, or at work
-  std::size_t running_stage = 0;          // the one at work
-  bool is_backward = false;               // in its backward pass
+  std::vector<std::int64_t> stage_bytes;  // kept, being copied, or used by the running pass
+  std::size_t running_stage = 0;          // the stage whose pass runs
+  bool is_backward = false;               // the backward pass runs
 };
 
-// Returns the parts of the peak of schedule() under the same requirements; of several moments with
-// that peak the first.
+// Returns the parts of schedule()'s peak, at the first moment of the peak. REQUIRES: as schedule().
 PeakParts parts_of_peak(const MemoryProblem& problem, std::span<const MemoryAction> actions);
 
-// Returns whether every action is allowed and both caps are kept.
+// Returns whether every action is allowed and the plan is within both caps.
 bool is_permitted(const MemoryProblem& problem, std::span<const MemoryAction> actions);
 
 // Returns the time of one copy, rounded up to whole microseconds. REQUIRES: bytes_per_ms > 0.
@@ -121,7 +120,7 @@ std::int64_t copy_us(std::int64_t bytes, std::int64_t bytes_per_ms);
 inline constexpr std::size_t kMaxStages = 8192;
 inline constexpr std::int64_t kMaxStageValue = std::int64_t{1} << 46;  // 64 TiB; 2.2 years in us
 
-// Returns invalid_argument naming the stage and field that is out of range, or the stage that
+// Returns invalid_argument with the stage and field that is out of range, or with the stage that
 // allows no action.
 Status validate(const MemoryProblem& problem);
 

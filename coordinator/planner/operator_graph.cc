@@ -46,7 +46,7 @@ class Validation {
     return at(graph_.storages[at(storage)].maker) < op;
   }
 
-  // Null: none.
+  // Returns null if there is no fault.
   const char* fault(std::size_t op) const {
     const GraphOperator& it = graph_.operators[op];
     if (it.ns < 0 || it.ns > kMaxGraphValue) return "expected ns in range";

@@ -75,7 +75,8 @@ void ReplayModel::add_first_savers() {
   }
 }
 
-// A result of an operator lies in the storages that it made, and in those that others read of it.
+// Results lie in the storages that an operator makes, and in those that other operators read from
+// it.
 void ReplayModel::add_objects() {
   for (std::size_t s = 0; s < graph_.storages.size(); ++s) {
     makes_[at(graph_.storages[s].maker)].push_back(static_cast<Index>(s));
@@ -130,7 +131,7 @@ void ReplayModel::begin(const KeptSet& kept) {
   }
 }
 
-// Backward, operator by operator, saved value by saved value.
+// Walks backward, operator by operator and saved value by saved value.
 void ReplayModel::walk(Slice* slice) {
   for (std::size_t i = graph_.operators.size(); i-- > 0;) {
     position_ = static_cast<Index>(i);
@@ -186,7 +187,8 @@ void ReplayModel::depend_on(const Value& value) {
   for (std::size_t i = value.needs.first; i < value.needs.end; ++i) need(needs_[i]);
 }
 
-// Operators read results of earlier ones only, so one pass from the last to the first is enough.
+// One pass from the last operator to the first suffices, because operators read earlier results
+// only.
 void ReplayModel::close_over_reads() {
   for (std::size_t word = needed_.size(); word-- > 0;) {
     std::uint64_t rest = ~std::uint64_t{0};
@@ -223,14 +225,14 @@ bool ReplayModel::is_on_the_way(const Value& value) const {
                      [this](Index op) { return is_needed(op); });
 }
 
-// The same replay again, for what lives how long in it.
+// Repeats the replay in forward order, to count how long its values live.
 void ReplayModel::run_again(Slice& slice) {
   work_ += at(position_) + graph_.storages.size() / 8;
   plan_last_uses();
   std::vector<std::size_t> wait_of(graph_.storages.size(), kNowhere);
   for (const std::size_t k : found_) {
     const auto storage = at(saves_[k].storage);
-    if (!is_needed(graph_.storages[storage].maker)) continue;  // it lies in a kept one
+    if (!is_needed(graph_.storages[storage].maker)) continue;  // lies in a kept storage
     if (wait_of[storage] == kNowhere) {
       wait_of[storage] = waiting_.size();
       waiting_.push_back({graph_.storages[storage].bytes, 0});
@@ -239,7 +241,7 @@ void ReplayModel::run_again(Slice& slice) {
     waits_in_[k] = wait_of[storage];
   }
   std::int64_t alive = 0;
-  std::int64_t whole = 0;  // masks
+  std::int64_t whole = 0;  // bytes of masks
   unpacked_.assign(graph_.storages.size(), false);
   std::vector<std::vector<Index>> deaths(at(position_) + 1);
   for (std::size_t i = 0; i <= at(position_); ++i) {
@@ -285,7 +287,7 @@ ReplayModel::Index ReplayModel::death_of(Index storage) const {
   return last;
 }
 
-// `now` bytes are alive beside what is kept, and gradients.
+// Records a moment with `now` bytes alive beside kept storages, and gradients.
 void ReplayModel::note(Slice& slice, std::int64_t now, std::int64_t gradients) const {
   const std::int64_t held = now + held_bytes_;
   slice.bytes = std::max(slice.bytes, now);
@@ -293,7 +295,7 @@ void ReplayModel::note(Slice& slice, std::int64_t now, std::int64_t gradients) c
   slice.bytes_with_gradients = std::max(slice.bytes_with_gradients, held + gradients);
 }
 
-// The backward of an operator has run, so what it used is no longer needed.
+// Releases the values of an operator whose backward has run.
 void ReplayModel::release(Index op) {
   for (std::size_t k = saves_of_[at(op)].first; k < saves_of_[at(op)].end; ++k) {
     if (waits_in_[k] == kNowhere) continue;
@@ -302,7 +304,7 @@ void ReplayModel::release(Index op) {
   }
 }
 
-// Autograd asks for all that the operator saved before it runs the operator's backward.
+// Autograd requests all values that the operator saved before it runs the operator's backward.
 void ReplayModel::unpack(Slice& slice) {
   unpacked_bytes_ = 0;
   for (std::size_t k = saves_of_[at(position_)].first; k < saves_of_[at(position_)].end; ++k) {
@@ -314,7 +316,7 @@ void ReplayModel::unpack(Slice& slice) {
   note(slice, waiting_bytes_ + unpacked_bytes_, graph_.operators[at(position_)].asking_bytes);
 }
 
-// Returns the bytes of the masks that the operator reads first in a replay.
+// Returns the bytes of the masks that the operator is the first to read in a replay.
 std::int64_t ReplayModel::unpacked_by(Index op) {
   std::int64_t sum = 0;
   for (std::size_t r = reads_of_[at(op)].first; r < reads_of_[at(op)].end; ++r) {

@@ -1,7 +1,7 @@
-// ReplayModel walks backward through an operator graph under a set of kept storages, as autograd
-// and the tape do, and counts what runs again. Built once for a graph, then asked for many sets: a
-// few microseconds each for a block of fifty operators. Internal to the planner; operator_graph.h
-// is its interface. One thread at a time uses it.
+// ReplayModel walks backward through an operator graph under a set of kept storages, like autograd
+// and the tape, and counts the operators that run again. Built once for a graph and used for many
+// sets: some microseconds each for a block of fifty operators. Internal to the planner;
+// operator_graph.h is its interface. One thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@
 
 namespace cox::planner {
 
-// HeldLevels are the bytes of what is kept and was made again when backward comes to an operator,
-// and when it has all that the operator saved.
+// HeldLevels are the bytes of kept storages and replayed values when backward reaches an operator,
+// and when it has all values that the operator saved.
 struct HeldLevels {
   std::int64_t asking_bytes = 0;
   std::int64_t running_bytes = 0;
@@ -21,15 +21,15 @@ struct HeldLevels {
 
 class ReplayModel {
  public:
-  // REQUIRES: a valid graph that outlives this.
+  // REQUIRES: a valid graph that outlives the model.
   explicit ReplayModel(const OperatorGraph& graph);
 
-  // Returns the time alone, which is quicker. REQUIRES: an entry per storage, for both.
+  // Returns the time alone, which is faster than slice(). REQUIRES: an entry per storage, in both.
   std::int64_t nanoseconds(const KeptSet& kept);
   Slice slice(const KeptSet& kept);
-  // Returns one for each operator.
+  // Returns one level per operator.
   std::vector<HeldLevels> held(const KeptSet& kept);
-  // Returns how many operators were looked at so far.
+  // Returns the number of operators visited so far.
   std::size_t work() const { return work_; }
 
  private:
@@ -39,11 +39,11 @@ class ReplayModel {
     std::uint32_t first = 0;
     std::uint32_t end = 0;
   };
-  // A value with the operators that it needs where it is not kept.
+  // Value is a value and the operators that it needs if not kept.
   struct Value {
-    Index storage = kOutside;  // where a kept one serves it; else kOutside
+    Index storage = kOutside;  // the storage if a kept one serves the value; else kOutside
     Index from = 0;
-    Index source = kOutside;  // the storage itself
+    Index source = kOutside;  // the value's storage
     Span needs;
   };
   struct Save {
@@ -71,7 +71,7 @@ class ReplayModel {
   bool is_on_the_way(const Value& value) const;
   bool is_needed(Index op) const { return needed_[at(op) / 64] >> (at(op) % 64) & 1; }
 
-  // Of bytes.
+  // Bytes of a replay.
   void run_again(Slice& slice);
   void plan_last_uses();
   void use_last(const Value& value, Index user);
@@ -83,47 +83,47 @@ class ReplayModel {
   std::int64_t kept_alive() const;
 
   const OperatorGraph& graph_;
-  // Of the graph.
+  // Built from the graph.
   std::vector<std::int32_t> write_counts_;
   std::vector<std::vector<Index>> writers_;  // so far, while the model is built
   std::vector<Index> needs_;
   std::vector<Value> reads_;
-  std::vector<Span> reads_of_;  // each operator
+  std::vector<Span> reads_of_;  // per operator
   std::vector<Save> saves_;
-  std::vector<Span> saves_of_;                      // each operator
-  std::vector<std::vector<std::size_t>> saves_in_;  // each storage
-  std::vector<Index> first_saver_;                  // of a last state of each storage
-  std::vector<Index> first_holder_;                 // the first that saved anything of it
-  std::vector<std::vector<Index>> makes_;           // storages of each operator
-  std::vector<std::vector<Index>> objects_;         // operators whose results lie in a storage
+  std::vector<Span> saves_of_;                      // per operator
+  std::vector<std::vector<std::size_t>> saves_in_;  // per storage
+  std::vector<Index> first_saver_;                  // per storage: first to save its last state
+  std::vector<Index> first_holder_;                 // per storage: first to save any value
+  std::vector<std::vector<Index>> makes_;           // storages made by each operator
+  std::vector<std::vector<Index>> objects_;         // operators whose results lie in each storage
 
-  // Of one set.
+  // State of one set.
   const KeptSet* kept_ = nullptr;
-  std::vector<HeldLevels>* levels_ = nullptr;  // null: nobody asks
-  std::int64_t held_bytes_ = 0;  // of kept storages that backward at position_ still needs
+  std::vector<HeldLevels>* levels_ = nullptr;  // null: not requested
+  std::int64_t held_bytes_ = 0;  // kept storages that backward at position_ still needs
   std::vector<SaveState> states_;
   std::int64_t ns_ = 0;
   std::size_t work_ = 0;
 
-  // Of one replay.
-  Index position_ = 0;  // backward is at this operator
+  // State of one replay.
+  Index position_ = 0;  // the operator that backward is at
   std::vector<std::uint64_t> needed_;
-  std::vector<std::size_t> found_;  // saves that it found
+  std::vector<std::size_t> found_;  // saves made by the replay
 
-  // Of bytes: what earlier replays found and backward has not yet used.
+  // Values that earlier replays made and backward has not used yet.
   struct Waiting {
     std::int64_t bytes = 0;
     std::size_t uses = 0;
   };
   std::vector<Waiting> waiting_;
-  std::vector<std::size_t> waits_in_;  // for each save
+  std::vector<std::size_t> waits_in_;  // per save
   std::int64_t waiting_bytes_ = 0;
-  std::int64_t unpacked_bytes_ = 0;  // of the operator that backward is at
-  std::vector<bool> unpacked_;       // storages, by the replay
+  std::int64_t unpacked_bytes_ = 0;  // for the operator that backward is at
+  std::vector<bool> unpacked_;       // per storage, by the replay
   std::vector<Index> last_use_;
 };
 
-// Returns the set with what it costs by the model, which is of this graph.
+// Returns the set with its cost by the model. REQUIRES: the model was built from the graph.
 StoragePoint point_of(const OperatorGraph& graph, ReplayModel& model, const KeptSet& kept);
 
 }  // namespace cox::planner

@@ -14,7 +14,7 @@ namespace {
 constexpr std::uint64_t kMostUnits = 1ull << 31;
 constexpr std::size_t kRanksTold = 6;
 
-// The ranks of the largest minima, or of the smallest caps: "rank 3: 12, rank 0: 8, ...".
+// Returns the ranks with the largest minima, or the smallest caps: "rank 3: 12, rank 0: 8, ...".
 std::string told(const ShareProblem& problem, std::uint64_t RankCost::*limit) {
   const bool is_minimum = limit == &RankCost::min_units;
   const auto value = [&](std::size_t r) { return problem.ranks[r].*limit; };
@@ -56,8 +56,8 @@ Status check_numbers(const ShareProblem& problem) {
   return ok_status();
 }
 
-// Checks what an assignment must fit into before it is searched: numbers in range, minima and caps
-// that leave room for the batch. Errors: as assign_shares.
+// Checks that numbers are in range, and that minima and caps leave room for the batch. Errors: as
+// assign_shares().
 Status check_share_limits(const ShareProblem& problem) {
   const Status status = check_numbers(problem);
   if (!status.ok()) return status;
@@ -96,11 +96,12 @@ struct Range {
   std::uint64_t most = 0;
 };
 
-// The most units in the range that the rank finishes by `time`; `least` where it cannot.
+// Returns the most units in the range that the rank finishes by `time`, or `least` if there are
+// none.
 std::uint64_t units_by(const RankCost& rank, Range range, double time) {
   const auto fits = [&](std::uint64_t n) { return seconds_of(rank, n) <= time; };
   const double ideal = (time - rank.fixed_seconds) / rank.seconds_per_unit;
-  // The division is a guess that rounding may have moved: by one nearly always.
+  // The division is a guess that rounding may have moved, nearly always by at most one.
   if (ideal >= static_cast<double>(range.least) && ideal < static_cast<double>(range.most)) {
     const auto guess = static_cast<std::uint64_t>(ideal);
     if (fits(guess) && !fits(guess + 1)) return guess;
@@ -116,7 +117,8 @@ std::uint64_t units_by(const RankCost& rank, Range range, double time) {
   return good;
 }
 
-// The units that all ranks together finish by a time, and by how many a second that grows there.
+// Pace is the number of units that all ranks finish by a time, and the units per second gained
+// there.
 struct Pace {
   std::uint64_t units = 0;
   double units_per_second = 0;
@@ -136,18 +138,23 @@ Pace pace_at(std::span<const RankCost> ranks, std::span<const Range> ranges, dou
 double middle_of(double low, double high) {
   const auto a = std::bit_cast<std::uint64_t>(low);
   const auto b = std::bit_cast<std::uint64_t>(high);
-  return std::bit_cast<double>(a + (b - a) / 2);  // not negative, so bits are in order
+  return std::bit_cast<double>(a + (b - a) / 2);  // not negative, so the bits are in order
 }
 
-// Two times: by `low` no more than the units wanted are finished, by `high` at least as many. Few
-// are finished between them (two a rank at most), or the two are neighbours.
+// Bracket is an interval of times. By `low` at most the wanted units are finished, by `high` at
+// least the wanted units. At most two units per rank end in between (holds_few), or the two times
+// are neighbours.
+//
+// The search uses only additions, multiplications, divisions and comparisons, so every machine gets
+// the same bits. A pass is linear in ranks. Passes narrow the interval by the speed of all ranks,
+// then by halves. Nearly always three or four passes suffice; the most is 80.
 struct Bracket {
   double low = 0;
   double high = 0;
   bool holds_few = false;
 };
 
-constexpr int kGuesses = 16;  // by speed, which nearly always takes two or three; then by halves
+constexpr int kGuesses = 16;  // by speed, nearly always two or three; then by halves
 
 Bracket bracket_of(std::span<const RankCost> ranks, std::span<const Range> ranges,
                    std::uint64_t units) {
@@ -170,7 +177,8 @@ Bracket bracket_of(std::span<const RankCost> ranks, std::span<const Range> range
     const Pace pace = pace_at(ranks, ranges, time);
     (pace.units <= units ? bracket.low : bracket.high) = time;
     (pace.units <= units ? low_units : high_units) = pace.units;
-    // A little before, or a little behind, where all units are finished: the side that is far away.
+    // Aims slightly before or behind the time when all units are finished: at the end that is
+    // further away.
     const double aim = units - low_units > ranks.size() ? wanted - aside : wanted + aside;
     guess = time + (aim - static_cast<double>(pace.units)) / pace.units_per_second;
   }
@@ -178,7 +186,7 @@ Bracket bracket_of(std::span<const RankCost> ranks, std::span<const Range> range
   return bracket;
 }
 
-// A unit that a rank may take next, and when it would finish that.
+// Next is a unit that a rank may take next, with its finish time.
 struct Next {
   double seconds = 0;
   std::size_t rank = 0;
@@ -187,8 +195,8 @@ struct Next {
   }
 };
 
-// The `left` units that finish soonest among those that end by `time`, the lower rank first.
-// REQUIRES: there are as many.
+// Takes the `left` units that finish soonest among those that end by `time`, the lower rank first.
+// REQUIRES: there are at least `left` such units.
 void take_soonest(std::span<const RankCost> ranks, std::span<const Range> ranges, double time,
                   std::uint64_t left, std::vector<std::uint64_t>& taken) {
   if (left == 0) return;
@@ -204,8 +212,8 @@ void take_soonest(std::span<const RankCost> ranks, std::span<const Range> ranges
   for (auto it = next.begin(); it != end; ++it) ++taken[it->rank];
 }
 
-// Every unit above the minima to the rank that finishes it soonest. REQUIRES: the sum of the minima
-// <= units <= the sum of the maxima.
+// Gives every unit above the minima to the rank that finishes it soonest. REQUIRES: the sum of the
+// minima <= units <= the sum of the maxima.
 std::vector<std::uint64_t> fill(std::span<const RankCost> ranks, std::span<const Range> ranges,
                                 std::uint64_t units) {
   std::vector<std::uint64_t> taken;
@@ -224,7 +232,7 @@ std::vector<std::uint64_t> fill(std::span<const RankCost> ranks, std::span<const
   if (bracket.holds_few) {
     take_soonest(ranks, ranges, bracket.high, left, taken);
   } else {
-    take_until(bracket.high);  // what ends at one and the same time goes to the lower ranks first
+    take_until(bracket.high);  // units that end at the same time go to the lower ranks first
   }
   return taken;
 }
@@ -238,8 +246,8 @@ std::vector<Range> ranges_of(const ShareProblem& problem) {
   return ranges;
 }
 
-// Fewest moves: the present units as far as limits and the best time allow, then what is missing is
-// added, or what is too much is taken away.
+// Moves the fewest units: keeps the present units within the limits and the best time, then adds
+// missing units or removes surplus units.
 std::vector<std::uint64_t> stay_near(const ShareProblem& problem, std::vector<Range> ranges,
                                      double time) {
   std::vector<std::uint64_t> near;

@@ -14,21 +14,21 @@ constexpr std::size_t kBoundPlaces = 16;
 constexpr std::size_t kSeedPoints = 256;
 constexpr std::int64_t kNowhere = std::int64_t{1} << 60;
 
-// The whole front of a problem without copies and caps, in one pass from the last stage to the
-// first. Bytes kept before a stage lift everything behind it alike, so the stages from one on are
-// told by how far they reach above the level before them, and by the time they add: two numbers,
-// whatever the budget. Exact as long as no stage has more points than the limit.
+// ChainFront is the whole front of a problem without copies and caps, from one pass from the last
+// stage to the first. Bytes kept before a stage raise all later levels equally. So two numbers
+// describe the stages from one on, for any budget: the reach above the level before, and the added
+// time. Exact as long as no stage has more points than the limit.
 struct ChainFront {
   MemoryFront front;
   bool is_exact = true;    // no point was dropped
   std::size_t labels = 0;  // points made, in all stages
 };
 
-// Stages from one on: their reach above the level before them, and what led there.
+// Reach describes the stages from one on: the reach above the level before, and the decisions.
 struct Reach {
   std::int64_t bytes = 0;
   std::int64_t added_us = 0;
-  std::uint32_t next = 0;  // index among the points of the stage behind
+  std::uint32_t next = 0;  // index among the points of the next stage
   std::uint8_t action = 0;
 };
 
@@ -37,12 +37,12 @@ struct Step {
   std::uint8_t action;
 };
 
-// The points behind the stage, seen through one action of it.
+// Lane is the points of the next stage, shifted by one action of this stage.
 struct Lane {
   const StageOption* option = nullptr;
   std::uint8_t action = 0;
   std::size_t at = 0;
-  std::int64_t bytes = 0;  // of the point at `at`
+  std::int64_t bytes = 0;  // reach of the point at `at`
 };
 
 std::int64_t high_of(const StageOption& option) {
@@ -53,7 +53,7 @@ bool is_no_better(const StageOption& a, const StageOption& b) {
   return a.kept_bytes >= b.kept_bytes && high_of(a) >= high_of(b) && a.added_us >= b.added_us;
 }
 
-// Leaves offload out. The front is empty if a stage has no other action allowed.
+// Computes a ChainFront without offload. The front is empty if a stage allows no other action.
 class ChainPass {
  public:
   // REQUIRES: a valid problem; most_points >= 2.
@@ -61,7 +61,7 @@ class ChainPass {
       : problem_(problem), most_points_(most_points), steps_(problem.stages.size()) {}
 
   ChainFront run() {
-    points_ = {{-kNowhere, 0, 0, 0}};  // what the last stage keeps is in nobody's way
+    points_ = {{-kNowhere, 0, 0, 0}};  // bytes kept by the last stage affect no later stage
     for (std::size_t i = problem_.stages.size(); i-- > 0;) {
       extend(problem_.stages[i]);
       if (points_.size() > most_points_) drop();
@@ -77,7 +77,7 @@ class ChainPass {
     const StageOption& option = *lane.option;
     const std::int64_t high = high_of(option);
     if (lane.at >= points_.size()) return;
-    // Only the last, the cheapest, of the points below the stage's own mark matters.
+    // Only the last, the cheapest, of the points below the stage's own high-water mark matters.
     while (lane.at + 1 < points_.size() && points_[lane.at + 1].bytes + option.kept_bytes <= high)
       ++lane.at;
     lane.bytes = std::max(high, option.kept_bytes + points_[lane.at].bytes);
@@ -97,7 +97,7 @@ class ChainPass {
     return lanes;
   }
 
-  // Merges the lanes by bytes and keeps what is cheaper than all before it.
+  // Merges the lanes by bytes and keeps each point that is cheaper than all before it.
   void extend(const Stage& stage) {
     std::vector<Lane> lanes = lanes_of(stage);
     next_.clear();
@@ -123,7 +123,7 @@ class ChainPass {
     return points_[lane.at].added_us + lane.option->added_us;
   }
 
-  // One point of each band of bytes stays: the one nearest to the line between the ends.
+  // Keeps one point per band of bytes: the nearest to the line between the ends.
   void drop() {
     result_.is_exact = false;
     const Reach first = points_.front();
@@ -167,10 +167,10 @@ class ChainPass {
   ChainFront result_;
 };
 
-constexpr std::size_t kTieLabels = std::size_t{1} << 22;  // in all; then the plan so far stays
+constexpr std::size_t kTieLabels = std::size_t{1} << 22;  // in all; then the current plan stays
 
-// Among plans of equal time, names the one with the least peak, and of those the first in the order
-// of kActionsInOrder from stage 0 on, so that answers do not depend on the search that found them.
+// TieBreaker selects among plans of equal time the one with the least peak, and of those the first
+// in the order of kActionsInOrder from stage 0 on. Answers thus do not depend on the search's path.
 class TieBreaker {
  public:
   // REQUIRES: `point` is a permitted plan of the problem, priced by schedule().
@@ -186,7 +186,7 @@ class TieBreaker {
  private:
   bool is_spent() const { return labels_ >= kTieLabels; }
 
-  // Replaces the plan by one within the budget that adds no more, if there is one.
+  // Replaces the plan with one within the budget that adds no more time, if there is one.
   bool improve(std::int64_t budget_bytes) {
     const BudgetSearch search(problem_);
     const std::size_t first = std::min(kFirstLabels, labels_per_stage_);
@@ -206,7 +206,7 @@ class TieBreaker {
     }
   }
 
-  // Fixes the first action of the stage with which a plan is as good.
+  // Fixes the first action of the stage under which a plan stays as good.
   void settle(std::size_t stage) {
     std::array<StageOption, kActions>& options = problem_.stages[stage].options;
     const std::array<StageOption, kActions> all = options;
@@ -223,7 +223,7 @@ class TieBreaker {
     only(static_cast<std::size_t>(point_.actions[stage]));
   }
 
-  MemoryProblem problem_;  // ever more of it fixed
+  MemoryProblem problem_;  // more of its stages are fixed over time
   MemoryPoint point_;
   std::size_t labels_per_stage_;
   std::size_t labels_ = 0;
@@ -235,8 +235,8 @@ Status no_plan_at_all() {
       "or most_recomputed, or allow keep in more stages");
 }
 
-// Returns the time that the front may miss at most, over all budgets: between two points the lower
-// one is used.
+// Returns the most time that the front may miss, over all budgets. A budget between two points uses
+// the lower one.
 std::int64_t gap_to(const LinearBound& bound, const MemoryFront& front) {
   std::int64_t gap = 0;
   for (std::size_t i = 0; i + 1 < front.size(); ++i)
@@ -261,8 +261,8 @@ Status check(const MemoryProblem& problem, const FrontLimits& limits) {
   return validate(problem);
 }
 
-// A narrow search was not enough: wider ones start from the best plan without copies, if that is
-// better than what the narrow one found.
+// Searches more widely after a narrow search. Starts from the best plan without copies if that plan
+// is better than the narrow search's.
 SearchResult improved(const MemoryProblem& problem, const BudgetSearch& search,
                       std::int64_t budget_bytes, std::size_t most_labels, SearchResult found) {
   ChainFront chain = ChainPass(problem, kSeedPoints).run();

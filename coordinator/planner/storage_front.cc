@@ -13,10 +13,10 @@ namespace {
 struct Trial {
   std::int64_t bytes = 0;
   std::int64_t ns = 0;
-  std::uint32_t mask = 0;  // of the groups that are kept
+  std::uint32_t mask = 0;  // the groups that are kept
 };
 
-// Storages that are kept or dropped together.
+// A group of storages that are kept or dropped together.
 struct Group {
   std::int64_t bytes = 0;
   std::vector<std::int32_t> storages;
@@ -53,9 +53,9 @@ class FrontSearch {
     return front_.subsets >= limits_.most_subsets || model_.work() >= limits_.most_work;
   }
 
-  // One group a candidate; where there are too many, the two smallest are put together.
+  // Creates one group per candidate. Merges the two smallest groups while there are too many.
   void make_groups() {
-    // What is held anyway costs nothing to keep.
+    // Storages held anyway cost nothing to keep.
     for (std::size_t s = 0; s < kept_.size(); ++s) kept_[s] = graph_.storages[s].is_held;
     for (const std::int32_t s : candidates(graph_))
       groups_.push_back({kept_bytes(graph_.storages[static_cast<std::size_t>(s)]), {s}});
@@ -71,8 +71,8 @@ class FrontSearch {
     }
   }
 
-  // What a subset costs is taken from the one that keeps nothing. Where not all can be tried, half
-  // of the work is left for improve().
+  // Measures the cost of a subset with the one that keeps nothing. If not all subsets can be tried,
+  // half of the work remains for improve().
   std::size_t most_groups() {
     const std::size_t before = model_.work();
     model_.nanoseconds(kept_);
@@ -104,7 +104,7 @@ class FrontSearch {
     return bytes;
   }
 
-  // Of equal bytes and time all are left: their bytes in replay are not known yet.
+  // Keeps all trials of equal bytes and time, because their bytes in replay are not known yet.
   static std::vector<Trial> not_beaten(std::vector<Trial> trials) {
     std::ranges::sort(trials, [](const Trial& a, const Trial& b) {
       if (a.bytes != b.bytes) return a.bytes < b.bytes;
@@ -128,7 +128,7 @@ class FrontSearch {
     return left;
   }
 
-  // Keeps and drops single storages of each point, for as long as that finds new points.
+  // Flips single storages of each point, as long as new points are found.
   void improve() {
     const std::vector<std::int32_t> storages = candidates(graph_);
     std::vector<StoragePoint> fresh = front_.points;
@@ -155,7 +155,7 @@ class FrontSearch {
     return after != front_.points.begin() && std::prev(after)->replay_ns <= ns;
   }
 
-  // Returns those that are points of the front now.
+  // Returns the tried points that are now in the front.
   std::vector<StoragePoint> merge(std::vector<StoragePoint> tried) {
     std::vector<StoragePoint> all = front_.points;
     const std::vector<StoragePoint> before = std::exchange(front_.points, {});
@@ -177,8 +177,8 @@ class FrontSearch {
   StorageFront front_;
 };
 
-// StepLosses says what is lost where only some points of a front are left: a budget between two of
-// them then takes the time of the lower one. Summed over all budgets between the two.
+// StepLosses is the time lost if only some points of a front remain: a budget between two of them
+// then takes the time of the lower one. Summed over all budgets between the two.
 class StepLosses {
  public:
   explicit StepLosses(const std::vector<StoragePoint>& points) : points_(points), sums_{0} {
@@ -196,16 +196,16 @@ class StepLosses {
   double ns(std::size_t i) const { return static_cast<double>(points_[i].replay_ns); }
 
   const std::vector<StoragePoint>& points_;
-  std::vector<double> sums_;  // of time over bytes, up to each point
+  std::vector<double> sums_;  // integral of time over bytes, up to each point
 };
 
-// The last chosen point before another one, and what is lost up to there.
+// Choice is the last chosen point before another one, with the loss up to that one.
 struct Choice {
   double lost = std::numeric_limits<double>::infinity();
   std::size_t before = 0;
 };
 
-// Returns the best choices with one more point between the first one and each.
+// Returns the best choices with one more point between the first point and each point.
 std::vector<Choice> with_one_more(const std::vector<Choice>& choices, const StepLosses& losses) {
   std::vector<Choice> more(choices.size());
   for (std::size_t to = 1; to < choices.size(); ++to) {

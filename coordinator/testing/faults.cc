@@ -7,7 +7,7 @@
 namespace cox::testing {
 namespace {
 
-// Every input bit reaches every output bit.
+// Mixes bits: every input bit reaches every output bit.
 std::uint64_t mix(std::uint64_t x) {
   return Random(x).bits();
 }

@@ -19,7 +19,7 @@ namespace cox::testing {
 
 using namespace transport;
 
-// Shared by all communicators of one world: the options, and complaints about how they were used.
+// Shared by all communicators of one world: the options, and complaints about misuse.
 class LoopbackState {
  public:
   explicit LoopbackState(LoopbackOptions options) : options_(std::move(options)) {}
@@ -33,10 +33,10 @@ class LoopbackState {
   std::vector<std::string> complaints_;
 };
 
-// The k-th operation of a communicator. Only `complete` may be read before it is true; afterwards
-// everything is constant until the operation is retired.
+// The k-th operation of a communicator. Before `complete` is true, only `complete` may be read.
+// Afterwards everything is constant until the operation is retired.
 struct LoopbackOperation {
-  // What one rank gave, and what it gets from a split or duplicate.
+  // One rank's call and bytes, and its result of a split or duplicate.
   struct Part {
     Call call;  // `none` until the rank has started it
     std::vector<std::byte> given;
@@ -44,19 +44,18 @@ struct LoopbackOperation {
     RankId child_rank{};
   };
   std::uint64_t number = 0;
-  Call call;  // of the rank that came first
+  Call call;  // call of the first rank
   std::vector<Part> parts;
   std::int32_t started = 0;
   std::int32_t taken = 0;
-  std::vector<std::byte> combined;  // of reductions
+  std::vector<std::byte> combined;  // result of a reduction
   SharedSegment segment;
   std::atomic<bool> complete{false};
 };
 
-// What the ranks of one loopback communicator share: the operations that some rank has started and
-// not every rank has finished. Matches the k-th call of each rank with the k-th call of the others,
-// computes the result when the last one arrives, and breaks for good when the calls differ. All
-// members may be called from any thread.
+// LoopbackHub holds the operations of one communicator that some rank has started and not every
+// rank has finished. Matches the k-th calls of all ranks, computes the result when the last rank
+// arrives, and fails for good when the calls differ. Any thread may call any function.
 class LoopbackHub {
  public:
   LoopbackHub(std::string name, std::vector<NodeId> nodes, std::shared_ptr<LoopbackState> state);
@@ -67,17 +66,17 @@ class LoopbackHub {
   std::int32_t ranks_on_node(RankId rank) const;
   LoopbackState& state() const { return *state_; }
 
-  // The number that the rank's next call gets.
+  // Returns the number of the rank's next call.
   std::uint64_t next_number(RankId rank) const;
-  // Rank's next call. failed_precondition, for this and every later call of any rank, when the
-  // ranks do not do the same. The operation stays valid until this rank leaves it.
+  // Starts the rank's next call. The operation stays valid until this rank leaves it. When the
+  // ranks' calls differ, returns failed_precondition now and for every later call of any rank.
   Result<LoopbackOperation*> start(RankId rank, const Call& call, ConstBytes given,
                                    const Reduction& reduction);
-  // The failure that broke this hub, or ok. Cheap while all is well.
+  // Returns the failure that broke this hub, or ok. Cheap without a failure.
   Status broken() const;
-  // The rank has taken what it wanted from a complete operation.
+  // Records that the rank is done with a complete operation.
   void leave(LoopbackOperation& operation);
-  // One of the communicators is gone.
+  // Records that one of the communicators was destroyed.
   void close();
 
  private:
@@ -103,8 +102,8 @@ class LoopbackHub {
 
 namespace {
 
-// One rank's end of a LoopbackHub. Keeps this rank's requests, delivers results, plays the scripted
-// faults and checks that buffers in flight are left alone. One thread.
+// One rank's end of a LoopbackHub. Keeps the rank's requests, delivers results, applies scripted
+// faults and checks that buffers in flight stay unchanged. One thread.
 class LoopbackCommunicator final : public Communicator {
  public:
   LoopbackCommunicator(std::shared_ptr<LoopbackHub> hub, RankId rank)
@@ -144,7 +143,7 @@ class LoopbackCommunicator final : public Communicator {
   const std::shared_ptr<LoopbackHub> hub_;
   const RankId rank_;
   RequestTable<Slot> requests_;
-  // What the faults `repeat` deliver again; kept only while there is a script.
+  // Bytes that a `repeat` fault delivers again. Kept only with a script.
   std::vector<std::vector<std::byte>> gathered_before_;
   std::vector<std::byte> received_before_;
 };
@@ -274,7 +273,7 @@ void LoopbackHub::finish(LoopbackOperation& operation, const Reduction& reductio
       make_children(operation);
       break;
     case Operation::shared_segment:
-      // Over the limit it stays empty, which every rank reports.
+      // Above the limit the segment stays empty, and every rank reports the error.
       if (operation.call.bytes <= state_->options().shared_segment_limit_bytes) {
         operation.segment = heap_segment(operation.call.bytes);
       }

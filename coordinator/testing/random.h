@@ -1,4 +1,4 @@
-// A small seeded source of randomness for simulations: the same seed gives the same run. Value.
+// A small seeded source of randomness for simulations. Equal seeds give equal runs. Value.
 #pragma once
 
 #include <cmath>

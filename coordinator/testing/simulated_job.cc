@@ -43,7 +43,7 @@ void slow_down(PhaseSeconds& phases, double own, const Slowdown& slowdown, doubl
   for (float& seconds : phases) seconds *= static_cast<float>(1 + extra_ratio);
 }
 
-// Data, forward, backward and compute grow with the samples.
+// Only data, forward, backward and compute grow with the samples.
 void scale_with_samples(PhaseSeconds& phases, std::uint32_t samples) {
   for (const Phase phase : {Phase::data, Phase::forward, Phase::backward, Phase::compute}) {
     seconds_of(phases, phase) *= static_cast<float>(samples) / 8;
@@ -90,7 +90,7 @@ double SimulatedJob::noise() {
   }
   double chi = 0;
   for (int i = 0; i < 3; ++i) chi += std::pow(random_.normal(), 2);
-  return scenario_.step_noise * normal / std::sqrt(chi);  // variance of t(3) is 3
+  return scenario_.step_noise * normal / std::sqrt(chi);  // t(3) has variance 3
 }
 
 double SimulatedJob::burst_factor(std::size_t rank) {
@@ -104,7 +104,7 @@ double SimulatedJob::burst_factor(std::size_t rank) {
   return burst.factor;
 }
 
-// Each waits until the last has arrived; the rest of its communication is its own.
+// Each rank waits until the last one has arrived. The rest of its communication is its own.
 void SimulatedJob::add_waiting(std::vector<RankSignal>& reports) const {
   if (scenario_.waiting == WaitingKind::none) return;
   double last = 0;
@@ -205,7 +205,7 @@ std::vector<RankSignal> SimulatedJob::reports() {
   return arrived;
 }
 
-// What the reduction of a step does: the plan that all hold is active from the next round on.
+// Acts like a step's reduction: the plan held by all ranks is active from the next round on.
 void SimulatedJob::agree_on_plan() {
   const std::uint64_t all_hold = *std::ranges::max_element(held_from_);
   const std::uint64_t next = round_.value() + 1;

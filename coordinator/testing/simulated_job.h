@@ -1,6 +1,6 @@
-// SimulatedJob: a whole training job without training, for tests and benchmarks of decisions.
-// Simulated ranks report, decide() decides, plans reach the ranks late and become active by
-// agreement. Everything follows from the seed of its scenario; time is a virtual clock. One thread.
+// SimulatedJob: a training job without training, for tests and benchmarks of decisions. Simulated
+// ranks report, decide() decides, and plans reach the ranks late and become active by agreement.
+// The scenario's seed determines everything; time is a virtual clock. One thread.
 #pragma once
 
 #include <cstdint>
@@ -17,76 +17,77 @@ namespace cox::testing {
 
 inline constexpr std::uint64_t kForever = std::numeric_limits<std::uint64_t>::max();
 
-// How the extra time of a Slowdown comes and goes.
+// SlowShape is the course of a Slowdown's extra time over the rounds.
 enum class SlowShape {
-  step,    // all of it at once
+  step,    // all of the extra time at once
   ramp,    // growing for `period_rounds`
   on_off,  // for `on_rounds` of every `period_rounds`: pauses, flicker
-  wave,    // between nothing and all of it, smoothly: thermal throttling
+  wave,    // smoothly between nothing and all of the extra time: thermal throttling
 };
 
-// Slowdown makes a rank slower in some rounds, by a part of its own work in a quiet round.
+// Slowdown makes a rank slower in some rounds. The extra time is a ratio of the rank's own work in
+// a quiet round.
 struct Slowdown {
   RankId rank{};
-  std::optional<Phase> phase;  // where the extra time goes; empty = spread over all phases
-  double extra_ratio = 0.05;   // of the rank's own work
+  std::optional<Phase> phase;  // phase of the extra time; empty = all phases
+  double extra_ratio = 0.05;   // ratio to the rank's own work
   std::uint64_t from = 0;      // first round
   std::uint64_t until = kForever;
   SlowShape shape = SlowShape::step;
   std::uint32_t on_rounds = 1;
   std::uint32_t period_rounds = 20;
 
-  // Returns the part of `extra_ratio` that a round has.
+  // Returns the part of `extra_ratio` that applies in a round, 0 .. 1.
   double part_in(std::uint64_t round) const;
 };
 
-// Bursts of scheduling noise, as on a machine with more programs than cores: a rank that is hit is
-// slower for some rounds in a row, and any rank is hit now and then. Lengths have a heavy tail.
+// Bursts are scheduling noise, as on a machine with more programs than cores. Any rank is hit now
+// and then, and is then slower for some rounds in a row. Lengths have a heavy tail.
 struct Bursts {
-  double chance = 0;        // per rank and round, to be hit
-  double least_rounds = 3;  // lengths follow Pareto's law with exponent 1.5 from here on
-  double most_ratio = 8;    // of a burst's time to the quiet one; uniform from 1.5 on
+  double chance = 0;        // per rank and round, of a burst
+  double least_rounds = 3;  // shortest length; lengths follow Pareto's law with exponent 1.5
+  double most_ratio = 8;    // largest ratio of a burst's time to quiet time; uniform from 1.5 on
 };
 
 enum class NoiseKind {
   normal,   // logarithms are normal
-  student,  // logarithms follow Student's t with 3 degrees of freedom, same deviation
+  student,  // logarithms follow Student's t with 3 degrees of freedom and the same deviation
   pauses,   // normal, and one step in a hundred takes 1.2 to 2.5 times as long
 };
 
 enum class WaitingKind {
   none,      // ranks do not wait for each other
-  hidden,    // for the slowest, and communication does not tell it
-  measured,  // and SignalFlag::waiting_measured tells how long
+  hidden,    // ranks wait for the slowest, and reports count the waiting as communication
+  measured,  // the same, and SignalFlag::waiting_measured reports the waiting time
 };
 
-// Describes a simulated job; one seed decides everything that happens in it.
+// Scenario describes a simulated job. One seed determines all events in it.
 struct Scenario {
   std::uint64_t seed = 1;
   std::int32_t ranks = 8;
   std::size_t blocks = 12;
-  PhaseSeconds phases = {0.002f, 0.03f, 0.06f, 0, 0.01f, 0.005f, 0.001f, 0};  // quiet round
+  PhaseSeconds phases = {0.002f, 0.03f, 0.06f, 0, 0.01f, 0.005f, 0.001f, 0};  // in a quiet round
   NoiseKind noise = NoiseKind::normal;
   double step_noise = 0.03;    // deviation of the logarithm of a rank's own work
-  double phase_noise = 0.005;  // the same, of each phase on its own
-  double common_noise = 0.02;  // the same, of all ranks together
+  double phase_noise = 0.005;  // the same for each phase on its own
+  double common_noise = 0.02;  // the same for all ranks together
   std::vector<Slowdown> slowdowns;
   Bursts bursts;
-  std::vector<std::uint32_t> samples;  // of a step, per rank; empty = 8 each, as work for a step
+  std::vector<std::uint32_t> samples;  // per rank and step; empty = 8 each, the work of `phases`
   std::vector<double> recompute;       // per rank: extra part of backward, by plan; empty = none
   std::int32_t ranks_per_node = 0;     // 0 = all on one node
-  WaitingKind waiting = WaitingKind::none;  // what communication holds beside the rank's own
+  WaitingKind waiting = WaitingKind::none;  // waiting inside the communication phase
 
-  // Chances per rank and round of what goes wrong with its report.
+  // Chances of faults in a report, per rank and round.
   double missing = 0;
   double duplicate = 0;
   double stale = 0;
   double damaged = 0;
   double nonfinite = 0;
-  // Rounds with trouble of the whole job.
-  std::uint64_t storm_from = kForever;   // every loss is NaN from here ...
-  std::uint64_t storm_until = 0;         // ... to before here
-  std::uint64_t finish_from = kForever;  // from here on the upper half of the ranks has finished
+  // Rounds with trouble for the whole job.
+  std::uint64_t storm_from = kForever;   // every loss is NaN from here on ...
+  std::uint64_t storm_until = 0;         // ... and before here
+  std::uint64_t finish_from = kForever;  // the upper half of the ranks has finished from here on
   bool watching = false;                 // no rank applies plans
   std::uint32_t plan_delay_rounds = 2;   // a plan reaches a rank after 0 to this many rounds
 };
@@ -96,16 +97,15 @@ class SimulatedJob {
   SimulatedJob(Scenario scenario, Config config, PolicySet policies,
                Capabilities capabilities = {});
 
-  // Returns the reports that arrive in the current round, faults included, in a random order.
+  // Returns the reports that arrive in the current round, with faults, in a random order.
   std::vector<RankSignal> reports();
 
-  // Returns the reports of the current round as they are when nothing happens to them on their way,
-  // in the order of the ranks.
+  // Returns the reports of the current round without faults, in rank order.
   StepSignals signals();
-  // Goes on to the next round without a decision.
+  // Advances to the next round without a decision.
   void skip();
 
-  // Decides on `signals` and goes on to the next round.
+  // Decides on `signals` and advances to the next round.
   Decision decide_on(const StepSignals& signals);
 
   // Runs one whole round: reports, collect, decide.
@@ -113,7 +113,7 @@ class SimulatedJob {
 
   const JobFacts& job() const { return job_; }
   const ControlState& state() const { return state_; }
-  const Plan& active() const { return active_; }  // what all ranks do now
+  const Plan& active() const { return active_; }  // active on all ranks
   RoundId now() const { return round_; }
   UnixTime clock() const { return {1.7e9 + clock_seconds_}; }
 
@@ -136,8 +136,8 @@ class SimulatedJob {
     std::uint64_t until = 0;
     double factor = 1;
   };
-  std::vector<Burst> bursts_;             // of each rank
-  std::vector<std::uint64_t> held_from_;  // round from which a rank holds the plan in flight
+  std::vector<Burst> bursts_;             // per rank
+  std::vector<std::uint64_t> held_from_;  // per rank: holds the new plan from here
   RoundId round_{1};
   double clock_seconds_ = 0;
 };

@@ -10,7 +10,7 @@
 namespace cox::testing {
 namespace {
 
-// Good for every format, so that only time decides.
+// Returns evidence that admits every format, so that only time decides.
 BlockEvidence good_evidence() {
   BlockEvidence evidence;
   evidence.sampled = 1000;
@@ -19,7 +19,7 @@ BlockEvidence good_evidence() {
   return evidence;
 }
 
-// What the plan's formats make of the time of a step in fp32.
+// Returns the ratio of the step time under the plan's formats to that in fp32.
 double format_ratio(const JobFacts& job, const Plan& plan) {
   double fp32 = 0;
   double now = 0;

@@ -1,8 +1,8 @@
-// SteeredJob: a simulated synchronous job whose steps take as long as its plan makes them, for
-// tests of what decisions promise and bring. Times and peaks follow from the models in JobFacts
-// (MemoryModel, BlockFormats), the plan's shares, scripted slowness and, where a test wants the
-// truth to differ from the models, a factor of its own. Plans reach the ranks two rounds later. A
-// virtual clock; everything follows from the seed. One thread.
+// SteeredJob: a simulated synchronous job whose step times follow its plan, for tests of the
+// promises and effects of decisions. Times and peaks come from the models in JobFacts (MemoryModel,
+// BlockFormats), the plan's shares and scripted slowness. An optional factor stands for a truth
+// that differs from the models. A plan waits two rounds before it is active. A virtual clock; the
+// seed determines everything. One thread.
 #pragma once
 
 #include <cstdint>
@@ -14,25 +14,25 @@
 
 namespace cox::testing {
 
-// Noise of step times, as deviations of logarithms.
+// PaceNoise is the noise of step times, as deviations of logarithms.
 struct PaceNoise {
-  double rank = 0.02;        // of each rank in each step
-  double common = 0.01;      // of all ranks together
-  double correlation = 0;    // of the common noise from step to step
-  double pauses = 0;         // chance a rank and step of 1.2 to 2.5 times the time
-  bool heavy_tails = false;  // the rank's noise is Student's t with 3 degrees of freedom
+  double rank = 0.02;        // per rank and step
+  double common = 0.01;      // common to all ranks
+  double correlation = 0;    // between the common noise of successive steps
+  double pauses = 0;         // chance, per rank and step, of 1.2 to 2.5 times the time
+  bool heavy_tails = false;  // draw the rank's noise from Student's t with 3 degrees of freedom
 };
 
 struct SteeredScenario {
   std::uint64_t seed = 1;
-  double step_seconds = 0.1;   // of a rank's computing, where the job has no MemoryModel
-  double sync_seconds = 0.01;  // of a step, beside computing
+  double step_seconds = 0.1;   // computing time, without a MemoryModel
+  double sync_seconds = 0.01;  // part of a step beside computing
   PaceNoise noise{};
-  // By what the rank's computing is slower; 1 = as fast as its model. Empty = all are.
+  // Factor on the rank's computing time; 1 = the model's speed. Empty = 1 for all.
   std::function<double(RankId rank, RoundId round)> slowdown;
-  // What the machines of ranks tell of themselves, in every round. Empty = nothing.
+  // Evidence that a rank's host reports in every round. Empty = none.
   std::function<HostEvidence(RankId rank)> host;
-  // What the plan makes of a step beyond the models, on all ranks. Empty = nothing.
+  // Factor on all ranks' computing time that the models do not know. Empty = 1.
   std::function<double(const Plan& plan)> truth;
 };
 
@@ -41,13 +41,13 @@ class SteeredJob {
   // Asks the policies for the first plan. REQUIRES: a valid configuration.
   SteeredJob(SteeredScenario scenario, JobFacts job, Config config, PolicySet policies);
 
-  // One step and the decision on it.
+  // Runs one step and decides on it.
   Decision round();
   void rounds(std::uint64_t count);
-  // Takes all states through their bytes, as a save does.
+  // Encodes and decodes the policies' states, as a save and a resume do.
   void save_and_restore();
 
-  // Seconds of a rank's computing and of a step under a plan, without noise.
+  // Returns the seconds of a rank's computing, or of a step, under a plan without noise.
   double rank_seconds(const Plan& plan, RankId rank) const;
   double step_seconds(const Plan& plan) const;
 
@@ -56,7 +56,7 @@ class SteeredJob {
   const Plan& active() const { return active_; }
   RoundId now() const { return round_; }
   const std::vector<Reason>& said() const { return said_; }
-  // What decisions came to, after the last round.
+  // Returns the last round's decision.
   const Decision& last() const { return last_; }
 
  private:
@@ -79,7 +79,7 @@ class SteeredJob {
   ControlState state_;
   Plan active_;
   std::uint64_t applies_from_ = 0;
-  double common_ = 0;  // the logarithm of the common noise of the last step
+  double common_ = 0;  // logarithm of the last step's common noise
   double clock_seconds_ = 0;
   RoundId round_{1};
   std::vector<Reason> said_;

@@ -18,7 +18,7 @@ double between(Random& random, double low, double high) {
   return low + (high - low) * random.uniform();
 }
 
-// Small slowdowns are as likely as large ones: 3 to 300 %.
+// Draws small slowdowns as often as large ones: 3 to 300 %.
 double any_slowdown(Random& random) {
   return 0.03 * std::pow(100.0, random.uniform());
 }
@@ -34,7 +34,7 @@ RankId any_rank(Random& random, std::int32_t ranks) {
   return RankId(static_cast<std::int32_t>(random.below(static_cast<std::uint64_t>(ranks))));
 }
 
-// A job of 8 to 1,024 ranks without anything slow.
+// Returns a job of 8 to 1,024 ranks without anything slow.
 StragglerScenario calm(StragglerKind kind, Random& random) {
   StragglerScenario made;
   made.kind = kind;
@@ -53,7 +53,7 @@ void slow_down(StragglerScenario& made, const Slowdown& slowdown, double mean_pa
   for (std::size_t p = 0; p < kPhases; ++p) {
     if (is_own_work(static_cast<Phase>(p))) own += quiet[p];
   }
-  // Extra time in a phase is a part of the own work without communication.
+  // Extra time in a phase is a part of the own work, which excludes communication.
   const bool has_communication = made.job.waiting == WaitingKind::measured;
   const double link = quiet[static_cast<std::size_t>(Phase::communication)];
   const double part = slowdown.phase && has_communication ? own / (own + link) : 1;
@@ -88,7 +88,7 @@ void add_shape(StragglerScenario& made, Random& random) {
   slow_down(made, slowdown, mean_part);
 }
 
-// Nobody's name is wanted for it.
+// Adds a transient slowdown; no rank should be named for it.
 void add_transient(StragglerScenario& made, Random& random) {
   Slowdown slowdown = one_slowdown(made, random);
   slowdown.shape = SlowShape::on_off;
@@ -107,7 +107,7 @@ void make_uneven(StragglerScenario& made, Random& random) {
     made.job.recompute.push_back(random.chance(0.5) ? between(random, 0, 0.5) : 0);
   }
   if (!random.chance(0.5)) return;
-  // Work that is not of the samples hides a small slowdown of a rank with few of them.
+  // Work independent of samples would hide a small slowdown of a rank with few samples.
   Slowdown slowdown = one_slowdown(made, random);
   slowdown.phase = Phase::forward;
   const auto rank = static_cast<std::size_t>(slowdown.rank.value());
@@ -153,7 +153,7 @@ void slow_host(StragglerScenario& made, Random& random) {
   }
 }
 
-// Rounds of a few milliseconds on a machine with more programs than cores.
+// Simulates rounds of a few milliseconds on a machine with more programs than cores.
 void add_bursts(StragglerScenario& made, Random& random) {
   made.job.ranks = static_cast<std::int32_t>(4 + random.below(13));
   for (float& seconds : made.job.phases) seconds *= 0.03F;

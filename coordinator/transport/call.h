@@ -1,5 +1,5 @@
-// Call: what a rank asks of a communicator, as a value that can be compared between ranks and put
-// into messages. Pure; any thread.
+// Call: one request of a rank to a communicator, as a value. Ranks compare calls and put them into
+// messages. Pure; any thread.
 #pragma once
 
 #include <cstddef>
@@ -32,24 +32,24 @@ const char* to_string(Operation operation);
 
 struct Call {
   Operation operation = Operation::none;
-  std::size_t bytes = 0;          // what this rank gives (a segment's size for shared_segment)
+  std::size_t bytes = 0;          // given by this rank; a segment's size for shared_segment
   RankId root{-1};                // -1 = the operation has none
-  std::size_t element_bytes = 0;  // of a reduction
+  std::size_t element_bytes = 0;  // for reductions only
   friend bool operator==(const Call&, const Call&) = default;
 };
 
 // Returns "all_reduce of 4096 bytes (elements of 4)".
 std::string describe(const Call& call);
 
-// Buffers are the local part of a start_*(): the bytes that this rank gives, and where the result
-// goes.
+// Buffers are the local part of a start_*(): the bytes sent by this rank and the place for the
+// result.
 struct Buffers {
   ConstBytes send;
   Bytes receive;
 };
 
-// Returns invalid_argument when the reduction is not complete, or `bytes` is not a whole number of
-// its elements.
+// Returns invalid_argument when the reduction is incomplete or `bytes` is not a whole number of
+// elements.
 Status check_reduction(const Reduction& reduction, std::size_t bytes);
 
 }  // namespace cox::transport

@@ -20,7 +20,7 @@ static_assert(std::is_trivially_copyable_v<CallNote>);
 
 constexpr Seconds kSlow{1};
 constexpr std::chrono::milliseconds kLookEvery{500};
-constexpr std::chrono::seconds kHearOut{3};  // for the word of a rank that is in another call
+constexpr std::chrono::seconds kHearOut{3};  // for the note of a rank in another call
 constexpr std::uint32_t kPollsALook = 16;
 constexpr std::size_t kMostNamed = 4;
 constexpr std::size_t kMostNameLength = 60;
@@ -36,7 +36,7 @@ std::string text_of(const std::array<char, Size>& words) {
   return printable({words.data(), strnlen(words.data(), Size)});
 }
 
-// Writes into words that are all zero; what does not fit, less one zero at the end, is left out.
+// Writes into zeroed words. Cuts off text that does not fit, and keeps one zero at the end.
 class StampWriter {
  public:
   explicit StampWriter(std::span<char> words) : left_(words.first(words.size() - 1)) {}
@@ -62,7 +62,7 @@ std::uint64_t hash_of_words(const CallStamp& stamp) {
 
 }  // namespace
 
-// Allocates nothing: every call of a step gets one.
+// Allocates nothing, because every call of a step gets a stamp.
 CallStamp CallStamp::of(std::string_view name, const Call& call) {
   CallStamp stamp;
   StampWriter writer(stamp.words);
@@ -144,7 +144,7 @@ CallStamp CallBook::begin(CallLine& line, const Call& call) {
   return stamp;
 }
 
-// One name for all: a rank that only joins a round gives its part by another call.
+// Uses one name for all, because a rank that only joins a round gives its part by another call.
 void CallBook::begin_round(RoundId round) {
   end();
   rounds_->begin_at(round.value() + 1, CallStamp::of("the averaging of a step"));
@@ -167,7 +167,7 @@ void CallBook::end() {
 const CallLine* CallBook::find(std::uint64_t id) const {
   for (const auto& each : lines_) {
     const auto line = each.lock();
-    if (line != nullptr && line->id() == id) return line.get();  // its communicator keeps it
+    if (line != nullptr && line->id() == id) return line.get();  // kept by its communicator
   }
   return nullptr;
 }
@@ -225,8 +225,8 @@ Status CallBook::look_now(const CallLine& line, Clock::time_point since) {
   return failure_;
 }
 
-// The wait may have ended since this rank last looked at it, long ago if the machine is busy. So
-// ranks in different calls are told at the second look at one wait.
+// Two ranks in different calls are reported only at the second look at one wait: on a busy machine
+// the wait may have ended long before this rank's last look.
 bool CallBook::is_new_suspicion(const CallLine& line) {
   const Suspicion now{line.id(), line.begun()};
   return std::exchange(suspicion_, now) != now;
@@ -242,8 +242,9 @@ Status CallBook::compare(const CallLine& line) {
   return ok_status();
 }
 
-// Two ranks that wait in one call are where they should be, and so is one that waits in a call
-// which the other began before. If neither has begun the other's call, they wait for each other.
+// Two ranks that wait in the same call are in order. A rank that waits in a call which the other
+// rank began earlier is in order too. If neither rank has begun the other's call, the ranks wait
+// for each other.
 Status CallBook::compare(const CallLine& line, const CallNote& note) const {
   const RankId other(note.rank);
   const CallLine* theirs = find(note.line);
@@ -274,7 +275,7 @@ Status CallBook::failed(const CallLine& line, const Status& why) {
   if (!failure_.ok()) return failure_;
   failure_ = why;
   post(CallNote::Kind::fails, line, why.message());
-  if (why.code() == StatusCode::invalid_argument) return why;  // it names the calls
+  if (why.code() == StatusCode::invalid_argument) return why;  // the message names the calls
   const Clock::time_point until = Clock::now() + kHearOut;
   for (;;) {
     read_notes();

@@ -1,13 +1,13 @@
-// CallBook: which collective calls this rank has begun, on which communicator, under which name, so
-// that ranks in different calls are told apart by name instead of waiting for each other.
+// CallBook records the collective calls that this rank has begun, per communicator and name. Ranks
+// in different calls then get an error with both names instead of waiting for each other.
 //
-//   every call:      a CallStamp travels with the bytes; ranks whose stamps differ get an error
-//   a slow call:     after a second the rank tells the others by a CallNote where it waits; whoever
-//                    reads that two ranks wait for each other in different calls ends the wait
+//   every call:    a CallStamp travels with the bytes; ranks with different stamps get an error
+//   a slow call:   after a second, the rank sends a CallNote to the others; ranks that wait for
+//                  each other in different calls then end their waits with an error
 //
-// Notes go point to point and only while somebody waits: a call that is not slow costs a stamp.
-// Waits of calls that began under a name are watched, others are for their caller to watch. Bytes
-// of other ranks are hostile. Owned by the transport's runtime; training thread.
+// Notes go point to point, and only while a rank waits: a fast call costs one stamp. The book
+// watches the waits of named calls; callers watch the others. Bytes of other ranks are hostile.
+// Owned by the transport's runtime; training thread.
 #pragma once
 
 #include <array>
@@ -26,7 +26,8 @@
 
 namespace cox::transport {
 
-// A call in a form that travels: "the start of a Trainer: all_gather of 8 bytes" and its hash.
+// CallStamp is a call in a form for messages: "the start of a Trainer: all_gather of 8 bytes" and
+// the text's hash.
 struct CallStamp {
   std::uint64_t hash = 0;
   std::array<char, 120> words{};
@@ -34,7 +35,7 @@ struct CallStamp {
   static CallStamp of(std::string_view name, const Call& call);
   static CallStamp of(std::string_view name);
   std::string text() const;
-  // False for bytes that are no stamp: those of another rank, or memory that none came to.
+  // Returns false for bytes that are no stamp: another rank's bytes, or memory never written.
   bool is_sound() const;
   bool is_same(const CallStamp& other) const { return hash == other.hash; }
 };
@@ -44,10 +45,10 @@ struct CallOf {
   RankId rank{};
   CallStamp stamp;
 };
-// Returns ok where all stamps are the same, else invalid_argument that names ranks and calls.
+// Returns ok if all stamps are the same, else invalid_argument with the ranks and their calls.
 Status check_same_call(const std::vector<CallOf>& calls);
 
-// CallNote is what a rank that waits tells the others. Travels as it is.
+// CallNote is the report of a waiting rank to the others. Sent as raw bytes.
 struct CallNote {
   static constexpr std::uint32_t kMagic = 0x324C'4143;  // "CAL2"
   static constexpr std::size_t kMostLines = 24;
@@ -65,10 +66,10 @@ struct CallNote {
   std::uint64_t number = 0;
   CallStamp stamp;
   std::array<Begun, kMostLines> begun{};
-  std::array<char, 480> why{};  // of a rank that fails
+  std::array<char, 480> why{};  // why the rank failed
 };
 
-// Carries notes between the ranks of the job; neither call waits.
+// Carries notes between the ranks of the job. No function waits.
 class CallPost {
  public:
   virtual ~CallPost() = default;
@@ -78,11 +79,12 @@ class CallPost {
   virtual std::optional<CallNote> receive() = 0;
 };
 
-// CallLine is the calls of one communicator on this rank, in their order, which all its ranks
-// share.
+// CallLine holds the calls of one communicator on this rank, in their order. All ranks of the
+// communicator share the order.
 class CallLine {
  public:
-  // `name` is the same on all ranks of the communicator; `members` are their ranks in the job.
+  // `name` is the same on all ranks of the communicator; `members` are the ranks' numbers in the
+  // job.
   CallLine(std::string_view name, std::vector<RankId> members);
   std::uint64_t id() const { return id_; }
   std::uint64_t begun() const { return begun_; }
@@ -90,10 +92,11 @@ class CallLine {
   bool has(RankId rank) const;
 
   void begin(const CallStamp& stamp) { begin_at(begun_ + 1, stamp); }
-  // For calls that have numbers of their own.
+  // Begins a call with a number of its own, such as a round.
   void begin_at(std::uint64_t number, const CallStamp& stamp);
   const CallStamp& newest() const { return stamps_[begun_ % kKept]; }
-  // Returns the call of that number, counted from 1; null where it is not begun or no longer kept.
+  // Returns the call with the given number, counted from 1. Returns null if the call has not begun
+  // or is no longer kept.
   const CallStamp* call(std::uint64_t number) const;
 
  private:
@@ -108,19 +111,19 @@ class CallBook {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // A wait that lasts.
+  // Describes one slow wait.
   struct SlowCall {
     std::string call;
     Seconds waited{0};
-    std::vector<RankId> missing;  // ranks that have not said that they wait there as well
+    std::vector<RankId> missing;  // ranks not known to wait in the same call
   };
 
   explicit CallBook(std::unique_ptr<CallPost> post);
   CallBook(const CallBook&) = delete;
   CallBook& operator=(const CallBook&) = delete;
 
-  // Names the calls that begin during its life, unless a name is given already. A default one names
-  // nothing.
+  // Names the calls that begin during the object's life, unless a name is set already. A
+  // default-constructed Name does nothing.
   class [[nodiscard]] Name {
    public:
     Name() = default;
@@ -139,41 +142,44 @@ class CallBook {
   };
 
   std::shared_ptr<CallLine> open_line(std::string_view name, std::vector<RankId> members);
-  // Notes a call and returns its stamp.
+  // Records a call and returns its stamp.
   CallStamp begin(CallLine& line, const Call& call);
   bool is_named() const { return name_ != nullptr; }
-  const char* name() const { return name_; }  // null without one
+  const char* name() const { return name_; }  // null without a name
 
-  // The rank has given its part of a round, and waits for the others.
+  // Records that this rank has given its part of a round and now waits for the others.
   void begin_round(RoundId round);
-  // All rounds before this one are over here. A rank has more than one call in a round, so a round
-  // that it has begun may still wait for it.
+  // Records that all earlier rounds are over here. A rank makes several calls in a round, so
+  // another rank may still wait for this one in a round that this one has begun.
   void complete_rounds_before(RoundId round) { rounds_done_ = round.value(); }
-  // The newest call is over here.
+  // Records that the newest call is over here.
   void end();
 
-  // Called between the polls of a wait for the newest call of a line; costs nothing to speak of in
-  // its first second, and then some microseconds twice a second. Returns invalid_argument where
-  // ranks wait for each other in different calls, and what a rank said that failed for it.
+  // Checks a slow wait; called between the polls of a wait for the newest call of a line. Costs
+  // almost nothing in the first second, then some microseconds twice a second. Returns
+  // invalid_argument when ranks wait for each other in different calls, and the error of a rank
+  // that reported a failure.
   Status look(const CallLine& line, Clock::time_point since);
-  // The same for the newest round, where every call looks.
+  // Does the same for the newest round, for callers inside any call.
   Status look_at_round(Clock::time_point since) { return look_now(*rounds_, since); }
 
-  // The rank has ended its session, and waits until the others have. Any number of them may go on
-  // for as long as they like, but none may wait for this rank in a call.
+  // Records that this rank has ended its session and waits for the others' ends. Other ranks may go
+  // on for any time, but none may wait for this rank in a call.
   void begin_end();
   Status look_at_end(Clock::time_point since) { return look_now(*end_, since); }
-  // Receives notes that no look has read. MPI complains of messages that are left at its end.
+  // Receives the notes that no look has read. MPI reports messages that are left unreceived at its
+  // end.
   void clear_notes() { read_notes(); }
 
-  // A call of `line` failed: tells the others, hears for some seconds what they do instead, and
-  // returns the error with both calls, or `why`.
+  // Reports to the others that a call of `line` failed. Listens for up to some seconds for their
+  // calls, and returns the error with both calls, or `why`.
   Status failed(const CallLine& line, const Status& why);
-  // Returns whether ranks have parted: messages may be left that nobody takes.
+  // Returns whether the ranks have parted. Messages may then stay unreceived.
   bool has_failed() const { return !failure_.ok(); }
   const Status& failure() const { return failure_; }
 
-  // Receives every look at a call that is slow, rounds and the end aside; may end the process.
+  // Sets the receiver of every look at a slow call, except rounds and the end. The receiver may end
+  // the process.
   void on_slow(std::function<void(const SlowCall&)> told) { on_slow_ = std::move(told); }
 
  private:
@@ -196,10 +202,10 @@ class CallBook {
   std::vector<std::weak_ptr<CallLine>> lines_;
   std::shared_ptr<CallLine> rounds_;
   std::uint64_t rounds_done_ = 0;
-  Suspicion suspicion_;  // of the newest look
+  Suspicion suspicion_;  // at the newest look
   const char* name_ = nullptr;
-  std::vector<CallNote> heard_;  // per rank, the newest; kind none = it does not wait
-  std::uint64_t told_line_ = 0;  // where the others were told that this rank waits; 0 = nowhere
+  std::vector<CallNote> heard_;  // per rank, the newest note; kind none = the rank does not wait
+  std::uint64_t told_line_ = 0;  // the line last reported to the others as waited for; 0 = none
   std::uint32_t polls_ = 0;
   Clock::time_point next_look_{};
   Status failure_;

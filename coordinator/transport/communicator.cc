@@ -14,8 +14,8 @@ bool overlap(const Buffers& buffers) {
          before(receive, send + buffers.send.size());
 }
 
-// invalid_argument when the root is no rank, sizes do not fit each other, or buffers overlap.
-// `rank` and `size` are of the communicator.
+// Returns invalid_argument when the root is not a rank, sizes do not match, or buffers overlap.
+// `rank` and `size` belong to the communicator.
 Status check_call(const Call& call, const Buffers& buffers, RankId rank, std::int32_t size) {
   const bool rooted = call.operation == Operation::gather ||
                       call.operation == Operation::broadcast || call.operation == Operation::reduce;

@@ -1,15 +1,8 @@
-// Communicator: the seam between Coxswain and what moves bytes between ranks: `mpi`, `solo` (a job
-// of one rank), and in tests `loopback` (ranks are threads). Data on devices goes another way
-// (nccl/). Every operation is
-// collective over the communicator's ranks, non-blocking and polled: start_*() returns a Request at
-// once, test() moves it on. All ranks must start the same operations in the same order with the
-// same sizes; loopback checks that, MPI would hang. Buffers must stay valid and untouched until
-// test() says done.
-//
-// Thread rule: one thread of a rank uses its communicators (MPI_THREAD_FUNNELED). Nothing here
-// blocks; wait() (wait.h) polls. Allocates nothing once as many requests were in flight as ever
-// will be (loopback excepted). REQUIRES: all requests are complete before the communicator is
-// destroyed.
+// Communicator: the seam between Coxswain and the transports that move bytes between ranks: `mpi`,
+// `solo` (a job of one rank), and in tests `loopback` (ranks are threads). Data on devices goes
+// through nccl/ instead. Every operation is non-blocking and polled: start_*() returns a Request at
+// once, test() advances it, and wait() (wait.h) polls until the end. Only the start-up functions
+// block. Thread rule: one thread of a rank uses its communicators (MPI_THREAD_FUNNELED).
 #pragma once
 
 #include <cstddef>
@@ -25,7 +18,7 @@
 
 namespace cox::transport {
 
-// Request is the handle of one operation in flight. It belongs to the communicator that returned
+// Request is the handle of one operation in flight, and belongs to the communicator that returned
 // it.
 struct Request {
   static constexpr std::uint32_t kNone = ~0u;
@@ -36,55 +29,67 @@ struct Request {
 
 enum class Progress : std::uint8_t { pending, done };
 
-// Moves a result to where it is kept. Returns why there is none.
+// Moves a result's value into `into`. Returns the status of `from`.
 template <class T>
 Status take(Result<T> from, T& into) {
   if (from.ok()) into = *std::move(from);
   return from.status();
 }
 
-// Communicator checks what needs no other rank, so that a wrong call fails in the same words on
-// every transport. Each transport starts and tests checked calls.
+// Every operation is collective over the communicator's ranks. All ranks must start the same
+// operations in the same order with the same sizes. Loopback checks the order; MPI would hang.
+// Buffers must stay valid and untouched until test() returns done. Nothing is allocated after the
+// largest number of requests in flight was reached once (loopback excepted). REQUIRES: all requests
+// are complete before the communicator is destroyed.
+//
+// Communicator makes the checks that need no other rank, so that a wrong call fails with the same
+// message on every transport. Each transport starts and tests checked calls only.
 class Communicator {
  public:
   virtual ~Communicator() = default;
 
   virtual RankId rank() const = 0;
   virtual std::int32_t size() const = 0;
-  // Returns how many ranks of this communicator run on this rank's node, this one included.
+  // Returns the number of ranks of this communicator on this rank's node, this rank included.
   virtual std::int32_t ranks_on_node() const = 0;
   virtual const char* kind() const = 0;  // "mpi", "solo", "loopback"
 
-  // Root receives size() x send.size() bytes in rank order; `receive` is ignored elsewhere.
+  // Gathers to the root, which receives size() x send.size() bytes in rank order. Other ranks'
+  // `receive` is ignored.
   Result<Request> start_gather(ConstBytes send, Bytes receive, RankId root);
-  // Every rank gives a buffer of the same size; root's is copied to all.
+  // Copies the root's buffer to all ranks. Every rank gives a buffer of the same size.
   Result<Request> start_broadcast(Bytes buffer, RankId root);
-  // Every rank receives size() x send.size() bytes in rank order.
+  // Gathers to every rank: each receives size() x send.size() bytes in rank order.
   Result<Request> start_all_gather(ConstBytes send, Bytes receive);
-  // In place. The result has the bits of ((rank0 + rank1) + rank2) + ... on every rank, whatever
-  // path or timing. REQUIRES: buffer.size() is a multiple of reduction.element_bytes.
+  // Reduces in place. On every rank the result has the bits of ((rank0 + rank1) + rank2) + ...,
+  // whatever the path or timing. REQUIRES: buffer.size() is a multiple of reduction.element_bytes.
   Result<Request> start_all_reduce(Bytes buffer, const Reduction& reduction);
-  // In place into root's buffer only, in the same order; other buffers are left as they were.
+  // Reduces in place into the root's buffer only, in the same order. Other buffers stay unchanged.
   Result<Request> start_reduce(Bytes buffer, const Reduction& reduction, RankId root);
 
-  // Moves all requests on, also those of communicators with a common origin. After `done` (or an
-  // error) the request is reset to inactive and its buffers are free. An error is final for the
-  // request. An inactive request is done; failed_precondition for one of another communicator.
+  // Advances all requests, also those of communicators with a common origin. After `done` or an
+  // error, the request is inactive and the caller may use the buffers again. An error is final for
+  // the request. Returns done for an inactive request, failed_precondition for another
+  // communicator's request.
   virtual Result<Progress> test(Request& request) = 0;
 
-  // Collective and waiting (start-up only). `color` (>= 0) groups ranks; ranks keep their order.
+  // Groups the ranks by `color` (>= 0). Ranks keep their order. Collective and blocking (start-up
+  // only).
   Result<std::unique_ptr<Communicator>> split(std::int32_t color);
+  // Collective and blocking (start-up only).
   virtual Result<std::unique_ptr<Communicator>> duplicate() = 0;
-  // Groups the ranks by the node whose memory they share. Collective and waiting (start-up only).
+  // Groups the ranks by node: ranks of one node share memory. Collective and blocking (start-up
+  // only).
   virtual Result<std::unique_ptr<Communicator>> split_by_node() = 0;
-  // Returns zeroed memory seen by all ranks. Collective and waiting (start-up only). REQUIRES: the
-  // ranks share a node. resource_exhausted on every rank when one of them cannot have it.
+  // Returns zeroed memory shared by all ranks. Collective and blocking (start-up only). REQUIRES:
+  // the ranks share a node. Returns resource_exhausted on every rank if one rank cannot map the
+  // memory.
   Result<SharedSegment> shared_segment(std::size_t bytes);
 
  protected:
-  // The transport's part of start_*(), split() and shared_segment(). In a broadcast only the root
-  // sends; what works in place sends and receives the same bytes. `reduction` is empty where there
-  // is none.
+  // Performs the transport's part of start_*(), split() and shared_segment(). In a broadcast only
+  // the root sends. An operation in place sends and receives the same bytes. `reduction` is empty
+  // for operations without one.
   virtual Result<Request> start(const Call& call, const Buffers& buffers,
                                 const Reduction& reduction) = 0;
   virtual Result<std::unique_ptr<Communicator>> part(std::int32_t color) = 0;

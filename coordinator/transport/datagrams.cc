@@ -22,7 +22,7 @@ sockaddr_in socket_address(const DatagramAddress& address) {
   return out;
 }
 
-// The system's calls take addresses of every family by one type.
+// System calls take addresses of every family by one type.
 const sockaddr* any_family(const sockaddr_in& address) {
   return reinterpret_cast<const sockaddr*>(&address);
 }
@@ -57,7 +57,7 @@ std::optional<Datagrams::Received> Datagrams::receive(std::span<std::byte> into)
   socklen_t size = sizeof from;
   const ssize_t got = recvfrom(socket_.number(), into.data(), into.size(), MSG_TRUNC,
                                reinterpret_cast<sockaddr*>(&from), &size);
-  // A refusal by the other side's machine is reported here, too; it is no end of the socket.
+  // The system also reports a refusal by the peer's machine here. The socket stays usable.
   if (got < 0) return std::nullopt;
   return Received{static_cast<std::size_t>(got), {from.sin_addr.s_addr, ntohs(from.sin_port)}};
 }

@@ -1,5 +1,5 @@
-// Datagrams: a UDP socket (IPv4) for small messages between nodes that may be lost, sent by threads
-// that must not call MPI. Nothing blocks. One thread at a time.
+// Datagrams: a UDP socket (IPv4) for small messages between nodes. Messages may be lost. Used by
+// threads that must not call MPI. Nothing blocks. One thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -22,16 +22,16 @@ struct DatagramAddress {
 class Datagrams {
  public:
   struct Received {
-    std::size_t size = 0;  // of the datagram; one that was longer than the memory was cut
+    std::size_t size = 0;  // size of the datagram; a datagram longer than the memory was cut
     DatagramAddress from;
   };
 
   // Opens a socket on a free port of all interfaces.
   static Result<Datagrams> open();
   std::uint16_t port() const { return port_; }
-  // What cannot be sent is lost.
+  // Sends one datagram. Drops a datagram that cannot be sent.
   void send(std::span<const std::byte> bytes, const DatagramAddress& to) const;
-  // Takes the next datagram; nothing when none is there.
+  // Receives the next datagram. Returns nothing if none has arrived.
   std::optional<Received> receive(std::span<std::byte> into) const;
 
  private:
@@ -41,8 +41,8 @@ class Datagrams {
   std::uint16_t port_ = 0;
 };
 
-// The addresses of this machine, in network byte order: those that others can reach first, this
-// machine's own loopback last. At most `most`.
+// Returns at most `most` addresses of this machine, in network byte order. Addresses that other
+// machines can reach come first, the loopback address last.
 std::vector<std::uint32_t> own_ip_addresses(std::size_t most);
 
 }  // namespace cox::transport

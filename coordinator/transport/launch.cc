@@ -14,7 +14,7 @@ bool has(std::span<const std::string> environment, std::string_view name) {
   });
 }
 
-// Whether the environment has this variable with a number above 1.
+// Returns whether the environment has the variable with a number above 1.
 bool is_several(std::span<const std::string> environment, std::string_view name) {
   return std::any_of(environment.begin(), environment.end(), [&](const std::string& line) {
     if (!line.starts_with(name) || line.size() <= name.size() || line[name.size()] != '=')
@@ -26,14 +26,14 @@ bool is_several(std::span<const std::string> environment, std::string_view name)
   });
 }
 
-// Returns an error where a launcher that PMI knows nothing of started several processes.
+// Returns an error when a launcher without PMI started several processes.
 Status check_not_parted(std::span<const std::string> environment) {
   if (has(environment, "TORCHELASTIC_RUN_ID") && is_several(environment, "WORLD_SIZE")) {
     return failed_precondition(
         "expected to be started by MPICH's mpiexec or by srun, found torchrun, under which each ",
         "process would be a job of one rank; use mpiexec.mpich -n N");
   }
-  // A batch script has SLURM_NTASKS, but is no step.
+  // A batch script has SLURM_NTASKS too, but is no step.
   if (is_several(environment, "SLURM_STEP_NUM_TASKS")) {
     return failed_precondition(
         "expected srun with PMI, found srun without, under which each task would be a job of one ",
@@ -45,7 +45,7 @@ Status check_not_parted(std::span<const std::string> environment) {
 }  // namespace
 
 Result<Launch> launch_of(std::span<const std::string> environment) {
-  // SLURM_PROCID is no sign: batch scripts have it too, and their programs are alone.
+  // SLURM_PROCID is no sign: batch scripts have it too, and start programs of one rank.
   constexpr std::array<std::string_view, 4> kSigns = {"PMI_RANK", "PMI_SIZE", "PMI_FD",
                                                       "PMIX_RANK"};
   const bool open_mpi = has(environment, "OMPI_COMM_WORLD_SIZE");

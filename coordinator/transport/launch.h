@@ -1,5 +1,5 @@
-// Tells how this process was started from its environment, and whether the MPI library fits: the
-// questions that come before MPI_Init. Pure functions; the environment is passed in.
+// Finds out how this process was started, and whether the MPI library fits, before MPI_Init. Pure
+// functions; the environment is an argument.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,13 @@ enum class Launch : std::uint8_t {
   mpi,        // by a launcher that MPICH understands (mpiexec.mpich, srun with pmi2 or pmix)
 };
 
-// `environment` holds "NAME=value" lines. failed_precondition when a launcher started several
-// processes without PMI, each of which would believe to be alone: Open MPI's, torchrun, or srun
-// without --mpi.
+// Returns how the process was started. `environment` holds "NAME=value" lines. Returns
+// failed_precondition when a launcher without PMI started several processes (Open MPI's mpiexec,
+// torchrun, or srun without --mpi). Each such process would otherwise run as a job of one rank.
 Result<Launch> launch_of(std::span<const std::string> environment);
 
-// Takes the text of MPI_Get_library_version. failed_precondition unless it is MPICH's.
+// Checks the text of MPI_Get_library_version. Returns failed_precondition unless the library is
+// MPICH.
 Status check_mpi_library(std::string_view version_text);
 
 }  // namespace cox::transport

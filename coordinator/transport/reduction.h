@@ -1,5 +1,5 @@
-// Reduction: how two equally long arrays of elements become one. A plain function pointer, so that
-// any value type with a merge can be reduced by any transport. Pure.
+// Reduction: a rule that combines two equally long arrays of elements into one. A plain function
+// pointer, so that every transport can reduce every value type with a merge. Pure.
 #pragma once
 
 #include <cstddef>
@@ -10,12 +10,11 @@ namespace cox::transport {
 
 struct Reduction {
   std::size_t element_bytes = 0;
-  // into[i] = into[i] (+) from[i] for `count` elements; arrays are aligned for the element type and
-  // do not overlap.
+  // Sets into[i] = into[i] (+) from[i] for `count` elements. Arrays are aligned for the element
+  // type and do not overlap.
   void (*apply)(std::byte* into, const std::byte* from, std::size_t count) = nullptr;
 };
 
-// Built-in reductions.
 Reduction sum_f32();
 Reduction sum_f64();
 Reduction sum_u64();
@@ -23,8 +22,8 @@ Reduction min_u64();
 Reduction max_u64();
 Reduction max_f64();  // a NaN on any rank gives NaN
 
-// Returns the reduction of a value type T with `void merge_into(T&, const T&)`, which is found by
-// argument-dependent lookup, such as StepBallot.
+// Returns the reduction of a value type T with `void merge_into(T&, const T&)`, such as StepBallot.
+// The function is found by argument-dependent lookup.
 template <class T>
 Reduction merging() {
   static_assert(std::is_trivially_copyable_v<T>);

@@ -1,7 +1,7 @@
-// RequestTable: the operations of one communicator that are in flight, in slots that are used again
-// with all they own (scratch memory), so that starting an operation does not allocate once as many
-// were in flight as ever will be. A Request is a slot with the generation it was handed out in: a
-// stale one is recognised instead of touching somebody else's operation. One thread.
+// RequestTable: the operations of one communicator that are in flight, in slots. A slot is reused
+// with its scratch memory, so starting an operation does not allocate once the largest number in
+// flight was reached. A Request is a slot with a generation, so a stale request is recognised and
+// never touches another operation. One thread.
 #pragma once
 
 #include <cassert>
@@ -21,7 +21,8 @@ class RequestTable {
     Slot* slot;
   };
 
-  // Returns a free slot as its last user left it. Its address stays the same until it is released.
+  // Returns a free slot in its last user's state. The slot's address stays the same until
+  // release().
   Taken take() {
     if (free_.empty()) {
       entries_.emplace_back();
@@ -35,7 +36,7 @@ class RequestTable {
     return {{index, entry.generation}, &entry.slot};
   }
 
-  // Returns the slot of the request, or null when the request is not in flight here.
+  // Returns the slot of the request, or null if the request is not in flight here.
   Slot* find(const Request& request) {
     if (request.slot >= entries_.size()) return nullptr;
     Entry& entry = entries_[request.slot];
@@ -71,7 +72,7 @@ class RequestTable {
   std::vector<std::uint32_t> free_;
 };
 
-// Returns the answer of test() to a request that is not in flight on this communicator.
+// Returns the status for test() of a request that is not in flight on this communicator.
 inline Status stale_request() {
   return failed_precondition(
       "test: expected a request in flight on this communicator, found one that is done or belongs "

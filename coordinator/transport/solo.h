@@ -1,5 +1,5 @@
-// Returns the communicator of a job with one rank: a program started without mpiexec. Every
-// operation is done when it is started, and nothing is checked against other ranks. One thread.
+// The communicator of a job with one rank: a program started without mpiexec. Every operation is
+// complete when it starts. No check involves other ranks. One thread.
 #pragma once
 
 #include <memory>

@@ -52,7 +52,7 @@ Waiter::Waiter(const WaitPolicy& policy) : policy_(policy), limit_(policy.timeou
 Status Waiter::pause() {
   const std::uint32_t poll = polls_++;
   if (poll < policy_.spins) return ok_status();
-  // The clock is read only now and then while polls are quick.
+  // Polls are quick, so most of them skip the clock.
   const bool look = poll % 64 == 0 || poll >= policy_.spins + policy_.yields;
   if (look && limit_.is_over()) return timed_out();
   if (poll - policy_.spins < policy_.yields) {

@@ -1,7 +1,7 @@
-// Waiting for a Request by polling: test, spin, give up the core, and after many vain polls back
-// off by sleeping for short whiles. Blocking inside MPI costs a hundred times more once ranks
-// outnumber cores, so nothing else in Coxswain waits for other ranks. Used by training threads;
-// each wait belongs to the thread that calls it.
+// Waits for a Request by polling: test, spin, yield the core, and after many vain polls sleep for
+// short intervals. Blocking inside MPI costs a hundred times more once ranks outnumber cores, so
+// nothing else in Coxswain waits for other ranks. Used by training threads; each wait belongs to
+// its calling thread.
 #pragma once
 
 #include <chrono>
@@ -14,30 +14,30 @@
 namespace cox::transport {
 
 struct WaitPolicy {
-  std::uint32_t spins = 0;                 // polls in a row before giving up the core
-  std::uint32_t yields = 0;                // polls with sched_yield() between them, after that
+  std::uint32_t spins = 0;                 // polls in a row before yielding the core
+  std::uint32_t yields = 0;                // then polls with sched_yield() between them
   std::chrono::microseconds sleep{50};     // between all later polls
-  std::chrono::nanoseconds timeout{0};     // of the whole wait, as WaitLimit counts; 0 = none
-  const char* waited_for = "other ranks";  // named in the message of a timeout
+  std::chrono::nanoseconds timeout{0};     // for the whole wait, as counted by WaitLimit; 0 = none
+  const char* waited_for = "other ranks";  // named in the timeout's message
 };
 
-// Returns how to wait where `ranks_on_node` ranks share `cores` cores: with more ranks than cores a
-// spinning rank only keeps the others from running.
+// Returns the policy for `ranks_on_node` ranks that share `cores` cores. With more ranks than
+// cores, spinning only keeps other ranks from running.
 WaitPolicy wait_policy(std::int32_t ranks_on_node, std::int32_t cores);
-// Returns the policy with a limit, for start-up and shut-down, where a lost rank must not hang the
-// job.
+// Returns the policy with a time limit. Start-up and shut-down use a limit, so that a lost rank
+// does not hang the job.
 WaitPolicy with_timeout(WaitPolicy policy, std::chrono::nanoseconds timeout,
                         const char* waited_for);
 // Returns the number of cores that this process may use, at least 1.
 std::int32_t usable_cores();
 
-// Measures how much of its limit a wait has used up. The time between two looks counts for at most
-// a second and at most a tenth of the limit, so that a thread or a machine that stood still fails
-// no wait.
+// Measures the used part of a wait's limit. The time between two looks counts for at most a second
+// and a tenth of the limit. So a wait does not fail because a thread or a machine stood still.
 class WaitLimit {
  public:
   explicit WaitLimit(std::chrono::nanoseconds limit);  // 0 = none
-  // Called between polls. Returns true one look after the limit is used up: a poll came in between.
+  // Returns true one look after the limit is used up, so that the caller has polled once more.
+  // Called between polls.
   bool is_over();
   std::chrono::nanoseconds longest_gap() const { return longest_gap_; }  // between two looks
 
@@ -48,11 +48,12 @@ class WaitLimit {
   std::chrono::steady_clock::time_point last_look_;
 };
 
-// Passes the time between two polls. Make one per wait.
+// Passes the time between two polls. Create one per wait.
 class Waiter {
  public:
   explicit Waiter(const WaitPolicy& policy);
-  // Called after a poll that found nothing new. unavailable once the policy's timeout is used up.
+  // Called after a poll that found nothing new. Returns unavailable once the policy's timeout is
+  // used up.
   Status pause();
 
  private:
@@ -63,12 +64,12 @@ class Waiter {
   std::uint32_t polls_ = 0;
 };
 
-// Polls until `request` is done or failed. unavailable after the policy's timeout; the request is
-// then still in flight and owns its buffers.
+// Polls until `request` is done or failed. Returns unavailable after the policy's timeout. The
+// request is then still in flight and owns its buffers.
 Status wait(Communicator& communicator, Request& request, const WaitPolicy& policy);
 
-// Waits like wait(), and calls `pump()` between polls, so that the control link moves on inside the
-// waits of the reducer. REQUIRES: `pump` does not test `request`.
+// Waits like wait(), and calls `pump()` between polls, so that the control link advances during the
+// reducer's waits. REQUIRES: `pump` does not test `request`.
 template <class Pump>
 Status wait_with(Communicator& communicator, Request& request, const WaitPolicy& policy,
                  Pump&& pump) {
@@ -85,7 +86,7 @@ Status wait_with(Communicator& communicator, Request& request, const WaitPolicy&
 // Waits for an operation that was just started: finish(c, c.start_gather(...), policy).
 Status finish(Communicator& communicator, Result<Request> started, const WaitPolicy& policy);
 
-// The blocking forms for values, with which ranks agree at the start of a job.
+// Blocking forms for values. Ranks use them to agree at the start of a job.
 
 // Returns every rank's value, in rank order.
 template <class T>

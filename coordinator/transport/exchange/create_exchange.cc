@@ -1,5 +1,5 @@
-// Creates an exchange: all ranks compare what they want, learn who is on which node, and choose one
-// path for all, with shared memory only if every node has it.
+// Creates an exchange. The ranks compare options, learn the nodes, and choose one path for all:
+// shared memory only if every node has it.
 #include <algorithm>
 #include <optional>
 
@@ -12,8 +12,8 @@ namespace {
 // The nodes as this rank sees them, in ranks of the job.
 struct Nodes {
   std::unique_ptr<Communicator> node;  // this rank's
-  std::vector<RankId> ranks;           // of this node
-  std::vector<RankId> leaders;         // of all nodes, ascending
+  std::vector<RankId> ranks;           // this node's
+  std::vector<RankId> leaders;         // all nodes' leaders, ascending
   bool leads() const { return node->rank() == RankId(0); }
 };
 
@@ -33,7 +33,7 @@ class Start {
         nodes->leaders.size() == static_cast<std::size_t>(all_.size())) {
       return messages(std::move(*nodes), std::move(*layout), "every node has one rank");
     }
-    // Nobody helps a rank that is alone on its node: one chunk.
+    // A rank alone on its node gets no help: one chunk suffices.
     if (nodes->ranks.size() == 1) layout = BucketLayout::make(buckets, ~std::size_t{0});
     Result<SharedSegment> memory = segment(*nodes, *layout);
     const auto refusal = first_to_depart(all_, memory.status().message(), options_.wait);
@@ -83,7 +83,7 @@ class Start {
     return memory;
   }
 
-  // Splits leaders from the other ranks, who get null because they need no communicator.
+  // Splits leaders from the other ranks. Other ranks get null, because they need no communicator.
   Result<std::unique_ptr<Communicator>> leaders(const Nodes& nodes) const {
     Result<std::unique_ptr<Communicator>> made = all_.split(nodes.leads() ? 0 : 1);
     if (made.ok() && !nodes.leads()) return std::unique_ptr<Communicator>();

@@ -1,10 +1,10 @@
-// DepartureWatch: tells ranks without common memory that one of them has left, by a tiny reduction
-// on a communicator of its own, once a round. Every member adds "nobody" when it has given all its
-// parts of the round; one that fails, or hears of one in its node that did, adds the departure at
-// once instead. So nobody waits for what will not come longer than until all have given theirs.
+// DepartureWatch reports a leaving rank to ranks without common memory. Uses a tiny reduction per
+// round on a communicator of its own. A member adds "nobody" when it has given all its parts of the
+// round. A member that fails, or learns of a failure in its node, adds the departure at once. So no
+// rank waits for a lost part longer than until all others have given theirs.
 //
-// BucketExchange has such rounds; the control plane's leaders have one, at the end of the job. A
-// node's shared segment holds a Departure as well. One thread.
+// The rounds are those of BucketExchange. The control plane's leaders have one round, at the end of
+// the job. A node's shared segment holds a Departure too. One thread.
 #pragma once
 
 #include <array>
@@ -20,12 +20,12 @@
 namespace cox::transport {
 
 struct Departure {
-  std::int32_t rank = -1;  // of the job; -1 = nobody left
+  std::int32_t rank = -1;  // rank of the job; -1 = nobody left
   std::array<char, 508> why{};
 
   static Departure of(RankId rank, const std::string& why);
   bool somebody() const { return rank >= 0; }
-  // Returns `why` as text, also where another rank's bytes have no end.
+  // Returns `why` as text, also if another rank's bytes have no terminating zero.
   std::string text() const;
   // Returns unavailable: "rank 2 takes no further part in the exchange: <why>". REQUIRES:
   // somebody().
@@ -34,25 +34,26 @@ struct Departure {
 // Keeps the departure of the lower rank.
 void merge_into(Departure& into, const Departure& from);
 
-// Tells every rank which one has something to say: the lowest whose `why` is not empty, or nobody.
-// Collective and waiting (start-up only).
+// Returns on every rank the departure of the lowest rank with a non-empty `why`, or nobody.
+// Collective and blocking (start-up only).
 Result<Departure> first_to_depart(Communicator& ranks, const std::string& why,
                                   const WaitPolicy& policy);
 
 class DepartureWatch {
  public:
-  // Owns `members`, which nothing else uses.
+  // Owns `members`; nothing else uses the communicator.
   explicit DepartureWatch(std::unique_ptr<Communicator> members) : members_(std::move(members)) {}
-  // Says that this member has given all its parts of a round. Once a round; does nothing after
-  // depart().
+  // Records that this member has given all its parts of a round. Call it once a round. A no-op
+  // after depart().
   Status close_round();
-  // Tells the other members that this one departs. Later calls do nothing.
+  // Reports to the other members that this one departs. Later calls are no-ops.
   Status depart(const Departure& departure);
-  // Waits, at most for `limit`, until what this member said has reached the others. Before the end.
+  // Waits, at most for `limit`, until the others have received this member's reports. Call it
+  // before the end.
   void hear_out(std::chrono::nanoseconds limit);
-  // Returns what the members said, as far as it has come; a departure stays.
+  // Returns the members' merged reports received so far. A departure stays.
   Result<Departure> poll();
-  // Returns whether all that this member said has reached every member, as of the last poll().
+  // Returns whether every member has received all reports of this one, as of the last poll().
   bool all_heard() const;
 
  private:
@@ -64,7 +65,7 @@ class DepartureWatch {
   Status hear(Word& word);
 
   std::unique_ptr<Communicator> members_;
-  // Words of this round, of the one before, and a departure after both.
+  // Reports of this round and of the previous one, and a departure after both.
   std::array<Word, 4> words_;
   std::size_t next_ = 0;
   bool departed_ = false;

@@ -12,10 +12,10 @@
 namespace cox::transport {
 namespace {
 
-// Buckets in memory of each rank, summed by messages alone. Where every node has one rank, or there
-// is one node, a bucket is one all-reduce of all ranks. Otherwise it is a reduce to the node's
-// leader, an all-reduce of the leaders, and a broadcast in the node, each on a communicator of its
-// own, on which all ranks start the buckets in ascending order.
+// Sums buckets in each rank's own memory by messages alone. With one rank per node, or one node, a
+// bucket is one all-reduce of all ranks. Otherwise a bucket is a reduce to the node's leader, an
+// all-reduce of the leaders, and a broadcast in the node. Each step has a communicator of its own,
+// on which all ranks start the buckets in ascending order.
 class MessageExchange final : public RoundExchange {
  public:
   MessageExchange(BucketLayout layout, const WaitPolicy& wait, std::string note, MessageParts parts)
@@ -24,7 +24,7 @@ class MessageExchange final : public RoundExchange {
         memory_(heap_segment(layout.arena_bytes)),
         requests_(buckets()) {}
 
-  // MPI may still write to a sum that is on its way: its memory is then left to the process's end.
+  // MPI may still write to a sum in flight. Memory in use by MPI is left to the end of the process.
   ~MessageExchange() override {
     parts_.watch->hear_out(last_word());
     const bool in_flight =
@@ -43,7 +43,7 @@ class MessageExchange final : public RoundExchange {
   const char* path() const override { return "mpi"; }
 
  private:
-  // A bucket takes some of these; each has its buckets in ascending order.
+  // The legs that a bucket may take. Each leg has its buckets in ascending order.
   enum class Leg : std::uint8_t { all, up, across, down };
   struct Queue {
     std::size_t begun = 0;
@@ -73,7 +73,7 @@ class MessageExchange final : public RoundExchange {
   void back_off() override { std::this_thread::sleep_for(wait_policy().sleep); }
 
   void tell(const std::string& why) override {
-    // Nobody is left to hear of a failure to tell.
+    // No rank is left to receive a failure of this report.
     static_cast<void>(parts_.watch->depart(Departure::of(rank(), why)));
   }
 
@@ -86,7 +86,7 @@ class MessageExchange final : public RoundExchange {
            " ranks did not give its part (which one is known only with shared memory)" + way;
   }
 
-  // Ok, or who has left.
+  // Returns ok, or unavailable with the rank that has left.
   Status hear() {
     const Result<Departure> heard = parts_.watch->poll();
     return heard.ok() && heard->somebody() ? heard->status() : heard.status();
@@ -123,7 +123,7 @@ class MessageExchange final : public RoundExchange {
     return ok_status();
   }
 
-  // Only the first of a leg is asked for: that moves on all of them.
+  // Tests only the first request of a leg, because a test advances all requests.
   Result<Moved> drain(Leg leg) {
     Moved moved = Moved::nothing;
     Queue& it = queue(leg);

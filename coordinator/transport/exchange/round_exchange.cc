@@ -11,9 +11,9 @@
 namespace cox::transport {
 namespace {
 
-// Up to the first a bucket is one chunk: adding it takes about as long as waking a rank to help.
-// Beyond, about 16 chunks let ranks of different speed share the work, none so small that claiming
-// counts, none so large that a rank which loses the core in the middle holds up the others for
+// A bucket up to the first size is one chunk: adding it takes about as long as waking a helper.
+// About 16 chunks of a larger bucket let ranks of different speed share the work. No chunk is so
+// small that claiming counts, or so large that a rank which loses the core holds up the others for
 // long.
 constexpr std::size_t kOneChunkBytes = std::size_t{64} << 10;
 constexpr std::size_t kMaxChunkBytes = std::size_t{256} << 10;
@@ -21,12 +21,12 @@ constexpr std::size_t kMaxChunkBytes = std::size_t{256} << 10;
 std::size_t chunk_for(const BucketSpec& bucket, std::size_t wanted) {
   const std::size_t chosen = std::clamp(bucket.bytes / 16, kOneChunkBytes, kMaxChunkBytes);
   const std::size_t element = bucket.reduction.element_bytes;
-  // Whole elements and, where those allow it, whole cache lines.
+  // Whole elements and, if they allow it, whole cache lines.
   const std::size_t unit = kLine % element == 0 ? kLine : element;
   return std::max(unit, (wanted > 0 ? wanted : chosen) / unit * unit);
 }
 
-constexpr std::uint32_t kPumpEvery = 16;  // polls; a poll costs a fraction of what a pump does
+constexpr std::uint32_t kPumpEvery = 16;  // polls; a poll costs a fraction of a pump
 
 }  // namespace
 
@@ -133,7 +133,7 @@ void RoundExchange::leave(const std::string& why) {
 
 Status RoundExchange::wait_all(const std::function<void()>& pump) {
   if (!failure_.ok()) return failure_;
-  const std::size_t given = is_closed_ ? 0 : started_;  // in the round after those that are over
+  const std::size_t given = is_closed_ ? 0 : started_;  // in the round that follows the closed ones
   if (given < buckets()) {
     return failed_precondition("exchange: expected all buckets started before waiting, found ",
                                given, " of ", buckets());

@@ -1,8 +1,8 @@
-// RoundExchange: the base of all ways to exchange buckets: over shared memory, over messages, and
-// over NCCL (transport/nccl/device_exchange.h). It keeps the order of starts, which buckets are
-// done, times, failures that stay, and it waits; the ways move on the parts that were given.
-// BucketExchange::create() prepares the communicators and the memory of the first two and calls one
-// of the make functions below. Internal to transport; one thread.
+// RoundExchange: the base of all bucket exchanges: over shared memory, over messages, and over NCCL
+// (transport/nccl/device_exchange.h). Keeps the order of starts, the set of done buckets, times and
+// permanent failures, and waits. The derived classes move the given parts. BucketExchange::create()
+// prepares communicators and memory for the first two and calls one of the make functions below.
+// Internal to transport; one thread.
 #pragma once
 
 #include <cstddef>
@@ -19,21 +19,22 @@ namespace cox::transport {
 struct BucketPlace {
   std::size_t offset = 0;  // in a rank's arena; a multiple of 64
   std::size_t bytes = 0;
-  std::size_t chunk_bytes = 0;  // of whole elements; the last chunk may be smaller
+  std::size_t chunk_bytes = 0;  // whole elements; the last chunk may be smaller
   std::uint64_t chunks = 1;
   Reduction reduction;
 };
 
-// BucketLayout says where each bucket lies in a rank's arena, and in which chunks it is summed.
-// Equal on all ranks, which they check with fingerprint(). Pure value; any thread.
+// BucketLayout holds the place of each bucket in a rank's arena and the chunks of each sum. Equal
+// on all ranks: ranks compare fingerprint(). Pure value; any thread.
 struct BucketLayout {
   std::vector<BucketPlace> places;
-  std::size_t arena_bytes = 0;  // of one rank; whole pages
+  std::size_t arena_bytes = 0;  // size of one rank's arena; whole pages
 
-  // `chunk_bytes` as in ExchangeOptions. invalid_argument for a bucket without a reduction or of
-  // broken elements.
+  // Returns the layout. `chunk_bytes` is as in ExchangeOptions. Returns invalid_argument for a
+  // bucket without a reduction or with broken elements.
   static Result<BucketLayout> make(const std::vector<BucketSpec>& buckets, std::size_t chunk_bytes);
-  // Differs, but for chance, where sizes, elements or chunks do; never 0.
+  // Returns a hash of sizes, elements and chunks. Different layouts have equal hashes only by
+  // chance. Never 0.
   std::uint64_t fingerprint() const;
 };
 
@@ -54,23 +55,23 @@ class RoundExchange : public BucketExchange {
 
   RoundExchange(RankId rank, BucketLayout layout, const WaitPolicy& wait, std::string note);
 
-  // Each way does five things: it gives `bucket`'s part away, moves on what is in flight, sleeps
-  // until something may have changed, tells the others that this rank leaves, and names the ranks
-  // that hold up a bucket.
+  // The five steps of a derived class: give() publishes this rank's part of `bucket`, move()
+  // advances the work in flight, back_off() sleeps until a change is possible. tell() reports that
+  // this rank leaves, and holds_up() names the ranks that a bucket waits for.
   virtual Status give(std::size_t bucket) = 0;
   virtual Result<Moved> move() = 0;
   virtual void back_off() = 0;
   virtual void tell(const std::string& why) = 0;
   virtual std::string holds_up(std::size_t bucket) const = 0;
-  // What is left to do in wait_all() once all buckets are done.
+  // Finishes wait_all() after all buckets are done.
   virtual Status close() { return ok_status(); }
 
   const BucketPlace& place(std::size_t bucket) const { return layout_.places[bucket]; }
   RankId rank() const { return rank_; }
   std::uint64_t turn() const { return turn_; }       // rounds before this one
   std::size_t started() const { return started_; }   // buckets, in this round
-  std::size_t first_open() const { return first_; }  // all before it are done
-  // Whether buckets were started that no wait_all() has come for, or a call failed.
+  std::size_t first_open() const { return first_; }  // all earlier buckets are done
+  // Returns whether buckets were started since the last wait_all() that succeeded.
   bool is_open() const { return started_ > 0 && !is_closed_; }
   bool has_failed() const { return !failure_.ok(); }
   void finish(std::size_t bucket);
@@ -78,8 +79,8 @@ class RoundExchange : public BucketExchange {
     times_[bucket].worked += Clock::now() - since;
   }
   const WaitPolicy& wait_policy() const { return wait_; }
-  // Returns how long the destructor waits for others to hear a last word: they are about to end
-  // too, or, after a failure, may be lost.
+  // Returns how long the destructor waits for the other ranks to receive a last report. The others
+  // are about to end too or, after a failure, may be lost.
   std::chrono::milliseconds last_word() const {
     return std::chrono::milliseconds(failure_.ok() ? 10'000 : 200);
   }
@@ -107,37 +108,37 @@ class RoundExchange : public BucketExchange {
   bool left_ = false;
 };
 
-// SharedParts are the parts of an exchange over the node's shared segment. Rank 0 of the node is
-// its leader.
+// SharedParts hold the parts of an exchange over the node's shared segment. Rank 0 of the node
+// leads.
 struct SharedParts {
-  RankId rank{};                     // of the job
+  RankId rank{};                     // rank of the job
   std::int32_t seat = 0;             // rank within the node
-  std::vector<RankId> node_ranks;    // of the job, ascending
+  std::vector<RankId> node_ranks;    // ranks of the job, ascending
   std::vector<RankId> leader_ranks;  // one per node, ascending
   SharedSegment segment;
-  std::unique_ptr<Communicator> leaders;  // on leaders of several nodes
-  std::unique_ptr<DepartureWatch> watch;  // there too
+  std::unique_ptr<Communicator> leaders;  // null except on leaders of several nodes
+  std::unique_ptr<DepartureWatch> watch;  // null except on leaders of several nodes
 };
 // Returns the size of the segment for a node of `ranks` ranks.
 std::size_t shared_exchange_bytes(const BucketLayout& layout, std::int32_t ranks);
-// Prepares the memory of a node. One rank of the node calls it before any rank uses the memory.
+// Prepares the memory of a node. Call it on one rank of the node, before any rank uses the memory.
 // REQUIRES: zeroed memory of shared_exchange_bytes(), aligned to 64 bytes.
 void format_shared_exchange(Bytes memory, const BucketLayout& layout, std::int32_t ranks);
 // REQUIRES: the segment is formatted.
 std::unique_ptr<BucketExchange> make_shared_exchange(BucketLayout layout, const WaitPolicy& wait,
                                                      SharedParts parts);
 
-// MessageParts are the parts of an exchange by messages: either `all`, or `up` and `down` of the
-// node, whose rank 0 leads.
+// MessageParts hold the parts of an exchange by messages: either `all`, or `up` and `down` of the
+// node. Rank 0 of the node leads.
 struct MessageParts {
   RankId rank{};
   std::int32_t size = 1;
   std::unique_ptr<Communicator> all;
   std::unique_ptr<Communicator> up, down;
   std::unique_ptr<Communicator> leaders;  // on leaders
-  std::unique_ptr<DepartureWatch> watch;  // of all ranks
+  std::unique_ptr<DepartureWatch> watch;  // over all ranks
 };
-// `note` says why there is no shared memory.
+// Returns the exchange. `note` explains the lack of shared memory.
 std::unique_ptr<BucketExchange> make_message_exchange(BucketLayout layout, const WaitPolicy& wait,
                                                       std::string note, MessageParts parts);
 

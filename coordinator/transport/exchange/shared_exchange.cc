@@ -18,15 +18,15 @@
 namespace cox::transport {
 namespace {
 
-constexpr std::size_t kBlockBytes = std::size_t{8} << 10;  // of two ranks: in the first-level cache
-constexpr int kClaimsAMove = 4;                            // at most 1 MiB: some 100 us
-constexpr std::chrono::microseconds kLongestSleep{300};    // how late a pump may be
+constexpr std::size_t kBlockBytes = std::size_t{8} << 10;  // two blocks fit the L1 cache
+constexpr int kClaimsAMove = 4;                            // at most 1 MiB: about 100 us
+constexpr std::chrono::microseconds kLongestSleep{300};    // the longest delay of a pump
 constexpr std::chrono::microseconds kShortestSleep{1};
 
 enum class Stage : std::uint8_t {
-  arriving,          // some rank has not started it
+  arriving,          // some rank has not started the bucket
   adding,            // there are chunks to claim
-  adding_elsewhere,  // all are claimed, some not done
+  adding_elsewhere,  // all chunks are claimed, some are not done
   added,             // the node's sum is complete
   spreading,         // the sum of all nodes lies in the leader's arena; chunks to claim
   spreading_elsewhere,
@@ -45,7 +45,7 @@ struct alignas(kLine) Work {
   std::atomic<std::uint64_t> claimed{0};
   std::atomic<std::uint64_t> done{0};
 
-  // Returns a chunk below pass.chunks or none, whatever stray writes left in the counter.
+  // Returns a chunk below pass.chunks or none, also after stray writes to the counter.
   std::optional<std::uint64_t> claim(const Pass& pass) {
     const std::uint64_t begin = pass.turn * pass.chunks;
     const std::uint64_t end = begin + pass.chunks;
@@ -56,7 +56,7 @@ struct alignas(kLine) Work {
     }
     return std::nullopt;
   }
-  // Returns whether it was the last of the round.
+  // Returns whether the chunk was the last of the round.
   bool finish(const Pass& pass) { return done.fetch_add(1) + 1 == (pass.turn + 1) * pass.chunks; }
 };
 
@@ -71,39 +71,41 @@ struct alignas(kLine) Seat {
   std::atomic<std::uint64_t> started{0};  // buckets, over all rounds
 };
 
-// Board holds how far each bucket of a node is, as atomics in its shared segment. A bucket's round
-// goes through the stages below. Every counter only ever grows, and round k is over when it has
-// reached k + 1 times its share, so nothing is reset and no reset can race.
+// Board holds the progress of each bucket of a node, as atomics in the node's shared segment. A
+// bucket's round passes the stages below. Counters only grow. Round k is over when a counter has
+// reached k + 1 times its share, so no counter is reset and no reset can race.
 //
 //   start() of every rank -> adding -> added -> [the leaders' sum -> spreading] -> spread
 //
-// Ranks claim the chunks of `adding` and `spreading`. A rank that finds nothing to do may sleep;
-// the rank that completes a stage wakes the sleepers, with a system call only if there are any. No
-// wake is lost: the one completes first and then looks for sleepers, the other counts itself as a
-// sleeper first and then looks at the stages, all sequentially consistent.
+// Ranks claim the chunks of `adding` and `spreading`. A rank without work may sleep. The rank that
+// completes a stage wakes the sleepers, by a system call only if there are any. No wake is lost,
+// because all accesses are sequentially consistent: a waker completes the stage first and then
+// reads the sleepers; a sleeper counts itself first and then reads the stages.
 //
-// A view that owns nothing; its memory must outlive it. One thread per seat.
+// A view that owns nothing; the memory must outlive the board. One thread per seat.
 class Board {
  public:
   static std::size_t bytes_needed(std::int32_t ranks, std::size_t buckets) {
     return sizeof(Header) + static_cast<std::size_t>(ranks) * sizeof(Seat) +
            buckets * sizeof(Bucket);
   }
-  // REQUIRES: bytes_needed() bytes, aligned to 64; formatted ones before anything else is called.
+  // REQUIRES: bytes_needed() bytes, aligned to 64. Only format() may be called before the memory is
+  // formatted.
   Board(std::span<std::byte> memory, std::int32_t ranks, std::size_t buckets)
       : header_(std::launder(reinterpret_cast<Header*>(memory.data()))),
         seats_(std::launder(reinterpret_cast<Seat*>(memory.data() + sizeof(Header)))),
         buckets_(std::launder(reinterpret_cast<Bucket*>(seats_ + ranks))),
         ranks_(static_cast<std::uint64_t>(ranks)),
         count_(buckets) {}
-  // Makes the board of a node in zeroed memory; one rank, before the others use theirs.
+  // Formats the board of a node in zeroed memory. Call it on one rank, before the others use the
+  // memory.
   void format() {
     new (header_) Header;
     for (std::size_t s = 0; s < ranks_; ++s) new (seats_ + s) Seat;
     for (std::size_t b = 0; b < count_; ++b) new (buckets_ + b) Bucket;
   }
 
-  // The rank in `seat` has given its part of the bucket.
+  // Records that the rank in `seat` has given its part of the bucket.
   void arrive(std::size_t seat, const Pass& pass) {
     seats_[seat].started.store(pass.turn * count_ + pass.bucket + 1);
     if (buckets_[pass.bucket].arrived.fetch_add(1) + 1 == (pass.turn + 1) * ranks_) wake();
@@ -112,24 +114,24 @@ class Board {
     return seats_[seat].started.load() > pass.turn * count_ + pass.bucket;
   }
 
-  // REQUIRES for all functions below: the pass is of the round that the caller is in.
+  // REQUIRES for all functions below: the pass belongs to the caller's round.
   Stage stage(const Pass& pass) const;
-  // "arrived 3/4, claimed 0/7, added 0/7, crossed 0/1, spread 0/7", for messages.
+  // Returns "arrived 3/4, claimed 0/7, added 0/7, crossed 0/1, spread 0/7", for messages.
   std::string progress(const Pass& pass) const;
-  // Returns a chunk that is now the caller's to work on, or none.
+  // Returns a chunk that the caller now owns, or none.
   std::optional<std::uint64_t> claim(Work Bucket::*work, const Pass& pass) {
     return (buckets_[pass.bucket].*work).claim(pass);
   }
   void finish(Work Bucket::*work, const Pass& pass) {
     if ((buckets_[pass.bucket].*work).finish(pass)) wake();
   }
-  // The leader says that the sum of all nodes lies in its arena.
+  // Records that the sum of all nodes lies in the leader's arena. Called by the leader.
   void cross(const Pass& pass) {
     buckets_[pass.bucket].crossed.store(pass.turn + 1);
     wake();
   }
 
-  // The first departure stays.
+  // Records a departure. The first one stays.
   void depart(const Departure& departure) {
     std::uint32_t found = header_->departed.load();
     if (found == kDeparting || this->departure()) return;
@@ -139,7 +141,7 @@ class Board {
     header_->departed.store(kDeparted);
     wake();
   }
-  // Returns who has left; nothing for stray writes that nobody's depart() made.
+  // Returns the rank that has left. Returns nothing for stray writes that no depart() made.
   std::optional<Departure> departure() const {
     if (header_->departed.load() != kDeparted) return std::nullopt;
     const Departure departure = header_->departure;
@@ -149,7 +151,7 @@ class Board {
   }
 
   // Sleeps until some rank completes a stage, at most for `limit`. Returns at once if `ready()`
-  // says that there is something to do.
+  // finds work.
   template <class Ready>
   void wait(std::chrono::nanoseconds limit, const Ready& ready) {
     const std::uint32_t wakes = header_->wakes.load();
@@ -195,7 +197,7 @@ Stage Board::stage(const Pass& pass) const {
 
 std::string Board::progress(const Pass& pass) const {
   const Bucket& it = buckets_[pass.bucket];
-  // Others may be a round ahead.
+  // Other ranks may be a round ahead.
   const auto part = [&pass](const std::atomic<std::uint64_t>& counter, std::uint64_t share) {
     const std::uint64_t before = pass.turn * share;
     const std::uint64_t now = std::clamp(counter.load(), before, before + share) - before;
@@ -220,10 +222,11 @@ Range chunk_of(const BucketPlace& place, std::uint64_t chunk) {
   return {first, std::min(place.chunk_bytes, place.bytes - first)};
 }
 
-// Buckets in the shared segment of the node: the board first, then the arenas of the node's ranks.
-// Ranks claim chunks of what all of the node have started, add them up in ascending ranks and write
-// the sum to every rank's bucket. With several nodes the sum goes to the leader's bucket, the
-// leaders add up theirs in place, and chunks of the result are claimed again to be copied.
+// Buckets in the shared segment of the node: first the board, then the arenas of the node's ranks.
+// Ranks claim chunks of buckets that all ranks of the node have started, add the chunks in
+// ascending ranks and write the sum to every rank's bucket. With several nodes the sum goes to the
+// leader's bucket and the leaders add their sums in place. Ranks then claim chunks of the result
+// again, to copy them.
 class SharedExchange final : public RoundExchange {
  public:
   SharedExchange(BucketLayout layout, const WaitPolicy& wait, SharedParts parts)
@@ -236,10 +239,10 @@ class SharedExchange final : public RoundExchange {
         arena_bytes_(layout.arena_bytes),
         requests_(buckets()) {}
 
-  // MPI may still write to a sum that is on its way: its memory is then left to the process's end.
+  // MPI may still write to a sum in flight. Memory in use by MPI is left to the end of the process.
   ~SharedExchange() override {
     if (parts_.watch != nullptr) {
-      // Nobody is left to hear of a failure to tell.
+      // No rank is left to receive a failure of this report.
       if (const auto left = board_.departure()) static_cast<void>(parts_.watch->depart(*left));
       parts_.watch->hear_out(last_word());
     }
@@ -267,25 +270,25 @@ class SharedExchange final : public RoundExchange {
   }
 
   Result<Moved> move() override {
-    // Before looking at the buckets: a round that was complete when a rank left stays a good one.
+    // Before reading the buckets: a round that was complete when a rank left stays valid.
     Status heard = hear();
     Moved moved = Moved::nothing;
     int claims = kClaimsAMove;
     for (std::size_t b = first_open(); b < started(); ++b) {
       if (is_done(b)) continue;
-      if (stage(b) == Stage::arriving) break;  // and so are all after it
+      if (stage(b) == Stage::arriving) break;  // and all later buckets arrive too
       Result<Moved> one = move_bucket(b, claims);
       if (!one.ok()) return one;
       if (*one == Moved::something) moved = Moved::something;
     }
-    if (moved == Moved::something && first_open() == buckets()) return moved;  // without others too
+    if (moved == Moved::something && first_open() == buckets()) return moved;  // even if one left
     if (!heard.ok()) return heard;
     return moved;
   }
 
   void back_off() override {
     std::chrono::nanoseconds limit = kLongestSleep;
-    // Messages wake nobody.
+    // Messages do not wake a sleeper.
     if (parts_.watch != nullptr)
       limit =
           std::clamp<std::chrono::nanoseconds>(wait_policy().sleep, kShortestSleep, kLongestSleep);
@@ -295,7 +298,7 @@ class SharedExchange final : public RoundExchange {
   void tell(const std::string& why) override {
     const Departure departure = Departure::of(rank(), why);
     board_.depart(departure);
-    // Nobody is left to hear of a failure to tell.
+    // No rank is left to receive a failure of this report.
     if (parts_.watch != nullptr) static_cast<void>(parts_.watch->depart(departure));
   }
 
@@ -341,7 +344,8 @@ class SharedExchange final : public RoundExchange {
     }
   }
 
-  // The leader is seat 0, so a sum is built in its bucket whether or not the others get it now.
+  // The leader is seat 0, so a sum is built in the leader's bucket whether or not the others get it
+  // now.
   bool add(std::size_t bucket) {
     const BucketPlace& it = place(bucket);
     const std::optional<std::uint64_t> chunk = board_.claim(&Bucket::add, pass(bucket));
@@ -384,7 +388,7 @@ class SharedExchange final : public RoundExchange {
     return true;
   }
 
-  // Takes one step of the leaders' sum. Buckets cross in ascending order on all leaders.
+  // Advances the leaders' sum by one step. Buckets cross in ascending order on all leaders.
   Status cross(std::size_t bucket) {
     if (bucket == to_cross_) {
       Status started =
@@ -403,8 +407,8 @@ class SharedExchange final : public RoundExchange {
     return ok_status();
   }
 
-  // The board is looked at once: a departure that it shows only after the look is told to the other
-  // nodes by the next call, or by the destructor.
+  // Reads the board once. The next call, or the destructor, reports a later departure to the other
+  // nodes.
   Status hear() {
     const std::optional<Departure> left = board_.departure();
     if (parts_.watch == nullptr) return left ? left->status() : ok_status();
@@ -447,7 +451,7 @@ class SharedExchange final : public RoundExchange {
   Board board_;
   std::byte* arenas_;
   std::size_t arena_bytes_;
-  // The leader's, of this round: sums handed to the other leaders, and come back.
+  // The leader's sums of this round: started between the leaders, and finished.
   std::size_t to_cross_ = 0;
   std::size_t crossed_ = 0;
   std::vector<Request> requests_;

@@ -8,7 +8,7 @@ MpiCallPost::MpiCallPost(MPI_Comm comm) : comm_(comm) {
   MPI_Comm_size(comm_, &size_);
 }
 
-// A note that cannot be sent is a note less.
+// Drops a note that cannot be sent.
 void MpiCallPost::send_to_others(const CallNote& note) {
   forget_arrived();
   auto* sent = sent_.emplace_back(new Sent{note, {}});

@@ -1,6 +1,6 @@
-// FinalizeWatch calls a function when the program calls MPI_Finalize, while MPI can still be used.
-// MPI deletes the attributes of MPI_COMM_SELF first of all then (MPI 4.0, section 11.2.4). A
-// session ends by it where the program finalises MPI before the session ends. Thread rule: the
+// FinalizeWatch calls a function when the program calls MPI_Finalize, while MPI is still usable.
+// MPI_Finalize first deletes the attributes of MPI_COMM_SELF (MPI 4.0, section 11.2.4). A program
+// may finalise MPI before its session ends; the session then ends in the function. Thread rule: the
 // thread that initialised MPI. Declares nothing of mpi.h.
 #pragma once
 
@@ -10,10 +10,10 @@ namespace cox::transport {
 
 class FinalizeWatch {
  public:
-  // Watches nothing where MPI takes no attribute. `before` must not throw. REQUIRES: MPI is
-  // initialised.
+  // Installs the watch; a no-op if MPI accepts no attribute. `before` must not throw. REQUIRES: MPI
+  // is initialised.
   explicit FinalizeWatch(std::function<void()> before);
-  // From here on MPI_Finalize is the program's own affair.
+  // Stops the watch: a later MPI_Finalize calls nothing.
   ~FinalizeWatch();
   FinalizeWatch(const FinalizeWatch&) = delete;
   FinalizeWatch& operator=(const FinalizeWatch&) = delete;

@@ -10,13 +10,13 @@ namespace {
 
 constexpr std::align_val_t kAlignment{64};
 constexpr std::size_t kCombineBytes = 32 << 10;  // stays in the first-level cache
-constexpr std::size_t kCarriedBytes = 4 << 10;   // copied behind the stamp, where they are no more
+constexpr std::size_t kCarriedBytes = 4 << 10;   // copied behind the stamp if no larger
 
 bool is_reduction(Operation operation) {
   return operation == Operation::all_reduce || operation == Operation::reduce;
 }
 
-// Every tag that MPI must offer is below 32768; as many operations are never in flight.
+// MPI guarantees tags up to 32767. Far fewer operations than tags are ever in flight.
 int tag_of(std::uint64_t number) {
   return static_cast<int>(number % 8192) * 2;
 }
@@ -84,7 +84,7 @@ Status MpiOperation::begin_single() {
   return begin_collective(from, buffers_.receive.data(), call_.bytes);
 }
 
-// `send` is also what a broadcast receives into.
+// A broadcast receives into `send`.
 Status MpiOperation::begin_collective(std::byte* send, std::byte* receive, std::size_t size) {
   const auto bytes = static_cast<MPI_Count>(size);
   const int root = call_.root.value();
@@ -119,7 +119,7 @@ Status MpiOperation::finish_single() {
   return ok_status();
 }
 
-// Ranks in calls of other sizes may leave bytes that are no stamp: then notes tell what they do.
+// Ranks in calls of other sizes may leave bytes that are no stamp. Notes then name the calls.
 Status MpiOperation::check_stamps() const {
   const auto stamp_at = [](const std::byte* at) {
     CallStamp stamp;
@@ -160,8 +160,8 @@ void MpiOperation::plan_chunks() {
   const std::size_t element = reduction_.element_bytes;
   const auto ranks = static_cast<std::size_t>(place_->size);
   elements_ = call_.bytes / element;
-  // An all-reduce needs scratch for its own part of a chunk from every rank, a reduce for all of
-  // the chunk from every rank.
+  // For each chunk, an all-reduce needs scratch for this rank's part from every rank. A reduce
+  // needs scratch for the whole chunk from every rank.
   const std::size_t copies = call_.operation == Operation::all_reduce ? 1 : ranks;
   chunk_elements_ = std::max<std::size_t>(1, place_->scratch_limit_bytes / (copies * element));
   chunk_ = {0, std::min(chunk_elements_, elements_)};
@@ -305,8 +305,8 @@ void MpiOperation::combine_gathered() {
   }
 }
 
-// Adds in ascending rank order whatever this rank's place among them: starting from rank 0's part,
-// which is ours only on rank 0.
+// Adds in ascending rank order, whatever this rank's number: the sum starts from rank 0's part,
+// which is local only on rank 0.
 void MpiOperation::combine_exchanged() {
   if (!combines_here()) return;
   const std::size_t element = reduction_.element_bytes;

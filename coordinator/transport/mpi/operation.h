@@ -1,16 +1,6 @@
-// MpiOperation: one collective operation in flight over MPI, moved on by advance().
-//
-// One MPI collective carries what it can. Reductions have an order of their own (ascending ranks),
-// so MPI's are not used: small ones gather all ranks' bytes and combine them here; large ones send
-// each rank its part of everybody's bytes, combine there, and pass the results round. The latter
-// take several steps, which ranks reach at different times: their messages go point to point under
-// the operation's number, because MPI matches collectives by the order of their calls alone.
-//
-// Each collective carries the stamp of its call (call_book.h) in front of its bytes, or beside them
-// where those are many, and fails where the stamps of ranks differ. Reductions of several steps
-// carry none: buckets have communicators of their own.
-//
-// Includes mpi.h: for transport/mpi only. One thread.
+// MpiOperation: one collective operation in flight over MPI, advanced by advance(). The mpi
+// transport keeps one per slot of its request table. Includes mpi.h: for transport/mpi only. One
+// thread.
 #pragma once
 
 #include <mpi.h>
@@ -28,10 +18,10 @@
 namespace cox::transport {
 
 // Returns an MPI return code as Status: ok for MPI_SUCCESS, else unavailable with the call's name,
-// `context` (which communicator, which peer) and MPI's own text.
+// `context` (the communicator and the peer) and MPI's own text.
 Status mpi_status(int code, const char* call, const std::string& context);
 
-// MpiPlace is a communicator seen from one rank. Constant.
+// MpiPlace is a communicator as one rank sees it. Constant.
 struct MpiPlace {
   MPI_Comm comm = MPI_COMM_NULL;
   int rank = 0;
@@ -42,17 +32,27 @@ struct MpiPlace {
   std::size_t scratch_limit_bytes = 0;
 };
 
+// An operation uses one MPI collective if possible. Reductions need ascending rank order, so MPI's
+// own are not used. A small reduction gathers all ranks' bytes and combines them locally. A large
+// one sends each rank its part of all ranks' bytes, combines the part there, and distributes the
+// results. Ranks reach the steps of a large reduction at different times, and MPI matches
+// collectives by call order alone. So the messages of the steps go point to point under the
+// operation's number.
+//
+// Each collective carries the stamp of its call (call_book.h), in front of the bytes or beside a
+// large buffer, and fails if the ranks' stamps differ. Reductions of several steps carry no stamp:
+// buckets have communicators of their own.
 class MpiOperation {
  public:
-  // Starts it. REQUIRES: `call` was checked, and the object's last operation is over. `number`
-  // counts the operations of the communicator and is the same on all ranks.
+  // Starts an operation. REQUIRES: `call` was checked, and the object's last operation is over.
+  // `number` counts the operations of the communicator and is the same on all ranks.
   Status begin(const MpiPlace& place, std::uint64_t number, const Call& call,
                const CallStamp& stamp, const Buffers& buffers, const Reduction& reduction);
-  // Moves it on; after done or an error it stays there.
+  // Advances the operation. The outcome stays after done or an error.
   Result<Progress> advance();
-  // Returns whether it needs advance() for more than its end.
+  // Returns whether the operation has several steps, so that it needs advance() before its end.
   bool has_steps() const { return stage_ == Stage::exchange || stage_ == Stage::collect; }
-  // Has its test() look whether other ranks are in other calls.
+  // Makes test() check whether other ranks are in other calls.
   void watch(CallBook::Clock::time_point since) { watched_since_ = since; }
   std::optional<CallBook::Clock::time_point> watched_since() const { return watched_since_; }
   // Leaks the buffers that MPI may still write to, so that they live until the process ends.
@@ -106,32 +106,32 @@ class MpiOperation {
   Stage stage_ = Stage::idle;
   Status failure_;
   Range chunk_;               // in flight now
-  std::size_t elements_ = 0;  // of what chunks are taken from
+  std::size_t elements_ = 0;  // in the buffer that chunks are cut from
   std::size_t chunk_elements_ = 0;
   std::size_t stride_ = 0;  // bytes between the ranks' parts in scratch
-  // A single collective keeps this rank's stamp and bytes, those of all ranks, and whether the
-  // bytes are there or go from buffer to buffer.
+  // State of a single collective: this rank's stamp and bytes, those of all ranks, and whether the
+  // bytes travel behind the stamps or directly between the buffers.
   std::byte* own_ = nullptr;
   std::byte* parts_ = nullptr;
   bool carries_bytes_ = false;
   std::vector<MPI_Request> requests_;
   std::vector<MPI_Status> statuses_;
-  std::vector<int> peers_;  // of requests_
+  std::vector<int> peers_;  // the peers of requests_
   std::unique_ptr<std::byte[], FreeBytes> scratch_;
   std::size_t scratch_bytes_ = 0;
 };
 
-// MpiProgress has the operations of several steps that are in flight on any communicator of one
-// MpiRuntime. MPI moves all its collectives on, whichever of them is tested, and ours must do the
-// same: a rank that waits on one communicator takes the steps that others need on another.
-// Otherwise two ranks could wait for each other for ever. One thread.
+// MpiProgress holds the operations of several steps in flight on all communicators of one
+// MpiRuntime. A test of any MPI collective advances all of them; operations of several steps must
+// do the same. A rank that waits on one communicator thus takes the steps that other ranks need on
+// another. Otherwise two ranks could wait for each other for ever. One thread.
 class MpiProgress {
  public:
-  std::shared_ptr<CallBook> calls;  // of all of them
+  std::shared_ptr<CallBook> calls;  // shared by all the communicators
 
   void add(MpiOperation* operation) { operations_.push_back(operation); }
   void remove(MpiOperation* operation) { std::erase(operations_, operation); }
-  // An operation keeps its outcome for its own test().
+  // Advances every operation. An operation keeps its outcome for its own test().
   void advance_all() {
     for (MpiOperation* operation : operations_) static_cast<void>(operation->advance());
   }
@@ -140,12 +140,12 @@ class MpiProgress {
   std::vector<MpiOperation*> operations_;
 };
 
-// MpiCallPost carries CallNotes between ranks as messages of a communicator of their own. A note is
-// small enough for MPI to send it whether or not it is received.
+// MpiCallPost carries CallNotes between ranks as messages on a communicator of their own. Notes are
+// small, so MPI sends a note whether or not a receiver asks for it.
 class MpiCallPost final : public CallPost {
  public:
-  // `comm` has the job's ranks and is used for nothing else. It is left to MPI's end, as notes are
-  // that nobody receives.
+  // `comm` has the job's ranks and serves no other purpose. The communicator and unreceived notes
+  // are left to MPI's end.
   explicit MpiCallPost(MPI_Comm comm);
   RankId rank() const override { return RankId(rank_); }
   std::int32_t size() const override { return size_; }
@@ -162,7 +162,7 @@ class MpiCallPost final : public CallPost {
   MPI_Comm comm_;
   int rank_ = 0;
   int size_ = 1;
-  std::vector<Sent*> sent_;  // never freed while MPI may read them
+  std::vector<Sent*> sent_;  // never freed while MPI may read the notes
 };
 
 }  // namespace cox::transport

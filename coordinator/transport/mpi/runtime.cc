@@ -37,10 +37,10 @@ Status poll(MPI_Request& request, const char* call, const std::string& name,
   }
 }
 
-// Returns a duplicate of `comm`, waited for by polling. `name` is for messages.
+// Returns a duplicate of `comm`, and waits for the duplicate by polling. `name` is for messages.
 Result<MPI_Comm> mpi_duplicate(MPI_Comm comm, const std::string& name, const WaitPolicy& policy) {
-  // MPI writes the handle when the operation completes, so it must not be on a stack that a timeout
-  // unwinds.
+  // MPI writes the handle when the operation completes, so the handle must not lie on a stack that
+  // a timeout unwinds.
   auto copy = std::make_unique<MPI_Comm>(MPI_COMM_NULL);
   MPI_Request request = MPI_REQUEST_NULL;
   Status status = mpi_status(MPI_Comm_idup(comm, copy.get(), &request), "MPI_Comm_idup", name);
@@ -53,7 +53,7 @@ Result<MPI_Comm> mpi_duplicate(MPI_Comm comm, const std::string& name, const Wai
   return *copy;
 }
 
-// Lets all ranks of `comm` come together by polling, so that a blocking call after it is short.
+// Gathers all ranks of `comm` by polling, so that a blocking call afterwards is short.
 Status mpi_meet(MPI_Comm comm, const std::string& name, const WaitPolicy& policy,
                 const BetweenPolls& look = {}) {
   MPI_Request request = MPI_REQUEST_NULL;
@@ -62,7 +62,7 @@ Status mpi_meet(MPI_Comm comm, const std::string& name, const WaitPolicy& policy
   return poll(request, "MPI_Ibarrier", name, policy, look);
 }
 
-// Returns the ranks of `comm` as ranks of the job.
+// Stores the ranks of `comm`, as ranks of the job, in `place`.
 Status find_members(MPI_Comm comm, MpiPlace& place) {
   std::vector<int> here(static_cast<std::size_t>(place.size));
   std::vector<int> there(here.size());
@@ -84,17 +84,17 @@ Status find_members(MPI_Comm comm, MpiPlace& place) {
   return found;
 }
 
-// The Communicator over MPI. Owns its MPI communicator and a table of operations.
+// The Communicator over MPI. Owns an MPI communicator and a table of operations.
 class MpiCommunicator final : public Communicator {
  public:
-  // A communicator hands these on to those derived from it. `node` is the same number on ranks that
-  // share memory, and on those only.
+  // Heritage is passed on to derived communicators. `node` is equal on ranks that share memory, and
+  // on those only.
   struct Heritage {
     NodeId node{};
     MpiOptions options;
     std::shared_ptr<MpiProgress> progress;
   };
-  // Takes `comm` over and makes it return errors. Collective and waiting.
+  // Takes ownership of `comm` and makes its calls return errors. Collective and blocking.
   static Result<std::unique_ptr<Communicator>> adopt(MPI_Comm comm, std::string name,
                                                      const Heritage& heritage) {
     std::unique_ptr<MpiCommunicator> made(new MpiCommunicator(comm, std::move(name), heritage));
@@ -116,7 +116,7 @@ class MpiCommunicator final : public Communicator {
   }
 
   // A communicator with operations in flight cannot be freed, and MPI may still write to their
-  // buffers: both are left to the end of the process.
+  // buffers. Both are left to the end of the process.
   ~MpiCommunicator() override {
     int finalized = 0;
     if (MPI_Finalized(&finalized) != MPI_SUCCESS || finalized != 0) return;
@@ -209,8 +209,8 @@ class MpiCommunicator final : public Communicator {
 
   CallBook& calls() const { return *heritage_.progress->calls; }
 
-  // Ends a wait for ranks that are in other calls. MPI may still write to the operation's memory,
-  // which is left to the end of the process with its place in the table.
+  // Ends a wait for ranks in other calls. MPI may still write to the operation's memory, so the
+  // memory and its slot are left to the end of the process.
   Result<Progress> look(MpiOperation& operation, Request& request) {
     const auto since = operation.watched_since();
     const Status same = since ? calls().look(*line_, *since) : ok_status();
@@ -222,7 +222,7 @@ class MpiCommunicator final : public Communicator {
   }
 
   Status count_node_ranks() {
-    ranks_on_node_ = place_.size;  // crowded until known: the careful way of waiting
+    ranks_on_node_ = place_.size;  // until known, assume a crowded node and wait carefully
     const auto nodes =
         all_gather(*this, heritage_.node, start_up_wait("all ranks to say on which node they are"));
     if (!nodes.ok()) return nodes.status();
@@ -276,7 +276,7 @@ Status initialize(int* argc, char*** argv) {
   return ok_status();
 }
 
-// Ranks that share memory get one number: the lowest of their ranks in `comm`.
+// Returns one number for all ranks that share memory: the lowest of their ranks in `comm`.
 Result<NodeId> node_of(MPI_Comm comm, int rank, const MpiCommunicator::Heritage& heritage,
                        const WaitPolicy& policy) {
   const std::int32_t pretended = heritage.options.ranks_per_node;
@@ -323,8 +323,8 @@ MpiRuntime::~MpiRuntime() {
   static_cast<void>(end());
 }
 
-// Finalising blocks inside MPI, which is slow where ranks share cores, so ranks meet before. A rank
-// that waits for this one in a call hears from the looks that this one will not come.
+// Finalising blocks inside MPI, which is slow when ranks share cores, so ranks meet first. A rank
+// that waits for this one in a call learns from its looks that this one has ended.
 Status MpiRuntime::end() {
   int finalized = 0;
   if (!owned_ || MPI_Finalized(&finalized) != MPI_SUCCESS || finalized != 0) return ok_status();

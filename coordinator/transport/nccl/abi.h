@@ -1,7 +1,7 @@
-// The part of NCCL's binary interface that Coxswain calls, declared here so that it compiles where
-// neither nccl.h nor the CUDA Toolkit is installed. Values and layouts are those of NCCL 2.17 and
-// of every later release of libnccl.so.2; tests/transport/nccl_abi_test.cc compares them with the
-// real nccl.h where there is one. Declarations only.
+// The part of NCCL's binary interface that Coxswain calls. Declared here, so that Coxswain compiles
+// without nccl.h and without the CUDA Toolkit. Values and layouts hold for NCCL 2.17 and every
+// later release of libnccl.so.2. tests/transport/nccl_abi_test.cc compares them with the real
+// nccl.h if installed. Declarations only.
 #pragma once
 
 #include <climits>
@@ -47,8 +47,8 @@ struct UniqueId {  // ncclUniqueId
   char bytes[128];
 };
 
-// The fields that ncclConfig_t had in NCCL 2.17. Later releases add fields behind them and go by
-// `size` and `version`, so they take this one and choose the rest themselves.
+// The fields of ncclConfig_t in NCCL 2.17. Later releases append fields and read `size` and
+// `version`, so they accept this Config and choose the other fields themselves.
 struct Config {
   std::size_t size = sizeof(Config);
   unsigned int magic = 0xCAFEBEEF;
@@ -62,7 +62,7 @@ struct Config {
 
 inline constexpr int kOldestVersion = 21700;
 
-// The functions, named as in nccl.h without their prefix. A stream is a cudaStream_t.
+// The functions, named as in nccl.h without the prefix. A stream is a cudaStream_t.
 struct Functions {
   Outcome (*GetVersion)(int* version);
   Outcome (*GetUniqueId)(UniqueId* id);

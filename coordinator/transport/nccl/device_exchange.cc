@@ -20,7 +20,7 @@ BucketLayout layout_of(const std::vector<DeviceBucket>& buckets) {
   return layout;
 }
 
-// A rank whose group was aborted sends this value, which no fingerprint has.
+// Sent by a rank whose group was aborted. No fingerprint has this value.
 constexpr std::uint64_t kEnded = 0;
 
 std::uint64_t fingerprint(const std::vector<DeviceBucket>& buckets) {
@@ -34,7 +34,7 @@ std::uint64_t fingerprint(const std::vector<DeviceBucket>& buckets) {
 
 }  // namespace
 
-// Each rank learns whether all came with the same.
+// Compares the buckets of all ranks, so that every rank gets the same result.
 Result<std::unique_ptr<DeviceExchange>> DeviceExchange::create(
     Communicator& all, std::shared_ptr<NcclGroup> group, std::shared_ptr<DeviceLane> lane,
     std::vector<DeviceBucket> buckets, const DeviceExchangeOptions& options) {
@@ -85,7 +85,8 @@ DeviceExchange::~DeviceExchange() {
   lane_->give_back(current_mark_);
 }
 
-// The buckets may be used for something else soon: behind what was still writing to them.
+// Aborts the group. Later work on the current stream may reuse the buckets, so it runs behind the
+// lane's writes.
 void DeviceExchange::end_group(const Status& why) {
   group_->abort(why);
   if (group_->may_still_write()) return;
@@ -96,8 +97,8 @@ Bytes DeviceExchange::buffer(std::size_t bucket) {
   return {static_cast<std::byte*>(buckets_[bucket].address), place(bucket).bytes};
 }
 
-// The mark is set now, whenever the bucket is launched: what the current stream gets from here on
-// is no part of it.
+// Sets the mark now, even if the launch comes later: the bucket excludes later work on the current
+// stream.
 Status DeviceExchange::give(std::size_t bucket) {
   if (bucket == 0) launched_ = 0;
   Status marked = lane_->mark_current(filled_[bucket]);
@@ -124,7 +125,7 @@ Status DeviceExchange::launch(std::size_t bucket) {
   const DeviceBucket& it = buckets_[bucket];
   ++launched_;
   if (it.count == 0) return hand_over();
-  // Not before: a bucket that follows soon must not hold up this one.
+  // Follows the mark only now, so that a later bucket does not hold up this one.
   if (Status behind = lane_->follow(filled_[bucket]); !behind.ok()) return behind;
   is_launching_ = true;
   return group_->all_reduce(it.address, it.address, it.count, it.type, nccl::Operator::sum,
@@ -157,7 +158,7 @@ Status DeviceExchange::send_off() {
   return done;
 }
 
-// The limit is check_device()'s.
+// Has no limit of its own: check_device() applies the limit.
 Status DeviceExchange::wait_for_device(const std::function<Status()>& pump) {
   Waiter waiter(with_timeout(wait_policy(), {}, "the device"));
   for (;;) {
@@ -168,7 +169,7 @@ Status DeviceExchange::wait_for_device(const std::function<Status()>& pump) {
   }
 }
 
-// Looks at the round that the device may not have finished.
+// Checks the round that the device may not have finished.
 Status DeviceExchange::check_device() {
   if (!patience_) return ok_status();
   const auto passed = lane_->passed(round_mark_);

@@ -30,11 +30,11 @@ Status status_for(Outcome outcome, const std::string& message) {
   }
 }
 
-// What the ranks tell each other again and again while NCCL starts. Merged, it is the same
-// everywhere, so all leave the start after the same look with the same result.
+// StartVote is reduced again and again while NCCL starts. The merged vote is equal on all ranks, so
+// all leave the start after the same poll with the same result.
 struct StartVote {
   Departure failed;
-  std::uint64_t pending = 0;  // ranks that are not through
+  std::uint64_t pending = 0;  // ranks whose start is not over
 };
 
 void merge_into(StartVote& into, const StartVote& from) {
@@ -44,7 +44,7 @@ void merge_into(StartVote& into, const StartVote& from) {
 
 struct IdFromRoot {
   nccl::UniqueId id{};
-  Departure failed;  // the root, where it could make none
+  Departure failed;  // the root, if it could not create an id
 };
 
 std::string words(const nccl::Functions& functions, nccl::Communicator* handle, Outcome outcome) {
@@ -60,7 +60,7 @@ Status as_reason(const Departure& departure) {
   return unavailable("rank ", departure.rank, ": ", departure.text());
 }
 
-// Every rank can open the library, and all have the same release.
+// Checks that every rank can open the library, and that all have the same release.
 Status compare_libraries(Communicator& ranks, const Result<NcclLibrary>& library,
                          const WaitPolicy& wait) {
   const auto refusal = first_to_depart(ranks, library.status().message(), wait);
@@ -114,7 +114,8 @@ Result<std::unique_ptr<NcclGroup>> NcclGroup::create(Communicator& ranks,
   return started;
 }
 
-// All ranks leave after the same look: with a group each, or for the same reason.
+// Polls until the start is over. All ranks leave after the same poll: each with a group, or all
+// with the same reason.
 Status NcclGroup::finish_start(Communicator& ranks, const NcclGroupOptions& options) {
   WaitLimit limit(options.start_limit);
   for (;;) {
@@ -151,7 +152,7 @@ NcclGroup::~NcclGroup() {
   if (Status ended = end(); !ended.ok()) abort(ended);
 }
 
-// Without a limit, a rank that waits for a lost peer would never leave.
+// Needs a limit, because a rank that waits for a lost peer would never leave.
 Status NcclGroup::end() {
   WaitLimit limit(end_limit_);
   bool is_finalized = false;
@@ -171,8 +172,8 @@ Status NcclGroup::end() {
   return ok_status();
 }
 
-// NCCL gives its abort no limit, and waits for the device in it. The thread of one that is not over
-// in time is left behind: whoever aborts has an error to tell.
+// NCCL's abort has no limit of its own, and waits for the device. A thread whose abort is late is
+// left running, so that the caller can report its error.
 void NcclGroup::abort(const Status& why) {
   if (status_.ok()) status_ = why;
   if (handle_ == nullptr) return;
@@ -198,7 +199,7 @@ void NcclGroup::abort(const Status& why) {
 
 Status NcclGroup::called(const char* what, Outcome outcome) {
   if (outcome != Outcome::success && outcome != Outcome::in_progress) return fail(what, outcome);
-  is_settled_ = false;  // settle() asks: also where the call says that it is through
+  is_settled_ = false;  // settle() queries the state, even if the call returned success
   return ok_status();
 }
 

@@ -33,7 +33,7 @@ const char* look_up(void* library, nccl::Functions& into) {
 }  // namespace
 
 std::string nccl_version_text(int version) {
-  const int major = version < 10000 ? version / 1000 : version / 10000;  // 2.8 and before: 2708
+  const int major = version < 10000 ? version / 1000 : version / 10000;  // before 2.9: 2708
   const int minor = version < 10000 ? version / 100 % 10 : version / 100 % 100;
   return concat(major, ".", minor, ".", version % 100);
 }

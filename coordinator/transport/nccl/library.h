@@ -1,7 +1,7 @@
-// NcclLibrary: NCCL, found when the program runs. Nothing links it: a machine without NCCL, with an
-// old one, or with one that lacks a function runs the same binary and gets a reason instead. Once
-// found, the library stays loaded until the process ends, because its threads may outlive any
-// handle. Immutable; copies are cheap, any thread may use them.
+// NcclLibrary: NCCL, loaded when the program runs. No binary links NCCL. On a machine without a
+// usable NCCL (none, too old, a function missing), the same binary runs and gets a reason. A loaded
+// library stays loaded until the process ends, because its threads may outlive any handle.
+// Immutable; copies are cheap, and any thread may use them.
 #pragma once
 
 #include <string>
@@ -13,11 +13,11 @@ namespace cox::transport {
 
 class NcclLibrary {
  public:
-  // The name that LibTorch itself links: one that is loaded already is found by it first.
+  // The name that LibTorch links. dlopen() finds an already loaded library by it first.
   static constexpr const char* kName = "libnccl.so.2";
 
-  // Loads the library. `name`: as dlopen() takes it. not_found when there is none or a function is
-  // missing, failed_precondition when it is older than nccl::kOldestVersion.
+  // Loads the library. `name` is as for dlopen(). Returns not_found if the library or a function is
+  // missing, failed_precondition if the library is older than nccl::kOldestVersion.
   static Result<NcclLibrary> open(const std::string& name = kName);
 
   const nccl::Functions& functions() const { return *functions_; }

@@ -1,6 +1,6 @@
-// CheckWord: eight bytes beside what lies in shared memory, by which a reader tells values from
-// what stray writes of another process left. Random damage passes once in 2^64; forgery is no
-// purpose. Costs about a nanosecond a word. Pure; equal in all processes of one build.
+// CheckWord: eight bytes beside a value in shared memory. A reader uses them to reject stray writes
+// of another process. Random damage passes once in 2^64; no protection against forgery. Costs about
+// a nanosecond a word. Pure; equal in all processes of one build.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ class CheckWord {
     value_ = (std::rotl(value_, 29) ^ word) * 0xD6E8'FEB8'6659'FD93u;
     value_ ^= value_ >> 32;
   }
-  // Adds the bytes as words, the last one filled up with zeros.
+  // Adds the bytes as words. Pads the last word with zeros.
   void add(std::span<const std::byte> bytes) {
     for (std::size_t at = 0; at < bytes.size(); at += sizeof(std::uint64_t)) {
       std::uint64_t word = 0;
@@ -27,7 +27,7 @@ class CheckWord {
       add(word);
     }
   }
-  // Never 0, which is what memory holds before anybody wrote to it.
+  // Returns the check. Never 0, because memory holds 0 before the first write.
   std::uint64_t value() const { return value_ == 0 ? 1 : value_; }
 
  private:

@@ -20,9 +20,9 @@ using io::Descriptor;
 
 constexpr int kBacklog = 4096;
 constexpr char kGoodbye = 'b';
-constexpr rlim_t kHighest = 4096;   // a higher number would make the table of the process large
+constexpr rlim_t kHighest = 4096;   // a higher number would enlarge the process's descriptor table
 constexpr int kSpare = 64;          // for lifelines of other sessions
-constexpr std::size_t kDigits = 5;  // of a name that the system chooses, behind a zero: unix(7)
+constexpr std::size_t kDigits = 5;  // digits of a name chosen by the kernel, behind a zero: unix(7)
 constexpr std::size_t kNameAt = offsetof(sockaddr_un, sun_path) + 1;
 
 Status last_error(const char* expected) {

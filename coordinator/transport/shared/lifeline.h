@@ -1,14 +1,7 @@
-// Lifeline: a local socket over which nothing is sent, so that another process of the node hears
-// when this one ends, and in which order of several. The one that listens opens a LifelinePort;
-// each rank connects to it, and holds its Lifeline for as long as it wants to be watched.
-//
-// When a process ends, Linux closes its descriptors last in, first out: exit_files() queues them by
-// ascending number, task_work_run() takes the newest first (since Linux 4.3). A lifeline has a
-// higher number than any descriptor that a launcher gave its process, so it ends before the
-// launcher can hear of the end. A process that it forked, and that has not called exec(), keeps
-// both open.
-//
-// Each object belongs to one thread.
+// Lifeline: a local socket that carries no data. A listening process of the node learns from it
+// when this process ends, and in which order several processes end. The listener opens a
+// LifelinePort. Each rank connects to the port and holds a Lifeline for as long as it wants to be
+// watched. Each object belongs to one thread.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +11,8 @@
 
 namespace cox::transport {
 
-// Where the ranks of a node reach the first one, before it forks.
+// The listening socket. The first rank of the node opens it, before forking the watching process.
+// The node's ranks connect to its address.
 class LifelinePort {
  public:
   static Result<LifelinePort> open();
@@ -30,8 +24,13 @@ class LifelinePort {
   std::uint64_t address_ = 0;
 };
 
-// What ends with the process of a rank; every rank holds one. Destroying it says goodbye: the rank
-// is not watched any more.
+// A rank's connection, one per rank. Closed when the rank's process ends. The destructor sends a
+// goodbye, after which the rank is no longer watched.
+//
+// Linux closes the descriptors of an ending process last in, first out: exit_files() queues them by
+// ascending number, and task_work_run() takes the newest first (since Linux 4.3). A lifeline has a
+// higher number than any descriptor from a launcher, so it closes before the launcher can see the
+// end. A forked process that has not called exec() keeps both open.
 class Lifeline {
  public:
   static Result<Lifeline> connect(std::uint64_t port);

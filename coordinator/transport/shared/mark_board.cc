@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::uint64_t kMagic = 0x3244'5242'4B52'4D43;  // "CMRKBRD2"
 constexpr double kToldSeconds = 5;
-constexpr int kTries = 64;                              // of a mark that moves all the time
+constexpr int kTries = 64;                              // to read a mark that changes all the time
 constexpr std::uint32_t kEndIsExplained = 0x444E'4558;  // "XEND"; other numbers are damage
 
 std::int64_t ticks(MarkClock::time_point time) {
@@ -71,7 +71,7 @@ ProcessState state_of(const ProcessId& process) {
 
 namespace {
 
-// The words of a copy as they were read once.
+// The words of a copy, each read once.
 struct MarkWords {
   std::uint64_t what = 0;
   std::uint64_t round = 0;
@@ -86,9 +86,9 @@ struct MarkWords {
 
 }  // namespace
 
-// Two copies of what a rank does: the writer fills the one that nobody is to read, then makes it
-// the newest. A rank that is stopped in the middle leaves the other one whole. Each copy has a
-// check of its words and of its number, so that stray writes give no mark instead of a wrong one.
+// Two copies of a rank's mark. The writer fills the older copy and then makes it the newest. A rank
+// stopped in the middle leaves the other copy whole. Each copy has a check of its words and its
+// number, so stray writes give no mark instead of a wrong one.
 struct alignas(kLine) MarkWriter::Slot {
   struct Copy {
     std::atomic<std::uint64_t> what;  // step x 256 + activity
@@ -98,14 +98,14 @@ struct alignas(kLine) MarkWriter::Slot {
     std::atomic<std::uint64_t> check;
   };
   std::atomic<std::uint64_t> moves;  // 0 = never written; the newest copy is the one at moves % 2
-  std::atomic<std::int64_t> moved;   // when; a beat alone moves it
-  std::atomic<std::uint64_t> space;  // of the process
+  std::atomic<std::int64_t> moved;   // time of the last write or beat
+  std::atomic<std::uint64_t> space;  // PID namespace of the process
   std::atomic<std::int32_t> process;
   std::atomic<std::uint32_t> end_explained;  // kEndIsExplained or 0
   std::atomic<std::uint64_t> signature;      // check of space and process
   std::array<Copy, 2> copies;
 
-  // Returns the newest copy, read once; nothing where none is whole.
+  // Returns the newest copy, each word read once. Returns nothing if no copy is whole.
   std::optional<MarkWords> newest() const;
 };
 
@@ -137,9 +137,9 @@ struct alignas(kLine) MarkBoard::Header {
   std::uint64_t ranks;
 };
 
-// tell() writes one frame to the board within this one: this head, then the marks.
+// tell() writes one frame to the inner MaskBoard: the head, then the marks.
 struct ToldHead {
-  std::uint64_t check = 0;  // of what follows it
+  std::uint64_t check = 0;  // covers the rest of the frame
   std::int64_t at = 0;
 };
 constexpr std::size_t kToldBytes = 8 + sizeof(ToldHead) + MarkBoard::kMostTold * sizeof(RankMark);
@@ -161,7 +161,7 @@ bool is_sound(const RankMark& mark) {
 
 }  // namespace
 
-// Whole lines, since slots follow.
+// Whole lines, because slots follow.
 std::size_t told_bytes() {
   return round_up(MaskBoard::bytes_needed(kToldBytes));
 }
@@ -194,7 +194,7 @@ void MarkWriter::explain_end() {
   if (slot_ != nullptr) slot_->end_explained.store(kEndIsExplained, std::memory_order_release);
 }
 
-// A reader that saw a word of a newer mark sees the newer number afterwards, too, and looks again.
+// A reader that saw a word of a newer mark then sees the newer number too, and reads again.
 void MarkWriter::write(MarkClock::time_point now) {
   if (slot_ == nullptr) return;
   const std::uint64_t moves = slot_->moves.load(std::memory_order_relaxed) + 1;
@@ -314,7 +314,7 @@ RankMark MarkBoard::read_slot(std::size_t slot, MarkClock::time_point now, Look 
   mark.round = RoundId(words->round);
   mark.activity_seconds = age(words->since, now);
   mark.round_seconds = age(words->round_since, now);
-  // Whatever moves the mark is a beat as well, so a longer silence is damage.
+  // Every write of the mark is a beat too, so a longer silence is damage.
   mark.silent_seconds =
       std::min(age(from.moved.load(std::memory_order_relaxed), now), mark.activity_seconds);
   if (look == Look::marks_and_processes) mark.process = state_of(process(slot));

@@ -16,7 +16,7 @@ constexpr std::size_t kWord = sizeof(std::uint64_t);
 constexpr std::size_t kMaxCapacity = std::size_t{1} << 24;
 constexpr int kTries = 16;
 
-// A frame as words: its size in the first four bytes, then its bytes, then zeros.
+// A frame as words: the size in the first four bytes, then the frame's bytes, then zeros.
 constexpr std::size_t frame_words(std::size_t bytes) {
   return (sizeof(std::uint32_t) + bytes + kWord - 1) / kWord;
 }
@@ -87,7 +87,7 @@ Status MaskBoard::publish(std::span<const std::span<const std::byte>> frames) {
     return invalid_argument("mask board: expected frames of at most ", capacity_words_ * kWord,
                             " bytes, found ", words.size() * kWord);
   }
-  // An odd number is damage: this is the only writer, and it is not writing.
+  // An odd number is damage, because the only writer is here.
   const std::uint64_t sequence = header_->sequence.load(std::memory_order_relaxed) & ~1ull;
   header_->sequence.store(sequence + 1, std::memory_order_relaxed);
   for (std::size_t i = 0; i < words.size(); ++i)
@@ -128,7 +128,7 @@ void MaskReader::split_copy() {
   for (std::size_t i = 0; i < words_;) {
     std::uint32_t size = 0;
     std::memcpy(&size, bytes + i * kWord, sizeof size);
-    if (frame_words(size) > words_ - i) return;  // damage; the frames before it stay
+    if (frame_words(size) > words_ - i) return;  // damage; earlier frames stay
     frames_.emplace_back(bytes + i * kWord + sizeof size, size);
     i += frame_words(size);
   }

@@ -1,6 +1,6 @@
-// SharedSegment: memory that all ranks of a node see, owned by value and unmapped when destroyed.
-// Its contents are raw bytes; SignalBoard, MaskBoard and bucket exchanges put atomics there.
-// Immutable after construction; copies share the mapping, and any thread may use them.
+// SharedSegment: memory shared by all ranks of a node, owned by value and unmapped when destroyed.
+// The contents are raw bytes; SignalBoard, MaskBoard and bucket exchanges put atomics there.
+// Immutable after construction. Copies share the mapping. Any thread.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace cox::transport {
 
-// Boards in shared memory are laid out in lines of the cache.
+// Boards in shared memory are laid out in cache lines.
 inline constexpr std::size_t kLine = 64;
 inline constexpr std::size_t kPage = 4096;
 
@@ -22,7 +22,7 @@ constexpr std::size_t round_up(std::size_t bytes, std::size_t to = kLine) {
 class SharedSegment {
  public:
   SharedSegment() = default;
-  // `owner` keeps the mapping alive; it may be shared by ranks that are threads.
+  // `owner` keeps the mapping alive. Ranks that are threads may share an owner.
   SharedSegment(std::span<std::byte> bytes, std::shared_ptr<void> owner)
       : bytes_(bytes), owner_(std::move(owner)) {}
 
@@ -33,10 +33,10 @@ class SharedSegment {
   std::shared_ptr<void> owner_;
 };
 
-// Returns zeroed memory of this process alone, aligned to a cache line, for ranks that are threads.
+// Returns zeroed private memory, aligned to a cache line, for ranks that are threads.
 SharedSegment heap_segment(std::size_t bytes);
 
-// Returns zeroed memory that this process shares with those that it forks from now on.
+// Returns zeroed memory shared with all processes that this one forks later.
 Result<SharedSegment> inherited_segment(std::size_t bytes);
 
 }  // namespace cox::transport

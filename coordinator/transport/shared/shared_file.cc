@@ -33,8 +33,8 @@ std::string unique_path(const std::string& folder) {
   return folder + "/" + kPrefix + std::to_string(getpid()) + "-" + std::to_string(random());
 }
 
-// A new file whose name is gone when this is. It is locked for as long as it has a name, so that
-// others can tell it from one that a killed process left.
+// A new file, whose name is removed by the destructor. The file is locked while it has a name, so
+// that other processes can tell it from a file of a killed process.
 class NamedFile {
  public:
   explicit NamedFile(const std::string& folder)
@@ -49,8 +49,8 @@ class NamedFile {
 
   const std::string& path() const { return path_; }
   int descriptor() const { return file_.number(); }
-  int error() const { return error_; }  // 0 where the file is there
-  // Whether nobody took it for a forgotten one before it was locked.
+  int error() const { return error_; }  // 0 if the file exists
+  // Returns whether the file was locked before another process removed it as forgotten.
   bool has_name() const {
     struct stat info {};
     return fstat(descriptor(), &info) == 0 && info.st_nlink > 0;
@@ -62,7 +62,7 @@ class NamedFile {
   int error_;
 };
 
-// Removes what processes left that were killed before they could.
+// Removes files of killed processes.
 void remove_forgotten(const std::string& folder) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
@@ -89,8 +89,8 @@ Result<SharedSegment> map(int descriptor, std::size_t bytes, const std::string& 
   return SharedSegment({static_cast<std::byte*>(memory), bytes}, std::move(owner));
 }
 
-// Gives the file all of its memory: a folder that is too small is an error here and now, and no
-// SIGBUS at the first touch.
+// Allocates all memory of the file. A folder without room is then an error here, instead of a
+// SIGBUS at the first access.
 Result<SharedSegment> fill(const NamedFile& file, const std::string& folder, std::size_t bytes) {
   if (file.error() != 0) return no_room(folder, bytes, file.error());
   const int error = posix_fallocate(file.descriptor(), 0, static_cast<off_t>(bytes));
@@ -109,7 +109,7 @@ Result<SharedSegment> attach(const std::string& path, const std::string& folder,
   return map(file.number(), bytes, folder);
 }
 
-// Every rank learns whether all have the segment; else the first failure, by rank.
+// Returns ok if all ranks have the segment, else the failure of the lowest rank.
 Status agree(Communicator& communicator, const Status& mine, const WaitPolicy& policy) {
   const auto refusal = first_to_depart(communicator, mine.message(), policy);
   if (!refusal.ok()) return refusal.status();
@@ -123,9 +123,9 @@ Result<SharedSegment> share_file(Communicator& communicator, std::size_t bytes,
                                  const std::string& folder, const WaitPolicy& policy) {
   const bool leader = communicator.rank() == RankId(0);
   const std::size_t mapped = std::max<std::size_t>(bytes, 1);
-  std::array<char, 512> name{};  // of the file; empty where there is none
+  std::array<char, 512> name{};  // the file's name; empty if there is none
   Result<SharedSegment> segment = resource_exhausted("there is no file to map");
-  std::unique_ptr<NamedFile> file;  // the leader's, until all have mapped it
+  std::unique_ptr<NamedFile> file;  // on the leader, until all ranks have mapped it
   if (leader) {
     remove_forgotten(folder);
     do {

@@ -16,7 +16,7 @@ namespace {
 constexpr std::uint64_t kMagic = 0x3244'5242'4749'5343;  // "CSIGBRD2"
 constexpr std::chrono::nanoseconds kLongestSleep = std::chrono::milliseconds(100);
 
-// A sleeper says "wake me when the count of arrivals reaches this"; 0 = nobody sleeps.
+// Encodes "wake me when the count of arrivals reaches target". 0 = no sleeper.
 constexpr std::uint64_t sleeper_for(std::uint32_t target) {
   return (std::uint64_t{1} << 32) | target;
 }
@@ -34,11 +34,11 @@ struct SignalBoard::Header {
   std::atomic<std::uint32_t> blocks;
   alignas(kLine) std::atomic<std::uint32_t> arrivals;  // reports ever posted
   std::atomic<std::uint64_t> sleeper;
-  alignas(kLine) std::atomic<std::uint32_t> wakes;  // what the reader sleeps on
+  alignas(kLine) std::atomic<std::uint32_t> wakes;  // the word that the reader sleeps on
   std::atomic<std::uint32_t> notices;               // calls of notify()
   alignas(kLine) std::atomic<std::uint32_t> taken;  // reports ever collected; the reader's
   std::atomic<std::uint32_t> notices_seen;          // the reader's
-  std::atomic<std::int32_t> uncounted;  // reports of the last collect(), as fresh(); the reader's
+  std::atomic<std::int32_t> uncounted;              // minus reports taken uncounted; the reader's
 };
 
 struct SignalBoard::Slot {
@@ -173,7 +173,7 @@ BoardWake SignalBoard::wait(std::int32_t expected, std::chrono::nanoseconds time
       header_->sleeper.store(0);
       return reason.value_or(BoardWake::timed_out);
     }
-    // Not for long: a safety net against a poster that died between its count and its wake.
+    // Sleeps for a short time only, in case a poster died between its count and its wake.
     futex_wait(header_->wakes, wakes, std::min<std::chrono::nanoseconds>(left, kLongestSleep));
   }
 }
@@ -209,7 +209,7 @@ void SignalBoard::collect(CollectedSignals& into) {
   settle_counts(counted, static_cast<std::int32_t>(into.signals.size()));
 }
 
-// Evidence that its check denies is left out.
+// Drops evidence that fails its check.
 void SignalBoard::take_evidence(Slot& slot, CollectedSignals& into) const {
   const std::size_t count =
       std::min<std::size_t>(slot.evidence_count.load(std::memory_order_relaxed), shape_.blocks);
@@ -220,10 +220,10 @@ void SignalBoard::take_evidence(Slot& slot, CollectedSignals& into) const {
   merge_into(std::span(into.evidence).first(count), into.given);
 }
 
-// `counted` is fresh() before the slots were read, `taken` how many reports lay there. Every
-// counted report lies in its slot, so more counts than reports are damage. Fewer counts are a
-// writer between its report and its count, or damage if the next collect() finds as many. No count
-// is off by more than the ranks.
+// `counted` is fresh() before the slots were read; `taken` is the number of reports found there.
+// Every counted report lies in its slot, so more counts than reports are damage. Fewer counts mean
+// a writer between its report and its count, or damage if the next collect() finds the same
+// shortage. No count is off by more than the number of ranks.
 void SignalBoard::settle_counts(std::int32_t counted, std::int32_t taken) {
   header_->taken.fetch_add(static_cast<std::uint32_t>(taken));
   const std::int32_t after = fresh();

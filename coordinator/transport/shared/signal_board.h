@@ -1,20 +1,7 @@
-// SignalBoard: one slot per rank in memory that the ranks of a node share. A rank's training thread
-// posts its report there; one reader, the coordinator's thread, sleeps until as many fresh reports
-// as it expects have come, and takes them. Slots never hold a torn report: a slot belongs to its
-// writer until `posted` is raised and to the reader until `consumed` follows, so bytes are only
-// ever touched by the side that owns them.
-//
-// No wake-up is missed: a poster first counts its report (arrivals) and then looks whether someone
-// sleeps (sleeper); the reader first says that it sleeps and then looks at the count. All four are
-// sequentially consistent, so at least one of them sees the other: either the reader does not go to
-// sleep, or the poster wakes it. The wake-up count changes before the wake, and the kernel compares
-// it when the reader goes to sleep, so a wake just before that is not lost either.
-//
-// Stray writes of another process cost reports, never more: sizes and places are the view's own,
-// receivers check signals, evidence has a check here, and collect() brings counts that no longer
-// fit the slots back to them.
-//
-// The board is a view: it owns nothing, its memory must outlive it, copies are equal views.
+// SignalBoard: one slot per rank in memory shared by the ranks of a node. A rank's training thread
+// posts its report there. One reader, the coordinator's thread, sleeps until the expected number of
+// fresh reports has arrived, and takes them. A board is a view that owns nothing; the memory must
+// outlive the board. Copies are equal views.
 #pragma once
 
 #include <chrono>
@@ -30,7 +17,7 @@
 
 namespace cox::transport {
 
-// BoardShape says how much a board holds. Equal on all ranks of the node.
+// BoardShape is the capacity of a board. Equal on all ranks of the node.
 struct BoardShape {
   std::int32_t ranks = 0;    // slots
   std::uint32_t blocks = 0;  // BlockEvidence per slot, at most
@@ -40,50 +27,63 @@ struct BoardShape {
 // CollectedSignals are fresh reports, in the order of their slots.
 struct CollectedSignals {
   std::vector<RankSignal> signals;      // as posted, unchecked
-  std::vector<BlockEvidence> evidence;  // of all of them, merged in slot order; `blocks` of them
-  std::vector<BlockEvidence> given{};   // scratch: of the last report
+  std::vector<BlockEvidence> evidence;  // all reports merged in slot order; `blocks` entries
+  std::vector<BlockEvidence> given{};   // scratch: evidence of the last report
 };
 
 enum class BoardWake : std::uint8_t { complete, notified, timed_out };
 
+// A slot belongs to its writer until `posted` is raised, and to the reader until `consumed`
+// follows. Only the owner touches the bytes, so a report is never torn.
+//
+// No wake-up is missed. A poster counts its report (arrivals) and then reads `sleeper`. The reader
+// sets `sleeper` and then reads the count. All four accesses are sequentially consistent, so at
+// least one side sees the other: either the reader stays awake, or the poster wakes the reader. The
+// wake-up count changes before the wake, and the kernel compares the count when the reader goes to
+// sleep. So a wake just before the sleep is not lost either.
+//
+// Stray writes of another process cost reports, never more. The view has its own sizes and offsets,
+// receivers check signals, and each slot's evidence has a check. collect() corrects counts that no
+// longer match the slots.
 class SignalBoard {
  public:
   static std::size_t bytes_needed(const BoardShape& shape);
-  // Makes an empty board. REQUIRES: zeroed memory, aligned to 64 bytes. resource_exhausted when it
-  // is too small, invalid_argument when the shape is out of range.
+  // Formats an empty board. REQUIRES: zeroed memory, aligned to 64 bytes. Returns
+  // resource_exhausted when the memory is too small, invalid_argument when the shape is out of
+  // range.
   static Result<SignalBoard> format(std::span<std::byte> memory, const BoardShape& shape);
-  // Returns a view of a board made by format(), here or in another process, or data_loss when there
-  // is none of this version and shape.
+  // Returns a view of a board made by format(), here or in another process. Returns data_loss when
+  // there is no board of this version and shape.
   static Result<SignalBoard> attach(std::span<std::byte> memory, const BoardShape& shape);
 
   const BoardShape& shape() const { return shape_; }
 
   // Writer's side; each slot has one writer thread. `slot` is 0 .. ranks - 1.
 
-  // Posts a report. Returns false, and does nothing, while the last report has not been taken.
-  // Evidence beyond the shape's blocks is left out. Never blocks, and makes a system call only for
-  // the report that completes what a sleeping reader expects.
+  // Posts a report. Returns false and does nothing while the reader has not taken the last report.
+  // Drops evidence beyond the shape's blocks. Never blocks. Makes a system call only for the report
+  // that completes a sleeping reader's expected number.
   [[nodiscard]] bool post(std::int32_t slot, const RankSignal& signal,
                           std::span<const BlockEvidence> evidence);
-  // Returns whether the last report was taken: the rank's control round is closed.
+  // Returns whether the reader took the last report, which closes the rank's control round.
   bool consumed(std::int32_t slot) const;
 
-  // Ends a wait() early, e.g. because other work has come. Any thread.
+  // Ends a wait() early, for example because of other work. Any thread.
   void notify();
 
   // Reader's side; one thread.
 
-  // Sleeps until `expected` fresh reports lie here, notify() is called, or `timeout` is over.
-  // Returns at once if they lie here already. A notify() that came while nobody waited ends the
-  // next wait().
+  // Sleeps until `expected` fresh reports have arrived, notify() is called, or `timeout` is over.
+  // Returns at once if the reports have already arrived. A notify() without a waiter ends the next
+  // wait().
   BoardWake wait(std::int32_t expected, std::chrono::nanoseconds timeout);
-  // Waits like wait() for at most `polls` intervals, but looks by itself after each, so that no
+  // Waits like wait() for at most `polls` intervals, but polls after each interval, so that no
   // post() makes a system call.
   BoardWake wait_polling(std::int32_t expected, std::chrono::nanoseconds interval, int polls);
-  // Takes the fresh reports, which lets their writers post again.
+  // Takes the fresh reports and lets their writers post again.
   CollectedSignals collect();
-  // Does the same into memory that is used again: allocates nothing once it has held as many
-  // signals.
+  // Does the same into reused memory. Allocates nothing after the largest number of signals was
+  // held once.
   void collect(CollectedSignals& into);
 
  private:
