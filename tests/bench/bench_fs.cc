@@ -1,24 +1,30 @@
-// FS, our side: a plain LibTorch loop that is adopted, replicated or sharded by a flag. fs.py runs
-// it beside PyTorch's DDP and FSDP2 (ddp_peer.py) and tells whose turn it is.
+// F2 and FS, our side: a plain LibTorch loop that is adopted, replicated or sharded by a flag.
+// fs.py runs it beside PyTorch's DDP and FSDP2 (ddp_peer.py), f2.py under memory budgets; both give
+// the turns.
 //
-//   bench_fs task FOLDER TEXT                                  writes what all sides train
+//   bench_fs task FOLDER TEXT [LAYERS WIDTH]                   writes what all sides train
 //   mpiexec -n N bench_fs turns FOLDER PIPES ROWS [--cox...]   takes turns until told to quit
 //
-// Answers a turn with {"seconds", "update_s", "losses", "cpu", "base_kib", "pss_kib"}: the time of
-// all steps but the first, that of the updates among it, and the proportional set size of this
-// process before it had a model and now, at the end of a step.
+// Answers a turn with the seconds of all steps but the first, those of the updates among them, the
+// losses, the CPU time; the proportional set size before the program had a model and at the end of
+// the last step; and bytes: of the parameters, of memory that the ranks share, the most of this
+// rank's tensors within steps but the first, and the peak that the newest memory plan predicts.
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
+#include <map>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "coxswain/coxswain.h"
+#include "sdk/src/memory/counting_allocator.h"
 #include "tests/bench/d1_task.h"
 #include "tests/bench/orders.h"
 #include "tests/bench/session_main.h"
@@ -43,6 +49,26 @@ std::int64_t pss_kib() {
   return 0;
 }
 
+// Returns the bytes of the segments that this process shares with other ranks, each once.
+std::int64_t shared_bytes() {
+  std::map<std::string, std::int64_t> ends;  // by inode
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("/coxswain-") == std::string::npos) continue;
+    std::istringstream words(line);
+    std::string range, rights, offset, device, inode;
+    words >> range >> rights >> offset >> device >> inode;
+    const std::size_t dash = range.find('-');
+    const auto begin = std::stoull(range.substr(0, dash), nullptr, 16);
+    const auto end = std::stoull(range.substr(dash + 1), nullptr, 16);
+    const auto last = static_cast<std::int64_t>(std::stoull(offset, nullptr, 16) + end - begin);
+    ends[inode] = std::max(ends[inode], last);
+  }
+  std::int64_t bytes = 0;
+  for (const auto& [inode, end] : ends) bytes += end;
+  return bytes;
+}
+
 std::vector<torch::optim::OptimizerParamGroup> groups_of(const torch::nn::Module& model) {
   std::vector<at::Tensor> matrices, vectors;
   for (const at::Tensor& p : model.parameters()) (p.dim() > 1 ? matrices : vectors).push_back(p);
@@ -56,7 +82,8 @@ std::vector<torch::optim::OptimizerParamGroup> groups_of(const torch::nn::Module
 class Loop {
  public:
   Loop(Session& session, const std::string& task, std::int64_t rows)
-      : slot_{session.rank(), session.world_size(), rows},
+      : session_(session),
+        slot_{session.rank(), session.world_size(), rows},
         base_kib_(pss_kib()),
         task_(bench::read_d1_task(task)),
         optimizer_(groups_of(*task_.model), torch::optim::AdamWOptions(3e-4)) {
@@ -73,6 +100,7 @@ class Loop {
         start = Clock::now();
         cpu = bench::process_cpu_seconds();
         update_s = 0;
+        detail::reset_counted_peak();
       }
       const Batch batch = bench::d1_batch(task_.tokens, slot_, next_++);
       optimizer_.zero_grad();
@@ -87,16 +115,27 @@ class Loop {
            ", \"losses\": [" + losses +
            "], \"cpu\": " + number(bench::process_cpu_seconds() - cpu) +
            ", \"base_kib\": " + std::to_string(base_kib_) +
-           ", \"pss_kib\": " + std::to_string(pss_kib()) + "}";
+           ", \"pss_kib\": " + std::to_string(pss_kib()) + bytes() + "}";
   }
 
  private:
+  std::string bytes() const {
+    std::int64_t parameters = 0;
+    for (const at::Tensor& each : task_.model->parameters())
+      parameters += static_cast<std::int64_t>(each.nbytes());
+    return ", \"parameter_bytes\": " + std::to_string(parameters) +
+           ", \"shared_bytes\": " + std::to_string(shared_bytes()) +
+           ", \"peak_bytes\": " + std::to_string(detail::counted_memory().peak_bytes) +
+           ", \"predicted_bytes\": " + std::to_string(session_.report().memory_peak_bytes);
+  }
+
   static std::string number(double value) {
     char digits[32];
     std::snprintf(digits, sizeof digits, "%.9g", value);
     return digits;
   }
 
+  Session& session_;
   const bench::D1Slot slot_;
   const std::int64_t base_kib_;
   bench::D1Task task_;
@@ -107,15 +146,16 @@ class Loop {
 void take_turns(Session& session) {
   const auto& words = session.arguments();
   if (words.size() != 4 || words[0] != "turns")
-    throw Error(invalid_argument("bench_fs: expected task FOLDER TEXT or turns FOLDER PIPES ROWS"));
+    throw Error(invalid_argument(
+        "bench_fs: expected task FOLDER TEXT [LAYERS WIDTH] or turns FOLDER PIPES ROWS"));
   Loop loop(session, words[1], std::stoll(words[3]));
   bench::take_turns(words[2] + "/" + std::to_string(session.rank()),
                     [&](int steps) { return loop.turn(steps); });
 }
 
-int write_task(const std::string& folder, const std::string& text) {
+int write_task(const std::string& folder, const std::string& text, const bench::D1Shape& shape) {
   try {
-    bench::write_d1_task(folder, text, kShape);
+    bench::write_d1_task(folder, text, shape);
     return 0;
   } catch (const std::exception& error) {
     return report(error);
@@ -125,6 +165,10 @@ int write_task(const std::string& folder, const std::string& text) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc == 4 && std::string(argv[1]) == "task") return write_task(argv[2], argv[3]);
+  const bool is_task = argc >= 4 && std::string(argv[1]) == "task";
+  if (is_task && argc == 4) return write_task(argv[2], argv[3], kShape);
+  if (is_task && argc == 6)
+    return write_task(argv[2], argv[3],
+                      {.layers = std::stoll(argv[4]), .width = std::stoll(argv[5])});
   return cox::bench::session_main(argc, argv, {.program = "bench_fs"}, take_turns);
 }
