@@ -61,7 +61,7 @@ struct OwnPast {
 // one counts, or for a slow or suspected rank the one at equal samples. With three ranks or more,
 // if all count tokens, a sample is one of mean length.
 struct Excess {
-  std::vector<RankId> ranks;             // ascending; those that can be compared
+  std::vector<RankId> ranks;             // ranks that can be compared, ascending
   ChannelColumns of;                     // of[c][i] belongs to ranks[i]; 0 when not in use
   std::array<bool, kChannels> in_use{};  // false: no rank spent time there
   // With two ranks: each against the other one, by channel.

@@ -397,10 +397,9 @@ double unknown_fixed_part(const SharesProblem& shares, const ShareAssignment& as
   return now > 0 ? most / now : 0;
 }
 
-// Returns the deviation of the predicted ratio. The sum includes the errors of the levels of the
-// slowest ranks before and after, and a part of the noise of a step, because ranks that finish
-// together wait for the unluckiest one. Before the first change it also includes
-// unknown_fixed_part().
+// Returns the deviation of the predicted ratio, from three sources: the errors of the levels of the
+// slowest ranks before and after; a part of the noise of a step, because ranks that finish together
+// wait for the unluckiest one; and, before the first change, unknown_fixed_part().
 double deviation_of_gain(const PolicyInput& input, const SharesProblem& shares,
                          const ShareAssignment& assignment, double gain) {
   const Speeds& speeds = input.estimates.speeds;
