@@ -292,8 +292,7 @@ ChannelColumns over_own_past(const Seconds& seconds, std::span<const RankId> ran
                              std::span<const double> reports, std::span<const double> slow,
                              ChannelColumns& baselines) {
   ChannelColumns excess(ranks.size());
-  for (std::size_t c = kChannels;
-       c-- > 0;) {  // the whole last, because the phases use its old baseline
+  for (std::size_t c = kChannels; c-- > 0;) {  // the whole last: phases need its old baseline
     const std::span<double> column = excess[c];
     for (std::size_t i = 0; i < ranks.size(); ++i) {
       const auto rank = static_cast<std::size_t>(ranks[i].value());
