@@ -31,8 +31,7 @@ enum class SignalFlag : std::uint16_t {
   rolled_back = 1 << 6,
   step_repeated = 1 << 7,  // reproducible mode: a sum was out of range, so the step follows again
   out_of_memory = 1 << 8,  // a forward pass ran out of memory and was run again with less
-  waiting_measured =
-      1 << 9,  // `waiting_seconds` is known, so communication tells work from waiting
+  waiting_measured = 1 << 9,  // communication is split into work and `waiting_seconds`
   // Ranks outnumber the cores of their node. Phases leave out the time for which the thread was
   // ready to run and had no core; that time counts as communication and as waiting.
   without_queueing = 1 << 10,
