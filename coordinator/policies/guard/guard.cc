@@ -35,7 +35,7 @@ struct GuardState {
   bool announced = false;              // trouble was reported and is not over
   bool acted = false;                  // a hold or a rollback was requested since `bad_since`
   Stage stage = Stage::watch;
-  RoundId hold_until{};         // last round of the requested hold
+  RoundId hold_until{};         // first round after the requested hold
   std::uint32_t ticket = 0;     // the plan's rollback ticket when a rollback was first requested
   bool limit_reported = false;  // the limit of rollbacks was reported since the trouble began
   bool waiting = false;         // the ordered rollback is not applied yet
