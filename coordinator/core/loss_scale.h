@@ -51,9 +51,9 @@ ScalerState initial_state(const ScalerRules& rules);
 // With headroom_bits 0, or while no largest gradient is known, the result equals torch's GradScaler
 // (torch/amp/grad_scaler.py, aten/src/ATen/native/AmpKernels.cpp), given hysteresis 1 and min_scale
 // 0. Otherwise the scaler also follows the largest gradients of the last one to two growth
-// intervals. The scale does not grow if the growth would bring these gradients nearer to fp16's
-// largest number than the headroom. The scale shrinks before an overflow if gradients come nearer
-// by themselves.
+// intervals. The scale does not grow if the growth would bring the largest gradients nearer to
+// fp16's largest number than the headroom. The scale shrinks before an overflow if gradients come
+// nearer by themselves.
 //
 // An overflow shows that a gradient was too large, but not by how much. The first overflow
 // therefore costs 6 backoffs at once, and each further one twice as many as the last, until a

@@ -1,8 +1,8 @@
 // OperatorTable: the operators that the forward passes of a rank called, with number of calls, time
 // and FLOPs, by operator and block. Rows are sums over the sampled steps
 // (sdk/src/blocks/operator_watch.h). A table holds no operators of backward passes, which cannot be
-// observed one by one. The cost of these is known by block (BlockTime) and as FLOPs of the needed
-// gradients. Plain values, pure functions.
+// observed one by one. The cost of backward operators is known by block (BlockTime) and as FLOPs of
+// the needed gradients. Plain values, pure functions.
 //
 //   operator stream of a sampled step -> add_row() -> OperatorTable -> operators.json of the rank,
 //   its part of the status page, `cox ops`

@@ -58,8 +58,8 @@ constexpr PlanField<T> plan_field(std::uint8_t id, std::string_view name, T Plan
   return {id, name, member, rules};
 }
 
-// The functions that the rows below name. Their REQUIRES are those of validate(), diff(), text()
-// and same_effect().
+// The functions that the rows below name. The REQUIRES are those of validate(), diff(), text() and
+// same_effect().
 namespace plan_rules {
 Status check_precision(const Plan& plan, const JobFacts& job);
 Status check_profiles(const Plan& plan, const JobFacts& job);
@@ -78,10 +78,10 @@ void diff_precision(const Plan& before, const Plan& after, std::vector<std::stri
 void diff_actions(const Plan& before, const Plan& after, std::vector<std::string>& lines);
 }  // namespace plan_rules
 
-// Ids are part of the bytes: they ascend and are never used again. 5 was the cadence of averaging.
-// A field with the value of a default-constructed Plan is left out of the bytes. Another default is
-// therefore another version of the mask (wire/frame.h) and of the files with plans.
-// Calls `visit` with every field's row, in the order of ids.
+// Calls `visit` with every field's row, in the order of ids. Ids are part of the bytes: they ascend
+// and are never used again. 5 was the cadence of averaging. A field with the value of a
+// default-constructed Plan is left out of the bytes. Another default is therefore another version
+// of the mask (wire/frame.h) and of the files with plans.
 template <class Visit>
 constexpr void for_each_plan_field(Visit&& visit) {
   using namespace plan_rules;

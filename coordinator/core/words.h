@@ -100,8 +100,8 @@ inline std::string nearest(std::span<const std::string> known, std::string_view 
   const std::string* best = nullptr;
   std::size_t least = 0;
   for (const std::string& each : known) {
-    // Letters that only one of the words has must be replaced, in any order. Counting these is
-    // quick, and spares most words the comparison.
+    // Letters that only one of the words has must be replaced, in any order. Counting such letters
+    // is quick, and spares most words the comparison.
     auto left = letters;
     std::size_t common = 0;
     for (const char c : each) {

@@ -269,9 +269,9 @@ StepPace step_pace(const Effects& effects);
 // rest lives until the next change of `effects`.
 Rest* find_rest(Effects& effects, std::string_view policy, Knob knob, RoundId now);
 
-// Records that the oldest condemned changes were taken back in round `now`. Their policies rest
-// from these knobs. Returns the first round in which such a change may be tried again. REQUIRES:
-// `condemned` is not empty.
+// Records that the oldest condemned changes were taken back in round `now`. The policies behind the
+// changes rest from these knobs. Returns the first round in which such a change may be tried again.
+// REQUIRES: `condemned` is not empty.
 RoundId note_taken_back(Effects& effects, RoundId now);
 
 }  // namespace cox

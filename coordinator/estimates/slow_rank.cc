@@ -103,7 +103,7 @@ RoundId round_id(double number) {
 }
 
 // A sum at its threshold proves only a minimum number of slow rounds. If each round stands out from
-// noise, the slowness is that many rounds old. If only all of them together stand out, the slowness
+// noise, the slowness is that many rounds old. If only all rounds together stand out, the slowness
 // began when the sum left 0.
 void begin_evidence(SlowRank& entry, const ReachedTest& reached, double mean, double variance) {
   const CusumTest& test = reached.test;

@@ -63,10 +63,10 @@ struct RankSpeed {
 //
 // fixed_samples is the part of a step's work that does not grow with its samples (launches,
 // set-up), as a number of samples of the same cost. One number serves all ranks; 0 = not known.
-// Even shares cannot show it. Changed shares can, because a rank with twice the samples needs less
-// than twice the time. The number is fitted to all ranks' times before and after a change of
-// shares, by least absolute deviations, so that a rank whose speed changed meanwhile does not
-// matter.
+// Even shares cannot show the number. Changed shares can, because a rank with twice the samples
+// needs less than twice the time. The number is fitted to all ranks' times before and after a
+// change of shares, by least absolute deviations, so that a rank whose speed changed meanwhile does
+// not matter.
 struct Speeds {
   std::vector<RankSpeed> ranks;  // one per rank
   double pooled_variance = 0;

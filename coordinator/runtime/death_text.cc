@@ -9,8 +9,8 @@
 namespace cox::runtime {
 namespace {
 
-// Returns a field of /proc/PID/stat by its number in proc(5), from 3 on. The name before these
-// fields may contain any characters.
+// Returns a field of /proc/PID/stat by its number in proc(5), from 3 on. The name before field 3
+// may contain any characters.
 std::string_view stat_field(std::string_view line, int number) {
   std::size_t begin = line.size();
   while (begin > 0 && line[begin - 1] != ')') --begin;

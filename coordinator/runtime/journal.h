@@ -45,9 +45,9 @@ class JournalWriter {
  public:
   // Creates the file, or continues an existing journal after a restart of the job: cuts off a torn
   // last record and begins a new segment. Errors: not_found or resource_exhausted if the file
-  // cannot be made or written; data_loss if the file is no journal or damaged, and then it stays as
-  // it is; failed_precondition if another job writes to the file, or the path is a link. Blocks
-  // while reading an existing file.
+  // cannot be made or written; data_loss if the file is no journal or damaged, and the file then
+  // stays unchanged; failed_precondition if another job writes to the file, or the path is a link.
+  // Blocks while reading an existing file.
   static Result<std::unique_ptr<JournalWriter>> open(const std::filesystem::path& path,
                                                      const JournalHead& head);
   ~JournalWriter();  // closes; errors are lost

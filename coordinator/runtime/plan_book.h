@@ -29,7 +29,7 @@ class PlanBook {
   void note_damage();
 
   // Applies the ballot merged over all ranks: decides whether another plan is active from `round` +
-  // 1 on. REQUIRES: every rank calls it once a round with equal arguments.
+  // 1 on. REQUIRES: every rank calls agree() once a round with equal arguments.
   void agree(RoundId round, const StepBallot& merged);
   // Opens the next round: from now on active() is the plan agreed on, if there is a new one.
   void begin_round();

@@ -1,6 +1,6 @@
-// The settings `precision.*` and `loss_scale.*`. The SDK reads them before the first round (formats
-// to try, scaling of FP8 operands), and the policies `precision` and `loss_scale` in every round.
-// Part of Config; see settings.h for the rows. Plain values, pure functions.
+// The settings `precision.*` and `loss_scale.*`. The SDK reads the settings before the first round
+// (formats to try, scaling of FP8 operands), and the policies `precision` and `loss_scale` in every
+// round. Part of Config; see settings.h for the rows. Plain values, pure functions.
 #pragma once
 
 #include <cstdint>
