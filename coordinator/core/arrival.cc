@@ -6,9 +6,10 @@
 namespace cox {
 namespace {
 
-// Clocks of machines that no daemon slews differ by some 10 parts in a million, bad ones by 100.
+// Rates of machines' clocks that no daemon slews differ by about 10 parts in a million, bad ones by
+// 100.
 constexpr double kWorstRate = 1e-4;
-// By how much a measured rate changes until the next comparison: temperature, slewing.
+// The change of a measured rate until the next comparison: temperature, slewing.
 constexpr double kRateChange = 5e-6;
 constexpr std::int64_t kFirstWaitNs = 1'000'000'000;
 constexpr std::int64_t kLongestWaitNs = 30'000'000'000;
@@ -50,7 +51,8 @@ void ClockModel::note(std::int64_t now_ns, const ClockOffset& offset) {
     rate_ = static_cast<double>(offset.offset_ns - last_->offset.offset_ns) / passed;
     rate_error_ =
         static_cast<double>(offset.error_ns + last_->offset.error_ns) / passed + kRateChange;
-    // What two comparisons in quick succession say is worse than what holds for any clock.
+    // Two comparisons in quick succession may bound the rate less tightly than the bound for any
+    // clock.
     if (rate_error_ > kWorstRate) rate_ = 0;
     rate_error_ = std::min(rate_error_, kWorstRate);
   }

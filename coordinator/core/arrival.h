@@ -1,7 +1,7 @@
-// When ranks arrive at a collective call, on one clock for all of them, and what follows: how long
-// each rank waited for the last one. ClockModel tells rank 0's clock from a node's own by what
-// exchanges of messages with rank 0 bounded; ranks of one node read one clock (CLOCK_MONOTONIC).
-// Pure values; time is passed in, as nanoseconds of a steady clock. Training thread.
+// The arrival of ranks at a collective call, on one clock for all ranks, and the time that each
+// rank waited for the last one. ClockModel converts a node's clock to rank 0's, within bounds from
+// exchanges of messages with rank 0. Ranks of one node read one clock (CLOCK_MONOTONIC). Pure
+// values; time is passed in, as nanoseconds of a steady clock. Training thread.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace cox {
 struct ArrivalStamp {
   static constexpr std::uint64_t kUnknown = ~std::uint64_t{0};
   std::uint64_t at_ns = 0;
-  std::uint64_t error_ns = 0;  // the truth is no farther away; kUnknown = clocks were not compared
+  std::uint64_t error_ns = 0;  // bound of the error; kUnknown = clocks were not compared
 };
 static_assert(std::is_trivially_copyable_v<ArrivalStamp>);
 
@@ -22,11 +22,11 @@ static_assert(std::is_trivially_copyable_v<ArrivalStamp>);
 void merge_into(ArrivalStamp& into, const ArrivalStamp& from);
 
 // Returns the seconds from `mine` to the arrival of the last rank. `latest` is merged over all
-// ranks. 0 where both errors together are as large as the difference, because then nobody knows who
-// came first; empty where a rank's clock is not known.
+// ranks. Returns 0 if both errors together are as large as the difference, because the order is
+// then unknown. Empty if a rank's clock is not known.
 std::optional<double> waiting_seconds(const ArrivalStamp& mine, const ArrivalStamp& latest);
 
-// ClockExchange is one exchange of a node with rank 0: the node sent at `sent_ns`, rank 0 read its
+// ClockExchange is one exchange of a node with rank 0. The node sent at `sent_ns`, rank 0 read its
 // own clock at `root_ns` between receiving and answering, and the answer came at `received_ns`.
 struct ClockExchange {
   std::int64_t sent_ns = 0;
@@ -40,15 +40,15 @@ struct ClockOffset {
   std::uint64_t error_ns = 0;
 };
 
-// OffsetBounds narrows an offset down by several exchanges. Each bounds it from both sides
-// (F. Cristian, Probabilistic clock synchronization, 1989): rank 0's clock was read after the node
-// sent and before it received. The truth lies in what all of them allow, which is never wider than
-// the shortest round trip.
+// OffsetBounds narrows an offset by several exchanges. Each exchange bounds the offset from both
+// sides (F. Cristian, Probabilistic clock synchronization, 1989), because rank 0's clock was read
+// after the node sent and before the node received. The truth lies in the intersection of all
+// bounds, which is never wider than the shortest round trip.
 class OffsetBounds {
  public:
   void note(const ClockExchange& exchange);
-  // Returns the middle of what is left; empty before the first exchange, and when exchanges
-  // contradict each other, as those of a clock that was set do.
+  // Returns the middle of the remaining bounds. Empty before the first exchange, and if exchanges
+  // contradict each other, as after a clock was set.
   std::optional<ClockOffset> offset() const;
 
  private:
@@ -56,23 +56,23 @@ class OffsetBounds {
   std::int64_t most_ns_ = 0;
 };
 
-// ClockModel follows a node's clock between comparisons. Two comparisons give a rate; the error
-// grows with the time since the last one, by what the rate may be off.
+// ClockModel follows a node's clock between comparisons. Two comparisons give a rate. The error
+// grows with the time since the last comparison, by the error of the rate.
 class ClockModel {
  public:
   // The two clocks of one machine, or of one rank, never differ.
   enum class Kind : std::uint8_t { same, compared };
   explicit ClockModel(Kind kind = Kind::same) : kind_(kind) {}
 
-  // A comparison whose middle was at `now_ns` of the node's clock.
+  // Records a comparison whose middle was at `now_ns` of the node's clock.
   void note(std::int64_t now_ns, const ClockOffset& offset);
-  // Forgets what was compared: clocks that contradict themselves say nothing.
+  // Forgets all comparisons, because a clock that contradicts itself shows nothing.
   void forget();
 
   // Returns the moment `now_ns` by rank 0's clock.
   ArrivalStamp stamp(std::int64_t now_ns) const;
-  // Returns whether it is time to compare again: after a second at first, then after twice as long
-  // each time, up to half a minute.
+  // Returns whether a comparison is due: after a second at first, then after twice as long each
+  // time, up to half a minute.
   bool is_due(std::int64_t now_ns) const;
 
  private:
@@ -84,7 +84,7 @@ class ClockModel {
   Kind kind_;
   std::optional<Known> last_;
   double rate_ = 0;           // nanoseconds of offset a nanosecond
-  double rate_error_ = 0;     // of that
+  double rate_error_ = 0;     // of the rate
   std::int64_t wait_ns_ = 0;  // from the last comparison to the next
 };
 

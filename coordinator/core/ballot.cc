@@ -6,7 +6,7 @@
 namespace cox {
 namespace {
 
-// A number that is no magnitude counts as not known.
+// A number that is no magnitude counts as unknown.
 double known_amax(double amax) {
   return std::isfinite(amax) && amax > 0 ? amax : 0;
 }

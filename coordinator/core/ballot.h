@@ -1,6 +1,6 @@
 // StepBallot: the few numbers that the ranks of a trainer agree on in every step, merged by the
-// step's small all-reduce. Its completion is the round. Everything that must happen on all ranks in
-// the same round is derived from the merged ballot, so no rank can differ. Pure values.
+// step's small all-reduce. The completed all-reduce is the round. Each action of all ranks in the
+// same round follows from the merged ballot, so no rank can differ. Pure values.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@
 
 namespace cox {
 
-// How far the broadcast of masks over NCCL is on a rank. The least of all ranks counts.
+// The state of the broadcast of masks over NCCL on a rank. The least of all ranks counts.
 enum class MaskLane : std::uint64_t {
-  failed = 0,  // this rank's NCCL has failed: all ranks give it up together
-  busy = 1,    // the last broadcast is not over here
-  free = 2,    // another one may be started
+  failed = 0,  // NCCL has failed on a rank: all ranks leave NCCL together
+  busy = 1,    // the last broadcast is not over
+  free = 2,    // another broadcast may start
 };
 
 struct StepBallot {
@@ -25,25 +25,25 @@ struct StepBallot {
   std::uint64_t nonfinite_ranks = 0;       // ranks whose loss was not finite
   std::uint64_t overflow_ranks = 0;        // ranks whose own gradients are not all finite
   std::uint64_t active_ranks = 0;          // ranks with steps of their own left; 0 = all only join
-  std::uint64_t buffers_from_min = ~0ull;  // lowest rank whose buffers changed; ~0 = nobody's
-  // 1 = the step is to be repeated: an exact sum was out of range, or a rank ran out of memory.
+  std::uint64_t buffers_from_min = ~0ull;  // lowest rank whose buffers changed; ~0 = none
+  // 1 = repeat the step, because an exact sum was out of range or a rank ran out of memory.
   std::uint64_t repeat_max = 0;
   double amax_max = 0;                      // largest finite scaled gradient in fp16; 0 = not known
   std::uint64_t plan_held_min = 0;          // newest plan number that every rank holds
-  std::uint64_t round_closed_min = 0;       // 1 = this rank's last control round is over
+  std::uint64_t round_closed_min = 0;       // 1 = the rank's last control round is over
   std::uint64_t mask_waits_max = 0;         // 1 = rank 0 has a frame for the other ranks
-  MaskLane mask_lane_min = MaskLane::free;  // of masks over NCCL; free where there are none
-  std::uint64_t stop_max = 0;               // 1 = somebody was asked to stop (SIGTERM, end of job)
-  std::uint64_t fingerprint_min = 0;        // of what must be equal (step, cursor, active plan) ...
+  MaskLane mask_lane_min = MaskLane::free;  // of masks over NCCL; free if masks do not use NCCL
+  std::uint64_t stop_max = 0;               // 1 = a rank was asked to stop (SIGTERM, end of job)
+  std::uint64_t fingerprint_min = 0;        // of equal values (step, cursor, plan) ...
   std::uint64_t fingerprint_max = 0;        // ... so min != max shows a divergence
   ArrivalStamp arrival;              // when the last rank had given all its parts of the reduction
-  std::uint64_t clocks_due_max = 0;  // 1 = the clocks of nodes are to be compared again
-  std::uint64_t save_stage_min = ~0ull;  // how far this rank is with a save; ~0 = there is none
-  std::uint64_t save_failed_max = 0;     // 1 + a rank whose work for the save failed; 0 = nobody's
+  std::uint64_t clocks_due_max = 0;  // 1 = compare the clocks of nodes again
+  std::uint64_t save_stage_min = ~0ull;  // the rank's stage of a save; ~0 = no save
+  std::uint64_t save_failed_max = 0;     // 1 + a rank whose work for the save failed; 0 = none
 };
 static_assert(std::is_trivially_copyable_v<StepBallot>);
 
-// Adds sums, takes minima and maxima. Sums are added as written: into + from, so that a fold over
+// Adds sums, keeps minima and maxima. Sums are added in the order into + from, so a fold over
 // ascending ranks gives the same bits on every rank.
 void merge_into(StepBallot& into, const StepBallot& from);
 

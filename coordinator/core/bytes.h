@@ -1,8 +1,8 @@
-// ByteWriter and ByteReader put little-endian numbers and variable-length integers (7 bits a byte,
-// low group first) into a byte string and take them out again. The reader never passes the end:
-// after the first read that does not fit it has failed, and every further read returns zero. The
-// codecs of plans, frames and policy states are built from them. One thread at a time uses an
-// object; the reader borrows its bytes.
+// ByteWriter and ByteReader write little-endian numbers and variable-length integers (7 bits a
+// byte, low group first) to a byte string, and read them. The codecs of plans, frames and policy
+// states use both. The reader never passes the end: after the first read that does not fit, the
+// reader has failed and every further read returns zero. One thread at a time uses an object. The
+// reader borrows its bytes.
 #pragma once
 
 #include <bit>
@@ -20,7 +20,7 @@ class ByteWriter {
   void u16(std::uint16_t value) { little_endian(value, 2); }
   void u32(std::uint32_t value) { little_endian(value, 4); }
   void u64(std::uint64_t value) { little_endian(value, 8); }
-  void f32(float value) { u32(std::bit_cast<std::uint32_t>(value)); }  // so NaN and -0 survive
+  void f32(float value) { u32(std::bit_cast<std::uint32_t>(value)); }  // keeps NaN and -0
   void f64(double value) { u64(std::bit_cast<std::uint64_t>(value)); }
   void varint(std::uint64_t value);  // 1 .. 10 bytes
   void append(std::span<const std::byte> more);

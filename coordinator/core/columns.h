@@ -1,8 +1,8 @@
 // Columns: a table of numbers with N columns, stored column by column in one block of memory. The
-// rounds of the coordinator keep one row per rank or report in it, so that a round of seven columns
-// costs one allocation. Columns begin at places of their own in a cache, so that a loop over all of
-// them does not make them push each other out where the number of rows is a power of two. A plain
-// value; one thread at a time.
+// rounds of the coordinator keep one row per rank or report, so a round of seven columns costs one
+// allocation. Columns start in different cache sets. A loop over all columns therefore keeps all of
+// them in the cache even if the number of rows is a power of two. A plain value; one thread at a
+// time.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ class Columns {
   explicit Columns(std::size_t rows) : Columns(unfilled(rows)) {
     for (std::size_t c = 0; c < N; ++c) std::ranges::fill((*this)[c], 0.0);
   }
-  // Returns a table whose entries have any values, for who writes them all.
+  // Returns a table with arbitrary entries, for a caller that writes all of them.
   static Columns unfilled(std::size_t rows) {
     Columns columns;
     columns.rows_ = rows;
@@ -69,7 +69,7 @@ class Columns {
   }
 
  private:
-  static constexpr std::size_t kApart = 72;  // more than the rows: nine cache lines
+  static constexpr std::size_t kApart = 72;  // padding between columns: nine cache lines
 
   void swap(Columns& other) noexcept {
     std::swap(rows_, other.rows_);
@@ -78,11 +78,11 @@ class Columns {
   }
 
   std::size_t rows_ = 0;
-  std::size_t stride_ = 0;  // from a column to the next
+  std::size_t stride_ = 0;  // from one column to the next
   std::unique_ptr<double[]> values_;
 };
 
-// As a field of a state (state_codec.h) it is an array of N vectors of equal sizes.
+// As a field of a state (state_codec.h), encoded as an array of N vectors of equal sizes.
 template <std::size_t N>
 void write(ByteWriter& out, const Columns<N>& columns) {
   for (std::size_t c = 0; c < N; ++c) {

@@ -40,7 +40,7 @@ std::vector<Row> make_rows() {
   return rows;
 }
 
-// Made once: modes are asked for in every round.
+// Made once, because every round looks up modes.
 const std::vector<Row>& section_rows() {
   static const std::vector<Row>& rows = never_destroyed(make_rows());
   return rows;
@@ -76,7 +76,7 @@ RowsByName find_mode_rows() {
   return rows;
 }
 
-// Asked for every policy in every round.
+// Called for every policy in every round.
 const Row* mode_row(std::string_view policy) {
   static const RowsByName& rows = never_destroyed(find_mode_rows());
   return find_row(rows, policy);
@@ -98,7 +98,7 @@ Row own_mode_row(const std::string& policy) {
   return row;
 }
 
-// The modes of the policies that `config` knows by name and no section has.
+// Returns the modes of policies that `config` knows by name and that have no section.
 std::vector<Row> own_mode_rows(const Config& config) {
   std::vector<Row> rows;
   for (const auto& [policy, unused] : config.policy_modes) {
@@ -125,7 +125,8 @@ std::string what_must_be_equal(const Row& row, const Config& config) {
   return value.empty() ? "" : "set";
 }
 
-// Each value must be one that could be read: what a program sets itself is checked as a file is.
+// Checks that each value can be read from text: values that a program sets are checked like a
+// file's.
 Status check_values(const Config& config) {
   Config scratch = config;
   for (const Row& row : section_rows()) {
@@ -146,7 +147,7 @@ std::string variable_of(std::string_view key) {
   return name;
 }
 
-// The key that a variable stands for; empty when there is none.
+// Returns the key of a variable, or an empty text.
 std::string key_of_variable(const Config& config, std::string_view variable) {
   static const RowsByName& sections = never_destroyed(rows_by(variable_of));
   for (const Alias& alias : kAliases) {
@@ -165,7 +166,7 @@ std::string nearest_variable(const Config& config, std::string_view variable) {
   return variable_of(nearest_key(config, key));
 }
 
-// A '#' outside of quotes ends what counts.
+// A '#' outside of quotes starts a comment.
 std::string_view without_comment(std::string_view line) {
   bool quoted = false;
   for (std::size_t i = 0; i < line.size(); ++i) {
@@ -305,7 +306,7 @@ Status make_paths_absolute(Config& config, const std::filesystem::path& from) {
       return failed_precondition(row.name.key, ": expected a working directory to find ",
                                  path.string(), " from, found none: it was removed; give an ",
                                  "absolute path");
-    // Behind a folder that is a link, ".." leads elsewhere than the text says.
+    // Behind a folder that is a link, ".." leads elsewhere than the text suggests.
     const bool has_parent = std::ranges::find(path, std::filesystem::path("..")) != path.end();
     const std::filesystem::path whole = from / path;
     const std::string text = has_parent ? whole.string() : whole.lexically_normal().string();

@@ -1,9 +1,9 @@
 // Config: every setting of a job, typed and checked once at the start. Sources, later ones win:
-// defaults, what the program sets itself, a file (`COX_CONFIG` or --cox.config=FILE), environment
-// (COX_GUARD_MODE=on), flags (--cox.guard.mode=on). The settings themselves are listed beside the
-// structs that they fill (core/settings/); documentation and messages follow from those rows. All
-// ranks must have the same settings; fingerprint() is compared at start-up. Plain value; pure
-// functions, the environment and the file's text are passed in.
+// defaults, values that the program sets, a file (`COX_CONFIG` or --cox.config=FILE), environment
+// (COX_GUARD_MODE=on), flags (--cox.guard.mode=on). core/settings/ lists each setting beside the
+// struct member for its value; documentation and messages follow from these rows. All ranks must
+// have the same settings; fingerprint() is compared at start-up. Plain value; pure functions:
+// environment and file text are arguments.
 #pragma once
 
 #include <cstdint>
@@ -63,8 +63,7 @@ void for_each_section(const Visit& visit) {
   visit("shard", &Config::shard, shard_settings);
 }
 
-// ConfigOption describes one setting: its key, the values it accepts, what it is for, and its
-// value.
+// ConfigOption describes one setting: key, accepted values, purpose, and value.
 struct ConfigOption {
   std::string key;       // "guard.hold_rounds"
   std::string kind;      // "integer", "number", "text", "switch", "mode", "list", ...
@@ -76,51 +75,51 @@ struct ConfigOption {
 };
 std::vector<ConfigOption> config_options(const Config& config = {});
 
-// Sets one key. Returns invalid_argument for an unknown key (naming the nearest known one) and for
-// a value of the wrong kind or out of range; the Config is then unchanged.
+// Sets one key. Returns invalid_argument for an unknown key (with the nearest known one) and for a
+// value of the wrong kind or out of range. The Config is unchanged after an error.
 Status set_option(Config& config, std::string_view key, std::string_view value);
 
 // Reads lines of `key = value`; '#' starts a comment. Errors carry `origin` and the line number.
 Status apply_text(Config& config, std::string_view text, std::string_view origin);
 
-// Takes every variable COX_<KEY> with dots as underscores (COX_HTTP_PORT). A COX_ variable that is
-// not a key is an error, except those of scripts and tests (listed in config.cc) and COX_TEST_*.
-// COX_CONTROL and COX_LOG are short for COX_CONTROL_PATH and COX_RUN_LOG.
+// Applies every variable COX_<KEY> with dots as underscores (COX_HTTP_PORT). A COX_ variable that
+// is not a key is an error, except variables of scripts and tests (listed in config.cc) and
+// COX_TEST_*. COX_CONTROL and COX_LOG are short for COX_CONTROL_PATH and COX_RUN_LOG.
 Status apply_environment(Config& config, std::span<const std::string> environment);
 
-// Takes "--cox.key=value" and "--cox.key value"; everything else is returned in `rest` in order.
+// Applies "--cox.key=value" and "--cox.key value"; returns other arguments in `rest`, in order.
 struct FlagsApplied {
   std::vector<std::string> rest;
 };
 Result<FlagsApplied> apply_flags(Config& config, std::span<const std::string> arguments);
 
-// Returns the file named by --cox.config=FILE or else by COX_CONFIG; empty when neither is there.
+// Returns the file named by --cox.config=FILE or else by COX_CONFIG; empty if neither is set.
 std::string config_file(std::span<const std::string> environment,
                         std::span<const std::string> arguments);
 
-// Checks every value against its range, and the rules that span several keys. Call it once, after
-// the last source.
+// Checks every value against its range, and the rules between keys. Call once, after the last
+// source.
 Status validate(const Config& config);
 
-// Makes the paths of files and folders absolute, as seen from a working directory, so that they
-// lead to the same place wherever the program goes. failed_precondition when there is a relative
-// one and `from` is empty, which says that the working directory was removed.
+// Makes the paths of files and folders absolute, relative to the directory `from`, so that later
+// changes of the working directory do not matter. Returns failed_precondition for a relative path
+// if `from` is empty, which means that the working directory was removed.
 Status make_paths_absolute(Config& config, const std::filesystem::path& from);
 
-// Returns "key = value" for every setting; apply_text() reads it back.
+// Returns "key = value" for every setting; apply_text() reads the text back.
 std::string text(const Config& config);
 
 // Returns a hash that is equal on two ranks exactly if all settings that must be equal are equal.
-// run.log does not count, and of a folder only whether one is set.
+// run.log does not count. A folder counts only as set or unset.
 std::uint64_t fingerprint(const Config& config);
 
 // Returns whether the policy's mode is a setting of a section, not an entry of
 // Config::policy_modes.
 bool has_mode_setting(std::string_view policy);
 
-// Returns the mode of a policy by its name. An unset `memory.mode` is on where a budget or a forced
-// action is set, an unset `precision.mode` where any block may run in another format than fp32. A
-// policy of the program for which no mode was set is on.
+// Returns the mode of a policy by its name. An unset `memory.mode` is on if a budget or a forced
+// action is set; an unset `precision.mode` is on if any block may run in another format than fp32.
+// A policy of the program without a mode is on.
 PolicyMode mode_of(const Config& config, std::string_view policy);
 
 }  // namespace cox

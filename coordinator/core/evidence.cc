@@ -7,14 +7,14 @@
 namespace cox {
 namespace {
 
-// The lower of two ranks of which -1 means nobody.
+// Returns the lower of two ranks; -1 means none.
 RankId lower_rank(RankId a, RankId b) {
   if (a.value() < 0) return b;
   if (b.value() < 0) return a;
   return std::min(a, b);
 }
 
-// A magnitude that nobody saw, or that is not finite, loses against all.
+// An unobserved or non-finite magnitude loses against all others.
 float size_of(const Magnitude& m) {
   return m.rank.value() >= 0 && std::isfinite(m.value) ? m.value : -1.0f;
 }
@@ -31,7 +31,7 @@ double part_of(std::uint32_t part, std::uint32_t whole) {
   return whole > 0 ? static_cast<double>(part) / whole : 0;
 }
 
-constexpr double kLeastNoise = 1e-9;  // a gradient without any still has a finite signal ratio
+constexpr double kLeastNoise = 1e-9;  // a gradient without noise still has a finite signal ratio
 
 std::optional<double> mean_noise(const BlockEvidence& seen) {
   if (seen.noise_count == 0 || !std::isfinite(seen.noise_sum)) return std::nullopt;

@@ -10,10 +10,10 @@ constexpr std::uint32_t next_bit(std::uint32_t c) {
   return (c & 1u) ? 0xEDB88320u ^ (c >> 1) : c >> 1;
 }
 
-// tables[n][i]: what nibble i does to the remainder with n more nibbles behind it. One kilobyte in
-// all: a signal is sealed once a step, when training has emptied the caches, and tables of bytes
-// (8 KiB, nearly all of it touched) then cost four times as much in cache misses.
-constexpr std::size_t kNibbles = 16;  // taken at once
+// tables[n][i]: the effect of nibble i on the remainder with n more nibbles behind. One kilobyte in
+// all: a signal is sealed once a step, when training has emptied the caches. Tables of bytes (8
+// KiB, nearly all touched) would then cost four times as much in cache misses.
+constexpr std::size_t kNibbles = 16;  // processed at once
 using Tables = std::array<std::array<std::uint32_t, 16>, kNibbles>;
 
 constexpr Tables make_tables() {
@@ -41,7 +41,7 @@ std::uint32_t next_nibble(std::uint32_t crc) {
   return (crc >> 4) ^ kTables[0][crc & 0xF];
 }
 
-// The remainder after these bytes, from the one before them.
+// Returns the remainder after `bytes`, from the remainder before.
 std::uint32_t pass(std::uint32_t crc, std::span<const std::byte> bytes) {
   const std::byte* p = bytes.data();
   std::size_t left = bytes.size();
@@ -60,7 +60,7 @@ std::uint32_t pass(std::uint32_t crc, std::span<const std::byte> bytes) {
 
 #if defined(__x86_64__)
 
-// x^n modulo the polynomial, in the order of bits that a product of two such numbers needs.
+// Returns x^n modulo the polynomial, in the bit order for a product of two such numbers.
 constexpr long long power_of_x(int n) {
   std::uint32_t c = 0x80000000u;
   for (; n > 0; --n) c = next_bit(c);
@@ -69,7 +69,7 @@ constexpr long long power_of_x(int n) {
 
 constexpr long long kFoldLow = power_of_x(128 + 32);
 constexpr long long kFoldHigh = power_of_x(128 - 32);
-constexpr std::size_t kFoldFrom = 64;  // bytes from which on folding pays
+constexpr std::size_t kFoldFrom = 64;  // bytes from which on folding is faster
 
 using TwoWords = long long __attribute__((vector_size(16)));
 
@@ -79,8 +79,8 @@ TwoWords load(const std::byte* p) {
   return words;
 }
 
-// Products without carries: 16 bytes are multiplied by x^128 modulo the polynomial and added to the
-// next 16, which leaves the remainder as it is, until fewer than 16 are left behind them.
+// Carry-less products: 16 bytes are multiplied by x^128 modulo the polynomial and added to the next
+// 16, which keeps the remainder, until fewer than 16 bytes follow.
 __attribute__((target("pclmul"))) std::uint32_t pass_folding(std::uint32_t crc,
                                                              std::span<const std::byte> bytes) {
   const TwoWords powers = {kFoldLow, kFoldHigh};

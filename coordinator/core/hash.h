@@ -1,6 +1,6 @@
 // Checksums and hashes of bytes. crc32 (polynomial 0xEDB88320, as in zlib) detects torn and damaged
-// frames, signals and records. FNV-1a with 64 bits tells contents apart: settings, names of files,
-// things that were said before. Neither protects against forgery. Pure; equal on every machine.
+// frames, signals and records. FNV-1a with 64 bits distinguishes contents: settings, names of
+// files, earlier messages. Neither protects against forgery. Pure; equal on every machine.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ namespace cox {
 
 std::uint32_t crc32(std::span<const std::byte> bytes);
 
-// FNV-1a over everything that is added, in the order of adding.
+// FNV-1a over all added bytes, in the order of adding.
 class Fnv1a64 {
  public:
   void add(std::span<const std::byte> bytes) {

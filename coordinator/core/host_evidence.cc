@@ -16,7 +16,7 @@ constexpr double kKilohertzOfMegahertz = 1000;
 constexpr double kBytesOfSector = 512;
 constexpr double kBytesOfKilobyte = 1024;
 constexpr double kMostCount = 0x1p63;
-// Returns the text up to the next `end` and takes it, with the end, from `text`.
+// Returns the text up to the next `end`, and removes that part and `end` from `text`.
 std::string_view cut(std::string_view& text, char end) {
   const std::size_t at = std::min(text.find(end), text.size());
   const std::string_view part = text.substr(0, at);
@@ -38,7 +38,7 @@ std::optional<Number> number_in(std::string_view text) {
   return value;
 }
 
-// Returns what follows `word` and a blank at the beginning of a line; empty when no line has it.
+// Returns the rest of the first line that begins with `word` and a blank; empty if there is none.
 std::string_view after(std::string_view text, std::string_view word) {
   while (!text.empty()) {
     const std::string_view line = cut(text, '\n');
@@ -54,7 +54,8 @@ std::optional<double> positive_in(std::string_view text) {
   return value && std::isfinite(*value) && *value > 0 ? value : std::nullopt;
 }
 
-// "cpu  user nice system idle iowait irq softirq steal guest guest_nice": guests are in user.
+// Parses "cpu  user nice system idle iowait irq softirq steal guest guest_nice"; guests count in
+// user.
 std::optional<HostReading::Share> steal_in(std::string_view stat) {
   constexpr std::size_t kSteal = 7;
   std::string_view line = trimmed(after(stat, "cpu"));
@@ -76,7 +77,7 @@ std::optional<HostReading::Share> throttled_in(std::string_view group_cpu) {
   return HostReading::Share{*throttled, *periods};
 }
 
-// "some avg10=0.12 avg60=...", in percent.
+// Parses "some avg10=0.12 avg60=...", in percent.
 std::optional<double> pressure_in(std::string_view text) {
   constexpr std::string_view kMean = "avg10=";
   const std::string_view rest = after(text, "some");
@@ -129,7 +130,7 @@ bool differs(float a, float b, float by) {
   return is_one_known || std::abs(a - b) > by;
 }
 
-// The next number behind blanks; nothing where there is none.
+// Returns the next number behind blanks, or nothing.
 std::optional<double> next_count(std::string_view& text) {
   text = trimmed(text);
   const auto count = number_in<std::uint64_t>(cut(text, ' '));
@@ -137,8 +138,8 @@ std::optional<double> next_count(std::string_view& text) {
   return static_cast<double>(*count);
 }
 
-// "cpu  user nice system idle iowait irq softirq steal guest guest_nice", in ticks; guests are in
-// user. Older kernels have no steal.
+// Parses "cpu  user nice system idle iowait irq softirq steal guest guest_nice", in ticks; guests
+// count in user. Older kernels have no steal.
 void read_cpu(std::string_view stat, double ticks_per_second, NodeCounters& out) {
   std::string_view line = trimmed(after(stat, "cpu"));
   std::array<double, 8> seconds{};
@@ -153,7 +154,7 @@ void read_cpu(std::string_view stat, double ticks_per_second, NodeCounters& out)
   out.steal_seconds = seconds[7];
 }
 
-// "MemTotal:       16000000 kB".
+// Parses "MemTotal:       16000000 kB".
 std::optional<double> kilobytes_after(std::string_view meminfo, std::string_view word) {
   const auto count = number_in<std::uint64_t>(after(meminfo, word));
   if (!count) return std::nullopt;
@@ -183,7 +184,7 @@ bool is_digits(std::string_view text) {
   return !text.empty() && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
 }
 
-// Parts of a disk follow it: sda, sda1, or nvme0n1, nvme0n1p1.
+// Partitions follow their disk: sda, sda1, or nvme0n1, nvme0n1p1.
 bool is_part_of(std::string_view name, std::string_view disk) {
   if (disk.empty() || name.size() <= disk.size() || !name.starts_with(disk)) return false;
   std::string_view rest = name.substr(disk.size());
@@ -191,13 +192,13 @@ bool is_part_of(std::string_view name, std::string_view disk) {
   return is_digits(rest);
 }
 
-// Disks that are made of others, of memory or of files.
+// Returns whether the disk is made of other disks, of memory or of files.
 bool is_made_up(std::string_view name) {
   constexpr std::array<std::string_view, 6> kPrefixes = {"dm-", "loop", "md", "ram", "sr", "zram"};
   return std::ranges::any_of(kPrefixes, [name](auto prefix) { return name.starts_with(prefix); });
 }
 
-// "   8       0 sda reads merged sectors ms writes merged sectors ms ...".
+// Parses "   8       0 sda reads merged sectors ms writes merged sectors ms ...".
 void read_disks(std::string_view text, NodeCounters& out) {
   std::string_view disk;
   while (!text.empty()) {
@@ -217,7 +218,7 @@ void read_disks(std::string_view text, NodeCounters& out) {
   }
 }
 
-// "  eth0: bytes packets errs drop fifo frame compressed multicast bytes ...".
+// Parses "  eth0: bytes packets errs drop fifo frame compressed multicast bytes ...".
 void read_network(std::string_view text, NodeCounters& out) {
   constexpr std::size_t kSent = 8;
   while (!text.empty()) {
@@ -235,7 +236,7 @@ void read_network(std::string_view text, NodeCounters& out) {
   }
 }
 
-// A group that lies above what is mounted is looked for at the root.
+// A group above the mount is looked for at the root.
 void add_group_file(std::string_view mount, std::string_view group, std::string_view name,
                     std::vector<std::string>& files) {
   const bool is_root = group == "/" || group.find("/..") != std::string_view::npos;
@@ -310,7 +311,7 @@ NodeCounters read_node(const NodeTexts& texts, double ticks_per_second) {
   return out;
 }
 
-// "200000 100000": microseconds of each period; "max 100000": no limit.
+// Parses "200000 100000": microseconds of each period; "max 100000": no limit.
 double granted_cores(std::string_view cpu_max) {
   const auto quota = next_count(cpu_max);
   if (!quota) return kUnknown;
@@ -318,7 +319,7 @@ double granted_cores(std::string_view cpu_max) {
   return period && *period > 0 && *quota > 0 ? *quota / *period : kUnknown;
 }
 
-// "0::/job/7".
+// Parses "0::/job/7".
 std::vector<std::string> group_files(std::string_view own_groups, std::string_view name) {
   std::vector<std::string> out;
   while (!own_groups.empty()) {
@@ -330,7 +331,7 @@ std::vector<std::string> group_files(std::string_view own_groups, std::string_vi
   return out;
 }
 
-// The second field is a name in brackets, which may hold any characters.
+// The second field is a name in brackets, which may contain any characters.
 std::optional<std::uint64_t> start_ticks_in(std::string_view stat_line) {
   constexpr int kBetween = 19;  // fields between the name and the start
   const std::size_t bracket = stat_line.rfind(')');

@@ -1,10 +1,8 @@
-// What the texts of a machine's own accounts (/proc, /sys) say of its state.
+// Parses a machine's own statistics (/proc, /sys). The texts are untrusted: a missing, odd or
+// out-of-range value counts as unknown and affects nothing else. Pure; any thread.
 //
 //   HostTexts -> HostReading -> HostEvidence (signal.h), from two readings that are seconds apart
 //   NodeTexts -> NodeCounters, for the host timeline (host_sample.h)
-//
-// Texts are hostile: what is missing, odd or out of range is not known, and nothing else suffers.
-// Pure; any thread.
 #pragma once
 
 #include <cmath>
@@ -19,7 +17,7 @@
 
 namespace cox {
 
-// HostTexts are the contents of files; empty = it cannot be read.
+// HostTexts are the contents of files; empty = unreadable.
 struct HostTexts {
   std::string stat;             // /proc/stat
   std::string loadavg;          // /proc/loadavg
@@ -46,16 +44,16 @@ struct HostReading {
 
 HostReading read_host(const HostTexts& texts);
 
-// Returns what is known after `now`; `cores` > 0. Shares need both readings, and counters that did
+// Returns the evidence after `now`; `cores` > 0. Shares need both readings, and counters that did
 // not go backwards.
 HostEvidence evidence_between(const HostReading& before, const HostReading& now,
                               std::string_view host, std::int32_t cores);
 
-// Returns whether one differs from the other by more than the flicker of an ordinary machine.
+// Returns whether the difference is larger than the flicker of an ordinary machine.
 bool differs_noticeably(const HostEvidence& a, const HostEvidence& b);
 
-// Returns the files that may hold the control group's CPU account, likeliest first, by the text of
-// /proc/self/cgroup. Without a leading root.
+// Returns the files that may hold the control group's CPU account, likeliest first, from the text
+// of /proc/self/cgroup. Without a leading root.
 std::vector<std::string> group_cpu_files(std::string_view own_groups);
 
 inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
@@ -63,7 +61,7 @@ inline bool is_known(double value) {
   return !std::isnan(value);
 }
 
-// The contents of files; empty = it cannot be read. Those of the control group are of version 2.
+// The contents of files; empty = unreadable. Files of the control group are of version 2.
 struct NodeTexts {
   std::string stat;          // /proc/stat
   std::string meminfo;       // /proc/meminfo
@@ -73,32 +71,32 @@ struct NodeTexts {
   std::string group_limit;   // memory.max
 };
 
-// kUnknown: the machine does not tell.
+// kUnknown: the machine does not report the value.
 struct NodeCounters {
   double user_seconds = kUnknown;  // of all cores, like the next three
   double system_seconds = kUnknown;
   double iowait_seconds = kUnknown;
   double steal_seconds = kUnknown;
-  double memory_used_bytes = kUnknown;  // within the control group's limit, where it has one
+  double memory_used_bytes = kUnknown;  // within the control group's limit, if there is one
   double memory_available_bytes = kUnknown;
   double swap_used_bytes = kUnknown;
   double disk_read_bytes = kUnknown;  // of whole disks
   double disk_written_bytes = kUnknown;
-  double network_received_bytes = kUnknown;  // of all devices but loopback
+  double network_received_bytes = kUnknown;  // of all devices except loopback
   double network_sent_bytes = kUnknown;
 };
 
-// REQUIRES: ticks_per_second > 0.
+// Parses a node's counters. REQUIRES: ticks_per_second > 0.
 NodeCounters read_node(const NodeTexts& texts, double ticks_per_second);
 
-// The cores that cpu.max of a control group grants; kUnknown where it sets no limit.
+// Returns the cores that cpu.max of a control group grants; kUnknown = no limit.
 double granted_cores(std::string_view cpu_max);
 
-// The files of the process's control group (version 2) with that name, likeliest first, by the text
-// of /proc/self/cgroup. Without a leading root.
+// Returns the files of the process's control group (version 2) with the name `name`, likeliest
+// first, from the text of /proc/self/cgroup. Without a leading root.
 std::vector<std::string> group_files(std::string_view own_groups, std::string_view name);
 
-// The twenty-second field of /proc/self/stat: ticks from the machine's start to the process's.
+// Returns field 22 of /proc/self/stat: ticks from the machine's start to the process's.
 std::optional<std::uint64_t> start_ticks_in(std::string_view stat_line);
 
 }  // namespace cox

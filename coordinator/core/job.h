@@ -1,5 +1,5 @@
-// JobFacts: what is fixed for one incarnation of a job and known before its first round. An input
-// of Decide (journalled), and what a plan is validated against. Plain values.
+// JobFacts: the facts that are fixed for one incarnation of a job and known before its first round.
+// An input of Decide (journalled); plans are validated against the facts. Plain values.
 #pragma once
 
 #include <cstddef>
@@ -13,13 +13,13 @@
 
 namespace cox {
 
-// Capabilities are the changes that the linked SDK can carry out. Decide clamps or vetoes
-// everything else, with a reason.
+// Capabilities are the changes that the linked SDK can apply. Decide clamps or vetoes all others,
+// with a reason.
 struct Capabilities {
-  PrecisionSet precisions = only(Precision::fp32);  // that can be applied
-  ActionSet actions = only(MemoryAction::keep);     // that can be applied
-  bool shares = false;                              // this job's loop takes its batch from the plan
-  bool accumulation = false;  // this job's loop takes the samples of a step from the plan
+  PrecisionSet precisions = only(Precision::fp32);  // formats that can be applied
+  ActionSet actions = only(MemoryAction::keep);     // actions that can be applied
+  bool shares = false;                              // the job's loop takes its batch from the plan
+  bool accumulation = false;  // the job's loop takes the samples of a step from the plan
   bool rollback = false;      // snapshots are being taken
 
   bool can(Precision p) const { return contains(precisions, p); }
@@ -33,8 +33,8 @@ struct JobFacts {
   std::int32_t world_size = 1;       // 1 .. kMaxRanks
   std::vector<NodeId> node_of_rank;  // one per rank; empty = all on one node
   std::vector<std::string> blocks;   // names in execution order, <= kMaxBlocks
-  std::uint64_t global_batch = 0;    // samples per step; 0 = the loop's own business
-  std::uint64_t micro_batch = 0;     // samples; shares are whole ones of them; 0 = of any size
+  std::uint64_t global_batch = 0;    // samples per step; 0 = the loop decides
+  std::uint64_t micro_batch = 0;     // samples; a share is a multiple; 0 = of any size
   Capabilities capabilities{};
   MemoryFacts memory;        // rank 0 only
   PrecisionFacts precision;  // rank 0 only

@@ -1,6 +1,6 @@
 // Log: one line for people per event, with level and rank, through a sink that is passed in. Lines
 // of the same `topic` with the same text in a row are written once. One thread at a time per Log;
-// copies are independent. Nothing here goes through torch's logging.
+// copies are independent. Does not use torch's logging.
 #pragma once
 
 #include <functional>
@@ -26,7 +26,7 @@ class Log {
   void warning(std::string_view message) const { write(LogLevel::warning, message); }
   void error(std::string_view message) const { write(LogLevel::error, message); }
 
-  // Writes only when `message` differs from the last one of this topic.
+  // Writes only if `message` differs from the topic's last one.
   void on_change(LogLevel level, const std::string& topic, const std::string& message);
 
  private:

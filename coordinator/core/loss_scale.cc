@@ -21,7 +21,7 @@ bool knows_gradients(const ScalerState& state, const ScalerStep& step) {
   return step.amax > 0 || state.peak > 0 || state.former_peak > 0;
 }
 
-// As torch does it: one factor at a time, whatever the gradients are.
+// As in torch: one factor at a time, whatever the gradients are.
 ScalerState advance_plainly(ScalerState state, const ScalerRules& rules, const ScalerStep& step) {
   if (step.overflow) {
     state.scale = std::max(state.scale * rules.backoff_factor, rules.min_scale);

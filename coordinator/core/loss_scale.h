@@ -1,17 +1,6 @@
-// The loss scaler as a value: what fp16 gradients are multiplied with before they are computed, and
-// how that number follows what was seen. Runs in lockstep on every rank, from values that the
-// step's reduction agreed on, so no rank can differ; the policy `loss_scale` only sets the rules.
-// Pure.
-//
-// With headroom_bits 0, or while no largest gradient is known, it does what torch's GradScaler does
-// (torch/amp/grad_scaler.py, aten/src/ATen/native/AmpKernels.cpp), given hysteresis 1 and min_scale
-// 0. Otherwise it also follows the largest gradients of the last one to two growth intervals. The
-// scale does not grow where that would bring them nearer to fp16's largest number than the
-// headroom, and it shrinks before anything overflows where they come nearer by themselves. An
-// overflow says that a gradient was too large, but not by how much. So the first overflow costs 6
-// backoffs at once, and each further one twice as many as the last, until a growth interval has
-// passed without any. The scale recovers by slow growth; where too many values underflow meanwhile,
-// the policy speeds it up.
+// The loss scaler as a value: the factor for fp16 gradients, and its reaction to overflows and
+// gradients. Runs in lockstep on every rank, from values that the step's reduction agreed on, so no
+// rank can differ. The policy `loss_scale` only sets the rules. Pure.
 #pragma once
 
 #include <cstdint>
@@ -39,18 +28,18 @@ struct ScalerRules {
   friend bool operator==(const ScalerRules&, const ScalerRules&) = default;
 };
 
-// ScalerState is what a scaler carries from step to step. It is saved with the training state.
+// ScalerState is the state of a scaler between steps. Saved with the training state.
 struct ScalerState {
   float scale = 65536.0f;
   std::uint32_t clean_steps = 0;      // since the last overflow or growth
   std::uint32_t overflow_streak = 0;  // overflows in a row
-  float peak = 0;                     // largest gradient, scale taken out, of this interval ...
-  float former_peak = 0;              // ... and of the one before; 0 = not known
-  std::uint32_t strikes = 0;          // overflows since an interval passed without any
+  float peak = 0;                     // largest gradient of this interval, without the scale ...
+  float former_peak = 0;              // ... and of the interval before; 0 = not known
+  std::uint32_t strikes = 0;          // overflows since the last interval without any
   friend bool operator==(const ScalerState&, const ScalerState&) = default;
 };
 
-// ScalerStep is the outcome of one step that the ranks agreed on in the step's reduction.
+// ScalerStep is the outcome of one step, agreed on in the step's reduction.
 struct ScalerStep {
   bool overflow = false;  // some gradient was not finite: the update was skipped
   float amax = 0;         // largest finite scaled gradient seen in fp16; 0 = not known
@@ -58,6 +47,18 @@ struct ScalerStep {
 
 ScalerState initial_state(const ScalerRules& rules);
 // Returns the state for the next step. The scale never leaves [min_scale, max_scale].
+//
+// With headroom_bits 0, or while no largest gradient is known, the result equals torch's GradScaler
+// (torch/amp/grad_scaler.py, aten/src/ATen/native/AmpKernels.cpp), given hysteresis 1 and min_scale
+// 0. Otherwise the scaler also follows the largest gradients of the last one to two growth
+// intervals. The scale does not grow if the growth would bring the largest gradients nearer to
+// fp16's largest number than the headroom. The scale shrinks before an overflow if gradients come
+// nearer by themselves.
+//
+// An overflow shows that a gradient was too large, but not by how much. The first overflow
+// therefore costs 6 backoffs at once, and each further one twice as many as the last, until a
+// growth interval has passed without any. The scale recovers by slow growth. If too many values
+// underflow meanwhile, the policy makes the growth faster.
 ScalerState advance(const ScalerState& state, const ScalerRules& rules, const ScalerStep& step);
 
 // Returns invalid_argument naming the field that is out of range.

@@ -72,8 +72,8 @@ Status check_ranks(const MemoryFacts& facts, std::size_t ranks) {
   return ok_status();
 }
 
-// Returns the bytes of the blocks that `actions` keep and `point` does not; none when both differ
-// in another way.
+// Returns the bytes of the blocks that `actions` keep and `point` does not. Returns none if the two
+// differ in another way.
 std::optional<std::int64_t> kept_beyond(const MemoryModel& model, const MemoryPoint& point,
                                         std::span<const MemoryAction> actions) {
   std::int64_t bytes = 0;
@@ -85,7 +85,7 @@ std::optional<std::int64_t> kept_beyond(const MemoryModel& model, const MemoryPo
   return bytes;
 }
 
-// A level is used only where it was measured, so recompute that is forced is recompute in full.
+// Forced recompute is recompute in full, because a level is used only where it was measured.
 MemoryAction nearest(ActionSet allowed) {
   for (std::size_t a = 0; a < kMemoryActionNames.size(); ++a) {
     if (contains(allowed, static_cast<MemoryAction>(a))) return static_cast<MemoryAction>(a);
@@ -93,8 +93,8 @@ MemoryAction nearest(ActionSet allowed) {
   return MemoryAction::keep;
 }
 
-// Where an action may not be, the block gets keep, or the only action it may have. Keeping more
-// costs what the block keeps; where that is unknown, at most what keeping all does.
+// Replaces each forbidden action by keep, or by the only action allowed. Keeping more costs the
+// bytes that the block keeps; if these are unknown, at most the bytes of keeping all.
 MemoryPoint repaired(const MemoryModel& model, const MemoryPoint& point,
                      std::span<const ActionSet> allowed) {
   MemoryPoint result = point;
@@ -165,7 +165,7 @@ std::int64_t peak_with(const MemoryModel& model, std::int64_t peak_bytes, std::u
   const std::int64_t grows = peak_bytes - model.base_bytes;
   const std::int64_t whole = grows / measured;
   const std::int64_t rest = grows % measured;
-  // A floating-point product does not overflow, and is exact where it is not far too large.
+  // A floating-point product does not overflow, and is exact unless it is far too large.
   const double most = static_cast<double>(whole) * static_cast<double>(wanted);
   if (most > static_cast<double>(kMaxModelValue)) return kMaxModelValue;
   const std::int64_t grown = whole * wanted + (rest * wanted + measured - 1) / measured;
@@ -174,7 +174,7 @@ std::int64_t peak_with(const MemoryModel& model, std::int64_t peak_bytes, std::u
 
 std::uint64_t largest_share(const MemoryModel& model, std::int64_t peak_bytes, std::int64_t bytes) {
   const auto can_have = [&](std::uint64_t n) { return peak_with(model, peak_bytes, n) <= bytes; };
-  // The division is a guess that rounding may have moved: by one nearly always.
+  // The division is a guess; rounding moves the result by one at most, nearly always.
   const double room = static_cast<double>(bytes) - static_cast<double>(model.base_bytes);
   const double grows = static_cast<double>(peak_bytes) - static_cast<double>(model.base_bytes);
   const double ideal = room * static_cast<double>(model.samples) / grows;
@@ -214,7 +214,7 @@ bool is_allowed(std::span<const MemoryAction> actions, std::span<const ActionSet
   return true;
 }
 
-// Points that may be used come first and stay; the bytes of a repaired one are a bound.
+// Allowed points come first and stay. The bytes of a repaired point are a bound.
 MemoryFront usable_front(const MemoryModel& model, std::span<const ActionSet> allowed) {
   std::vector<MemoryPoint> points;
   points.reserve(model.front.size());

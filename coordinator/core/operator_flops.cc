@@ -19,7 +19,7 @@ double needed(const TensorShape& shape) {
   return shape.needs_gradient ? 1 : 0;
 }
 
-// [.., m, k] by [.., k, n], or by a vector [k].
+// Computes [.., m, k] by [.., k, n], or by a vector [k].
 Flops product(const OperatorShapes& call, std::size_t first) {
   if (call.operands.size() < first + 2) return std::nullopt;
   const TensorShape& a = call.operands[first];
@@ -34,13 +34,13 @@ Flops matrices(const OperatorShapes& call) {
   return product(call, 0);
 }
 
-// Adds to the first operand.
+// Computes a product that is added to the first operand.
 Flops added_matrices(const OperatorShapes& call) {
   return product(call, 1);
 }
 
 // Every element of the weight meets every place of the smaller image: of the result, or of the
-// operand where the convolution is transposed.
+// operand in a transposed convolution.
 Flops convolution(const OperatorShapes& call) {
   if (call.operands.size() < 2 || call.results.empty()) return std::nullopt;
   const TensorShape& image = call.operands[0];
@@ -56,8 +56,8 @@ Flops convolution(const OperatorShapes& call) {
 }
 
 // Queries [.., q, d], keys [.., k, d], values [.., k, v]: scores, then their mean of the values.
-// Backward: scores again, gradients of scores, values, queries and keys, whichever are needed, as
-// the kernels have it.
+// Backward makes the scores again, then gradients of scores, values, queries and keys, whichever
+// are needed, as the kernels do.
 Flops attention(const OperatorShapes& call) {
   if (call.operands.size() < 3) return std::nullopt;
   const TensorShape& queries = call.operands[0];
@@ -74,7 +74,7 @@ Flops attention(const OperatorShapes& call) {
 }
 
 // One layer in one direction: each of two weights, for the operand and for the hidden state, meets
-// every element of the sequence. The hidden state passes gradients on where there are any.
+// every element of the sequence. The hidden state passes on gradients if there are any.
 Flops recurrent_layer(const OperatorShapes& call) {
   if (call.operands.size() < 3) return std::nullopt;
   const TensorShape& sequence = call.operands[0];
@@ -94,7 +94,7 @@ Flops recurrent_layer(const OperatorShapes& call) {
   return OperatorFlops{left + right, backward};
 }
 
-// x as rows [.., m, k] and the weight as rows [.., n, k]; or a convolution.
+// Computes x as rows [.., m, k] by the weight as rows [.., n, k]; or a convolution.
 Flops narrow_product(const OperatorShapes& call) {
   if (call.convolution != ConvolutionKind::none) return convolution(call);
   if (call.operands.size() < 2) return std::nullopt;
@@ -110,7 +110,7 @@ struct Formula {
   Flops (*flops)(const OperatorShapes&);
 };
 
-// In the order of their names.
+// Sorted by name.
 constexpr std::array kFormulas = std::to_array<Formula>({
     {"aten::_addmm_activation", added_matrices},
     {"aten::_convolution", convolution},

@@ -1,6 +1,7 @@
-// Phase is a part of a training step that time is booked on. `host` is Coxswain's own work between
-// the step before and this one, kept apart so that no rank is blamed for it; `other` what remains
-// of the wall time. Values are part of the wire format and of the run directory: never renumber.
+// Phase is a part of a training step for which time is counted. `host` is Coxswain's own work
+// between the step before and this one, kept apart so that no rank is blamed for it. `other` is the
+// rest of the wall time. Values are part of the wire format and of the run directory: never
+// renumber.
 #pragma once
 
 #include <array>
@@ -14,7 +15,7 @@ enum class Phase : std::uint8_t {
   data = 0,
   forward = 1,
   backward = 2,
-  compute = 3,  // for loops that do not tell forward from backward
+  compute = 3,  // for loops that do not separate forward from backward
   communication = 4,
   optimizer = 5,
   other = 6,
@@ -33,8 +34,8 @@ constexpr std::string_view to_string(Phase phase) {
 // Seconds per phase of one rank over one reporting interval.
 using PhaseSeconds = std::array<float, kPhases>;
 
-// Returns whether the phase is a rank's own work: everything but waiting for others and what
-// Coxswain itself takes between steps.
+// Returns whether the phase is a rank's own work: all phases except waiting for others and
+// Coxswain's own work between steps.
 constexpr bool is_own_work(Phase phase) {
   return phase != Phase::communication && phase != Phase::host;
 }

@@ -1,9 +1,9 @@
-// Plan: what every rank does from an agreed future round on. The coordinator publishes numbered
-// plans, one in flight at a time. A plan becomes active on all ranks with the round after the one
-// in which the step's reduction showed that all of them hold it (MIN over ranks), and not before
+// Plan: the behaviour of every rank from an agreed future round on. The coordinator publishes
+// numbered plans, one in flight at a time. The step's reduction (MIN over ranks) shows when all
+// ranks hold a plan. The plan becomes active on all ranks in the next round, but not before
 // `earliest_round`. Fields that change numerics (precision, scaler) are the same on all ranks;
-// fields that do not (memory actions, shares of whole samples) may differ per rank. A new field is
-// a member here and a row in plan_fields.h. Plain value; pure functions.
+// other fields (memory actions, shares of whole samples) may differ per rank. A new field is a
+// member here and a row in plan_fields.h. Plain value; pure functions.
 #pragma once
 
 #include <cstdint>
@@ -27,9 +27,9 @@ struct PlanId {
 };
 
 // RollbackOrder tells the trainer to go back to the newest snapshot taken before `before_round`.
-// The trainer executes a ticket once: it remembers the largest one that it has executed.
+// The trainer remembers the largest ticket that it has executed, so each ticket is executed once.
 struct RollbackOrder {
-  std::uint32_t ticket = 0;  // 0 = none was ever ordered
+  std::uint32_t ticket = 0;  // 0 = no rollback yet
   RoundId before_round{};
   static auto fields(auto& self) { return std::tie(self.ticket, self.before_round); }
   friend bool operator==(const RollbackOrder&, const RollbackOrder&) = default;
@@ -40,7 +40,7 @@ using ActionProfile = std::vector<MemoryAction>;  // one action per block
 struct Plan {
   PlanId id{};
   RoundId earliest_round{};
-  std::optional<RoundId> activated_round;  // known once it happened; does not travel in masks
+  std::optional<RoundId> activated_round;  // set once the plan is active; not part of masks
 
   std::vector<Precision> precision;     // one per block
   std::vector<ActionProfile> profiles;  // 1 .. kMaxProfiles
@@ -66,22 +66,21 @@ ProfileId profile_of(const Plan& plan, RankId rank);
 // `block` is one of the job's blocks.
 MemoryAction action_of(const Plan& plan, RankId rank, BlockId block);
 
-// Returns whether every rank has the same memory actions under both plans. Profiles only write
-// actions down, so plans with different profiles can have the same actions. REQUIRES: both plans
-// are valid for the same job.
+// Returns whether every rank has the same memory actions under both plans. Plans with different
+// profiles can have the same actions. REQUIRES: both plans are valid for the same job.
 bool same_actions(const Plan& a, const Plan& b);
 
-// The functions below follow from the table of fields; plan_fields.cc has them.
+// The functions below follow from the table of fields; plan_fields.cc defines them.
 
-// Returns whether both plans tell the ranks the same, apart from ids and rounds. REQUIRES: both
-// plans are valid for the same job.
+// Returns whether both plans have the same effect on the ranks, apart from ids and rounds.
+// REQUIRES: both plans are valid for the same job.
 bool same_effect(const Plan& a, const Plan& b);
 
 // Returns invalid_argument naming the first field that does not fit the job or is out of range.
 Status validate(const Plan& plan, const JobFacts& job);
 
-// Returns one line per difference in effect, for logs, the status page and `cox replay`; none when
-// the plans have the same effect. REQUIRES: both plans are valid for the same job.
+// Returns one line per difference in effect, for logs, the status page and `cox replay`; none for
+// plans with the same effect. REQUIRES: both plans are valid for the same job.
 std::vector<std::string> diff(const Plan& before, const Plan& after);
 
 // Returns several lines for people: the id, the rounds, and one line per field.

@@ -26,7 +26,7 @@ constexpr std::string_view in_words(Precision precision) {
   return to_string(precision);
 }
 
-// One knob per block, each one that the job is capable of.
+// Checks that there is one knob per block, and that the job is capable of each.
 template <class Knob>
 Status check_blocks(const std::vector<Knob>& knobs, const JobFacts& job, const std::string& what) {
   if (knobs.size() != job.blocks.size()) return wrong_size(what, job.blocks.size(), knobs.size());
@@ -56,7 +56,7 @@ std::string mix_text(const std::vector<Knob>& knobs) {
   return out.empty() ? "no blocks" : out;
 }
 
-// "precision: bf16 -> fp32 in blocks 0-3" for every kind of change.
+// Appends "precision: bf16 -> fp32 in blocks 0-3" for every kind of change.
 template <class Knob>
 void diff_blocks(const std::vector<Knob>& before, const std::vector<Knob>& after,
                  const std::string& what, std::vector<std::string>& lines) {
@@ -216,7 +216,7 @@ void diff_actions(const Plan& before, const Plan& after, std::vector<std::string
 namespace cox {
 namespace {
 
-// Beyond what the job is capable of.
+// Checks the rules of the field, except the job's capability.
 template <class T>
 Status check(const PlanField<T>& field, const Plan& plan, const JobFacts& job) {
   const PlanFieldRules& rules = field.rules;

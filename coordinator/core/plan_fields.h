@@ -1,13 +1,9 @@
-// The table of plan fields: each field of a plan is described once, here. From its row follow the
-// bytes of masks and journals (wire/plan_codec), the check against the job, equality in effect,
-// differences, text, JSON (metrics/topics/plan.cc), the change that a policy proposes
-// (decide/plan_change) and its take-back. A new field needs a member of Plan and a row here. A type
-// that is new to core/state_codec.h also needs an overload in wire/plan_codec.cc; a field whose
-// proposed value does not simply take the place of the old one needs one in decide/plan_change.cc.
-//
-// Ids are part of the bytes: they ascend and are never used again. 5 was the cadence of averaging.
-// A field that has the value of a default-constructed Plan is left out of the bytes, so another
-// default is another version of the mask (wire/frame.h) and of the files that hold plans.
+// The table of plan fields: each field of a plan is described once, by a row. Bytes of masks and
+// journals (wire/plan_codec), the check against the job, equality in effect, differences, text,
+// JSON (metrics/topics/plan.cc), the change that a policy proposes (decide/plan_change) and its
+// take-back follow from the row. A new field needs a member of Plan and a row. A type that is new
+// to core/state_codec.h also needs an overload in wire/plan_codec.cc. A field whose proposed value
+// does not simply replace the old one needs an overload in decide/plan_change.cc.
 #pragma once
 
 #include <algorithm>
@@ -23,27 +19,28 @@
 namespace cox {
 
 // Knob groups the fields that policies move for time: promises are measured and taken back by knob.
-// A field of `other` is never taken back. Values are kept in states: never renumber.
+// A field of `other` is never taken back. States keep the values: never renumber.
 enum class Knob : std::uint8_t { precision = 0, actions = 1, shares = 2, batch = 3, other = 4 };
 std::string_view to_string(Knob knob);
 
 // PlanFieldRules are the rules of a field that do not follow from its type.
 struct PlanFieldRules {
   Knob knob = Knob::other;
-  // The knob, and a change of it, in sentences. Empty: the field's name.
+  // The names of the knob and of a change in sentences. Empty: the field's name.
   std::string_view knob_name{};
   std::string_view change_name{};
-  // The job must have this capability for any value but the default. Null: no job needs one.
+  // The job must have this capability for any value except the default. Null: no capability is
+  // needed.
   bool Capabilities::*capability = nullptr;
   // The largest value of a number. 0: every value fits.
   std::uint64_t most = 0;
-  // The check against the job beyond both. Null: every value fits.
+  // The check against the job beyond `capability` and `most`. Null: every value fits.
   Status (*check)(const Plan& plan, const JobFacts& job) = nullptr;
-  // The field's value for people. Null: the number as it is.
+  // The field's value for people. Null: the number.
   std::string (*text)(const Plan& plan) = nullptr;
-  // Appends lines about a change. Null: one line, from both texts, when the values differ.
+  // Appends lines about a change. Null: one line, from both texts, if the values differ.
   void (*diff)(const Plan& before, const Plan& after, std::vector<std::string>& lines) = nullptr;
-  // Returns whether both plans tell the ranks the same here. Null: when the values are equal.
+  // Returns whether the field has the same effect in both plans. Null: if the values are equal.
   bool (*same)(const Plan& a, const Plan& b) = nullptr;
 };
 
@@ -61,8 +58,8 @@ constexpr PlanField<T> plan_field(std::uint8_t id, std::string_view name, T Plan
   return {id, name, member, rules};
 }
 
-// The functions that the rows below name. Their REQUIRES are those of validate(), diff(), text()
-// and same_effect().
+// The functions that the rows below name. The REQUIRES are those of validate(), diff(), text() and
+// same_effect().
 namespace plan_rules {
 Status check_precision(const Plan& plan, const JobFacts& job);
 Status check_profiles(const Plan& plan, const JobFacts& job);
@@ -81,7 +78,10 @@ void diff_precision(const Plan& before, const Plan& after, std::vector<std::stri
 void diff_actions(const Plan& before, const Plan& after, std::vector<std::string>& lines);
 }  // namespace plan_rules
 
-// Calls `visit` with every field's row, in the order of ids.
+// Calls `visit` with every field's row, in the order of ids. Ids are part of the bytes: they ascend
+// and are never used again. 5 was the cadence of averaging. A field with the value of a
+// default-constructed Plan is left out of the bytes. Another default is therefore another version
+// of the mask (wire/frame.h) and of the files with plans.
 template <class Visit>
 constexpr void for_each_plan_field(Visit&& visit) {
   using namespace plan_rules;
@@ -121,13 +121,13 @@ constexpr void for_each_plan_field(Visit&& visit) {
                     .text = step_samples_text}));
 }
 
-// Returns whether the job can apply `value` in this field at all.
+// Returns whether the job can apply `value` in this field.
 template <class T>
 bool is_capable(const PlanField<T>& field, const T& value, const Capabilities& capabilities) {
   return field.rules.capability == nullptr || value == T{} || capabilities.*field.rules.capability;
 }
 
-// Returns whether both plans tell the ranks the same in this field.
+// Returns whether the field has the same effect in both plans.
 template <class T>
 bool is_same(const PlanField<T>& field, const Plan& a, const Plan& b) {
   return field.rules.same != nullptr ? field.rules.same(a, b) : a.*field.member == b.*field.member;

@@ -1,6 +1,6 @@
-// Precision: the number formats that a block can compute in. PrecisionFacts: what they cost the
-// blocks of this job on these devices, measured before the first round; carried in JobFacts
-// (journalled), so that policy `precision` and a replay need no device. Plain values, pure
+// Precision: the number formats that a block can compute in. PrecisionFacts: the times of the
+// blocks in each format on the job's devices, measured before the first round. JobFacts carries the
+// facts (journalled), so that policy `precision` and a replay need no device. Plain values, pure
 // functions.
 #pragma once
 
@@ -41,15 +41,14 @@ struct BlockFormats {
   friend bool operator==(const BlockFormats&, const BlockFormats&) = default;
 };
 
-// PrecisionFacts are known to rank 0 only. They are empty on the other ranks, and where nothing was
-// measured.
+// PrecisionFacts are known to rank 0 only. Empty on the other ranks, and if nothing was measured.
 struct PrecisionFacts {
   std::vector<BlockFormats> blocks;  // one per block, or empty
   PrecisionSet emulated = 0;         // formats that some rank's device only imitates
   friend bool operator==(const PrecisionFacts&, const PrecisionFacts&) = default;
 };
 
-// Returns invalid_argument naming the first field that does not fit a job of that many blocks.
+// Returns invalid_argument naming the first field that does not fit a job with this many blocks.
 Status validate(const PrecisionFacts& facts, std::size_t blocks);
 
 }  // namespace cox

@@ -1,6 +1,6 @@
-// Reason: why something changed, or why it did not. Every proposal, veto and clamp leaves one; the
-// journal keeps them, metrics count them by code, the status page shows their sentence. Plain
-// value.
+// Reason: why something changed, or why it did not. Every proposal, veto and clamp leaves a reason.
+// The journal keeps reasons, metrics count reasons by code, the status page shows the sentences.
+// Plain value.
 #pragma once
 
 #include <algorithm>
@@ -34,7 +34,7 @@ enum class PolicyKind : std::uint8_t {
 };
 std::string_view to_string(PolicyKind kind);
 
-// Each kind with its name, in the order of their numbers.
+// Each kind with its name, in the order of numbers.
 struct NamedPolicyKind {
   PolicyKind kind;
   std::string_view name;
@@ -52,22 +52,22 @@ inline constexpr auto kPolicyKinds = std::to_array<NamedPolicyKind>({
 });
 inline constexpr PolicyKind kLastPolicyKind = kPolicyKinds.back().kind;
 
-// Outcome says what became of the change that the reason speaks of.
+// Outcome is the result of the change that the reason is about.
 enum class Outcome : std::uint8_t {
   unspecified = 0,
-  changed = 1,    // in the plan that goes out
-  unchanged = 2,  // looked at, and nothing needed to change
-  observed = 3,   // would have changed it, but the policy only observes
+  changed = 1,    // in the published plan
+  unchanged = 2,  // examined, no change needed
+  observed = 3,   // would have changed, but the policy only observes
   vetoed = 4,     // held back by another rule (hold, plan in flight, user override)
   clamped = 5,    // changed, but less than asked for
-  reported = 6,   // a finding; no knob belongs to it
+  reported = 6,   // a finding, about no knob
 };
 inline constexpr auto kOutcomeNames = std::to_array<std::string_view>(
     {"unspecified", "changed", "unchanged", "observed", "vetoed", "clamped", "reported"});
 std::string_view to_string(Outcome outcome);
 
-// ReasonCode is the reason for machines. Values are written to journals and metric labels: never
-// renumber, append only.
+// ReasonCode is the reason for machines. Values are written to journals and metric labels: append
+// only, never renumber.
 enum class ReasonCode : std::uint16_t {
   unspecified = 0,
   // Decide; 6 was full_plan_resent
@@ -80,9 +80,9 @@ enum class ReasonCode : std::uint16_t {
   nobody_applies_plans = 8,
   restored_at_other_world_size = 9,
   policy_failed = 10,
-  taken_back = 11,       // it promised a shorter step and surely did not bring one
-  take_back_stays = 12,  // the same, and taking it back would not fit
-  resting = 13,          // the like of it was taken back not long ago
+  taken_back = 11,       // a change promised a shorter step and surely did not bring one
+  take_back_stays = 12,  // the same, but taking the change back would not fit
+  resting = 13,          // a similar change was taken back not long ago
   // guard
   nonfinite_step = 20,
   nonfinite_streak = 21,
@@ -95,12 +95,12 @@ enum class ReasonCode : std::uint16_t {
   straggler_phase_moved = 42,
   straggler_host = 43,       // all ranks of a host are slow
   straggler_job_slow = 44,   // the job is slower than it was, and no rank is to blame
-  straggler_job_gone = 45,   // it no longer is
+  straggler_job_gone = 45,   // the job is no longer slow
   straggler_transient = 46,  // a rank pauses again and again: counted, not acted upon
-  straggler_advice = 47,     // to a person: nothing is left to decide
+  straggler_advice = 47,     // to a person, when no decision is left
   // shares; 60 was shares_forced
   shares_changed = 61,     // follow the speed of the ranks
-  shares_kept = 62,        // looked at, and not worth a change
+  shares_kept = 62,        // examined, and not worth a change
   shares_limited = 63,     // a memory cap or minimum share holds them back
   shares_unmeetable = 64,  // caps and minima leave no way to place the batch
   shares_hint = 65,        // the user's hint, at the start
@@ -117,7 +117,7 @@ enum class ReasonCode : std::uint16_t {
   memory_unknown = 89,
   // loss scale
   overflow_named = 100,    // the block in which a non-finite value arose
-  overflow_outside = 101,  // it arose outside of all blocks
+  overflow_outside = 101,  // a non-finite value arose outside of all blocks
   scaler_rules = 102,
   scaler_floor = 103,  // overflows go on at the smallest scale
   scaler_underflow = 104,
@@ -142,16 +142,17 @@ enum class ReasonCode : std::uint16_t {
 };
 std::string_view to_string(ReasonCode code);
 
-// Forecast is what a policy predicts of a change, where it can. Unknown stays unknown.
+// Forecast is a policy's prediction about a change, if it can make one. Unknown stays unknown.
 struct Forecast {
-  // The time of a step with the change over that without, of a sample where the batch changes; the
-  // interval holds 95 % by the measured noise of what the policy went by. 0 = unknown.
+  // The ratio of the time of a step with the change to the time without; of a sample if the batch
+  // changes. The interval holds 95 %, by the measured noise of the policy's inputs. 0 = unknown.
   double step_ratio = 0;
   double step_ratio_low = 0;
   double step_ratio_high = 0;
   std::int64_t peak_bytes = 0;  // highest memory peak of a rank with the change; 0 = unknown
 
-  // Whether the change is made to shorten the step, so that a measurement can refute it.
+  // Returns whether the change is made to shorten the step, so that a measurement can refute the
+  // promise.
   bool promises_time() const { return step_ratio > 0 && step_ratio < 1; }
 
   static auto fields(auto& self) {
@@ -161,7 +162,7 @@ struct Forecast {
 };
 
 // Returns a forecast of time with an interval from the deviation of the ratio. REQUIRES: `ratio` is
-// positive, `deviation` is not negative; 0 = the deviation is unknown, and so is the interval.
+// positive, `deviation` is not negative. A deviation of 0 is unknown, and so is the interval.
 inline Forecast forecast_of_time(double ratio, double deviation) {
   Forecast forecast;
   forecast.step_ratio = ratio;
@@ -177,8 +178,8 @@ struct Reason {
   ReasonCode code = ReasonCode::unspecified;
   Outcome outcome = Outcome::unspecified;
   RoundId round{};
-  RankId rank{-1};          // the rank it is about; -1 = all or none
-  std::int32_t block = -1;  // the block it is about; -1 = all or none
+  RankId rank{-1};          // the rank concerned; -1 = all or none
+  std::int32_t block = -1;  // the block concerned; -1 = all or none
   std::string text;         // a sentence with numbers, for people
   Forecast forecast{};
 
@@ -189,14 +190,14 @@ struct Reason {
   friend bool operator==(const Reason&, const Reason&) = default;
 };
 
-// Returns a reason without the fields that Decide fills in: policy, round, and the outcome where it
-// is left open here (of a finding: reported).
+// Returns a reason without the fields that Decide fills in: policy, round, and an unspecified
+// outcome (for a finding: reported).
 inline Reason reason_of(ReasonCode code, std::string text, Outcome outcome = Outcome::unspecified,
                         RankId rank = RankId(-1)) {
   return {.code = code, .outcome = outcome, .rank = rank, .text = std::move(text)};
 }
 
-// Any value is read back: policies of users have codes of their own.
+// Any value is read back, because policies of users have codes of their own.
 template <>
 inline constexpr PolicyKind kLargestOf<PolicyKind> = static_cast<PolicyKind>(0xFF);
 template <>

@@ -12,13 +12,13 @@
 namespace cox {
 namespace {
 
-constexpr std::size_t kSampleFrom = 2048;  // values from which on sampling pays
+constexpr std::size_t kSampleFrom = 2048;  // number of values from which on sampling is faster
 constexpr std::size_t kSample = 512;
-constexpr std::size_t kFew = 48;    // values that are not worth narrowing down
+constexpr std::size_t kFew = 48;    // number of values for which narrowing does not help
 constexpr int kNarrowings = 64;     // nearly always two or three
-constexpr std::size_t kPivots = 9;  // of which one is taken
+constexpr std::size_t kPivots = 9;  // candidates for a pivot
 
-// A value near the k-th.
+// Returns a value near the k-th.
 double pivot_of(std::span<const double> values, std::size_t k) {
   std::array<double, kPivots> some;
   for (std::size_t i = 0; i < kPivots; ++i) some[i] = values[i * values.size() / kPivots];
@@ -26,7 +26,7 @@ double pivot_of(std::span<const double> values, std::size_t k) {
   return some[k * kPivots / values.size()];
 }
 
-// `above`: a value that is above all of these, or the k-th itself where there is none.
+// `above`: a value above all of `values`. Without one, the k-th itself is the upper neighbour.
 Neighbours select_few(std::span<double> values, std::size_t k, std::optional<double> above) {
   const auto at = values.begin() + static_cast<std::ptrdiff_t>(k);
   std::nth_element(values.begin(), at, values.end());
@@ -34,8 +34,9 @@ Neighbours select_few(std::span<double> values, std::size_t k, std::optional<dou
   return {*at, *std::min_element(at + 1, values.end())};
 }
 
-// Uses up `values`; `room` is as large. What is on the wrong side of a pivot is dropped until few
-// are left, by loops without a branch: half of the branches of a comparison sort are guessed wrong.
+// Overwrites `values`; `room` is as large. Drops values on the wrong side of a pivot until few are
+// left, by loops without a branch: a processor mispredicts half of the branches of a comparison
+// sort.
 Neighbours select_in_place(std::span<double> values, std::span<double> room, std::size_t k) {
   std::optional<double> above;
   for (int i = 0; i < kNarrowings && values.size() > kFew; ++i) {
@@ -43,7 +44,7 @@ Neighbours select_in_place(std::span<double> values, std::span<double> room, std
     std::size_t less = 0;
     std::size_t greater = 0;
     for (const double value : values) {
-      values[less] = value;  // behind what was read
+      values[less] = value;  // behind the values already read
       room[greater] = value;
       less += value < pivot;
       greater += value > pivot;
@@ -77,15 +78,15 @@ Neighbours select_in_copy(std::span<const double> values, std::size_t k) {
 
 using Sample = std::array<double, kSample>;
 
-// Every n-th value.
+// Returns every n-th value.
 Sample sample_of(std::span<const double> values) {
   Sample sample;
   for (std::size_t i = 0; i < kSample; ++i) sample[i] = values[i * values.size() / kSample];
   return sample;
 }
 
-// The values from low to high, of which the sample says that the k-th is very likely among them:
-// three standard deviations of the sample's own order statistics to either side.
+// The values from low to high, which very likely include the k-th according to the sample: three
+// standard deviations of the sample's own order statistics to either side.
 class Bracket {
  public:
   // Changes the order of the sample.
@@ -110,8 +111,8 @@ class Bracket {
     count_ += (value <= high_) & !is_below;
   }
 
-  // REQUIRES: all values were seen. An order of values can provoke that the bracket misses, which
-  // costs only time.
+  // REQUIRES: all values were seen. For some orders of values the bracket misses, which costs only
+  // time.
   Neighbours selected() {
     if (k_ < below_ || k_ + 1 >= below_ + count_) return select_in_copy(values_, k_);
     const auto room = std::make_unique_for_overwrite<double[]>(count_);
@@ -172,7 +173,7 @@ MedianAndTail median_and_tail_of(std::span<const double> values) {
           tail.lower + (tail.upper - tail.lower) * (position - static_cast<double>(below))};
 }
 
-// Four of each at once, so that no comparison waits for the one before it.
+// Four of each at once, so that no comparison waits for the one before.
 Extremes extremes_of(std::span<const double> values) {
   constexpr std::size_t kLanes = 4;
   std::array<double, kLanes> low;

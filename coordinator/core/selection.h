@@ -9,12 +9,12 @@ namespace cox {
 // Two neighbours in sorted order.
 struct Neighbours {
   double lower = 0;
-  double upper = 0;  // equal to lower when there is no higher one
+  double upper = 0;  // equal to lower if there is no higher one
 };
 
-// Returns the k-th and the next smallest value, with k counted from 0. Linear in the number of
-// values, and a few passes cheaper than std::nth_element when there are thousands. REQUIRES: k is
-// below values.size(), and all values are finite.
+// Returns the k-th smallest value and the next one, with k counted from 0. Linear in the number of
+// values, and a few passes cheaper than std::nth_element for thousands. REQUIRES: k is below
+// values.size(), and all values are finite.
 Neighbours select(std::span<const double> values, std::size_t k);
 
 struct TwoSelected {
@@ -22,7 +22,7 @@ struct TwoSelected {
   Neighbours second;
 };
 
-// Selects twice for little more than the price of once. REQUIRES: first <= second < values.size(),
+// Selects twice for little more than the cost of once. REQUIRES: first <= second < values.size(),
 // and all values are finite.
 TwoSelected select_two(std::span<const double> values, std::size_t first, std::size_t second);
 

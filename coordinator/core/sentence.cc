@@ -16,14 +16,14 @@ struct Conversion {
   bool has_zeros = false;  // in front, instead of blanks
   std::size_t width = 0;
   int precision = -1;  // -1 = none
-  int longs = 0;       // letters l; the length z is one as well
+  int longs = 0;       // letters l; the length z counts as one
   char letter = '\0';
 };
 static_assert(sizeof(std::size_t) == sizeof(long));
 
-constexpr int kFromArgument = -2;  // a precision that is written '*'
+constexpr int kFromArgument = -2;  // a precision written as '*'
 
-// Reads the conversion behind a '%', and leaves `at` behind it.
+// Parses the conversion behind a '%', and moves `at` behind the conversion.
 Conversion read_conversion(const char*& at) {
   const auto number = [&at] {
     int value = 0;
@@ -75,8 +75,8 @@ std::string padded(std::string text, const Conversion& how) {
   return text.insert(has_sign ? 1 : 0, missing, '0');
 }
 
-// Arguments is the rest of a call's arguments. REQUIRES: the types are those of the format, which
-// the compiler checks at each call.
+// Arguments is the rest of a call's arguments. REQUIRES: the types match the format, which the
+// compiler checks at each call.
 class Arguments {
  public:
   explicit Arguments(std::va_list& list) : list_(list) {}

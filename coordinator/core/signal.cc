@@ -19,7 +19,8 @@ constexpr std::uint16_t bit(SignalFlag flag) {
   return static_cast<std::uint16_t>(flag);
 }
 
-// These flags say what happened in any of the covered rounds; the others say how the rank is now.
+// These flags record events of any covered round. The other flags describe the present state of the
+// rank.
 constexpr std::uint16_t kEventFlags =
     bit(SignalFlag::nonfinite_loss) | bit(SignalFlag::nonfinite_gradient) |
     bit(SignalFlag::step_skipped) | bit(SignalFlag::rolled_back) | bit(SignalFlag::step_repeated) |
@@ -30,7 +31,7 @@ struct WeighedLoss {
   double weight = 0;
 };
 
-// Only finite losses are averaged; the flags say that there were others.
+// Averages only finite losses; the flags show that there were others.
 WeighedLoss merge_losses(const RankSignal& a, const RankSignal& b) {
   const double weight = a.weight + b.weight;
   if (!std::isfinite(a.loss) && !std::isfinite(b.loss)) return {b.loss, weight};
@@ -40,7 +41,7 @@ WeighedLoss merge_losses(const RankSignal& a, const RankSignal& b) {
   return {(a.loss * a.weight + b.loss * b.weight) / weight, weight};
 }
 
-// Kinds that this build does not know keep their place by number, as they always did.
+// Kinds that this build does not know keep their place by number.
 int urgency(FragmentKind kind) {
   constexpr int kEvidence = 1;  // between none and a profile
   if (kind == FragmentKind::host_evidence || kind == FragmentKind::allocator_evidence)

@@ -1,6 +1,7 @@
-// RankSignal: what one rank reports about itself since its last report; the first stage of the
-// flow. Fixed size, trivially copyable, so that a plain gather or a copy into a mailbox moves it.
-// Written by the training thread of one rank, read by the coordinator. Values, no ownership.
+// RankSignal: the report of one rank about itself since its last report; the first stage of the
+// flow. Fixed size and trivially copyable, so a plain gather or a copy into a mailbox moves a
+// signal. Written by the training thread of one rank, read by the coordinator. Values, no
+// ownership.
 #pragma once
 
 #include <array>
@@ -25,21 +26,20 @@ enum class SignalFlag : std::uint16_t {
   nonfinite_gradient = 1 << 1,
   step_skipped = 1 << 2,
   finished = 1 << 3,          // no samples left; joins rounds with weight zero
-  watching = 1 << 4,          // no reduction of ours on this rank: it applies no plans
-  full_plan_wanted = 1 << 5,  // a mask was damaged or its base is unknown here
+  watching = 1 << 4,          // no reduction of ours on the rank, which applies no plans
+  full_plan_wanted = 1 << 5,  // a mask was damaged, or its base is unknown to the rank
   rolled_back = 1 << 6,
-  step_repeated = 1 << 7,  // reproducible mode: a sum was out of range, the same step follows again
+  step_repeated = 1 << 7,  // reproducible mode: a sum was out of range, so the step follows again
   out_of_memory = 1 << 8,  // a forward pass ran out of memory and was run again with less
-  waiting_measured =
-      1 << 9,  // `waiting_seconds` is known, so communication tells work from waiting
-  // Ranks outnumber the cores of their node: phases leave out the time for which the thread was
-  // ready to run and had no core; that time counts as communication, as waiting.
+  waiting_measured = 1 << 9,  // communication is split into work and `waiting_seconds`
+  // Ranks outnumber the cores of their node. Phases leave out the time for which the thread was
+  // ready to run and had no core; that time counts as communication and as waiting.
   without_queueing = 1 << 10,
 };
 
-// Part of the wire format: never renumber. Of two fragments of which only one can travel on, the
-// more urgent one does: requests, which are sent once, before failures, which are repeated in every
-// report, before profiles, before evidence of hosts and allocators.
+// Part of the wire format: never renumber. If only one of two fragments can travel on, the more
+// urgent one does. The order of urgency: requests, which are sent once; failures, which every
+// report repeats; profiles; evidence of hosts and allocators.
 enum class FragmentKind : std::uint16_t {
   none = 0,
   block_profile = 1,
@@ -65,40 +65,40 @@ struct RankSignal {
   std::uint16_t version = kVersion;
   std::uint16_t flags = 0;  // SignalFlag bits
   RankId rank{};
-  std::uint32_t incarnation = 0;  // of the job; another one's signals are foreign
-  RoundId round{};                // the newest round that this report covers
+  std::uint32_t incarnation = 0;  // of the job; signals of other incarnations are foreign
+  RoundId round{};                // the newest round that the report covers
   StepId step{};
   std::uint64_t plan_held = 0;         // number of the newest plan held whole
   std::uint64_t plan_applied = 0;      // number of the plan in force during `round`
-  double loss = 0;                     // this rank's weighted mean over the covered rounds
-  double weight = 0;                   // sum of the weights of those means (samples or tokens)
-  double gradient_norm = 0;            // L2 norm of the averaged gradient; NaN when not measured
+  double loss = 0;                     // the rank's weighted mean over the covered rounds
+  double weight = 0;                   // sum of the weights behind `loss` (samples or tokens)
+  double gradient_norm = 0;            // L2 norm of the averaged gradient; NaN = not measured
   double wall_seconds = 0;             // since the last report
   PhaseSeconds phase_seconds{};        // since the last report
   std::uint32_t rounds = 0;            // rounds covered since the last report
   std::uint32_t samples = 0;           // trained on since the last report
-  std::uint32_t nonfinite_values = 0;  // in this rank's gradients before reduction
-  std::uint32_t control_errors = 0;    // damaged frames and the like, since the start
+  std::uint32_t nonfinite_values = 0;  // in the rank's gradients before reduction
+  std::uint32_t control_errors = 0;    // damaged frames and similar errors, since the start
   std::uint64_t tokens = 0;
   std::uint64_t memory_used_bytes = 0;
   std::uint64_t memory_peak_bytes = 0;   // high water since the last report
   std::uint64_t memory_limit_bytes = 0;  // 0 = unknown
   Fragment fragment{};
-  float loss_scale = 0;  // of the newest covered round; 0 = no scaler at work
+  float loss_scale = 0;  // of the newest covered round; 0 = no active scaler
   // Seconds that gradient buckets took from launch to result since the last report, summed over
-  // buckets; and the part of them after the end of backward, which no computation hides.
+  // buckets; and the part after the end of backward, which no computation hides.
   float reduction_seconds = 0;
   float reduction_exposed_seconds = 0;
-  // Of the rank's model since the last report, forward and backward, by the newest step whose
-  // operators were counted (operator_flops.h); 0 = not known.
+  // FLOPs of the rank's model since the last report, forward and backward, from the newest step
+  // with counted operators (operator_flops.h); 0 = not known.
   float flops = 0;
-  // The part of the communication phase that passed before the last rank arrived, since the last
-  // report; the rest of that phase is this rank's own. 0 without the flag waiting_measured.
+  // The part of the communication phase before the last rank arrived, since the last report. The
+  // rest of the phase is the rank's own. 0 without the flag waiting_measured.
   float waiting_seconds = 0;
-  // The part of the backward phase in which this rank made dropped activations again or waited for
-  // offloaded ones, since the last report: what its memory actions cost it.
+  // The part of the backward phase in which the rank made dropped activations again or waited for
+  // offloaded ones, since the last report: the cost of its memory actions.
   float recompute_seconds = 0;
-  // For which this rank saved between its steps since the last report, and others waited for it.
+  // Seconds for which the rank saved between its steps while others waited, since the last report.
   float save_seconds = 0;
   std::uint32_t checksum = 0;  // set by seal()
 
@@ -111,19 +111,19 @@ struct RankSignal {
 static_assert(sizeof(RankSignal) == 256);
 static_assert(std::is_trivially_copyable_v<RankSignal>);
 
-// Writes the checksum; the last thing done to a signal before it leaves its rank.
+// Writes the checksum; the last step before a signal leaves its rank.
 void seal(RankSignal& signal);
 
-// Returns data_loss when magic, version, checksum or size fields are not those of a sealed signal.
+// Returns data_loss if magic, version, checksum or size fields are not those of a sealed signal.
 Status check(const RankSignal& signal);
 
-// Folds `later` into `earlier`: sums what adds up (seconds, samples, rounds), takes maxima of high
-// waters, weighs losses, keeps the later ids and the later fragment (a failure before all others).
-// Used while a rank's report cannot leave yet.
+// Merges `earlier` into `later`, while a rank's report cannot leave yet. Adds seconds, samples and
+// rounds, keeps the larger of peaks, weighs losses, and keeps the later ids. Keeps the more urgent
+// fragment (FragmentKind); of two equally urgent ones the later.
 RankSignal merge_reports(const RankSignal& earlier, const RankSignal& later);
 
-// BlockProfile has the costs of a block on a rank, one block per fragment. It is sent when it is
-// first measured, when shapes change, and when times were measured again.
+// BlockProfile has the costs of a block on a rank, one block per fragment. Sent when first
+// measured, when shapes change, and when times were measured again.
 struct BlockProfile {
   static constexpr FragmentKind kKind = FragmentKind::block_profile;
   BlockId block{};
@@ -137,9 +137,9 @@ struct BlockProfile {
   float flops = 0;         // of a step, forward and backward; 0 = not known
 };
 
-// BlockFailure reports a block that could not be run under the action of the plan. Its rank keeps
-// the block at once, and repeats the failure in every report until it applies a plan that no longer
-// asks for that action.
+// BlockFailure reports a block that could not run under the action of the plan. The rank keeps the
+// block at once. The rank repeats the failure in every report until it applies a plan without that
+// action.
 struct BlockFailure {
   static constexpr FragmentKind kKind = FragmentKind::block_failed;
   BlockId block{};
@@ -148,8 +148,8 @@ struct BlockFailure {
   std::array<char, 47> what{};  // NUL-padded, cut
 };
 
-// PrecisionRequest is a request that the program makes while it runs. The signal of the rank that
-// asked carries it.
+// PrecisionRequest is a request of the program at run time. The signal of the asking rank carries
+// the request.
 struct PrecisionRequest {
   static constexpr FragmentKind kKind = FragmentKind::precision_request;
   static constexpr std::uint16_t kEveryBlock = 0xFFFF;
@@ -157,24 +157,24 @@ struct PrecisionRequest {
   std::uint16_t block = kEveryBlock;
   What what = What::force;
   Precision format = Precision::fp32;
-  std::uint32_t rounds = 0;  // for that long; 0 = until released
+  std::uint32_t rounds = 0;  // duration; 0 = until released
 };
 
-// HostEvidence tells of a rank's machine what may slow its ranks down. It is sent when it changed
-// noticeably, and every half minute. Ratios are over the seconds since the sample before.
+// HostEvidence has the facts about a rank's machine that may slow its ranks down. Sent after a
+// noticeable change, and every half minute. Ratios are over the seconds since the sample before.
 struct HostEvidence {
   static constexpr FragmentKind kKind = FragmentKind::host_evidence;
-  static constexpr float kNotKnown = -1;  // of any field: the machine does not tell
+  static constexpr float kNotKnown = -1;  // of any field: the machine does not report the value
 
-  std::array<char, 24> host{};        // NUL-padded, cut at 24 bytes (its beginning is kept)
-  float steal_ratio = kNotKnown;      // of the cores' time, taken by other virtual machines
-  float load_per_core = kNotKnown;    // threads that run or want to, mean of a minute
-  float clock_ratio = kNotKnown;      // present over largest clock of the cores
-  float throttled_ratio = kNotKnown;  // of the control group's periods: its CPU quota was used up
-  float cpu_pressure = kNotKnown;     // of the time (PSI some, 10 s): threads waited for a core
-  float memory_pressure = kNotKnown;  // likewise, for memory
-  float io_pressure = kNotKnown;      // likewise, for disks
-  float clock_error_seconds = kNotKnown;  // of this node's clock against rank 0's
+  std::array<char, 24> host{};            // NUL-padded, cut at 24 bytes (its beginning is kept)
+  float steal_ratio = kNotKnown;          // of the cores' time, used by other virtual machines
+  float load_per_core = kNotKnown;        // threads that run or want to run, mean of a minute
+  float clock_ratio = kNotKnown;          // present over largest clock of the cores
+  float throttled_ratio = kNotKnown;      // of the control group's periods without CPU quota left
+  float cpu_pressure = kNotKnown;         // of the time (PSI some, 10 s): threads waited for a core
+  float memory_pressure = kNotKnown;      // of the time (PSI some, 10 s): for memory
+  float io_pressure = kNotKnown;          // of the time (PSI some, 10 s): for disks
+  float clock_error_seconds = kNotKnown;  // of the node's clock against rank 0's
   friend bool operator==(const HostEvidence&, const HostEvidence&) = default;
   static auto fields(auto& self) {
     return std::tie(self.host, self.steal_ratio, self.load_per_core, self.clock_ratio,
@@ -184,25 +184,24 @@ struct HostEvidence {
 };
 static_assert(sizeof(HostEvidence) <= 60);
 
-// Returns the host's name as far as the evidence has it, without its padding. It refers to
-// `evidence`.
+// Returns the host's name in the evidence, without padding. A view into `evidence`.
 std::string_view host_name(const HostEvidence& evidence);
 
-// AllocatorEvidence tells how the caching allocator of a rank's device uses what it holds. It is
-// sent when it changed noticeably, and every half minute. A rank on the CPU sends none.
+// AllocatorEvidence shows how the caching allocator of a rank's device uses its memory. Sent after
+// a noticeable change, and every half minute. A rank on the CPU sends none.
 struct AllocatorEvidence {
   static constexpr FragmentKind kKind = FragmentKind::allocator_evidence;
 
   std::uint64_t reserved_bytes = 0;        // held of the device's memory; never 0 when sent
-  std::uint64_t active_bytes = 0;          // of these: in tensors, or given back and still in use
+  std::uint64_t active_bytes = 0;          // of these: in tensors, or freed and still in use
   std::uint64_t inactive_split_bytes = 0;  // unused pieces of segments that are partly in use
   std::uint64_t free_bytes = 0;            // left on the device, for all processes
   friend bool operator==(const AllocatorEvidence&, const AllocatorEvidence&) = default;
 };
 static_assert(sizeof(AllocatorEvidence) == 32);
 
-// Returns whether the change is worth a report: any of the bytes held, or a sixteenth of them among
-// their uses. Free bytes are other processes' doing and never are.
+// Returns whether the change is worth a report: any change of the held bytes, or of a sixteenth of
+// them among their uses. Free bytes depend on other processes and never count.
 bool differs_noticeably(const AllocatorEvidence& a, const AllocatorEvidence& b);
 
 // Puts one of the five contents above into a fragment.
@@ -215,8 +214,8 @@ Fragment make_fragment(const Content& content) {
   return fragment;
 }
 
-// Take the content out again. They return data_loss when the fragment is of another kind or size,
-// or its fields are out of range.
+// Read the content of a fragment. Return data_loss if the fragment is of another kind or size, or
+// its fields are out of range.
 Result<BlockProfile> read_block_profile(const Fragment& fragment);
 Result<BlockFailure> read_block_failure(const Fragment& fragment);
 Result<PrecisionRequest> read_precision_request(const Fragment& fragment);

@@ -8,7 +8,7 @@
 namespace cox {
 namespace {
 
-constexpr double kDeafSeconds = 5;  // a rank that waits looks many times a second
+constexpr double kDeafSeconds = 5;  // a waiting rank moves its mark many times a second
 constexpr double kHeardSeconds = 2;
 constexpr std::size_t kMostNamed = 8;
 
@@ -20,7 +20,8 @@ bool waits(const RankMark& mark) {
   return mark.activity == Activity::waiting && !cannot_move(mark);
 }
 
-// Says how long somebody has waited in a round or in a later one. Linear in ranks but for sorting.
+// Holds how long a rank has waited in a round or in a later one. Linear in ranks, except for
+// sorting.
 class Waits {
  public:
   explicit Waits(std::span<const RankMark> marks) {
@@ -33,7 +34,7 @@ class Waits {
     }
   }
 
-  // Below 0 where nobody waits in `round` or later.
+  // Returns a number below 0 if no rank waits in `round` or later.
   double from(RoundId round) const {
     const auto first = std::ranges::lower_bound(waits_, round, {}, &Wait::round);
     return first == waits_.end() ? -1 : first->seconds;
@@ -42,7 +43,7 @@ class Waits {
  private:
   struct Wait {
     RoundId round{};
-    double seconds = 0;  // the longest in this round and in those behind it
+    double seconds = 0;  // the longest in this round and the later ones
   };
   std::vector<Wait> waits_;  // by round
 };
@@ -53,7 +54,8 @@ bool keeps_waiting(const RankMark& mark, const Waits& others, const StallPatienc
   return others.from(mark.round) >= (never_comes ? patience.stopped_seconds : patience.seconds);
 }
 
-// Where all wait: those whose threads no longer look, while others' do.
+// If all ranks wait: returns the ranks whose threads no longer move their marks, if another rank's
+// still does.
 std::vector<RankMark> deaf_among(std::span<const RankMark> marks) {
   std::vector<RankMark> deaf;
   for (const RankMark& mark : marks) {
@@ -65,7 +67,7 @@ std::vector<RankMark> deaf_among(std::span<const RankMark> marks) {
   return is_somebody_heard ? deaf : std::vector<RankMark>{};
 }
 
-// Tenths of a second where they matter.
+// Shows tenths of a second below a minute.
 std::string time_text(double seconds) {
   return seconds < 60 ? fixed(seconds, 1) + " s" : duration_text(seconds);
 }
@@ -179,7 +181,8 @@ std::string text_of(std::span<const RankId> ranks) {
 std::string text_of(const RankMark& mark) {
   std::string text = where_text(mark);
   if (mark.activity != Activity::unknown && mark.activity != Activity::finished) {
-    // A step of many short phases: its length says more than that of the newest phase.
+    // In a step of many short phases the length of the step says more than that of the newest
+    // phase.
     const bool is_short = mark.activity_seconds < mark.round_seconds / 2;
     const bool is_in_step = mark.activity != Activity::outside && mark.activity != Activity::saving;
     text += is_short && is_in_step ? " and has been on its way for " + time_text(mark.round_seconds)

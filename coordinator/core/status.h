@@ -1,11 +1,11 @@
-// The outcome of a call that can fail for reasons outside the program: bytes from elsewhere, other
-// ranks, files, configuration. Core, wire, transport and runtime return these; they do not throw.
+// The outcome of a call that can fail for reasons outside the program: untrusted bytes, other
+// ranks, files, configuration. Core, wire, transport and runtime return a Status or Result; they do
+// not throw. A message says what was expected, what was found and what to do. Plain values, no
+// shared state.
 //
 //   Result<Plan> plan = wire::decode_plan(bytes);
 //   if (!plan.ok()) return plan.status();   // not: plan.value() without the check, which aborts
 //   apply(*plan);
-//
-// A message says what was expected, what was found and what to do. Plain values, no shared state.
 #pragma once
 
 #include <cassert>
@@ -21,12 +21,12 @@ namespace cox {
 
 enum class StatusCode {
   ok = 0,
-  invalid_argument,     // the caller asked for something that can never work
+  invalid_argument,     // the request can never work
   failed_precondition,  // right request, wrong moment
   not_found,
   data_loss,           // bytes are damaged, truncated or hostile
   resource_exhausted,  // memory, disk, descriptors, a size cap
-  unavailable,         // a peer or a device does not answer; trying again may help
+  unavailable,         // a peer or a device does not answer; a retry may help
   internal,            // a bug of ours, reported instead of hidden
 };
 
@@ -50,7 +50,7 @@ class [[nodiscard]] Status {
 
   // Returns "data_loss: mask: expected 32 bytes, found 7", or "ok".
   std::string text() const { return ok() ? "ok" : concat(code_, ": ", message_); }
-  // Returns the same error with `context` and ": " put before its message. An ok status stays ok.
+  // Returns the same error with `context` and ": " before its message. An ok status stays ok.
   Status with_context(std::string_view context) const {
     return ok() ? *this : Status(code_, concat(context, ": ", message_));
   }
@@ -65,7 +65,7 @@ class [[nodiscard]] Status {
 inline Status ok_status() {
   return {};
 }
-// Each of these makes an error whose message is the parts one after another (concat() of text.h):
+// Each function makes an error whose message is the concatenated parts (concat() of text.h):
 //
 //   return data_loss("mask: expected ", kSize, " bytes, found ", bytes.size());
 Status invalid_argument(const auto&... parts) {
@@ -90,8 +90,8 @@ Status internal_error(const auto&... parts) {
   return {StatusCode::internal, concat(parts...)};
 }
 
-// Result is either a value or the Status that says why there is none. status() is ok when there is
-// a value. REQUIRES for value(), * and ->: ok().
+// Result is either a value or the Status that says why there is none. With a value status() is ok.
+// REQUIRES for value(), * and ->: ok().
 template <class T>
 class [[nodiscard]] Result {
  public:

@@ -13,8 +13,8 @@ bool is_foreign(const RankSignal& signal, std::uint32_t incarnation, std::int32_
   return signal.incarnation != incarnation || signal.rank.value() >= world_size;
 }
 
-// Says which of two reports of one rank counts; by their contents, so that the order of arrival
-// cannot matter: the older round, then the smaller bytes.
+// Decides which of two reports of one rank counts, by their contents: the older round, then the
+// smaller bytes. The order of arrival does not matter.
 bool comes_before(const RankSignal& a, const RankSignal& b) {
   if (a.round != b.round) return a.round < b.round;
   return std::memcmp(&a, &b, sizeof a) < 0;
@@ -45,7 +45,7 @@ StepSignals collect(RoundId round, std::uint32_t incarnation, std::int32_t world
     signals.faults.push_back({rank, fault, of});
   };
   const auto ranks = static_cast<std::size_t>(std::max(world_size, 0));
-  std::vector<const RankSignal*> counting(ranks, nullptr);  // the report that counts of each rank
+  std::vector<const RankSignal*> counting(ranks, nullptr);  // per rank: the report that counts
   for (const RankSignal& signal : received) {
     if (!check(signal).ok()) {
       add_fault(RankId(-1), ReportFault::damaged, RoundId{});

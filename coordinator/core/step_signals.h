@@ -1,6 +1,6 @@
-// StepSignals: everything the coordinator knows about one round, sorted and judged. Reports that
-// are missing, duplicate, stale, damaged or foreign are data here, not crashes; only fresh and
-// valid reports reach a decision. An input of Decide and therefore journalled whole. Plain values.
+// StepSignals: all reports about one round, sorted and judged. Missing, duplicate, stale, damaged
+// or foreign reports are recorded as data; only fresh and valid reports reach a decision. An input
+// of Decide and therefore journalled whole. Plain values.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ enum class ReportFault : std::uint8_t {
 std::string_view to_string(ReportFault fault);
 
 struct FaultyReport {
-  RankId rank{};  // -1 when the report is too damaged to say
+  RankId rank{};  // -1 if the report is too damaged to name one
   ReportFault fault = ReportFault::unspecified;
   RoundId round{};  // the round that the report named
   friend bool operator==(const FaultyReport&, const FaultyReport&) = default;
@@ -33,7 +33,7 @@ struct FaultyReport {
 
 struct StepSignals {
   RoundId round{};
-  UnixTime now{};  // rank 0's clock when it judged the round, some time after the reports came
+  UnixTime now{};  // rank 0's clock at the judgement, some time after the reports came
   std::vector<RankSignal> reports;      // fresh and valid, ascending ranks, at most one a rank
   std::vector<FaultyReport> faults;     // sorted by rank, then fault
   std::vector<BlockEvidence> evidence;  // merged over ranks; one per block, or empty
@@ -42,9 +42,9 @@ struct StepSignals {
 // Returns whether the signal is undamaged and was sent by a rank of this incarnation.
 bool is_own(const RankSignal& signal, std::uint32_t incarnation, std::int32_t world_size);
 
-// Sorts `received` (in any order, from anybody) into the signals of `round`. A report is fresh when
-// it covers `round` or a later one; a watching rank counts steps of its own, so its reports always
-// are. Ranks of the world without a fresh report are `missing`.
+// Sorts `received` (in any order, from any sender) into the signals of `round`. A report is fresh
+// if it covers `round` or a later one. A watching rank has a step count of its own, so its reports
+// are always fresh. Ranks of the world without a fresh report are `missing`.
 StepSignals collect(RoundId round, std::uint32_t incarnation, std::int32_t world_size,
                     std::span<const RankSignal> received, std::vector<BlockEvidence> evidence,
                     UnixTime now);

@@ -50,7 +50,7 @@ void count_applying(const RankSignal& s, StepSummary& into) {
                                            static_cast<double>(s.memory_limit_bytes));
 }
 
-// Tallies what needs all reports at once.
+// Tallies values that need all reports at once.
 class Tally {
  public:
   explicit Tally(std::size_t reports) {
@@ -87,7 +87,7 @@ class Tally {
     weight_ += s.weight;
   }
 
-  // Weighted by what is behind each loss; evenly when no rank tells a weight.
+  // Weighted by the weight of each loss; evenly if no rank reports a weight.
   double mean_loss() const {
     const double mean = weight_ > 0 ? weighted_ / weight_ : ranks_ > 0 ? plain_ / ranks_ : kNone;
     return std::isfinite(mean) ? mean : kNone;
@@ -117,7 +117,7 @@ Phase phase_lost_most(const Timings& timings, std::size_t i, const StepSummary& 
   return worst;
 }
 
-// Keeps the few slowest while passing over all ranks once; ascending ranks keep ties in order.
+// Keeps the few slowest in one pass over all ranks; ascending ranks keep ties in order.
 std::vector<std::size_t> slowest(const std::vector<double>& own) {
   std::vector<std::size_t> kept;
   for (std::size_t i = 0; i < own.size(); ++i) {
@@ -140,7 +140,8 @@ std::vector<WorstRank> worst_ranks(const Timings& timings, const StepSummary& su
   return worst;
 }
 
-// One test for all: a sum of non-negative finite numbers is finite, and any other number spoils it.
+// One test for all: a sum of non-negative finite numbers is finite, and any other number spoils the
+// sum.
 bool is_usable(const RankSignal& s) {
   if (s.rounds == 0 || s.has(SignalFlag::finished)) return false;
   double sum = s.wall_seconds + s.waiting_seconds + s.recompute_seconds;

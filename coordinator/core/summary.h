@@ -1,7 +1,7 @@
-// StepSummary: one round seen over all ranks, the stage between StepSignals and Estimates. What
-// telemetry shows about a round comes from here, so its size does not grow with the number of
-// ranks. Only finite values enter statistics; the others are counted. Timings are the columns that
-// statistics and estimates run over. Pure functions.
+// StepSummary: one round over all ranks, the stage between StepSignals and Estimates. Telemetry
+// shows a round from its summary, so the size does not grow with the number of ranks. Statistics
+// use only finite values; others are counted. Timings are the columns for statistics and estimates.
+// Pure functions.
 #pragma once
 
 #include <algorithm>
@@ -16,8 +16,8 @@
 
 namespace cox {
 
-// Spread of one quantity over the ranks that reported a finite value. Times that are negative, and
-// those of ranks that have finished, do not count. All fields are zero when no rank counts.
+// Spread of one quantity over the ranks that reported a finite value. Negative times and times of
+// finished ranks do not count. All fields are zero if no rank counts.
 struct Spread {
   double min = 0;
   double median = 0;  // of an even count: the mean of the two in the middle
@@ -27,11 +27,11 @@ struct Spread {
   std::int32_t count = 0;
 };
 
-// WorstRank is one of the ranks that worked longest in this round. slowdown_ratio = own seconds /
+// WorstRank is one of the ranks that worked longest in the round. slowdown_ratio = own seconds /
 // median own seconds.
 struct WorstRank {
   RankId rank{-1};
-  Phase phase = Phase::other;  // where it lost most against the median of that phase
+  Phase phase = Phase::other;  // with the largest excess over the phase's median
   double own_seconds = 0;
   double slowdown_ratio = 1;
 };
@@ -51,11 +51,11 @@ struct StepSummary {
   std::array<Spread, kPhases> phases{};  // seconds per covered round
   Spread own_seconds{};                  // per covered round: work without waiting (is_own_work)
   Spread wall_seconds{};                 // per covered round
-  Spread memory_used_ratio{};            // of the limit, where one is known
+  Spread memory_used_ratio{};            // of the limit, if known
   std::vector<WorstRank> worst;          // <= kWorstRanks, slowest first; ties to lower ranks
 
-  double loss = 0;           // weighted mean over ranks with a finite loss; NaN when there is none
-  double gradient_norm = 0;  // largest finite one reported; NaN when none
+  double loss = 0;                   // weighted mean over ranks with a finite loss; NaN = none
+  double gradient_norm = 0;          // largest finite one reported; NaN = none
   std::int32_t nonfinite_ranks = 0;  // nonfinite loss or gradient
   RankId first_nonfinite_rank{-1};
   std::int32_t skipped_ranks = 0;  // reported step_skipped
@@ -66,16 +66,16 @@ struct StepSummary {
   std::uint64_t memory_peak_bytes = 0;  // largest over ranks
 
   std::uint64_t plan_held_min = 0;     // over fresh reports of ranks that apply plans
-  std::uint64_t plan_applied_max = 0;  // agreed, hence a proof that all hold it
+  std::uint64_t plan_applied_max = 0;  // agreed, hence a proof that all ranks hold the plan
   bool full_plan_wanted = false;
 
-  // Of the ranks that take part in the steps (RankSignal::applies_plans).
+  // Over the ranks that take part in the steps (RankSignal::applies_plans).
   std::int32_t applying = 0;
   std::uint64_t plan_applied_min = 0;
   float loss_scale_min = 0;             // 0 = no scaler at work
-  double memory_peak_ratio = 0;         // the largest, of the limits that are known
-  std::int32_t memory_limits_told = 0;  // reports, of any rank, that have a limit
-  // Reports with a fragment, by kind: whoever waits for one need not read reports without any.
+  double memory_peak_ratio = 0;         // the largest ratio to a known limit
+  std::int32_t memory_limits_told = 0;  // reports, of any rank, with a limit
+  // Reports with a fragment, by kind: a reader of one kind can skip rounds without any.
   std::array<std::int32_t, kFragmentKinds> fragments{};
 
   std::int32_t fragments_of(FragmentKind kind) const {
@@ -83,18 +83,18 @@ struct StepSummary {
   }
 };
 
-// The seconds per covered round of the ranks that worked in this round, column by column. A rank
-// that has finished, covers no round or reports a time that is negative or not finite is left out.
+// The seconds per covered round of the ranks that worked in the round, column by column. Leaves out
+// a rank that has finished, covers no round, or reports a negative or non-finite time.
 struct Timings {
   std::vector<RankId> ranks;  // ascending
   Columns<kPhases> phases;    // phases[p][i] belongs to ranks[i]
   std::vector<double> own;    // sum over is_own_work phases
   std::vector<double> wall;
   std::vector<double> waiting;        // for the last rank, within communication; 0 = not measured
-  std::vector<double> recompute;      // within backward: what memory actions cost
-  std::vector<double> samples;        // per covered round; 0 where the rank counts none
-  std::vector<std::uint32_t> report;  // the place of the rank's report in `reports`
-  // Every rank tells waiting from communication, and none leaves out the time without a core.
+  std::vector<double> recompute;      // within backward: cost of memory actions
+  std::vector<double> samples;        // per covered round; 0 if the rank counts none
+  std::vector<std::uint32_t> report;  // index of the rank's report in `reports`
+  // Every rank separates waiting from communication, and none leaves out the time without a core.
   bool all_measure_waiting = true;
   std::int32_t watching = 0;  // ranks that only watch
   std::uint64_t plan_applied_min = 0;
@@ -106,13 +106,13 @@ struct Timings {
 // Returns the columns of these reports. REQUIRES: the reports are in ascending ranks.
 Timings timings_of(std::span<const RankSignal> reports);
 
-// A round seen over all ranks, in columns and in short.
+// A round over all ranks, as columns and as a summary.
 struct SeenRound {
   Timings timings;
   StepSummary summary;
 };
 
-// Reads each report once: thousands of them are in no cache, so that fetching them is the work.
+// Reads each report once: thousands of reports are in no cache, so reading them is the main cost.
 SeenRound see_round(const StepSignals& signals);
 inline StepSummary summarize(const StepSignals& signals) {
   return see_round(signals).summary;
@@ -125,7 +125,7 @@ Spread spread_of(std::span<const double> values, std::span<const RankId> ranks);
 struct RoundFacts {
   RoundId round{};
   StepId step{};
-  double loss = 0;  // NaN when no rank had a finite one
+  double loss = 0;  // NaN if no rank had a finite one
   double gradient_norm = 0;
   double own_seconds_median = 0;
   double wall_seconds_median = 0;
@@ -133,8 +133,8 @@ struct RoundFacts {
   std::uint64_t plan_applied = 0;
 };
 
-// History has the last rounds in short, for policies that compare now with before. It is bounded,
-// and a part of the control state, which is journalled, saved with the training state and restored.
+// History has short facts of the last rounds, for policies that compare rounds. Bounded. A part of
+// the control state, so journalled, saved with the training state and restored.
 class History {
  public:
   static constexpr std::size_t kCapacity = 256;
@@ -144,13 +144,13 @@ class History {
 
   bool empty() const { return rounds_.empty(); }
   std::size_t size() const { return rounds().size(); }
-  // Returns the last rounds, oldest first, at most kCapacity; valid until the next one is added.
+  // Returns the last rounds, oldest first, at most kCapacity; valid until the next round is added.
   std::span<const RoundFacts> rounds() const {
     return std::span(rounds_).last(std::min(rounds_.size(), kCapacity));
   }
 
  private:
-  std::vector<RoundFacts> rounds_;  // up to 2 kCapacity, so that old ones go many at a time
+  std::vector<RoundFacts> rounds_;  // up to 2 kCapacity, so that many old ones go at a time
 };
 
 }  // namespace cox

@@ -23,8 +23,8 @@ std::string two_digits(std::int64_t value) {
   return (value < 10 ? "0" : "") + std::to_string(value);
 }
 
-// Bytes of the first character of `text` (1 to 4), or 0 when `text` does not begin with a whole
-// valid character.
+// Returns the bytes of the first character of `text` (1 to 4), or 0 if `text` does not begin with a
+// whole valid character.
 std::size_t utf8_length(std::string_view text) {
   if (text.empty()) return 0;
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };

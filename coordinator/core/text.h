@@ -1,6 +1,6 @@
-// Text for people: sentences with numbers, and numbers, sizes, times and sets of ranks as people
-// read them; and UTF-8 as RFC 3629 has it (no overlong forms, no surrogates, nothing above
-// U+10FFFF). Pure functions; the same output everywhere (no locale).
+// Text for people: sentences with numbers; numbers, sizes, times and sets of ranks in readable
+// form; and UTF-8 as in RFC 3629 (no overlong forms, no surrogates, nothing above U+10FFFF). Pure
+// functions; the same output in every locale.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,12 @@
 
 namespace cox {
 
-// Formats like printf in the C locale: a number has a decimal point whatever locale the program
-// chose. Supports the letters d i u x c s f e g, the lengths l ll z, a width, and the flags '+' and
-// '0'. In sentence.cc.
+// Formats like printf in the C locale: a number has a decimal point in every locale of the program.
+// Supports the letters d i u x c s f e g, the lengths l ll z, a width, and the flags '+' and '0'.
+// Defined in sentence.cc.
 [[gnu::format(printf, 1, 2)]] std::string sentence(const char* format, ...);
 
-// Returns one part of a text: a text as it is, a whole number or a strong id in decimal, another
+// Returns one part of a text: a text unchanged, a whole number or a strong id in decimal, another
 // number with six decimals, an enum by its to_string().
 template <class Part>
 auto text_part(const Part& part) {
@@ -33,7 +33,7 @@ auto text_part(const Part& part) {
   }
 }
 
-// Returns the parts one after another: concat("rank ", rank, " of ", world_size).
+// Returns the parts concatenated: concat("rank ", rank, " of ", world_size).
 std::string concat(const auto&... parts) {
   std::string out;
   (out.append(text_part(parts)), ...);
@@ -49,7 +49,7 @@ std::string bytes_text(std::uint64_t bytes);            // "3.10 GiB"
 std::string flops_text(double flops);                   // "1.24 GFLOP"
 std::string percent_text(double fraction, int digits);  // "41 %"
 std::string change_text(double ratio);                  // "-21.3 %" for 0.787, "+8.0 %" for 1.08
-// "-21.3 % (-24.0 % to -18.6 %)"; without the interval where `low` is 0, not known.
+// Returns "-21.3 % (-24.0 % to -18.6 %)"; without the interval if `low` is 0, not known.
 std::string change_text(double ratio, double low, double high);
 
 // Returns ascending numbers as "0-3, 7", and after `most` ranges as "0-3, 7 and 12 more".

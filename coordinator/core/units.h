@@ -1,8 +1,8 @@
-// Strong types for the numbers that must not be mixed up: a rank is not a step, a step is not a
-// round. Trivially copyable, ordered, hashable through value().
+// Strong types for numbers that must not be confused: a rank is not a step, a step is not a round.
+// Trivially copyable, ordered, hashable through value().
 //
-// Round: one completed step reduction, the clock that all ranks share. Rounds never repeat.
-// Step: the trainer's count of optimizer steps. It goes back after a rollback.
+// Round: one completed step reduction, the clock that all ranks share. Rounds never repeat. Step:
+// the trainer's count of optimizer steps, which goes back after a rollback.
 #pragma once
 
 #include <chrono>
@@ -36,8 +36,8 @@ using ProfileId = StrongId<struct ProfileTag, std::uint16_t>;  // of an action p
 using Seconds = std::chrono::duration<double>;
 using Nanoseconds = std::chrono::nanoseconds;
 
-// Wall-clock time since the Unix epoch. Passed in, never read, by everything under coordinator/core
-// and coordinator/policies.
+// Wall-clock time since the Unix epoch. coordinator/core and coordinator/policies get the time as
+// an argument and never read a clock.
 struct UnixTime {
   double seconds = 0;
   friend constexpr auto operator<=>(UnixTime, UnixTime) = default;
@@ -49,7 +49,7 @@ constexpr std::uint32_t add_saturating(std::uint32_t a, std::uint32_t b) {
   return sum < a ? ~0u : sum;
 }
 
-// Returns the rank whose entry is at this place of a list with one for each rank.
+// Returns the rank at index `place` of a list with one entry for each rank.
 constexpr RankId rank_id(std::size_t place) {
   return RankId(static_cast<std::int32_t>(place));
 }

@@ -1,6 +1,5 @@
-// Words from outside: the numbers that they stand for, how a message shows them, so that it stays
-// one line and leaves the reader's terminal alone, and which known word somebody meant by one that
-// is not known. Pure.
+// Words from outside: parses numbers, makes words printable in one line of a message that leaves
+// the reader's terminal alone, and finds the known word nearest to an unknown one. Pure.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +20,7 @@
 
 namespace cox {
 
-// Returns the number that all of the text is, or nothing.
+// Returns the number that the whole text is, or nothing.
 template <class Number>
 std::optional<Number> parsed_number(std::string_view text) {
   Number number{};
@@ -37,7 +36,7 @@ inline std::string joined(std::span<const std::string> parts, std::string_view b
   return out;
 }
 
-// Returns the text with its ASCII letters in lower or upper case, whatever the program's locale is.
+// Returns the text with its ASCII letters in lower or upper case, in any locale of the program.
 inline std::string lower_case(std::string_view text) {
   std::string out(text);
   for (char& c : out) {
@@ -66,7 +65,7 @@ inline std::string printable(std::string_view text) {
   return out;
 }
 
-// Returns the beginning of a text that was not expected, to be quoted in a message.
+// Returns the beginning of an unexpected text, for a quotation in a message.
 inline std::string shown(std::string_view text) {
   constexpr std::size_t kMostShown = 80;
   return printable(text.substr(0, kMostShown)) + (text.size() > kMostShown ? "..." : "");
@@ -91,8 +90,8 @@ inline std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
-// Returns the first of the known words that are nearest to `word`, of which the first 100 bytes
-// count. REQUIRES: a known word.
+// Returns the first of the known words nearest to `word`. Only the first 100 bytes of `word` count.
+// REQUIRES: a known word.
 inline std::string nearest(std::span<const std::string> known, std::string_view word) {
   constexpr std::size_t kMostCompared = 100;
   word = word.substr(0, kMostCompared);
@@ -101,8 +100,8 @@ inline std::string nearest(std::span<const std::string> known, std::string_view 
   const std::string* best = nullptr;
   std::size_t least = 0;
   for (const std::string& each : known) {
-    // Letters that only one of the words has must be replaced, whatever their order: that is quick
-    // to count, and spares most words the comparison.
+    // Letters that only one of the words has must be replaced, in any order. Counting such letters
+    // is quick, and spares most words the comparison.
     auto left = letters;
     std::size_t common = 0;
     for (const char c : each) {
@@ -120,9 +119,9 @@ inline std::string nearest(std::span<const std::string> known, std::string_view 
   return *best;
 }
 
-// Returns "h.1, h.2 and 9 more": the names that are most like the pattern first, of which the first
-// 100 bytes count, for messages about settings and options that name blocks. Empty where there are
-// no names.
+// Returns "h.1, h.2 and 9 more": the names most similar to the pattern first, for messages about
+// settings and options that name blocks. Only the first 100 bytes of the pattern count. Empty if
+// there are no names.
 inline std::string nearest_names(std::span<const std::string> names, std::string_view pattern) {
   constexpr std::size_t kNamesTold = 5;
   constexpr std::size_t kMostCompared = 100;

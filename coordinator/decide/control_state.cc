@@ -19,13 +19,13 @@ bool fits_world(const Plan& plan, const JobFacts& job) {
   return fits;
 }
 
-// Unknown ranks can only have one profile, and every plan has a first one.
+// If ranks are unknown, all have one profile. Every plan has a first profile.
 void drop_ranks(Plan& plan) {
   for_each_per_rank_field([&](const auto& field) { (plan.*field.member).clear(); });
   if (plan.profiles.size() > 1) plan.profiles.resize(1);
 }
 
-// What a restart changed counts among what the job begins with.
+// Records the changes of a restart among those that the job begins with.
 void note_restart(ControlState& state, const JobFacts& job, std::span<const Reason> reasons) {
   if (reasons.empty()) return;
   const RoundId last = state.history.empty() ? RoundId() : state.history.rounds().back().round;
@@ -59,7 +59,7 @@ Refitted refit(ControlState saved, const JobFacts& job) {
                " ranks: shares and per-rank memory actions start anew, global knobs stay"),
         Outcome::changed));
   }
-  // A loop that no longer takes its batch from the plan takes nothing else away.
+  // A loop that no longer takes its batch from the plan keeps the rest of the plan.
   if (!job.capabilities.accumulation && plan.step_samples != 0) {
     refitted.reasons.push_back(
         reason_of(ReasonCode::not_capable,

@@ -1,4 +1,4 @@
-// ControlState: everything that Decide carries from round to round; journalled at the start, saved
+// ControlState: the state that Decide carries from round to round. Journalled at the start, saved
 // with the training state and restored. Plain value; pure functions.
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace cox {
 
-// The names of Decide's own states: of Estimates and of Effects.
+// The names under which Estimates and Effects are kept.
 inline constexpr std::string_view kEstimates = "estimates";
 inline constexpr std::string_view kEffects = "effects";
 
@@ -31,20 +31,22 @@ struct ControlState {
   std::vector<NamedPolicyState> policies;
 };
 
+// Returns the state of a job that starts without a saved one.
 ControlState initial_state(const JobFacts& job);
 
 // Fits a saved state to a new start of the job. Global knobs, history, policy states and the count
-// of rollbacks stay; what the new job cannot apply or has other blocks for starts anew; per-rank
-// knobs are dropped when the world size differs; a hold ends; each with a reason. The plan gets the
-// new incarnation and number 0, so all ranks must start from this plan, not from initial_plan().
+// of rollbacks stay. Fields that the new job cannot apply, or that have other blocks, start anew.
+// Per-rank knobs are dropped if the world size differs, and a hold ends. Each loss has a reason.
+// The plan gets the new incarnation and number 0, so all ranks must start from this plan, not from
+// initial_plan().
 struct Refitted {
   ControlState state;
   std::vector<Reason> reasons;
 };
 Refitted refit(ControlState saved, const JobFacts& job);
 
-// Returns the state kept under the name `policy`, and adds a fresh one if there is none. The
-// reference is valid until the next state is added.
+// Returns the state kept under the name `policy`; adds a fresh one if there is none. The reference
+// is valid until the next state is added.
 PolicyState& state_of(ControlState& state, std::string_view policy);
 
 }  // namespace cox

@@ -15,7 +15,7 @@ namespace cox {
 namespace {
 
 constexpr std::string_view kOwnState = "decide";
-constexpr std::uint32_t kMissingRounds = 3;  // one late report is no news
+constexpr std::uint32_t kMissingRounds = 3;  // a single late report is ordinary
 
 Reason own_reason(ReasonCode code, RoundId round, std::string text) {
   Reason reason = reason_of(code, std::move(text), Outcome::reported);
@@ -23,8 +23,8 @@ Reason own_reason(ReasonCode code, RoundId round, std::string text) {
   return reason;
 }
 
-// The state named "decide": what was said already, so that a reason is given when it becomes true
-// and not again in every round.
+// The state named "decide": the facts that were reported already. A reason is given when a fact
+// becomes true, not again in every round.
 struct SaidState {
   static constexpr std::uint32_t kVersion = 1;
   bool nobody_applies = false;
@@ -44,7 +44,7 @@ SaidState said_before(PolicyState& state, std::size_t policies) {
   return fresh;
 }
 
-// True when `now` is true and was not before.
+// Returns whether `now` is true and was not before. Sets `said` to `now`.
 bool is_news(bool& said, bool now) {
   const bool before = std::exchange(said, now);
   return now && !before;
@@ -61,15 +61,15 @@ std::uint64_t digest_of(std::span<const Reason> reasons) {
   return hash;
 }
 
-// A policy that is not off, in the order in which it is asked.
+// A policy that is not off. Turns are in the order in which policies are asked.
 struct Turn {
   const Policy* policy = nullptr;
   PolicyMode mode = PolicyMode::on;
-  std::size_t place = 0;         // among all policies
+  std::size_t place = 0;         // index among all policies
   PolicyState* state = nullptr;  // in the control state
 };
 
-// Returns the turns, guard first. REQUIRES: no state is added to `kept` until they are over.
+// Returns the turns, guard first. REQUIRES: no state is added to `kept` while the turns are in use.
 std::vector<Turn> turns_of(const PolicySet& policies, const Config& config, ControlState& kept) {
   std::vector<Turn> turns;
   turns.reserve(policies.size());
@@ -87,7 +87,7 @@ std::vector<Turn> turns_of(const PolicySet& policies, const Config& config, Cont
   };
   const std::size_t states = kept.policies.size();
   find_states();
-  if (kept.policies.size() != states) find_states();  // an added one moves others
+  if (kept.policies.size() != states) find_states();  // adding a state moves the others
   return turns;
 }
 
@@ -119,8 +119,8 @@ AppliedChange applied_change(const Turn& turn, const Proposal& proposal) {
   return change;
 }
 
-// The plan of a round while it is worked on. Takes proposals one after another, applies or
-// withholds each, and keeps the reasons of both.
+// The plan of a round in the making. Applies or withholds one proposal after another, and keeps the
+// reason of each.
 class Draft {
  public:
   // References must outlive the draft.
@@ -139,8 +139,9 @@ class Draft {
   void report(Reason reason) { reasons_.push_back(std::move(reason)); }
   bool nobody_applies() const { return nobody_applies_; }
 
-  // Takes what a policy proposes, and reasons that are already withheld (a failure of the policy).
-  // Reasons that are withheld are told when they differ from those of the round before.
+  // Applies or withholds the proposals of a policy. `withheld` has reasons that are withheld
+  // already (a failure of the policy). Reports withheld reasons if they differ from those of the
+  // round before.
   void take(const Turn& turn, std::vector<Proposal> proposals, std::vector<Reason> withheld) {
     for (Proposal& proposal : proposals) {
       proposal.reason.policy = turn.policy->kind();
@@ -158,19 +159,19 @@ class Draft {
 
   const Plan& plan() const { return plan_; }
 
-  // Takes what the policies propose to fit the draft.
+  // Applies or withholds the proposals that fit the draft.
   void take_fit(std::vector<FitProposal> proposals) {
     for (FitProposal& fit : proposals) report(judged(std::move(fit.proposal), fit.turn));
   }
 
-  // Whether this is a round in which nothing changes and something could.
+  // Returns whether nothing changes in this round although something could.
   bool is_at_rest() const {
     return !in_flight_ && !nobody_applies_ && round_ >= plan_.hold_until &&
            same_effect(plan_, newest_);
   }
 
-  // Restores what was before the condemned changes. Returns why it must stay, or nothing.
-  // REQUIRES: is_at_rest().
+  // Restores the values from before the condemned changes. Returns why the changes must stay, or an
+  // empty text. REQUIRES: is_at_rest().
   std::string take_back(const Condemned& condemned, std::span<const std::uint64_t> most_samples) {
     return cox::take_back(condemned, job_, config_.force, most_samples, plan_);
   }
@@ -195,7 +196,7 @@ class Draft {
 
   std::vector<Reason> take_reasons() { return std::move(reasons_); }
 
-  // The next plan, when the draft has another effect than the newest one. Ends the draft.
+  // Returns the next plan, if the draft differs in effect from the newest one. Ends the draft.
   std::optional<Plan> finish() && {
     if (in_flight_ || nobody_applies_ || same_effect(plan_, newest_)) return std::nullopt;
     plan_.id = {job_.incarnation, newest_.id.number + 1};
@@ -216,7 +217,7 @@ class Draft {
     return std::move(proposal.reason);
   }
 
-  // The rest that the proposal would break; null where there is none.
+  // Returns the rest that the proposal would break, or null.
   Rest* rest_of(const Turn& turn, const Proposal& proposal) {
     if (!is_for_time(proposal) || turn.mode != PolicyMode::on) return nullptr;
     return find_rest(effects_, turn.policy->name(), proposal.change.knob, round_);
@@ -269,7 +270,7 @@ class Draft {
   std::vector<AppliedChange> changes_;
 };
 
-// The plan became active in some round at or before this one, which is the first to show it.
+// Records the round in which the plan became active: this one is the first to show it.
 void note_activation(Plan& plan, const StepSummary& summary) {
   if (plan.activated_round || summary.reporting == 0) return;
   if (summary.plan_applied_max >= plan.id.number) plan.activated_round = summary.round;
@@ -283,7 +284,8 @@ struct Answer {
 using PolicyCall = PolicyOutput (Policy::*)(const PolicyInput&, PolicyState) const;
 
 // Asks a policy and keeps its next state. Own policies do not throw, and their states grow with the
-// ranks: only a custom one is copied. `failed` says what became of a policy that throws.
+// ranks, so only the state of a custom policy is copied. `failed` completes the sentence about a
+// policy that throws.
 Answer ask(const Turn& turn, PolicyCall call, const PolicyInput& input, std::string_view failed) {
   const Policy& policy = *turn.policy;
   PolicyState before;
@@ -306,7 +308,7 @@ Answer ask(const Turn& turn, PolicyCall call, const PolicyInput& input, std::str
   return answer;
 }
 
-// Completes what a policy found.
+// Completes the findings of a policy.
 std::vector<Reason> findings_of(std::vector<Reason> findings, PolicyKind kind, RoundId round) {
   for (Reason& finding : findings) {
     finding.policy = kind;
@@ -316,7 +318,7 @@ std::vector<Reason> findings_of(std::vector<Reason> findings, PolicyKind kind, R
   return findings;
 }
 
-// The smaller limit of each rank counts.
+// Keeps the smaller limit of each rank.
 void narrow(std::vector<std::uint64_t>& most, std::vector<std::uint64_t> by_policy) {
   if (most.empty()) return most.swap(by_policy);
   for (std::size_t r = 0; r < most.size() && r < by_policy.size(); ++r) {
@@ -324,7 +326,7 @@ void narrow(std::vector<std::uint64_t>& most, std::vector<std::uint64_t> by_poli
   }
 }
 
-// As WorkFactors, by the policies of ours among `turns`.
+// Computes WorkFactors by our own policies among `turns`.
 std::vector<double> work_factors_of(const PolicyInput& input, std::span<const Turn> turns,
                                     const std::vector<std::uint32_t>& shares) {
   Plan draft = input.plan;
@@ -342,7 +344,7 @@ std::vector<double> work_factors_of(const PolicyInput& input, std::span<const Tu
   return factors;
 }
 
-// Returns the most samples of a step that each rank may have; empty = nothing limits them.
+// Returns the most samples of a step that each rank may have; empty = unlimited.
 std::vector<std::uint64_t> ask_policies(const PolicyInput& input, std::span<const Turn> turns,
                                         Draft& draft) {
   std::vector<std::uint64_t> most_samples;
@@ -381,8 +383,8 @@ void tell_circumstances(const StepSignals& signals, const StepSummary& summary, 
   draft.report(std::move(reason));
 }
 
-// Asks each policy of ours that is on what else must change with the shares of `draft`. Returns
-// what they propose.
+// Asks each of our own policies that is on for the other changes that the shares of `draft` need.
+// Returns their proposals.
 std::vector<FitProposal> proposals_to_fit(const PolicyInput& input, std::span<const Turn> turns,
                                           const Plan& draft) {
   std::vector<FitProposal> proposals;
@@ -405,8 +407,8 @@ bool is_on(std::span<const Turn> turns, std::string_view policy) {
   });
 }
 
-// Why the draft, which takes something back, must not go out as it is; nothing where it may. Fewer
-// bits or heavier actions may have been what makes the plan fit.
+// Returns why the draft, which takes a change back, must not be published as it is; empty if it
+// may. Fewer bits or heavier actions may be the reason for which the plan fits.
 std::string why_not_back(const PolicyInput& input, std::span<const Turn> turns,
                          const Condemned& condemned, const Draft& draft) {
   constexpr double kNearlyFull = 0.9;
@@ -419,8 +421,8 @@ std::string why_not_back(const PolicyInput& input, std::span<const Turn> turns,
                                                               : "a rank's memory would not hold it";
 }
 
-// Takes back the changes that were condemned first, in a plan of its own: in a round in which
-// nothing else changes, while no plan is being measured. What cannot be taken back stays for good.
+// Takes back the oldest condemned changes in a plan of its own: in a round in which nothing else
+// changes, while no plan is being measured. Changes that cannot be taken back stay for good.
 void take_back(const PolicyInput& input, std::span<const Turn> turns,
                std::span<const std::uint64_t> most_samples, Effects& effects, Draft& draft) {
   if (effects.condemned.empty() || effects.trial || !draft.is_at_rest()) return;
@@ -440,7 +442,7 @@ void take_back(const PolicyInput& input, std::span<const Turn> turns,
   draft.report(std::move(reason));
 }
 
-// Carries out what is proposed for the first step. Returns the reason, with the outcome.
+// Applies a proposal for the first step. Returns the reason, with the outcome.
 Reason carry_out(Proposal proposal, PolicyMode mode, const PolicyInput& input, Plan& plan) {
   Reason reason = std::move(proposal.reason);
   reason.outcome = Outcome::observed;
@@ -457,7 +459,7 @@ Reason carry_out(Proposal proposal, PolicyMode mode, const PolicyInput& input, P
   return reason;
 }
 
-// Asks the policies what the first step should run under, and carries it out.
+// Asks the policies for the plan of the first step, and applies their proposals.
 void start_policies(const PolicyInput& input, std::span<const Turn> turns, Begun& begun) {
   std::vector<std::uint64_t> most_samples;
   for (const Turn& turn : turns) {

@@ -26,11 +26,11 @@ namespace cox {
 
 struct Decision {
   StepSummary summary;
-  std::optional<Plan> plan;  // to publish; empty = the last one stays
+  std::optional<Plan> plan;  // to publish; empty = the last plan stays
   std::vector<Reason> reasons;
   SlowFindings slow;  // ranks, hosts and the job as a whole
-  // What decisions of this start of the job came to, this round included, and what they sum up to
-  // for each policy. Null only in a default-constructed Decision.
+  // The effects of the decisions of this start of the job, this round included, and the score of
+  // each policy. Null only in a default-constructed Decision.
   std::shared_ptr<const SharedEffects> effects;
   std::vector<PolicyScore> scores;
 };
@@ -40,13 +40,15 @@ struct Decided {
   Decision decision;
 };
 
-// Asks guard first, then the other policies in the order of `policies`, then applies the user's
-// overrides; every change is validated. In a round in which nothing else changes it takes back what
-// promised a shorter step and surely did not bring one (effects.h). Nothing changes while a plan is
-// in flight (some rank may not apply the newest one yet), while nobody applies plans, or, guard and
-// overrides aside, while a hold is in force. What is withheld leaves a reason when that is news,
-// not in every round. A policy that throws is reported and training goes on; a custom one keeps the
-// state it had.
+// Decides a round. Asks the guard first, then the other policies in the order of `policies`, then
+// applies the user's overrides; every change is validated. In a round in which nothing else
+// changes, takes back a change that promised a shorter step and surely did not bring one
+// (effects.h).
+//
+// Nothing changes while a plan is in flight (some rank may not apply the newest one yet) or while
+// no rank applies plans. While a hold is in force, only the guard and overrides change the plan. A
+// withheld change leaves a reason when the reason is new, not in every round. A policy that throws
+// is reported and training goes on; a custom policy keeps its earlier state.
 Decided decide(const JobFacts& job, const Config& config, const PolicySet& policies,
                ControlState state, const StepSignals& signals);
 
@@ -55,10 +57,10 @@ struct Begun {
   std::vector<Reason> reasons;
 };
 
-// Prepares the state before the first round, on rank 0: puts what the user forces, and what
-// policies propose for the first step, into the plan of `state`. The plan keeps its id, so all
-// ranks must start from it. Mode, capabilities and a failing policy are handled as in decide();
-// the first round tells which of the user's overrides cannot be applied.
+// Prepares the state before the first round, on rank 0: puts the user's overrides and the policies'
+// proposals for the first step into the plan of `state`. The plan keeps its id, so all ranks must
+// start from this plan. Mode, capabilities and a failing policy are handled as in decide(). The
+// first round reports overrides that cannot be applied.
 Begun begin_job(const JobFacts& job, const Config& config, const PolicySet& policies,
                 ControlState state);
 

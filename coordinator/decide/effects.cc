@@ -110,7 +110,7 @@ void tell_seconds(Effects& effects) {
 
 void open_account(Effects& effects, const Trial& trial, const RatioInterval& measured) {
   const bool is_sure = measured.is_known() && (measured.high < 1 || measured.low > 1);
-  const bool is_own =  // what Decide took back saves nothing that a policy had gained
+  const bool is_own =  // undoing by Decide earns no policy a gain
       std::ranges::any_of(trial.changes, [](const auto& c) { return c.kind == PolicyKind::none; });
   if (!is_sure || is_own || trial.changes.empty()) return;
   Account account{trial.first_plan, trial.plan, measured.ratio, 0, trial.changes};
@@ -128,7 +128,7 @@ struct Finding {
   Doubt doubt = Doubt::none;
 };
 
-// What the changes of a trial cost that were not made for time, as forecast; 0 = not known.
+// Returns the forecast ratio of the changes in a trial that do not promise time; 0 = not known.
 double cost_of_others(const Trial& trial) {
   double ratio = 1;
   for (const AppliedChange& change : trial.changes) {
@@ -142,7 +142,7 @@ bool promises_time(const Trial& trial) {
   return std::ranges::any_of(trial.changes, &AppliedChange::is_for_time);
 }
 
-// By both confidences: the one of the page, and the one it takes to condemn.
+// Judges by two confidences: 95 % to report, `to_condemn` to condemn.
 Finding judge(const Effects& effects, const RatioInterval& measured, Confidence to_condemn) {
   const Trial& trial = *effects.trial;
   const auto not_sure = [](Doubt doubt) { return Finding{Verdict::not_sure, doubt}; };
@@ -178,7 +178,7 @@ void condemn(Effects& effects, const Trial& trial, const RatioInterval& measured
   effects.condemned.push_back(std::move(condemned));
 }
 
-// Ends the trial with what was measured so far.
+// Ends the trial with the rounds measured so far.
 void conclude(Effects& effects, Doubt doubt, Confidence to_condemn) {
   const Trial& trial = *effects.trial;
   const RatioInterval measured = ratio_of(effects, Confidence::percent_95);
@@ -220,7 +220,7 @@ void show_progress(Effects& effects) {
   });
 }
 
-// After another round under the plan.
+// Call after another round under the plan.
 void look_at_trial(Effects& effects) {
   const std::size_t rounds = effects.recent.size();
   if (rounds >= Effects::kRoundsAfter) {
@@ -253,7 +253,7 @@ void forget_before(std::vector<RoundTime>& rounds, RoundId first) {
   std::erase_if(rounds, [first](const RoundTime& round) { return round.round < first; });
 }
 
-// A rank or the job has been slow since a round: times before it are those of other circumstances.
+// A rank or the job has been slow since a round. Earlier times belong to other circumstances.
 void note_slow_since(Effects& effects, RoundId since) {
   if (effects.trial) {
     Trial& trial = *effects.trial;
@@ -271,7 +271,7 @@ void note_slow_since(Effects& effects, RoundId since) {
   forget_before(effects.recent, since);
 }
 
-// Slowness has ended in some round before this one, and nobody knows in which.
+// Slowness has ended in some unknown round before this one.
 void note_recovery(Effects& effects) {
   if (effects.trial && effects.trial->applied_in) {
     conclude(effects, Doubt::straggler_recovered, Confidence::percent_99);
@@ -295,7 +295,7 @@ void note_slow_ranks(Effects& effects, const std::vector<SlowRank>& now) {
   for (const SlowRank& slow : now) effects.slow.push_back(slow.rank);
 }
 
-// Under a new plan the pace of the job is learnt anew, so that it ends there says nothing.
+// Under a new plan the job's pace is learnt anew, so the end of slowness there proves no recovery.
 void note_slow_job(Effects& effects, const JobPace& pace) {
   const std::optional<std::uint64_t> before = effects.slow_job_plan;
   effects.slow_job_plan.reset();
@@ -309,7 +309,7 @@ void add_round(std::vector<RoundTime>& rounds, const RoundTime& round) {
   rounds.push_back(round);
 }
 
-// Until a plan is in force its rounds are still those before it.
+// Until a plan is in force, rounds belong to the stretch before it.
 void measure(Effects& effects, const StepSummary& summary) {
   const double seconds = summary.wall_seconds.median;
   const bool is_timed = summary.wall_seconds.count > 0 && seconds > 1e-9 && seconds < kLargest;
@@ -334,7 +334,8 @@ void count_seconds(Effects& effects, const StepSummary& summary) {
   if (summary.round.value() % kTellSecondsEvery == 0) tell_seconds(effects);
 }
 
-// The first plan was decided before anybody had made a step.
+// The first plan was decided before any rank had made a step, so its effects get a step and round
+// now.
 void date_start(Effects& effects, const StepSummary& summary) {
   if (!effects.trial || effects.trial->applied_in != RoundId(0)) return;
   effects.trial->applied_in = summary.round;

@@ -1,26 +1,10 @@
-// Effects: what decisions promised and what came of them, and which ones are taken back. A part of
-// the flow of a round, on both sides of the policies:
+// Effects: the promises and results of decisions. A change that surely did not bring the shorter
+// step that it promised is taken back (docs/decisions.md). Decide keeps the value as the state
+// named "effects", journalled and saved like the states of policies. Pure functions; the same
+// rounds give the same effects. Effects take part in a round on both sides of the policies:
 //
 //   StepSummary, Estimates -> learn_effects -> policies, Draft -> note_decision -> next round
 //                                    \-> take-back (decide.cc)      \-> page, API, closing table
-//
-// Each plan is a trial. The last 64 rounds before it sets in are compared with up to 64 rounds
-// under it, the first 3 left out, as a ratio of step times with a 95 % interval (paired_ratio.h);
-// of times per sample where the batch changed. What else happened is taken out or makes the verdict
-// "not sure": rounds before a rank became slow do not count when it was so while the decision was
-// made; a rank, or the job as a whole, that becomes slow or recovers under the plan ends the trial,
-// and so does the next plan. A rank that becomes slow as the plan sets in counts as the plan's
-// doing. Changes of one plan share a trial, and so do those of a plan that was replaced before any
-// round under it counted.
-//
-// A change that promised a shorter step (Forecast::promises_time) helped when the interval lies
-// below 1, and did not help when the 99 % interval lies above 1, or the 99.9 % interval does after
-// 16 or 32 rounds. What did not help is condemned: Decide takes it back in a plan of its own, and
-// the same policy may not promise a shorter step on that knob for 512 rounds, twice as long each
-// time. Everything else is never condemned: necessities do not promise time.
-//
-// Decide keeps the value as the state named "effects", journalled and saved like those of policies.
-// Pure functions; the same rounds give the same effects.
 #pragma once
 
 #include <array>
@@ -44,21 +28,24 @@
 
 namespace cox {
 
-// Some rounds in a row under one plan.
+// A run of rounds under one plan.
 struct MeasuredRounds {
   std::uint32_t rounds = 0;
   double step_seconds = 0;       // median of the wall time of a step
-  double tokens_per_second = 0;  // over all ranks, at that time; 0 where no tokens are counted
-  std::uint64_t peak_bytes = 0;  // highest memory peak of a rank; 0 where it is not known
+  double tokens_per_second = 0;  // over all ranks, at the median time; 0 = tokens are not counted
+  std::uint64_t peak_bytes = 0;  // highest memory peak of a rank; 0 = not known
 
   static auto fields(auto& self) {
     return std::tie(self.rounds, self.step_seconds, self.tokens_per_second, self.peak_bytes);
   }
 };
 
-// Values are kept in states: never renumber.
+// The verdict on a change. A change that promised a shorter step (Forecast::promises_time) helped
+// if the interval of the ratio lies below 1. The change did not help if the 99 % interval lies
+// above 1, or the 99.9 % interval does after 16 or 32 rounds. Other changes get no verdict, because
+// a necessity promises no time. States keep the values: never renumber.
 enum class Verdict : std::uint8_t {
-  none = 0,       // nobody promised a shorter step
+  none = 0,       // no shorter step was promised
   measuring = 1,  // or not applied yet
   helped = 2,
   did_not_help = 3,
@@ -72,17 +59,17 @@ constexpr std::string_view to_string(Verdict verdict) {
 template <>
 inline constexpr Verdict kLargestOf<Verdict> = Verdict::not_sure;
 
-// Why a verdict is "not sure".
+// The reason for a verdict "not sure".
 enum class Doubt : std::uint8_t {
   none = 0,
   noise = 1,  // the interval holds 1
   few_rounds_before = 2,
   replaced = 3,             // by the next plan, too early
   straggler_found = 4,      // some rank became slow under the plan
-  straggler_recovered = 5,  // or well again
+  straggler_recovered = 5,  // or a slow rank recovered
   shared = 6,               // with a change whose cost is not known
 };
-// As a clause.
+// Returns a clause.
 constexpr std::string_view to_string(Doubt doubt) {
   constexpr std::array<std::string_view, 7> kWords = {
       "",
@@ -97,17 +84,18 @@ constexpr std::string_view to_string(Doubt doubt) {
 template <>
 inline constexpr Doubt kLargestOf<Doubt> = Doubt::shared;
 
+// Effect is the promise and the result of one change, or a finding about a slow rank.
 struct Effect {
   Reason reason{};
-  StepId step{};                        // at which it was decided, or with which the job began
+  StepId step{};                        // of the decision, or the step with which the job began
   std::optional<std::uint64_t> plan{};  // the number of the plan with the change; empty = a finding
   std::uint32_t sharing = 1;            // changes that share the measurement, this one included
-  MeasuredRounds before{};              // no rounds for findings and for what the job began with
-  MeasuredRounds after{};               // no rounds for findings and while the plan is not applied
+  MeasuredRounds before{};              // without rounds for findings and for the first plan
+  MeasuredRounds after{};               // without rounds for findings and until the plan is applied
   RatioInterval measured{};             // 95 %: of step times, or of times per sample
   Verdict verdict = Verdict::none;
   Doubt doubt = Doubt::none;
-  double seconds_saved = 0;  // of the job so far, by all that share; negative = lost
+  double seconds_saved = 0;  // of the job so far, by all sharing changes; negative = lost
   bool is_taken_back = false;
 
   static auto fields(auto& self) {
@@ -118,11 +106,11 @@ struct Effect {
 };
 using EffectList = std::vector<Effect>;  // oldest first
 
-// Returns the verdict for people: "did not help, taken back", "not sure: steps vary more than
-// that"; empty where there is none.
+// Returns the verdict for people, such as "did not help, taken back" or "not sure: steps vary more
+// than that". Empty if there is no verdict.
 std::string verdict_text(const Effect& effect);
 
-// The same, shared: a round that adds one copies none.
+// An EffectList of shared effects: a round that adds one copies none of the others.
 using SharedEffects = std::vector<std::shared_ptr<const Effect>>;
 
 template <>
@@ -130,8 +118,8 @@ inline constexpr Precision kLargestOf<Precision> = Precision::fp8;
 template <>
 inline constexpr MemoryAction kLargestOf<MemoryAction> = kLastAction;
 
-// KnobValues are the fields of a plan that a take-back may restore: those of a knob, in bytes in
-// the order of their ids. The other fields do not count.
+// KnobValues are the fields of a plan that a take-back may restore: the fields of a knob, encoded
+// in the order of their ids. The other fields do not count.
 struct KnobValues {
   Plan plan;
 };
@@ -142,7 +130,7 @@ void read(ByteReader& in, KnobValues& knobs);
 struct RoundTime {
   RoundId round{};
   double seconds = 0;  // of a step
-  double samples = 0;  // of a step; 0 where the loop decides that itself
+  double samples = 0;  // of a step; 0 if the loop decides
   double tokens_per_second = 0;
   std::uint64_t peak_bytes = 0;
 
@@ -152,9 +140,16 @@ struct RoundTime {
   }
 };
 
-// Trial is the plan that is being measured; Effects::recent has the rounds under it.
+// Trial is the plan that is being measured. Effects::recent has the rounds under the plan; up to 64
+// rounds count, from the fourth on. Changes of one plan share a trial. So do the changes of a plan
+// that was replaced before any round under it counted.
+//
+// Other events are removed from the measurement, or end the trial. Rounds from before a rank became
+// slow do not count if the rank was slow at the decision. A rank or job that becomes slow or
+// recovers under the plan ends the trial, and so does the next plan. A rank that becomes slow as
+// the plan sets in counts as an effect of the plan.
 struct Trial {
-  std::uint64_t first_plan = 0;  // the changes of these plans share it
+  std::uint64_t first_plan = 0;  // the first of the plans that share the trial
   std::uint64_t plan = 0;
   std::optional<RoundId> applied_in{};  // the first round under the plan
   std::vector<RoundTime> before;
@@ -168,15 +163,16 @@ struct Trial {
   }
 };
 
-// Condemned are the changes of a plan that surely did not help, until they are taken back.
+// Condemned are changes of a plan that surely did not help. Decide takes each back in a plan of its
+// own.
 struct Condemned {
   std::uint64_t first_plan = 0;
   std::uint64_t plan = 0;
-  std::vector<AppliedChange> changes;  // those that promised a shorter step
+  std::vector<AppliedChange> changes;  // the changes that promised a shorter step
   KnobValues before;
   KnobValues after;
   RatioInterval measured{};
-  bool told = false;  // that it stays for now
+  bool told = false;  // always false; kept for the format of the state
 
   static auto fields(auto& self) {
     return std::tie(self.first_plan, self.plan, self.changes, self.before, self.after,
@@ -184,7 +180,8 @@ struct Condemned {
   }
 };
 
-// Rest keeps a policy from promising a shorter step on a knob.
+// Rest keeps a policy from promising a shorter step on a knob, after a take-back: for 512 rounds,
+// twice as long each time.
 struct Rest {
   std::string policy;
   Knob knob = Knob::other;
@@ -197,13 +194,14 @@ struct Rest {
   }
 };
 
+// Effects is the state of all promises and measurements.
 struct Effects {
-  // Goes up with each further field of a knob, because KnobValues have one more then.
+  // Increases with each further field of a knob, because KnobValues then have one more.
   static constexpr std::uint32_t kVersion = count_fields_of_knobs() - 4;
   static constexpr std::size_t kKept = 64;           // the newest effects
   static constexpr std::size_t kRoundsBefore = 64;   // at most, directly before the switch
   static constexpr std::size_t kRoundsAfter = 64;    // at most, the first ones that count
-  static constexpr std::size_t kSettlingRounds = 3;  // after a switch; they do not count
+  static constexpr std::size_t kSettlingRounds = 3;  // after a switch; not counted
   static constexpr std::uint32_t kRestRounds = 512;  // after the first take-back
 
   std::uint32_t incarnation = 0;
@@ -211,10 +209,10 @@ struct Effects {
   std::vector<PolicyScore> scores;  // ascending policies
   std::uint64_t applied = 0;        // the number of the plan that the ranks apply
   std::uint32_t rounds_of_plan = 0;
-  double samples = 0;             // of a step under it
-  std::vector<RoundTime> recent;  // the newest rounds that count, under the same circumstances
+  double samples = 0;             // of a step under the applied plan
+  std::vector<RoundTime> recent;  // the newest counted rounds, under equal circumstances
   std::vector<RankId> slow;       // ranks that were slow in the last round
-  // The number of the plan under which the whole job was slower than it was, in the last round.
+  // The plan under which the whole job was slow in the last round.
   std::optional<std::uint64_t> slow_job_plan;
   std::optional<Trial> trial;
   std::vector<Condemned> condemned;
@@ -230,46 +228,50 @@ struct Effects {
   bool is_sane() const;
 };
 
-// How the codec sees a shared effect: as the effect.
+// Encode and decode a shared effect like an Effect.
 void write(ByteWriter& out, const std::shared_ptr<const SharedEffects>& list);
 void read(ByteReader& in, std::shared_ptr<const SharedEffects>& list);
 
-// Returns the effects with which a start of the job begins: the same, where this start has begun
-// already; else scores and rests of the one before, whose last round was `last_round`.
+// Returns the effects for a start of the job. If this start has begun already, returns `before`.
+// Else keeps only scores and rests of the earlier start, whose last round was `last_round`.
 Effects effects_of_start(Effects before, std::uint32_t incarnation, const Plan& first_plan,
                          RoundId last_round);
 
-// Adds the changes that the first plan begins with; those with the same words are not added twice.
+// Adds the changes that the first plan begins with. A change with the same words is not added
+// twice.
 void note_start(Effects& effects, std::span<const Reason> reasons, const Plan& first_plan);
 
-// Learns from a round: measures the plan in force, judges it when enough is known, and counts
-// seconds. `newest` is the plan before the round's decision, `samples` those of a step under it.
+// Learns from a round: measures the plan in force, judges the plan when enough is known, and counts
+// seconds. `newest` is the plan before the round's decision; `samples` are those of a step under
+// it.
 Effects learn_effects(Effects before, const StepSummary& summary, const Estimates& estimates,
                       const Plan& newest, std::uint64_t samples);
 
-// What was decided in a round.
+// The decision of a round.
 struct RoundDecision {
   const StepSummary& summary;
   std::span<const Reason> reasons;
   const Plan& before;
-  const Plan& after;  // the same number as before = no new plan
+  const Plan& after;  // equal number = no new plan
   std::vector<AppliedChange> changes;
 };
+// Adds the decision's effects. A new plan ends the present trial and starts the next one.
 void note_decision(Effects& effects, RoundDecision decision);
 
-// StepPace is the time of a step under the plan in force, over the rounds that count.
+// StepPace is the time of a step under the plan in force, over the counted rounds.
 struct StepPace {
   double seconds = 0;  // median; 0 = not known
-  double noise = 0;    // deviation of one step, as a part of it; 0 = not known
+  double noise = 0;    // deviation of one step, as a ratio of the median; 0 = not known
 };
 StepPace step_pace(const Effects& effects);
 
-// Returns the rest that keeps the policy from promising a shorter step by `knob` now, or null. It
-// lives until the next change of `effects`.
+// Returns the rest that keeps the policy from promising a shorter step by `knob` now, or null. The
+// rest lives until the next change of `effects`.
 Rest* find_rest(Effects& effects, std::string_view policy, Knob knob, RoundId now);
 
-// The changes that are condemned first were taken back in round `now`: their policies rest from
-// these knobs. Returns the first round in which the like may be tried again. REQUIRES: some are.
+// Records that the oldest condemned changes were taken back in round `now`. The policies behind the
+// changes rest from these knobs. Returns the first round in which such a change may be tried again.
+// REQUIRES: `condemned` is not empty.
 RoundId note_taken_back(Effects& effects, RoundId now);
 
 }  // namespace cox

@@ -13,12 +13,12 @@ namespace {
 
 constexpr std::size_t kLongBatch = 8;
 constexpr std::size_t kShortBatch = 4;
-constexpr std::size_t kShortStretch = 32;  // fewer rounds are cut into short batches
+constexpr std::size_t kShortStretch = 32;  // shorter stretches are cut into short batches
 constexpr double kLargestCorrelation = 0.6;
-constexpr double kSmallestDeviation = 1e-4;  // of a stretch: clocks are no better
+constexpr double kSmallestDeviation = 1e-4;  // of a stretch: the precision of clocks
 constexpr double kDeviationOfMad = 1.4826;   // of a normal value, in median absolute deviations
 
-// Quantiles of Student's t: the upper half of what lies outside, for 1 to 20 degrees of freedom.
+// Two-sided quantiles of Student's t for 95, 99 and 99.9 %, for 1 to 20 degrees of freedom.
 constexpr std::array<std::array<double, 20>, 3> kStudent = {{
     {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
      2.201,  2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086},
@@ -35,7 +35,7 @@ double student(Confidence confidence, double freedom) {
   return quantiles[at];
 }
 
-// The medians of the logarithms of batches; a rest at the front is left out.
+// Returns the medians of the logarithms of batches. An incomplete batch at the front is left out.
 std::vector<double> batches_of(std::span<const double> seconds, std::size_t length) {
   std::vector<double> batches;
   std::vector<double> logs(length);
@@ -69,7 +69,7 @@ Stretch stretch_of(const std::vector<double>& batches) {
   return stretch;
 }
 
-// `correlation` is that of so many batches; what it is too small by, in short series, is added.
+// `correlation` is measured on `batches` batches. Adds the bias of short series.
 double inflation(double correlation, double batches) {
   const double r = std::clamp(correlation + 2 / batches, 0.0, kLargestCorrelation);
   return (1 + r) / (1 - r);
@@ -80,7 +80,7 @@ double inflation(const Stretch& a, const Stretch& b) {
   return inflation((a.correlation() * a.count + b.correlation() * b.count) / count, count);
 }
 
-// The logarithm of the ratio, its variance and the degrees of freedom behind that.
+// The logarithm of the ratio, its variance, and the degrees of freedom of the variance.
 struct Difference {
   double mean = 0;
   double variance = 0;
@@ -89,7 +89,7 @@ struct Difference {
 
 constexpr double kLeast = kSmallestDeviation * kSmallestDeviation;
 
-// Welch's, with Satterthwaite's degrees of freedom.
+// Welch's difference, with Satterthwaite's degrees of freedom.
 Difference difference_of(std::span<const double> before, std::span<const double> after) {
   const std::size_t shorter = std::min(before.size(), after.size());
   const std::size_t length = shorter < kShortStretch ? kShortBatch : kLongBatch;
@@ -102,7 +102,7 @@ Difference difference_of(std::span<const double> before, std::span<const double>
   return {b.mean - a.mean, (va + vb) * inflation(a, b), freedom};
 }
 
-// Of the long stretch over the short one, which borrows its noise.
+// Returns the difference of the long stretch to the short one, which borrows the long one's noise.
 Difference difference_to_short(std::span<const double> few, std::span<const double> many) {
   const std::size_t length = many.size() < kShortStretch ? kShortBatch : kLongBatch;
   const Stretch a = stretch_of(batches_of(many, length));
@@ -130,7 +130,7 @@ RatioInterval paired_ratio(std::span<const double> before, std::span<const doubl
     change.mean = -change.mean;
   }
   const double half = student(confidence, change.freedom) * std::sqrt(change.variance);
-  static constexpr double kFarthest = 60;  // that portable_exp takes
+  static constexpr double kFarthest = 60;  // largest argument for portable_exp
   const auto ratio = [](double x) { return portable_exp(std::clamp(x, -kFarthest, kFarthest)); };
   return {ratio(change.mean), ratio(change.mean - half), ratio(change.mean + half)};
 }

@@ -13,7 +13,7 @@ ChangeResult not_capable(const auto& what) {
   return {Outcome::vetoed, ReasonCode::not_capable, concat("this job cannot apply ", what)};
 }
 
-// Puts `candidate` in place of `plan` if it is valid and says something else.
+// Puts `candidate` in place of `plan` if the candidate is valid and differs in effect.
 ChangeResult replace(Plan& plan, Plan candidate, const JobFacts& job) {
   const Status status = validate(candidate, job);
   if (!status.ok()) return {Outcome::vetoed, ReasonCode::invalid_proposal, status.message()};
@@ -40,7 +40,7 @@ struct Applier {
     return replace(plan, std::move(candidate), job);
   }
 
-  // In place: a policy may set hundreds of blocks at once.
+  // In place, because a policy may set hundreds of blocks at once.
   ChangeResult operator()(const PlanField<std::vector<Precision>>&) const {
     const std::vector<Precision>& to = change.to.precision;
     const std::size_t first = change.first_block.value();
@@ -59,8 +59,8 @@ struct Applier {
     return {};
   }
 
-  // Profiles change together with who has which. Actions that the job cannot do become keep, which
-  // is always right and only costs memory.
+  // Profiles and the assignment of ranks change together. An action that the job cannot apply
+  // becomes keep, which is always correct and only costs memory.
   ChangeResult operator()(const PlanField<std::vector<ActionProfile>>&) const {
     Plan candidate = plan;
     candidate.profiles = change.to.profiles;
@@ -80,7 +80,7 @@ struct Applier {
             "actions that this job cannot apply became keep"};
   }
 
-  // Rounds only move to later ones: a hold is only ever made longer.
+  // Rounds only move to later ones: a hold only becomes longer.
   ChangeResult operator()(const PlanField<RoundId>& field) const {
     const RoundId round = change.to.*field.member;
     if (round <= plan.*field.member) return {Outcome::unchanged, {}, {}};
@@ -114,7 +114,7 @@ std::span<const Precision> blocks_of(const AppliedChange& change,
   return precision.subspan(first, std::min<std::size_t>(change.blocks, precision.size() - first));
 }
 
-// Returns whether the plan still has what the change set.
+// Returns whether the plan still has the values of the change.
 bool is_still_so(const AppliedChange& change, const Plan& after, const Plan& plan) {
   if (change.knob == Knob::precision) {
     return plan.precision.size() == after.precision.size() &&
@@ -128,7 +128,7 @@ bool is_still_so(const AppliedChange& change, const Plan& after, const Plan& pla
   return is_same;
 }
 
-// Returns the change that restores what was before.
+// Returns the change that restores the values before.
 PlanChange inverse_of(const AppliedChange& change, const Plan& before) {
   PlanChange inverse{0, change.knob, before, BlockId(change.first_block)};
   for_each_field_of(change.knob, [&](const auto& field) {
@@ -139,7 +139,7 @@ PlanChange inverse_of(const AppliedChange& change, const Plan& before) {
   return inverse;
 }
 
-// The first rank that would get more samples than it may have; -1 = none.
+// Returns the first rank that would get more samples than allowed; -1 = none.
 RankId first_over(const Plan& before, const Plan& after, const JobFacts& job,
                   std::span<const std::uint64_t> most_samples) {
   if (!moves_samples(before, after) || most_samples.size() != job.ranks()) return RankId(-1);

@@ -1,10 +1,9 @@
-// PlanChange: the value that a policy proposes for a field of the plan. Decide applies it, where
-// the job is capable of it and the user forces nothing else, or clamps or refuses it with a reason;
-// and takes it back by the values that were there before. A new field needs nothing here:
+// PlanChange: the value that a policy proposes for a field of the plan. Decide applies a change
+// that the job is capable of, unless the user forces another value. Decide may also clamp or refuse
+// a change, with a reason, and takes a change back by restoring the earlier values. Plain values;
+// pure functions. A new field needs no code here:
 //
 //   output.proposals.push_back({set(&Plan::step_samples, 64), std::move(reason)});
-//
-// Plain values; pure functions.
 #pragma once
 
 #include <cstdint>
@@ -25,10 +24,10 @@
 namespace cox {
 
 struct PlanChange {
-  std::uint8_t field = 0;  // the id of its row
+  std::uint8_t field = 0;  // the id of the field's row
   Knob knob = Knob::other;
-  Plan to;                // the field as proposed; the rest does not count
-  BlockId first_block{};  // of precision: to.precision is that of this block and those after it
+  Plan to;                // has the proposed field; the other fields do not count
+  BlockId first_block{};  // for precision: the first block of to.precision
 };
 
 // Proposes `value` for the field.
@@ -46,18 +45,18 @@ PlanChange set(T Plan::*member, std::type_identity_t<T> value) {
   return change;
 }
 
-// Proposals with names of their own. Each is a PlanChange wherever one is expected.
+// Named proposals. Each converts to a PlanChange.
 struct SetPrecision {
   BlockId block{};
   Precision precision = Precision::fp32;
-  std::uint16_t blocks = 1;  // this one and those after it
+  std::uint16_t blocks = 1;  // `block` and the next ones
   operator PlanChange() const {
     PlanChange change = set(&Plan::precision, std::vector<Precision>(blocks, precision));
     change.first_block = block;
     return change;
   }
 };
-struct SetActions {  // replaces all profiles, and which rank has which
+struct SetActions {  // replaces all profiles and the assignment of ranks
   std::vector<ActionProfile> profiles;
   std::vector<ProfileId> rank_profile;
   operator PlanChange() const {
@@ -78,7 +77,7 @@ struct SetScaler {
   ScalerRules rules{};
   operator PlanChange() const { return set(&Plan::scaler, rules); }
 };
-struct HoldUntil {  // a hold is only ever made longer
+struct HoldUntil {  // a hold only becomes longer
   RoundId round{};
   operator PlanChange() const { return set(&Plan::hold_until, round); }
 };
@@ -89,37 +88,37 @@ struct RollBack {  // under a new ticket
 
 struct ChangeResult {
   Outcome outcome = Outcome::changed;         // changed, unchanged, clamped or vetoed
-  ReasonCode code = ReasonCode::unspecified;  // why, when clamped or vetoed
+  ReasonCode code = ReasonCode::unspecified;  // why, if clamped or vetoed
   std::string note;                           // the same for people
 };
 
-// REQUIRES: `plan` is valid for `job`. It is valid afterwards too, and untouched unless the outcome
-// is changed or clamped.
+// Applies `change` to `plan`. REQUIRES: `plan` is valid for `job`. The plan stays valid, and
+// unchanged unless the outcome is changed or clamped.
 ChangeResult apply_change(Plan& plan, const PlanChange& change, const JobFacts& job);
 
-// Returns whether the user forces what `change` would set, so that no policy may.
+// Returns whether the user forces the value that `change` would set, so that no policy may set it.
 bool is_forced(const PlanChange& change, const OverrideConfig& force);
 
-// Puts what the user forces into `plan`. Returns what was done, or why it is vetoed; nothing where
-// the plan is so already.
+// Puts the user's overrides into `plan`. Returns the reason, with the change or why it is vetoed;
+// none if the plan has the values already.
 std::optional<Reason> apply_forced(Plan& plan, const OverrideConfig& force, const JobFacts& job);
 
-// Returns whether the plans may give ranks other numbers of samples.
+// Returns whether the plans may give ranks different numbers of samples.
 bool moves_samples(const Plan& before, const Plan& after);
 
-// Restores in `plan` exactly what the condemned changes set. Returns nothing where that is done;
-// else why it must stay, as a clause, with the plan as it was: a later plan has set it to something
-// else, the user forces it, or a rank would have more samples than the policies allow it now
-// (`most_samples`, empty = nothing limits them).
+// Restores in `plan` exactly the values that the condemned changes replaced. Returns an empty text
+// on success. Otherwise keeps the plan and returns why the changes must stay, as a clause: a later
+// plan has set another value, the user forces one, or a rank would get more samples than
+// `most_samples` allows. Empty `most_samples` = unlimited.
 std::string take_back(const Condemned& condemned, const JobFacts& job, const OverrideConfig& force,
                       std::span<const std::uint64_t> most_samples, Plan& plan);
 
-// Returns what goes into the plan by take_back(), for the next trial. REQUIRES:
-// `condemned.measured` is known.
+// Returns the changes that take_back() makes, for the next trial. REQUIRES: `condemned.measured` is
+// known.
 std::vector<AppliedChange> changes_back(const Condemned& condemned);
 
-// Returns the reasons: what is taken back, with the numbers, and the first round in which the like
-// may be tried again; or why it stays.
+// Returns the reason for a take-back, with the numbers and the first round in which such a change
+// may be tried again; or the reason for which the changes stay.
 Reason explain_taken_back(const Condemned& condemned, RoundId until);
 Reason explain_stays(const Condemned& condemned, const std::string& why_not);
 

@@ -1,7 +1,7 @@
-// The seam for policies. A policy is a pure function: from what is known about a round and the
-// state it kept, to proposals with reasons and its next state. It never writes the plan, reads no
-// clock and draws no randomness, so the journal can run it again. Decide owns the states and calls
-// policies one after another on the coordinator's thread.
+// The interface of policies. A policy is a pure function: from the facts of a round and its kept
+// state to proposals with reasons and its next state. A policy never writes the plan, reads no
+// clock and draws no randomness, so `cox replay` can run it again from the journal. Decide owns the
+// states and calls policies one after another on the coordinator's thread.
 #pragma once
 
 #include <any>
@@ -26,10 +26,10 @@
 
 namespace cox {
 
-// PolicyState holds what a policy remembers between rounds, as a value of the policy's own type.
-// Decide keeps one per policy, hands it in and takes the next one back; journals and saves see its
-// bytes. Within a job the value is moved in and out and nothing is converted; after a restore the
-// state holds bytes, which the first take_or_fresh() decodes.
+// PolicyState holds a policy's memory between rounds, as a value of the policy's own type. Decide
+// keeps one state per policy, passes the state in and stores the next one. Within a job the value
+// is moved without conversion. Journals and saves store bytes; after a restore the first
+// take_or_fresh() decodes the bytes.
 //
 //   PolicyOutput propose(const PolicyInput& input, PolicyState state) const override {
 //     auto mine = state.take_or_fresh<GuardState>();
@@ -52,16 +52,16 @@ class PolicyState {
     return state;
   }
 
-  // Makes a restored state. Nothing is checked before take_or_fresh(); no bytes are a fresh state.
+  // Makes a restored state from bytes; no bytes make a fresh state. take_or_fresh() checks the
+  // bytes.
   static PolicyState from_bytes(std::string bytes) {
     PolicyState state;
     state.bytes_ = std::move(bytes);
     return state;
   }
 
-  // Moves the value out, which leaves a fresh state. Returns T{} when the state is fresh, of
-  // another type or version, or damaged. The caller checks what only it can know: the size of the
-  // world, ranges of values.
+  // Moves the value out, which leaves a fresh state. Returns T{} if the state is fresh, of another
+  // type or version, or damaged. The caller checks sizes against the world and ranges of values.
   template <State T>
   T take_or_fresh() {
     std::any held = std::exchange(held_, {});
@@ -72,7 +72,7 @@ class PolicyState {
     return decoded.ok() ? *std::move(decoded) : T{};
   }
 
-  // Returns the bytes for journals and saves; none when the state is fresh.
+  // Returns the bytes for journals and saves; none if the state is fresh.
   std::string bytes() const { return held_.has_value() ? encode_(held_) : bytes_; }
 
   bool is_fresh() const { return !held_.has_value() && bytes_.empty(); }
@@ -84,48 +84,48 @@ class PolicyState {
  private:
   std::any held_;
   std::string (*encode_)(const std::any& held) = nullptr;
-  std::string bytes_;  // not decoded yet; empty when a value is held
+  std::string bytes_;  // not decoded yet; empty while a value is held
 };
 
-// Motive says whether a change may be measured by the time that it promises. A gain whose forecast
-// promises a shorter step is taken back when it surely did not bring one, and rests for a while
-// (effects.h); a necessity never is, whatever its forecast.
+// Motive says whether a change may be judged by its promised time. A gain whose forecast promises a
+// shorter step is taken back if it surely did not bring one, and rests for a while (effects.h). A
+// necessity is never taken back, whatever its forecast.
 enum class Motive : std::uint8_t { gain, necessity };
 
-// Proposal is one change and the reason for it. Decide sets `reason.outcome`.
+// Proposal is a change and its reason. Decide sets `reason.outcome`.
 struct Proposal {
   PlanChange change;
   Reason reason;
   Motive motive = Motive::gain;
 };
 
-// PolicyInput has the facts that a policy may look at. References are valid during the call only.
-// Foretells for shares that ranks might get, one a rank as in SetShares, by which factor the work
-// of each rank for a sample would differ from now, because the policies that were asked before
-// follow with lighter or heavier plans. Empty = they follow with nothing.
+// Forecasts the work of ranks under other shares, one entry per rank as in SetShares. Returns for
+// each rank the factor by which its work for a sample would change, because the policies that were
+// asked before follow with lighter or heavier plans. Empty = no policy follows.
 using WorkFactors = std::function<std::vector<double>(const std::vector<std::uint32_t>& shares)>;
 
+// PolicyInput has the facts for a policy. References are valid during the call only.
 struct PolicyInput {
   const JobFacts& job;
   const Config& config;
   const Plan& plan;  // the newest published one
   const StepSignals& signals;
   const StepSummary& summary;
-  const Estimates& estimates;  // after this round; before the first one, what was restored
+  const Estimates& estimates;  // after this round; before the first one, the restored ones
   const History& history;      // without this round
-  const Effects& effects;      // of earlier decisions, with this round measured
+  const Effects& effects;      // of earlier decisions, this round included
   // The most samples of a step that each rank may have, by the policies that were asked before in
-  // this round; empty = nothing limits them.
+  // this round; empty = unlimited.
   std::span<const std::uint64_t> most_samples{};
   WorkFactors work_factors{};  // may be empty
 };
 
 struct PolicyOutput {
   std::vector<Proposal> proposals;
-  std::vector<Reason> findings;  // what it saw without proposing anything
+  std::vector<Reason> findings;  // findings without a proposal
   PolicyState state;
   // The most samples of a step that each rank may have, for the policies that are asked later;
-  // empty = nothing limits them. Counts where the policy is on.
+  // empty = unlimited. Counts only if the policy is on.
   std::vector<std::uint64_t> most_samples{};
 };
 
@@ -133,28 +133,29 @@ class Policy {
  public:
   virtual ~Policy() = default;
   virtual PolicyKind kind() const = 0;
-  // Returns the name under which its state is saved and its mode is set. It never changes. A custom
-  // policy overrides it with a name of its own.
+  // Returns the name of the policy's state and mode. The name never changes. A custom policy
+  // returns a name of its own.
   virtual std::string_view name() const { return to_string(kind()); }
-  // REQUIRES: `state` is fresh or was returned by an earlier call of the same policy, perhaps in an
-  // earlier run of the job: a state of another world size counts as fresh. Linear in the number of
-  // ranks.
+  // Proposes changes for a round. Linear in the number of ranks. REQUIRES: `state` is fresh or was
+  // returned by an earlier call of the same policy, perhaps in an earlier run of the job. The
+  // policy treats a state of another world size as fresh.
   virtual PolicyOutput propose(const PolicyInput& input, PolicyState state) const = 0;
-  // Called once on rank 0 before the first round. Proposes changes for the first step. `signals`
+  // Proposes changes for the first step. Called once on rank 0 before the first round. `signals`
   // and `summary` of the input are empty; `state` is fresh or restored.
   virtual PolicyOutput at_start(const PolicyInput&, PolicyState state) const {
     return {{}, {}, std::move(state)};
   }
-  // Asked after all policies have proposed, in a round whose draft gives ranks other numbers of
-  // samples than the newest plan: proposes what else must change in the same plan, so that no share
-  // is granted without the actions that hold it. Findings are ignored. Only asked where the policy
-  // is on; custom policies are not.
+  // Proposes the other changes that a draft needs in the same plan, so that no share is granted
+  // without the actions that hold it. Called after all policies have proposed, in a round whose
+  // draft gives ranks different numbers of samples. Findings are ignored. Only policies that are on
+  // are asked; custom policies are not.
   virtual PolicyOutput fit(const PolicyInput&, const Plan& draft, PolicyState state) const {
     static_cast<void>(draft);
     return {{}, {}, std::move(state)};
   }
-  // Returns for a draft with other shares what WorkFactors foretell, once this policy has followed
-  // it in one plan or several. Asked as fit() is. Linear in the number of ranks.
+  // Returns the factors of WorkFactors for a draft with other shares, after the policy has followed
+  // in one plan or several. Called under the same conditions as fit(). Linear in the number of
+  // ranks.
   virtual std::vector<double> work_factors(const PolicyInput&, const Plan& draft,
                                            const PolicyState& state) const {
     static_cast<void>(draft);

@@ -1,6 +1,6 @@
-// What the decisions of each policy come to in seconds: the running score. A measured plan has an
-// account while its changes are in force; its seconds go to the policies behind it, by what they
-// promised. Part of the effects (effects.h). Plain values, pure functions.
+// The running score of each policy in seconds. A measured plan has an account while its changes are
+// in force; its seconds go to the policies behind the plan, in proportion to their promises. Part
+// of the effects (effects.h). Plain values, pure functions.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,13 @@ namespace cox {
 
 // AppliedChange is a change that went into a plan.
 struct AppliedChange {
-  std::string policy;  // its name
+  std::string policy;  // the policy's name
   PolicyKind kind = PolicyKind::none;
   Knob knob = Knob::other;
   std::uint16_t first_block = 0;  // of precision
   std::uint16_t blocks = 0;
   double promised_ratio = 0;  // of step times; 0 = unknown
-  bool is_for_time = false;   // no necessity, and it promises a shorter step
+  bool is_for_time = false;   // no necessity, and promises a shorter step
 
   static auto fields(auto& self) {
     return std::tie(self.policy, self.kind, self.knob, self.first_block, self.blocks,
@@ -33,9 +33,9 @@ struct AppliedChange {
   bool is_sane() const;
 };
 
-// PolicyScore sums up what the decisions of a policy came to, since the job first began. Seconds
-// count where the interval of a trial leaves out 1; policies that share a plan share them by what
-// they promised.
+// PolicyScore sums up the results of a policy's decisions since the job first began. Seconds count
+// if the interval of a trial excludes 1. Policies of one plan divide its seconds in proportion to
+// their promises.
 struct PolicyScore {
   PolicyKind policy = PolicyKind::none;
   std::uint32_t helped = 0;
@@ -44,7 +44,7 @@ struct PolicyScore {
   std::uint32_t taken_back = 0;
   double seconds_gained = 0;
   double seconds_lost = 0;
-  double seconds_promised = 0;  // gained less lost, had the forecasts come true
+  double seconds_promised = 0;  // gained less lost, if the forecasts had come true
 
   static auto fields(auto& self) {
     return std::tie(self.policy, self.helped, self.did_not_help, self.not_sure, self.taken_back,
@@ -54,8 +54,8 @@ struct PolicyScore {
   bool is_sane() const;
 };
 
-// Returns an amount of seconds saved, or lost where it is negative, for people: "0.4 s", "-2 s",
-// "3 min 05 s"; "0 s" below a twentieth.
+// Returns an amount of seconds saved, negative for lost, for people: "0.4 s", "-2 s", "3 min 05 s".
+// Returns "0 s" below a twentieth.
 std::string gain_text(double seconds);
 
 // Account is a measured plan whose changes are in force and count for its policies.
@@ -73,11 +73,11 @@ struct Account {
   bool is_sane() const;
 };
 
-// Returns the score of the policy, and adds one where there is none. `scores` stay ascending.
+// Returns the score of the policy; adds one if there is none. `scores` stay ascending.
 PolicyScore& score_of(std::vector<PolicyScore>& scores, PolicyKind policy);
 
-// Adds `seconds` of training under the plan to the account and to the scores of its policies, by
-// what they promised; evenly where nobody promised anything. REQUIRES: account.ratio > 0.
+// Adds `seconds` of training under the plan to the account and to the scores of its policies, in
+// proportion to their promises, or evenly if there were none. REQUIRES: account.ratio > 0.
 void add_seconds(Account& account, double seconds, std::vector<PolicyScore>& scores);
 
 }  // namespace cox

@@ -1,6 +1,6 @@
-// StepRecord: the end of the flow, one round with its summary, decision and plan. Handed to a
-// StepSink (telemetry) on the coordinator's thread; a sink must return in microseconds and never
-// blocks on readers.
+// StepRecord: the end of the flow, one round with its summary, decision and plan. The coordinator's
+// thread hands each StepRecord to a StepSink (telemetry). A sink must return in microseconds and
+// never blocks on readers.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace cox {
 
-// ControlCounters are counts of the control plane since the start, as rank 0 sees them.
+// ControlCounters are counts of the control plane since the start, as rank 0 counts them.
 struct ControlCounters {
   std::uint64_t rounds = 0;
   std::uint64_t plans_published = 0;
@@ -33,15 +33,15 @@ struct StepRecord {
   const Plan& plan;  // the newest published one
   const JobFacts& job;
   ControlCounters counters;
-  // The memory budget of each rank in a step; 0 where nothing limits it. Empty where activation
-  // memory is not planned.
+  // The memory budget of each rank in a step; 0 = unlimited. Empty if activation memory is not
+  // planned.
   std::span<const std::int64_t> memory_budget_bytes{};
 };
 
 class StepSink {
  public:
   virtual ~StepSink() = default;
-  // References are valid during the call only.
+  // Records a round. References are valid during the call only.
   virtual void record(const StepRecord& record) = 0;
 };
 

@@ -13,7 +13,7 @@ constexpr double kCut = 9;                   // squared: residuals count as 3 de
 constexpr double kSmallestVariance = 1e-12;  // of clocks that repeat exactly
 constexpr std::size_t kLongestRun = 512;
 
-// A residual is taken against a level that is noisy itself: the mean of n values, or later an
+// A residual is measured against a level that is noisy itself: the mean of n values, or later an
 // exponential mean.
 double residual_factor(double reports) {
   constexpr double kSteady = 1 + 1 / (2 * kLevelRounds - 1);
@@ -33,14 +33,15 @@ bool has_level(const RankRun& run) {
   return run.rates.variance > 0;
 }
 
-// The number of ranks that have a level.
+// Returns the number of ranks that have a level.
 double known_ranks(std::span<const RankRun> runs) {
   std::size_t known = 0;
   for (const RankRun& run : runs) known += has_level(run) ? run.size : 0;
   return static_cast<double>(known);
 }
 
-// The first guess, from the middle of one round, because nothing is known yet to cut outliers with.
+// Returns the first guess, from the middle of one round: no variance is known yet to cut outliers
+// with.
 double first_guess(std::span<const double> levels, std::span<const RankRun> runs,
                    std::span<const double> excess) {
   std::vector<double> squares;
@@ -60,8 +61,8 @@ void begin_levels(SlownessChannel& channel, const RankRun& run, std::span<const 
   }
 }
 
-// Moves the levels of a run, and its variances towards the squared residuals. Returns `total` with
-// the squares added, one after another, each as nine of the pool at most.
+// Moves the levels of a run, and its variances towards the squared residuals. Returns `total` plus
+// the squares, added in order, each at most nine times the pooled variance.
 double move_levels(SlownessChannel& channel, double pooled, const RankRun& run,
                    std::span<const double> excess, double total) {
   const LearningRates rates = run.rates;

@@ -10,8 +10,8 @@ constexpr double kLn10 = 2.302585092994046;
 
 }  // namespace
 
-// exp(y) = 1 + y + 2 k^2 / rate has its root where y = log of the right side; iterating converges
-// in a few rounds because the right side hardly depends on y.
+// exp(y) = 1 + y + 2 k^2 / rate has its root where y = log of the right side. The iteration
+// converges in a few rounds, because the right side hardly depends on y.
 double cusum_threshold(double k, double rate) {
   const double target = 2 * k * k / rate;
   double y = portable_log(1 + target);

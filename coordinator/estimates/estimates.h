@@ -1,12 +1,12 @@
-// Estimates: what is believed about the ranks after a round, in one place. The stage between
-// StepSummary and the policies: who is slow, in which phase, by how much, since when and how surely
-// (slowness.h), and how fast each rank works on its samples, with its noise, what a step costs
-// beside them, and whether a speed is changing just now (speeds.h). Policies, pages and metrics
-// read these; nobody detects slowness for himself.
+// Estimates: the beliefs about the ranks after a round. The stage between StepSummary and the
+// policies: which rank is slow, in which phase, by how much, since when and how surely
+// (slowness.h); how fast each rank works on its samples, with noise, fixed cost of a step, and
+// changes of speed (speeds.h). Policies, pages and metrics read the estimates and detect no
+// slowness themselves.
 //
-// What is believed after a round is what the next one starts from: Decide keeps the value from
-// round to round as the state named "estimates", journalled and saved like those of policies. Pure
-// functions of the coordinator's thread; linear in ranks.
+// A round starts from the estimates of the round before. Decide keeps the value as the state named
+// "estimates", journalled and saved like the states of policies. Pure functions of the
+// coordinator's thread; linear in ranks.
 #pragma once
 
 #include <utility>
@@ -25,7 +25,7 @@ namespace cox {
 struct Estimates {
   static constexpr std::uint32_t kVersion = 5;
   Slowness slowness;
-  Speeds speeds;  // of no rank where the plan does not divide the batch
+  Speeds speeds;  // of no rank if the plan does not divide the batch
 
   static auto fields(auto& self) { return std::tie(self.slowness, self.speeds); }
   // Returns whether the numbers can have come from estimate().
@@ -44,16 +44,14 @@ inline Estimates estimate(Estimates before, const JobFacts& job, const Config& c
                   timings_of(signals.reports));
 }
 
-// Returns the estimates with which a new start of the job begins: what was restored is a first
-// guess.
+// Returns the estimates for a new start of the job: the restored ones, as a first guess.
 Estimates after_restart(Estimates restored, const JobFacts& job);
 
-// Returns the rank's entry among those that are slow, or null when it is not slow. The entry lives
-// as long as `estimates`.
+// Returns the entry of a slow rank, or null. The entry lives as long as `estimates`.
 const SlowRank* find_slow(const Estimates& estimates, RankId rank);
 
-// Returns the rank's own work over what is expected, averaged over some rounds; 1 when it is as
-// fast as the others or nothing is known of it.
+// Returns the ratio of the rank's own work to the expected work, averaged over some rounds. Returns
+// 1 for a rank that is as fast as the others or unknown.
 double slowdown_ratio(const Estimates& estimates, RankId rank);
 
 }  // namespace cox

@@ -9,7 +9,7 @@
 namespace cox {
 namespace {
 
-constexpr std::size_t kLeaveOneOutBelow = 64;  // from there on one rank does not move the median
+constexpr std::size_t kLeaveOneOutBelow = 64;  // with more ranks, one rank does not move the median
 
 using Flags = std::array<bool, kChannels>;
 
@@ -17,10 +17,10 @@ using Flags = std::array<bool, kChannels>;
 
 struct Work {
   Timings timings;
-  ChannelColumns at_equal_samples;  // without rows where samples were equal anyway
-  Flags as_reported{};              // true = its column is as in the summary, whose median holds
+  ChannelColumns at_equal_samples;  // without rows if samples were equal
+  Flags as_reported{};              // true = the column equals the summary's, so its median holds
   Flags in_use{};                   // false = no rank spent time there
-  double mean_samples = 0;          // 0 where some rank counts none
+  double mean_samples = 0;          // 0 if some rank counts none
 
   std::size_t size() const { return timings.ranks.size(); }
   bool are_few() const { return size() < kLeaveOneOutBelow; }
@@ -56,10 +56,10 @@ void add_seconds(std::span<double> to, double sign, std::span<const double> seco
   for (std::size_t i = 0; i < to.size(); ++i) to[i] += sign * seconds[i];
 }
 
-// Makes own work of the timings: without what memory actions cost by plan, and with a rank's own
-// part of communication where it is known. Communication compares only where all ranks tell it from
-// waiting. Where ranks outnumber cores none does: what a call takes after the last rank has arrived
-// is the time until its peers get a core.
+// Turns the timings into own work: subtracts the planned cost of memory actions, and adds a rank's
+// own part of communication. Compares communication only if all ranks measure their waiting. If
+// ranks outnumber cores, no rank does: after the last rank has arrived, a call still waits until
+// its peers get a core.
 void take_own_work(Work& work) {
   Timings& timings = work.timings;
   const std::span<double> communication = timings.of(Phase::communication);
@@ -79,8 +79,8 @@ void take_own_work(Work& work) {
   work.as_reported[0] = work.as_reported[kCommunication] = false;
 }
 
-// The seconds that each rank would have taken for `reference` samples, in the channels that change
-// with samples; the others have any values.
+// Returns the seconds that each rank would have taken for `reference` samples, in the channels that
+// depend on samples. The other channels have arbitrary values.
 ChannelColumns scaled_to(double reference, const Work& work, double fixed_samples) {
   const std::vector<double>& samples = work.timings.samples;
   std::vector<double> factors(samples.size());
@@ -102,7 +102,7 @@ ChannelColumns scaled_to(double reference, const Work& work, double fixed_sample
   return scaled;
 }
 
-// Leaves out the ranks without samples.
+// Removes the ranks without samples.
 void keep_with_samples(Timings& timings) {
   std::size_t kept = 0;
   for (std::size_t i = 0; i < timings.ranks.size(); ++i) {
@@ -125,8 +125,8 @@ double mean_of(std::span<const double> values) {
   return sum / static_cast<double>(values.size());
 }
 
-// Returns how many samples are "equal": those of the first round of a rank compared with its own
-// past, else the mean of this one.
+// Returns the number of "equal" samples: those of the first round if a rank is compared with its
+// own past, else the mean of this round.
 double equal_samples(std::span<const double> samples, double& reference, bool own_past) {
   const double mean = mean_of(samples);
   if (!own_past) return mean;
@@ -134,7 +134,7 @@ double equal_samples(std::span<const double> samples, double& reference, bool ow
   return reference;
 }
 
-// Where all ranks count tokens, a sample is one of mean length.
+// If all ranks count tokens, a sample is one of mean length.
 void count_by_tokens(std::span<const RankSignal> reports, Timings& timings) {
   double tokens = 0;
   for (const std::uint32_t place : timings.report) {
@@ -168,7 +168,7 @@ Work work_of(Timings timings, std::span<const RankSignal> reports, const StepSum
   work.timings = std::move(timings);
   take_own_work(work);
   const std::vector<double>& samples = work.timings.samples;
-  if (some_have_none || samples.empty()) return work;  // samples are nobody's count of work
+  if (some_have_none || samples.empty()) return work;  // samples do not measure work
   work.mean_samples = mean_of(samples);
   const double equal = equal_samples(samples, reference, own_past);
   const auto is_equal = [equal](double of_rank) { return of_rank == equal; };
@@ -179,14 +179,14 @@ Work work_of(Timings timings, std::span<const RankSignal> reports, const StepSum
 
 // ---- Excess of a round, by channel.
 
-// Returns an excess before its logarithm is taken: seconds against those expected of the channel,
-// as a part of those expected of the whole; 1 where nothing is expected.
+// Returns an excess before its logarithm: 1 plus the channel's seconds beyond the expected ones, as
+// a ratio of the expected whole. Returns 1 if nothing is expected.
 double ratio_of(double seconds, double expected, double expected_own) {
   return expected_own > 0 ? 1 + (seconds - expected) / expected_own : 1;
 }
 
-// Medians of all values but one. Which of the few candidates it is depends only on the half that
-// the value left out lies in.
+// Returns medians of all values but one. The half that holds the value left out decides between the
+// few candidates.
 class MedianOfOthers {
  public:
   // REQUIRES: at least two values, fewer than kLeaveOneOutBelow.
@@ -214,7 +214,7 @@ class MedianOfOthers {
   double low_, middle_, high_;
 };
 
-// The medians of the whole and, where there are many ranks, of the channels that are in use.
+// The medians of the whole and, with many ranks, of the channels in use.
 using Medians = std::array<double, kChannels>;
 
 Medians medians_of(const Work& work, const StepSummary& summary) {
@@ -232,7 +232,7 @@ Medians medians_of(const Work& work, const StepSummary& summary) {
   return medians;
 }
 
-// `medians`: of the same channels as they were.
+// `medians`: of the same channels before scaling to equal samples.
 Medians medians_at_equal(const Work& work, Medians medians) {
   for (std::size_t c = 0; c < kChannels; ++c) {
     if (changes_with_samples(work.in_use, c)) medians[c] = median_of(work.at_equal(c));
@@ -257,7 +257,7 @@ ChannelColumns few_over_others(const Work& work, const Seconds& seconds) {
   return ratios;
 }
 
-// Many ranks: all against the same.
+// Many ranks: all against the same values.
 void many_over_others(double expected, double expected_own, std::span<const double> seconds,
                       std::span<double> ratios) {
   if (!(expected_own > 0)) {
@@ -269,15 +269,16 @@ void many_over_others(double expected, double expected_own, std::span<const doub
   }
 }
 
-// Moves a baseline towards what was seen; outliers move it as far as a three-fold time would.
+// Moves a baseline towards `seconds`. An outlier moves the baseline as far as a three-fold time
+// would.
 void learn_baseline(double& baseline, double seconds, double reports) {
   const double weight = std::max(1 / (reports + 1), 1 / kBaselineRounds);
   const double seen = reports > 0 ? std::min(seconds, 3 * baseline) : seconds;
   baseline += weight * (seen - baseline);
 }
 
-// Of two ranks only what the other one did not suffer as well counts; of a rank that is slow, also
-// what the other one gained: work that a plan made shorter for both is no recovery.
+// Subtracts from each of two ranks the slowness that the other one shares. From a slow rank also
+// subtracts the other one's gain: work that a plan made shorter for both is no recovery.
 void compare_pair(std::span<double> pair, bool first_is_slow, bool second_is_slow) {
   const double first = pair[0];
   const double second = pair[1];
@@ -285,14 +286,13 @@ void compare_pair(std::span<double> pair, bool first_is_slow, bool second_is_slo
   pair[1] -= second_is_slow && !first_is_slow ? first : std::max(0.0, first);
 }
 
-// One or two ranks. Baselines move towards this round, slowly, and not at all for ranks that are
-// slow.
+// One or two ranks. Baselines of ranks that are not slow move slowly towards this round.
 template <class Seconds>
 ChannelColumns over_own_past(const Seconds& seconds, std::span<const RankId> ranks,
                              std::span<const double> reports, std::span<const double> slow,
                              ChannelColumns& baselines) {
   ChannelColumns excess(ranks.size());
-  for (std::size_t c = kChannels; c-- > 0;) {  // the whole last: its baseline serves the phases
+  for (std::size_t c = kChannels; c-- > 0;) {  // the whole last: phases need its old baseline
     const std::span<double> column = excess[c];
     for (std::size_t i = 0; i < ranks.size(); ++i) {
       const auto rank = static_cast<std::size_t>(ranks[i].value());
@@ -306,8 +306,8 @@ ChannelColumns over_own_past(const Seconds& seconds, std::span<const RankId> ran
   return excess;
 }
 
-// Of two ranks the past of one that is slow moves as the other one's did, from `before`: that says
-// what the same work takes by now.
+// With two ranks, moves the past of a slow one by the same ratio as the other one's, from `before`:
+// the other rank shows how long the same work takes now.
 void follow_other(std::span<const double> slow, const ChannelColumns& before, OwnPast& past) {
   for (std::size_t i = 0; i < 2; ++i) {
     if (slow[i] != kSurelySlow) continue;
@@ -321,8 +321,8 @@ void follow_other(std::span<const double> slow, const ChannelColumns& before, Ow
   }
 }
 
-// The lesser of both, and of ranks that are surely slow the one at equal samples. `slow`: of the
-// rank of each report.
+// Keeps the lesser of both. For a rank that is slow or suspected keeps the one at equal samples.
+// `slow` has an entry per report.
 void take_lesser(std::span<double> excess, std::span<const double> at_equal,
                  std::span<const double> slow) {
   for (std::size_t i = 0; i < excess.size(); ++i) {
@@ -394,7 +394,7 @@ ChannelColumns against_own_past(const Work& work, std::span<const double> report
   return excess;
 }
 
-// Of two ranks, each against the other.
+// Two ranks, each against the other.
 std::array<std::array<double, 2>, kChannels> against_other(const Work& work,
                                                            std::span<const double> slow) {
   std::array<std::array<double, 2>, kChannels> excess{};
@@ -414,7 +414,7 @@ std::array<std::array<double, 2>, kChannels> against_other(const Work& work,
   return excess;
 }
 
-// The median rank's, of two the faster one's: the other may be slow.
+// Returns the median rank's own work, or the faster one's of two, because the other may be slow.
 double ordinary_seconds(const Work& work, const Medians& medians) {
   const std::span<const double> own = work.seconds(0);
   return own.size() == 2 ? std::min(own[0], own[1]) : medians[0];

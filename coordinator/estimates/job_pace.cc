@@ -9,13 +9,13 @@
 namespace cox {
 namespace {
 
-constexpr double kLeastRounds = 32;       // a baseline of fewer says nothing
+constexpr double kLeastRounds = 32;       // a shorter baseline says nothing
 constexpr double kBaselineMemory = 128;   // rounds
 constexpr double kNoiseMemory = 256;      // rounds
 constexpr double kRatioMemory = 32;       // rounds
-constexpr double kPersistentRounds = 16;  // what is over sooner is a pause of all
+constexpr double kPersistentRounds = 16;  // a shorter slowness is a pause of all ranks
 constexpr double kBaselineMargin = 2.5;   // deviations by which a baseline may be wrong
-constexpr double kCut = 3;                // deviations that a residual counts at most
+constexpr double kCut = 3;                // deviations; larger residuals are cut
 constexpr double kSmallestVariance = 1e-12;
 constexpr double kMostCorrelation = 0.95;
 constexpr double kLargest = 1e18;
@@ -48,7 +48,7 @@ void learn_past(JobPace& pace, double residual) {
   pace.rounds = std::min(pace.rounds + 1, kLargest);
 }
 
-// A mean over the newest rounds, with the interval that the noise of that many leaves.
+// Updates the mean over the newest rounds, and the interval that their noise leaves.
 void move_ratio(SlowJob& slow, double residual, double variance) {
   slow.rounds = std::min(slow.rounds + 1, kRatioMemory);
   const double before = portable_log(slow.slowdown_ratio);
@@ -59,7 +59,7 @@ void move_ratio(SlowJob& slow, double residual, double variance) {
   slow.slowdown_high = bounded_exp(mean + error);
 }
 
-// One round of a test: its residual, and what the test makes of it.
+// One round of a test: the residual and the resulting score.
 struct Score {
   double residual = 0;
   double variance = 0;  // long-run
@@ -130,7 +130,7 @@ JobPace learn_pace(JobPace before, const PaceOfRound& now, const StragglerConfig
       pace.slow.reset();
       pace.sum = 0;
     }
-    if (pace.sum > score.test.h / 2) return pace;  // what may be a slowness is no noise
+    if (pace.sum > score.test.h / 2) return pace;  // a possible slowness is no noise
   }
   learn_past(pace, residual);
   return pace;

@@ -1,13 +1,6 @@
-// JobPace: whether the job as a whole got slower than it was. When all ranks slow down at once,
-// nobody is a straggler and comparing ranks shows nothing (slowness.h); their own work
-// against its past does. A part of the estimates. Pure.
-//
-// The pace of a round is the logarithm of an ordinary rank's own work for a sample (the
-// median one's, of two the faster one's). Baseline and
-// noise are learnt from the rounds under one plan, and anew under the next, which may change the
-// work on purpose. Successive rounds resemble each other (one machine, one file system), so the
-// noise that the test assumes is the long-run one: variance (1 + r) / (1 - r) for the
-// autocorrelation r of neighbouring rounds.
+// JobPace: detects that the job as a whole got slower. If all ranks slow down at once, a comparison
+// of ranks shows nothing (slowness.h), but their own work against its past does. A part of the
+// estimates. Pure.
 #pragma once
 
 #include <cstdint>
@@ -19,13 +12,13 @@
 
 namespace cox {
 
-// SlowJob says that the whole job is slower than in its own past.
+// SlowJob means that the whole job is slower than in its own past.
 struct SlowJob {
-  RoundId since{};            // the first slow round, as well as it can be told
-  double slowdown_ratio = 1;  // mean since then, with its 95 % interval
+  RoundId since{};            // the first slow round, as an estimate
+  double slowdown_ratio = 1;  // mean since `since`, with its 95 % interval
   double slowdown_low = 1;
   double slowdown_high = 1;
-  double rounds = 0;  // behind that mean
+  double rounds = 0;  // behind the mean
   double rarity = 0;  // noise alone looks like this once in 10^rarity rounds
   double recovery = 0;
 
@@ -35,17 +28,22 @@ struct SlowJob {
   }
 };
 
+// The pace of a round is the logarithm of an ordinary rank's own work for a sample: the median
+// rank's, or the faster one's of two. Baseline and noise are learnt under one plan, and anew under
+// the next, which may change the work on purpose. Successive rounds resemble each other (one
+// machine, one file system), so the test assumes the long-run noise: variance (1 + r) / (1 - r) for
+// the autocorrelation r of neighbouring rounds.
 struct JobPace {
   std::optional<SlowJob> slow;
-  std::uint64_t plan = 0;    // number of the plan under which it was learnt
+  std::uint64_t plan = 0;    // number of the plan of these rounds
   double rounds = 0;         // behind the baseline
   double baseline = 0;       // logarithm of seconds
-  double variance = 0;       // of one round around it
+  double variance = 0;       // of one round around the baseline
   double covariance = 0;     // of neighbouring rounds
   double last_residual = 0;  // of the newest round
   double sum = 0;            // CUSUM
   double since = 0;          // the round in which `sum` last left 0
-  double risen = 0;          // sum of the residuals since then
+  double risen = 0;          // sum of the residuals since `since`
 
   static auto fields(auto& self) {
     return std::tie(self.slow, self.plan, self.rounds, self.baseline, self.variance,
@@ -55,13 +53,13 @@ struct JobPace {
   bool is_sane() const;
 };
 
-// PaceOfRound is what one round says of the job's pace.
+// PaceOfRound is the evidence of one round about the job's pace.
 struct PaceOfRound {
   RoundId round{};
   std::uint64_t plan = 0;         // number of the plan in force
   double seconds_per_sample = 0;  // of the median rank
-  double seconds = 0;             // of that work in the round
-  double least_rounds = 0;        // that a slowness must last, because pauses do not
+  double seconds = 0;             // the median rank's own work in the round
+  double least_rounds = 0;        // duration of a slowness that pauses do not reach
 };
 
 // Learns from one round. A round without work teaches nothing.

@@ -1,6 +1,6 @@
-// Logarithm and exponential from additions, multiplications and divisions alone, so that they give
-// the same bits on every machine: the C library's differ with its version and the processor, and a
-// decision that hangs on the last bit could not be replayed elsewhere. Pure.
+// Logarithm and exponential from additions, multiplications and divisions alone, with the same bits
+// on every machine. The C library's results differ with its version and the processor, and a
+// decision that depends on the last bit could not be replayed elsewhere. Pure.
 #pragma once
 
 #include <algorithm>
@@ -9,9 +9,8 @@
 
 namespace cox {
 
-// Natural logarithm. REQUIRES: x is positive, normal and finite. Error below 1e-15 relative to
-// max(1, |log x|).
-// Inline and without a branch, so that loops over ranks take several at once.
+// Returns the natural logarithm. Error below 1e-15 relative to max(1, |log x|). Inline and without
+// a branch, so that loops over ranks are vectorised. REQUIRES: x is positive, normal and finite.
 inline double portable_log(double x) {
   // x = 2^e * m with m in [sqrt(1/2), sqrt(2)); log m = 2 artanh((m-1)/(m+1)) as a series.
   constexpr double kLn2 = 0.693147180559945309417;
@@ -24,7 +23,7 @@ inline double portable_log(double x) {
   const double m = std::bit_cast<double>(bits - (biased << 52) + (kBias << 52));
   const double s = (m - 1) / (m + 1);
   const double q = s * s;
-  // Summed as a tree: the chain of a nested form is what a processor would wait for.
+  // Summed as a tree, because a nested form is one long chain of dependent operations.
   const double q2 = q * q;
   const double q4 = q2 * q2;
   const double low = (1 + q * (1.0 / 3)) + q2 * (1.0 / 5 + q * (1.0 / 7));
@@ -44,13 +43,13 @@ inline double portable_exp(double x) {
   return series;
 }
 
-// The logarithm of a ratio, taken as one between 0.001 and 1,000. Inline always: loops over ranks
-// take several at once only where nothing is called.
+// Returns the logarithm of a ratio, clamped to 0.001 .. 1,000. Always inline: a call would keep
+// loops over ranks from being vectorised.
 [[gnu::always_inline]] inline double log_ratio(double ratio) {
   return portable_log(std::min(std::max(ratio, 1e-3), 1e3));
 }
 
-// Returns e^x of a logarithm, taken as one between -8 and 8.
+// Returns e^x, with x clamped to -8 .. 8.
 inline double bounded_exp(double logarithm) {
   return portable_exp(std::clamp(logarithm, -8.0, 8.0));
 }

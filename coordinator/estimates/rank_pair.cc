@@ -29,8 +29,8 @@ CusumTest rank_pair_test(const RankPair& other, double shift, double rate) {
   return make_cusum_test(2 * least_other_shift(shift), sigma, rate);  // k is half of it
 }
 
-// The second rank's difference is nearly that of the first with the other sign, so the noise is
-// learnt from the first.
+// The second rank's difference is nearly the negative of the first's, so the first is enough to
+// learn the noise.
 void learn_rank_pair(RankPair& other, const Excess& excess) {
   const double residual = excess.of_other[0][0] - other.level[0][0];
   if (other.rounds > 0) {

@@ -5,7 +5,7 @@
 namespace cox {
 namespace {
 
-// Appends the slowest ranks of that state; returns how many are in it.
+// Appends the slowest ranks of the state. Returns how many ranks are in the state.
 std::int32_t add_of_state(std::span<const SlowRank> from, SlowState state,
                           std::vector<SlowRank>& told) {
   std::vector<const SlowRank*> found;

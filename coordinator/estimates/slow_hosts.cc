@@ -11,7 +11,7 @@ struct RanksOfNode {
   NodeId node{};
   std::int32_t reporting = 0;
   std::int32_t confirmed = 0;
-  std::vector<double> ratios;  // of those that are confirmed or suspected
+  std::vector<double> ratios;  // of ranks that are confirmed or suspected
   std::vector<double> since;
 
   bool are_all_slow() const {

@@ -1,5 +1,5 @@
-// Slow hosts: nodes all of whose ranks are slow. Derived from the estimates (slowness.h) where it
-// is wanted, in the straggler policy and on pages. Pure.
+// Slow hosts: nodes all of whose ranks are slow. The straggler policy and pages derive the hosts
+// from the estimates (slowness.h). Pure.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,17 @@
 
 namespace cox {
 
-// SlowHost is a node all of whose ranks are slow, which is rarely the fault of each of them.
+// SlowHost is a node all of whose ranks are slow; such ranks rarely have separate causes.
 struct SlowHost {
   NodeId node{};
-  std::int32_t ranks = 0;     // of it that are confirmed or suspected: all that report
-  RoundId since{};            // median of its ranks
-  double slowdown_ratio = 1;  // likewise
+  std::int32_t ranks = 0;     // confirmed or suspected ranks: all that report
+  RoundId since{};            // median of the node's ranks
+  double slowdown_ratio = 1;  // median of the node's ranks
 };
 
-// Returns the hosts whose ranks are all slow, ascending, where the job has more than one host.
+// Returns the hosts whose ranks are all slow, ascending, if the job has more than one host.
 // `node_of_rank` has an entry per rank, or is empty: all on one node. Hosts of one rank do not
-// count: the rank says it.
+// count, because the finding about the rank is enough.
 std::vector<SlowHost> slow_hosts(const Slowness& slowness, std::span<const NodeId> node_of_rank);
 
 }  // namespace cox

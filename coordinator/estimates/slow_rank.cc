@@ -9,14 +9,14 @@
 namespace cox {
 namespace {
 
-constexpr double kRatioRounds = 32;  // behind the mean that says how slow a rank is
-constexpr double kLeastRounds = 7;   // what is over sooner is a pause
+constexpr double kRatioRounds = 32;  // behind the mean of a rank's slowness
+constexpr double kLeastRounds = 7;   // a shorter slowness is a pause
 constexpr double kMostRounds = 4096;
 constexpr double kSchedulerSeconds = 0.05;
-constexpr double kShortRoundMargin = 3;  // by which pauses are outlasted for longer
-constexpr double kShortSpells = 4;       // times what was wanted: a spell no longer than that
+constexpr double kShortRoundMargin = 3;  // largest extra factor over pauses with short rounds
+constexpr double kShortSpells = 4;       // times the required rounds: longest short spell
 constexpr double kMemory = 4096;         // rounds
-constexpr double kMostlySlow = 0.6;      // part of the rounds of a spell
+constexpr double kMostlySlow = 0.6;      // least ratio of slow rounds in a spell
 constexpr double k95 = 1.96;
 constexpr double kLargest = 1e18;
 
@@ -75,7 +75,7 @@ double Spells::least_rounds(const StragglerConfig& settings) const {
   return std::min(std::max(rounds, margin * longest), kMostRounds);
 }
 
-// One long round does not make long ones.
+// One long round does not make long rounds: the running median moves slowly.
 void Spells::pass_round(double seconds) {
   constexpr double kMove = 1.02;
   longest *= 1 - 1 / kMemory;
@@ -102,8 +102,8 @@ RoundId round_id(double number) {
       static_cast<std::uint64_t>(std::clamp(number, 0.0, static_cast<double>(kLastRound))));
 }
 
-// A sum that has reached its threshold says that the rank was slow for some rounds at least. Where
-// each of them stands out from noise, those began it; where only all of them together do, it
+// A sum at its threshold proves only a minimum number of slow rounds. If each round stands out from
+// noise, the slowness is that many rounds old. If only all rounds together stand out, the slowness
 // began when the sum left 0.
 void begin_evidence(SlowRank& entry, const ReachedTest& reached, double mean, double variance) {
   const CusumTest& test = reached.test;
@@ -126,8 +126,8 @@ void add_round(SlowRank& entry, const SpellRound& round, const SpellEvidence& ev
   entry.rounds = std::min(entry.rounds + 1, kRatioRounds);
   const double before = portable_log(std::clamp(entry.slowdown_ratio, 1e-4, 1e4));
   put_interval(entry, before + (evidence.excess - before) / entry.rounds, evidence.variance);
-  // A round of the control plane may be of several steps, so rounds count as they are looked at,
-  // and their numbers say nothing of how many there were.
+  // A round of the control plane may cover several steps. Count rounds as they are observed; their
+  // numbers do not tell how many there were.
   const bool is_slow = evidence.excess > round.shift / 2;
   entry.slow_balance += is_slow ? 1 - kMostlySlow : -kMostlySlow;
   const bool is_suspected = entry.state == SlowState::suspected;

@@ -1,14 +1,8 @@
-// SlowRank: what is believed of one rank that is not ordinary, with its evidence in numbers: a
-// spell of slowness from the round in which a test was reached (slowness.h) to its recovery. And
-// Spells: how long a slowness must last before it is taken for one, because a machine pauses now
-// and then.
-//
-// A test that is reached makes a rank suspected. It is confirmed when it has been slow for
-// least_rounds(): seven, more of them where rounds are shorter than what a busy scheduler lets a
-// thread wait, and longer than the pauses that this job has seen of late, by a margin that grows
-// with their number, because their lengths have a heavy tail. Where rounds are short the margin is
-// up to three times as large: a thread that has no core misses many of them, so pauses of very
-// different lengths are all seen. Until then it is transient and nobody is named. Pure.
+// SlowRank: the belief about one rank that is not ordinary, with its evidence: a spell of slowness
+// from the round in which a test was reached (slowness.h) to the recovery. Spells: how long a
+// slowness must last to be confirmed, because a machine pauses now and then. A rank is suspected
+// when a test is reached, and confirmed after least_rounds() slow rounds. Before confirmation a
+// slowness is transient, and no rank is named. Pure.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +19,7 @@
 
 namespace cox {
 
-inline constexpr std::uint64_t kLastRound = std::uint64_t{1} << 53;  // a later one counts as this
+inline constexpr std::uint64_t kLastRound = std::uint64_t{1} << 53;  // largest one that counts
 
 enum class SlowState : std::uint8_t {
   suspected = 0,  // a test was reached; the slowness has not lasted long enough yet
@@ -35,15 +29,15 @@ enum class SlowState : std::uint8_t {
 std::string_view to_string(SlowState state);
 
 enum class SlowCourse : std::uint8_t {
-  transient = 0,   // so far, or to the end: shorter than the pauses that this machine makes
-  persistent = 1,  // it was confirmed
+  transient = 0,   // never confirmed: shorter than this machine's pauses
+  persistent = 1,  // confirmed
 };
 std::string_view to_string(SlowCourse course);
 
 enum class ComparedWith : std::uint8_t {
   others = 0,      // the median of the other ranks in the same round
   own_past = 1,    // with one or two ranks
-  other_rank = 2,  // with two ranks: seconds at equal samples of the other one
+  other_rank = 2,  // with two ranks: the other one's seconds at equal samples
 };
 std::string_view to_string(ComparedWith reference);
 
@@ -54,26 +48,26 @@ inline constexpr SlowCourse kLargestOf<SlowCourse> = SlowCourse::persistent;
 template <>
 inline constexpr ComparedWith kLargestOf<ComparedWith> = ComparedWith::other_rank;
 
-// SlowRank is what is believed of one rank that is not ordinary, with its evidence in numbers.
+// SlowRank is the belief about one rank that is not ordinary, with its evidence.
 struct SlowRank {
   RankId rank{-1};
   SlowState state = SlowState::suspected;
   SlowCourse course = SlowCourse::transient;
   ComparedWith against = ComparedWith::others;
-  std::uint32_t phase_index = 0;  // into kOwnPhases: the phase that costs it most
-  RoundId since{};                // the first slow round, as well as it can be told
+  std::uint32_t phase_index = 0;  // into kOwnPhases: the phase that costs the rank most
+  RoundId since{};                // the first slow round, as an estimate
   RoundId suspected_at{};
-  RoundId phase_since{};      // the round in which it was found slow in that phase
-  RoundId until{};            // recovered: the last slow round, as well as it can be told
-  double slowdown_ratio = 1;  // its own work over what is expected, mean since the onset ...
+  RoundId phase_since{};      // the round in which the rank was found slow in that phase
+  RoundId until{};            // recovered: the last slow round, as an estimate
+  double slowdown_ratio = 1;  // own work over expected work, mean since the onset ...
   double slowdown_low = 1;    // ... and its 95 % interval
   double slowdown_high = 1;
-  double rounds = 0;               // behind that mean: the newest ones, at most 32
+  double rounds = 0;               // behind the mean: the newest ones, at most 32
   double rarity = 0;               // noise alone looks like this once in 10^rarity rank-steps
-  double recovery = 0;             // sum of the CUSUM against its being slow
-  double surely_slow = 0;          // rounds before `suspected_at` that were slow for certain
-  double slow_balance = 0;         // slow rounds since then, less 0.6 of all that were looked at
-  std::uint32_t short_spells = 0;  // times that it was suspected and recovered unconfirmed
+  double recovery = 0;             // sum of the CUSUM against slowness
+  double surely_slow = 0;          // certainly slow rounds before `suspected_at`
+  double slow_balance = 0;         // slow rounds since `suspected_at`, less 0.6 of all observed
+  std::uint32_t short_spells = 0;  // times that the rank was suspected and recovered unconfirmed
 
   Phase phase() const { return kOwnPhases[phase_index]; }
 
@@ -87,28 +81,33 @@ struct SlowRank {
   bool is_sane() const;
 };
 
-// Spells is what is known of the pauses of a job's ranks.
+// Spells is the record of the pauses of a job's ranks.
 struct Spells {
-  double longest = 0;        // rounds, of a short spell of late
-  double count = 0;          // of short spells of late
-  double round_seconds = 0;  // that a round takes, running median
+  double longest = 0;        // rounds of the longest recent short spell
+  double count = 0;          // of recent short spells
+  double round_seconds = 0;  // duration of a round, running median
 
   static auto fields(auto& self) { return std::tie(self.longest, self.count, self.round_seconds); }
   bool is_sane() const;
-  // Returns the rounds that a slowness must last to be confirmed.
+  // Returns the rounds that a slowness must last to be confirmed: seven or more. Short rounds need
+  // more, because a busy scheduler lets a thread wait for longer than such a round. The result also
+  // exceeds the longest recent pause by a margin. The margin grows with the number of pauses,
+  // because their lengths have a heavy tail. With short rounds the margin is up to three times as
+  // large: a thread without a core misses many short rounds, so pauses of very different lengths
+  // are all observed.
   double least_rounds(const StragglerConfig& settings) const;
-  // A round has passed: old spells are forgotten slowly.
+  // Forgets old spells slowly. Call once a round.
   void pass_round(double seconds);
-  // Learns from a rank that has recovered, if its spell was a short one, which those are that were
-  // not confirmed, or only just. `wanted` is what least_rounds() was.
+  // Learns from a recovered rank if its spell was at most four times `wanted`, the present result
+  // of least_rounds().
   void learn(const SlowRank& recovered, double wanted);
 };
 
-// SpellRound is what a round says to every spell.
+// SpellRound is the part of a round that all spells share.
 struct SpellRound {
   double number = 0;
   double shift = 0;         // logarithm of the smallest slowdown worth naming
-  double least_rounds = 0;  // as above
+  double least_rounds = 0;  // Spells::least_rounds()
 };
 
 RoundId round_id(double number);
@@ -118,32 +117,32 @@ struct ReachedTest {
   CusumTest test;
   double sum = 0;
   double since = 0;  // the round in which the sum left 0, or the slow rounds began
-  // The rounds of late that were slow, where they were counted; else the sum tells how many.
+  // Recent slow rounds, if they were counted. Otherwise the sum gives their number.
   std::optional<double> slow_rounds{};
 };
 
 // Begins the evidence of a rank that has reached a test. `mean` is the logarithm of its slowdown
-// since then, `variance` that of one round around it. REQUIRES: rank, since, suspected_at and
-// rounds are set.
+// since the onset; `variance` belongs to one round around `mean`. REQUIRES: rank, since,
+// suspected_at and rounds are set.
 void begin_evidence(SlowRank& entry, const ReachedTest& reached, double mean, double variance);
 
 // Adds a round's score against the slowness.
 void add_recovery(SlowRank& entry, double score, double k);
 
-// What a spell is judged by in a round.
+// The evidence about a spell in one round.
 struct SpellEvidence {
   double excess = 0;     // of this round, as a whole
-  double variance = 0;   // of such a number
+  double variance = 0;   // of a round's excess
   double level = 0;      // running mean of the excess
-  double threshold = 0;  // of `recovery`
+  double threshold = 0;  // for `recovery`
 };
 
-// Takes a spell through a round: its size, and how often it was slow. A rank has recovered when
-// `recovery` has reached its threshold; one that is only suspected, also when its level is back.
+// Updates a spell after a round: its size and its slow rounds. A rank has recovered when `recovery`
+// has reached its threshold. A suspected rank has also recovered when its level is back.
 void add_round(SlowRank& entry, const SpellRound& round, const SpellEvidence& evidence);
 
-// Confirms a suspected rank if it has lasted long enough and is still slow by `level`, the running
-// mean of the excess.
+// Confirms a suspected rank if its spell has lasted long enough and `level`, the running mean of
+// the excess, still shows slowness.
 void confirm(SlowRank& entry, const SpellRound& round, double level);
 
 }  // namespace cox

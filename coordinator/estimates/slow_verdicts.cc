@@ -9,15 +9,15 @@
 namespace cox {
 namespace {
 
-constexpr double kOwnPastRounds = 32;       // an own past shorter than that says nothing
-constexpr double kOrdinaryAllowance = 0.5;  // a k below belongs to noise larger than the slowdown
+constexpr double kOwnPastRounds = 32;       // a shorter own past says nothing
+constexpr double kOrdinaryAllowance = 0.5;  // a smaller k means that noise exceeds the slowdown
 
-// The whole takes half of the false alarms that are allowed, the phases share the rest.
+// The whole takes half of the allowed false alarms; the phases share the rest.
 double rate_of(const Round& round, std::size_t channel) {
   return round.rate / (channel == 0 ? 1 : static_cast<double>(kOwnPhases.size()));
 }
 
-// The test that belongs to a rank's noise now, when `ordinary` is that of the others.
+// Returns the test for a rank's present noise. `ordinary` is the test of the other ranks.
 CusumTest test_for(const Round& round, const Slowness& slowness, std::size_t channel,
                    std::size_t rank, const CusumTest& ordinary) {
   const double own = slowness.channels[channel].variance[rank];
@@ -25,7 +25,7 @@ CusumTest test_for(const Round& round, const Slowness& slowness, std::size_t cha
   return is_noisy ? test_of(round, channel, own) : ordinary;
 }
 
-// The running mean of what the rank's phase costs it over what it is compared with.
+// Returns the running mean of the phase's excess, against the same reference as the entry.
 double level_of(const Slowness& slowness, const SlowRank& entry, std::uint32_t phase_index) {
   const auto rank = static_cast<std::size_t>(entry.rank.value());
   if (entry.against == ComparedWith::other_rank)
@@ -41,8 +41,9 @@ std::uint32_t costliest_phase(const Slowness& slowness, const SlowRank& entry) {
   return costliest;
 }
 
-// The running level has taken up only a part of a change that is this young: all of it where the
-// change is as old as the reports of the rank, whose first ones count as a plain mean.
+// The running level has followed only a part of a young change. If the change is as old as the
+// rank's reports, the level has followed all of it, because the first reports count as a plain
+// mean.
 double excess_since_onset(double level, double rounds, double reports) {
   double left = 1;
   for (double n = 0; n < std::min({rounds, reports, 64.0}); ++n) {
@@ -66,21 +67,21 @@ SlowRank make_entry(const Slowness& slowness, const Round& round, std::size_t ra
   return entry;
 }
 
-// Returns the slow rounds behind a sum that wild noise reaches now and then as well; none where it
-// is not wild.
+// Returns the counted slow rounds if noise is wild, because wild noise alone may reach a sum.
+// Returns none otherwise.
 std::optional<double> counted_rounds(const SlownessChannel& channel, const CusumTest& test,
                                      std::size_t rank) {
   if (!is_wild(test)) return std::nullopt;
   return channel.slow_rounds.empty() ? 0 : channel.slow_rounds[rank];
 }
 
-// Returns the test of the channel that the rank has reached, if any. `ordinary` is that of ordinary
-// ranks.
+// Returns the test of the channel that the rank has reached, if any. `ordinary` is the test of
+// ordinary ranks.
 std::optional<ReachedTest> reached_test(const Slowness& slowness, const Round& round, std::size_t c,
                                         std::size_t rank, const CusumTest& ordinary) {
   const SlownessChannel& channel = slowness.channels[c];
   const double sum = channel.sum[rank];
-  // The common threshold is the lowest, so most ranks need no second look.
+  // The common threshold is the lowest, so most ranks need no second test.
   if (sum >= ordinary.h) {
     const CusumTest test = test_for(round, slowness, c, rank, ordinary);
     if (sum >= test.h)
@@ -113,8 +114,8 @@ std::optional<SlowRank> found_slow(const Slowness& slowness, const Round& round,
   return std::nullopt;
 }
 
-// Returns by how much the running levels of two phases of a rank may differ by noise: three
-// deviations of a difference, each level being a mean over some rounds.
+// Returns how far noise may move apart the running levels of two phases of a rank: three deviations
+// of the difference of two means.
 double level_noise(const Slowness& slowness, std::size_t rank, std::uint32_t a, std::uint32_t b) {
   const double variance =
       slowness.channels[1 + a].variance[rank] + slowness.channels[1 + b].variance[rank];
@@ -151,7 +152,7 @@ SpellEvidence evidence_of(const Slowness& slowness, const Round& round, const Te
           whole.level[rank], test.h};
 }
 
-// Takes an entry through the round.
+// Updates an entry after the round.
 void follow_entry(Slowness& slowness, const Round& round, const SpellEvidence& evidence,
                   SlowRank& entry) {
   add_round(entry, round, evidence);

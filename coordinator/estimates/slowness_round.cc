@@ -12,14 +12,14 @@ namespace cox {
 namespace {
 
 constexpr double kOwnPastMargin = 2.5;  // deviations by which a baseline may be wrong
-constexpr double kRemembered = 256;     // rounds for which a recovered rank is told
+constexpr double kRemembered = 256;     // rounds for which a recovered rank is reported
 constexpr std::size_t kMostRecovered = 64;
-constexpr double kStandsOut = 0.75;  // deviations, of a slow round in noise as large as that
+constexpr double kStandsOut = 0.75;  // deviations of a slow round, in such noise
 
 // ---- Tests.
 
-// Rounds that are shorter than the system's own scheduling is fine would be all noise: there the
-// least seconds decide which slowdown is worth naming.
+// Rounds shorter than the granularity of the system's scheduler would be all noise. For short
+// rounds slowdown_seconds decides which slowdown is worth naming.
 double smallest_slowdown(const StepSummary& summary, const StragglerConfig& settings) {
   const double own = std::max(summary.own_seconds.median, 1e-9);
   return std::max(settings.slowdown_ratio, 1 + settings.slowdown_seconds / own);
@@ -61,9 +61,8 @@ Round round_of(Slowness& before, const StepSummary& summary, const StragglerConf
   return round;
 }
 
-// Adds the scores of ranks that are neither slow nor noisier than the others, which is nearly all
-// of them: short loops without a branch, of which each takes several ranks at once. Returns how
-// many ranks are left.
+// Adds the scores of ranks that are neither slow nor noisier than the others, which are nearly all.
+// Short loops without a branch, so that each is vectorised. Returns the number of other ranks.
 double add_ordinary_scores(SlownessChannel& channel, const Round& round, const RankRun& run,
                            const CusumScale& test, double noisy, std::span<const double> excess) {
   const double number = round.number;
@@ -162,7 +161,7 @@ CusumTest add_round(Slowness& slowness, std::size_t c, Round& round,
 
 // ---- Two ranks: each against the other one.
 
-// Adds the round to the tests of both ranks and to the entries that rest on them.
+// Adds the round to the tests of both ranks and to the entries that depend on these tests.
 void compare_two(Slowness& slowness, Round& round, const Excess& excess) {
   RankPair& other = slowness.other_rank;
   learn_rank_pair(other, excess);
@@ -181,7 +180,7 @@ void compare_two(Slowness& slowness, Round& round, const Excess& excess) {
 
 // ---- Lists.
 
-// Puts the lists together again. Ranks that recovered long ago are ordinary.
+// Stores the lists in `slowness`. Ranks that recovered long ago become ordinary.
 void put_entries(Slowness& slowness, Round& round) {
   std::vector<SlowRank>& recovered = round.recovered;
   std::erase_if(recovered, [&](const SlowRank& one) {
@@ -203,7 +202,7 @@ void put_entries(Slowness& slowness, Round& round) {
   std::ranges::sort(slowness.watched, {}, &SlowRank::rank);
 }
 
-// A rank without work left keeps nobody waiting.
+// A rank without work left delays no other rank.
 void release_finished(Slowness& slowness, const StepSignals& signals, const StepSummary& summary) {
   if (summary.finished == 0) return;
   const auto has_finished = [&](const SlowRank& slow) {
@@ -239,7 +238,7 @@ Slowness learn_slowness(Slowness before, const StepSignals& signals, Timings tim
   Excess excess = excess_of(std::move(timings), signals.reports, summary, samples, now.reports,
                             round.slow, std::move(now.own_past));
   now.own_past = std::move(excess.past);
-  if (now.reports.size() > 1)  // a single rank says it itself
+  if (now.reports.size() > 1)  // for a single rank its own finding is enough
     now.pace = learn_pace(std::move(now.pace), pace_of(summary, round, excess), settings);
   if (!excess.ranks.empty()) {
     round.runs = runs_of(excess.ranks, now.reports);

@@ -14,25 +14,25 @@
 namespace cox {
 namespace {
 
-constexpr double kLevelRounds = 64;  // behind a level at most
+constexpr double kLevelRounds = 64;  // most reports behind a level
 constexpr double kNoiseRounds = 64;  // behind a variance
 constexpr double kCut = 9;           // squares count as those of 3 deviations at most
-constexpr double kNoisy = 2;         // a rank with that many times the variance has its own
+constexpr double kNoisy = 2;         // times the pooled variance, above which a rank has its own
 constexpr double kSmallestVariance = 1e-8;
 constexpr double kFalseAlarms = 1e-8;       // per rank, report and direction
-constexpr std::uint32_t kSureOfChange = 4;  // newest reports at an alarm that are of the change
+constexpr std::uint32_t kSureOfChange = 4;  // newest reports at an alarm, after the change
 constexpr double kScaleRounds = 8;
-constexpr std::uint32_t kFixedRounds = 8;   // after a change of shares, then the fit is made
-constexpr std::uint32_t kLeastReports = 4;  // on either side of that change
-constexpr double kLeastMove = 0.1;          // of the samples, so that a rank says anything
-constexpr double kLeastPart = 0.02;         // of the mean samples, first number tried
-constexpr double kStep = 1.15;              // to the next
-constexpr int kSteps = 44;                  // the last one is about nine times the mean
+constexpr std::uint32_t kFixedRounds = 8;   // after a change of shares, before the fit
+constexpr std::uint32_t kLeastReports = 4;  // before and after that change
+constexpr double kLeastMove = 0.1;          // of the samples, for a rank to count in the fit
+constexpr double kLeastPart = 0.02;         // of the mean samples: the first number tried
+constexpr double kStep = 1.15;              // factor to the next number
+constexpr int kSteps = 44;                  // the last number is about nine times the mean
 constexpr double kLargest = 1e18;
 constexpr std::uint32_t kMostSeen = 1u << 30;  // a multiple of kRecentTimes
 
-// The mean of the newest `count` times of a rank without the smallest and the largest. REQUIRES:
-// 1 <= count <= kRecentTimes, that many seen.
+// Returns the mean of the rank's newest `count` times without the smallest and the largest.
+// REQUIRES: 1 <= count <= kRecentTimes; the rank has as many times.
 double trimmed_mean(const RankSpeed& rank, std::uint32_t count) {
   std::array<double, kRecentTimes> newest{};
   for (std::uint32_t i = 0; i < count; ++i) {
@@ -46,25 +46,25 @@ double trimmed_mean(const RankSpeed& rank, std::uint32_t count) {
   return sum / (count - 2 * cut);
 }
 
-// ---- The reports of a round that count, column by column, with what was known of their ranks
-// before. Ranks are long: what is computed of all of them is computed from these columns.
+// ---- The counted reports of a round, column by column, with the earlier state of their ranks.
+// RankSpeed is large, so loops over all ranks use these columns.
 
 enum Column : std::size_t {
-  kPerSample,     // seconds of now; later over what is common to all
+  kPerSample,     // present seconds; later divided by the common factor
   kFixedSeconds,  // of a step
   kLevel,         // of the rank; 0 = none
-  kReports,       // behind its level
+  kReports,       // behind the level
   kLastTime,      // 0 = none
   kSeen,
   kVariance,
-  kScore,  // how far the time is from the level
+  kScore,  // distance of the time from the level
   kColumns
 };
 
 struct Counted {
   std::vector<std::uint32_t> ranks;
   Columns<kColumns> columns;
-  double together = 0;  // seconds of communication that every rank had
+  double together = 0;  // seconds of communication that all ranks share
 
   std::span<double> operator[](Column column) { return columns[column]; }
   std::span<const double> operator[](Column column) const { return columns[column]; }
@@ -126,7 +126,7 @@ Counted reports_that_count(Speeds& speeds, std::span<const RankSignal> reports,
   return counted;
 }
 
-// The factor by which this round is slower for everybody than the levels say.
+// Returns the factor by which this round is slower for all ranks than the levels predict.
 double common_factor(const Speeds& speeds, const Counted& counted) {
   std::vector<double> ratios;
   ratios.reserve(counted.ranks.size());
@@ -137,10 +137,10 @@ double common_factor(const Speeds& speeds, const Counted& counted) {
   return ratios.empty() ? speeds.scale : std::clamp(median_of(ratios), 1e-6, 1e6);
 }
 
-// ---- Noise, learnt from how far each time is from the one before.
+// ---- Noise, learnt from the difference of successive times.
 
-// The squares of the logarithms, halved: each is a difference of two times. Any values where there
-// is no time before.
+// Returns halved squares of log ratios, because each is the difference of two times. Values are
+// arbitrary for ranks without an earlier time.
 std::vector<double> squares_of(const Counted& counted) {
   std::vector<double> squares(counted.ranks.size());
   const std::span<const double> times = counted[kPerSample];
@@ -197,8 +197,8 @@ double own_or_pooled(const RankSpeed& rank, double pooled) {
 
 // ---- Levels.
 
-// How far each time is from the level of its rank, over what such a difference may be before noise;
-// 0 where there is no level.
+// Sets each score to the distance of the time from the rank's level, divided by the factor that the
+// level's own error adds. Sets 0 if there is no level.
 void learn_scores(Counted& counted) {
   const std::span<const double> times = counted[kPerSample];
   const std::span<const double> levels = counted[kLevel];
@@ -214,10 +214,10 @@ void learn_scores(Counted& counted) {
 struct ChangeTest {
   double shift = 0;
   double deviation = 0;  // pooled
-  CusumTest test;        // of a rank with that deviation
+  CusumTest test;        // of a rank with the pooled deviation
 };
 
-// One step of a CUSUM; true when it alarms.
+// Adds one step to a CUSUM. Returns whether the test alarms.
 bool alarms(const CusumTest& test, double score, double& sum, std::uint32_t& since) {
   sum = cusum_step(sum, score, test.k);
   since = sum > 0 ? since + 1 : 0;
@@ -226,8 +226,8 @@ bool alarms(const CusumTest& test, double score, double& sum, std::uint32_t& sin
 
 enum class Verdict { unchanged, may_change, changed };
 
-// The level after a change. The older reports of a change may be from before it; the newest ones
-// are not.
+// Sets the level after a change. Older reports since the alarm's start may precede the change; the
+// newest ones do not.
 void jump(RankSpeed& rank, std::uint32_t since, double own_deviation) {
   const std::uint32_t seen = std::min<std::uint32_t>(rank.seen, kRecentTimes);
   rank.reports = std::min(kSureOfChange, seen);
@@ -276,12 +276,12 @@ Verdict see(RankSpeed& rank, double time, double score, const ChangeTest& change
   return verdict;
 }
 
-// Moves a mean that has to follow a change of speed within the reports that show it.
+// Moves a mean that must follow a change of speed within a few reports.
 void follow(double& mean, std::uint32_t reports, double seen) {
   mean += (seen - mean) / std::min<double>(reports, 2);
 }
 
-// `common`: by which the round is slower for everybody.
+// `common`: the factor by which the round is slower for all ranks.
 void learn_levels(Speeds& speeds, Counted& counted, double common, double smallest_change) {
   for (double& time : counted[kPerSample]) time /= common;
   learn_noise(speeds, counted);
@@ -301,7 +301,7 @@ void learn_levels(Speeds& speeds, Counted& counted, double common, double smalle
   }
 }
 
-// ---- What a step costs beside its samples.
+// ---- The cost of a step besides its samples.
 
 double work_of(const Speeds& speeds, double level, double samples) {
   return level * speeds.scale * (samples + speeds.fixed_samples);
@@ -312,7 +312,7 @@ std::uint32_t reports_since(const RankSpeed& rank) {
   return std::min<std::uint32_t>(since, kRecentTimes);
 }
 
-// When shares change, before anything is learnt under the new ones.
+// Call when shares change, before anything is learnt under the new ones.
 void remember_work(Speeds& speeds) {
   for (RankSpeed& rank : speeds.ranks) {
     const bool known = rank.reports >= kLeastReports && rank.samples > 0;
@@ -322,7 +322,7 @@ void remember_work(Speeds& speeds) {
   }
 }
 
-// One rank before and after its samples changed.
+// One rank before and after a change of its samples.
 struct Move {
   double before = 0;  // samples of a step
   double after = 0;
@@ -383,9 +383,10 @@ void put_on_new_terms(Speeds& speeds, double fixed_samples) {
   speeds.changed_since_shares = true;
 }
 
-// Some rounds under new shares. Takes a new number only if the old one explains the change badly
-// (by more than `least_error` a rank in the mean, and more than noise does) and the new one at
-// least twice as well; then levels are put on the new terms.
+// Fits the fixed samples some rounds after a change of shares. Takes a new number on two
+// conditions. The old one must explain the change badly: its mean error over ranks exceeds
+// `least_error` and noise. The new one must explain the change at least twice as well. Then
+// converts the levels.
 void learn_fixed_samples(Speeds& speeds, double least_error) {
   const std::vector<Move> moves = moves_of(speeds);
   if (moves.size() < 2) return;
@@ -420,7 +421,7 @@ void begin_anew(RankSpeed& rank) {
   rank.variance = variance;
 }
 
-// Ranks whose blocks have other actions than in the plan before.
+// Restarts the levels of ranks whose blocks have other actions than in the plan before.
 void note_actions(Speeds& speeds, const Plan& plan) {
   if (speeds.plan == plan.id.number && speeds.knows_actions) return;
   speeds.plan = plan.id.number;

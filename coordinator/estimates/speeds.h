@@ -1,27 +1,8 @@
 // Speeds: how fast each rank works on its samples, in a job whose batch the plan divides. The part
-// of the estimates (estimates.h) that follows each rank through time. Pure; linear in ranks.
-//
-// A speed is delivered time: seconds per sample of a rank's own work on its samples (data, forward,
-// backward, compute), and beside it the seconds of a step that do not depend on samples
-// (optimizer). Waiting and communication never enter. What slows all ranks alike is divided out
-// (the median ratio to the levels), so that all levels are on one scale.
-//
-// A rank's level is the trimmed mean of its last reports while they are few, then an exponential
-// mean over 64, outliers cut; two CUSUM tests a rank (cusum.h) notice a change of speed, slower or
-// faster, and then the level jumps to the mean of the reports since the change.
-//
-// The part of a step's work that does not grow with its samples (launches, set-up) is a number of
-// samples that cost as much; one for all ranks, 0 until known. Even shares cannot show it, changed
-// ones do, because a rank with twice the samples needs less than twice the time. It is fitted to
-// what all ranks needed before and after a change of shares, by least absolute deviations, so that
-// a rank whose speed changed meanwhile does not matter.
-//
-// A rank that gets other memory actions works at another speed from then on, so its level begins
-// anew.
-//
-// Reports do not count when their rank has finished, only watches or had no samples, when they
-// cover a round under other shares or other actions, and when they are the first one under new
-// ones.
+// of the estimates (estimates.h) that follows each rank through time. A speed is measured as
+// seconds per sample of a rank's own work on its samples (data, forward, backward, compute). The
+// seconds of a step that do not depend on samples (optimizer) are kept apart. Waiting and
+// communication never count. Pure; linear in ranks.
 #pragma once
 
 #include <array>
@@ -37,27 +18,37 @@ namespace cox {
 
 inline constexpr std::size_t kRecentTimes = 8;
 
-// RankSpeed is what is known of one rank's speed. Times are in the unit of `level`; Speeds::scale
-// makes seconds of them.
+// RankSpeed is the state of one rank's speed. Times are in the unit of `level`; Speeds::scale
+// converts to seconds.
+//
+// The level is the trimmed mean of the rank's last reports while they are few, then an exponential
+// mean over 64 reports, with outliers cut. Two CUSUM tests a rank (cusum.h) notice a change to
+// slower or faster. The level then jumps to the mean of the reports since the change. A rank that
+// gets other memory actions works at another speed, so its level begins anew.
+//
+// A report does not count if its rank has finished, only watches or had no samples, or if the
+// report covers a round under other shares or other actions. The first report under new ones does
+// not count either.
 struct RankSpeed {
-  double level = 0;           // seconds per sample; positive once `reports` is
-  double fixed_seconds = 0;   // of a step, beside its samples
+  double level = 0;           // seconds per sample; positive if `reports` is
+  double fixed_seconds = 0;   // of a step, besides its samples
   double variance = 0;        // of the logarithm of a time, from step to step
   std::uint32_t reports = 0;  // behind `level`; 0 = not known
   std::uint32_t seen = 0;     // reports that counted since the start of the job
   std::uint32_t to_skip = 1;  // reports that do not count yet
-  double slower = 0;          // CUSUM for a change to slower, and its reports since it was 0
-  double faster = 0;          // the same for faster
+  double slower = 0;          // CUSUM for a change to slower
+  double faster = 0;          // CUSUM for a change to faster
   std::uint32_t slower_since = 0;
   std::uint32_t faster_since = 0;
   double samples = 0;  // of a step, in the newest report
-  // Under the shares before these: seconds of a step (0 = not known), its samples, `seen` then.
+  // Under the shares before: seconds of a step (0 = not known), its samples, and `seen` at the
+  // change.
   double work_before = 0;
   double samples_before = 0;
   std::uint32_t seen_before = 0;
-  std::uint64_t actions = 0;                  // hash of those of its blocks in the newest plan
-  std::uint64_t actions_plan = 0;             // number of the plan that brought them
-  std::array<double, kRecentTimes> recent{};  // newest times; newest in place (seen - 1) % size
+  std::uint64_t actions = 0;                  // hash of the rank's actions in the newest plan
+  std::uint64_t actions_plan = 0;             // number of the plan that brought the actions
+  std::array<double, kRecentTimes> recent{};  // newest at index (seen - 1) % size
 
   static auto fields(auto& self) {
     return std::tie(self.level, self.fixed_seconds, self.variance, self.reports, self.seen,
@@ -67,21 +58,30 @@ struct RankSpeed {
   }
 };
 
+// Speeds is the state of all ranks. A factor that slows all ranks alike, the median ratio to the
+// levels, is divided out and kept in `scale`, so that all levels are on one scale.
+//
+// fixed_samples is the part of a step's work that does not grow with its samples (launches,
+// set-up), as a number of samples of the same cost. One number serves all ranks; 0 = not known.
+// Even shares cannot show the number. Changed shares can, because a rank with twice the samples
+// needs less than twice the time. The number is fitted to all ranks' times before and after a
+// change of shares, by least absolute deviations, so that a rank whose speed changed meanwhile does
+// not matter.
 struct Speeds {
   std::vector<RankSpeed> ranks;  // one per rank
   double pooled_variance = 0;
   double pooled_samples = 0;
-  double scale = 1;                    // seconds of now in a unit of RankSpeed::level
-  double shared_seconds = 0;           // of a step that all ranks spend together (communication)
-  double fixed_samples = 0;            // what a step costs beside its samples, in samples
-  std::uint32_t changing = 0;          // ranks that may be about to change
+  double scale = 1;                    // present seconds in a unit of RankSpeed::level
+  double shared_seconds = 0;           // of communication in a step, common to all ranks
+  double fixed_samples = 0;            // cost of a step besides its samples, in samples
+  std::uint32_t changing = 0;          // ranks whose speed may be changing
   std::uint64_t shares_plan = 0;       // number of the plan that brought the present shares
-  std::uint32_t rounds_of_shares = 0;  // that counted since then
-  bool changed_since_shares = false;   // a rank's speed did, or what is believed about all of them
+  std::uint32_t rounds_of_shares = 0;  // counted rounds since then
+  bool changed_since_shares = false;   // some rank's speed changed, or fixed_samples did
   std::vector<std::uint32_t> shares;   // of the newest plan
-  std::uint64_t plan = 0;              // its number
+  std::uint64_t plan = 0;              // number of the newest plan
   bool knows_actions = false;          // of that plan
-  std::uint64_t actions_plan = 0;      // the largest of the ranks' numbers
+  std::uint64_t actions_plan = 0;      // the largest `actions_plan` of the ranks
 
   static auto fields(auto& self) {
     return std::tie(self.ranks, self.pooled_variance, self.pooled_samples, self.scale,
@@ -96,19 +96,19 @@ struct Speeds {
 // Returns the state in which nothing is known about `ranks` ranks.
 Speeds fresh_speeds(std::size_t ranks);
 
-// Returns what a new start of the job begins with: levels stay as a first guess, all counts begin
+// Returns the state for a new start of the job: levels stay as a first guess, all counts begin
 // anew.
 Speeds after_restart(Speeds speeds);
 
-// Learns from one round. `smallest_change` is the ratio of times from which a change matters, above
-// 0. REQUIRES: `timings` were made from `reports`; all ranks have a place in `before`.
+// Learns from one round. `smallest_change` is the ratio of times from which a change matters; above
+// 0. REQUIRES: `timings` were made from `reports`; all ranks have an entry in `before`.
 Speeds learn_speeds(Speeds before, std::span<const RankSignal> reports, const Timings& timings,
                     const Plan& plan, double smallest_change);
 
-// Returns the seconds of now of the rank's own work for each sample. REQUIRES: its `reports` > 0.
+// Returns the present seconds of the rank's own work for each sample. REQUIRES: its `reports` > 0.
 double seconds_per_sample(const Speeds& speeds, std::size_t rank);
 
-// Returns the deviation of the rank's level, as a part of it. REQUIRES: its `reports` > 0.
+// Returns the ratio of the level's deviation to the rank's level. REQUIRES: its `reports` > 0.
 double level_deviation(const Speeds& speeds, std::size_t rank);
 
 }  // namespace cox

@@ -1,5 +1,5 @@
 // The policies that come with Coxswain, in the order in which Decide asks them. A program adds its
-// own behind them. Policies have no state of their own, so a set may be shared.
+// own policies after these. Policies have no state of their own, so a set may be shared.
 #pragma once
 
 #include "coordinator/decide/policy.h"

@@ -65,14 +65,14 @@ Result<std::unique_ptr<LeaderExchange>> make_exchange(Communicator& world, const
                                           job.blocks.size());
 }
 
-// Every rank alone on its node: what pure MPI makes of any machine.
+// Returns nodes with one rank each, as pure MPI uses any machine.
 std::vector<NodeId> everybody_alone(std::int32_t ranks) {
   std::vector<NodeId> nodes;
   for (std::int32_t r = 0; r < ranks; ++r) nodes.push_back(NodeId(r));
   return nodes;
 }
 
-// Mailboxes where all nodes can have them; otherwise every rank for itself.
+// Makes mailboxes if all nodes can have shared memory; otherwise a board for each rank.
 Result<Boards> node_boards(Communicator& world, NodeGroup& nodes, const JobFacts& job,
                            const ControlConfig& config, const Log& log) {
   const std::size_t capacity = mask_capacity_bytes(job);
@@ -100,9 +100,9 @@ Result<Boards> node_boards(Communicator& world, NodeGroup& nodes, const JobFacts
 }  // namespace
 
 std::size_t mask_capacity_bytes(const JobFacts& job) {
-  // Frames of 160 bytes and 8 of bookkeeping: blocks at a byte, profiles at half a byte a block and
-  // class, runs of ranks and shares at up to 8 bytes a rank. As many profiles as a valid plan may
-  // have (kMaxProfiles).
+  // Frames have 160 bytes, 8 of them bookkeeping. A block takes a byte, a profile half a byte a
+  // block and class, and runs of ranks and shares up to 8 bytes a rank. A valid plan may have
+  // kMaxProfiles profiles.
   const std::size_t payload =
       4096 + job.blocks.size() * 513 + static_cast<std::size_t>(job.world_size) * 16;
   return std::clamp<std::size_t>(payload * 2, 64 << 10, 8 << 20);

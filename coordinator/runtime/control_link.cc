@@ -9,9 +9,10 @@ namespace {
 using transport::Progress;
 using SteadyClock = std::chrono::steady_clock;
 
-// Said in as many parcels, so that a damaged one keeps nobody waiting for rounds that never come.
+// Announced in as many parcels, so that after a damaged one no rank waits for rounds that never
+// come.
 constexpr std::uint16_t kEndingRounds = 3;
-constexpr std::chrono::seconds kStuck{1};  // that long in one exchange, at this rank's end
+constexpr std::chrono::seconds kStuck{1};  // in one exchange, at this rank's end
 
 }  // namespace
 
@@ -32,7 +33,8 @@ bool ControlLink::closed() const {
   if (stage_ != Stage::idle || !boards_.node.signals.consumed(boards_.topology.slot()))
     return false;
   if (!boards_.own) return true;
-  // The coordinator must have taken the last gathered round before the next may overwrite it.
+  // The coordinator must have taken the last gathered round before the next one overwrites the
+  // boards.
   for (std::int32_t r = 0; r < boards_.topology.world_size(); ++r) {
     if (!boards_.own->signals.consumed(r)) return false;
   }
@@ -79,7 +81,8 @@ void ControlLink::end_exchange() {
 
 bool ControlLink::node_finished() {
   if (!reports_) return true;
-  // Ranks of the node whose last report came too late for the last exchange leave all the same.
+  // A rank of the node may have sent its last report too late for the last exchange; the rank
+  // leaves anyway.
   if (stage_ == Stage::idle || stage_ == Stage::broken) reports_->take();
   return stage_ == Stage::broken ? reports_->others_finished() : reports_->all_finished();
 }
@@ -103,7 +106,7 @@ void ControlLink::pump_exchange(PlanBook& plans) {
 
 void ControlLink::start_exchange() {
   if (reports_->complete()) {
-    reports_->take();  // a last report that this leader repeats, which nobody is owed
+    reports_->take();  // this leader's repeated last report, owed to no rank
   } else {
     reports_->take_uncounted();
   }
@@ -145,18 +148,18 @@ void ControlLink::deliver_signals() {
       post_gathered(nodes[n][slot], gathered[slot]);
     }
   }
-  // The coordinator would wait for the others, who are not in this round any more.
+  // Some ranks are not in the round any more. Wake the coordinator, which would wait for all.
   if (posted_ < static_cast<std::size_t>(still_expected)) boards_.own->signals.notify();
 }
 
 void ControlLink::post_gathered(RankId expected, const RankSignal& signal) {
   auto& finished = finished_[static_cast<std::size_t>(expected.value())];
-  // A rank's last report comes again and again until all have finished.
+  // A rank's last report is repeated until all ranks have finished.
   if (signal.magic == 0 || finished != 0) return;
   const bool fits = check(signal).ok() && signal.rank == expected;
   if (fits && signal.has(SignalFlag::finished)) finished = 1;
-  // The first one carries what was merged. closed() has seen every slot of the inbox taken, so
-  // this cannot be refused.
+  // The first post carries the merged evidence. The inbox cannot refuse a post, because closed()
+  // saw every slot taken.
   const auto evidence =
       posted_ == 0 ? boards_.exchange->evidence() : std::span<const BlockEvidence>();
   posted_ += boards_.own->signals.post(expected.value(), signal, evidence) ? 1 : 0;
@@ -178,7 +181,7 @@ void ControlLink::pump_broadcast(PlanBook& plans) {
   }
 }
 
-// Rank 0: the frames of the next broadcast; none elsewhere.
+// Rank 0: returns the frames of the next broadcast. Returns none on other ranks.
 MaskBroadcast::Frames ControlLink::next_frames() {
   if (!boards_.outbox || !mask_waits()) return {};
   const auto waiting = outbox_.frames().subspan(outgoing_next_);
@@ -187,8 +190,8 @@ MaskBroadcast::Frames ControlLink::next_frames() {
   return sent;
 }
 
-// From this round on masks go as without a device. What was on its way is sent again: frames that
-// come twice change nothing.
+// From this round on masks travel as without a device. Frames on their way are sent again: repeated
+// frames change nothing.
 void ControlLink::leave_nccl() {
   boards_.broadcast->give_up(unavailable("another rank's NCCL failed; its own log says why"));
   uses_nccl_ = false;
@@ -198,7 +201,7 @@ void ControlLink::leave_nccl() {
   if (relays_outbox_) show_outbox();
 }
 
-// Rank 0 of one node: the coordinator goes on writing to the outbox, which nobody else sees.
+// Rank 0 of one node: copies the outbox, which only rank 0 reads, to the node's board.
 void ControlLink::show_outbox() {
   static_cast<void>(outbox_.poll());
   if (outbox_.frames().empty()) return;
@@ -222,8 +225,8 @@ MaskParcel ControlLink::next_parcel() {
   return parcel;
 }
 
-// An exchange that gets nowhere may wait for a leader that failed, whose name is heard only once
-// all leaders have said their last words.
+// A stuck exchange may wait for a leader that failed. The leader's name is known only after the
+// last words of all leaders.
 void ControlLink::pump_ending() {
   if (stage_ == Stage::exchanging && SteadyClock::now() - opened_ > kStuck) end_exchange();
   const auto progress = boards_.exchange->pump_end();

@@ -1,10 +1,9 @@
-// ControlLink: how a rank's report leaves and how masks arrive. Within a node both go through
-// boards in memory that the node's ranks share; between nodes their leaders run a LeaderExchange.
-// With one rank a node (pure MPI) the boards are private and the exchange is everything. Thread
-// rule: the rank's training thread. Nothing blocks.
-//
-// An exchange that fails is a lost round. One that cannot even be started is the last: every rank
-// keeps its plan, control rounds cease, and at the end of the job each leader hears who failed.
+// ControlLink: sends a rank's reports and receives masks. Within a node both use boards in memory
+// shared by the node's ranks; between nodes the leaders run a LeaderExchange. With one rank a node
+// (pure MPI) the boards are private and all traffic is the exchange. A failed exchange is a lost
+// round. An exchange that cannot even be started is the last: every rank keeps its plan, control
+// rounds end, and at the end of the job each leader learns which leader failed. Thread rule: the
+// rank's training thread. Nothing blocks.
 #pragma once
 
 #include <chrono>
@@ -29,46 +28,47 @@ namespace cox::runtime {
 
 class ControlLink {
  public:
-  // `boards` must outlive the link. `late`: how long a leader waits for the ranks of its node.
+  // `boards` must outlive the link. A leader waits for the node's ranks for at most `late`.
   ControlLink(Boards& boards, Seconds late, Log log);
 
-  // Returns whether this rank's last report was taken and nothing of its control round is under
-  // way.
+  // Returns whether the rank's last report was taken and no part of its control round is under way.
   bool closed() const;
 
-  // Rank 0: whether a frame waits for the ranks to agree on its way: a control round between nodes,
-  // or a broadcast over NCCL.
+  // Rank 0: returns whether a frame waits until the ranks agree on a control round between nodes or
+  // a broadcast over NCCL.
   bool mask_waits();
 
   bool uses_nccl() const { return uses_nccl_; }
   MaskLane mask_lane() const { return uses_nccl_ ? boards_.broadcast->lane() : MaskLane::free; }
 
-  // Takes the merged ballot of a round: all ranks start a broadcast over NCCL, or give NCCL up, or
-  // neither.
+  // Applies the merged ballot of a round: all ranks start a broadcast over NCCL, or leave NCCL, or
+  // do neither.
   void agree(const StepBallot& merged);
 
-  // Hands the report over. REQUIRES: closed(), and `downward` is the same on all ranks.
+  // Posts the report. REQUIRES: closed(), and `downward` is the same on all ranks.
   void open(const RankSignal& signal, std::span<const BlockEvidence> evidence, Downward downward);
 
-  // Moves everything on; new masks go into `plans`.
+  // Advances all transfers; new masks go into `plans`.
   void pump(PlanBook& plans);
 
-  // Ok, or why control rounds ended before the job; names the leader that failed, if one did.
+  // Returns ok, or why control rounds ended before the job, with the name of the leader that
+  // failed.
   const Status& status() const { return status_; }
 
-  // This rank is at its end: it opens rounds only for those who are not.
+  // Marks the rank as finished: from now on it opens rounds only for other ranks.
   void begin_ending() { has_begun_ending_ = true; }
-  // Says that this leader needs no further exchange. The others wait for these words before they
-  // leave. Later calls do nothing.
+  // Announces that the leader needs no further exchange. The other leaders wait for the
+  // announcement. Later calls do nothing.
   void end_exchange();
 
-  // After this rank's last report: whether no rank of its node needs it any more.
+  // Call after the rank's last report. Returns whether no other rank of the node needs the rank any
+  // more.
   bool node_finished();
 
-  // For ranks that only watch. Returns whether the exchange between nodes has come to its agreed
+  // For ranks that only watch. Returns whether the exchange between nodes has reached the agreed
   // end.
   bool exchange_ended() const { return !reports_ || (is_ending_ && rounds_left_ == 0); }
-  // Returns whether all leaders have said that they need no further exchange, or one has failed.
+  // Returns whether no leader needs a further exchange, or one leader has failed.
   bool all_leaders_end() const { return !reports_ || all_end_; }
 
  private:
@@ -103,11 +103,11 @@ class ControlLink {
   bool has_begun_ending_ = false;
   bool all_end_ = false;
   bool is_ending_ = false;
-  std::uint16_t rounds_left_ = 0;  // once the end is near: exchanges still to come
+  std::uint16_t rounds_left_ = 0;  // near the end: exchanges still to come
 
   // The root with an exchange or a broadcast.
   transport::MaskReader outbox_;
-  std::size_t outgoing_next_ = 0;       // of outbox_.frames(): the next one to send
+  std::size_t outgoing_next_ = 0;       // index of the next frame to send in outbox_.frames()
   std::vector<std::uint8_t> finished_;  // 1 for ranks whose last report has arrived
   std::size_t posted_ = 0;              // reports of the last round
 

@@ -21,10 +21,10 @@ struct Failure {
 void log_failure(Log& log, const Failure& failure, const char* what) noexcept try {
   log.on_change(LogLevel::error, failure.topic, std::string(failure.consequence) + ": " + what);
 } catch (...) {
-  // No memory for a message is no reason to end the job.
+  // Missing memory for a message is no reason to end the job.
 }
 
-// Whether the work ran to its end; otherwise it threw, and the log has what.
+// Runs `work`. Returns false if `work` threw, and logs the exception.
 template <class Work>
 bool runs_through(Log& log, const Failure& otherwise, const Work& work) noexcept {
   try {
@@ -38,7 +38,7 @@ bool runs_through(Log& log, const Failure& otherwise, const Work& work) noexcept
   return false;
 }
 
-// Ranks know a plan by its number, and tell older ones from it.
+// Gives the plan the next number, because ranks ignore a plan without a newer number.
 Plan renumbered(Plan plan) {
   ++plan.id.number;
   plan.earliest_round = {};
@@ -132,7 +132,7 @@ Decision ControlLoop::decide_round(const StepSignals& signals) {
   return std::move(decided.decision);
 }
 
-// Changes against the last plan, or all of the plan where somebody may have missed one.
+// Encodes the changes against the last plan, or the whole plan if a rank may have missed one.
 std::optional<ControlLoop::Mask> ControlLoop::encode(const Decision& decision) {
   if (!decision.plan && !should_resend(decision.summary)) return std::nullopt;
   const Encoding encoding = decision.plan ? Encoding::delta : Encoding::full;
@@ -158,8 +158,8 @@ void ControlLoop::publish(const Mask& mask) {
   published_frames_ = mask.frames.size();
 }
 
-// When a rank asks, and when a plan is not applied long after it went out: a frame may be lost
-// without anybody noticing. Not before the last set can have arrived, since a new one starts over.
+// Returns true if a rank asks, or if a plan is not applied long after its publication: a frame may
+// be lost unnoticed. Waits until the last set can have arrived, because a new set starts over.
 bool ControlLoop::should_resend(const StepSummary& summary) const {
   constexpr std::uint64_t kPatienceRounds = 16;
   const std::uint64_t rounds = counters_.rounds - published_in_;
@@ -181,8 +181,7 @@ void ControlLoop::record(const StepSignals& signals, Decision decision) {
   if (parts_.sink != nullptr) send_to_sink(signals, std::move(decision));
 }
 
-// That a plan stays as it is stands on the page and in the journal. In the log it would repeat the
-// line that announced the plan.
+// Logs "plan unchanged" at debug level only, because the page and the journal show the same.
 void ControlLoop::tell(const std::vector<Reason>& reasons) {
   if (!std::exchange(has_told_start_, true)) {
     for (const Reason& reason : parts_.start_reasons) {
@@ -223,7 +222,7 @@ std::vector<Reason> ControlLoop::begin(JobFacts job) {
     if (!begun_anew.ok()) parts_.log.on_change(LogLevel::error, "journal", begun_anew.text());
   }
   replace_start_reasons(started.begun.reasons);
-  has_told_start_ = true;  // by the caller, who gets them
+  has_told_start_ = true;  // by the caller, who gets the reasons
   return std::move(started.begun.reasons);
 }
 
@@ -232,7 +231,8 @@ bool is_provisional(const Reason& reason) {
          reason.outcome != Outcome::clamped;
 }
 
-// What policies left alone at an earlier start is out of date, what they changed is in the plan.
+// Drops earlier reasons for unchanged knobs, which are stale. Keeps reasons for changes, which are
+// in the plan.
 void ControlLoop::replace_start_reasons(const std::vector<Reason>& reasons) {
   std::vector<Reason>& kept = parts_.start_reasons;
   std::erase_if(kept, is_provisional);

@@ -1,14 +1,11 @@
-// ControlLoop: the coordinator. Runs on a thread of its own on rank 0, asleep until the ranks have
-// reported a round or one of them is late, and takes their reports through the whole flow:
+// ControlLoop: the coordinator. Runs on a thread of its own on rank 0 and sleeps until the ranks
+// have reported a round or one is late. Never calls MPI: training threads fill and empty the
+// boards. While no report comes, the loop looks for stalls (StallWatch). A failing journal or sink
+// is logged and does not stop the loop. An unexpected failure, such as missing memory, ends
+// decisions: the plan stays, and the ranks train and leave as before.
 //
 //   reports -> gather -> summarize -> estimate -> decide -> encode -> publish -> every rank
 //                                                       \-> record: journal, telemetry
-//
-// While nobody reports it looks at the ranks' marks for who keeps whom waiting (StallWatch).
-//
-// It never calls MPI: reports and masks lie on boards that training threads fill and empty. A
-// failing journal or sink is logged and never stops the loop. An unexpected failure (no memory is
-// left, say) ends decisions: the plan stays as it is, and the ranks train and leave as before.
 #pragma once
 
 #include <atomic>
@@ -32,21 +29,21 @@
 
 namespace cox::runtime {
 
-// ControlLoopParts are the parts that a loop works with. Pointers must outlive the loop, and may be
-// null only where that is noted.
+// ControlLoopParts are the parts of a loop. Pointers must outlive the loop. A pointer may be null
+// only if its comment says so.
 struct ControlLoopParts {
   JobFacts job;
   Config config;
   PolicySet policies;
-  ControlState state;  // to begin with
+  ControlState state;  // at the start
   transport::SignalBoard* inbox = nullptr;
   transport::MaskBoard* outbox = nullptr;
-  JournalWriter* journal = nullptr;     // null = none is kept
+  JournalWriter* journal = nullptr;     // null = no journal
   StepSink* sink = nullptr;             // null = no telemetry
-  std::vector<Reason> start_reasons{};  // the sink gets them with the first round
+  std::vector<Reason> start_reasons{};  // passed to the sink with the first round
   std::function<UnixTime()> now;
   Log log;
-  StallWatch* stalls = nullptr;  // null = nobody looks for stalls
+  StallWatch* stalls = nullptr;  // null = no stall detection
 };
 
 class ControlLoop {
@@ -55,25 +52,25 @@ class ControlLoop {
 
   // Runs until stop(). Reports that were posted before stop() still go through the flow.
   void run();
-  // Ends run(). Any thread may call it.
+  // Ends run(). Any thread.
   void stop();
 
-  // Returns whether every rank of the job has sent its last report. Any thread may call it.
+  // Returns whether every rank of the job has sent its last report. Any thread.
   bool all_finished() const { return inbox_.all_finished(); }
 
-  // Lets policies decide what the next step runs under, now that more or something else is known of
-  // the job. The result goes into the state's plan, which keeps its id before the first round and
-  // gets the next number later; the sink gets the reasons with the next round. Any thread may call
-  // it. REQUIRES: the ranks get that plan before they report again.
+  // Lets policies decide the plan of the next step from new facts about the job. The plan in the
+  // state keeps its id before the first round, and gets the next number later. The sink gets the
+  // reasons with the next round. Any thread. REQUIRES: the ranks get the new plan before their next
+  // report.
   std::vector<Reason> begin(JobFacts job);
 
-  // Returns a copy of the state after the last round, or nothing once decisions have ended before
-  // the job. Any thread may call it; it waits for at most one decision.
+  // Returns a copy of the state after the last round; nothing once decisions have ended. Any
+  // thread; blocks for at most one decision.
   std::optional<ControlState> state() const;
 
  private:
   enum class Encoding { delta, full };
-  // Mask is a plan as frames, ready to be published.
+  // Mask is a plan as frames, ready for publish().
   struct Mask {
     Encoding encoding;
     const Plan& plan;
@@ -97,16 +94,17 @@ class ControlLoop {
   Inbox inbox_;
   std::atomic<bool> stopping_{false};
   mutable std::mutex state_mutex_;      // guards state_
-  std::optional<ControlState> state_;   // empty while Decide has it, and once decisions have ended
+  std::optional<ControlState> state_;   // empty during a decision, and once decisions have ended
   Plan published_;                      // the base of the next delta
-  std::uint64_t published_in_ = 0;      // counters_.rounds then
-  std::uint64_t published_frames_ = 0;  // of which one is passed on a round between nodes
+  std::uint64_t published_in_ = 0;      // counters_.rounds at that time
+  std::uint64_t published_frames_ = 0;  // of that plan; a round between nodes carries one
   ControlCounters counters_;
-  bool has_told_start_ = false;  // in the log
+  bool has_told_start_ = false;  // to the log
 };
 
-// Returns whether this is what a policy left alone at the start. It may be out of date as soon as
-// more is known of the job (ControlLoop::begin), so the log waits with it for the first round.
+// Returns whether the reason is about a knob left unchanged at the start. Such a reason may become
+// stale with more facts about the job (ControlLoop::begin), so the log shows it only in the first
+// round.
 bool is_provisional(const Reason& reason);
 
 }  // namespace cox::runtime

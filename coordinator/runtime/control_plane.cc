@@ -20,22 +20,22 @@ namespace {
 using transport::Communicator;
 using SteadyClock = std::chrono::steady_clock;
 
-// For finish(): ranks that train come to it after the same step, others when they like.
+// Limits of finish(). Ranks that train call finish() after the same step, other ranks at any time.
 constexpr Seconds kTogetherLimit = std::chrono::minutes(10);
 constexpr std::chrono::nanoseconds kWatchingLimit = std::chrono::hours(24);
 
 constexpr std::chrono::milliseconds kMarksEvery{500};
 constexpr double kWaitsForUsSeconds = 2;
 
-// On Linux a batch thread that wakes does not push the one that woke it off its core: the training
-// thread that posted the last report goes on, the coordinator takes the next core that is free or
-// its turn. Training needs the core more; a kernel that refuses changes nothing else.
+// On Linux a waking batch thread does not preempt its waker. The training thread that posted the
+// last report goes on; the coordinator gets the next free core, or its turn. Training needs the
+// core more. If the kernel refuses the policy, only the preference is lost.
 void let_training_go_first() {
   sched_param none{};
   static_cast<void>(sched_setscheduler(0, SCHED_BATCH, &none));
 }
 
-// Rank 0's view of what a restored run goes on from.
+// Returns rank 0's facts about a restored run.
 StartFacts facts_from(const std::optional<ControlState>& restored) {
   if (!restored) return {};
   StartFacts facts{restored->plan.id.incarnation + 1, RoundId{}};
@@ -44,7 +44,7 @@ StartFacts facts_from(const std::optional<ControlState>& restored) {
   return facts;
 }
 
-// Drops facts that were measured wrongly: decisions rely on them, and a journal of them could not
+// Drops invalid measured facts: decisions rely on facts, and a journal with invalid ones could not
 // be read again.
 void drop_wrong_facts(JobFacts& job, Log& log) {
   const Status memory =
@@ -60,10 +60,11 @@ void drop_wrong_facts(JobFacts& job, Log& log) {
   }
 }
 
-// Copies rank 0's plan (number 0) to all ranks, as mask frames. REQUIRES: it is valid for `job`.
+// Copies rank 0's plan (number 0) to all ranks, as mask frames. REQUIRES: the plan is valid for
+// `job`.
 Result<Plan> broadcast_first_plan(Communicator& world, const JobFacts& job, const Plan& mine) {
   Plan numbered = mine;
-  numbered.id = {job.incarnation, 1};  // frames of number 0 would be old news to an assembler
+  numbered.id = {job.incarnation, 1};  // an assembler would ignore frames of number 0
   std::vector<wire::Frame> frames;
   if (world.rank() == kRoot) {
     auto encoded = wire::encode_plan(numbered, nullptr);
@@ -261,7 +262,7 @@ void ControlPlane::report(RankSignal signal, std::span<const BlockEvidence> evid
     return;
   }
   seal(signal);
-  // Ranks that only watch apply no plans, and agree on nothing.
+  // Ranks that only watch apply no plans and do not vote.
   const bool with_mask = std::exchange(mask_comes_, false) && !signal.has(SignalFlag::watching);
   link_->open(signal, waiting_evidence_, with_mask ? Downward::mask : Downward::word);
   waiting_.reset();
@@ -269,7 +270,7 @@ void ControlPlane::report(RankSignal signal, std::span<const BlockEvidence> evid
   link_->pump(plans_);
 }
 
-// Ranks that go on wait for this one in their next round; no round before it can.
+// Ranks that still train wait for the caller in their next round. An earlier round cannot wait.
 Status ControlPlane::check_nobody_waits() const {
   for (const RankMark& mark : marks_here()) {
     const bool waits_for_us = mark.activity == Activity::waiting && mark.round >= mark_.round() &&
@@ -306,12 +307,12 @@ Status ControlPlane::finish(RankSignal last) {
   };
   mask_comes_ = false;
   link_->begin_ending();
-  // A round that is under way everywhere is brought to its end, then the last report goes out.
+  // First complete a round that is under way everywhere, then send the last report.
   while (!link_->closed() && go_on()) pump();
   report(last, {}, MayOpen::yes);
   while (!may_leave(ending) && go_on()) {
     pump();
-    // The ranks that still go on need this one in every exchange.
+    // The ranks that still train need the caller in every exchange.
     const bool is_needed = ending == Ending::each_when_done && !link_->exchange_ended();
     if (is_needed && link_->closed()) report(last, {}, MayOpen::yes);
   }
@@ -327,7 +328,7 @@ void ControlPlane::stop_loop() {
   if (const Status closed = journal_->close(); !closed.ok()) log_.error(closed.text());
 }
 
-// No further round will come, and nobody needs this rank for one.
+// Returns whether no further round will come and no other rank needs the caller.
 bool ControlPlane::is_hopeless() {
   return !link_->status().ok() && link_->node_finished() && link_->all_leaders_end();
 }

@@ -1,8 +1,8 @@
-// ControlPlane: a rank's end of the control plane and, on rank 0, the coordinator's thread behind
-// it. start() is collective: it agrees on incarnation, first round and first plan, builds the link,
-// and starts the loop. Afterwards only the training thread of each rank calls it. learn() and
-// finish() wait for other ranks; all other calls take microseconds and never block. None throws.
-// Owns link, plan book, journal and loop.
+// ControlPlane: a rank's end of the control plane and, on rank 0, the coordinator's thread. Owns
+// link, plan book, journal and loop. start() is collective: the ranks agree on incarnation, first
+// round and first plan, build the link, and start the loop. Afterwards only the training thread of
+// each rank calls the functions. learn() and finish() wait for other ranks; all other calls take
+// microseconds and never block. None throws.
 #pragma once
 
 #include <cstdint>
@@ -34,28 +34,29 @@ namespace cox::runtime {
 
 class ControlLink;
 
-// StartFacts are what every rank learns from rank 0.
+// StartFacts are the facts that every rank learns from rank 0.
 struct StartFacts {
   std::uint32_t incarnation = 1;
   RoundId first_round{};
 };
 
 struct ControlPlaneSetup {
-  JobFacts job;  // incarnation and node_of_rank are filled in by start()
+  JobFacts job;  // start() fills in incarnation and node_of_rank
   Config config;
   PolicySet policies;
   std::optional<ControlState> restored;  // used on rank 0 only
-  // Called once on rank 0, on the starting thread, with the completed facts. It may return null.
+  // Called once on rank 0, on the starting thread, with the completed facts. May return null.
   std::function<StepSink*(const JobFacts&)> make_sink;
   std::function<UnixTime()> now;
   std::filesystem::path journal;  // rank 0; empty = none
   Log log;
   // Makes a stream of this rank's device for masks over NCCL; empty = this rank has no device.
-  // `nccl_library`: as dlopen() takes it.
+  // `nccl_library` is an argument of dlopen().
   MakeLane make_lane{};
   std::string nccl_library = transport::NcclLibrary::kName;
-  // Rank 0, on the coordinator's thread, both may be empty: the newest stall while there is one and
-  // once when it is over; and why the job must not wait any longer, once.
+  // Called on rank 0, on the coordinator's thread; both may be empty. on_stall gets the newest
+  // stall while one lasts, and nothing once at its end. on_hopeless is called once, with the reason
+  // for which the job must not wait any longer.
   std::function<void(const std::optional<Stall>&)> on_stall{};
   std::function<void(const std::string& why)> on_hopeless{};
 };
@@ -78,65 +79,68 @@ class ControlPlane {
   ControlPlane(const ControlPlane&) = delete;
   ControlPlane& operator=(const ControlPlane&) = delete;
 
-  // Hands rank 0's facts to the coordinator; those of other ranks do not count. Policies decide
-  // what the next step runs under, and every rank starts from that plan. Returns their reasons on
-  // rank 0. May be repeated with more facts, between steps as well: the decisions then begin anew
-  // with a plan of the next number. Collective; blocks by polling. REQUIRES: no rank has reported
-  // yet, or the ranks open no control round.
+  // Passes rank 0's facts to the coordinator; the facts of other ranks do not count. Policies
+  // decide the plan of the next step, and every rank starts from that plan. Returns the policies'
+  // reasons on rank 0. May be repeated with more facts, between steps as well: decisions then begin
+  // anew with a plan of the next number. Collective; blocks by polling. REQUIRES: no rank has
+  // reported yet, or the ranks open no control round.
   Result<std::vector<Reason>> learn(transport::Communicator& world, MeasuredFacts facts);
 
   const StartFacts& start_facts() const { return start_; }
   const JobFacts& job() const { return job_; }
-  // Returns "mailbox", "mpi" or "mailbox+mpi", with "+nccl" behind it while masks go over NCCL.
+  // Returns "mailbox", "mpi" or "mailbox+mpi", followed by "+nccl" while masks travel over NCCL.
   std::string path() const;
-  // Ok while masks go over NCCL, or were never to; else why they do not. The same code on all
-  // ranks, the whole reason on the rank that had it.
+  // Returns ok while masks travel over NCCL, or if NCCL was never wanted; else the reason. The code
+  // is the same on all ranks; the whole reason is on the rank that failed.
   Status masks_status() const;
 
-  // plan() returns the plan in force, plan_held() the number of the newest one held.
+  // plan() returns the plan in force, plan_held() the number of the newest plan held.
   const Plan& plan() const { return plans_.active(); }
   std::uint64_t plan_held() const { return plans_.held_number(); }
   bool round_closed() const;
 
-  // Fills in this rank's votes: the plan it holds, whether its last control round is closed,
-  // whether a mask waits for other nodes.
+  // Fills in the rank's votes: the number of the held plan, whether the last control round is
+  // closed, and whether a mask waits for other nodes.
   void cast(StepBallot& ballot);
 
-  // Takes over the merged ballot of `round`: decides whether the plan that is held becomes active.
-  // REQUIRES: every rank calls it with equal arguments.
+  // Applies the merged ballot of `round`: decides whether the held plan becomes active. REQUIRES:
+  // every rank calls agree() with equal arguments.
   void agree(RoundId round, const StepBallot& merged);
-  // Opens the next round. A plan that was agreed on is in force from here on.
+  // Opens the next round. An agreed plan is in force from now on.
   void begin_round() { plans_.begin_round(); }
 
-  // Takes this rank's report. The report leaves at once if `may_open` is yes (the ranks agreed to
-  // open a control round, or this rank only watches) and the last control round is closed.
-  // Otherwise it is merged into the next report.
+  // Accepts the rank's report. The report leaves at once if `may_open` is yes (the ranks agreed to
+  // open a control round, or the rank only watches) and the last control round is closed. Otherwise
+  // the report is merged into the next one.
   void report(RankSignal signal, std::span<const BlockEvidence> evidence, MayOpen may_open);
 
-  // Moves messages on and reads masks.
+  // Advances messages and reads masks.
   void pump();
-  // Returns whether NCCL has not yet handed a mask that this rank sends or gets to its stream; then
-  // pump() goes on with it.
+  // Returns whether NCCL has not yet queued a mask on the rank's stream. If so, call pump() again.
   bool is_mask_setting_out() const;
 
-  // This rank's mark, for its training thread to move.
+  // The rank's mark, which only its training thread moves.
   transport::MarkWriter& mark() { return mark_; }
-  // The board of this node's marks, and whose they are.
+  // The board of the node's marks, and the ranks of these marks.
   const NodeMarks& node_marks() const { return *marks_; }
-  // The marks that can be read on this node, with the state of their processes, and those of other
-  // nodes' ranks that the coordinator says others wait for; ascending ranks.
+  // Returns the marks of the node's ranks with the state of their processes, and the marks of ranks
+  // on other nodes that delay others, as the coordinator reports. Ascending ranks.
   std::vector<RankMark> marks_here() const;
 
-  // Sends a last report with the flag `finished` and waits (polling) until no other rank needs this
-  // one: the leader of a node for its ranks and for the other leaders, rank 0 for all, ranks that
-  // only watch for the common end of the exchange between nodes. Then stops the coordinator. Every
-  // rank calls it, after as many rounds as the others or, if it only watches, whenever it is done.
-  // Gives the others ten minutes to come, at most control.wait_seconds, or a day if this rank only
-  // watches, because those may still train; a leader that has failed is waited for no longer than
-  // until all leaders are here. failed_precondition when others wait for this rank in a round that
-  // it has no part in any more: it left its loop before they did.
+  // Sends a last report with the flag `finished`, waits by polling until no other rank needs the
+  // caller, and stops the coordinator. A node's leader waits for the node's ranks and for the other
+  // leaders. Rank 0 waits for all ranks. A rank that only watches waits for the common end of the
+  // exchange between nodes.
+  //
+  // Every rank calls finish(). A rank that trains calls finish() after as many rounds as the
+  // others; a rank that only watches may call finish() at any time. The limit is ten minutes, at
+  // most control.wait_seconds, or a day for a rank that only watches, because other ranks may still
+  // train. A failed leader is waited for only until all leaders are here. Returns
+  // failed_precondition if the caller left its loop early, so that other ranks wait for the caller
+  // in a later round.
   Status finish(RankSignal last);
-  // Ok, or why control rounds ended before the job; names the leader that failed, if one did.
+  // Returns ok, or why control rounds ended before the job, with the name of the leader that
+  // failed.
   const Status& control_status() const;
 
   // Returns a copy of the coordinator's state on rank 0.
@@ -157,13 +161,13 @@ class ControlPlane {
   Log log_;
   StartFacts start_;
   PlanBook plans_;
-  std::unique_ptr<Boards> boards_;  // the link and the loop refer to them
+  std::unique_ptr<Boards> boards_;  // the link and the loop refer to the boards
   std::unique_ptr<ControlLink> link_;
   std::optional<NodeMarks> marks_;
   transport::MarkWriter mark_;         // of this rank, on marks_
   MarkRelay mail_;                     // reads marks_
-  Seconds together_limit_{0};          // of finish(), for ranks that train
-  bool mask_comes_ = false;            // down with the next control round: agreed by the ranks
+  Seconds together_limit_{0};          // limit of finish(), for ranks that train
+  bool mask_comes_ = false;            // with the next control round: agreed by the ranks
   std::optional<RankSignal> waiting_;  // reports that could not leave yet
   std::vector<BlockEvidence> waiting_evidence_;
 

@@ -1,4 +1,4 @@
-// The texts of the watching process: reads how a rank ended, and writes the lines about it.
+// The texts of the watching process: reads how a rank ended, and writes the lines about the end.
 #include <sys/wait.h>
 
 #include <csignal>
@@ -9,8 +9,8 @@
 namespace cox::runtime {
 namespace {
 
-// The fields of /proc/PID/stat by their number in proc(5), from 3 on: the name before them may hold
-// any characters.
+// Returns a field of /proc/PID/stat by its number in proc(5), from 3 on. The name before field 3
+// may contain any characters.
 std::string_view stat_field(std::string_view line, int number) {
   std::size_t begin = line.size();
   while (begin > 0 && line[begin - 1] != ')') --begin;
@@ -67,7 +67,7 @@ void write_how(const RankEnd& end, Text& text) {
   }
 }
 
-// By activity; a step follows.
+// Indexed by activity. A step follows.
 constexpr std::string_view kPhaseWords[kActivities] = {"",
                                                        "was outside of a step, after step ",
                                                        "was in data of step ",

@@ -47,11 +47,11 @@ constexpr const char* kProcessName = "coxswain-watch";
 constexpr std::uint64_t kMostEndingBytes = 64 << 10;
 constexpr std::uint64_t kOver = ~std::uint64_t{0};
 constexpr unsigned kWriteSeconds = 5;      // for a line or a file that cannot be written
-constexpr int kReapedMilliseconds = 2000;  // from a lifeline's end to its process'
+constexpr int kReapedMilliseconds = 2000;  // from the end of a lifeline to the end of its process
 constexpr int kConnectMilliseconds = 10000;
 
-// --- What the forked process needs, made before: it has none of the job's memory but its stack and
-// what is mapped from files.
+// --- Data for the forked process, made before the fork. The process keeps only its stack and the
+// memory that is mapped from files.
 
 struct Advice {
   std::array<char, 1024> text{};  // the end of the line
@@ -76,7 +76,7 @@ struct Orders {
   int over = -1;                                    // an eventfd
   int epoll = -1;                                   // of `over` and of the ranks
   int folder = -1;                                  // the run directory
-  int ready = -1;                                   // a pipe that says when all else is closed
+  int ready = -1;                                   // a pipe, written when all else is closed
   std::array<int, DeathWatch::kMostRanks> lines{};  // of ranks by slot, their lifelines
   std::array<int, DeathWatch::kMostRanks> ends{};   // of ranks by slot, pidfds
   std::array<int, 2 * DeathWatch::kMostRanks + 5> kept{};  // all of the descriptors above
@@ -87,13 +87,13 @@ struct Orders {
   std::string_view host_text() const { return {host.data(), host_size}; }
 };
 
-// Descriptors of the job would keep its pipes open and its locks held.
+// Open descriptors of the job would keep pipes open and locks held.
 void close_all_but(std::span<const int> kept) {
   constexpr unsigned kEnd = ~0u;
   for (unsigned first = 0;;) {
-    unsigned end = kEnd;  // the first that is kept
+    unsigned end = kEnd;  // the first descriptor that is kept
     for (const int each : kept) {
-      const auto descriptor = static_cast<unsigned>(each);  // huge where there is none
+      const auto descriptor = static_cast<unsigned>(each);  // huge if negative
       if (descriptor >= first && descriptor < end) end = descriptor;
     }
     if (first < end && ::syscall(SYS_close_range, first, end - 1, 0) != 0) ::_exit(1);
@@ -107,8 +107,9 @@ bool is_within(std::uint64_t first, std::uint64_t end, const void* place) {
   return address >= first && address < end;
 }
 
-// One line of /proc/self/maps: "first-end perms offset device inode path". Memory that follows a
-// file's is that of its variables, the C library's among them. Returns the end of what a file has.
+// Unmaps the memory of one line of /proc/self/maps: "first-end perms offset device inode path".
+// Memory directly behind a file's holds the file's variables, such as the C library's. Returns the
+// end of the newest file's memory.
 std::uint64_t unmap_if_private(std::string_view line, std::uint64_t file_end) {
   const std::size_t dash = place_of("-", line);
   const std::size_t blank = place_of(" ", line);
@@ -127,14 +128,14 @@ std::uint64_t unmap_if_private(std::string_view line, std::uint64_t file_end) {
   const bool is_needed = line[blank + kPerms] != 'p' || *first == file_end ||
                          is_within(*first, *end, __builtin_frame_address(0)) ||
                          is_within(*first, *end, __builtin_thread_pointer());
-  // Communication libraries put functions of their own in place of munmap().
+  // Communication libraries replace munmap() by functions of their own.
   if (!is_needed) ::syscall(SYS_munmap, *first, *end - *first);
   return file_end;
 }
 
-// A page that the job writes to would otherwise be copied for as long as this process has it.
+// Every page that the job writes to would be copied for as long as this process had the memory.
 void drop_memory() {
-  if (COX_SANITIZED) return;  // the sanitizer needs it
+  if (COX_SANITIZED) return;  // the sanitizer needs the memory
   const int maps = ::open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
   if (maps < 0) return;
   std::array<char, 4096> part;
@@ -154,7 +155,7 @@ void drop_memory() {
   ::close(maps);
 }
 
-// Returns what fits of a small file.
+// Returns the start of a small file, as far as `to` has room.
 std::string_view read_proc(std::int32_t process, std::string_view name, std::span<char> to) {
   std::array<char, 64> path{};
   Text(std::span(path).first(path.size() - 1)) << "/proc/" << process << "/" << name;
@@ -173,7 +174,7 @@ void write_fully(int descriptor, std::string_view text) {
   }
 }
 
-// Returns whether a save may have that name (io::save_name()).
+// Returns whether `name` can be a save (io::save_name()).
 bool is_save_name(std::string_view name) {
   constexpr std::string_view kPrefix = "step-";
   constexpr std::size_t kDigits = 12;
@@ -201,7 +202,7 @@ bool has_save(const char* folder) {
   return is_found;
 }
 
-// What kernels from 6.15 on tell of a process that somebody has waited for: the words of
+// Information of kernels from 6.15 on about a process that was already waited for. Copied from
 // linux/pidfd.h, which older systems lack.
 struct PidfdInfo {
   std::uint64_t mask = 0;
@@ -255,7 +256,7 @@ class Watcher {
     ::setrlimit(RLIMIT_CORE, &none);
     std::array<epoll_event, 64> events{};
     for (std::size_t live = orders_.watched; live > 0;) {
-      // The kernel hands descriptors out in the order in which they became ready.
+      // The kernel returns descriptors in the order in which they became ready.
       const int ready =
           ::epoll_wait(orders_.epoll, events.data(), static_cast<int>(events.size()), -1);
       if (ready < 0 && errno != EINTR) break;
@@ -269,7 +270,8 @@ class Watcher {
   }
 
  private:
-  // Ends that follow a death, or an explained end, are its consequence.
+  // Ends after a death or an explained end are a consequence, so the process leaves at the first
+  // one.
   void take_end(std::size_t slot) const {
     ::epoll_ctl(orders_.epoll, EPOLL_CTL_DEL, orders_.lines[slot], nullptr);
     char word = 0;  // the lifeline's goodbye
@@ -298,7 +300,7 @@ class Watcher {
       Text line(bytes);
       line << "coxswain[" << end.mark.rank.value() << "] error: " << text;
       write_fully(orders_.lines_to, line.view());
-      // Apart from the line, which a folder that does not answer must not hold up.
+      // Written apart from the line: a folder that does not answer must not delay the line.
       const Advice& advice =
           has_save(orders_.saves.data()) ? orders_.with_save : orders_.without_save;
       write_fully(orders_.lines_to, advice.view());
@@ -317,7 +319,7 @@ class Watcher {
     ::alarm(kWriteSeconds);
   }
 
-  // REQUIRES: nothing in `text` needs an escape in JSON.
+  // REQUIRES: `text` needs no escapes in JSON.
   void write_ending(const RankEnd& end, std::int32_t process, std::string_view text) const {
     std::array<char, 64> name{};
     Text(std::span(name).first(name.size() - 1))
@@ -339,7 +341,7 @@ class Watcher {
   const Orders& orders_;
 };
 
-// --- The job's end.
+// --- In the job's own process.
 
 Advice advice_of(const DeathWatchSetup& setup, const std::string& how_to_go_on) {
   std::string text;
@@ -366,7 +368,7 @@ Orders orders_for(const NodeMarks& marks, const DeathWatchSetup& setup) {
   std::ranges::copy(marks.ranks, orders.ranks.begin());
   orders.tells_line = setup.least != LogLevel::quiet;
   orders.host_size = setup.host.copy(orders.host.data(), orders.host.size());
-  for (char& c : orders.host) {  // nothing that would need an escape in JSON
+  for (char& c : orders.host) {  // only characters that need no escape in JSON
     const bool is_plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
                           (c >= 'A' && c <= 'Z') || c == '.' || c == '-';
     if (!is_plain) c = '_';
@@ -383,7 +385,7 @@ bool wait_for(int descriptor, std::uint64_t what, const Orders& orders) {
   return ::epoll_ctl(orders.epoll, EPOLL_CTL_ADD, descriptor, &event) == 0;
 }
 
-// The slot of the process at the other end; kNowhere for a stranger.
+// Returns the slot of the process at the other end; kNowhere for a stranger.
 std::size_t slot_of_peer(int line, const MarkBoard& board) {
   ucred peer{};
   socklen_t size = sizeof(peer);
@@ -395,8 +397,7 @@ std::size_t slot_of_peer(int line, const MarkBoard& board) {
   return kNowhere;
 }
 
-// Takes the lifelines of all ranks. From here on no end is missed, and none is told before one that
-// came earlier.
+// Accepts the lifelines of all ranks. From now on no end is missed, and ends are reported in order.
 bool take_lifelines(int port, Orders& orders) {
   while (orders.watched < orders.board.ranks()) {
     pollfd called{.fd = port, .events = POLLIN, .revents = 0};
@@ -427,8 +428,8 @@ bool open_orders(int port, const DeathWatchSetup& setup, Orders& orders) {
   return wait_for(orders.over, kOver, orders) && take_lifelines(port, orders);
 }
 
-// Forks without a signal to this process when the new one ends, so that handlers and wait() of the
-// program see nothing of it. The new process keeps all signals blocked.
+// Forks without a signal to this process at the end of the new one, so that handlers and wait() of
+// the program notice nothing. The new process keeps all signals blocked.
 std::int32_t fork_watcher(const Orders& orders) {
   sigset_t all;
   sigset_t before;
@@ -436,12 +437,12 @@ std::int32_t fork_watcher(const Orders& orders) {
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
   const long process = ::syscall(SYS_clone, 0L, 0L, 0L, 0L, 0L);
   if (process == 0) Watcher(orders).run();
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);  // leaves errno as it is
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);  // leaves errno unchanged
   return static_cast<std::int32_t>(process);
 }
 
-// Returns the new process when it has closed what it inherited, since the job's locks are held
-// until then; 0 or less where there is none.
+// Returns the new process after it has closed all inherited descriptors, which hold the job's
+// locks. Returns 0 or less if there is none.
 std::int32_t start_watcher(Orders& orders) {
   int ready[2];
   if (::pipe2(ready, O_CLOEXEC) != 0) return -1;

@@ -1,7 +1,7 @@
-// Texts for a forked process that has dropped the memory in which the dynamic linker looks
-// functions up (death_watch.h). What it does is done by functions of its own sources and by calls
-// that were looked up when the program started (-fno-plt). Functions of the standard library that
-// call others are not among them, so texts are searched and written by what stands here. Pure.
+// Texts for a forked process that has dropped the dynamic linker's memory (death_watch.h). Such a
+// process may call only functions of its own sources, and functions that were resolved when the
+// program started (-fno-plt). Standard functions that call others are excluded, so the functions
+// below search and write texts. Pure.
 #pragma once
 
 #include <array>
@@ -32,7 +32,7 @@ inline std::size_t place_of(std::string_view part, std::string_view text) {
   return kNowhere;
 }
 
-// A text in memory of the caller's, cut to what fits.
+// A text in the caller's memory, cut to the memory's size.
 class Text {
  public:
   explicit Text(std::span<char> to) : to_(to) {}

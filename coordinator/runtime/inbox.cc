@@ -58,7 +58,7 @@ LateReports::LateReports(std::int32_t world_size)
 void LateReports::fold(RoundId round, TakenReports& taken) {
   bool has_kept = false;
   bool has_fresh = false;
-  // All late ones first: a rank's fresh report may lie before its late one.
+  // All late reports first: a fresh report may lie before a late one of the same rank.
   for (std::size_t i = 0; i < taken.signals.size(); ++i) {
     if (taken.is_own[i] == 0 || !is_late(taken.signals[i], round)) continue;
     if (keep(taken.signals[i]) == Kept::yes) has_kept = true;
@@ -119,7 +119,8 @@ void Inbox::wait(const Look& look) {
   if (woken == BoardWake::complete) pace_.round_at(RoundPace::Clock::now());
 }
 
-// A rank is late after some time without its report but with another's, however long the steps are.
+// A rank is late if its report is missing for some time while another rank's is there. The length
+// of steps does not matter.
 BoardWake Inbox::wait_for_late(std::int32_t expected, const Look& look) {
   const auto woken = wait_looking(expected, look);
   if (woken != BoardWake::timed_out) return woken;
@@ -144,7 +145,7 @@ TakenReports Inbox::take(const JobFacts& job) {
   return taken;
 }
 
-// Also from a report that comes too late for its round: nobody must wait for this rank any more.
+// Counts a report that is too late for its round as well: no rank may wait for a finished one.
 void Inbox::note_finished(const TakenReports& taken) {
   for (std::size_t i = 0; i < taken.signals.size(); ++i) {
     if (taken.is_own[i] == 0 || !taken.signals[i].has(SignalFlag::finished)) continue;

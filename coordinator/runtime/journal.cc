@@ -22,7 +22,7 @@ Status cannot(const std::filesystem::path& path, const std::string& what, int er
                           StatusCode::resource_exhausted);
 }
 
-// Returns the offset behind the last whole record, where a writer continues.
+// Returns the offset behind the last whole record. A writer continues there.
 Result<std::uint64_t> end_of_journal(const std::filesystem::path& path) {
   auto reader = JournalReader::open(path, io::Links::refused);
   if (!reader.ok()) return reader.status();
@@ -53,8 +53,8 @@ std::vector<std::string> names_of(const PolicySet& policies) {
   return names;
 }
 
-// Returns the configuration as text with the mode of every policy, also where it is the default. A
-// journal is passed on to others, so the token is not in it.
+// Returns the configuration as text with the mode of every policy, defaults included. Leaves out
+// the token, because journals are passed on.
 std::string complete_text(Config config, const std::vector<std::string>& policies) {
   if (!config.http.token.empty()) config.http.token = "(set)";
   for (const std::string& policy : policies) {
@@ -146,7 +146,7 @@ Status JournalWriter::give_up(const std::string& why) {
 Status JournalWriter::close() {
   if (!file_.is_open()) return ok_status();
   Status status = flush();
-  const bool is_kept = ::fdatasync(file_.descriptor()) == 0 || errno == EINVAL;  // has no device
+  const bool is_kept = ::fdatasync(file_.descriptor()) == 0 || errno == EINVAL;  // no device
   if (!is_kept && status.ok()) status = cannot(path_, "cannot be kept", errno);
   const int error = file_.close();
   if (error != 0 && status.ok()) status = cannot(path_, "cannot be closed", error);

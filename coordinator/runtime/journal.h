@@ -1,7 +1,7 @@
-// JournalWriter: keeps every input of Decide and what Decide answered, so that `cox replay` can
-// decide again. Fed by the control loop on the coordinator's thread; buffers, and hands the bytes
-// to the system every few rounds, with every plan and at the end. Never throws; a full disk ends
-// the journal, not the job. Reading it back: journal_reader.h. Format: docs/journal.md.
+// JournalWriter: records every input and result of Decide, so that `cox replay` can decide again.
+// The control loop writes on the coordinator's thread. Bytes are buffered, and handed to the system
+// every few rounds, with every plan and at the end. Never throws; a full disk ends the journal, not
+// the job. Reader: journal_reader.h. Format: docs/journal.md.
 #pragma once
 
 #include <cstddef>
@@ -22,46 +22,47 @@
 
 namespace cox::runtime {
 
-// JournalHead holds every input of Decide that is not a signal, and what policies answered to it
-// before the first step.
+// JournalHead holds every input of Decide except signals, and the policies' result before the first
+// step.
 struct JournalHead {
   JobFacts job;
   Config config;
-  ControlState state;  // before that answer
+  ControlState state;  // before `first`
   PolicySet policies;
-  std::optional<Decision> first{};  // empty: nobody was asked
+  std::optional<Decision> first{};  // empty: the policies were not asked
 };
 
-// JournalledStart is the result of begin_job() together with the head that a journal keeps of it.
+// JournalledStart is the result of begin_job() and the head for a journal.
 struct JournalledStart {
   JournalHead head;
   Begun begun;
 };
+// Calls begin_job() and records its inputs and result.
 JournalledStart begin_journalled(const JobFacts& job, const Config& config,
                                  const PolicySet& policies, ControlState state);
 
 class JournalWriter {
  public:
-  // Creates the file, or continues an existing journal (a restart of the job): a torn last record
-  // is cut off and a new segment begins. Errors: not_found or resource_exhausted when the file
-  // cannot be made or written, data_loss when it is no journal or a damaged one (it stays as it
-  // is), failed_precondition when another job writes to it, or a link is in its place. Blocks for
-  // reading an existing file.
+  // Creates the file, or continues an existing journal after a restart of the job: cuts off a torn
+  // last record and begins a new segment. Errors: not_found or resource_exhausted if the file
+  // cannot be made or written; data_loss if the file is no journal or damaged, and the file then
+  // stays unchanged; failed_precondition if another job writes to the file, or the path is a link.
+  // Blocks while reading an existing file.
   static Result<std::unique_ptr<JournalWriter>> open(const std::filesystem::path& path,
                                                      const JournalHead& head);
   ~JournalWriter();  // closes; errors are lost
   JournalWriter(const JournalWriter&) = delete;
   JournalWriter& operator=(const JournalWriter&) = delete;
 
-  // Begins a new segment, because the job starts from other inputs than those given so far.
-  // REQUIRES: no round was appended yet.
+  // Begins a new segment, because the job starts from other inputs than before. REQUIRES: no round
+  // was appended yet.
   Status begin(const JournalHead& head);
 
-  // Appends one round. Returns resource_exhausted once, when the disk is full or the round too
-  // large; from then on it counts rounds as lost and returns ok.
+  // Appends one round. Returns resource_exhausted once, if the disk is full or the round too large.
+  // Later rounds count as lost, and the result is ok.
   Status append(const StepSignals& signals, const Decision& decision);
 
-  // Hands buffered bytes to the system; they then survive the end of this process.
+  // Hands buffered bytes to the system. Such bytes survive the end of the process.
   Status flush();
   // Flushes, and asks the system to write to the device. Further appends are errors.
   Status close();
@@ -78,7 +79,7 @@ class JournalWriter {
   std::filesystem::path path_;
   wire::JobSize job_size_;
   std::string buffer_;
-  std::uint64_t written_end_ = 0;  // of what the file holds whole
+  std::uint64_t written_end_ = 0;  // end of the last whole record in the file
   std::uint64_t bytes_ = 0;
   std::uint64_t lost_rounds_ = 0;
   std::size_t buffered_rounds_ = 0;

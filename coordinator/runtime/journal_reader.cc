@@ -30,7 +30,7 @@ struct RecordHeader {
   std::uint32_t length = 0;
   std::uint16_t kind = 0;
   std::uint32_t payload_checksum = 0;
-  bool is_whole = false;  // its own check fits
+  bool is_whole = false;  // the header's own checksum fits
 };
 
 RecordHeader read_header(std::string_view bytes) {
@@ -67,7 +67,7 @@ Status check_reports(const StepSignals& signals, const JobFacts& job) {
   return ok_status();
 }
 
-// Faults name ranks of anybody, but those that are missing are of this world, each once.
+// Faults may name any rank, but missing ranks belong to this world, each once.
 Status check_faults(const StepSignals& signals, const JobFacts& job) {
   std::int32_t least = 0;
   for (const FaultyReport& fault : signals.faults) {
@@ -184,7 +184,7 @@ Result<JournalRecord> JournalReader::torn() {
 }
 
 // A file system may have grown the file before the bytes of its last record were written. More
-// zeros than a record has are no such thing, and are not worth reading.
+// zeros than a record has cannot come from such a crash, and are not worth reading.
 bool JournalReader::rest_is_zero() {
   if (size_ - position_ > kRecordHeaderBytes + kMaxRecordBytes) return false;
   std::array<char, 4096> bytes{};

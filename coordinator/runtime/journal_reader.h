@@ -1,9 +1,9 @@
-// JournalReader: reads a journal back, for `cox replay`, for a writer that continues it, and for
-// tests. A journal is a file header, then records of kind, length, checksums and payload, only ever
-// appended. A file that ends within its last record is in order (the process died while writing);
-// damage before that is an error with its offset. Format in docs/journal.md. A journal may come
-// from elsewhere, so every value that decisions rely on is checked against the job of its start. A
-// reader owns its open file; one thread at a time.
+// JournalReader: reads a journal, for `cox replay`, for a writer that continues it, and for tests.
+// A journal is a file header, then records of kind, length, checksums and payload, only ever
+// appended (docs/journal.md). A file may end within its last record, because the process died while
+// writing. Earlier damage is an error with its offset. Journals are untrusted, so every value that
+// decisions rely on is checked against the job of its segment. A reader owns its open file; one
+// thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -30,38 +30,40 @@ inline constexpr std::size_t kMaxRecordBytes = std::size_t{1} << 28;
 enum class RecordKind : std::uint16_t { end = 0, start = 1, round = 2 };
 
 struct JournalRecord {
-  RecordKind kind = RecordKind::end;  // end: there is no further record
-  std::uint64_t offset = 0;           // of its first byte in the file
+  RecordKind kind = RecordKind::end;  // end: no further record
+  std::uint64_t offset = 0;           // of the record's first byte in the file
   std::string payload;
 };
 
+// Returns the header of a journal file.
 std::string journal_header();
-// REQUIRES: payload.size() <= kMaxRecordBytes.
+// Returns a record of `payload`. REQUIRES: payload.size() <= kMaxRecordBytes.
 std::string framed(RecordKind kind, std::string_view payload);
 
 struct JournalEnd {
-  std::uint64_t torn_bytes = 0;  // of a last record that is not whole; ignored
+  std::uint64_t torn_bytes = 0;  // of an incomplete last record; ignored
 };
 
-// Segments begin with a start (one per start of the job), then come its rounds.
+// A segment is a start (one per start of the job), followed by its rounds.
 using JournalEntry = std::variant<JournalEnd, wire::JournalStart, wire::JournalRound>;
 
 class JournalReader {
  public:
-  // not_found when there is no such file, data_loss when it is no journal, failed_precondition when
-  // it is one of another version or no regular file. A file of 0 bytes, or one that ends within its
-  // header, is an empty journal.
+  // Opens a journal. Errors: not_found if there is no such file; data_loss if the file is no
+  // journal; failed_precondition if its version is another, or the file is not regular. A file of 0
+  // bytes, or one that ends within its header, is an empty journal.
   static Result<JournalReader> open(const std::filesystem::path& path,
                                     io::Links links = io::Links::followed);
 
-  // The next entry; JournalEnd at the end, as often as asked. data_loss with the offset of the
-  // record when bytes before the last record are damaged or its values cannot be: plans, reports
-  // and evidence that do not fit the job.
+  // Returns the next entry; JournalEnd at the end, however often called. Returns data_loss with the
+  // record's offset if bytes before the last record are damaged, or if plans, reports or evidence
+  // do not fit the job.
   Result<JournalEntry> next();
 
-  // Returns the next record without looking at its values.
+  // Returns the next record without parsing its payload.
   Result<JournalRecord> next_record();
-  // Returns the offset of the next record; after the end, the one at which a writer may continue.
+  // Returns the offset of the next record; after the end, the offset at which a writer may
+  // continue.
   std::uint64_t position() const { return position_; }
 
  private:
@@ -81,14 +83,14 @@ class JournalReader {
   std::optional<JobFacts> job_;  // of the segment; none before the first start
 };
 
-// Takes the entries of a whole journal in their order.
+// Callbacks for the entries of a whole journal, called in their order.
 struct JournalTake {
   std::function<void(wire::JournalStart start)> start;
   std::function<void(const wire::JournalRound& round)> round;
 };
 
-// Reads a journal to its end. Returns what open() and next() complain of; the entries before that
-// were taken.
+// Reads a journal to its end. Returns the error of open() or next(); earlier entries were passed to
+// `take`.
 Status read_journal(const std::filesystem::path& path, io::Links links, const JournalTake& take);
 
 }  // namespace cox::runtime

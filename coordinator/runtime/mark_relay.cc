@@ -20,11 +20,11 @@ using transport::MarkClock;
 constexpr std::uint32_t kMagic = 0x4D584F43;  // "COXM"
 constexpr std::uint16_t kVersion = 1;
 constexpr std::chrono::seconds kTick{1};
-constexpr double kStillSeconds = 0.7;  // a mark that has not moved for so long is worth a letter
+constexpr double kStillSeconds = 0.7;  // a mark that has not moved for so long is sent
 constexpr std::chrono::seconds kNews{2};
 constexpr std::chrono::milliseconds kHeardFor{3500};
 constexpr std::size_t kMostSenders = 4096;
-constexpr int kMostLetters = 65536;  // taken at a time
+constexpr int kMostLetters = 65536;  // received at a time
 constexpr float kLongest = 1e9f;
 
 struct Letterhead {
@@ -61,7 +61,7 @@ MarkLine line_of(const RankMark& mark) {
 }
 
 bool is_time(float seconds) {
-  return seconds >= 0 && seconds <= kLongest;  // false for what is no number
+  return seconds >= 0 && seconds <= kLongest;  // false for NaN
 }
 
 bool is_sound(const MarkLine& line, std::size_t world_size) {
@@ -131,7 +131,7 @@ std::optional<std::vector<RankMark>> read_letter(std::span<const std::byte> byte
 
 namespace {
 
-// Calls take(marks, from) for each letter of this job that has come.
+// Calls take(marks, from) for each received letter of this job.
 template <class Take>
 void take_letters(const transport::Datagrams& socket, const RelaySecret& secret,
                   std::size_t world_size, const Take& take) {
@@ -178,8 +178,7 @@ void MarkReceiver::collect(Clock::time_point now) {
   });
 }
 
-// A letter that may be from before the round that a rank of this node is in says nothing of this
-// round: whoever waited then waits no more.
+// A letter from before the present round of the node's ranks says nothing about the present round.
 void MarkReceiver::fill(std::vector<RankMark>& marks, Clock::time_point now) const {
   const auto newest = std::ranges::max_element(marks, {}, &RankMark::round);
   const bool is_known = newest != marks.end() && newest->activity != Activity::unknown;
@@ -268,8 +267,8 @@ void MarkSender::take_answers() {
   if (newest) marks_.board.tell(*newest, MarkClock::now());
 }
 
-// Those of which nothing is heard say so. Processes are looked at only while somebody waits: that
-// costs a system call each.
+// Ranks without news stay unknown. Looks at processes only while some rank waits, because each look
+// costs a system call.
 std::vector<RankMark> MarkRelay::marks_of_all(const NodeMarks& marks, std::size_t ranks,
                                               MarkClock::time_point now) const {
   std::vector<RankMark> all(ranks);
@@ -300,7 +299,7 @@ Result<MarkRelay> set_up_relay(transport::Communicator& world, const NodeGroup& 
     if (mail.post != nullptr) address = mail.post->address();
   }
   if (Status told = broadcast(world, address, start_up_patience(world)); !told.ok()) return told;
-  const bool is_far = topology.node_index() > 0;  // the first node is rank 0's
+  const bool is_far = topology.node_index() > 0;  // rank 0 is on the first node
   if (topology.is_leader() && is_far && address.port != 0)
     trouble = transport::take(MarkSender::start(marks, address, world_size), mail.courier);
   if (!trouble.ok())

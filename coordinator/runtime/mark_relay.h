@@ -1,15 +1,12 @@
-// MarkReceiver and MarkSender: how the marks of a node's ranks get to the coordinator where a job
-// has several nodes. Training threads alone call MPI, and the one that stands still calls nothing;
-// so the leader of each other node has a thread that looks at the node's board once a second and,
-// while a mark there has not moved for long, sends all of them as datagrams. The coordinator
-// answers with the ranks that keep others waiting, which the courier puts on the node's board:
+// MarkReceiver and MarkSender: bring the marks of other nodes' ranks to the coordinator. Training
+// threads alone call MPI, and a stalled one calls nothing. So the leader of each other node has a
+// thread that reads the node's board once a second. While a mark has not moved for long, the thread
+// sends all marks as datagrams. The coordinator answers with the ranks that delay others, and the
+// thread puts these ranks on the node's board. If datagrams are lost, or a network passes none, the
+// node's ranks are `silent`, with no other effect.
 //
 //   ranks -- MarkBoard --> MarkSender == datagrams ==> MarkReceiver --> StallWatch (rank 0)
 //   ranks <-- MarkBoard -- MarkSender <== datagrams == MarkReceiver <-- Stall
-//
-// Datagrams may be lost, and a network may let none through: the ranks of that node are then
-// `silent`, and nothing else changes. A letter is a fixed layout with a version and a secret of the
-// job, told over MPI; anything else is dropped.
 #pragma once
 
 #include <array>
@@ -34,10 +31,10 @@ namespace cox::runtime {
 
 using RelaySecret = std::array<std::uint8_t, 16>;
 
-// Where rank 0 takes letters; broadcast to all ranks.
+// The address of rank 0's receiver, broadcast to all ranks.
 struct RelayAddress {
   RelaySecret secret{};
-  std::uint32_t port = 0;  // 0 = there is no post
+  std::uint32_t port = 0;  // 0 = there is no receiver
   std::uint32_t count = 0;
   std::array<std::uint32_t, 8> ips{};
 };
@@ -45,10 +42,11 @@ struct RelayAddress {
 inline constexpr std::size_t kMarksOfALetter = 24;  // so that a letter fits any network's packet
 inline constexpr std::size_t kLetterBytes = 24 + kMarksOfALetter * 40;
 
-// One letter as bytes. REQUIRES: at most kMarksOfALetter marks.
+// Returns a letter: a fixed layout with a version and the job's secret, which ranks learn over MPI.
+// REQUIRES: at most kMarksOfALetter marks.
 std::vector<std::byte> write_letter(std::span<const RankMark> marks, const RelaySecret& secret);
-// Nothing for bytes that are no letter of this job: wrong size, version or secret, a rank beyond
-// the world, times that are no times.
+// Returns nothing for bytes that are no letter of this job: wrong size, version or secret, a rank
+// beyond the world, or invalid times.
 std::optional<std::vector<RankMark>> read_letter(std::span<const std::byte> bytes,
                                                  const RelaySecret& secret, std::size_t world_size);
 
@@ -60,20 +58,20 @@ class MarkReceiver {
   static Result<std::unique_ptr<MarkReceiver>> open(std::size_t world_size);
   const RelayAddress& address() const { return address_; }
 
-  // Takes the letters that have come. Those that lay there for longer than two calls are apart say
-  // nothing of now, and are dropped.
+  // Receives the letters that have come. Drops all if the last call was more than two seconds ago,
+  // because the letters may be old.
   void collect(Clock::time_point now);
-  // Puts the marks that came from other nodes into `marks`, one a rank, at the age that they have
-  // by now; those not heard for long stay as they are.
+  // Puts the marks of other nodes' ranks into `marks`, which has one per rank, at their present
+  // age. Ranks without recent news keep their entry.
   void fill(std::vector<RankMark>& marks, Clock::time_point now) const;
-  // Tells all nodes that have written lately whom the others wait for.
+  // Sends the ranks that delay others to all nodes that have written lately.
   void answer(const Stall& stall, Clock::time_point now) const;
 
  private:
   struct Heard {
     RankMark mark;
-    Clock::time_point after{};  // it came after that,
-    Clock::time_point at{};     // and was taken then
+    Clock::time_point after{};  // the letter came after that time ...
+    Clock::time_point at{};     // ... and was received at that time
   };
   MarkReceiver(transport::Datagrams socket, std::size_t world_size);
 
@@ -85,14 +83,14 @@ class MarkReceiver {
     transport::DatagramAddress address;
     Clock::time_point at{};
   };
-  std::vector<Sender> senders_;  // a node each, at most kMostSenders
+  std::vector<Sender> senders_;  // one a node, at most kMostSenders
   std::optional<Clock::time_point> last_collect_;
 };
 
 // The end of another node: a thread of its leader.
 class MarkSender {
  public:
-  // `marks` must outlive the courier.
+  // `marks` must outlive the sender.
   static Result<std::unique_ptr<MarkSender>> start(const NodeMarks& marks, const RelayAddress& post,
                                                    std::size_t world_size);
   ~MarkSender();
@@ -117,17 +115,17 @@ class MarkSender {
   std::thread thread_;
 };
 
-// Rank 0 has a post, the leaders of other nodes have a courier; both null where there is one node,
-// or where sockets cannot be had, which the log says.
+// Rank 0 has the receiver (`post`); the leaders of other nodes have a sender (`courier`). Both are
+// null with one node, or if sockets cannot be had; the log has the reason.
 struct MarkRelay {
   std::unique_ptr<MarkReceiver> post;
   std::unique_ptr<MarkSender> courier;
 
-  // Rank 0: the marks of all `ranks` ranks, as far as they are known; by rank.
+  // Rank 0: returns the known marks of all `ranks` ranks, by rank.
   std::vector<RankMark> marks_of_all(const NodeMarks& marks, std::size_t ranks,
                                      transport::MarkClock::time_point now) const;
 };
-// Collective; waits by polling. `marks` must outlive the result.
+// Collective; blocks by polling. `marks` must outlive the result.
 Result<MarkRelay> set_up_relay(transport::Communicator& world, const NodeGroup& nodes,
                                const NodeMarks& marks, const Log& log);
 

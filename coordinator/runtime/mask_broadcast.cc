@@ -14,10 +14,10 @@ using transport::NcclLibrary;
 using transport::Progress;
 using transport::StagingBuffer;
 
-// What travels. Frames come last, so that kernels find them at a fixed place.
+// The bytes of a broadcast. Frames come last, so that kernels find them at a fixed place.
 struct MaskBroadcast::Parcel {
   std::uint32_t checksum = 0;  // of all that follows
-  std::uint32_t sequence = 0;  // broadcasts before this one
+  std::uint32_t sequence = 0;  // number of earlier broadcasts
   std::uint32_t frames = 0;
   std::uint32_t unused = 0;
   std::array<std::uint16_t, kFramesAtOnce> sizes{};
@@ -37,7 +37,7 @@ MaskBroadcast::MaskBroadcast(std::unique_ptr<DeviceLane> lane, std::array<Stagin
                              std::unique_ptr<NcclGroup> group, std::chrono::nanoseconds limit)
     : lane_(std::move(lane)), group_(std::move(group)), buffers_(buffers), limit_(limit) {}
 
-// What a rank lacks becomes its answer in the agreement on the group, so that all hear of it.
+// A rank that cannot join votes with its error, so every rank learns why.
 Result<std::unique_ptr<MaskBroadcast>> MaskBroadcast::create(transport::Communicator& world,
                                                              const Setup& setup) {
   static_assert(std::is_trivially_copyable_v<Parcel>);
@@ -107,7 +107,7 @@ MaskBroadcast::Arrival MaskBroadcast::poll() {
   return unpack();
 }
 
-// Also asks NCCL while the copy is under way: an error that comes later would leave it hanging.
+// Polls NCCL during the copy as well: a late error would otherwise leave the copy hanging.
 Status MaskBroadcast::move_on() {
   const std::uint32_t slot = started_ % 2;
   const auto settled = group_->settle();

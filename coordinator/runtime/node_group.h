@@ -1,7 +1,6 @@
-// Finds the ranks that share a node and their leader, at the start of a job. The ranks wait for
-// each other for a limited time, and the leader lays out boards in their common memory.
-//
-// The functions that take a communicator are collective over it and block by polling.
+// Finds the ranks of each node and the node's leader, at the start of a job. Ranks wait for each
+// other for a limited time, and the leader lays out boards in shared memory. Functions with a
+// communicator are collective and block by polling.
 #pragma once
 
 #include <cstddef>
@@ -16,40 +15,39 @@
 
 namespace cox::runtime {
 
-// Topology says which ranks share a node and who leads them: the lowest rank of each node.
-// Derived once at start-up; equal on all ranks but for `self`. Pure value.
+// Topology says which ranks share a node, and which rank leads the node: the lowest. Made once at
+// start-up; equal on all ranks except for `self`. Pure value.
 struct Topology {
   std::vector<std::vector<RankId>> nodes;  // ascending ranks; nodes in order of their leaders
   RankId self{};
 
-  std::size_t node_index() const;  // of self
+  std::size_t node_index() const;  // index of self's node
   const std::vector<RankId>& my_node() const { return nodes[node_index()]; }
-  std::int32_t slot() const;  // of self within its node
+  std::int32_t slot() const;  // index of self within its node
   bool is_leader() const { return my_node().front() == self; }
-  std::size_t largest_node() const;  // ranks
+  std::size_t largest_node() const;  // in ranks
   std::int32_t world_size() const;
 };
 
-// Returns the topology as `self` sees it. `node_of_rank` has the node of every rank, in any
-// numbering.
+// Returns the topology of rank `self`. `node_of_rank` has the node of every rank, in any numbering.
 Topology make_topology(RankId self, const std::vector<NodeId>& node_of_rank);
 
-// Returns the way in which ranks wait for each other at start-up, and for how long.
+// Returns the way in which ranks wait for each other at start-up, and the limit.
 transport::WaitPolicy start_up_patience(const transport::Communicator& communicator);
 
-// NodeGroup has the communicator of this rank's node, as the transport groups ranks
+// NodeGroup has the communicator of the rank's node, as the transport groups ranks
 // (control.ranks_per_node included).
 struct NodeGroup {
   std::unique_ptr<transport::Communicator> ranks;
-  std::vector<NodeId> node_of_rank;  // numbered by the lowest rank on them
+  std::vector<NodeId> node_of_rank;  // numbered by the node's lowest rank
 };
 Result<NodeGroup> find_nodes(transport::Communicator& world);
 
-// Role says what a rank does with a board in common memory.
+// Role is a rank's part in making a board in shared memory.
 enum class Role { formats, attaches };
 
-// Returns what make(role) returns: the leader of the node formats a board in common memory, every
-// rank learns whether it could, then the others attach.
+// Returns the result of make(role). The leader of the node formats a board in shared memory, every
+// rank learns whether the leader succeeded, then the others attach.
 template <class Make>
 auto laid_out(transport::Communicator& node, const Make& make) {
   using Made = decltype(make(Role::formats));

@@ -33,7 +33,7 @@ RankSignal nothing() {
   return signal;
 }
 
-// A damaged report says nothing.
+// A damaged report counts as no report.
 bool is_last(const RankSignal& signal) {
   return signal.magic != 0 && signal.has(SignalFlag::finished) && check(signal).ok();
 }
@@ -83,7 +83,7 @@ void NodeReports::keep(const RankSignal& signal) {
   const auto slot = static_cast<std::size_t>(member - members_.begin());
   RankSignal& kept = signals_[slot];
   if (is_last(signal) && !is_last(kept)) ++finished_;
-  // An empty place is asked about first: the message of a failed check would cost an allocation.
+  // Check for an empty entry first: the message of a failed check would cost an allocation.
   const bool both_count =
       kept.magic != 0 && check(kept).ok() && check(signal).ok() && !is_last(kept);
   kept = both_count ? merge_reports(kept, signal) : signal;
@@ -161,7 +161,7 @@ Result<Progress> LeaderExchange::pump() {
     auto& communicator = i < 2 ? *links_.gathers : *links_.masks;
     auto progress = communicator.test(requests_[i]);
     if (progress.ok() && *progress == Progress::pending) return Progress::pending;
-    // The other operations are brought to their end: the next round needs their buffers.
+    // Complete the other operations, because the next round needs their buffers.
     if (!progress.ok() && failed_.ok()) failed_ = progress.status();
   }
   busy_ = false;
@@ -203,7 +203,8 @@ Status MaskRelay::pass(std::span<const std::byte> bytes) {
   std::copy_n(bytes.begin(), frame.size, frame.bytes.begin());
   if (!same_set(header, plan_)) frames_.clear();
   plan_ = header;
-  // One that is there already was sent again for a rank that asked, so all look again.
+  // A frame that is there already was sent again for a rank that asked, so all ranks must look
+  // again.
   if (std::find(frames_.begin(), frames_.end(), frame) == frames_.end()) frames_.push_back(frame);
   std::vector<std::span<const std::byte>> set;
   for (const wire::Frame& f : frames_) set.push_back(f.used());

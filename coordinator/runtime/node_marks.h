@@ -1,6 +1,6 @@
-// NodeMarks: where the marks of a node's ranks lie, and whose they are: a MarkBoard in memory that
-// the ranks of a node share, whatever path reports and plans take, since it is small. A rank that
-// can share no memory has a board of its own and is alone on it. Set up at the start of a job;
+// NodeMarks: a MarkBoard with the marks of a node's ranks, in memory that the ranks share, and the
+// rank of each slot. The board is small and shared whatever path reports and plans take. A rank
+// that can share no memory has a board of its own and is alone there. Made at the start of a job;
 // owned by the rank's ControlPlane.
 #pragma once
 
@@ -23,15 +23,15 @@ struct NodeMarks {
   std::size_t slot = 0;       // of this rank
 
   transport::MarkWriter writer() const { return board.writer(slot); }
-  // The marks of the ranks that share this board.
+  // Returns the marks of the ranks on the board.
   std::vector<RankMark> read(transport::MarkClock::time_point now,
                              transport::MarkBoard::Look look) const;
-  // Those marks with the state of their processes, and the marks of other nodes' ranks that the
-  // coordinator says others wait for; ascending ranks.
+  // Returns the marks on the board with the state of each process, and the marks of ranks on other
+  // nodes that delay others, as the coordinator reports. Ascending ranks.
   std::vector<RankMark> read_all_known(transport::MarkClock::time_point now) const;
 };
 
-// Collective over the ranks of the node; waits by polling.
+// Makes the board of a node. Collective over the ranks of the node; blocks by polling.
 Result<NodeMarks> set_up_marks(NodeGroup& nodes, RankId self, const Log& log);
 
 }  // namespace cox::runtime

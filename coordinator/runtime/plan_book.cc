@@ -18,7 +18,7 @@ void PlanBook::hold(std::span<const std::byte> frame) {
   if (!fed.ok()) return note_damage();
   if (*fed == wire::Assembly::base_unknown) full_plan_wanted_ = true;
   if (*fed == wire::Assembly::complete) full_plan_wanted_ = false;
-  // The damaged frame said nothing new: the plan that is held already answers the request.
+  // The damaged frame held nothing new: the plan that is held already answers the request.
   const bool is_answer = full_plan_wanted_ && *fed == wire::Assembly::nothing_new;
   if (is_answer && is_full_plan(frame, assembler_.held().id)) full_plan_wanted_ = false;
 }

@@ -14,7 +14,7 @@ std::string listed(const std::vector<std::string>& words) {
   return words.empty() ? "none" : joined(words);
 }
 
-// The set in the order of the journal, which may leave out policies that it did not have.
+// Returns the policies in the order of the journal, which may have fewer.
 Result<PolicySet> recorded_policies(const std::vector<std::string>& names, const PolicySet& known) {
   PolicySet set;
   for (const std::string& name : names) {
@@ -30,8 +30,7 @@ Result<PolicySet> recorded_policies(const std::vector<std::string>& names, const
   return set;
 }
 
-// The configuration as it was. Modes of policies without settings of their own become keys by being
-// there.
+// Returns the recorded configuration. A policy without settings of its own gets a key for its mode.
 Result<Config> recorded_config(const wire::JournalStart& start, const ReplayOptions& options) {
   Config config;
   for (const std::string& policy : start.policies) {
@@ -150,8 +149,8 @@ class Replayer {
   JobFacts job_;
   Config config_;
   ControlState state_;
-  std::string where_;      // "round 7"
-  std::size_t found_ = 0;  // differences there
+  std::string where_;      // for messages: "round 7"
+  std::size_t found_ = 0;  // differences in that round or start
   ReplayReport report_;
 };
 

@@ -7,9 +7,10 @@
 namespace cox::runtime {
 namespace {
 
-constexpr std::chrono::seconds kStoodStill{5};  // between two calls: this thread did not run
+constexpr std::chrono::seconds kStoodStill{5};  // between two calls: the thread did not run
 
-// What a new line in the log is for: who, and whether it can still move.
+// Returns a key that changes when the log needs a new line: the culprits, and whether they can
+// move.
 std::string key_of(const Stall& stall) {
   std::string key;
   for (const RankMark& mark : stall.culprits) {
@@ -28,7 +29,7 @@ std::vector<RankId> ranks_of(const std::vector<RankMark>& marks) {
 
 }  // namespace
 
-// After a time in which the whole machine or job stood still, marks look older than the waits are.
+// After the whole machine or job stood still, marks look older than the waits are.
 void StallWatch::note_time(Clock::time_point now) {
   if (!last_time_ || now - *last_time_ > kStoodStill) awake_since_ = now;
   last_time_ = now;

@@ -1,10 +1,9 @@
-// StallWatch: the coordinator's look at who keeps whom waiting. While no round comes it reads the
-// marks of all ranks, derives the stall (core/stall.h), and tells it: one line in the log when one
-// is found and when it is over, the newest one to telemetry at every look, and, beyond
-// control.wait_seconds, the end of the job. It works while rank 0's training thread stands still:
-// marks are read from memory.
-//
-// Thread rule: the coordinator's thread. Owned by the ControlPlane of rank 0.
+// StallWatch: finds the ranks that delay others. While no round comes, the watch reads the marks of
+// all ranks and derives the stall (core/stall.h). The log gets one line at the start of a stall and
+// one at its end; telemetry gets the newest stall at every look. A stall beyond
+// control.wait_seconds ends the job. The watch works while rank 0's training thread stands still,
+// because marks are read from memory. Thread rule: the coordinator's thread. The ControlPlane of
+// rank 0 owns the watch.
 #pragma once
 
 #include <chrono>
@@ -22,10 +21,10 @@
 namespace cox::runtime {
 
 struct StallWatchParts {
-  // The marks of all ranks, ascending.
+  // Returns the marks of all ranks, ascending.
   std::function<std::vector<RankMark>(transport::MarkClock::time_point now)> read;
   std::function<void(const std::optional<Stall>&)> show;  // to telemetry; may be empty
-  // Called once, with the message, when a wait is beyond the limit; may be empty.
+  // Called once, with the message, when a wait exceeds the limit; may be empty.
   std::function<void(const std::string& why)> give_up;
   Seconds limit{3600};
   Log log;
@@ -37,10 +36,10 @@ class StallWatch {
 
   explicit StallWatch(StallWatchParts parts) : parts_(std::move(parts)) {}
 
-  // A control round has closed.
+  // Call after a control round has closed.
   void round_closed(Clock::time_point now);
-  // Nothing has come for a while. A few hundred times in a job's rounds this costs nothing: marks
-  // are only read here.
+  // Call when nothing has come for a while. Only look() reads marks, so ordinary rounds cost
+  // nothing.
   void look(Clock::time_point now);
 
   const std::optional<Stall>& stall() const { return stall_; }
@@ -53,8 +52,8 @@ class StallWatch {
 
   StallWatchParts parts_;
   std::optional<Stall> stall_;
-  std::string told_;            // what of the stall was in the last line: see tell()
-  Stall last_;                  // the newest one, for the line at its end
+  std::string told_;            // key of the stall in the last line: see tell()
+  Stall last_;                  // the newest stall, for the line at its end
   double typical_seconds_ = 0;  // between control rounds; 0 = none seen
   std::optional<Clock::time_point> last_round_;
   std::optional<Clock::time_point> last_time_;  // of this thread's last call

@@ -1,7 +1,7 @@
-// The settings `memory.*`, and what they mean for a block. Read twice: when the fronts are made,
-// before the first round (SDK: what may be done to which block, caps of the tier), and by policy
-// `memory` in every round (budgets). Part of Config; see settings.h for the rows. Plain values,
-// pure functions.
+// The settings `memory.*`, and their meaning for a block. Read twice: before the first round, when
+// fronts are made (SDK: actions allowed for each block, caps of the tier), and by policy `memory`
+// in every round (budgets). Part of Config; see settings.h for the rows. Plain values, pure
+// functions.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@
 
 namespace cox {
 
-// The modes are 0.90, 0.75 and 0.50 of 85 % of a rank's limit; `aggressive` plans even when
-// everything fits, the others only where keeping all exceeds those 85 %.
+// The modes are 0.90, 0.75 and 0.50 of 85 % of a rank's limit. `aggressive` plans even if
+// everything fits, the others only if keeping all exceeds the 85 %.
 enum class BudgetKind : std::uint8_t { none, bytes, fraction, conservative, balanced, aggressive };
 
 struct MemoryBudget {
@@ -32,40 +32,41 @@ using ActionRule = BlockRule<MemoryAction>;
 
 struct MemoryConfig {
   // Read by policy `memory`.
-  std::optional<PolicyMode> mode;  // empty = on where a budget or a forced action is set, else off
+  std::optional<PolicyMode> mode;  // empty = on if a budget or a forced action is set, else off
   MemoryBudget budget;             // of every rank
-  std::map<std::int32_t, MemoryBudget> budget_of_rank;  // instead of it
+  std::map<std::int32_t, MemoryBudget> budget_of_rank;  // instead of `budget`
   std::optional<std::int64_t> inject_headroom;  // tests: bytes free above a rank's first peak
-  std::uint32_t retry_rounds = 50;              // a failed action rests for that long
+  std::uint32_t retry_rounds = 50;              // rounds for which a failed action rests
   // Read by both (allowed_actions).
-  std::vector<ActionRule> force;   // of several that fit, the last one counts
+  std::vector<ActionRule> force;   // the last one that fits a block counts
   std::vector<ActionRule> forbid;  // never keep
   bool recompute = true;
   bool offload = true;
   bool tile = true;
   // Read by the SDK only: when the fronts are made and the tier is opened.
-  std::string tier_directory;   // where offloaded tensors go on the CPU; empty = no such tier
+  std::string tier_directory;   // folder for offloaded tensors on the CPU; empty = no such tier
   std::int64_t tier_bytes = 0;  // most bytes offloaded by all ranks of a node; 0 = no cap
   std::int64_t smallest_bytes = 65536;  // smaller tensors are never offloaded
   double most_recomputed = 1;           // largest part of the blocks that may be recomputed
-  bool verify_offload = true;           // of what comes back out of a folder, each byte
-  std::uint32_t verify_steps = 1000;    // what is not kept is compared that often; 0 = never
+  bool verify_offload = true;           // compares each byte that is read back from a folder
+  std::uint32_t verify_steps = 1000;    // steps between comparisons of blocks not kept; 0 = never
 };
 std::vector<Setting<MemoryConfig>> memory_settings();
 
 // Returns invalid_argument for settings that contradict each other.
 Status validate(const MemoryConfig& config);
 
-// Reads bytes, a fraction from 0.01 to 1 (no unit), conservative, balanced, aggressive, or nothing.
+// Parses bytes, a fraction from 0.01 to 1 (no unit), conservative, balanced, aggressive, or
+// nothing.
 Result<MemoryBudget> parse_budget(std::string_view text);
 std::string format_budget(const MemoryBudget& budget);
 
-// Returns whether activation memory is planned where memory.mode is not set.
+// Returns whether activation memory is planned while memory.mode is not set.
 bool wants_memory_plan(const MemoryConfig& config);
 
-// Returns what may be done to a block: where an action is forced that one alone, else keep and
-// whatever is neither switched off nor forbidden. In rules `recompute` stands for all its levels:
-// forced, the block is recomputed at any of them or in full; forbidden, at none.
+// Returns the actions allowed for a block: a forced one alone, else keep and all that are neither
+// switched off nor forbidden. In rules `recompute` includes all its levels: if forced, the block is
+// recomputed at any level or in full; if forbidden, at none.
 ActionSet allowed_actions(const MemoryConfig& config, std::string_view block);
 
 // Returns the rule that forces an action on the block; null = none. Owned by `config`.

@@ -18,39 +18,39 @@ struct ReductionConfig {
   bool reproducible = false;
   // The size of a gradient bucket; 0 = rank 0 tries some sizes and keeps the best.
   std::int64_t bucket_bytes = 0;
-  bool shared_memory = true;  // false: between ranks of a node through MPI as well
-  // The ranks compare a hash of their weights that often; 0 = never.
+  bool shared_memory = true;  // false: MPI also between ranks of a node
+  // Steps between comparisons of a hash of the ranks' weights; 0 = never.
   std::uint32_t verify_steps = 100;
 };
 std::vector<Setting<ReductionConfig>> reduction_settings();
 
 struct SharesConfig {
   PolicyMode mode = PolicyMode::off;
-  std::map<std::int32_t, double> hint;  // relative speed by rank, others 1: where shares start
+  std::map<std::int32_t, double> hint;  // relative speed by rank, others 1: the first shares
   std::uint64_t min_samples = 1;        // of every rank, so that its speed stays known
   std::map<std::int32_t, std::uint64_t> max_samples;  // by rank; others have no cap
-  std::uint32_t settle_rounds = 8;    // seen before the first shares, and after each change
+  std::uint32_t settle_rounds = 8;    // before the first shares, and after each change
   double smallest_gain_ratio = 0.03;  // of the step's time, for a change
 };
 std::vector<Setting<SharesConfig>> shares_settings();
 
-// The slowest rank computes `anchor` micro-batches a step, faster ones more, so that synchronising
-// stays under a part of the time.
+// The slowest rank computes `anchor` micro-batches a step, and faster ones more, so that
+// synchronising stays below a ratio of the time.
 struct AccumulationConfig {
   PolicyMode mode = PolicyMode::off;
-  double target_ratio = 0.1;  // of a step's time that synchronising may take
+  double target_ratio = 0.1;  // of synchronising to a step's time
   std::uint32_t min_anchor = 1;
   std::uint32_t max_anchor = 64;
-  std::uint32_t settle_rounds = 8;  // seen before each change
+  std::uint32_t settle_rounds = 8;  // before each change
 };
 std::vector<Setting<AccumulationConfig>> accumulation_settings();
 
 enum class ShardMode : std::uint8_t { off = 0, state = 1 };
 
-// ShardConfig says which memory the ranks of a node hold once, or divide among them.
+// ShardConfig says which memory the ranks of a node share or divide.
 struct ShardConfig {
-  ShardMode mode = ShardMode::off;  // state: the optimizer's state is divided, the rest held once
-  std::uint32_t grain = 4096;       // elements: borders of slices lie at multiples of it
+  ShardMode mode = ShardMode::off;  // state: divides the optimizer's state, shares the rest
+  std::uint32_t grain = 4096;       // elements: borders of slices are multiples
 };
 std::vector<Setting<ShardConfig>> shard_settings();
 

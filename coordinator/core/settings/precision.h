@@ -1,5 +1,5 @@
-// The settings `precision.*` and `loss_scale.*`. Read before the first round (SDK: which formats
-// are tried, how FP8 scales its operands) and by the policies `precision` and `loss_scale` in every
+// The settings `precision.*` and `loss_scale.*`. The SDK reads the settings before the first round
+// (formats to try, scaling of FP8 operands), and the policies `precision` and `loss_scale` in every
 // round. Part of Config; see settings.h for the rows. Plain values, pure functions.
 #pragma once
 
@@ -23,22 +23,22 @@ enum class Fp8Granularity : std::uint8_t { tensor = 0, row = 1 };
 
 struct PrecisionConfig {
   // Read by policy `precision`.
-  std::optional<PolicyMode> mode;  // empty = on where anything below asks for it, else off
+  std::optional<PolicyMode> mode;  // empty = on if a setting below needs it, else off
   // The format of all blocks. Empty means "auto": the policy chooses each block's format by its
   // signals.
   std::optional<Precision> format = Precision::fp32;
-  std::vector<FormatRule> force;        // of several that fit, the last one counts
+  std::vector<FormatRule> force;        // the last one that fits a block counts
   std::vector<FormatRule> forbid;       // fp32 cannot be forbidden
-  bool emulate = false;                 // `auto` may take formats that this device only imitates
-  std::uint32_t patience_rounds = 16;   // signals must be good for that long before a lower format
-  std::uint32_t dwell_rounds = 200;     // between two changes of a block, trouble aside
+  bool emulate = false;                 // `auto` may choose formats that the device only imitates
+  std::uint32_t patience_rounds = 16;   // of good signals before a lower format
+  std::uint32_t dwell_rounds = 200;     // between two changes of a block, except in trouble
   std::uint32_t cooldown_rounds = 200;  // after trouble, before a lower format is tried again
   double enter_noise_ratio = 1.0;       // gradient noise over signal that allows 8 bits ...
-  double leave_noise_ratio = 0.25;      // ... and below which they are left
-  double enter_underflow_ratio = 0.05;  // of the values looked at: flushed to zero
+  double leave_noise_ratio = 0.25;      // ... and below which 8 bits end
+  double enter_underflow_ratio = 0.05;  // of the sampled values: flushed to zero
   double leave_underflow_ratio = 0.15;
-  double leave_saturated_ratio = 0.001;  // of the values looked at: clipped by FP8
-  double smallest_gain_ratio = 0.02;     // a format must be that much faster
+  double leave_saturated_ratio = 0.001;  // of the sampled values: clipped by FP8
+  double smallest_gain_ratio = 0.02;     // least gain in time of a format
 
   // Read by the SDK.
   Fp8Scaling fp8_scaling = Fp8Scaling::current;
@@ -51,8 +51,8 @@ struct PrecisionConfig {
 std::vector<Setting<PrecisionConfig>> precision_settings();
 
 struct LossScaleConfig {
-  PolicyMode mode = PolicyMode::on;  // of the policy; the scaler itself works wherever fp16 does
-  ScalerRules rules{};               // what a job starts with
+  PolicyMode mode = PolicyMode::on;  // of the policy; the scaler itself works with any fp16
+  ScalerRules rules{};               // at the start of a job
 };
 std::vector<Setting<LossScaleConfig>> loss_scale_settings();
 
@@ -60,10 +60,10 @@ std::vector<Setting<LossScaleConfig>> loss_scale_settings();
 Status validate(const PrecisionConfig& config);
 Status validate(const LossScaleConfig& config);
 
-// Returns whether blocks may run in anything but fp32.
+// Returns whether blocks may run in another format than fp32.
 bool wants_precision(const PrecisionConfig& config);
 
-// Returns what a block may run in: one format where it is forced, else fp32 and all that is not
+// Returns the formats allowed for a block: a forced one alone, else fp32 and all that are not
 // forbidden.
 PrecisionSet allowed_formats(const PrecisionConfig& config, std::string_view block);
 

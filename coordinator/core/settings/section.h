@@ -1,4 +1,4 @@
-// The types with which every section of the configuration is declared; settings.h makes its rows.
+// The types that every section of the configuration is declared with; settings.h makes the rows.
 // Plain values, pure functions.
 #pragma once
 
@@ -11,14 +11,14 @@
 
 namespace cox {
 
-// PolicyMode says how far a policy may go. Under `observe` it decides and gives reasons, but
-// changes nothing.
+// PolicyMode says how far a policy may go. Under `observe` the policy decides and gives reasons,
+// but changes nothing.
 enum class PolicyMode : std::uint8_t { off = 0, observe = 1, on = 2 };
 
 template <class Section>
 struct Setting;
 
-// Returns whether the whole of `name` fits the pattern, in which '*' stands for any text.
+// Returns whether the whole of `name` fits the pattern, in which '*' matches any text.
 bool fits_pattern(std::string_view pattern, std::string_view name);
 
 // BlockRule sets a value for every block whose name fits its pattern.
@@ -27,11 +27,11 @@ struct BlockRule {
   std::string pattern;
   Value value{};
 
-  std::string text() const { return concat(pattern, "=", value); }  // as it is set
+  std::string text() const { return concat(pattern, "=", value); }  // as in a setting
   friend bool operator==(const BlockRule&, const BlockRule&) = default;
 };
 
-// Returns the last of the rules that fits the name; null where none does.
+// Returns the last of the rules that fits the name, or null.
 template <class Value>
 const BlockRule<Value>* last_fitting(const std::vector<BlockRule<Value>>& rules,
                                      std::string_view name) {

@@ -1,6 +1,9 @@
-// How a section of the configuration lists its settings. Each section (run.h, guard.h, memory.h,
-// ...) has a struct of plain members and a function that returns one row for each of them: key,
-// unit, range, help, scope, and where the value is stored. A new setting is one member and one row.
+// The rows of the configuration. Each section (run.h, guard.h, memory.h, ...) has a struct of plain
+// members and a function that returns one row for each of them: key, unit, range, help, scope, and
+// where the value is stored. A new setting is one member and one row. core/config.cc collects the
+// sections; reading, writing, documentation, checks and fingerprints use the rows. Reading and
+// writing are exact in any locale: set() reads the text of get() back to the same value. Pure
+// functions, plain values; errors are invalid_argument.
 //
 //   std::vector<Setting<GuardConfig>> guard_settings() {
 //     return {
@@ -8,11 +11,6 @@
 //         integer(&GuardConfig::hold_rounds, {"hold_rounds", "rounds", "knobs rest"}, {0, 99}),
 //     };
 //   }
-//
-// core/config.cc puts the sections together; everything else about configuration (reading, writing,
-// documentation, checks, fingerprints) goes through the rows. Reading and writing are exact: what
-// get() writes, set() reads to the same value, whatever the locale. Pure functions, plain values;
-// errors are invalid_argument.
 #pragma once
 
 #include <algorithm>
@@ -34,8 +32,8 @@
 
 namespace cox {
 
-// Says what must be the same on all ranks: the value, nothing, or whether there is one (what needs
-// the value is done by all ranks together or by none).
+// Scope says which part must be equal on all ranks: the value, nothing, or whether a value is set
+// (all ranks or none do the work that needs the value).
 enum class Scope { job, rank, set_alike };
 
 struct SettingName {
@@ -50,7 +48,7 @@ struct Setting {
   SettingName name;
   std::string kind;   // "integer", "number", "text", "switch", "mode", "list", ...
   std::string range;  // "1 .. 1000000", "off|observe|on"
-  std::function<Status(Section&, std::string_view)> set{};  // after an error nothing has changed
+  std::function<Status(Section&, std::string_view)> set{};  // changes nothing on an error
   std::function<std::string(const Section&)> get{};
   std::function<PolicyMode(const Section&)> mode{};  // of a policy's mode; empty for other settings
   bool is_path = false;                              // of a file or folder
@@ -77,9 +75,9 @@ Result<std::uint64_t> parse_integer(std::string_view text, IntegerRange range);
 Result<double> parse_number(std::string_view text, NumberRange range);
 // Returns the index of `text` in `names`.
 Result<std::size_t> parse_name(std::string_view text, std::span<const std::string_view> names);
-// Takes on|off, true|false, yes|no, 1|0.
+// Parses on|off, true|false, yes|no, 1|0.
 Result<bool> parse_switch(std::string_view text);
-// Takes "6GiB", "1.5MiB", "4096": bytes up to 1024TiB, rounded to whole ones where there is a unit.
+// Parses "6GiB", "1.5MiB", "4096": bytes up to 1024TiB, rounded to whole ones if there is a unit.
 // Units: B, KiB, MiB, GiB, TiB.
 Result<std::int64_t> parse_bytes(std::string_view text);
 
@@ -90,19 +88,19 @@ std::string format(Number value) {
   const auto written = std::to_chars(buffer, buffer + sizeof buffer, value);
   return std::string(buffer, written.ptr);
 }
-std::string format_bytes(std::int64_t bytes);  // in the largest unit that divides it
+std::string format_bytes(std::int64_t bytes);  // in the largest unit that divides them
 
-// Calls `take` with each of the parts between commas, trimmed, up to the first error. An empty text
-// has no parts; a comma at the end is an error.
+// Calls `take` with each trimmed part between commas, up to the first error. An empty text has no
+// parts; a comma at the end is an error.
 Status for_each_part(std::string_view text, const std::function<Status(std::string_view)>& take);
 
-// Pair is a part "LEFT=RIGHT" with both sides trimmed. `form` describes such a part in the error.
+// Pair is a part "LEFT=RIGHT" with both sides trimmed. `form` describes such a part in errors.
 struct Pair {
   std::string_view left, right;
 };
 Result<Pair> parse_pair(std::string_view part, char separator, std::string_view form);
 
-// Reads values between commas, each with `parse_part`, and writes them with `text_of`.
+// Parses values between commas with `parse_part`, and writes values with `text_of`.
 template <class Value, class ParsePart>
 Result<std::vector<Value>> parse_list(std::string_view text, ParsePart parse_part) {
   std::vector<Value> values;
@@ -121,16 +119,16 @@ std::string format_list(const Values& values, TextOf text_of) {
   return out;
 }
 
-// quote() returns a text value as a file has it: as it is, or in double quotes where it would not
-// survive (blanks around it, '#', quotes, line breaks). unquote() undoes both, and returns
-// invalid_argument for a quote that is left open.
+// quote() returns a text value as written in a file: plain, or in double quotes if the value has
+// blanks at an end, '#', quotes or line breaks. unquote() reverses both, and returns
+// invalid_argument for an open quote.
 std::string quote(std::string_view value);
 Result<std::string> unquote(std::string_view written);
 
 // The makers of rows, one for each kind of value.
 
-// Makes the row of a value with a text form of its own: `parse` reads it, `format_value` writes it
-// back.
+// Makes the row of a value with a text form of its own: `parse` reads the text, `format_value`
+// writes it.
 template <class Section, class Value, class Parse, class Format>
 Setting<Section> parsed(Value Section::*field, SettingName name, std::string kind,
                         std::string range, Parse parse, Format format_value) {
@@ -199,7 +197,7 @@ Setting<Section> bytes(std::int64_t Section::*field, SettingName name) {
   return parsed(field, std::move(name), "bytes", "0 .. 1024TiB", parse_bytes, format_bytes);
 }
 
-// Makes the row of the mode of the policy that is named like the section.
+// Makes the row of the mode of the policy that has the section's name.
 template <class Section>
 Setting<Section> mode(PolicyMode Section::*field, SettingName name) {
   Setting<Section> made = choice(field, std::move(name), kModeNames, "mode");
@@ -207,7 +205,7 @@ Setting<Section> mode(PolicyMode Section::*field, SettingName name) {
   return made;
 }
 
-// Makes the row of an optional enum: "auto" when it is empty, else an index into `names`.
+// Makes the row of an optional enum: "auto" if empty, else an index into `names`.
 template <class Section, class Value>
 Setting<Section> auto_choice(std::optional<Value> Section::*field, SettingName name,
                              std::span<const std::string_view> names, std::string kind = "choice") {
@@ -224,8 +222,8 @@ Setting<Section> auto_choice(std::optional<Value> Section::*field, SettingName n
                 });
 }
 
-// Makes the row of a mode that may be left open: an empty one is on where `wants` returns true for
-// the section.
+// Makes the row of a mode that may be unset. An unset mode is on if `wants` returns true for the
+// section.
 template <class Section, class Wants>
 Setting<Section> auto_mode(std::optional<PolicyMode> Section::*field, SettingName name,
                            Wants wants) {
@@ -236,7 +234,7 @@ Setting<Section> auto_mode(std::optional<PolicyMode> Section::*field, SettingNam
   return made;
 }
 
-// Makes the row of values by rank: any order, each rank once, written in ascending ranks. `form`
+// Makes the row of values by rank: in any order, each rank once, written in ascending ranks. `form`
 // describes a part in errors, such as "RANK=VALUE"; its fifth character separates both sides.
 template <class Section, class Value, class Parse, class Format>
 Setting<Section> by_rank(std::map<std::int32_t, Value> Section::*field, SettingName name,
@@ -289,7 +287,7 @@ Setting<Section> rules(std::vector<BlockRule<Value>> Section::*field, SettingNam
       [](const auto& all) { return format_list(all, [](const auto& r) { return r.text(); }); });
 }
 
-// Refuses rules that contradict each other. `always` is the value that no rule can take from a
+// Refuses rules that contradict each other. `always` is the value that no rule can forbid for a
 // block; `what` is the word for a value in errors.
 template <class Value>
 Status check_rules(std::string_view section, const std::vector<BlockRule<Value>>& force,
@@ -308,7 +306,7 @@ Status check_rules(std::string_view section, const std::vector<BlockRule<Value>>
   return ok_status();
 }
 
-// Returns the row of a part as a row of the whole that has the part as a member.
+// Returns the row of a part as a row of the whole with the part as a member.
 template <class Whole, class Part>
 Setting<Whole> within(Part Whole::*member, Setting<Part> row) {
   Setting<Whole> made{std::move(row.name), std::move(row.kind), std::move(row.range)};

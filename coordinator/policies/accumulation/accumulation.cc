@@ -16,46 +16,47 @@ namespace cox {
 namespace {
 
 constexpr std::size_t kWindow = 32;  // rounds looked back
-constexpr double kMargin = 1.05;     // more than the present anchor, before it is raised
-constexpr double kLowerFrom = 0.5;   // of the present anchor would do, before it is lowered
+constexpr double kMargin = 1.05;     // times the present anchor must be needed, to raise it
+constexpr double kLowerFrom = 0.5;   // of the present anchor must be enough, to lower it
 constexpr double kLargestRatio = 1000;
 
-// ---- The model: what synchronising cost in a round, how the micro-batches of a step divide among
-// ranks of unequal speed, and what that makes of the whole batch.
+// ---- The model: the cost of synchronising in a round, the division of a step's micro-batches
+// among ranks of unequal speed, and the whole batch that follows.
 //
-// Synchronising is the least communication time over the ranks that worked: the last one to arrive
-// waits for nobody, so what it spends there is the exchange itself, while for all others it is
-// mixed with waiting. What is hidden behind the backward pass costs nothing and is not in it. With
-// s seconds of that, f of the slowest rank's optimizer and c of each of its micro-batches, the
-// anchor that meets the target t is (s (1 - t) / t - f) / c. Scaling the present anchor by overhead
-// over target, as is usual, undershoots, because the share falls slower than the anchor grows, and
-// takes several changes; this takes one, and each change asks something of the learning rate.
+// The cost of synchronising is the least communication time over the ranks that worked. The last
+// rank to arrive does not wait, so its time is the exchange itself; all others also wait.
+// Communication hidden behind the backward pass costs nothing and is left out. Let s be the seconds
+// of synchronising, f those of the slowest rank's optimizer, and c those of each of its
+// micro-batches. The anchor that meets the target t is (s (1 - t) / t - f) / c. The usual rule
+// scales the present anchor by overhead over target. Such a step undershoots, because the share
+// falls slower than the anchor grows, and takes several changes. The formula takes one change, and
+// each change affects the learning rate.
 
-// The cost of synchronising in one round, or the median of some. Finite and not negative.
+// The cost of synchronising in one round, or the median of several. Finite and not negative.
 struct SyncCost {
-  double anchor = 0;        // that would meet the target
+  double anchor = 0;        // meets the target
   double sync_seconds = 0;  // a step
-  double work_seconds = 0;  // a step, of the slowest rank
+  double work_seconds = 0;  // a step of the slowest rank
 
   static auto fields(auto& self) {
     return std::tie(self.anchor, self.sync_seconds, self.work_seconds);
   }
 };
 
-// Micro-batches of each rank for each one of the slowest rank; 1 .. 1000, or 0 for a rank without
-// work. One entry per rank.
+// Micro-batches of each rank for each micro-batch of the slowest rank: 1 .. 1000, or 0 for a rank
+// without work. One entry per rank.
 using RankRatios = std::vector<double>;
 
 std::uint64_t whole_batches(std::uint64_t samples, std::uint64_t micro_batch) {
   return (samples + micro_batch - 1) / micro_batch;
 }
 
-// Policy `shares` moves the work to where the speed is.
+// If policy `shares` is on, faster ranks get more work.
 bool follows_speeds(const PolicyInput& input) {
   return input.config.shares.mode == PolicyMode::on && input.config.force.shares.empty();
 }
 
-// A rank of which nothing is known counts as the slowest.
+// A rank whose speed is unknown counts as the slowest.
 RankRatios ratios_of(const Speeds& speeds, const JobFacts& job) {
   RankRatios ratios(job.ranks(), 1.0);
   double slowest = 0;
@@ -69,11 +70,11 @@ RankRatios ratios_of(const Speeds& speeds, const JobFacts& job) {
   return ratios;
 }
 
-// All alike where the plan has no shares.
+// Ranks are alike if the plan has no shares.
 RankRatios ratios_of(const Plan& plan, const JobFacts& job) {
   RankRatios ratios(job.ranks(), 1.0);
   if (plan.shares.size() != ratios.size()) return ratios;
-  std::uint32_t least = 0;  // of those who work
+  std::uint32_t least = 0;  // of the ranks that work
   for (const std::uint32_t share : plan.shares) {
     if (share > 0 && (least == 0 || share < least)) least = share;
   }
@@ -89,7 +90,7 @@ RankRatios rank_ratios(const PolicyInput& input) {
                                : ratios_of(input.plan, input.job);
 }
 
-// These are 0 where the loop has no global batch.
+// Returns 0 if the loop has no global batch.
 std::uint64_t job_micro_batches(const JobFacts& job) {
   return whole_batches(job.global_batch, job.micro_batch);
 }
@@ -98,7 +99,7 @@ std::uint64_t micro_batches_of(const Plan& plan, const JobFacts& job) {
   return whole_batches(samples_of_step(job, plan), job.micro_batch);
 }
 
-// The micro-batches of the slowest rank under the newest plan, which need not be whole.
+// Returns the micro-batches of the slowest rank under the newest plan. May be fractional.
 double present_anchor(const PolicyInput& input, const RankRatios& ratios) {
   const auto total = static_cast<double>(micro_batches_of(input.plan, input.job));
   return total / std::max(1.0, std::accumulate(ratios.begin(), ratios.end(), 0.0));
@@ -115,8 +116,8 @@ bool is_ordinary(const PolicyInput& input) {
 struct WholeRound {
   double sync = std::numeric_limits<double>::infinity();
   double work = 0;         // of the slowest rank
-  double optimizer = 0;    // of that one
-  double micro_batch = 0;  // the dearest one's seconds, optimizer aside
+  double optimizer = 0;    // of the slowest rank
+  double micro_batch = 0;  // largest time of a micro-batch over ranks, without the optimizer
 };
 
 WholeRound whole_round(const PolicyInput& input) {
@@ -138,14 +139,14 @@ WholeRound whole_round(const PolicyInput& input) {
   return whole;
 }
 
-// The cost in this round; none when it tells nothing about the plan in force: nobody worked, it was
-// a round of another plan, or something was done twice in it.
+// Returns the cost in this round. Returns none if the round says nothing about the plan in force:
+// no rank worked, a rank applied another plan, or a step was repeated or rolled back.
 std::optional<SyncCost> sync_cost(const PolicyInput& input) {
   if (input.summary.reporting == 0 || !is_ordinary(input)) return std::nullopt;
   const WholeRound whole = whole_round(input);
   if (!std::isfinite(whole.sync)) return std::nullopt;
   const double anchor = present_anchor(input, rank_ratios(input));
-  // Where work follows speed, each rank's time becomes that of the dearest micro-batches.
+  // If work follows speed, the slowest micro-batch sets every rank's time.
   const double each = follows_speeds(input) || anchor == 0
                           ? whole.micro_batch
                           : (whole.work - whole.optimizer) / anchor;
@@ -155,7 +156,7 @@ std::optional<SyncCost> sync_cost(const PolicyInput& input) {
   return SyncCost{std::clamp(room / each, 0.0, 1e9), whole.sync, whole.work};
 }
 
-// ---- What is remembered.
+// ---- The remembered state.
 
 struct AccumulationState {
   static constexpr std::uint32_t kVersion = 2;
@@ -163,7 +164,7 @@ struct AccumulationState {
   bool told_capped = false;
   std::uint64_t plan = 0;        // number of the plan that the rounds belong to
   std::uint32_t rounds = 0;      // measured under it
-  std::vector<SyncCost> recent;  // the last ones, a ring: round n in place n % kWindow
+  std::vector<SyncCost> recent;  // newest rounds, a ring: round n at index n % kWindow
 
   static auto fields(auto& self) {
     return std::tie(self.told_unable, self.told_capped, self.plan, self.rounds, self.recent);
@@ -189,12 +190,12 @@ void add_round(AccumulationState& state, const SyncCost& cost) {
   } else {
     state.recent[state.rounds % kWindow] = cost;
   }
-  // Counting on from a multiple of the window keeps the place and bounds the number.
+  // Counting on from a multiple of the window keeps the index and bounds the number.
   constexpr std::uint32_t kMostRounds = 1u << 30;
   state.rounds = state.rounds + 1 < kMostRounds ? state.rounds + 1 : kMostRounds - kWindow;
 }
 
-// A value that was measured: the mean of two in the middle is neither, right after a change.
+// Returns a measured value. The mean of the two middle values may be neither, right after a change.
 double lower_median(const std::vector<SyncCost>& costs, double SyncCost::*part) {
   std::vector<double> values;
   for (const SyncCost& cost : costs) values.push_back(cost.*part);
@@ -223,8 +224,8 @@ std::string explain_overhead(const SyncCost& cost) {
                   1e3 * step);
 }
 
-// The batch of that many micro-batches against the job's, and what common rules make of it for the
-// learning rate. A hint: nothing changes the learning rate.
+// Compares a batch of `micro_batches` with the job's, and gives the learning rate by common rules.
+// A hint only: the learning rate stays.
 std::string explain_batch(std::uint64_t micro_batches, const JobFacts& job) {
   const auto samples = static_cast<double>(micro_batches * job.micro_batch);
   if (job.global_batch == 0) return sentence("a step has %.0f samples", samples);
@@ -241,7 +242,7 @@ std::string explain_batch(std::uint64_t micro_batches, const JobFacts& job) {
 
 // ---- Decisions.
 
-// The median absolute deviation around `middle` of the part of a step that synchronising takes.
+// Returns the median absolute deviation around `middle` of the ratio of synchronising to a step.
 double spread_of_sync(const std::vector<SyncCost>& costs, double middle) {
   std::vector<double> off;
   for (const SyncCost& cost : costs) {
@@ -251,9 +252,10 @@ double spread_of_sync(const std::vector<SyncCost>& costs, double middle) {
   return off.empty() ? 0 : median_of(off);
 }
 
-// The time of a sample: work stays, and synchronising is divided among more or fewer micro-batches.
-// The error is that of the median of the rounds behind it (1.48 makes a deviation of a median
-// absolute deviation, 1.25 that of a median of that of a mean).
+// Forecasts the time of a sample: work stays, and synchronising is divided among more or fewer
+// micro-batches. The error is the error of the median of the recent rounds. The factor 1.48 turns a
+// median absolute deviation into a standard deviation; 1.25 turns the error of a mean into the
+// error of a median.
 Forecast forecast_of(const std::vector<SyncCost>& recent, const SyncCost& cost, double growth) {
   const double step = cost.sync_seconds + cost.work_seconds;
   if (!(step > 0) || !(growth > 0)) return {};
@@ -326,7 +328,7 @@ PolicyOutput judge(const PolicyInput& input, AccumulationState& state) {
   return output;
 }
 
-// Before the first round: no fewer micro-batches than the settings want.
+// Before the first round the plan gets at least the micro-batches that the settings ask for.
 PolicyOutput first_batch(const PolicyInput& input) {
   const AccumulationConfig& config = input.config.accumulation;
   const RankRatios ratios = ratios_of(input.plan, input.job);

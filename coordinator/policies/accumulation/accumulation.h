@@ -1,14 +1,8 @@
-// Accumulation: how many micro-batches a step has, so that synchronising stays under a part of its
-// time. The slowest rank computes `anchor` of them and the others as many as their shares give
-// them; gradients are reduced once and weighted by samples, so they stay those of the whole batch.
-// Off unless asked for, because it changes the batch. It sets the batch only; who computes how much
-// of it is the business of policy `shares`, or even.
-//
-// The decision rests on the median of what synchronising cost (accumulation.cc) over the rounds
-// since the plan last changed, settle_rounds at least, 32 at most, so a pause of some steps does
-// not count. It raises the anchor when 5 % more than the present one is needed, by 5 % too much,
-// and lowers it when half would do; between the two, and so under any noise of a few percent,
-// nothing changes. A step is never smaller than the job's own.
+// Accumulation: chooses the number of micro-batches in a step, so that synchronising stays below a
+// ratio of the step's time. Off by default, because the policy changes the batch. The slowest rank
+// computes `anchor` micro-batches; the other ranks compute as many as their shares give. Policy
+// `shares`, if on, divides the batch; otherwise the division is even. Gradients are reduced once
+// and weighted by samples, so the result is the gradient of the whole batch.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +12,11 @@
 
 namespace cox {
 
+// The decision uses the median cost of synchronising (accumulation.cc) over the rounds since the
+// plan last changed: at least settle_rounds, at most 32. A pause of a few steps does not count. The
+// policy raises the anchor when 5 % more than the present one is needed, and then by 5 % more than
+// needed. The policy lowers the anchor when half would do. A step is never smaller than the job's
+// own.
 class AccumulationPolicy final : public Policy {
  public:
   PolicyKind kind() const override { return PolicyKind::accumulation; }
@@ -25,10 +24,10 @@ class AccumulationPolicy final : public Policy {
   PolicyOutput at_start(const PolicyInput& input, PolicyState state) const override;
 };
 
-// Returns the micro-batches of a step whose slowest rank computes `anchor`: at least one for each
-// rank that works, caps kept, never fewer than the job's own batch has, never more than a plan may
-// carry. `ratios`: micro-batches of each rank for each one of the slowest rank, 0 for a rank
-// without work. REQUIRES: a job with micro-batches.
+// Returns the micro-batches of a step whose slowest rank computes `anchor`. Every rank that works
+// gets at least one, and caps are kept. The result is at least the job's own batch and at most the
+// largest batch of a plan. `ratios`: micro-batches of each rank for each micro-batch of the slowest
+// rank, 0 for a rank without work. REQUIRES: a job with micro-batches.
 std::uint64_t step_micro_batches(std::uint64_t anchor, std::span<const double> ratios,
                                  const JobFacts& job, const SharesConfig& shares);
 

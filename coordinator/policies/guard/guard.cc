@@ -14,9 +14,9 @@ namespace cox {
 namespace {
 
 constexpr std::size_t kMinHistory = 8;
-constexpr std::uint64_t kLastRound = std::uint64_t{1} << 50;  // later ones are not believed
+constexpr std::uint64_t kLastRound = std::uint64_t{1} << 50;  // later ones are invalid
 
-// How far the guard wants to go.
+// The strongest action that the guard asks for.
 enum class Stage : std::uint8_t { watch = 0, hold = 1, roll_back = 2 };
 
 }  // namespace
@@ -33,10 +33,10 @@ struct GuardState {
   std::uint32_t clean_streak = 0;      // rounds since the last bad one
   RoundId bad_since{};                 // round in which the running streak began
   bool announced = false;              // trouble was reported and is not over
-  bool acted = false;                  // a hold or a rollback was asked for since then
+  bool acted = false;                  // a hold or a rollback was requested since `bad_since`
   Stage stage = Stage::watch;
-  RoundId hold_until{};         // round asked for
-  std::uint32_t ticket = 0;     // of the plan when a rollback was first asked for
+  RoundId hold_until{};         // first round after the requested hold
+  std::uint32_t ticket = 0;     // the plan's rollback ticket when a rollback was first requested
   bool limit_reported = false;  // the limit of rollbacks was reported since the trouble began
   bool waiting = false;         // the ordered rollback is not applied yet
 
@@ -54,7 +54,7 @@ GuardState believed(GuardState state) {
   return is_sane ? state : GuardState{};
 }
 
-// The usual loss and its spread; count = 0 while too few rounds are known.
+// The usual loss and its spread. count = 0 means that too few rounds are known.
 struct LossCourse {
   std::size_t count = 0;
   double median = 0;
@@ -62,7 +62,7 @@ struct LossCourse {
   double largest = 0;
 };
 
-// One round, judged.
+// The guard's judgement of one round.
 struct Judged {
   GuardState state;
   LossCourse course;
@@ -74,7 +74,7 @@ bool has_loss(const RoundFacts& facts) {
 }
 
 // Calls visit(loss) for the losses of the window, newest first, without the last `skip` rounds,
-// until it returns false.
+// until visit() returns false.
 template <class Visit>
 void for_each_loss(const History& history, std::size_t window, std::size_t skip, Visit visit) {
   const std::span<const RoundFacts> rounds = history.rounds();
@@ -86,8 +86,8 @@ void for_each_loss(const History& history, std::size_t window, std::size_t skip,
   }
 }
 
-// Returns whether most losses of the window are so large that their median alone rules out a spike,
-// which holds in nearly every round and is known after half of the window.
+// Returns whether most losses of the window are so large that their median alone rules out a spike.
+// True in nearly every round, and known after half of the window.
 bool is_usual(double loss, const History& history, const GuardConfig& config, std::size_t skip) {
   if (!(loss > 0)) return false;
   const double enough = loss / config.spike_ratio;
@@ -117,8 +117,8 @@ LossCourse course_of(const History& history, std::size_t window, std::size_t ski
   return course;
 }
 
-// The loss that a spike exceeds, whatever the deviation. Where most losses are the same, zero say,
-// there is no median to go by: the largest loss of the window then counts as usual.
+// Returns the loss that a spike exceeds, whatever the deviation. If most losses are equal, such as
+// zero, the median is no guide, and the largest loss of the window counts as usual.
 double usual_limit(const LossCourse& course, double ratio) {
   if (course.median > 0) return ratio * course.median;
   if (course.deviation > 0) return course.median;
@@ -162,7 +162,7 @@ Reason explain_trouble(const Judged& judged, const StepSummary& summary) {
                                    judged.course.deviation)));
 }
 
-// Once the order is in the plan the count starts anew, from when all ranks apply it.
+// Once the plan has the order, the count starts anew when all ranks apply the plan.
 GuardState after_orders(const PolicyInput& input, GuardState state) {
   if (state.stage == Stage::roll_back && input.plan.rollback.ticket > state.ticket) {
     state.stage = Stage::watch;
@@ -173,7 +173,8 @@ GuardState after_orders(const PolicyInput& input, GuardState state) {
   return state;
 }
 
-// Trouble that was acted on keeps its beginning until it is over: later snapshots are suspect.
+// Trouble that led to an action keeps its first round until the trouble is over, because later
+// snapshots are suspect.
 void begin_streak(GuardState& state, RoundId round) {
   const bool begins = state.nonfinite_streak == 0 && state.spike_streak == 0 && !state.acted;
   if (begins) state.bad_since = round;
@@ -208,7 +209,7 @@ Judged judge_round(const PolicyInput& input, GuardState before) {
   if (!std::isfinite(summary.loss)) return judged;
   state.nonfinite_streak = 0;
   const GuardConfig& config = input.config.guard;
-  // Only the young spike is left out, so that a new plateau becomes the usual loss in time.
+  // Leave out only the young spike, so that a new plateau becomes the usual loss in time.
   const auto skip = std::min<std::size_t>(state.spike_streak, config.spike_rounds);
   if (is_usual(summary.loss, input.history, config, skip)) {
     return judge_clean(input, std::move(judged));

@@ -14,28 +14,28 @@ namespace cox {
 namespace {
 
 constexpr double kLargestHalf = 65504;
-constexpr std::uint32_t kRoundsToAct = 2;    // with evidence, before the rules change
-constexpr std::uint32_t kRoundsAtFloor = 3;  // before that is reported
+constexpr std::uint32_t kRoundsToAct = 2;    // in a row with evidence, before the rules change
+constexpr std::uint32_t kRoundsAtFloor = 3;  // before overflows at the smallest scale are reported
 constexpr std::uint32_t kQuietSteps = 32;    // between two incidents
-constexpr double kHurry = 64;                // times shorter is the growth interval
+constexpr double kHurry = 64;                // divides the growth interval
 constexpr std::uint32_t kMostDistrust = 6;   // doublings of the patience
 constexpr std::uint32_t kMostIncidents = 4;  // doublings of the growth interval, + 1
 constexpr double kForgetIntervals = 4;
 constexpr double kLn2 = 0.693147180559945309;
-constexpr std::uint32_t kLongTime = 1'000'000'000;  // steps or rounds; counts end there
+constexpr std::uint32_t kLongTime = 1'000'000'000;  // counts of steps or rounds saturate here
 
 struct LossScaleState {
   static constexpr std::uint32_t kVersion = 2;
   std::uint32_t outside_quiet = 0;     // rounds until an overflow outside of blocks is named again
   std::uint32_t quiet_steps = 0;       // since the last overflow
-  std::uint32_t incidents = 0;         // overflows after some quiet, forgotten one by one
-  std::uint32_t since_incident = 0;    // steps since the last one was counted or forgotten
+  std::uint32_t incidents = 0;         // overflows after some quiet; one is forgotten at a time
+  std::uint32_t since_incident = 0;    // steps since the last incident was counted or forgotten
   std::uint32_t high_rounds = 0;       // with evidence, in a row: much underflow and room above
   std::uint32_t low_rounds = 0;        // with evidence, in a row: little underflow, or no room
   bool hurries = false;                // the growth interval is short
-  std::uint32_t distrust = 0;          // times that hurrying ended in an overflow
+  std::uint32_t distrust = 0;          // times that a short growth interval ended in an overflow
   std::uint32_t floor_rounds = 0;      // in a row with overflows at the smallest scale
-  double largest_gradient = 0;         // seen, with slow forgetting
+  double largest_gradient = 0;         // largest gradient seen, slowly forgotten
   std::vector<std::uint32_t> quiet{};  // per block: rounds until its overflow is named again
 
   static auto fields(auto& self) {
@@ -45,7 +45,7 @@ struct LossScaleState {
   }
 };
 
-// A restored state may be of another job, and may hold any numbers.
+// A restored state may belong to another job, and may hold any numbers.
 LossScaleState believed(LossScaleState state, std::size_t blocks) {
   const bool is_sane = state.largest_gradient >= 0 && state.largest_gradient <= 1e38 &&
                        state.incidents <= kMostIncidents && state.distrust <= kMostDistrust;
@@ -59,10 +59,10 @@ std::uint32_t added(std::uint32_t count, std::uint32_t more) {
   return std::min(kLongTime, add_saturating(count, more));
 }
 
-// What one round shows about overflows and the scale at work.
+// The overflows and the active scale of one round.
 struct RoundView {
-  std::span<const BlockEvidence> evidence;  // of blocks that the job has, whatever a journal says
-  RankId bad_rank{-1};                      // lowest with gradients that are not finite
+  std::span<const BlockEvidence> evidence;  // of the job's blocks; a journal may hold more
+  RankId bad_rank{-1};                      // lowest rank with gradients that are not finite
   std::int32_t blamed = -1;                 // first block with an overflow
   double scale = 0;                         // smallest reported
   bool is_scaling = false;
@@ -78,7 +78,7 @@ RoundView view_of(const PolicyInput& input) {
   const StepSummary& summary = input.summary;
   const bool is_quiet = !has_half && summary.nonfinite_ranks == 0 && summary.skipped_ranks == 0;
   for (const RankSignal& report : input.signals.reports) {
-    if (is_quiet) break;  // thousands of reports need not be read for nothing
+    if (is_quiet) break;  // do not read thousands of reports in a quiet round
     const bool is_bad = report.nonfinite_values > 0 || report.has(SignalFlag::nonfinite_gradient);
     if (is_bad && view.bad_rank.value() < 0) view.bad_rank = report.rank;
     if (!(report.loss_scale > 0)) continue;
@@ -143,7 +143,7 @@ Reason explain_floor(const PolicyInput& input, const RoundView& view) {
   return reason;
 }
 
-// Names what overflowed, unless that was said a short time ago.
+// Names the source of overflows, unless the source was named a short time ago.
 void name_overflows(const PolicyInput& input, const RoundView& view, LossScaleState& state,
                     std::vector<Reason>& findings) {
   const auto is_news = [](std::uint32_t& quiet, bool overflows) {
@@ -184,7 +184,7 @@ LossScaleState with_steps(const PolicyInput& input, const RoundView& view, LossS
   return state;
 }
 
-// Gradients of the blocks in fp16.
+// The gradients of all blocks in fp16.
 struct HalfGradients {
   double largest = 0;
   double sampled = 0;
@@ -206,14 +206,14 @@ HalfGradients half_gradients(const PolicyInput& input, const RoundView& view) {
   return gradients;
 }
 
-// The largest scale that leaves the headroom, by the gradients seen; 0 = not known.
+// Returns the largest scale that leaves the headroom for the gradients seen. 0 = not known.
 double allowed_scale(const LossScaleState& state, const ScalerRules& rules) {
   if (!(state.largest_gradient > 0)) return 0;
   const double most = std::ldexp(kLargestHalf, -static_cast<int>(rules.headroom_bits));
   return std::min<double>(most / state.largest_gradient, rules.max_scale);
 }
 
-// The largest gradient is halved once an interval, so that it is forgotten.
+// Halves the largest gradient once an interval, so that old gradients are forgotten.
 LossScaleState with_gradients(const PolicyInput& input, const RoundView& view,
                               const HalfGradients& seen, LossScaleState state) {
   const ScalerRules& rules = input.config.loss_scale.rules;
@@ -241,13 +241,13 @@ std::uint32_t floor_rounds(const PolicyInput& input, const RoundView& view,
   return is_low && view.overflows() ? added(state.floor_rounds, 1) : 0;
 }
 
-// A cap by the gradients seen, as a power of two.
+// Returns `wanted` with a cap that follows the gradients seen, as a power of two.
 ScalerRules capped(ScalerRules wanted, const LossScaleState& state, const ScalerRules& rules) {
   const double allowed = allowed_scale(state, rules);
   if (allowed == 0) return wanted;
   int exponent = 0;
   std::frexp(allowed, &exponent);
-  const double power = std::ldexp(1.0, exponent - 1);  // the largest of two that is not above
+  const double power = std::ldexp(1.0, exponent - 1);  // the largest one not above `allowed`
   const double least = std::max(rules.min_scale, rules.initial_scale * 0x1p-16f);
   wanted.max_scale = static_cast<float>(
       std::clamp<double>(power, std::min<double>(least, rules.max_scale), rules.max_scale));
@@ -255,7 +255,7 @@ ScalerRules capped(ScalerRules wanted, const LossScaleState& state, const Scaler
   return wanted;
 }
 
-// A cap that follows the gradients must not make a plan of every small change.
+// Keeps the held cap if the wanted one is within a factor of 4, so that small changes make no plan.
 ScalerRules near_held(ScalerRules wanted, const ScalerRules& held, const ScalerRules& rules) {
   const bool is_near =
       wanted.max_scale <= held.max_scale * 4 && held.max_scale <= wanted.max_scale * 4;

@@ -1,18 +1,16 @@
-// LossScale: sets the rules of the loss scaler, which itself reacts within the step on every rank
-// (core/loss_scale.h), and names the block in which values stopped being finite.
+// LossScale: sets the rules of the loss scaler and names the block in which values stopped being
+// finite. The scaler itself reacts within the step, on every rank (core/loss_scale.h). If no block
+// computes in fp16, the policy only names blocks. Stateless and thread-safe; Decide owns the state.
 //
-//   named       block, direction and rank of an overflow, or that it arose outside of all blocks;
-//               once per streak, which ends after kQuietRounds without one
+//   named       block, direction and rank of an overflow, or an overflow outside of all blocks;
+//               once per streak, which ends after kQuietRounds without an overflow
 //   underflow   many gradients in fp16 become zero while the largest would allow a larger scale:
-//               the scaler forgets sooner what overflowed (a shorter growth interval), until that
-//               is over or something overflows; then it is more patient the next time
-//   recurrent   overflows come back: the scaler remembers longer (a longer growth interval, as long
-//               as little underflows) and never grows beyond what the gradients seen allow
-//   floor       overflows go on at the smallest scale: the policy says in which block and proposes
-//               no more
-//
-// Where no block computes in fp16 the policy only names blocks. Stateless and thread-safe; Decide
-// owns the state.
+//               the scaler grows sooner (a shorter growth interval) until the underflow is over or
+//               values overflow; after an overflow the policy waits longer the next time
+//   recurrent   overflows come back: the scaler grows later (a longer growth interval, as long as
+//               few gradients underflow) and never beyond the scale that the gradients seen allow
+//   floor       overflows go on at the smallest scale: the policy names the block and proposes
+//               nothing more
 #pragma once
 
 #include "coordinator/decide/policy.h"

@@ -7,7 +7,7 @@ namespace {
 
 constexpr double kUsable = 0.85;  // of a rank's limit
 
-// Parts of what is usable.
+// Parts of the usable bytes.
 constexpr double kConservative = 0.90;
 constexpr double kBalanced = 0.75;
 constexpr double kAggressive = 0.50;

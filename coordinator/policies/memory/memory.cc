@@ -25,28 +25,29 @@ constexpr std::size_t kGroupsTold = 4;
 constexpr std::array<std::string_view, kMemoryKinds> kDone = {"kept", "recomputed", "offloaded",
                                                               "tiled"};
 
-// Ranks that end up with the same actions. Bytes are those at each rank's share.
+// Ranks that end up with the same actions. Bytes are at each rank's share.
 struct RankGroup {
   std::vector<std::size_t> ranks;  // ascending
   bool moves = false;
   std::span<const MemoryAction> actions;
   std::int64_t added_us = 0;      // predicted
-  std::int64_t peak_bytes = 0;    // predicted and corrected: the highest of them
-  std::int64_t budget_bytes = 0;  // the lowest of them
-  std::int64_t keep_bytes = 0;    // with the fastest plan: the highest of them
+  std::int64_t peak_bytes = 0;    // predicted and corrected: the highest of the group
+  std::int64_t budget_bytes = 0;  // the lowest of the group
+  std::int64_t keep_bytes = 0;    // with the fastest plan: the highest of the group
   std::int64_t step_us = 0;
 };
 
 // --- sentences: bytes in MiB, time in percent of a step ---------------------------------------
 
-// "+8.3 % time" of a step, or "+12.0 ms" where the step is not known.
+// Returns "+8.3 % time" of a step, or "+12.0 ms" if the step's time is not known.
 std::string added_time(std::int64_t added_us, std::int64_t step_us) {
   const auto added = static_cast<double>(added_us);
   if (step_us <= 0) return sentence("+%.1f ms", added / 1000);
   return sentence("+%.1f %% time", 100 * added / static_cast<double>(step_us));
 }
 
-// " (3 at level 1 of 7, 9 at level 4, 2 in full)", or nothing where all are recomputed in full.
+// Returns " (3 at level 1 of 7, 9 at level 4, 2 in full)", or nothing if all are recomputed in
+// full.
 std::string levels_text(std::span<const MemoryAction> actions) {
   std::string text;
   for (unsigned n = 1; n <= kRecomputeLevels; ++n) {
@@ -60,7 +61,7 @@ std::string levels_text(std::span<const MemoryAction> actions) {
   return concat(" (", text, in_full > 0 ? concat(", ", in_full, " in full") : "", ")");
 }
 
-// "12 of 16 blocks recomputed, 2 offloaded" or "all 16 blocks kept".
+// Returns "12 of 16 blocks recomputed, 2 offloaded" or "all 16 blocks kept".
 std::string mix_text(std::span<const MemoryAction> actions) {
   std::array<std::size_t, kMemoryKinds> counts{};
   for (const MemoryAction action : actions) ++counts[static_cast<std::size_t>(kind_of(action))];
@@ -92,7 +93,7 @@ std::string corrected_by(std::int64_t correction) {
   return concat(" (corrected by ", correction > 0 ? "+" : "-", mib_text(std::abs(correction)), ")");
 }
 
-// Techniques that the user took out of the planner's hands.
+// Names the techniques that the user turned off or fixed.
 std::string withheld_text(const MemoryConfig& config) {
   std::string text;
   const auto add = [&text](bool is_off, std::string_view key) {
@@ -107,7 +108,7 @@ std::string withheld_text(const MemoryConfig& config) {
   return text.empty() ? text : "; lift what limits it (" + text + ")";
 }
 
-// Empty where the rank has as many samples as when its bytes were measured.
+// Empty if the rank has as many samples as at the measurement of its bytes.
 std::string at_share(const RankView& view) {
   if (view.samples == view.model->samples) return {};
   return concat(" with its share of ", view.samples, " samples a step");
@@ -155,14 +156,14 @@ std::string explain_room(const PolicyInput& input, std::size_t rank, const RankV
                 saved, " of the step");
 }
 
-// What was measured can differ a little from one start of a job to the next, and in FP8 the
-// smallest peak with it; the budget that is named is to be enough all the same.
+// Adds a margin, because measurements differ a little from one start of a job to the next, and in
+// FP8 so does the smallest peak. The budget named to the user must still be enough.
 std::int64_t surely_enough_bytes(std::int64_t least_bytes) {
   constexpr std::int64_t kShownBytes = 64 << 10;  // as mib_text() rounds
   return least_bytes + std::max(least_bytes / 20, kShownBytes);
 }
 
-// Tells what is too small, by how much, and what would help.
+// Names the budget that is too small, the missing bytes, and settings that would help.
 std::string explain_infeasible(std::size_t rank, const RankView& view, const MemoryConfig& config) {
   const std::int64_t least = view.least_bytes + view.correction_bytes;
   return concat("the budget of rank ", rank, ", ", mib_text(view.budget.bytes),
@@ -189,8 +190,8 @@ std::string explain_retry(const JobFacts& job, const ActionEvent& event,
 
 // --- the user's rules -------------------------------------------------------------------------
 
-// Tells how many blocks have a forced action, and which of these cannot be applied. Rules that fit
-// no block are refused before the first round.
+// Reports how many blocks have a forced action, and the forced actions that cannot be applied.
+// Rules that fit no block are refused before the first round.
 std::vector<Reason> explain_rules(const JobFacts& job, const MemoryConfig& config) {
   std::vector<Reason> findings;
   for (const ActionRule& rule : config.force) {
@@ -209,7 +210,7 @@ std::vector<Reason> explain_rules(const JobFacts& job, const MemoryConfig& confi
   return findings;
 }
 
-// Why a block may not have the action.
+// Returns why a block may not have the action.
 std::string why_not(const MemoryConfig& config, const std::string& block, MemoryAction action) {
   if (const ActionRule* rule = forcing_rule(config, block)) {
     return concat("block ", block, " must not have ", in_words(action), ": memory.force has ",
@@ -226,8 +227,8 @@ std::string why_not(const MemoryConfig& config, const std::string& block, Memory
                 ": it is switched off or this job cannot apply it");
 }
 
-// Why a plan in force is not to be used: the first block with an action that it may not have.
-// REQUIRES: there is one.
+// Explains why a plan in force is no longer allowed: names the first block with a forbidden action.
+// REQUIRES: such a block exists.
 Reason explain_rule(const PolicyInput& input, const MemoryRound& round, const RankView& view) {
   const std::vector<MemoryAction>& actions = input.plan.profiles[view.profile.value()];
   std::size_t block = 0;
@@ -267,7 +268,7 @@ RankGroup group_of(const PolicyInput& input, const RankView& view) {
   return group;
 }
 
-// In the order of their first ranks.
+// Returns groups in the order of their first ranks.
 std::vector<RankGroup> groups_of(const PolicyInput& input, const MemoryRound& round) {
   std::vector<RankGroup> groups;
   std::map<std::tuple<bool, std::size_t, const MemoryFront*>, std::size_t> known;
@@ -289,8 +290,8 @@ std::vector<RankGroup> groups_of(const PolicyInput& input, const MemoryRound& ro
 
 // --- a change ---------------------------------------------------------------------------------
 
-// The moving rank that says most about why the plan changes: rules, then what cannot be met, then
-// breaches, then what would be one, then room. REQUIRES: some rank moves.
+// Returns the moving rank that best explains the change: rules first, then budgets that cannot be
+// met, then measured breaches, then predicted ones, then room. REQUIRES: some rank moves.
 std::size_t leading_rank(const MemoryRound& round) {
   const auto weight = [](const RankView& view) {
     const Choice& choice = view.choice;
@@ -342,7 +343,7 @@ SetActions actions_of(const std::vector<RankGroup>& groups, std::size_t world) {
   return change;
 }
 
-// How much longer than its model's a rank's step is: by its samples, and where it is slow.
+// Returns the ratio of a rank's step to its model's: by samples, and by slowness.
 double pace_of(const PolicyInput& input, std::size_t rank, const RankView& view) {
   double pace = 1;
   if (view.model->samples > 0) {
@@ -352,8 +353,8 @@ double pace_of(const PolicyInput& input, std::size_t rank, const RankView& view)
   return slow == nullptr ? pace : pace * std::max(slow->slowdown_ratio, 1.0);
 }
 
-// Ranks go in step, so the longest step decides. What the actions save or cost was measured with
-// the noise of a step, before and after, so that is the relative error of what is predicted.
+// Ranks run in lockstep, so the longest step decides. The times of actions were measured with the
+// noise of a step, before and after; hence the relative error of a predicted time.
 Forecast forecast_of(const PolicyInput& input, const MemoryRound& round) {
   std::int64_t peak_bytes = 0;
   double before_us = 0;
@@ -379,7 +380,7 @@ Forecast forecast_of(const PolicyInput& input, const MemoryRound& round) {
   return forecast;
 }
 
-// Only a lighter plan is made for time; all other moves are what a budget or a rule asks for.
+// Only a lighter plan saves time. A budget or a rule asks for all other moves.
 Motive motive_of(const MemoryRound& round) {
   const bool is_lighter = std::ranges::all_of(round.ranks, [](const RankView& view) {
     return view.choice.move == Move::stay || view.choice.move == Move::lighter;
@@ -423,7 +424,7 @@ Reason explain_fit(const MemoryRound& round, const std::vector<RankGroup>& group
   return reason_of(ReasonCode::memory_fits, std::move(text), Outcome::unchanged);
 }
 
-// Why nothing changes, with the rank that it is about.
+// Why nothing changes, and the rank concerned.
 struct Rest {
   ReasonCode code = ReasonCode::memory_fits;
   std::size_t rank = 0;
@@ -446,7 +447,7 @@ Reason explain_rest(const PolicyInput& input, const MemoryRound& round, const Re
   return reason_of(rest.code, std::move(text), Outcome::unchanged, rank_id(rest.rank));
 }
 
-// Remembers what was said; false: it was the same last time.
+// Remembers the reason. Returns false if the last round had the same reason.
 bool is_news(MemoryState& state, ReasonCode code, std::uint64_t plan) {
   const bool is_same = state.told_code == code && state.told_plan == plan;
   state.told_code = code;
@@ -494,7 +495,7 @@ PolicyOutput decide_round(const PolicyInput& input, MemoryState known) {
   return output;
 }
 
-// Nothing can be decided.
+// Reports that nothing can be decided.
 PolicyOutput without_facts(const PolicyInput& input, MemoryState state) {
   PolicyOutput output;
   const char* const text =
@@ -516,8 +517,7 @@ PolicyOutput MemoryPolicy::propose(const PolicyInput& input, PolicyState kept) c
   return decide_round(input, std::move(state));
 }
 
-// Plans are numbered anew. Everything that is said here is repeated in the first round's record,
-// because readers look there.
+// Plans are numbered anew. Repeated in the first round's record, because readers look there.
 PolicyOutput MemoryPolicy::at_start(const PolicyInput& input, PolicyState kept) const {
   const auto forget_words = [](MemoryState& state) {
     state.told_rules = false;

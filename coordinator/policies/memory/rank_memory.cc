@@ -21,8 +21,8 @@ constexpr double kWorthOnStraggler = 0.002;
 constexpr std::uint32_t kRoomRounds = 16;
 constexpr std::uint64_t kCeilingRounds = 1000;
 constexpr double kUntried = 0.01;     // of a budget, left free for a share that was not measured
-constexpr std::int64_t kDownBy = 16;  // a correction that was too large goes down by that part
-constexpr std::uint32_t kCorrectionRounds = 64;  // for which it stays: some steps need more bytes
+constexpr std::int64_t kDownBy = 16;  // divides a correction that was too large, for its decrease
+constexpr std::uint32_t kCorrectionRounds = 64;  // before a decrease: some steps need more bytes
 
 class Digest {
  public:
@@ -72,12 +72,12 @@ bool shape_fits(const MemoryModel& model, std::size_t blocks) {
              model.front, [blocks](const auto& point) { return point.actions.size() == blocks; });
 }
 
-// The peak that was measured as `bytes`, at the rank's share.
+// Returns the measured peak `bytes`, scaled to the rank's share.
 std::int64_t peak_at_share(const RankView& view, std::int64_t bytes) {
   return peak_with(*view.model, bytes, view.samples);
 }
 
-// Keep where nothing is left.
+// Returns `keep` for a block without other actions.
 std::vector<ActionSet> allowed_of_blocks(const PolicyInput& input,
                                          std::span<const RestingAction> resting) {
   std::vector<ActionSet> allowed;
@@ -105,7 +105,7 @@ void end_rests(const PolicyInput& input, MemoryRound& round) {
   if (!round.rested.empty()) round.state.retries = true;
 }
 
-// A rank repeats itself until its plan changes, so the rest counts from the last word.
+// A rank reports a failure until its plan changes, so the rest counts from the last report.
 void learn_failures(const PolicyInput& input, MemoryRound& round) {
   if (input.summary.fragments_of(FragmentKind::block_failed) == 0) return;
   const RoundId until(input.summary.round.value() + input.config.memory.retry_rounds);
@@ -135,7 +135,7 @@ std::optional<MemoryCost> cost_in(const MemoryFront& front, const MemoryModel& m
   return cost_of(model, actions);
 }
 
-// One per model: the model's own where all of it may be used.
+// Returns one front per model: the model's own if all of its points may be used.
 std::vector<const MemoryFront*> usable_fronts(const std::vector<MemoryModel>& models,
                                               MemoryRound& round) {
   std::vector<const MemoryFront*> fronts;
@@ -150,7 +150,7 @@ std::vector<const MemoryFront*> usable_fronts(const std::vector<MemoryModel>& mo
   return fronts;
 }
 
-// A profile of the plan under one model. All blocks are compared, so it is made once a round.
+// A profile of the plan under one model. Made once a round, because all blocks are compared.
 struct KnownProfile {
   std::optional<MemoryCost> cost;  // as measured
   bool is_allowed = true;
@@ -168,7 +168,7 @@ RankBudget budget_now(const PolicyInput& input, const RankMemoryState& known, Ra
 }
 
 // Makes the views of ranks. Most of a view follows from the rank's model, profile and samples, so
-// what was worked out of late for others that are equal in these is taken over.
+// views of recent ranks with equal values are reused.
 class Views {
  public:
   // References must outlive the views. REQUIRES: `round` has allowed actions and samples.
@@ -217,7 +217,7 @@ class Views {
   std::array<RankView, 64> recent_{};                                   // by samples
 };
 
-// `report`: of the rank in this round, if there is one.
+// `report`: the rank's report in this round, or null.
 void learn_rank(const PolicyInput& input, std::size_t rank, const RankSignal* report,
                 RankMemoryState& known) {
   const std::vector<std::int64_t>& limits = input.job.memory.limit_bytes;
@@ -231,7 +231,7 @@ std::int64_t bounded(std::uint64_t bytes) {
   return static_cast<std::int64_t>(std::min<std::uint64_t>(bytes, std::uint64_t{1} << 59));
 }
 
-// Returns whether the limit of the rank was learnt just now.
+// Returns whether this report gave the limit of the rank.
 bool learn_limit(const MemoryConfig& config, const RankSignal& report, std::int64_t peak,
                  RankMemoryState& known) {
   if (config.inject_headroom && known.measured_bytes == 0) {
@@ -243,8 +243,8 @@ bool learn_limit(const MemoryConfig& config, const RankSignal& report, std::int6
   return true;
 }
 
-// The largest error of the last rounds counts: steps that sample numbers or save need more bytes
-// than those between them, and a plan must leave room for both.
+// Counts the largest error of the last rounds. Steps that sample numbers or save need more bytes
+// than other steps, and a plan must leave room for both.
 void correct(RankMemoryState& known, std::int64_t error) {
   std::int64_t& correction = known.correction_bytes;
   if (error >= correction) {
@@ -257,7 +257,7 @@ void correct(RankMemoryState& known, std::int64_t error) {
   }
 }
 
-// A plan of so many predicted bytes did not fit.
+// Records that a plan with these predicted bytes did not fit.
 void learn_breach(RoundId now, std::int64_t predicted, RankMemoryState& known) {
   const bool is_lower = known.ceiling_bytes == 0 || predicted < known.ceiling_bytes;
   if (is_lower) known.ceiling_bytes = predicted;
@@ -270,7 +270,7 @@ void learn_peak(const PolicyInput& input, const RankSignal& report, RankMemorySt
   const bool is_whole =
       std::exchange(known.plan_seen, report.plan_applied) == report.plan_applied && is_newest;
   view.ran_out = is_newest && view.now && report.has(SignalFlag::out_of_memory);
-  if (view.ran_out) {  // its peak is that of other actions
+  if (view.ran_out) {  // the reported peak belongs to other actions
     view.breached = true;
     return learn_breach(input.summary.round, view.now->peak_bytes, known);
   }
@@ -290,15 +290,15 @@ void learn_peak(const PolicyInput& input, const RankSignal& report, RankMemorySt
 
 // --- the choice of a point --------------------------------------------------------------------
 
-// How eager a rank is to move to a lighter plan.
+// The eagerness of a rank to move to a lighter plan.
 struct Eagerness {
-  bool stays = false;             // it never does
-  bool at_once = false;           // uses the whole budget, waits for nothing
+  bool stays = false;             // never moves
+  bool at_once = false;           // uses the whole budget and does not wait
   double least_worth = kWorthIt;  // of the step
   std::uint32_t room_rounds = 0;  // in a row, before this one
 };
 
-// The fastest point that is predicted to take at most `bytes`.
+// Returns the fastest point with a predicted peak of at most `bytes`.
 std::optional<std::size_t> fastest_within(const RankView& view, std::int64_t bytes) {
   const auto above = std::partition_point(
       view.front->begin(), view.front->end(),
@@ -312,7 +312,7 @@ double worth_of(std::int64_t saved_us, std::int64_t added_us, std::int64_t step_
   return static_cast<double>(saved_us) / static_cast<double>(step_us + added_us);
 }
 
-// The most that a plan may be predicted to take.
+// Returns the highest predicted peak that a plan may have.
 std::int64_t predictable_bytes(const RankView& view, std::int64_t budget_bytes) {
   const std::int64_t most = budget_bytes - view.correction_bytes;
   return view.ceiling_bytes > 0 ? std::min(most, view.ceiling_bytes - 1) : most;
@@ -356,7 +356,7 @@ Choice choose(const RankView& view, const Eagerness& eagerness) {
   return choice;
 }
 
-// Leaves room for the error of a peak at more samples than were measured, where a point has it.
+// Leaves room for the error of a peak at more samples than were measured, if a point has the room.
 Choice choose_for_share(RankView view, const Eagerness& eagerness, std::uint64_t measured_samples) {
   const Choice choice = choose(view, eagerness);
   if (view.budget.bytes >= kNoBudget || view.samples <= measured_samples) return choice;
@@ -365,7 +365,7 @@ Choice choose_for_share(RankView view, const Eagerness& eagerness, std::uint64_t
   return roomy.feasible ? roomy : choice;
 }
 
-// A ceiling is forgotten after some time.
+// A ceiling is forgotten after kCeilingRounds.
 void set_correction(RoundId now, RankMemoryState& known, RankView& view) {
   if (now >= known.ceiling_until) known.ceiling_bytes = 0;
   view.correction_bytes = known.correction_bytes;
@@ -388,7 +388,7 @@ Choice priced(const RankView& view, Choice choice) {
   return choice;
 }
 
-// largest_share(), which is often that of the rank before.
+// Caches largest_share(): the rank before often has the same one.
 class LargestShare {
  public:
   std::uint64_t of(const MemoryModel& model, std::int64_t peak_bytes, std::int64_t bytes) {
@@ -407,8 +407,8 @@ class LargestShare {
   std::uint64_t share_ = 0;
 };
 
-// The most samples of a rank within a part of its budget. A mode takes less of the limit where
-// keeping all does not fit: then either the point of least bytes fits that, or keeping all fits.
+// Returns the most samples of a rank within a part of its budget. A mode takes less of the limit
+// only if keeping all blocks does not fit, so two budgets are tried.
 std::uint64_t share_within(const PolicyInput& input, const RankMemoryState& known, RankId rank,
                            const RankView& view, double budget_part, LargestShare& largest) {
   const auto predictable = [&](std::int64_t keep_bytes) {
@@ -420,23 +420,23 @@ std::uint64_t share_within(const PolicyInput& input, const RankMemoryState& know
   const std::int64_t planned = predictable(kNoBudget);
   const std::int64_t kept = predictable(0);
   const std::uint64_t share = largest.of(*view.model, view.front->front().peak_bytes, planned);
-  if (kept <= planned) return share;  // of all points, that of least bytes has the largest share
+  if (kept <= planned) return share;  // the point of least bytes has the largest share
   return std::max(share, largest_share(*view.model, view.front->back().peak_bytes, kept));
 }
 
-// As MemoryRound::most_samples. `present`: its samples now.
+// Computes an entry of MemoryRound::most_samples. `present`: the rank's samples now.
 std::uint64_t most_samples_of(const PolicyInput& input, const RankMemoryState& known, RankId rank,
                               const RankView& view, std::uint64_t present, LargestShare& largest) {
   std::uint64_t share = share_within(input, known, rank, view, 1, largest);
-  // A budget that is missed is met with some distance, so that noise moves no samples.
+  // A missed budget is met with some distance, so that noise moves no samples.
   if (share < present) {
     share = std::min(share_within(input, known, rank, view, kRoom, largest), present);
   }
   return share > 0 ? share : present;
 }
 
-// Returns the rank's entry, or null, and leaves those of later ranks. Reads each entry once, by the
-// regular stride that a processor fetches ahead. REQUIRES: ranks ascend, also from call to call.
+// Returns the rank's entry, or null, and keeps the entries of later ranks in `left`. Reads each
+// entry once and in order, for the prefetcher. REQUIRES: ranks ascend over all calls.
 template <class OfRank>
 const OfRank* take_of(std::span<const OfRank>& left, RankId rank) {
   while (!left.empty() && left.front().rank < rank) left = left.subspan(1);
@@ -466,8 +466,8 @@ void choose_point(const PolicyInput& input, const MemoryState& state, RankMemory
   known.has_slow_plan = view.choice.move == Move::lighter && known.straggles;
 }
 
-// One rank after another is learnt of and looked at, because all that is known of thousands of them
-// is in no cache.
+// Learns from and chooses for one rank at a time, because the data of thousands of ranks is in no
+// cache.
 void look_at_ranks(const PolicyInput& input, MemoryRound& round) {
   Views views(input, round);
   LargestShare largest;
@@ -556,7 +556,7 @@ std::vector<double> settled_work_factors(const PolicyInput& drafted, MemoryState
   round.state = std::move(state);
   round.allowed = allowed_of_blocks(drafted, round.state.resting);
   round.samples = samples_of_ranks(drafted.job, drafted.plan);
-  for (RankMemoryState& known : round.state.ranks) known.samples = 0;  // of the shares before
+  for (RankMemoryState& known : round.state.ranks) known.samples = 0;  // of earlier shares
   Views views(drafted, round);
   std::vector<double> factors;
   factors.reserve(round.state.ranks.size());
@@ -565,7 +565,7 @@ std::vector<double> settled_work_factors(const PolicyInput& drafted, MemoryState
     RankView view = views.of(r);
     set_correction(drafted.summary.round, known, view);
     Eagerness eagerness = eagerness_of(round.state, known);
-    eagerness.room_rounds = kRoomRounds;  // once it has waited for these
+    eagerness.room_rounds = kRoomRounds;  // as if it had waited these rounds
     const Choice choice = priced(view, choose(view, eagerness));
     const bool moves = choice.move != Move::stay && choice.feasible && view.now;
     const auto step_us = static_cast<double>(view.model->step_us);

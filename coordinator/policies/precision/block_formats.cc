@@ -37,7 +37,7 @@ Precision safer_than(Precision now, PrecisionSet allowed) {
   return Precision::fp32;
 }
 
-// Why `format` is not worth it instead of `other` on the devices of this job.
+// Returns why `format` is not worth while instead of `other` on the devices of this job.
 FormatVeto veto_of(const JobFacts& job, const PrecisionConfig& config, PrecisionSet allowed,
                    std::size_t block, Precision format, Precision other) {
   if (!job.capabilities.can(format)) return FormatVeto::not_capable;
@@ -57,13 +57,13 @@ FormatVeto veto_of(const JobFacts& job, const PrecisionConfig& config, Precision
 // Signs of the round that concern all blocks.
 struct RoundSigns {
   std::uint64_t applied_min = 0;         // oldest plan in force on a rank
-  std::uint64_t applied_before = 0;      // the same in the last round
+  std::uint64_t applied_before = 0;      // the same, in the last round
   float smallest_scale = 0;              // of the loss, over ranks; 0 = none at work
   double memory_ratio = 0;               // largest peak over limit
-  bool short_of_memory = false;          // some rank is
-  bool computes_slowly = false;          // some rank is slow in computing
-  std::optional<RankId> straggler{};     // that its costliest blocks go first for
-  std::vector<std::size_t> costliest{};  // these blocks
+  bool short_of_memory = false;          // at least one rank is
+  bool computes_slowly = false;          // at least one rank is slow in computing
+  std::optional<RankId> straggler{};     // the rank for which its costliest blocks change first
+  std::vector<std::size_t> costliest{};  // the costliest blocks
 };
 
 RoundSigns signs_of(const PolicyInput& input, const PrecisionState& state) {
@@ -99,7 +99,7 @@ RequestEvent::What verdict_on(const JobFacts& job, const PrecisionRequest& asked
   return forbids_fp32 ? RequestEvent::What::forbidden : RequestEvent::What::taken;
 }
 
-// A newer request replaces those that it contradicts; a release ends them.
+// A newer request replaces the requests that it contradicts; a release ends them.
 RequestEvent take_request(const PolicyInput& input, const StandingRequest& asked,
                           std::vector<StandingRequest>& standing) {
   using What = PrecisionRequest::What;
@@ -136,8 +136,8 @@ std::vector<RequestEvent> learn_requests(const PolicyInput& input, PrecisionStat
   return events;
 }
 
-// The slowest of the ranks that lose most of their time in computing; null where there is none. A
-// rank alone keeps nobody waiting, and its own past does not tell slowness from another format.
+// Returns the slowest of the ranks that lose most of their time in computing, or null. A single
+// rank delays no other, and its own past cannot tell slowness from another format.
 const SlowRank* find_straggler(const Estimates& estimates) {
   const SlowRank* straggler = nullptr;
   if (estimates.slowness.reports.size() < 2) return straggler;
@@ -151,21 +151,22 @@ const SlowRank* find_straggler(const Estimates& estimates) {
   return straggler;
 }
 
-// Whether shares are there to make up for a slow rank, and do: it takes no longer than the others.
+// Returns whether shares can balance a slow rank and do so: the rank takes no longer than the
+// others.
 bool is_made_up_for(const PolicyInput& input, const SlowRank& slow) {
   const bool can_share = input.config.shares.mode == PolicyMode::on &&
                          input.config.force.shares.empty() && input.job.capabilities.shares &&
                          samples_of_step(input.job, input.plan) > 0;
   if (!can_share) return false;
-  if (input.plan.shares.empty()) return true;  // shares come first
+  if (input.plan.shares.empty()) return true;  // try shares first
   const double ratio_then = 1 + (slow.slowdown_ratio - 1) / 2;
   return std::ranges::none_of(input.summary.worst, [&](const WorstRank& worst) {
     return worst.rank == slow.rank && worst.slowdown_ratio > ratio_then;
   });
 }
 
-// Up to a quarter of the blocks: those that take longest of those that 8 bits, imitated or not,
-// were measured to make faster. REQUIRES: the times of blocks are known.
+// Returns up to a quarter of the blocks: the most expensive ones among those that 8 bits, imitated
+// or not, were measured to make faster. REQUIRES: the times of blocks are known.
 std::vector<std::size_t> costliest_blocks(const PolicyInput& input) {
   std::vector<std::size_t> blocks(input.job.blocks.size());
   std::iota(blocks.begin(), blocks.end(), std::size_t{0});
@@ -187,8 +188,8 @@ std::vector<std::size_t> costliest_blocks(const PolicyInput& input) {
 struct BlockReading {
   BlockPrecisionState state;
   std::optional<BlockMove> move;   // to be made now
-  std::optional<BlockMove> ready;  // to 8 bits, when it is its turn
-  std::optional<BlockMove> held;   // trouble that somebody's will leaves as it is
+  std::optional<BlockMove> ready;  // to 8 bits, when the block's turn comes
+  std::optional<BlockMove> held;   // trouble in a format that settings or a request hold
   std::optional<BlockWaits> waits;
 };
 
@@ -198,7 +199,7 @@ BlockMove move_of(const PolicyInput& input, std::size_t block, const FormatTroub
           leeway};
 }
 
-// The worst thing that the evidence of the round says about a block; `to` stays open.
+// Returns the worst trouble in the round's evidence for a block. `to` stays unset.
 std::optional<FormatTrouble> trouble_in(const PolicyInput& input, const RoundSigns& signs,
                                         std::size_t block) {
   const PrecisionConfig& config = input.config.precision;
@@ -234,7 +235,7 @@ std::optional<FormatTrouble> trouble_in(const PolicyInput& input, const RoundSig
   return std::nullopt;
 }
 
-// The first evidence is remembered as the cause; each time the rest is twice as long.
+// Remembers the first evidence as the cause. Each rest is twice as long as the one before.
 BlockPrecisionState with_trouble(const PolicyInput& input, const FormatTrouble& trouble,
                                  BlockPrecisionState state) {
   state.good_since.reset();
@@ -287,7 +288,7 @@ BlockPrecisionState with_format(const PolicyInput& input, std::size_t block,
   return state;
 }
 
-// Evidence counts where it covers only rounds in the block's format.
+// Evidence counts if it covers only rounds in the block's format.
 void take_evidence(const PolicyInput& input, const RoundSigns& signs, std::size_t block,
                    const Leeway& leeway, BlockReading& reading) {
   BlockPrecisionState& state = reading.state;
@@ -307,7 +308,7 @@ void take_evidence(const PolicyInput& input, const RoundSigns& signs, std::size_
   state = with_signals(input, block, std::move(state));
 }
 
-// The first round in which a block may go to a lower format.
+// Returns the first round in which a block may go to a lower format.
 RoundId free_from(const PrecisionConfig& config, const BlockPrecisionState& state) {
   if (!state.changed_round) return state.rest_until;
   return std::max(state.rest_until, RoundId(state.changed_round->value() + config.dwell_rounds));
@@ -320,7 +321,7 @@ bool signals_are_good(const PolicyInput& input, const BlockPrecisionState& state
   return rounds >= (is_first ? (patience + 1) / 2 : patience);
 }
 
-// A block that settings and requests leave in 16 or 32 bits by choice.
+// Chooses for a block that settings and requests leave in 16 or 32 bits by choice.
 void choose_lower(const PolicyInput& input, const RoundSigns& signs, std::size_t block,
                   const Leeway& leeway, BlockReading& reading) {
   BlockPrecisionState& state = reading.state;
@@ -345,7 +346,7 @@ void choose_lower(const PolicyInput& input, const RoundSigns& signs, std::size_t
   state.for_straggler = is_first;
 }
 
-// A format that a straggler brought ends with it.
+// A format that was chosen for a straggler ends with the straggler.
 std::optional<BlockMove> move_back(const PolicyInput& input, const RoundSigns& signs,
                                    std::size_t block, const Leeway& leeway, Precision base,
                                    const BlockPrecisionState& state) {
@@ -355,7 +356,7 @@ std::optional<BlockMove> move_back(const PolicyInput& input, const RoundSigns& s
   return move_of(input, block, {base, FormatCause::straggler_gone}, leeway);
 }
 
-// A format that settings or requests brought ends with them. Returns whether there is a move.
+// A format that settings or requests brought ends with them. Returns whether the block moves.
 bool leave_guest(const PolicyInput& input, std::size_t block, const Leeway& leeway, Precision base,
                  BlockReading& reading) {
   BlockPrecisionState& state = reading.state;
@@ -372,7 +373,7 @@ bool leave_guest(const PolicyInput& input, std::size_t block, const Leeway& leew
   return false;
 }
 
-// Between 16 and 32 bits, where nobody holds the block and nothing troubles it.
+// Moves between 16 and 32 bits a block that is neither held nor in trouble.
 std::optional<BlockMove> move_of_rested(const PolicyInput& input, const RoundSigns& signs,
                                         std::size_t block, const Leeway& leeway, Precision base,
                                         const BlockPrecisionState& state) {
@@ -432,7 +433,7 @@ BlockReading read_block(const PolicyInput& input, const RoundSigns& signs,
   return reading;
 }
 
-// A quarter of the blocks in one round: for a straggler first, then those that gain most.
+// Returns a quarter of the blocks for one round: for a straggler first, then by gain.
 std::vector<BlockMove> first_of(const PolicyInput& input, std::vector<BlockMove> ready) {
   const auto gain = [&input](const BlockMove& move) {
     return step_us(input.job, move.block, move.from) - step_us(input.job, move.block, move.to);

@@ -15,10 +15,10 @@
 namespace cox {
 namespace {
 
-constexpr std::uint32_t kSilence = 64;  // rounds without evidence until that is told
-constexpr std::uint64_t kLastRound = std::uint64_t{1} << 50;  // later ones are not believed
+constexpr std::uint32_t kSilence = 64;  // rounds without evidence before a report
+constexpr std::uint64_t kLastRound = std::uint64_t{1} << 50;  // later ones are invalid
 
-// Neighbouring blocks of which the same is said.
+// Neighbouring blocks that share a sentence.
 struct BlockRun {
   std::size_t first = 0;
   std::size_t count = 1;
@@ -44,8 +44,8 @@ bool is_sane(const StandingRequest& request, std::size_t blocks) {
          request.asked_by.value() < kMaxRanks;
 }
 
-// Takes the state out, or a fresh one where the kept one belongs to another number of blocks, or
-// holds values that make no sense.
+// Takes the state out. Returns a fresh one if the kept state belongs to another number of blocks,
+// or has invalid values.
 PrecisionState take_precision_state(PolicyState kept, const JobFacts& job) {
   auto state = kept.take_or_fresh<PrecisionState>();
   const std::size_t blocks = job.blocks.size();
@@ -72,7 +72,7 @@ const char* verb(BlockRun run, const char* one, const char* many) {
   return run.count == 1 ? one : many;
 }
 
-// Returns the time of a run; 0 unless all of it is measured.
+// Returns the time of a run; 0 unless every block was measured.
 std::int64_t total_us(const JobFacts& job, BlockRun run, Precision format) {
   std::int64_t sum = 0;
   for (std::size_t b = run.first; b < run.first + run.count; ++b) {
@@ -87,7 +87,7 @@ std::string us_text(std::int64_t us) {
   return us >= 10000 ? sentence("%.1f ms", 1e-3 * static_cast<double>(us)) : concat(us, " us");
 }
 
-// "412 us instead of 501 us in bf16".
+// Returns "412 us instead of 501 us in bf16".
 std::string gain_text(const JobFacts& job, BlockRun run, Precision to, Precision from) {
   const std::int64_t then = total_us(job, run, to);
   const std::int64_t now = total_us(job, run, from);
@@ -95,7 +95,7 @@ std::string gain_text(const JobFacts& job, BlockRun run, Precision to, Precision
   return concat(us_text(then), " instead of ", us_text(now), " in ", from);
 }
 
-// Whose will it is that blocks have no other format.
+// Names the setting or request that fixes the format of blocks.
 std::string holder(const PolicyInput& input, std::size_t block, const Leeway& leeway) {
   const PrecisionConfig& config = input.config.precision;
   switch (leeway.held) {
@@ -198,7 +198,7 @@ std::string blocks_text(const JobFacts& job, BlockRun run) {
   return concat("blocks ", job.blocks[run.first], " to ", job.blocks[run.first + run.count - 1]);
 }
 
-// Blocks that settings or requests hold.
+// Explains the formats of blocks that settings or requests hold.
 Reason explain_held_start(const PolicyInput& input, BlockRun run, const Leeway& leeway) {
   const Precision runs_in = nearest_safe(leeway.wanted, leeway.allowed);
   std::string text = concat(blocks_text(input.job, run), verb(run, " runs in ", " run in "),
@@ -227,7 +227,7 @@ Reason explain_start(const PolicyInput& input, BlockRun run, const Leeway& leewa
              gain, base.format == Precision::fp16 ? "; not in bf16: " + not_bf16 : ""));
 }
 
-// REQUIRES: there is a veto.
+// REQUIRES: `veto` is not none.
 Reason explain_no_8_bits(const PolicyInput& input, BlockRun run, FormatVeto veto, Precision now) {
   return reason_of(code_of(veto), run,
                    concat(blocks_text(input.job, run), " will not go to 8 bits: ",
@@ -362,7 +362,7 @@ struct StartChoice {
   }
 };
 
-// A job that goes on keeps 8 bits that it had, and rests on from trouble.
+// A resumed job keeps 8 bits where a block had them, and continues its rests from trouble.
 BaseFormat resumed_format(const PolicyInput& input, const BlockPrecisionState& state,
                           const StartChoice& choice) {
   BaseFormat base = choice.base;
@@ -399,7 +399,7 @@ SetPrecision change_of(BlockRun run, Precision format) {
           static_cast<std::uint16_t>(run.count)};
 }
 
-// Plans are numbered anew; everything that blocks went through is still true.
+// Plans are numbered anew. The history of blocks still holds.
 PrecisionState restarted(PrecisionState state) {
   state.applied_before = 0;
   for (BlockPrecisionState& block : state.blocks) {
@@ -421,7 +421,7 @@ bool says_the_same(const BlockMove& a, const BlockMove& b) {
          a.leeway.allowed == b.leeway.allowed;
 }
 
-// Returns the rounds in a row without evidence, this one included.
+// Returns the rounds in a row without evidence, the present one included.
 std::uint32_t silent_rounds(const PolicyInput& input, std::uint32_t before) {
   if (input.summary.reporting == 0 || input.config.precision.format) return before;
   const auto& evidence = input.signals.evidence;
@@ -439,9 +439,9 @@ std::vector<Reason> findings_of(const PolicyInput& input, const PrecisionRound& 
   return findings;
 }
 
-// The blocks were measured with the noise of a step in both formats, so that is the relative error
-// of what they are predicted to save. On a rank that is slow in computing they save more, and the
-// step waits for it. Unknown where blocks or steps were not measured.
+// Blocks were measured with the noise of a step in both formats; hence the relative error of the
+// predicted gain. On a rank that is slow in computing the gain is larger, and the step waits for
+// that rank. Unknown if blocks or steps were not measured.
 Forecast forecast_of(const PolicyInput& input, BlockRun run, const BlockMove& move,
                      const SlowRank* straggler) {
   const std::int64_t then = total_us(input.job, run, move.to);
@@ -459,7 +459,7 @@ Motive motive_of(FormatCause cause) {
   return is_for_time ? Motive::gain : Motive::necessity;
 }
 
-// One proposal for neighbouring blocks that change for the same reason.
+// Makes one proposal for neighbouring blocks that change for the same reason.
 std::vector<Proposal> proposals_of(const PolicyInput& input, const PrecisionRound& round) {
   std::vector<Proposal> proposals;
   const std::vector<BlockMove>& moves = round.moves;

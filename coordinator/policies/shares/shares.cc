@@ -13,7 +13,7 @@
 
 namespace cox {
 
-// The finding that was last told, so that it is told once under a plan.
+// The last finding that was reported. Each is reported once under a plan.
 enum class SharesNews : std::uint8_t { none = 0, kept = 1, unmeetable = 2 };
 template <>
 inline constexpr SharesNews kLargestOf<SharesNews> = SharesNews::unmeetable;
@@ -21,21 +21,21 @@ inline constexpr SharesNews kLargestOf<SharesNews> = SharesNews::unmeetable;
 namespace {
 
 constexpr std::uint32_t kWorthRounds = 3;  // in a row before a change
-constexpr double kWithoutNews = 1.5;       // times the smallest gain, while no rank's speed changed
-constexpr double kSureDeviations = 4;      // of the slowest rank's level that a gain must exceed
-constexpr double kPeakRatio = 0.95;        // of its memory limit that a rank may fill
-constexpr std::uint64_t kMostSamples = 1'000'000'000'000;  // that memory is ever said to hold
+constexpr double kWithoutNews = 1.5;       // times the smallest gain, if no rank's speed changed
+constexpr double kSureDeviations = 4;      // of the slowest rank's level; a gain must exceed them
+constexpr double kPeakRatio = 0.95;        // of its memory limit, for a rank
+constexpr std::uint64_t kMostSamples = 1'000'000'000'000;  // upper bound of a cap by memory
 constexpr std::size_t kRanksTold = 4;
-constexpr std::uint64_t kMaxShare = 1 << 20;  // of a plan
+constexpr std::uint64_t kMaxShare = 1 << 20;  // in a plan
 constexpr double kFastest = 1e-12;            // seconds per unit, so that no rank is free
-constexpr int kMostPricings = 4;              // of assignments that follow from each other
-constexpr int kMostMoves = 16;                // of a unit each, from the best of them on
+constexpr int kMostPricings = 4;              // of successive assignments
+constexpr int kMostMoves = 16;                // of one unit each, starting from the best assignment
 
 struct SharesState {
   static constexpr std::uint32_t kVersion = 2;
-  std::uint32_t worth_rounds = 0;  // in a row in which a change was worth it
+  std::uint32_t worth_rounds = 0;  // in a row in which a change was worth while
   SharesNews told = SharesNews::none;
-  std::uint64_t told_plan = 0;      // number of the plan in force then
+  std::uint64_t told_plan = 0;      // number of the plan in force at that finding
   std::vector<std::uint64_t> caps;  // per rank: samples that fit its memory; 0 = not known
 
   static auto fields(auto& self) {
@@ -59,8 +59,8 @@ bool is_shareable(const PolicyInput& input) {
 
 // ---- Memory.
 
-// Memory is at worst in proportion to samples, so a part of the limit that is left lets the samples
-// grow by that ratio at least. What already ran within the limit fits.
+// In the worst case memory grows in proportion to samples. Room below the limit therefore lets the
+// samples grow at least by the ratio of limit to peak. A size that ran within the limit fits.
 std::uint64_t cap_after(const RankSignal& report, std::uint64_t before) {
   const auto limit = static_cast<double>(report.memory_limit_bytes);
   const auto peak = static_cast<double>(report.memory_peak_bytes);
@@ -74,7 +74,7 @@ std::uint64_t cap_after(const RankSignal& report, std::uint64_t before) {
   return static_cast<std::uint64_t>(std::max({cap, safe, peak > limit ? 1.0 : now}));
 }
 
-// Learns caps where shares are samples. Reports count as they do for speeds.
+// Learns caps if shares are samples. Counts the same reports as the estimates of speed do.
 void learn_caps(const PolicyInput& input, std::vector<std::uint64_t>& caps) {
   const Speeds& speeds = input.estimates.speeds;
   if (input.job.micro_batch != 0 || speeds.ranks.size() != caps.size()) return;
@@ -89,19 +89,19 @@ void learn_caps(const PolicyInput& input, std::vector<std::uint64_t>& caps) {
   }
 }
 
-// ---- The problem of a round: what each rank would take now and what would be best under minima
-// and caps, in units: micro-batches of the job, or samples where it has none.
+// ---- The problem of a round: each rank's present units and the best ones under minima and caps. A
+// unit is a micro-batch of the job, or a sample in a job without micro-batches.
 
 // The problem of this round in absolute seconds, with the units of now as the present ones.
 struct SharesProblem {
   ShareProblem problem;
   std::uint64_t unit_samples = 1;
-  double shared_seconds = 0;   // of a step, beside the work of the slowest rank
+  double shared_seconds = 0;   // of a step, besides the work of the slowest rank
   SlowestRank slowest;         // with the present units
-  bool breaks_limits = false;  // some rank is below its minimum or above its cap now
+  bool breaks_limits = false;  // a rank is below its minimum or above its cap now
 };
 
-// Units, minima, caps and present units; costs are still missing.
+// Sets units, minima, caps and present units, but no costs.
 SharesProblem limits_of(const PolicyInput& input) {
   const SharesConfig& config = input.config.shares;
   const std::size_t ranks = input.job.ranks();
@@ -143,9 +143,9 @@ double median_seconds_per_sample(const Speeds& speeds) {
   return known.empty() ? 1 : median_of(known);
 }
 
-// The problem by estimated speeds. Ranks without any, and without samples now, count as the median
-// of the others. `caps` are the most samples that fit each rank's memory, 0 where that is not
-// known. REQUIRES: samples_of_step() > 0; estimates and caps have an entry per rank; all ranks with
+// Returns the problem by estimated speeds. A rank without an estimate and without samples counts as
+// the median of the others. `caps` are the most samples that fit each rank's memory; 0 = not known.
+// REQUIRES: samples_of_step() > 0; estimates and caps have an entry per rank; all ranks with
 // samples have a speed.
 SharesProblem measured_problem(const PolicyInput& input, std::span<const std::uint64_t> caps) {
   const Speeds& speeds = input.estimates.speeds;
@@ -168,8 +168,8 @@ SharesProblem measured_problem(const PolicyInput& input, std::span<const std::ui
   return shares;
 }
 
-// The problem by config.shares.hint: relative speeds, others 1. Seconds have no scale. REQUIRES:
-// samples_of_step() > 0.
+// Returns the problem by the relative speeds of config.shares.hint; a rank without a hint has speed
+// 1. Seconds have no scale. REQUIRES: samples_of_step() > 0.
 SharesProblem hinted_problem(const PolicyInput& input) {
   SharesProblem shares = limits_of(input);
   for (RankCost& rank : shares.problem.ranks) rank.seconds_per_unit = 1;
@@ -181,7 +181,7 @@ SharesProblem hinted_problem(const PolicyInput& input) {
   return shares;
 }
 
-// The part of the step's time that `seconds` of the slowest rank would save.
+// Returns the ratio of the step's time that is saved if the slowest rank takes `seconds`.
 double gain_ratio(const SharesProblem& shares, double seconds) {
   const double now = shares.slowest.seconds + shares.shared_seconds;
   return now > 0 ? (shares.slowest.seconds - seconds) / now : 0;
@@ -189,14 +189,15 @@ double gain_ratio(const SharesProblem& shares, double seconds) {
 
 // ---- The plans that follow other shares.
 
-// The costs of ranks, and the shares that are best for them.
+// The costs of ranks, and the best shares at these costs.
 struct PricedShares {
   SharesProblem shares;
   ShareAssignment assignment;
   double gain = 0;
 };
 
-// `costs`: of the plans in force. With those that ranks would settle on with these units.
+// `costs` are those of the plans in force. Returns the costs of the plans that ranks would settle
+// on with `units`.
 std::vector<RankCost> settled_costs(const PolicyInput& input, std::vector<RankCost> costs,
                                     const std::vector<std::uint64_t>& units) {
   const std::vector<double> factors = input.work_factors(shares_of(units));
@@ -206,7 +207,8 @@ std::vector<RankCost> settled_costs(const PolicyInput& input, std::vector<RankCo
 }
 
 // Moves units of the slowest rank, one at a time, to the rank that would finish one more soonest,
-// while that makes the step shorter: a little less may fit a much lighter plan.
+// while each move makes the step shorter. With slightly fewer units a rank may fit a much lighter
+// plan.
 void move_units(const PolicyInput& input, const std::vector<RankCost>& costs, PricedShares& best) {
   for (int i = 0; i < kMostMoves; ++i) {
     const std::vector<RankCost>& ranks = best.shares.problem.ranks;
@@ -229,7 +231,8 @@ void move_units(const PolicyInput& input, const std::vector<RankCost>& costs, Pr
   }
 }
 
-// The present shares and the best ones, both at the costs that ranks settle on with them.
+// Returns the present shares and the best ones, both at the costs of the plans that ranks would
+// settle on.
 Result<PricedShares> priced_shares(const PolicyInput& input, SharesProblem shares) {
   const std::vector<RankCost> costs = shares.problem.ranks;
   PricedShares best;
@@ -255,8 +258,8 @@ Result<PricedShares> priced_shares(const PolicyInput& input, SharesProblem share
   return best;
 }
 
-// The ranks that their caps hold back in `assignment`, where that costs more than `worth` of the
-// step.
+// Returns the ranks that their caps hold back in `assignment`, if the caps cost more than `worth`
+// of the step.
 std::vector<std::size_t> held_ranks(const SharesProblem& shares, const ShareAssignment& assignment,
                                     double worth) {
   ShareProblem free = shares.problem;
@@ -273,7 +276,7 @@ std::vector<std::size_t> held_ranks(const SharesProblem& shares, const ShareAssi
 // ---- Sentences.
 
 std::string time_text(double seconds) {
-  constexpr double kRoundsToASecond = 0.9995;  // "1e+03 ms" is no way to say it
+  constexpr double kRoundsToASecond = 0.9995;  // avoids "1e+03 ms"
   return seconds < kRoundsToASecond ? sentence("%.3g ms", 1e3 * seconds)
                                     : sentence("%.3g s", seconds);
 }
@@ -292,8 +295,9 @@ std::uint64_t distance(std::uint64_t a, std::uint64_t b) {
   return a > b ? a - b : b - a;
 }
 
-// "rank 2 takes 6 micro-batches instead of 16 (3.10 ms each), rank 0 20 instead of 16 (...)": those
-// that move most first, four at most. REQUIRES: an assignment that moves something.
+// Returns "rank 2 takes 6 micro-batches instead of 16 (3.10 ms each), rank 0 20 instead of 16
+// (...)". Lists the four largest moves at most, the largest first. REQUIRES: `assignment` moves a
+// unit.
 enum class Times { measured, hinted };
 std::string explain_moves(const SharesProblem& shares, const ShareAssignment& assignment,
                           Times times) {
@@ -319,7 +323,7 @@ std::string explain_moves(const SharesProblem& shares, const ShareAssignment& as
   return text;
 }
 
-// "; rank 3 is held to 12 samples by its cap", ... ; empty without any.
+// Returns "; rank 3 is held to 12 samples by its cap", ... ; empty if `held` is empty.
 std::string explain_held(const SharesProblem& shares, const std::vector<std::size_t>& held) {
   std::string text;
   for (std::size_t i = 0; i < std::min(held.size(), kRanksTold); ++i) {
@@ -347,7 +351,7 @@ PolicyOutput proposal_of(const ShareAssignment& assignment, ReasonCode code, std
   return output;
 }
 
-// Whether enough is known, and something could be changed.
+// Returns whether enough is known and the plan can change.
 bool is_calibrated(const PolicyInput& input) {
   const Speeds& speeds = input.estimates.speeds;
   const std::uint32_t settle = input.config.shares.settle_rounds;
@@ -372,10 +376,10 @@ double needed_gain(const PolicyInput& input, const SharesProblem& shares) {
   return std::max(least, kSureDeviations * level_deviation(speeds, slowest));
 }
 
-// By how much a step with these units may take longer or shorter than predicted, as a part of one
-// now, if each rank's work had a part that does not grow with its samples, up to a tenth of what it
-// does now. Only another assignment shows that part (speeds.h), so it is unknown before the first
-// one.
+// Returns how far the time of a step with these units may be from the prediction, as a ratio of the
+// present step. Assumes that a part of each rank's work does not grow with its samples: at most a
+// tenth of the present work. Only another assignment shows the size of that part (speeds.h), so the
+// part is unknown before the first change.
 double unknown_fixed_part(const SharesProblem& shares, const ShareAssignment& assignment) {
   double most = 0;
   for (const double part : {0.025, 0.05, 0.1}) {
@@ -393,9 +397,9 @@ double unknown_fixed_part(const SharesProblem& shares, const ShareAssignment& as
   return now > 0 ? most / now : 0;
 }
 
-// The deviation of the predicted ratio: the errors of the levels of the ranks that the step waits
-// for, before and after, part of the noise of a step, because ranks that finish together wait for
-// the unluckiest of them, and at first what only other shares can show.
+// Returns the deviation of the predicted ratio, from three sources: the errors of the levels of the
+// slowest ranks before and after; a part of the noise of a step, because ranks that finish together
+// wait for the unluckiest one; and, before the first change, unknown_fixed_part().
 double deviation_of_gain(const PolicyInput& input, const SharesProblem& shares,
                          const ShareAssignment& assignment, double gain) {
   const Speeds& speeds = input.estimates.speeds;
@@ -427,7 +431,7 @@ PolicyOutput change(const PolicyInput& input, const SharesProblem& shares,
   return output;
 }
 
-// Whether the whole interval of the prediction is a gain.
+// Returns whether the whole interval of the prediction is a gain.
 bool surely_gains(const PolicyInput& input, const PricedShares& priced) {
   const double deviation = deviation_of_gain(input, priced.shares, priced.assignment, priced.gain);
   return forecast_of_time(1 - priced.gain, deviation).step_ratio_high < 1;
@@ -437,7 +441,7 @@ bool was_told(const PolicyInput& input, const SharesState& state, SharesNews new
   return state.told == news && state.told_plan == input.plan.id.number;
 }
 
-// The answer to a round in which nothing changes; said when that is news under this plan.
+// Answers a round in which nothing changes. Adds a finding if `news` is new under this plan.
 PolicyOutput stay(const PolicyInput& input, SharesState& state, SharesNews news, std::string text) {
   PolicyOutput output;
   state.worth_rounds = 0;
@@ -469,8 +473,8 @@ PolicyOutput enforce_limits(const PolicyInput& input, SharesState& state,
   return output;
 }
 
-// Whether even the best whole shares surely gain less than `needed`: within the time that they
-// would have, and a little more because of rounding, the ranks do not finish the batch.
+// Returns whether even the best whole shares surely gain less than `needed`: the ranks cannot
+// finish the batch within the time that is left, plus a small allowance for rounding.
 bool surely_gains_less(const SharesProblem& shares, double needed) {
   constexpr double kRounding = 1e-9;
   const double now = shares.slowest.seconds + shares.shared_seconds;
@@ -502,15 +506,15 @@ PolicyOutput judge(const PolicyInput& input, SharesState& state) {
   const auto priced = priced_shares(input, shares);
   if (!priced.ok()) return stay_unmeetable(input, state, shares, priced.status());
   if (priced->gain < needed || !surely_gains(input, *priced)) return stay_kept(priced->gain);
-  if (input.estimates.speeds.changing > 0) return {};  // a rank that may be changing is waited for
+  if (input.estimates.speeds.changing > 0) return {};  // a speed may still be changing
   state.worth_rounds = std::min(state.worth_rounds + 1, kWorthRounds);
   if (state.worth_rounds < kWorthRounds) return {};
   state.told = SharesNews::none;
   return change(input, priced->shares, priced->assignment, priced->gain);
 }
 
-// Shares start by the user's hint, or within caps that even shares would break. Shares that
-// were restored are measured ones and stay.
+// Start shares from the user's hint, or within caps that even shares would break. Restored shares
+// were measured, so keep them.
 PolicyOutput first_shares(const PolicyInput& input) {
   PolicyOutput output;
   const SharesProblem shares = hinted_problem(input);

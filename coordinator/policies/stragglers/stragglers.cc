@@ -17,7 +17,7 @@
 namespace cox {
 namespace {
 
-// RankHost is the newest that the machine of a rank told of itself.
+// RankHost is the newest evidence about the machine of a rank.
 struct RankHost {
   RankId rank{};
   HostEvidence evidence;
@@ -25,8 +25,8 @@ struct RankHost {
   static auto fields(auto& self) { return std::tie(self.rank, self.evidence); }
 };
 
-// Ranks from there on have their host kept only while they are slow or suspected, so that the state
-// stays small; evidence comes anew every half a minute.
+// From this rank on, the host is kept only while the rank is slow or suspected, so that the state
+// stays small. Fresh evidence arrives every half a minute.
 inline constexpr std::int32_t kHostsKept = 1024;
 
 struct NamedRank {
@@ -36,7 +36,7 @@ struct NamedRank {
   static auto fields(auto& self) { return std::tie(self.rank, self.phase_index); }
 };
 
-// A rank whose pauses were told of, and how many there were.
+// A rank whose pauses were reported, and the number of pauses at that report.
 struct ToldPauses {
   RankId rank{};
   std::uint32_t pauses = 0;
@@ -46,11 +46,11 @@ struct ToldPauses {
 
 struct StragglersState {
   static constexpr std::uint32_t kVersion = 4;
-  std::vector<NamedRank> named;  // told to be slow; ascending ranks
-  std::vector<NodeId> hosts;     // likewise; ascending
+  std::vector<NamedRank> named;  // reported as slow; ascending ranks
+  std::vector<NodeId> hosts;     // reported as slow; ascending
   std::vector<ToldPauses> pauses;
   bool is_job_slow = false;
-  std::vector<RankHost> machines;  // what they told of themselves; ascending ranks
+  std::vector<RankHost> machines;  // evidence about machines; ascending ranks
 
   static auto fields(auto& self) {
     return std::tie(self.named, self.hosts, self.pauses, self.is_job_slow, self.machines);
@@ -170,7 +170,7 @@ void tell_ranks(const PolicyInput& input, const std::vector<NamedRank>& before,
   for (; named != before.end(); ++named) findings.push_back(explain_gone(named->rank, input));
 }
 
-// That a host is no longer slow follows from what is told of its ranks.
+// The end of a host's slowness follows from the findings about its ranks.
 void tell_hosts(const PolicyInput& input, const std::vector<NodeId>& before,
                 std::vector<Reason>& findings) {
   for (const SlowHost& host : slow_hosts(input.estimates.slowness, input.job.node_of_rank)) {
@@ -189,8 +189,8 @@ void tell_job(const PolicyInput& input, const StragglersState& before,
                                "is in force with which that cannot be compared"));
 }
 
-// Tells of a rank's pauses when there are two, and again when there are twice as many. Returns
-// what was told, of ranks that are still watched.
+// Reports a rank's pauses at two, and again when there are twice as many. Returns the reports about
+// ranks that are still watched.
 std::vector<ToldPauses> tell_pauses(const PolicyInput& input, const std::vector<ToldPauses>& before,
                                     std::vector<Reason>& findings) {
   constexpr std::uint32_t kMany = 2;
@@ -208,17 +208,17 @@ std::vector<ToldPauses> tell_pauses(const PolicyInput& input, const std::vector<
 
 // ---- Advice.
 
-// A sign that explains slowness where it is beyond its limit.
+// A sign that explains slowness if its value is beyond the limit.
 struct Sign {
   float HostEvidence::*value;
   float limit;
-  bool is_ceiling;  // what is above the limit explains; else what is below it
+  bool is_ceiling;  // true: values above the limit explain slowness; false: values below
   SlowCause cause;
   const char* before;  // words around the value in percent
   const char* after;
 };
 
-// The surest first.
+// In descending order of certainty.
 constexpr std::array<Sign, 7> kSigns = {{
     {&HostEvidence::throttled_ratio, 0.02F, true, SlowCause::host,
      "a CPU limit of its container held it up for ", " of the time; raise the limit"},
@@ -245,7 +245,7 @@ const Sign* telling_sign(const HostEvidence& host) {
   return found == kSigns.end() ? nullptr : &*found;
 }
 
-// By the phase alone.
+// A cause by the phase alone.
 struct PhaseCause {
   SlowCause cause;
   const char* words;
@@ -293,8 +293,7 @@ std::vector<RankHost> hosts_after(std::vector<RankHost> before, const PolicyInpu
   return before;
 }
 
-// Returns the findings of a round: one for each rank that was found slow kAdviceRounds ago and that
-// the step still waits for.
+// Returns a finding for each rank that was found slow kAdviceRounds ago and still delays the step.
 std::vector<Reason> advice_of_round(const PolicyInput& input, const std::vector<RankHost>& hosts) {
   std::vector<Reason> findings;
   for (const SlowRank& slow : input.estimates.slowness.slow) {
@@ -354,7 +353,7 @@ PolicyOutput Stragglers::propose(const PolicyInput& input, PolicyState state) co
   return output;
 }
 
-// Restored ranks were told before; those of another world are not worth a word.
+// Restored ranks were reported before. Ranks of another world are not worth a finding.
 PolicyOutput Stragglers::at_start(const PolicyInput& input, PolicyState) const {
   return {{}, {}, PolicyState::of(state_after(input))};
 }

@@ -1,8 +1,8 @@
 // Stragglers: tells people which ranks are slower than they should be, in which phase, since when
-// and how sure that is; whether it is a whole host, or the whole job; and which ranks pause again
-// and again. The estimates (estimates/slowness.h) detect it; this policy turns what changed in them
-// into findings. Once the other policies had their time and the step still waits for a slow rank,
-// it tells a person what is likely wrong with that rank and where to look. No knob belongs to it.
+// and how surely. Also reports slow hosts, a slow job, and ranks that pause repeatedly. The
+// estimates (estimates/slowness.h) detect slowness; the policy turns changes of the estimates into
+// findings. If a step still waits for a slow rank after the other policies had time to act, the
+// policy reports the likely cause and where to look. No knob belongs to the policy.
 #pragma once
 
 #include <cstdint>
@@ -23,11 +23,11 @@ struct Advice {
   std::string text;  // a sentence: rank, host, phase, cause with its sign, what to look at
 };
 
-// Returns the likeliest cause: by what the machine tells where that is beyond what is ordinary,
-// else by the phase in which the rank loses its time. `host` is that of the rank; null = not known.
+// Returns the likeliest cause: by the machine's evidence if a value is beyond its limit, else by
+// the phase in which the rank loses its time. `host` belongs to the rank; null = not known.
 Advice advise(const SlowRank& slow, const HostEvidence* host);
 
-// Rounds for which a rank is slow before a person is told what to do about it.
+// Rounds for which a rank is slow before a person gets advice.
 inline constexpr std::uint64_t kAdviceRounds = 128;
 
 class Stragglers final : public Policy {
