@@ -194,8 +194,8 @@ int run(int argc, char** argv) {
       if (session.rank() == 0) require(save_model(options.save_model, *model));
     });
   }
-  // Finishes before the summary, which then has the last reports of all ranks, and before holding,
-  // so that the status page shows the end of the job.
+  // Finishes before the summary, which then has the last reports of all ranks. Also finishes before
+  // holding, so that the status page shows the end of the job.
   session.finish();
   if (session.rank() == 0) {
     std::cout << summary_text(summary, session.report(), session.config());

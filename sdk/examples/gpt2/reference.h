@@ -37,8 +37,8 @@ class ReferenceTrainer {
   virtual StepLoss evaluate() = 0;
 };
 
-// RankRows selects the rows of the batch that a rank trains on: contiguous parts in rank order, of
-// equal size or in proportion to `shares` (one a rank).
+// RankRows selects the rows of the batch that a rank trains on. Ranks get contiguous parts in rank
+// order, of equal size or in proportion to `shares` (one a rank).
 struct RankRows {
   int rank = 0;
   int world = 1;

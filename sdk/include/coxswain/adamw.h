@@ -1,6 +1,6 @@
 // AdamW is the optimizer of Loshchilov and Hutter ("Decoupled weight decay regularization") on
-// torch's fused kernel: one pass over parameter, gradient and both moments, bitwise equal to
-// Python's AdamW(fused=True).
+// torch's fused kernel. One pass covers parameter, gradient and both moments. Results are bitwise
+// equal to Python's AdamW(fused=True).
 //
 //   m = beta1 m + (1 - beta1) g              v = beta2 v + (1 - beta2) g^2
 //   p = p - lr weight_decay p - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)

@@ -45,10 +45,11 @@ class Error : public std::runtime_error {
 
 // Writes one line "error: ..." to stderr and returns the exit code for main(): the error's code, or
 // 1 for another exception. If all ranks fail together the line appears once in the job; otherwise
-// the line names the rank. An exception that is no Error is reported by its first line. Call
-// report() in a handler outside the scope of session and trainer, as in `int main() try {} catch`:
-// session and trainer tell the other ranks while the exception passes. A handler inside would leave
-// them waiting for the other ranks.
+// the line names the rank. An exception that is no Error is reported by its first line.
+//
+// Call report() in a handler outside the scope of session and trainer, as in `int main() try {}
+// catch`. Session and trainer tell the other ranks while the exception passes. With a handler
+// inside, session and trainer would later wait for the other ranks.
 int report(const std::exception& error);
 
 namespace detail {

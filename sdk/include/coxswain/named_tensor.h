@@ -1,5 +1,5 @@
-// NamedTensor is a tensor with its name in a model or a file. A tensor is a handle: copies of a
-// NamedTensor share the data, so a list of NamedTensor can be the source or the target of a load.
+// NamedTensor is a tensor with its name in a model or a file. A tensor is a handle, so copies of a
+// NamedTensor share the data. A list of NamedTensor can be the source or the target of a load.
 #pragma once
 
 #include <ATen/core/Tensor.h>

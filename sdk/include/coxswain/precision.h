@@ -1,5 +1,5 @@
-// Number formats for code of your own: a scope that sets autocast and nests, the format in force,
-// the formats that a device can run, and a choice of attention kernels.
+// Number formats for code of your own: a scope that sets autocast, the format in force, the formats
+// that a device can run, and a choice of attention kernels. Scopes nest.
 //
 //   {
 //     cox::PrecisionScope scope(at::kCUDA, cox::Precision::fp16);
@@ -26,9 +26,10 @@ namespace cox {
 // PrecisionScope sets autocast on this thread from construction to destruction. The destructor
 // restores the former state, also when an exception passes. fp32 turns autocast off; bf16 and fp16
 // turn autocast on with that type. fp8 means bf16 autocast: only blocks run linear layers in FP8.
-// Parameters keep their type in every case. Autocast's cache of cast weights is off inside, because
-// it changes the gradient of a weight that is used twice and serves stale weights after an exchange
-// of storage. Costs under a microsecond.
+// Parameters keep their type in every case. Costs under a microsecond.
+//
+// Autocast's cache of cast weights is off inside. The cache would change the gradient of a weight
+// that is used twice, and would serve stale weights after an exchange of storage.
 class [[nodiscard]] PrecisionScope {
  public:
   // Throws cox::Error for a device other than CPU and CUDA. Does not check whether the device can
@@ -77,9 +78,9 @@ Status can_run(Precision format, at::DeviceType device);
 // Returns all formats for which can_run() is ok. Emulated formats are included, because their
 // numbers are right.
 PrecisionSet runnable_formats(at::DeviceType device);
-// Returns whether the device has no units for the format, so that the format gains no speed: fp8 on
-// CPUs and on CUDA devices without FP8 products (one product is tried), bf16 on CUDA devices before
-// 8.0.
+// Returns whether the device has no units for the format, so that the format gains no speed. No
+// units: fp8 on CPUs and on CUDA devices without FP8 products (one product is tried), bf16 on CUDA
+// devices before 8.0.
 bool is_emulated(Precision format, at::DeviceType device);
 
 // The kernels for scaled_dot_product_attention. CPUs have flash and math. Only `math` has a second

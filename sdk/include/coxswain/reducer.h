@@ -71,8 +71,8 @@ struct ReductionReport {
 class Reducer {
  public:
   // Averages a model's gradients. Also finds the model's blocks and follows them within the
-  // session's steps, as Session::adopt() does, so that costs are measured and plans can steer the
-  // blocks. The model must outlive the session or be given to Session::detach().
+  // session's steps, as Session::adopt() does: costs are measured, and plans can steer the blocks.
+  // The model must outlive the session or be given to Session::detach().
   Reducer(Session& session, torch::nn::Module& model);
   // Averages the gradients of a list of parameters; no blocks are known. Both constructors are
   // collective, and run before the session's first step. Parameters and buffers are broadcast from
@@ -107,10 +107,11 @@ class Reducer {
 
   // Makes .grad the average over ranks, once a step. Waits for the buckets; on a rank without a
   // last micro-batch (a rank without samples), sends the contents of .grad. Parameters without a
-  // gradient on all ranks keep none. Collective; waits by polling. Throws cox::Error if the
-  // transport fails or a rank has left, because gradients without an average must not be trained
-  // on. Also throws for a .grad that is not zero in a step without backward() and observe(), even
-  // if left from an earlier step, because such a gradient belongs to no known loss.
+  // gradient on all ranks keep none. Collective; waits by polling.
+  //
+  // Throws cox::Error if the transport fails or a rank has left, because gradients without an
+  // average must not be trained on. Also throws if .grad is not zero in a step without backward()
+  // and observe(). Such a gradient belongs to no known loss, even if an earlier step left it.
   ReductionOutcome average(StepScope& step);
 
   // Takes part in the other ranks' steps with weight zero until no rank has steps left. For ranks
@@ -119,9 +120,9 @@ class Reducer {
   // equal. Collective with the others' average() and join().
   void join(const std::function<void(StepScope&, const ReductionOutcome&)>& update);
 
-  // Returns the state with which a resumed run continues with the same bits and the same buckets:
-  // order and sizes of buckets, places of exact sums. Equal on all ranks. A Trainer saves the state
-  // by itself.
+  // Returns the state with which a resumed run continues with the same bits and the same buckets.
+  // The state has the order and sizes of buckets and the places of exact sums. Equal on all ranks.
+  // A Trainer saves the state by itself.
   std::vector<NamedTensor> state() const;
   // Loads such a list before the first step. Collective. Returns invalid_argument if the list is
   // damaged or belongs to another model.

@@ -5,10 +5,10 @@
 //   if (!file.ok()) return file.status();
 //   cox::Status loaded = cox::load_into(targets, file->tensors);
 //
-// The reader treats a file as hostile: nothing in the file is executed, and memory is allocated
-// only after the whole header was checked against the size of the file. The functions block on the
-// disk, do not communicate and may be called from any thread. Returned tensors own their memory, on
-// the CPU. Errors: not_found, failed_precondition (permissions), data_loss (names the file, the
+// The reader treats a file as hostile. Nothing in the file is executed, and memory is allocated
+// only after the whole header was checked against the file's size. The functions block on the disk,
+// do not communicate and may be called from any thread. Returned tensors own their memory, on the
+// CPU. Errors: not_found, failed_precondition (permissions), data_loss (names the file, the
 // expected and the actual contents), resource_exhausted (memory, disk), invalid_argument (a
 // caller's argument).
 #pragma once

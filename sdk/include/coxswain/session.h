@@ -1,6 +1,6 @@
 // Session is a program's membership in a job. A session finds the ranks (MPI under mpiexec,
-// otherwise this process alone), reads the configuration, hosts the coordinator and the HTTP server
-// on rank 0, and opens steps. First depth of use (watch only):
+// otherwise this process alone) and reads the configuration. On rank 0 the session also hosts the
+// coordinator and the HTTP server. The program opens steps. First depth of use (watch only):
 //
 //   auto session = cox::Session::start(argc, argv);
 //   for (...) {
@@ -354,8 +354,8 @@ class Session {
   // cox::Error on all ranks. Collective.
   void together(const std::function<void()>& work);
 
-  // Returns whether SIGTERM or SIGINT has reached this rank, or another rank with a reducer's
-  // agreement. Ranks see the signal at different times, so a loop with a reducer leaves by
+  // Returns whether SIGTERM or SIGINT has reached this rank, or a reducer agreed on another rank's
+  // request. Ranks see a request at different times, so a loop with a reducer leaves by
   // ReductionOutcome::stop instead, which is equal on all ranks. In the loop of an adopted model
   // the answer is equal on all ranks.
   bool stop_requested() const;
@@ -372,14 +372,15 @@ class Session {
   std::shared_ptr<prometheus::Collectable> metrics() const;
 
   // Returns the run so far on rank 0, as of a moment ago; elsewhere all zero. Looks for findings in
-  // steps that no earlier call has examined, which takes milliseconds, more with many ranks.
+  // steps that have not been examined yet, which takes milliseconds, more with many ranks.
   SessionReport report() const;
 
   // Reports that this rank has no more steps, waits (polling) until all ranks are done, and closes
   // files. Collective. The destructor of the last owner calls finish() unless the program did.
+  //
   // While an exception is in flight the destructor does not wait for other ranks. If all ranks fail
   // together, the program continues. If only this rank fails, the program must end with an exit
-  // code other than 0 (call report() and leave main), which ends the whole job.
+  // code other than 0: call report() and leave main. The exit then ends the whole job.
   void finish();
 
   detail::SessionState& state() { return *state_; }

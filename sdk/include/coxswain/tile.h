@@ -1,14 +1,6 @@
 // tile() applies a function to parts of a tensor, one after the other. Intermediate results then
 // exist for one part at a time. The loop is the same under every memory action. The action only
-// selects whether a tile's saved tensors are kept or recomputed, so actions change no bit. The
-// number n of tiles does change bits: kernels round rows differently in other company, and sums
-// over rows (weight gradients, a mean loss) are added in another order. The difference to the
-// untiled sums is at most (n + 8) * eps * (sum of the absolute terms), where eps belongs to the
-// type of the sum.
-//
-// Recomputing runs the tile's operators again. The function itself runs once and may capture
-// anything. Plans tile the blocks of a Trainer's model and of a loop of your own. In the loop of an
-// adopted model the parts of tile() are kept, or recomputed with their block.
+// selects whether a tile's saved tensors are kept or recomputed, so actions change no bit.
 //
 // Thread rule: the training thread. Does not communicate. Throws cox::Error for arguments that
 // cannot work.
@@ -26,6 +18,15 @@ namespace cox {
 // pass. Elsewhere saved tensors are kept. REQUIRES: n >= 1.
 //
 //   y = cox::tile([&](const at::Tensor& rows) { return at::gelu(rows.mm(weight)); }, x, 0, 8);
+//
+// The number n of tiles changes bits. Kernels round rows differently in other company, and sums
+// over rows (weight gradients, a mean loss) are added in another order. The difference to the
+// untiled sums is at most (n + 8) * eps * (sum of the absolute terms); eps belongs to the type of
+// the sum.
+//
+// Recomputing runs the tile's operators again. The function itself runs once and may capture
+// anything. Plans tile the blocks of a Trainer's model and of a loop of your own. In the loop of an
+// adopted model the parts of tile() are kept, or recomputed with their block.
 [[nodiscard]] at::Tensor tile(const std::function<at::Tensor(const at::Tensor& part)>& f,
                               const at::Tensor& x, std::int64_t dim, std::int64_t n);
 

@@ -51,8 +51,8 @@ class MasterWeights;
 class WeightAverage;
 
 // TrainingPart is state of the program's own that a resumed run needs: a learning-rate schedule
-// with a memory, the statistics of a sampler. REQUIRES: equal on all ranks. Otherwise a resume
-// gives rank 0's state to all ranks.
+// with a memory, the statistics of a sampler. The state should be equal on all ranks, because a
+// resume gives rank 0's state to all ranks.
 struct TrainingPart {
   std::function<std::vector<NamedTensor>()> state;             // may be live tensors
   std::function<Status(std::span<const NamedTensor>)> load{};  // loads a list that state() returned

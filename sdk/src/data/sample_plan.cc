@@ -17,9 +17,9 @@ std::uint64_t mask(int bits) {
   return (std::uint64_t{1} << bits) - 1;
 }
 
-// Permutation is a pseudo-random permutation of [0, n) in constant memory: a Feistel network over
-// the next power of two, repeated until the result falls below n (fewer than two rounds on
-// average). Not cryptographic.
+// Permutation is a pseudo-random permutation of [0, n) in constant memory. A Feistel network over
+// the next power of two is repeated until the result falls below n: fewer than two times on
+// average. Not cryptographic.
 class Permutation {
  public:
   // Makes the permutation number (seed, stream). REQUIRES: 1 <= size <= 2^62.

@@ -27,9 +27,10 @@ struct HostFacts {
 
 HostFacts this_host();
 
-// Returns lines for people: first the number of ranks on each host, then one line for each kind of
-// machine: "2 ranks on 1 host (node-a: 2)", "all ranks alike: Fast Processor, 8 cores, ...".
-// Devices follow likewise, if there are any: "all ranks train on Fast Device, 80.0 GiB". Pure.
+// Returns lines for people. The first line is the number of ranks on each host: "2 ranks on 1 host
+// (node-a: 2)". Then comes one line for each kind of machine: "all ranks alike: Fast Processor, 8
+// cores, ...". Devices follow likewise, if there are any: "all ranks train on Fast Device, 80.0
+// GiB". Pure.
 std::vector<std::string> summary_lines(const std::vector<HostFacts>& hosts);
 
 // Logs hosts and machines on rank 0. `place` is where this rank trains. Collective. Throws

@@ -1,6 +1,6 @@
-// Membership is this process as one rank of the job: the joined ranks, their shared configuration,
-// the device, agreement outside of steps, the log and the request to stop. The session makes the
-// membership first and destroys it last. Training thread only.
+// Membership is this process as one rank of the job. A membership has the joined ranks, their
+// shared configuration, the device, agreement outside of steps, the log and the request to stop.
+// The session makes the membership first and destroys it last. Training thread only.
 #pragma once
 
 #include <cstdint>

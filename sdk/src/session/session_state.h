@@ -1,8 +1,8 @@
 // SessionState composes the parts of a session on one rank, which Session, StepScope, Reducer and
-// Trainer share: the membership in the job, the rank's end of the control plane, the actuators, the
-// recorder and the engine of steps, and the calibration. SessionState knows no capability by name.
-// Life: constructed -> model attached, loop declared -> ensure_started() -> steps -> finish().
-// Training thread only.
+// Trainer share. The parts are the membership, the rank's end of the control plane, the actuators,
+// the recorder and the engine of steps, and the calibration. SessionState knows no capability by
+// name. Life: constructed -> model attached, loop declared -> ensure_started() -> steps ->
+// finish(). Training thread only.
 #pragma once
 
 #include <cstdint>

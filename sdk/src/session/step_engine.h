@@ -1,6 +1,6 @@
-// StepEngine is the protocol of a step, one implementation for every kind of loop: Reducer,
-// Trainer, fit(), ManualParallel, adopted models, and loops that only watch. A step passes through
-// these stages:
+// StepEngine is the protocol of a step, one implementation for every kind of loop. The engine runs
+// the step and its telemetry; the loop decides how gradients and ballots travel. Owned by the
+// session; training thread only. A step passes through these stages:
 //
 //   between --begin()--> computing --meet()--> met --conclude()--> agreed --end()--> between
 //
@@ -8,9 +8,6 @@
 // of all ranks: the round. conclude() applies its consequences, which are equal on all ranks, such
 // as the plan of the next round. end() reports to the coordinator. A loop that only watches goes
 // from computing directly to end(). An exception may end a step in any stage.
-//
-// The engine runs the step and its telemetry; the loop decides how gradients and ballots travel.
-// Owned by the session; training thread only.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
-// StepWaits is how this rank waits for others, in a step or between steps. The class reads the time
-// of an arrival on the clock that all ranks share, watches long waits (SlowWait), and moves the
-// rank's mark and the control plane between polls. Owned by the session; training thread only.
+// StepWaits is how this rank waits for others, in a step or between steps. The class measures
+// arrivals on the clock that all ranks share and watches long waits (SlowWait). Between polls,
+// StepWaits moves the rank's mark and the control plane. Owned by the session; training thread
+// only.
 #pragma once
 
 #include "coordinator/core/arrival.h"

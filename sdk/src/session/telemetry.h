@@ -1,8 +1,7 @@
-// Telemetry shows the run of a job while it lasts, on rank 0. Owns the state into which the
-// coordinator records, the HTTP server and the metrics that read the state, the findings, and the
-// tally of the run. Has nothing to show on other ranks, and before start(). Owned by ControlEnd.
-// Training thread only, except start()'s sink and show_stall(), which belong to the coordinator's
-// thread.
+// Telemetry shows the run of a job while it lasts, on rank 0. Owns the state that the coordinator
+// writes, the HTTP server, the metrics, the findings, and the tally of the run. Has nothing to show
+// on other ranks, and before start(). Owned by ControlEnd. Training thread only, except start()'s
+// sink and show_stall(), which belong to the coordinator's thread.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Termination turns the first signal to stop into a flag that the loop polls, so that a job saves
+// Termination turns the first signal to stop into a flag that the loop polls. The job then saves
 // and leaves at the end of a step. ExitWatch ends a session when its process calls exit(). Owned by
 // the membership; training thread only. Signal dispositions belong to the process, so only one
 // Termination acts at a time. The handler's state is static in the source.
@@ -10,9 +10,9 @@
 
 namespace cox::detail {
 
-// Termination handles SIGTERM and SIGINT, and two signals that other runtimes use, if they would
-// end the process: SIGXCPU (the limit on CPU seconds, which repeats every second) and SIGUSR1 (a
-// batch system's warning).
+// Termination handles SIGTERM and SIGINT. SIGXCPU (the limit on CPU seconds, which repeats every
+// second) and SIGUSR1 (a batch system's warning) are handled only if they would end the process,
+// because other runtimes use them.
 //
 // - Handlers are installed when the loop polls for the first time. A session whose loop reduces
 //   polls at its start. A program that hangs before the first poll, or never polls, ends as any
@@ -62,7 +62,7 @@ class ExitWatch {
   ExitWatch(const ExitWatch&) = delete;
   ExitWatch& operator=(const ExitWatch&) = delete;
 
-  // Turns an exit with code 0 into code 1 from now on, also after the destructor: this rank has
+  // Turns an exit with code 0 into code 1 from now on, also after the destructor. This rank has
   // failed, and the program must not report success to its launcher.
   void fail();
 

@@ -1,4 +1,4 @@
-// WaitingTime adds up the waiting of a step on this rank: in calls for the last rank to arrive, and
+// WaitingTime adds up how long a step of this rank waited in calls for the last rank to arrive, and
 // in the kernel's run queue for a core. Owned by the StepRecorder; training thread. Nothing
 // allocates after construction.
 #pragma once

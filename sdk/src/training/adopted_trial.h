@@ -1,18 +1,15 @@
-// AdoptedTrial makes the first steps of an adopted loop, and the first steps after a change of its
-// models, available for a calibration. The trial records the forward pass. At the end of backward
-// the trial runs the recording again, with blocks kept and with blocks recomputed, and compares the
-// gradients with the program's own, bit for bit. A checked recording is the calibration's sample.
+// AdoptedTrial records the first steps of an adopted loop, and the first steps after a change of
+// its models, as samples for a calibration. At the end of backward the recorded forward pass runs
+// again, with blocks kept and with blocks recomputed. The resulting gradients must equal the
+// program's own, bit for bit. Owned by Adoption; training thread only; does not communicate.
 //
 //   forward pass of a first step -> record | backward() ends -> check() | a later step begins,
 //   is_complete() -> sample(): the calibration runs it under each action
 //
-// One model needs one step. Models that take steps in turn (the players of a GAN) have steps of
-// several kinds, which differ in the set of models that got gradients. One step of each kind is
-// recorded.
-//
-// A block whose recomputed gradients differ is pinned to keep, with the reason. If the step cannot
-// run again at all, status() tells why, and there is no sample. Owned by Adoption; training thread
-// only; does not communicate.
+// One model needs one step. Models that take steps in turn (the players of a GAN) have several
+// kinds of steps. A kind is the set of models that got gradients, and one step of each kind is
+// recorded. A block whose recomputed gradients differ is pinned to keep, with the reason. If the
+// step cannot run again at all, status() tells why, and there is no sample.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -203,9 +200,9 @@ class AdoptedTrial final : public OperatorListener {
   bool is_checked_ = false;
 };
 
-// UpdateProfile finds the peak bytes of an optimizer's later updates from its first update. The
-// first update also makes the optimizer's state: memory that parameters after the peak add in the
-// first update exists from the start in later ones.
+// UpdateProfile predicts the peak bytes of an optimizer's later updates from its first update. The
+// first update also makes the optimizer's state. State that the first update makes after its peak
+// is present from the start in later updates.
 class UpdateProfile {
  public:
   explicit UpdateProfile(MemoryProbe& probe) : probe_(probe) {}
@@ -235,10 +232,10 @@ class UpdateProfile {
 };
 
 // FirstSteps runs an adopted loop's first steps if settings leave a choice open. One step of each
-// kind is recorded (AdoptedTrial). Before the next step, when the optimizer has its state, the
-// costs of the recorded steps are tried under each memory action and in each format. The
-// measurement is repeated if the models get other parameters to train, or parameters of other
-// shapes. Owned by Adoption; training thread only.
+// kind is recorded (AdoptedTrial). Before the next step the optimizer has its state. Then the
+// recorded steps are tried under each memory action and in each format. The measurement is repeated
+// if the models get other parameters to train, or parameters of other shapes. Owned by Adoption;
+// training thread only.
 class FirstSteps {
  public:
   // REQUIRES: both arguments outlive the FirstSteps.

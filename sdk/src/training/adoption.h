@@ -1,18 +1,14 @@
 // Adoption lets an unchanged loop take part in a job. The class finds the loop's steps and phases
-// in the operator stream and averages gradients over ranks. Session::adopt() creates it.
+// in the operator stream and averages gradients over ranks. Session::adopt() creates an Adoption,
+// and the program's Sessions own it. Used and destroyed by the training thread, which is the thread
+// that adopted.
 //
 //   first operator on a parameter that requires gradients -> forward | backward() begins ->
 //   backward | backward() ends -> average, when it added to .grad | a write to a parameter ->
 //   update | next forward -> step closes
 //
-// The first forward pass after a change of a parameter closes a step, so several calls of
-// backward() before an update are one step. Passes with gradients off (an evaluation) open no step.
-// If the program only watches, nothing is averaged, sent or agreed upon, and only the start of the
-// first step is collective.
-//
-// Owned by the Sessions of the program. Used and destroyed by the training thread, which is the
-// thread that adopted. Opening and closing a step and averaging are collective and wait by polling.
-// Errors are thrown as cox::Error through the program's operator or backward().
+// Opening and closing a step and averaging are collective and wait by polling. Errors are thrown as
+// cox::Error through the program's operator or backward().
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -34,6 +30,10 @@
 
 namespace cox::detail {
 
+// Adoption listens to the operators of the loop. The first forward pass after a change of a
+// parameter closes a step, so several calls of backward() before an update are one step. Passes
+// with gradients off (an evaluation) open no step. If the program only watches, nothing is
+// averaged, sent or agreed upon, and only the start of the first step is collective.
 class Adoption final : public OperatorListener {
  public:
   // Uses the options of the first model. Throws cox::Error in the same cases as ManualParallel.
@@ -58,10 +58,10 @@ class Adoption final : public OperatorListener {
   void start();
   // Closes the open step, if there is one with gradients. Collective.
   void finish();
-  // Closes the open step if the loop has updated a model since the last backward pass, or if
-  // remaining gradients belong to no later update (Gradients::are_used). Returns whether no step is
-  // open. After the first call a request to stop waits for end_unless_asked(). Collective if it
-  // closes a step.
+  // Closes the open step if the loop has updated a model since the last backward pass. Also closes
+  // the step if remaining gradients belong to no later update (Gradients::are_used). Returns
+  // whether no step is open. After the first call a request to stop waits for end_unless_asked().
+  // Collective if a step is closed.
   enum class Gradients : std::uint8_t { add_up, are_used };
   bool close_updated_step(Gradients left);
   // Ends the job, unless the loop polls stop_requested(). REQUIRES: all ranks agreed to stop.

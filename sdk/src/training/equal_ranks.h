@@ -20,9 +20,9 @@
 
 namespace cox::detail {
 
-// Throws cox::Error on all ranks if models differ in names, shapes, types or order of parameters,
-// or in the text that their modules print (the probability of a Dropout). Parameters of equal
-// shapes in another order would be averaged with each other. Collective.
+// Throws cox::Error on all ranks if models differ in names, shapes, types or order of parameters.
+// Parameters of equal shapes in another order would be averaged with each other. Also throws if the
+// text that modules print differs (the probability of a Dropout). Collective.
 void check_equal_models(const Membership& job, const torch::nn::Module& model);
 
 // Returns a hash of eight samples spread over the data set. Returns 0 if the samples differ at a
@@ -30,10 +30,10 @@ void check_equal_models(const Membership& job, const torch::nn::Module& model);
 std::uint64_t hash_of_samples(const Dataset& dataset);
 
 // WeightCheck compares weights at one moment of a step: before the update, or after it in an
-// adopted loop. Hashing reads all weights once (some 10 GB/s from memory). On a device the hash is
-// computed on the device and copied to the host while the next step runs, so it is compared one
-// round later. Hashes are comparable only between devices of the same kind. A save and the end of
-// the job compare the final weights, which must be finite.
+// adopted loop. Hashing reads all weights once (some 10 GB/s from memory). A device computes the
+// hash itself and copies it to the host while the next step runs, so the comparison comes one round
+// later. Hashes are comparable only between devices of the same kind. A save and the end of the job
+// compare the final weights, which must be finite.
 class WeightCheck final : public Actuator,
                           public Steering,
                           public Comparing,

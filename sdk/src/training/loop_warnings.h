@@ -1,5 +1,5 @@
 // LoopWarnings warns the author of an adopted loop, once each, of causes by which ranks would
-// diverge without an error: a model that is trained but not averaged, a loop whose steps are not
+// diverge without an error. Examples: a model is trained but not averaged; the loop's steps are not
 // seen. Owned by Adoption; training thread only; does not communicate.
 #pragma once
 

@@ -210,8 +210,8 @@ struct ManualParallel::Impl {
     return is_finite;
   }
 
-  // Records averages whose outcome the loop ignored, all averages of a step together: those of the
-  // open step if their norms have arrived, else those of the step before.
+  // Records averages whose outcome the loop ignored, all averages of a step together. Uses the open
+  // step's averages if their norms have arrived, else those of the step before.
   void note_unseen() {
     for (std::vector<Unseen>* averages : {&unseen, &earlier}) {
       const auto has_come = [](const Unseen& each) { return each.norm.has_come(); };

@@ -78,9 +78,9 @@ class ModelUpdate final : public Actuator, public Comparing {
               std::unique_ptr<OptimizerPort> optimizer, MasterWeights* masters,
               const TrainerOptions& options);
 
-  // Throws cox::Error on all ranks if the optimizer updates no parameter of the model (for example,
-  // the model was cloned after the optimizer was made), or if optimizer options differ between
-  // ranks. Collective.
+  // Throws cox::Error on all ranks if optimizer options differ between ranks, or if the optimizer
+  // updates no parameter of the model. The latter happens if the model was cloned after the
+  // optimizer was made. Collective.
   void check_optimizer() const;
 
   torch::nn::Module& model() const { return model_; }

@@ -301,9 +301,9 @@ struct Reducer::Impl {
     part_.loss_sum += weight_of_loss * loss;
   }
 
-  // Collects the values that are read from a device in one transfer, when the step is averaged: the
-  // losses of all micro-batches and, while blocks run in fp16, the largest of this rank's own
-  // gradients.
+  // Collects the values that are read from a device in one transfer, when the step is averaged. The
+  // values are the losses of all micro-batches and, while blocks run in fp16, the largest of this
+  // rank's own gradients.
   at::Tensor figures_on_device() {
     const detail::Largest amax =
         loss_scale_.is_active() ? numerics_.health().amax_scaled_fp16() : detail::Largest();
