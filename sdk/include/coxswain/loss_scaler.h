@@ -71,9 +71,9 @@ class LossScaler {
   // update().
   void unscale(std::span<const at::Tensor> parameters);
 
-  // Updates the parameters unless a gradient is not finite; returns whether it did (with
-  // ScalerSync::device always true, because nothing is read). Throws cox::Error when called twice
-  // before update().
+  // Updates the parameters unless a gradient is not finite. Returns whether the parameters were
+  // updated (always true with ScalerSync::device, which reads nothing). Throws cox::Error on a
+  // second call before update().
   bool step(AdamW& optimizer);
   bool step(torch::optim::Optimizer& optimizer);
   // Returns whether the gradients given to unscale(parameters) are finite on all ranks. Reads the

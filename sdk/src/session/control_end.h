@@ -71,7 +71,7 @@ class ControlEnd {
   void explain_end() {
     if (plane_) plane_->mark().explain_end();
   }
-  // Returns whether another process reports an early end of this rank's process.
+  // Returns whether a DeathWatch reports an early end of this rank's process.
   bool is_watched() const { return line_.has_value(); }
 
  private:

@@ -12,7 +12,7 @@
 
 namespace cox::detail {
 
-// HostFacts has a fixed size, so that ranks can gather it.
+// HostFacts has a fixed size, so that ranks can gather the facts.
 struct HostFacts {
   char host[64] = {};
   char processor[64] = {};

@@ -137,7 +137,7 @@ class LookSpacing {
   double seconds() const { return period_seconds_ * stride_; }
   // Records the cost of a look and adapts the interval.
   void note(double cost_seconds);
-  // Halves the rate of looks from now on, as an upper limit.
+  // Limits looks to half of the present rate, from now on.
   void halve();
 
  private:
@@ -162,8 +162,8 @@ class HostFile {
   Status write();
 
   bool is_full() const { return bytes_ > most_bytes_; }
-  // Removes every second sample until the file is well below its size limit. Halves `spacing` once
-  // for each removal.
+  // Removes every second sample until the file is well below its size limit. Halves the rate of
+  // looks in `spacing` once for each removal.
   Status thin_out(LookSpacing& spacing);
 
  private:

@@ -1,6 +1,6 @@
-// Identity is the first thing that ranks compare in Session::start: their protocol, their program
-// and its arguments must be equal. Sent as raw bytes in a layout that never changes, so that ranks
-// of other versions can read it. Pure except own_identity(); bytes of other ranks are hostile.
+// Identity is the first record that ranks compare in Session::start: protocol, program and
+// arguments must be equal. Sent as raw bytes in a layout that never changes, so that ranks of other
+// versions can read the record. Pure except own_identity(); bytes of other ranks are hostile.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
 // RunDirectory is this rank's part of the directory run.directory: a record of the run's start, the
-// rows of its steps, its operators. On rank 0 it holds the lock that keeps other jobs out of the
+// rows of its steps, its operators. Rank 0 also holds the lock that keeps other jobs out of the
 // directory. Does nothing without run.directory. Owned by ControlEnd. Training thread only.
 #pragma once
 

@@ -52,7 +52,7 @@ class WaitingTime {
   void leave_out_queueing(std::function<Seconds()> queued);
   bool leaves_out_queueing() const { return static_cast<bool>(queued_); }
 
-  // A step begins.
+  // Begins a step.
   void begin();
   // Returns the thread's time in the run queue within a section of `phase`, `seconds` long. Returns
   // 0 if queueing is not excluded.

@@ -88,7 +88,7 @@ class AdoptedAveraging {
   void end(std::span<const c10::IValue> results) {
     if (losses_) losses_->note_results(results);
   }
-  // Throws cox::Error if losses are averaged and the pass starts from none.
+  // Finds the pass's loss if losses are averaged. Throws cox::Error if the pass starts from none.
   void backward_begins(const BackwardPass& pass) {
     if (losses_) losses_->find(pass);
   }
@@ -97,16 +97,16 @@ class AdoptedAveraging {
   // Averages the gradients that a backward pass added. Collective; waits by polling; throws
   // cox::Error.
   void average(StepScope& step, const AdoptedModels& models);
-  // The loop polls stop_requested(), so it is not ended from outside.
+  // Records that the loop polls stop_requested(), so closing a step does not end the loop.
   void loop_asks() { loop_asks_ = true; }
   bool loop_is_asking() const { return loop_asks_; }
-  // The loop is saved before it ends, so closing a step does not end it.
+  // Records that the loop is saved before it ends, so closing a step does not end the loop.
   void loop_is_kept() { loop_is_kept_ = true; }
   // Agrees on the step with all ranks. Returns Stop::yes if the ranks were asked to stop and the
   // loop neither polls nor is kept. Collective.
   enum class Stop : bool { no, yes };
   Stop close(StepScope& step);
-  // The loop is over, and the last step is about to close.
+  // Prepares the end: the loop is over, and the last step is about to close.
   void settle() {
     if (weights_) (*weights_)->settle();
   }

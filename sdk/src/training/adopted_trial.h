@@ -75,16 +75,16 @@ class BatchGrowth {
   // REQUIRES: `probe` outlives the BatchGrowth.
   explicit BatchGrowth(MemoryProbe& probe) : probe_(probe) {}
 
-  // Memory is measured with the batches that enter from now on.
+  // Begins to measure: memory is measured with the batches that enter from now on.
   void begin_measuring(std::size_t blocks) { measured_.resize(blocks); }
   void forget_measured() { measured_.clear(); }
-  // A forward pass or a step begins.
+  // Begins a forward pass, or a step.
   void begin_forward() {
     entered_.assign(measured_.size(), 0);
     first_.reset();
   }
   void begin_step() { growth_ = 1; }
-  // A visit of a block begins with the operator that runs.
+  // Records that the running operator begins a visit of a block.
   void enter_block() { enters_block_ = !measured_.empty(); }
   bool wants_calls() const { return enters_block_; }
   // Returns whether the visit of `block` begins another pass, and the program has abandoned the
@@ -96,7 +96,8 @@ class BatchGrowth {
   std::optional<double> look(const OperatorCall& call, BlockId block, const AdoptedModels& models);
   // Makes room for `growth` times the measured size in the rest of the step.
   void make_room(Session& session, double growth);
-  // Memory was measured with the inputs of this pass. The largest of several such passes counts.
+  // Records that memory was measured with this pass's inputs. The largest of several such passes
+  // counts.
   void note_measured();
 
  private:
@@ -127,18 +128,20 @@ class AdoptedTrial final : public OperatorListener {
   void begin(const OperatorCall& call) override;
   void end(std::span<const c10::IValue> results) override;
   void failed() noexcept override;
-  // The first operator on a parameter comes next, after `steps_ended` steps of the trial.
+  // Begins a forward pass, before its first operator on a parameter. `steps_ended` counts steps of
+  // the trial.
   void forward_begins(std::uint64_t steps_ended);
   // Ends the recordings, the first time in a step.
   void backward_begins(const BackwardPass& pass) override;
-  // Runs the recorded passes and compares with the gradients of the step's first backward(). Later
-  // calls in a step do nothing. `trained` tells for each model whether it got gradients. REQUIRES:
-  // backward_begins() was called, and no parameter or gradient has changed since.
+  // Runs the recorded passes and compares the results with the gradients of the step's first
+  // backward(). Later calls in a step do nothing. `trained` tells for each model whether it got
+  // gradients. REQUIRES: backward_begins() was called, and no parameter or gradient has changed
+  // since.
   void check(const std::vector<bool>& trained);
   // Returns whether steps of all kinds were recorded: as many steps as models have ended, and each
   // model got gradients in one. Also returns true after kMostSteps steps. Equal on all ranks.
   bool is_complete(std::uint64_t steps_ended, std::size_t models) const;
-  // Ok while the steps can run again.
+  // Returns ok while the steps can run again.
   const Status& status() const { return status_; }
 
   // Returns the leaves that runs add gradients to, of all recorded steps.
@@ -206,12 +209,13 @@ class AdoptedTrial final : public OperatorListener {
 class UpdateProfile {
  public:
   explicit UpdateProfile(MemoryProbe& probe) : probe_(probe) {}
-  // A backward pass ended: the update may begin.
+  // Begins a profile after a backward pass, when the update may begin.
   void begin();
   bool is_open() const { return is_open_; }
-  // An operator runs on `parameter`. REQUIRES: is_open().
+  // Records an operator on `parameter`. REQUIRES: is_open().
   void note(const at::Tensor& parameter, LoopStages::Access access);
-  // The next forward pass begins. Returns the peak bytes until then; 0 if tensors are not counted.
+  // Ends the profile at the next forward pass. Returns the peak bytes until then; 0 if tensors are
+  // not counted.
   std::int64_t end();
 
  private:
@@ -241,21 +245,21 @@ class FirstSteps {
   // REQUIRES: both arguments outlive the FirstSteps.
   FirstSteps(Session& session, AdoptedModels& models);
 
-  // A model was adopted. `follow` is passed to AdoptedTrial.
+  // Records that a model was adopted. `follow` is passed to AdoptedTrial.
   void model_added(AdoptedTrial::Follow follow);
   // Returns whether nothing is left to record or try.
   bool are_over() const { return trial_ == nullptr; }
   // Returns whether the stream shows runs of a trial at the moment.
   bool are_tried() const { return is_calibrating_; }
 
-  // A step begins. Records the step anew if the models have changed since the measurement.
+  // Begins a step. Records the step anew if the models have changed since the measurement.
   void step_begins(BatchGrowth& growth);
-  // The first operator on a parameter comes next. Records the step, or tries the recorded steps. A
-  // trial is collective and throws cox::Error.
+  // Begins a forward pass, before its first operator on a parameter. Records the step, or tries the
+  // recorded steps. A trial is collective and throws cox::Error.
   void forward_begins(BatchGrowth& growth);
-  // An operator on a parameter runs, between a backward pass and the next forward pass.
+  // Records an operator on a parameter between a backward pass and the next forward pass.
   void parameter_used(const at::Tensor& parameter, LoopStages::Access access);
-  // The step is about to end, and the next forward pass to begin.
+  // Ends the update: the step is about to end, and the next forward pass to begin.
   void update_ended();
   // Receives the operators of a forward pass while wants_calls().
   bool wants_calls() const { return trial_ != nullptr && trial_->wants_calls(); }

@@ -29,13 +29,13 @@ class LoopStages {
   // Begins a stage at `when`; the time before `when` belongs to the previous stage.
   void change(Stage stage, Time when);
 
-  // In stage accumulated: an operator runs with gradients off, and may write to a parameter.
+  // Records, in stage accumulated, an operator with gradients off, which may write to a parameter.
   void operator_ran() {
     if (!update_since_) update_since_ = now();
   }
   void parameter_written();
-  // In stage updating: an operator with gradients off writes to a parameter, or only reads one. An
-  // evaluation reads, and so does a forward pass that backward() recomputes.
+  // Records, in stage updating, that an operator with gradients off writes to a parameter or only
+  // reads one. An evaluation reads, and so does a forward pass that backward() recomputes.
   enum class Access : std::uint8_t { read, write };
   void note_access(Access access);
   // Returns whether parameters were read since the last write.

@@ -14,12 +14,13 @@ namespace cox::detail {
 // more memory.
 bool is_out_of_memory(const std::exception& error);
 
-// A handler of `error`, which a part of the open step threw, calls one of the two functions below.
-// The handler runs after everything that the part made is freed. Both functions give blocks the
-// actions that hold least, and tell the coordinator, so that a tighter plan follows. Both rethrow
-// the error if it neither reports a lack of memory nor came from the offload tier. Both also
-// rethrow a lack of memory if memory is not planned or the blocks already hold as little as
-// possible.
+// Both functions below are for a handler of `error`, which a part of the open step threw. Call them
+// once the memory of that part is freed. Both give blocks the actions that hold least, and tell the
+// coordinator, so that a tighter plan follows.
+//
+// Both rethrow the error if it neither reports a lack of memory nor came from the offload tier.
+// Both also rethrow a lack of memory if memory is not planned or the blocks already hold as little
+// as possible.
 //
 // For a forward pass: keeps the reduced actions for the rest of the step, so that the pass can run
 // a second time. Local, because no rank waits for another within a forward pass.

@@ -21,7 +21,7 @@ class ReductionTimes final : public Actuator, public Reporting {
 
   void backward_begins() { backward_began_ = Clock::now(); }
   void backward_ended() { backward_ended_ = Clock::now(); }
-  // This rank has no backward pass in the step and contributes zeros.
+  // Records that this rank has no backward pass in the step and contributes zeros.
   void no_backward() { backward_began_ = backward_ended_ = Clock::now(); }
 
   // Records the times of the step just merged. Call it before buckets are laid out anew, because

@@ -34,11 +34,7 @@ std::uint64_t fingerprint_of(const TrainerOptions& options);
 // Returns invalid_argument for a batch that cannot be divided among the ranks under the settings.
 Status validate(const TrainerOptions& options, int world_size, const Config& config);
 
-// StepShare is the part of a step's samples that this rank computes, and its micro-batches. The
-// batch of a step is cut into micro-batches; only the last may be partial. Ranks get contiguous
-// runs of micro-batches in proportion to their shares. Without a micro-batch the unit is one
-// sample, and all samples of a rank are one micro-batch. A pure function of numbers on which all
-// ranks agree.
+// ShareRequest is the input of share_of().
 struct ShareRequest {
   std::uint64_t cursor = 0;
   std::int64_t step_samples = 0;          // requested; fewer at the end of an epoch
@@ -48,6 +44,11 @@ struct ShareRequest {
   std::int32_t world_size = 1;
 };
 
+// StepShare is the part of a step's samples that this rank computes, and its micro-batches. The
+// batch of a step is cut into micro-batches; only the last may be partial. Ranks get contiguous
+// runs of micro-batches in proportion to their shares. Without a micro-batch the unit is one
+// sample, and all samples of a rank are one micro-batch. A pure function of numbers on which all
+// ranks agree.
 struct StepShare {
   SampleBatch step;                     // all ranks' samples
   SampleSlice slice;                    // this rank's, from the start of the batch

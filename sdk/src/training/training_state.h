@@ -44,8 +44,8 @@ std::vector<NamedTensor> model_tensors(const torch::nn::Module& model);
 
 // Returns the contents of a save or snapshot. Tensors may be live ones.
 Checkpoint capture(const torch::nn::Module& model, const OptimizerPort& optimizer);
-// Restores the result of capture(). Parameters keep their identity. With Handover only tensors of
-// the optimizer may be taken over without a copy.
+// Restores the result of capture(). Parameters keep their identity. With Handover::taken, only
+// tensors of the optimizer are taken over without a copy.
 Status restore(const Checkpoint& state, torch::nn::Module& model, OptimizerPort& optimizer,
                Handover handover);
 
