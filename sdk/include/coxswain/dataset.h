@@ -27,8 +27,8 @@ class Dataset {
   virtual std::int64_t size() const = 0;
 
   // Returns the samples with the given numbers, in the given order; numbers may repeat. The tensors
-  // are new and on the CPU; for an empty list of numbers they have 0 rows. Must not draw from
-  // torch's default generators, which belong to the forward pass. REQUIRES: each index in [0,
+  // are new and on the CPU; for an empty list of numbers the tensors have 0 rows. Must not draw
+  // from torch's default generators, which belong to the forward pass. REQUIRES: each index in [0,
   // size()).
   virtual Batch get(std::span<const std::int64_t> indices) const = 0;
 };

@@ -1,7 +1,7 @@
-// Error is the one exception type of the SDK. Constructors throw it if they cannot do their work: a
-// file is missing, an option is out of range. Other calls throw it for a mistake of the caller.
-// Functions that read or write files return Status or Result instead. The step path never throws
-// because of the control plane.
+// Error is the one exception type of the SDK. Constructors throw an Error if their work is
+// impossible: a file is missing, an option is out of range. Other calls throw an Error for a
+// mistake of the caller. Functions that read or write files return Status or Result instead. The
+// step path never throws because of the control plane.
 #pragma once
 
 #include <stdexcept>

@@ -50,7 +50,7 @@ struct FitOptions {
   const Dataset* evaluation = nullptr;
   std::int64_t evaluation_batch = 0;  // samples at once; 0 = a micro-batch, or a rank's even share
   // Callbacks run on every rank after each update and each epoch, with numbers that are equal on
-  // all ranks. After a rollback they run again for repeated steps and epochs, also for those of the
+  // all ranks. After a rollback the callbacks run again for repeated steps and epochs, also in the
   // last epoch. on_epoch must return the same on all ranks; `stop` ends the training after the
   // epoch, and a rollback does not undo the stop.
   std::function<void(const FitStep&)> on_step{};

@@ -58,7 +58,7 @@ class LossScaler {
   LossScaler& operator=(LossScaler&&) noexcept;
   ~LossScaler();
 
-  // Returns loss x scale, in fp32 or fp64, on the loss's device. Autograd records it.
+  // Returns loss x scale, in fp32 or fp64, on the loss's device. Autograd records the product.
   at::Tensor scale(const at::Tensor& loss);
 
   // Divides the gradients by the scale, in place, and records whether all are finite. Call

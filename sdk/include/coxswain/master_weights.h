@@ -44,7 +44,8 @@ class MasterWeights {
   void take_gradients();
   // Writes the masters' values, rounded, into the parameters.
   void give_weights();
-  // Copies the parameters' values into the masters. Call it after a model was loaded or broadcast.
+  // Copies the parameters' values into the masters. Call take_weights() after a model was loaded or
+  // broadcast.
   void take_weights();
 
   // Returns "master.NAME" of each parameter that has a copy (fp32 ones are saved with the model).

@@ -68,8 +68,8 @@ struct FormatTrial {
   std::string error;      // first line of torch's message; empty = ran and gave finite numbers
 };
 // Tries linear, matmul, layer_norm, softmax, gelu, conv2d, scaled_dot_product_attention, embedding
-// and cross_entropy on small tensors. Takes milliseconds, so call it once. Changes no random state
-// and no gradient. Returns an empty list if there is no such device.
+// and cross_entropy on small tensors. Takes milliseconds: one call is enough. Changes no random
+// state and no gradient. Returns an empty list if there is no such device.
 std::vector<FormatTrial> try_format(Precision format, at::DeviceType device);
 
 // Returns ok if every operation of try_format() runs, and unavailable if there is no such device.

@@ -87,9 +87,9 @@ class Reducer {
   ~Reducer();
 
   // Runs autograd so that `loss` (a mean over `weight` samples or tokens) counts `weight` times in
-  // the average. Weight 0 only reports that this was the last micro-batch. Between the last
-  // micro-batch and average() further calls are an error, and .grad is in transfer: neither read
-  // nor write it. In fp16 .grad carries the loss scale until average() removes the scale.
+  // the average. Weight 0 only reports the end of the last micro-batch. Between the last
+  // micro-batch and average() further calls are an error, and .grad is in transfer: do not read or
+  // write .grad. In fp16 .grad carries the loss scale until average() removes the scale.
   // Reproducible mode rounds weights to steps of 2^-20. Communicates without waiting. Throws
   // cox::Error for a weight that is negative or not finite.
   void backward(StepScope& step, const at::Tensor& loss, double weight,

@@ -10,9 +10,9 @@
 //   cursor = batch.next;
 //
 // The cursor is a position in the endless sequence epoch 0, epoch 1, ...: epoch = cursor / size. A
-// cursor does not depend on ranks, shares or batch size. So a job may resume from it at another
-// world size, and every sample is still used exactly once an epoch. Value type, pure functions, std
-// only.
+// cursor does not depend on ranks, shares or batch size. So a job may resume from a cursor at
+// another world size, and every sample is still used exactly once an epoch. Value type, pure
+// functions, std only.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@
 
 namespace cox {
 
-// Tail selects what happens to the last samples of an epoch if they do not fill a global batch.
+// Tail selects the use of an epoch's last samples if they do not fill a global batch.
 enum class Tail {
   keep_partial,  // the samples form a smaller batch
   drop,          // the samples are left out of this epoch (others the next time)

@@ -319,8 +319,8 @@ class Session {
   // Measures the costs of formats and memory actions in a loop of your own. For settings that ask
   // for a memory budget (memory.*) or leave the number formats open (precision.format=auto); a
   // Trainer calibrates by itself. Does nothing if the settings leave no choice. `sample_loss`
-  // computes the mean loss of a typical batch. calibrate() runs it forward and backward several
-  // times in every format and under every memory action. Then it restores gradients, buffers and
+  // computes the mean loss of a typical batch. calibrate() runs forward and backward several times
+  // in every format and under every memory action. Then calibrate() restores gradients, buffers and
   // random numbers, and starts from the resulting plan. `optimizer_bytes` counts state that the
   // optimizer has not made yet, and also the gradients if steps add up several micro-batches.
   //

@@ -164,8 +164,8 @@ class Trainer {
   // range; the data set may go before the trainer. REQUIRES: the data set is the same on all ranks.
   //
   // A data set of another size or other samples than on another rank, or than in the resumed save,
-  // is an error. Eight samples are compared, unless they differ at each read. Leave the loop by
-  // stop(). After a `break` the open step is not reported and nothing is saved, until save() is
+  // is an error. Eight samples are compared, unless a sample differs at each read. Leave the loop
+  // by stop(). After a `break` the open step is not reported and nothing is saved, until save() is
   // called or the loop starts again. A save() called in the open step is written by the `break`.
   Steps steps(const Dataset& dataset);
 

@@ -107,7 +107,8 @@ class NodeFiles {
 };
 
 // Nvml reads the GPUs of this machine through NVIDIA's management library. The library is loaded at
-// run time, where the driver installed it; nothing is linked against it. One thread at a time.
+// run time, where the driver installed it; the SDK is not linked against the library. One thread at
+// a time.
 class Nvml {
  public:
   // Returns null if the library is missing or does not work. Takes up to some seconds.
@@ -178,9 +179,9 @@ class HostFile {
 };
 
 // HostRecorder writes a rank's part of the host timeline (host.jsonl, docs/run-directory.md).
-// Several times a second it samples the process's use of the machine and the training thread's
-// activity. The lowest rank of a node also samples the machine. A thread of its own reads and
-// writes, so no failure here costs the training thread a step.
+// Several times a second HostRecorder samples the process's use of the machine and the training
+// thread's activity. The lowest rank of a node also samples the machine. A thread of its own reads
+// and writes, so no failure here costs the training thread a step.
 //
 //   /proc, the rank's mark -> HostSample -> records/host_lines.h
 //

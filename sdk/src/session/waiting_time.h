@@ -19,7 +19,7 @@ namespace cox::detail {
 std::optional<std::uint64_t> queued_ns_in(std::string_view schedstat);
 
 // RunQueue reads how long a thread was ready to run and had no core, since the thread began. On a
-// machine with more ranks than cores each rank loses this time. The kernel counts it
+// machine with more ranks than cores each rank loses this time. The kernel counts the time
 // (/proc/PID/task/TID/schedstat, second field; Linux with CONFIG_SCHED_INFO). One thread creates
 // and reads a RunQueue.
 class RunQueue {

@@ -77,7 +77,7 @@ class AdoptedAveraging {
   void add(torch::nn::Module& model, const std::vector<at::Tensor>& parameters,
            const AdoptOptions& options);
   // Compares the weights of the ranks from now on, also those of models added since the last call.
-  // Call it between steps.
+  // Call watch_weights() between steps.
   void watch_weights(const AdoptedModels& models, BlockWatch& blocks);
 
   // Receives the operators of a forward pass while wants_calls().

@@ -417,7 +417,7 @@ std::int64_t FirstSteps::gradient_bytes() const {
 }
 
 // A loop whose forward pass begins with gradients may free them before backward(). One more step
-// shows whether it does.
+// shows whether the loop frees gradients.
 bool FirstSteps::looks_at_release() {
   if (released_bytes_ || bytes_at_forward_ > 0) return false;
   bytes_at_forward_ = gradient_bytes();

@@ -69,7 +69,7 @@ class LeavesAside {
 // anything.
 //
 // A forward pass that the program abandons (an evaluation with gradients on) frees the bytes that
-// its blocks held. The pass after it then counts alone.
+// its blocks held. The next pass then counts alone.
 class BatchGrowth {
  public:
   // REQUIRES: `probe` outlives the BatchGrowth.

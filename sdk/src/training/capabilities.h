@@ -1,6 +1,6 @@
-// Capabilities names the capabilities of every session. Loops call one of them for its special
-// functions; the session calls all of them alike, through their list. This file is the only list of
-// a job's capabilities. Training thread only.
+// Capabilities names the capabilities of every session. Loops call a capability for its special
+// functions; the session calls all capabilities alike, through their list. This file is the only
+// list of a job's capabilities. Training thread only.
 #pragma once
 
 #include <functional>

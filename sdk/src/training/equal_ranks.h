@@ -48,8 +48,8 @@ class WeightCheck final : public Actuator,
   const char* name() const override { return "reduction"; }
   void apply(const Plan& plan, RoundId round) override;
 
-  // Hashes the weights in a round that compares them. Call it before the step's ballot. Waits for a
-  // device only if the device has not finished the last hash.
+  // Hashes the weights in a round that compares them. Call take() before the step's ballot. Waits
+  // for a device only if the device has not finished the last hash.
   void take();
   EqualBits equal_bits() const override { return bits_; }
   // Names the first parameter that differs, its block, and by how much.

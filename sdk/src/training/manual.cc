@@ -201,7 +201,7 @@ struct ManualParallel::Impl {
     return {&reduction, merged.weight, merged.overflow_ranks == 0};
   }
 
-  // Records an average for the step. Returns whether it is finite.
+  // Records an average for the step. Returns whether the average is finite.
   bool note(double norm, bool are_parts_finite) {
     const bool is_finite = are_parts_finite && std::isfinite(norm);
     squares += norm * norm;

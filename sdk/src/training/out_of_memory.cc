@@ -30,7 +30,7 @@ bool is_out_of_memory(const std::exception& error) {
 
 namespace {
 
-// Makes the blocks hold less. Rethrows the handled error if they cannot.
+// Makes the blocks hold less. Rethrows the handled error if no block can hold less.
 void make_room(Session& session, const std::exception& error, MemoryActuator::RoomUntil until,
                const char* consequence) {
   if (!is_out_of_memory(error)) throw;

@@ -14,9 +14,9 @@ namespace cox::detail {
 // more memory.
 bool is_out_of_memory(const std::exception& error);
 
-// Both functions below are for a handler of `error`, which a part of the open step threw. Call them
-// once the memory of that part is freed. Both give blocks the actions that hold least, and tell the
-// coordinator, so that a tighter plan follows.
+// Both functions below are for a handler of `error`, which a part of the open step threw. Call one
+// of the functions once the memory of that part is freed. Both functions give blocks the actions
+// that hold least, and tell the coordinator, so that a tighter plan follows.
 //
 // Both rethrow the error if it neither reports a lack of memory nor came from the offload tier.
 // Both also rethrow a lack of memory if memory is not planned or the blocks already hold as little

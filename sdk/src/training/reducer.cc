@@ -315,7 +315,7 @@ struct Reducer::Impl {
     return values.empty() ? at::Tensor() : at::stack(values);
   }
 
-  // Waits for the device, and therefore for its backward pass. Call it after the gradients are
+  // Waits for the device, and therefore for its backward pass. Call read() after the gradients are
   // sent.
   void read(const at::Tensor& figures, StepScope& step) {
     if (!figures.defined()) return;
@@ -450,8 +450,8 @@ struct Reducer::Impl {
     if (reduction_.exchange() != former) show_held();
   }
 
-  // A prediction must hold in every step. So it includes steps that keep gradients longer than
-  // others, and formats that may follow those in force.
+  // A prediction must hold in every step. So the prediction includes steps that keep gradients
+  // longer than others, and formats that may follow the present ones.
   detail::GradientHolding held_gradients(detail::MicroBatches micro_batches) const {
     // Reproducible mode adds every micro-batch in its buckets, but keeps the averages.
     const bool keeps_sums = micro_batches == detail::MicroBatches::several || is_reproducible();

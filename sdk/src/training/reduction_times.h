@@ -24,8 +24,8 @@ class ReductionTimes final : public Actuator, public Reporting {
   // Records that this rank has no backward pass in the step and contributes zeros.
   void no_backward() { backward_began_ = backward_ended_ = Clock::now(); }
 
-  // Records the times of the step just merged. Call it before buckets are laid out anew, because
-  // the times belong to the present buckets.
+  // Records the times of the step just merged. Call take() before buckets are laid out anew,
+  // because the times belong to the present buckets.
   void take(const TunedReduction& reduction);
   // Returns the cost of the step's buckets on this rank: adding, copying, and the wait after
   // backward.

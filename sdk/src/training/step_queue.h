@@ -29,7 +29,8 @@ struct TrainerOptions;
 
 namespace cox::detail {
 
-// Returns different fingerprints for different options. The learning rate is not part of it.
+// Returns different fingerprints for different options. The fingerprint does not include the
+// learning rate.
 std::uint64_t fingerprint_of(const TrainerOptions& options);
 // Returns invalid_argument for a batch that cannot be divided among the ranks under the settings.
 Status validate(const TrainerOptions& options, int world_size, const Config& config);

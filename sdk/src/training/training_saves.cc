@@ -461,7 +461,8 @@ void TrainingSaves::begin(OnFailure on_failure) {
   state_.recorder().activity().do_between_steps(Activity::outside, Clock::now());
 }
 
-// Waits for the save before, if it is still being written. Logs the reason on rank 0 if it is lost.
+// Waits for the save before, if it is still being written. If the save is lost, rank 0 logs the
+// reason.
 void TrainingSaves::finish_before() {
   if (!save_.is_running()) return;
   const Status finished = save_.finish();

@@ -35,7 +35,7 @@ namespace cox::detail {
 std::vector<std::uint32_t> paces_of(std::span<const SlowRank> slow, std::size_t ranks);
 
 // Returns the relative speeds on which all ranks agree. The speeds are the plan's shares; if the
-// plan does not divide the batch, they are the coordinator's present estimates. Collective. Throws
+// plan does not divide the batch, the coordinator's present estimates are used. Collective. Throws
 // cox::Error. REQUIRES: the control plane has started.
 std::vector<std::uint32_t> agreed_paces(SessionState& state);
 
