@@ -138,7 +138,7 @@ class LookSpacing {
   double seconds() const { return period_seconds_ * stride_; }
   // Records the cost of a look and adapts the interval.
   void note(double cost_seconds);
-  // Limits looks to half of the present rate, from now on.
+  // Doubles the minimum interval between looks. Raises the present interval to the minimum.
   void halve();
 
  private:
@@ -163,8 +163,8 @@ class HostFile {
   Status write();
 
   bool is_full() const { return bytes_ > most_bytes_; }
-  // Removes every second sample until the file is well below its size limit. Halves the rate of
-  // looks in `spacing` once for each removal.
+  // Removes every second sample until the file is well below its size limit. Doubles the minimum
+  // interval of `spacing` once for each removal.
   Status thin_out(LookSpacing& spacing);
 
  private:
@@ -188,7 +188,7 @@ class HostFile {
 // Samples are taken at whole multiples of the period, by the system's clock, so samples of all
 // ranks describe the same moments. Looks use at most kMostShare of a core: if a look takes longer,
 // looks become less frequent. When the file reaches its size limit, every second sample is removed,
-// and samples are taken half as often from then on.
+// and the minimum interval between samples doubles.
 class HostRecorder {
  public:
   struct Setup {
