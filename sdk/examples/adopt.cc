@@ -1,4 +1,4 @@
-// A loop that was written without Coxswain, and the two lines that let it take part in a job.
+// A loop that was written without Coxswain, and the two lines that let the loop join a job.
 // Quoted by docs/adopt.md.
 #include <torch/torch.h>
 

@@ -1,4 +1,4 @@
-// No loop at all: the framework owns data, epochs and checkpoints, and hands back the final state.
+// No loop at all: the framework owns data, epochs and checkpoints, and returns the final state.
 // Quoted by docs/data-parallel.md.
 #include <torch/torch.h>
 

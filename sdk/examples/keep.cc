@@ -1,4 +1,4 @@
-// An adopted loop that is saved, and goes on where it was saved. Quoted by docs/checkpoints.md.
+// An adopted loop that is saved, and continues from its save. Quoted by docs/checkpoints.md.
 #include <torch/torch.h>
 
 #include <cstdint>

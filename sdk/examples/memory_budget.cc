@@ -1,5 +1,5 @@
-// Training within a memory budget: six residual blocks, as many recomputed as it takes. Quoted by
-// docs/memory.md.
+// Training within a memory budget: six residual blocks, of which as many are recomputed as
+// necessary. Quoted by docs/memory.md.
 #include <torch/torch.h>
 
 #include <cstdio>
@@ -22,7 +22,7 @@ struct ResidualImpl : torch::nn::Module {
 TORCH_MODULE(Residual);
 // [/block]
 
-// Sample i is a point on a line in 64 dimensions; its target is the sine of it.
+// Sample i is a point on a line in 64 dimensions; the target is the point's sine.
 class Waves final : public cox::Dataset {
  public:
   std::int64_t size() const override { return 8192; }

@@ -1,5 +1,5 @@
-// A trainer whose batch is computed in micro-batches, so that shares may follow the machines and,
-// with reduction.reproducible=on, change no bit. Quoted by docs/data-parallel.md.
+// A trainer whose batch is computed in micro-batches. Shares may then follow the machines and, with
+// reduction.reproducible=on, change no bit. Quoted by docs/data-parallel.md.
 #include <torch/torch.h>
 
 #include <cstdio>

@@ -1,5 +1,5 @@
-// An own loop in mixed precision: a model in bf16 with fp32 master weights, computed in fp16 or
-// another format, a loss scaler and a moving average of the weights.
+// An own loop in mixed precision. The model is in bf16 with fp32 master weights, and computes in
+// fp16 or another format. The loop has a loss scaler and a moving average of the weights.
 //
 //   mixed_precision [fp32|bf16|fp16]
 #include <torch/torch.h>

@@ -1,4 +1,4 @@
-// A loop that is its own business, watched. Quoted by docs/watching.md.
+// Watches a loop that does everything else by itself. Quoted by docs/watching.md.
 #include <torch/torch.h>
 
 #include <cstdio>

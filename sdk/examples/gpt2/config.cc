@@ -96,7 +96,7 @@ Status take_activation(const Json& json, Config& config) {
   return cox::ok_status();
 }
 
-// Switches of transformers that would make another model.
+// Refuses switches of transformers that select another model.
 Status refuse_variants(const Json& json) {
   const auto is = [&](std::string_view key, bool unwanted) {
     const Json* value = json.find(key);
@@ -110,7 +110,7 @@ Status refuse_variants(const Json& json) {
   return cox::ok_status();
 }
 
-// What transformers assumes for keys that are absent.
+// Returns the values that transformers assumes for absent keys.
 Config hugging_face_defaults() {
   Config config;
   config.vocab_size = 50257;

@@ -1,5 +1,5 @@
-// The shape of a GPT-2 model and the config.json that Hugging Face's transformers reads and writes.
-// Plain value; the file functions block on the disk.
+// The shape of a GPT-2 model, and the config.json of Hugging Face's transformers. Plain value; the
+// file functions block on the disk.
 #pragma once
 
 #include <cstdint>
@@ -30,15 +30,16 @@ struct Config {
   friend bool operator==(const Config&, const Config&) = default;
 };
 
-// Every number in its range, widths that divide, a known activation function.
+// Checks that every number is in range, widths divide, and the activation function is known.
 cox::Status validate(const Config& config);
 
-// Keys that do not change this model are ignored; keys that ask for another one (an untied head,
-// cross attention, another model_type) are errors. Absent keys have transformers' default values.
+// Parses a config.json. Ignores keys that do not change this model. Keys that require another model
+// (an untied head, cross attention, another model_type) are errors. Absent keys have transformers'
+// default values.
 cox::Result<Config> config_from_json(const std::string& text);
 cox::Result<Config> read_config(const std::filesystem::path& file);
 
-// Text that transformers' GPT2LMHeadModel.from_pretrained understands.
+// Returns text that transformers' GPT2LMHeadModel.from_pretrained can read.
 std::string config_to_json(const Config& config);
 cox::Status write_config(const std::filesystem::path& file, const Config& config);
 

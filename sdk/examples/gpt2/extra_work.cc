@@ -9,7 +9,7 @@
 namespace gpt2 {
 namespace {
 
-// Random numbers drawn while it lives are drawn again afterwards.
+// RandomStateKept restores the random state at its end.
 class RandomStateKept {
  public:
   RandomStateKept() : generator_(at::detail::getDefaultCPUGenerator()) {
@@ -49,7 +49,7 @@ std::int64_t ExtraWork::run(cox::TrainerStep& step) {
   return samples;
 }
 
-// The twin has no blocks that a session knows, and parameters of its own over the same memory.
+// The twin has no blocks known to a session, and its own parameters over the same memory.
 void ExtraWork::share_weights() {
   if (!twin_) twin_.emplace(model_->config());
   const std::vector<at::Tensor> weights = model_->parameters();
@@ -57,7 +57,7 @@ void ExtraWork::share_weights() {
   for (std::size_t i = 0; i < weights.size(); ++i) shared[i].set_data(weights[i].detach());
 }
 
-// autograd::grad returns gradients instead of adding them to anything.
+// autograd::grad returns gradients and adds to no parameter's gradient.
 void ExtraWork::work_on(cox::TrainerStep& step, std::int64_t samples) {
   const cox::Batch& batch = step.batch();
   at::Tensor loss;

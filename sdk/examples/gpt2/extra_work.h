@@ -1,13 +1,13 @@
-// ExtraWork: makes a rank slower by real work. Before a slowed step does its own work, forward and
-// backward of the same samples run again in a second model that shares the weights, and the
-// results are thrown away. Time is booked as forward and backward of that rank; parameters,
-// gradients, buffers, random numbers, blocks and the loss never see any of it. In fp32, whatever
-// formats the plan has; its activations are on top of what a memory plan predicts.
+// ExtraWork slows a rank down by real work. Before a slowed step, forward and backward of the same
+// samples run in a second model that shares the weights, and the results are discarded. The time is
+// booked as the rank's forward and backward. Parameters, gradients, buffers, random numbers, blocks
+// and the loss do not change. The extra work runs in fp32 under every plan; a memory plan does not
+// predict its activations.
 //
 //   ExtraWork extra(model, slowdowns, session.rank());
 //   for (auto& step : trainer.steps(dataset)) { extra.run(step); ... }
 //
-// Does not communicate. The training thread.
+// Does not communicate. Training thread.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +22,12 @@ namespace gpt2 {
 
 class ExtraWork {
  public:
-  // `most_samples`: worked on at a time; 0 = the whole share.
+  // `most_samples` is the number of samples worked on at a time; 0 = the whole share.
   ExtraWork(const Gpt2& model, std::vector<Slowdown> slowdowns, std::int64_t rank,
             std::int64_t most_samples = 0);
 
-  // Samples that the step's extra work was done on: (factor - 1) times those of the share, what is
-  // less than a sample carried over to the next step.
+  // Returns the number of samples of the step's extra work: (factor - 1) times the samples of the
+  // share. Fractions of a sample carry over to the next step.
   std::int64_t run(cox::TrainerStep& step);
 
  private:

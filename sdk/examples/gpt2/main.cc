@@ -1,4 +1,4 @@
-// Trains a byte-level GPT-2 on a text, or checks it against a recorded run (--reference).
+// Trains a byte-level GPT-2 on a text, or checks the model against a recorded run (--reference).
 #include <torch/torch.h>
 #include <unistd.h>
 
@@ -42,7 +42,7 @@ int check(cox::Session& session, const Options& options) {
     reference.emplace(std::move(*read));
     reference->tokens = reference->tokens.to(session.device());
   });
-  auto blocks = BlocksOf::this_model;  // plans speak of the first variant's blocks
+  auto blocks = BlocksOf::this_model;  // plans name the first variant's blocks
   const auto trainer = [&](const ReferenceTask& task) {
     return session_trainer(session, task, options.micro_batch,
                            std::exchange(blocks, BlocksOf::another_model));
@@ -104,7 +104,7 @@ void print(const std::string& text) {
   std::fflush(stdout);
 }
 
-// Policy accumulation may take more samples a step than --batch says.
+// Policy accumulation may use more samples a step than --batch.
 std::uint64_t tokens_of_step(const cox::Session& session, const Options& options) {
   const std::uint64_t planned = session.plan().step_samples;
   const std::uint64_t samples = planned > 0 ? planned : static_cast<std::uint64_t>(options.batch);
@@ -138,7 +138,7 @@ RunSummary train(cox::Session& session, const Options& options, Gpt2& model) {
       return faults.spoiled(model->loss(batch.inputs, batch.targets), step.number());
     });
     step.update();
-    if (trainer.progress().repeated > repeated) continue;  // the same step comes again
+    if (trainer.progress().repeated > repeated) continue;  // the same step is repeated
     summary.note_loss(trainer.progress().loss);
     print(bar.update(step.number() + 1, trainer.progress().loss, tokens_of_step(session, options),
                      ProgressBar::Clock::now(), columns_of(STDOUT_FILENO, std::getenv("COLUMNS"))));
@@ -194,8 +194,8 @@ int run(int argc, char** argv) {
       if (session.rank() == 0) require(save_model(options.save_model, *model));
     });
   }
-  // Before the summary, which then knows the last reports of all ranks, and before holding, so that
-  // the status page says that the job is over.
+  // Finishes before the summary, which then has the last reports of all ranks. Also finishes before
+  // holding, so that the status page shows the end of the job.
   session.finish();
   if (session.rank() == 0) {
     std::cout << summary_text(summary, session.report(), session.config());

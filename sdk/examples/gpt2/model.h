@@ -1,6 +1,6 @@
-// GPT-2 as torch::nn modules: architecture, parameter names and shapes are those of Hugging Face's
+// GPT-2 as torch::nn modules. Architecture, parameter names and shapes are those of Hugging Face's
 // GPT2LMHeadModel, so its safetensors files load and save both ways (model_file.h). The head is
-// tied: logits = hidden * wte^T, there is no lm_head parameter.
+// tied: logits = hidden * wte^T, without a parameter lm_head.
 //
 //   gpt2::Gpt2 model(config);
 //   at::Tensor loss = model->loss(batch.inputs, batch.targets);
@@ -23,8 +23,8 @@ enum class Attention {
   plain,  // matmul, mask, softmax, matmul: can be differentiated twice
 };
 
-// y = x W + b with W stored [in, out], transposed against torch::nn::Linear. ("Conv1D" in
-// transformers.)
+// y = x W + b with W stored [in, out], transposed against torch::nn::Linear. Called "Conv1D" in
+// transformers.
 class ProjectionImpl : public torch::nn::Module {
  public:
   ProjectionImpl(std::int64_t in, std::int64_t out);
@@ -81,7 +81,8 @@ class GptLayerImpl : public torch::nn::Module {
 };
 TORCH_MODULE(GptLayer);
 
-// The model without its head; a module of its own because its name is part of every parameter's.
+// The model without its head. A module of its own, because the module's name is part of every
+// parameter's name.
 class GptTransformerImpl : public torch::nn::Module {
  public:
   GptTransformerImpl(const Config& config, Attention attention);
@@ -100,8 +101,8 @@ TORCH_MODULE(GptTransformer);
 
 class Gpt2Impl : public torch::nn::Module {
  public:
-  // Fresh weights come from torch's default generator: seed it first. Throws cox::Error for a
-  // config that validate() refuses.
+  // Draws fresh weights from torch's default generator: seed the generator before. Throws
+  // cox::Error for a config that validate() refuses.
   explicit Gpt2Impl(const Config& config, Attention attention = Attention::fused);
 
   // The three parts of a forward pass.
@@ -121,13 +122,14 @@ class Gpt2Impl : public torch::nn::Module {
 };
 TORCH_MODULE(Gpt2);
 
-// Mean cross-entropy over all positions, in float32 at least, whatever the dtype of the logits.
+// Returns the mean cross-entropy over all positions, in float32 at least, for any dtype of the
+// logits.
 at::Tensor mean_loss(const at::Tensor& logits, const at::Tensor& targets);
 
-// The parameters in the order and with the names of Hugging Face.
+// Returns the parameters in the order and with the names of Hugging Face.
 std::vector<cox::NamedTensor> named_parameters(const torch::nn::Module& model);
 
-// The parameters that weight decay is for (two or more dimensions), and the others.
+// DecayGroups are the parameters with weight decay (two or more dimensions), and the others.
 struct DecayGroups {
   std::vector<cox::NamedTensor> decayed;
   std::vector<cox::NamedTensor> plain;

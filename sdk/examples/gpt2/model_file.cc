@@ -36,7 +36,7 @@ cox::Status check_tied(const std::vector<cox::NamedTensor>& weights, const at::T
                                " (a tied head), found other values");
 }
 
-// The file's tensors under the model's own names, without those that are no weights of it.
+// Returns the file's tensors under the model's own names, without tensors that are not its weights.
 cox::Result<std::vector<cox::NamedTensor>> weights_of(std::vector<cox::NamedTensor> tensors) {
   std::vector<cox::NamedTensor> weights;
   at::Tensor head;

@@ -1,5 +1,5 @@
-// A GPT-2 model in the two files Hugging Face's transformers uses: config.json and
-// model.safetensors in one folder. Blocks on the disk; does not communicate.
+// A GPT-2 model in the two files of Hugging Face's transformers: config.json and model.safetensors
+// in one folder. Blocks on the disk; does not communicate.
 #pragma once
 
 #include <filesystem>
@@ -9,14 +9,14 @@
 
 namespace gpt2 {
 
-// Writes both files (and creates the folder); each is replaced in one step.
+// Writes both files and creates the folder. Each file is replaced in one step.
 cox::Status save_model(const std::filesystem::path& folder, const Gpt2& model);
 
-// Copies the weights of a safetensors file into the model; names, shapes and dtypes must fit
-// exactly, and on an error nothing was copied. Accepted beside the model's own names: names without
-// the leading "transformer." (files of the bare GPT2Model), "lm_head.weight" if it equals the
-// embedding it is tied to, and the causal masks "attn.bias" and "attn.masked_bias" of old files,
-// which are not read.
+// Copies the weights of a safetensors file into the model. Names, shapes and dtypes must fit
+// exactly; an error copies nothing. Besides the model's own names, the function accepts:
+// - names without the leading "transformer." (files of the bare GPT2Model)
+// - "lm_head.weight" if it equals the embedding to which it is tied
+// - the causal masks "attn.bias" and "attn.masked_bias" of old files, which are not read
 cox::Status load_weights(const std::filesystem::path& file, Gpt2& model);
 
 }  // namespace gpt2

@@ -12,7 +12,7 @@
 namespace gpt2 {
 namespace {
 
-// Takes "30-49" as the steps of the overflow. invalid_argument for anything else.
+// Parses "30-49" as the steps of the overflow. Returns invalid_argument for any other form.
 cox::Status parse_overflow(const std::string& text, Faults& faults) {
   const char* const last = text.data() + text.size();
   std::uint64_t from = 0;
@@ -30,10 +30,10 @@ cox::Status parse_overflow(const std::string& text, Faults& faults) {
   return cox::ok_status();
 }
 
-constexpr std::int64_t kStoryBudgetBytes = 40 << 20;  // less than two or four ranks would take
+constexpr std::int64_t kStoryBudgetBytes = 40 << 20;  // less than two or four ranks would use
 constexpr double kStorySlowdown = 2;
 
-// Checks the text before CLI11 converts it, so that messages say what was expected.
+// Checks the text before CLI11 converts it, so that messages name the expected range.
 template <class T>
 CLI::Validator between(T least, T most) {
   return {[least, most](std::string& text) {
@@ -47,7 +47,7 @@ CLI::Validator between(T least, T most) {
           ""};
 }
 
-// Returns what a setting of Coxswain is where nobody sets it.
+// Returns the default of a setting of Coxswain.
 std::string default_of(std::string_view key) {
   for (const cox::ConfigOption& setting : cox::config_options()) {
     if (setting.key == key) return setting.fallback.empty() ? "none" : setting.fallback;
@@ -190,7 +190,7 @@ std::vector<std::string> take_settings(std::vector<std::string>& arguments) {
 cox::Result<Options> parse_options(std::vector<std::string> arguments) {
   Options options;
   Parser parser(options);
-  std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
+  std::reverse(arguments.begin(), arguments.end());  // the order that CLI11 expects
   try {
     parser.parse(std::move(arguments));
   } catch (const CLI::CallForHelp&) {
@@ -209,7 +209,7 @@ cox::Config default_config(const Options& options) {
   if (!options.help.empty()) config.run.log = cox::LogLevel::quiet;
   if (!options.story) return config;
   config.shares.mode = cox::PolicyMode::on;
-  config.precision.format.reset();  // as it pays for each block
+  config.precision.format.reset();  // chosen by speed for each block
   config.memory.budget = {.kind = cox::BudgetKind::bytes, .bytes = kStoryBudgetBytes};
   return config;
 }

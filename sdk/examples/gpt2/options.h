@@ -1,5 +1,5 @@
-// The command line of the example. Plain values; parsing is pure, apart from CLI11's check that a
-// file exists. Built without LibTorch: its headers carry a {fmt} of their own.
+// The command line of the example. Plain values; parsing is pure, except CLI11's check that a file
+// exists. Built without LibTorch, whose headers carry a {fmt} of their own.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,13 @@
 
 namespace gpt2 {
 
-// Faults is what is to go wrong in a run, so that a person sees what Coxswain says of it; what
-// makes it go wrong is in planted_faults.h. A slow rank is slowdown.h.
+// Faults are the faults to plant in a run, so that a person sees Coxswain's findings.
+// planted_faults.h plants them; slowdown.h describes slow ranks.
 struct Faults {
-  double slow_data_seconds = 0;  // that loading the batch of a step takes longer, on every rank
-  double slow_save_seconds = 0;  // that a save takes longer
-  std::int64_t leak_mib = 0;     // kept for good in each step, on every rank
-  // Steps in which gradients are not finite: both ends included, from 0; none where the first is
-  // behind the last.
+  double slow_data_seconds = 0;  // added to the loading of a step's batch, on every rank
+  double slow_save_seconds = 0;  // added to a save
+  std::int64_t leak_mib = 0;     // leaked in each step, on every rank
+  // Steps whose gradients are not finite: both ends included, from 0. None if `from` is above `to`.
   std::uint64_t overflow_from = 1;
   std::uint64_t overflow_to = 0;
 
@@ -38,30 +37,30 @@ struct Options {
   std::int64_t length = 128;     // bytes a sequence
   double learning_rate = 1e-3;
   double clip_norm = 1.0;
-  std::vector<Slowdown> slow;  // ranks that are made slower
+  std::vector<Slowdown> slow;  // ranks that are slowed down
   Faults faults;
   bool story = false;  // set up a run in which the coordinator has something to do
   bool hold = false;   // keep the status page up at the end until SIGTERM or Ctrl-C
   Config model;        // shape of a fresh model
 
-  // Settings of the session that were given by a shorter name: `--memory-budget SIZE` is
+  // Settings of the session that were given by a shorter name: `--memory-budget SIZE` stands for
   // `--cox.memory.budget=SIZE`.
   std::vector<std::string> settings;
-  std::string help;  // the text to print instead of working; empty = none was asked for
+  std::string help;  // text to print instead of training; empty = not requested
 };
 
-// Moves the settings of the session, --cox.KEY=VALUE or --cox.KEY VALUE, out of the arguments.
+// Moves settings of the session, --cox.KEY=VALUE or --cox.KEY VALUE, out of the arguments.
 std::vector<std::string> take_settings(std::vector<std::string>& arguments);
 
-// `arguments` without the program's name and without settings. invalid_argument for an unknown
-// option or a value out of range.
+// Parses the arguments, without the program's name and without settings. Returns invalid_argument
+// for an unknown option or a value out of range.
 cox::Result<Options> parse_options(std::vector<std::string> arguments);
 
-// What the program sets itself; the user's settings override it.
+// Returns the program's own settings; the user's settings override them.
 cox::Config default_config(const Options& options);
 
-// The ranks that are made slower. The story's own choice, where the user names none: the last of
-// several ranks does twice the work in the middle third of the steps.
+// Returns the ranks that are slowed down. If the user names none, a story slows the last of several
+// ranks: twice the work in the middle third of the steps.
 std::vector<Slowdown> slowdowns_of(const Options& options, int world_size);
 
 }  // namespace gpt2

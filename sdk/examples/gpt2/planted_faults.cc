@@ -30,7 +30,7 @@ void PlantedFaults::begin(cox::TrainerStep& step) {
     const cox::PhaseScope phase = step.phase(cox::Phase::data);
     sleep_for(faults_.slow_data_seconds);
   }
-  // Written to, so that the memory is really there.
+  // ones() writes to the memory, so that the system really provides it.
   if (faults_.leak_mib > 0) leaked_.push_back(torch::ones({faults_.leak_mib << 18}));
 }
 

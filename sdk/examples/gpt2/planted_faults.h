@@ -1,5 +1,5 @@
-// PlantedFaults makes go wrong in a run what Faults says. Training thread; the tensors of a leak
-// live as long as this does.
+// PlantedFaults plants the faults that Faults names into a run. Training thread; the tensors of a
+// leak live as long as the PlantedFaults.
 #pragma once
 
 #include <torch/torch.h>
@@ -14,14 +14,14 @@ namespace gpt2 {
 
 class PlantedFaults {
  public:
-  // `trainer` gets a state that takes its time to save, where saves are to be slow. Before the
-  // first step.
+  // Gives `trainer` a state that is slow to save, if saves are to be slow. Call it before the first
+  // step.
   PlantedFaults(const Faults& faults, cox::Trainer& trainer);
 
-  // Before a step does its work: waits for data, and keeps memory.
+  // Waits for data and leaks memory, before a step does its work.
   void begin(cox::TrainerStep& step);
 
-  // Returns the loss of a step, through which gradients become what they are to be.
+  // Returns the loss of a step with a hook that spoils gradients, if the step is to overflow.
   torch::Tensor spoiled(torch::Tensor loss, std::uint64_t step) const;
 
  private:

@@ -21,7 +21,7 @@ std::string short_number(double value) {
   return fmt::format("{:.0f}", value);
 }
 
-// "0:42", "1:02:07"
+// Returns "0:42" or "1:02:07".
 std::string clock_text(std::chrono::seconds time) {
   const auto seconds = time.count();
   if (seconds < 3600) return fmt::format("{}:{:02}", seconds / 60, seconds % 60);
@@ -83,7 +83,8 @@ ProgressBar::Clock::duration ProgressBar::pause(Clock::time_point now) const {
   return std::clamp<Clock::duration>((now - start_.time) / 20, seconds(5), seconds(60));
 }
 
-// REQUIRES: a line was shown. By the steps since then; none of them may be new after a rollback.
+// Estimates from the steps since the first line. After a rollback none of these may be new.
+// REQUIRES: a line was shown.
 std::chrono::seconds ProgressBar::time_left(std::uint64_t step, Clock::time_point now) const {
   const double done = step > first_line_step_ ? static_cast<double>(step - first_line_step_) : 1.0;
   const double seconds = std::chrono::duration<double>(now - first_->time).count();
@@ -105,7 +106,7 @@ std::string ProgressBar::update(std::uint64_t step, double loss, std::uint64_t t
     point.left = time_left(step, now);
   }
   shown_ = {now, tokens_};
-  // The cursor waits at the beginning of the line, so that a line of the log overwrites the bar.
+  // The cursor stays at the beginning of the line, so that a line of the log overwrites the bar.
   return progress_line(point, columns) + (kind_ == Kind::terminal ? "\033[K\r" : "\n");
 }
 

@@ -12,7 +12,7 @@
 namespace gpt2 {
 namespace {
 
-// What this implementation is held to; the recorded variants differ by 2e-6 among themselves.
+// Limits of this implementation; the recorded variants differ by 2e-6 among themselves.
 constexpr double kLogitsLimit = 1e-5;  // absolute
 constexpr double kLossLimit = 1e-5;
 constexpr double kGradientLimit = 1e-4;
@@ -68,7 +68,7 @@ Training train(const Gpt2& model, ReferenceTrainer& trainer, std::size_t steps) 
   return out;
 }
 
-// Collects checks under a common first part of their names.
+// Collects checks under a common prefix of their names.
 class Checks {
  public:
   void add(std::string name, Worst worst, double limit) {
@@ -84,7 +84,7 @@ class Checks {
 };
 
 Worst compare_shapes(const Reference& reference, const Gpt2& model) {
-  Norms expected;  // 0 for a shape that is right, 1 for another
+  Norms expected;  // 0 = the right shape, 1 = another
   Norms found;
   for (const auto& [name, shape] : reference.shapes) expected[name] = 0;
   for (const auto& [name, tensor] : named_parameters(*model)) {

@@ -1,5 +1,4 @@
-// Comparing lists and tables of numbers: the deviation that is worst, and where it is. Std only;
-// pure.
+// Compares lists and tables of numbers: returns the worst deviation and its place. Std only; pure.
 #pragma once
 
 #include <map>
@@ -11,18 +10,19 @@ namespace gpt2 {
 enum class Deviation { relative, absolute };
 
 struct Worst {
-  double deviation = 0;  // infinity when something is missing or not finite
+  double deviation = 0;  // infinity if a number is missing or not finite
   std::string where = "nothing";
 };
 
-// |found - expected|, divided by |expected| if relative and expected is not 0; infinity for NaN.
+// Returns |found - expected|, divided by |expected| if relative and expected is not 0; infinity for
+// NaN.
 double deviation(double expected, double found, Deviation kind);
 
-// `item` names one element in `where`, as "step 3".
+// `item` names one element in Worst::where, as "step 3".
 Worst worst_of(const std::vector<double>& expected, const std::vector<double>& found,
                const std::string& item, Deviation kind = Deviation::relative);
 
-// The keys must be the same on both sides.
+// REQUIRES: the keys are the same on both sides.
 Worst worst_of(const std::map<std::string, double>& expected,
                const std::map<std::string, double>& found);
 

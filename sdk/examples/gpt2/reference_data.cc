@@ -17,7 +17,8 @@ using cox::io::JsonKind;
 
 constexpr std::size_t kMaxExpectedBytes = std::size_t{64} << 20;
 
-// Lists and norms of a document beside what JsonFields reads; null objects give empty values.
+// Reads lists and norms of a document, beyond the types of JsonFields; null objects give empty
+// values.
 class Fields : public cox::io::JsonFields {
  public:
   Fields() : JsonFields(cox::StatusCode::data_loss) {}
@@ -60,7 +61,7 @@ ExpectedRun read_plain(Fields& fields, const Json& json) {
           .rank_losses = {}};
 }
 
-// Absent: an empty run, which nothing is compared with.
+// Returns an empty run if absent; an empty run is not compared.
 ExpectedRun read_fused(Fields& fields, const Json& json) {
   if (!json.find("fp32_fused_attention")) return {};
   const Json* run = fields.object(json, "fp32_fused_attention");

@@ -1,6 +1,6 @@
-// A reference folder read into memory: a small model, a fixed batch, and what training it must
-// give. The folder holds config.json, model.safetensors, batch.safetensors ("tokens", int64 [rows,
-// length + 1]), logits_sample0.safetensors ("logits", float32 [length, vocabulary]) and
+// A reference folder read into memory: a small model, a fixed batch, and the expected results of
+// training. The folder holds config.json, model.safetensors, batch.safetensors ("tokens", int64
+// [rows, length + 1]), logits_sample0.safetensors ("logits", float32 [length, vocabulary]) and
 // expected.json. Plain values.
 #pragma once
 
@@ -18,11 +18,11 @@ namespace gpt2 {
 
 using Norms = std::map<std::string, double>;  // L2 norm by parameter name
 
-// What one way of training (float32 with plain attention, two ranks, ...) gave.
+// ExpectedRun is the result of one way of training (float32 with plain attention, two ranks, ...).
 struct ExpectedRun {
   std::vector<double> losses;                    // before update 0, 1, ...
   double final_loss = 0;                         // after the last update
-  Norms first_gradient;                          // of the first backward pass; may be empty
+  Norms first_gradient;                          // from the first backward pass; may be empty
   std::vector<double> total_gradient;            // over all parameters, per step
   Norms final_parameters;                        // after the last update; may be empty
   std::vector<std::vector<double>> rank_losses;  // [rank][step]; empty for one rank
@@ -31,7 +31,7 @@ struct ExpectedRun {
 struct Reference {
   std::filesystem::path weights;  // the safetensors file, not read yet
   Config config;
-  at::Tensor tokens;  // int64; the model is trained on the device that they are on
+  at::Tensor tokens;  // int64; training runs on the device of `tokens`
   at::Tensor logits_sample0;
   std::map<std::string, std::vector<std::int64_t>> shapes;  // by parameter name
   Norms initial_parameters;
@@ -44,7 +44,7 @@ struct Reference {
   at::Tensor targets() const;  // [rows, length], one position further
 };
 
-// Errors name the file and the key that is missing or of another kind.
+// Reads the folder. Errors name the file and the key that is missing or of another kind.
 cox::Result<Reference> read_reference(const std::filesystem::path& folder);
 
 }  // namespace gpt2

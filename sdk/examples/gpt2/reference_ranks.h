@@ -1,5 +1,5 @@
-// The reference task on the ranks of a session: gradients are averaged by cox::Reducer, which is
-// also given a parameter that nothing uses.
+// Runs the reference task on the ranks of a session. cox::Reducer averages the gradients, and also
+// gets a parameter that nothing uses.
 #pragma once
 
 #include <memory>
@@ -9,11 +9,12 @@
 
 namespace gpt2 {
 
-// Which model's blocks the session's plans speak of; it takes one, before its first step.
+// BlocksOf selects the model whose blocks the session's plans name. A session accepts one model,
+// before its first step.
 enum class BlocksOf { this_model, another_model };
 
-// `session` must outlive the trainer. `micro_batch`: rows of a micro-batch; 0 = all of the rank's
-// at once.
+// `micro_batch` is the number of rows of a micro-batch; 0 = all of the rank's at once. REQUIRES:
+// `session` outlives the trainer.
 std::unique_ptr<ReferenceTrainer> session_trainer(cox::Session& session, const ReferenceTask& task,
                                                   std::int64_t micro_batch, BlocksOf blocks);
 

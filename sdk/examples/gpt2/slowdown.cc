@@ -17,7 +17,8 @@ std::optional<T> number(std::string_view text) {
   return value;
 }
 
-// The text up to `mark`, which `text` then starts after; all of it where there is none.
+// Returns the text before `mark` and moves `text` behind it; returns the whole text if there is no
+// mark.
 std::string_view cut(std::string_view& text, char mark) {
   const std::size_t at = text.find(mark);
   const std::string_view head = text.substr(0, at);

@@ -65,7 +65,7 @@ std::string measured_text(const cox::Effect& effect) {
   return joined(parts);
 }
 
-// "12.0 s gained" or "4.0 s lost"; nothing where nothing is sure.
+// Returns "12.0 s gained" or "4.0 s lost"; empty if no effect is certain.
 std::string saved_text(double seconds) {
   if (seconds == 0) return {};
   return cox::gain_text(std::abs(seconds)) + (seconds > 0 ? " gained" : " lost");
@@ -78,7 +78,7 @@ std::string came_to_text(const cox::Effect& effect) {
   return fmt::format("-> {}{}{}", verdict, verdict.empty() || saved.empty() ? "" : "; ", saved);
 }
 
-// Lines of whole words, each with the indent before it.
+// Returns lines of whole words, each with the indent before it.
 std::string wrapped(std::string_view text) {
   std::string lines;
   while (!text.empty()) {
@@ -184,7 +184,7 @@ std::string findings_table(const std::vector<cox::ReportedFinding>& findings) {
   return text;
 }
 
-// A job that was done when it was resumed trains nothing.
+// A job that was already complete when it resumed trains nothing.
 std::string loss_line(const RunSummary& summary) {
   if (!summary.first_loss)
     return fmt::format("nothing was trained: all {} steps were done before\n", summary.steps);

@@ -1,4 +1,4 @@
-// What the example says at its start and its end. Pure functions.
+// Texts of the example at its start and its end. Pure functions.
 #pragma once
 
 #include <optional>
@@ -18,7 +18,7 @@ struct RunSummary {
   double last_loss = 0;
   double tokens_per_second = 0;
   std::uint64_t steps = 0;
-  bool stopped = false;  // before the last step, as asked
+  bool stopped = false;  // before the last step, on request
 
   void note_loss(double loss) {
     if (!first_loss) first_loss = loss;
@@ -26,23 +26,24 @@ struct RunSummary {
   }
 };
 
-// Says what will be trained. A person reads it while the first step is prepared.
+// Returns a description of the training, which a person reads while the first step is prepared.
 std::string start_line(const Options& options, int world_size);
 
-// Says who was slowest when the run ended, and in what.
+// Returns the slowest rank at the end of the run, and its slowest phase.
 std::string pace_line(const cox::SessionReport& report);
-// A line each, or nothing where there is nothing to say.
+// Return a line each, or an empty text if there is nothing to report.
 std::string memory_line(const cox::SessionReport& report);
 std::string cost_line(const cox::SessionReport& report, double price_per_device_hour);
 
-// The closing table: each change and slow rank with its reason, what was promised of it, what was
-// measured before and after, and what it came to. Empty where nothing was decided.
+// Returns the closing table: each change and slow rank with its reason, the prediction, the
+// measurements before and after, and the outcome. Empty if there were no decisions.
 std::string effects_table(const cox::EffectList& effects);
-// A line for each policy whose changes were measured: how many helped, and the seconds.
+// Returns a line for each policy whose changes were measured: the number that helped, and the
+// seconds.
 std::string score_lines(const std::vector<cox::PolicyScore>& scores);
 
-// The closing table of findings: what the newest steps lost and what to change, what costs most
-// first. Empty where nothing was found.
+// Returns the closing table of findings: losses of the newest steps and remedies, the most costly
+// first. Empty if there are no findings.
 std::string findings_table(const std::vector<cox::ReportedFinding>& findings);
 
 std::string summary_text(const RunSummary& summary, const cox::SessionReport& report,

@@ -14,7 +14,7 @@ using at::Tensor;
 namespace nn = torch::nn;
 namespace F = torch::nn::functional;
 
-// Seeds the default generator; puts it back at the end.
+// SeedScope seeds the default generator and restores the generator at the end.
 class SeedScope {
  public:
   explicit SeedScope(std::uint64_t seed)
@@ -143,8 +143,8 @@ struct Dcgan : nn::Module {
     return at::binary_cross_entropy(judged, at::full_like(judged, label));
   }
 
-  // The sum of the losses of both: each network's parameters get the gradients of its own, and the
-  // discriminator's those of the generator's loss as well.
+  // Returns the sum of both losses. Each network's parameters get the gradients of its own loss;
+  // the discriminator's also get those of the generator's loss.
   Tensor losses(const Tensor& real, const Tensor& noise) {
     const Tensor fake = generator->forward(noise);
     return judge(real, 0.9) + judge(fake.detach(), 0.0) + judge(fake, 1.0);
@@ -206,7 +206,7 @@ struct UNet : nn::Module {
 struct LstmModel : nn::Module {
   static constexpr std::int64_t kWords = 29;
   static constexpr std::int64_t kBatch = 5;
-  static constexpr std::int64_t kNoWord = -100;  // what cross_entropy leaves out
+  static constexpr std::int64_t kNoWord = -100;  // the target that cross_entropy ignores
 
   LstmModel()
       : words(register_module("words", nn::Embedding(kWords, 16))),
@@ -330,7 +330,7 @@ struct Scripted : nn::Module {
         head(register_module("head", nn::Linear(nn::LinearOptions(kWidth, 1).bias(false)))),
         script(torch::jit::compile(kCell)) {}
 
-  // Of a sequence {batch, length, inputs}.
+  // `sequence` is {batch, length, inputs}.
   Tensor forward(const Tensor& sequence) {
     Tensor h = at::zeros({sequence.size(0), kWidth});
     for (const Tensor& x : encode->forward(sequence).unbind(1)) h = step(x, h);
@@ -378,7 +378,7 @@ torch::jit::Module script_layer() {
 // ---- A field on a grid
 
 struct Field : nn::Module {
-  static constexpr std::int64_t kSide = 12;  // of the grid, without the border
+  static constexpr std::int64_t kSide = 12;  // side of the grid, without the border
   static constexpr std::int64_t kSteps = 4;
 
   Field()
@@ -414,8 +414,8 @@ struct Field : nn::Module {
     }
   }
 
-  // `now` is a copy of the field without its border. What is multiplied must come from it: autograd
-  // keeps factors, and the field itself changes.
+  // `now` is a copy of the field without its border. Products must use `now`: autograd keeps
+  // factors, and the field itself changes.
   Tensor change(const Tensor& field, const Tensor& now) {
     const auto beside = [&](std::int64_t y, std::int64_t x) {
       return field.narrow(1, 1 + y, kSide).narrow(2, 1 + x, kSide);

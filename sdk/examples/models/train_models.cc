@@ -1,5 +1,5 @@
 // Models as tutorials have them, trained by a loop that was written without Coxswain, and the two
-// lines that let it take part in a job (docs/adopt.md):
+// lines that let the loop join a job (docs/adopt.md):
 //
 //   mpiexec.mpich -n 2 build/release/bin/train_models resnet --cox.memory.budget=2MiB
 //
@@ -7,8 +7,8 @@
 //   train_models script FILE [--epochs N] [--times N] [--alone]   a TorchScript module from a file
 //   train_models write_script FILE
 //
-// MODEL is resnet, dcgan, unet, lstm, gpt2, scripted or field; --times N makes batches N times as
-// large. --alone leaves the second line out. Prints the last loss and the sum of all weights.
+// MODEL is resnet, dcgan, unet, lstm, gpt2, scripted or field. --times N makes batches N times as
+// large. --alone omits the second line. Prints the last loss and the sum of all weights.
 #include <torch/script.h>
 #include <torch/torch.h>
 
@@ -50,7 +50,7 @@ Options parse(const std::vector<std::string>& words) {
   return options;
 }
 
-// What one optimizer trains: a model, or one of the two players of a GAN.
+// Player is the part that one optimizer trains: a model, or one of the two players of a GAN.
 struct Player {
   std::function<torch::Tensor(std::uint64_t batch)> loss;
   std::function<void(cox::Session& session)> adopt;
@@ -65,8 +65,8 @@ Player player_of(const ModelCase& it, const std::string& name = {}) {
 
 Player scripted_player(const std::string& file, int times) {
   const auto script = std::make_shared<torch::jit::Module>(torch::jit::load(file));
-  // TorchScript then calls one operator after the other, so that its blocks can be recomputed and
-  // run in formats.
+  // TorchScript then calls one operator after the other, so blocks of the script can be recomputed
+  // and run in formats.
   torch::jit::setGraphExecutorOptimize(false);
   Player player{[script, times](std::uint64_t batch) {
                   return plain_models::loss_of_script(*script, batch, times);
@@ -120,7 +120,7 @@ int main(int argc, char** argv) try {
     if (!options.is_alone) player.adopt(session);  // the second line
   }
 
-  // The data set is batches, which are drawn from their numbers.
+  // The data set is a list of batches, which are drawn from their numbers.
   constexpr std::size_t kBatches = 12;
   torch::data::samplers::DistributedRandomSampler sampler(
       kBatches, static_cast<std::size_t>(session.world_size()),

@@ -1,6 +1,6 @@
 // AdamW is the optimizer of Loshchilov and Hutter ("Decoupled weight decay regularization") on
-// torch's fused kernel: one pass over parameter, gradient and both moments, bitwise equal to
-// Python's AdamW(fused=True).
+// torch's fused kernel. One pass covers parameter, gradient and both moments. Results are bitwise
+// equal to Python's AdamW(fused=True).
 //
 //   m = beta1 m + (1 - beta1) g              v = beta2 v + (1 - beta2) g^2
 //   p = p - lr weight_decay p - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
@@ -8,9 +8,9 @@
 //   cox::AdamW optimizer({{.parameters = matrices, .options = {.lr = 3e-4, .weight_decay = 0.1}},
 //                         {.parameters = vectors, .options = {.lr = 3e-4, .weight_decay = 0}}});
 //
-// Holds handles to the parameters (it updates them in place) and owns the moments, which lie beside
-// their parameters. Does not communicate. One thread at a time. Constructors, and step() on a
-// user's mistake (a sparse gradient, say), throw cox::Error.
+// Holds handles to the parameters, which step() updates in place. Owns the moments, which lie
+// beside their parameters. Does not communicate. One thread at a time. Constructors throw
+// cox::Error, and so does step() on a user's mistake (a sparse gradient, say).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -40,10 +40,10 @@ struct AdamWGroup {
   AdamWOptions options;
 };
 
-// GradientScaling lets the kernel handle scaled gradients without the host looking at them. Both
-// members are optional float32 tensors of one element on the device of the parameters.
+// GradientScaling lets the kernel handle scaled gradients without a read by the host. Both members
+// are optional float32 tensors of one element on the device of the parameters.
 struct GradientScaling {
-  std::optional<at::Tensor> grad_scale;  // gradients are divided by it, in place
+  std::optional<at::Tensor> grad_scale;  // divides the gradients, in place
   std::optional<at::Tensor> found_inf;   // 1: the whole step changes nothing; 0: an ordinary step
 };
 
@@ -58,8 +58,8 @@ class AdamW {
   explicit AdamW(const std::vector<at::Tensor>& parameters, AdamWOptions options = {});
   explicit AdamW(std::vector<AdamWGroup> groups);
 
-  // Updates every parameter that has a gradient; the others, and their step counts, stay as they
-  // are. Moments appear at a parameter's first update.
+  // Updates every parameter that has a gradient. The other parameters and their step counts do not
+  // change. Moments are made at a parameter's first update.
   void step() { step({}); }
   void step(const GradientScaling& scaling);
 
@@ -67,7 +67,7 @@ class AdamW {
 
   std::size_t groups() const { return groups_.size(); }
   const AdamWOptions& options(std::size_t group = 0) const { return groups_.at(group).options; }
-  // Set the learning rate of every group, or of one. REQUIRES: lr is finite and >= 0.
+  // Sets the learning rate of every group, or of one. REQUIRES: lr is finite and >= 0.
   void set_lr(double lr);
   void set_lr(std::size_t group, double lr);
 
@@ -75,21 +75,21 @@ class AdamW {
   std::vector<NamedTensor> parameters() const;
 
   // Returns "exp_avg.NAME", "exp_avg_sq.NAME" and "step.NAME" of each parameter that was updated
-  // before. The tensors are the live ones, not copies. Options are the job's configuration, not
+  // before. The tensors are the live ones, not copies. Options are configuration of the job, not
   // state.
   std::vector<NamedTensor> state() const;
-  // Takes over a copy of such a list; a parameter that is absent from it starts afresh. On an error
-  // (a name of no parameter, one of the three missing, another shape or dtype) nothing is changed.
+  // Loads a copy of such a list. A parameter that is absent from the list starts afresh. An error
+  // changes nothing: an unknown name, one of the three missing, another shape or dtype.
   Status load_state(std::span<const NamedTensor> state);
-  // The same without a copy of tensors that are laid out as the parameter is: they are the
-  // optimizer's from then on. For a state that was just read.
+  // Like load_state(), without a copy of tensors that are laid out as the parameter is: the
+  // optimizer shares their memory from then on. Meant for a state that was just read from a file.
   Status take_state(std::span<const NamedTensor> state);
 
  private:
   struct Slot {
     std::string name;
     at::Tensor parameter;
-    at::Tensor exp_avg;  // the three are undefined until the first update
+    at::Tensor exp_avg;  // all three are undefined until the first update
     at::Tensor exp_avg_sq;
     at::Tensor step;  // float32, one element, counts updates
   };

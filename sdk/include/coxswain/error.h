@@ -1,7 +1,7 @@
-// Error is the one exception type of the SDK. Constructors that cannot do their work throw it (a
-// file that is missing, an option out of range), and so does a user's own error that surfaces in a
-// call of theirs. Functions that read or write files return Status or Result instead. The step path
-// never throws because of the control plane.
+// Error is the one exception type of the SDK. Constructors throw an Error if their work is
+// impossible: a file is missing, an option is out of range. Other calls throw an Error for a
+// mistake of the caller. Functions that read or write files return Status or Result instead. The
+// step path never throws because of the control plane.
 #pragma once
 
 #include <stdexcept>
@@ -13,7 +13,7 @@
 
 namespace cox {
 
-// The exit codes of a program that ends by report(): docs/endings.md.
+// The exit codes of a program that ends by report(). See docs/endings.md.
 enum class ExitCode : int {
   failure = 1,
   hopeless = 74,  // guard.nonfinite_limit steps in a row were not finite
@@ -22,7 +22,7 @@ enum class ExitCode : int {
 
 class Error : public std::runtime_error {
  public:
-  // Scope says which ranks throw it: this one on its own, or all of them with the same text.
+  // Scope names the ranks that throw an error: this rank alone, or all ranks with the same text.
   enum class Scope { this_rank, all_ranks };
 
   // REQUIRES: !status.ok(). what() is the status as one line, code first.
@@ -43,11 +43,13 @@ class Error : public std::runtime_error {
   ExitCode exit_code_;
 };
 
-// Writes one line "error: ..." to stderr and returns the exit code that main() should end with: the
-// error's, 1 for another exception. The line appears once a job where all ranks fail together, else
-// it names the rank; of an exception that is no Error it has the first line. Call it in a handler
-// outside the scope of session and trainer, as in `int main() try {} catch`: while the exception
-// passes them they tell the other ranks, and after a handler inside they would wait for the others.
+// Writes one line "error: ..." to stderr and returns the exit code for main(): the error's code, or
+// 1 for another exception. If all ranks fail together the line appears once in the job; otherwise
+// the line names the rank. An exception that is no Error is reported by its first line.
+//
+// Call report() in a handler outside the scope of session and trainer, as in `int main() try {}
+// catch`. Session and trainer tell the other ranks while the exception passes. With a handler
+// inside, session and trainer would later wait for the other ranks.
 int report(const std::exception& error);
 
 namespace detail {
@@ -57,11 +59,11 @@ inline std::string first_line(std::string_view text) {
   return std::string(text.substr(0, text.find('\n')));
 }
 
-// Throws the error, if it is one.
+// Throws the error unless `status` is ok.
 inline void require(const Status& status, Error::Scope scope = Error::Scope::this_rank) {
   if (!status.ok()) throw Error(status, scope);
 }
-// The same, with `context` put before the message.
+// Like above, with `context` put before the message.
 inline void require(const Status& status, const char* context) {
   if (!status.ok()) throw Error(status.with_context(context));
 }

@@ -1,8 +1,7 @@
-// LossScaler keeps fp16 gradients in range in a loop of your own. It multiplies the loss before
-// backward, divides the gradients again before the optimizer sees them, skips a step whose
-// gradients are not finite, and adapts the scale to what it saw (rules: ScalerRules in
-// coordinator/core/loss_scale.h). Reducer and Trainer scale by themselves; this is for loops
-// without them.
+// LossScaler keeps fp16 gradients in range in a loop of your own. The scaler multiplies the loss
+// before backward and divides the gradients before the optimizer reads them. A step whose gradients
+// are not finite is skipped, and the scale adapts (ScalerRules in coordinator/core/loss_scale.h).
+// Reducer and Trainer scale by themselves and need no LossScaler.
 //
 //   cox::LossScaler scaler;                  // or (rules), or (session, rules)
 //   ...
@@ -11,13 +10,13 @@
 //   bool updated = scaler.step(optimizer);   // unscales unless that was done
 //   scaler.update();                         // once a step, after every optimizer
 //
-// With hysteresis 1, min_scale 0 and a max_scale that is not reached it does step by step what
-// torch.amp.GradScaler does. ScalerRules::headroom_bits has no effect: gradients are fp32 here.
-// Several optimizers: each steps or skips by its own gradients; update() counts all of them, also
-// one that was unscaled and then not stepped, by the program's own choice.
+// With hysteresis 1, min_scale 0 and a max_scale that is not reached, the scaler behaves step by
+// step as torch.amp.GradScaler. ScalerRules::headroom_bits has no effect, because gradients are
+// fp32 here. Each of several optimizers steps or skips by its own gradients. update() counts all
+// optimizers, also one that was unscaled and then not stepped by the program's own choice.
 //
-// Parameters are fp32 (bf16 and fp64 work too); gradients in fp16 are refused, because what is
-// below fp16's range is lost in them already. The scaler holds no parameters. Training thread.
+// Parameters are fp32 (bf16 and fp64 work too). Gradients in fp16 are refused: values below the
+// range of fp16 are already lost. The scaler holds no parameters. Thread rule: the training thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -39,7 +38,7 @@ namespace cox {
 class AdamW;
 class Session;
 
-// ScalerSync says where step() decides whether to skip the update.
+// ScalerSync selects where step() decides whether to skip the update.
 enum class ScalerSync {
   host,    // step() reads one number from the device: any optimizer, all rules, several ranks
   device,  // nothing is read: step() of cox::AdamW only, one rank, parameters on one device, rules
@@ -48,31 +47,33 @@ enum class ScalerSync {
 
 class LossScaler {
  public:
-  // Throws cox::Error for rules out of range, or that ScalerSync::device cannot follow.
+  // Throws cox::Error for rules out of range, or for rules that ScalerSync::device cannot follow.
   explicit LossScaler(ScalerRules rules = {}, ScalerSync sync = ScalerSync::host);
-  // Ranks agree in step(): all skip when one has to. step() and is_finite() are then collective, in
-  // the same order on all ranks (one all-reduce of 8 bytes), and so is update() for gradients that
-  // were unscaled and not stepped. The session must outlive the scaler.
+  // Makes a scaler whose ranks agree in step(): all skip if one has to. step() and is_finite() are
+  // then collective, in the same order on all ranks (one all-reduce of 8 bytes). update() is
+  // collective, too, for gradients that were unscaled and not stepped. The session must outlive the
+  // scaler.
   explicit LossScaler(Session& session, ScalerRules rules = {});
   LossScaler(LossScaler&&) noexcept;
   LossScaler& operator=(LossScaler&&) noexcept;
   ~LossScaler();
 
-  // Returns loss x scale, in fp32 or fp64, on the loss's device. Autograd records it.
+  // Returns loss x scale, in fp32 or fp64, on the loss's device. Autograd records the product.
   at::Tensor scale(const at::Tensor& loss);
 
-  // Divides the gradients by the scale, in place, and notes whether all are finite. At most once an
-  // optimizer between two update(). An optimizer none of whose parameters has a gradient has finite
-  // ones. Throws cox::Error on a second time, after step(), on fp16 or sparse gradients, and with
-  // ScalerSync::device when no parameter has a gradient.
+  // Divides the gradients by the scale, in place, and records whether all are finite. Call
+  // unscale() at most once an optimizer between two update(). An optimizer without any gradient
+  // counts as finite. Throws cox::Error on a second call, after step(), on fp16 or sparse
+  // gradients, and with ScalerSync::device if no parameter has a gradient.
   void unscale(AdamW& optimizer);
   void unscale(torch::optim::Optimizer& optimizer);
-  // For an optimizer of another kind: step it yourself if is_finite(), then update().
+  // Unscales for an optimizer of another kind: step the optimizer if is_finite(), then call
+  // update().
   void unscale(std::span<const at::Tensor> parameters);
 
-  // Updates the parameters unless a gradient is not finite; returns whether it did (with
-  // ScalerSync::device always true, because nothing is read). Throws cox::Error when called twice
-  // before update().
+  // Updates the parameters unless a gradient is not finite. Returns whether the parameters were
+  // updated (always true with ScalerSync::device, which reads nothing). Throws cox::Error on a
+  // second call before update().
   bool step(AdamW& optimizer);
   bool step(torch::optim::Optimizer& optimizer);
   // Returns whether the gradients given to unscale(parameters) are finite on all ranks. Reads the
@@ -80,21 +81,20 @@ class LossScaler {
   bool is_finite();
 
   // Sets the scale for the next step, by all gradients that were unscaled since the last update().
-  // Throws cox::Error where none were.
+  // Throws cox::Error if there are none.
   void update();
 
-  // Returns the scale now, and what else the scaler remembers. With ScalerSync::device this reads
-  // the device.
+  // Returns the present scale and the scaler's counters. Reads the device with ScalerSync::device.
   ScalerState value() const;
   const ScalerRules& rules() const { return rules_; }
 
   // Returns copies of "loss_scaler.scale" (float32), "loss_scaler.clean_steps" and
-  // "loss_scaler.overflow_streak" (int64), one element each, on the CPU. Rules are the job's
-  // configuration, not state.
+  // "loss_scaler.overflow_streak" (int64), one element each, on the CPU. Rules are configuration of
+  // the job, not state.
   std::vector<NamedTensor> state() const;
-  // Takes over such a list. Returns invalid_argument for another kind of state, other shapes or
-  // types, or a scale out of [min_scale, max_scale], and failed_precondition between unscale() and
-  // update(); then it changes nothing.
+  // Loads such a list. Returns invalid_argument for another kind of state, other shapes or types,
+  // or a scale out of [min_scale, max_scale]. Returns failed_precondition between unscale() and
+  // update(). An error changes nothing.
   Status load_state(std::span<const NamedTensor> state);
 
  private:

@@ -1,19 +1,19 @@
-// MasterWeights holds fp32 copies of parameters that are themselves kept in bf16 or fp16. The
-// optimizer updates the copies, so updates below the parameters' resolution (2^-9 of the value in
-// bf16) add up instead of being rounded away. Chosen when training is set up; adaptive precision
-// never changes a parameter's type.
+// MasterWeights holds fp32 copies of parameters in bf16 or fp16. The optimizer updates the copies,
+// so updates below the parameters' resolution (2^-9 of the value in bf16) add up instead of being
+// rounded away. The choice is made when training is set up; adaptive precision never changes a
+// parameter's type.
 //
 //   cox::MasterWeights masters(model->parameters());        // of a model in bf16
 //   cox::AdamW optimizer(masters.tensors());                // or any torch::optim optimizer
 //   loss.backward();
-//   masters.take_gradients();   // after each micro-batch: they are summed in fp32
-//   optimizer.step();           // LossScaler and clip_by_global_norm take the masters as well
+//   masters.take_gradients();   // after each micro-batch: sums in fp32
+//   optimizer.step();           // LossScaler and clip_by_global_norm accept masters as well
 //   masters.give_weights();     // rounded to nearest, ties to even
 //   optimizer.zero_grad();      // the masters' gradients
 //
-// Parameters in fp32 or fp64 are their own masters, so one optimizer holds the whole model. Owns
-// the copies (4 bytes an element of bf16 and fp16) and holds handles to the parameters. Does not
-// communicate; the same bits in every run. Training thread.
+// A parameter in fp32 or fp64 is its own master, so one optimizer holds the whole model. Owns the
+// copies (4 bytes for each element of bf16 and fp16) and holds handles to the parameters. Does not
+// communicate. Gives the same bits in every run. Thread rule: the training thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -28,36 +28,37 @@ namespace cox {
 
 class MasterWeights {
  public:
-  // Copies the parameters' values. Throws cox::Error for one that is undefined, not dense, not of
-  // floating type, an 8-bit float, or given twice. A parameter without a name is called by its
-  // index.
+  // Copies the parameters' values. Throws cox::Error for a parameter that is undefined, not dense,
+  // not of floating type, an 8-bit float, or given twice. A parameter without a name is called by
+  // its index.
   explicit MasterWeights(const std::vector<at::Tensor>& parameters);
   explicit MasterWeights(std::vector<NamedTensor> parameters);
 
-  // Returns the tensors for the optimizer, in the order of the parameters: leaves that require
-  // gradients where the parameters do.
+  // Returns the tensors for the optimizer, in the order of the parameters. A tensor is a leaf that
+  // requires gradients where its parameter does.
   std::vector<at::Tensor> tensors() const;
   std::vector<NamedTensor> named() const;
 
-  // Adds each parameter's gradient to its master's, in fp32, and drops the parameter's own. Masters
-  // without a gradient get one; infinities and NaN are kept.
+  // Adds each parameter's gradient to the master's gradient, in fp32, and drops the parameter's
+  // own. A master without a gradient gets one. Infinities and NaN are kept.
   void take_gradients();
   // Writes the masters' values, rounded, into the parameters.
   void give_weights();
-  // Takes the masters' values from the parameters anew: after a model was loaded or broadcast.
+  // Copies the parameters' values into the masters. Call take_weights() after a model was loaded or
+  // broadcast.
   void take_weights();
 
   // Returns "master.NAME" of each parameter that has a copy (fp32 ones are saved with the model).
   // The tensors are the live ones, not copies.
   std::vector<NamedTensor> state() const;
-  // Takes over a copy of such a list and gives the weights. On an error (other names, shapes or
-  // types) nothing is changed.
+  // Loads a copy of such a list and writes the weights into the parameters. An error (other names,
+  // shapes or types) changes nothing.
   Status load_state(std::span<const NamedTensor> state);
 
  private:
   struct Slot {
     NamedTensor parameter;
-    at::Tensor master;  // the parameter itself where it is wide enough
+    at::Tensor master;  // the parameter itself if it is wide enough
     bool is_copy() const { return !master.is_same(parameter.tensor); }
   };
   struct Lists {

@@ -1,6 +1,5 @@
-// NamedTensor is a tensor and the name it has in a model or a file. A tensor is a handle: copies of
-// a NamedTensor share the data, so a list of them can serve as the source or as the target of a
-// load.
+// NamedTensor is a tensor with its name in a model or a file. A tensor is a handle, so copies of a
+// NamedTensor share the data. A list of NamedTensor can be the source or the target of a load.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,7 +16,7 @@ struct NamedTensor {
 
 namespace detail {
 
-// Returns the tensors without names; whoever takes them gives them their names.
+// Returns the tensors with empty names. The receiver assigns names.
 inline std::vector<NamedTensor> without_names(const std::vector<at::Tensor>& tensors) {
   std::vector<NamedTensor> named;
   for (const at::Tensor& tensor : tensors) named.push_back({{}, tensor});

@@ -1,14 +1,14 @@
-// Number formats for code of your own: autocast as a scope that nests, what is in force, which
-// formats a device can run, and a choice of attention kernels.
+// Number formats for code of your own: a scope that sets autocast, the format in force, the formats
+// that a device can run, and a choice of attention kernels. Scopes nest.
 //
 //   {
 //     cox::PrecisionScope scope(at::kCUDA, cox::Precision::fp16);
 //     loss = model->forward(x);           // linear layers in fp16, what needs it in fp32
 //   }                                     // backward and the optimizer outside
 //
-// Blocks get the formats of their products from the plan; inside of a scope the scope's format
-// counts. Autocast is state of the calling thread. What is computed again in backward sees the
-// scopes that it saw at first.
+// Blocks get the formats of their products from the plan; inside a scope the scope's format counts.
+// Autocast is state of the calling thread. Operators that are recomputed in backward use the scopes
+// of their first run.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,16 +23,17 @@
 
 namespace cox {
 
-// PrecisionScope sets autocast on this thread from construction to destruction, then puts back what
-// was before, also when an exception passes. fp32: autocast is off inside. bf16, fp16: on with that
-// type. fp8: bf16 autocast; linear layers in FP8 are the business of blocks. Parameters keep their
-// type in every case. Autocast's cache of cast weights is off inside: with it a weight that is used
-// twice gets another gradient, and weights whose storage was exchanged are served stale. Costs
-// under a microsecond.
+// PrecisionScope sets autocast on this thread from construction to destruction. The destructor
+// restores the former state, also when an exception passes. fp32 turns autocast off; bf16 and fp16
+// turn autocast on with that type. fp8 means bf16 autocast: only blocks run linear layers in FP8.
+// Parameters keep their type in every case. Costs under a microsecond.
+//
+// Autocast's cache of cast weights is off inside. The cache would change the gradient of a weight
+// that is used twice, and would serve stale weights after an exchange of storage.
 class [[nodiscard]] PrecisionScope {
  public:
-  // Throws cox::Error for a device other than CPU and CUDA. Does not ask whether the device can run
-  // the format: can_run() does.
+  // Throws cox::Error for a device other than CPU and CUDA. Does not check whether the device can
+  // run the format; can_run() does.
   PrecisionScope(at::DeviceType device, Precision format);
   PrecisionScope(at::Device device, Precision format) : PrecisionScope(device.type(), format) {}
   PrecisionScope(const PrecisionScope&) = delete;
@@ -47,48 +48,50 @@ class [[nodiscard]] PrecisionScope {
   bool had_cache_;
 };
 
-// FormatInForce says in which format a device computes here and now, for code that casts by itself.
+// FormatInForce is the format in which a device computes at the moment, for code that casts by
+// itself.
 struct FormatInForce {
   at::DeviceType device = at::kCPU;
-  at::ScalarType type = at::kFloat;  // what matrix products take; the default dtype if not enabled
+  at::ScalarType type = at::kFloat;  // type of matrix products; the default dtype if not enabled
   bool enabled = false;              // autocast is on
   Precision precision = Precision::fp32;
   friend bool operator==(const FormatInForce&, const FormatInForce&) = default;
 };
-// Returns the format of the block or PrecisionScope that this runs in; where autocast was turned on
-// by other means, bf16 or fp16 as its type says. Throws cox::Error for a device other than CPU and
+// Returns the format of the enclosing block or PrecisionScope. If autocast was turned on by other
+// means, returns bf16 or fp16 by autocast's type. Throws cox::Error for a device other than CPU and
 // CUDA.
 FormatInForce current_format(at::DeviceType device);
 
 // FormatTrial is one operation tried in a format, forward and backward.
 struct FormatTrial {
   std::string operation;  // "linear", "conv2d", ...
-  std::string error;      // first line of what torch said; empty = it ran and gave finite numbers
+  std::string error;      // first line of torch's message; empty = ran and gave finite numbers
 };
 // Tries linear, matmul, layer_norm, softmax, gelu, conv2d, scaled_dot_product_attention, embedding
-// and cross_entropy on small tensors. Takes milliseconds, changes no random state and no gradient
-// of anybody; ask once. Empty when there is no such device.
+// and cross_entropy on small tensors. Takes milliseconds: one call is enough. Changes no random
+// state and no gradient. Returns an empty list if there is no such device.
 std::vector<FormatTrial> try_format(Precision format, at::DeviceType device);
 
-// Returns ok when every one of those operations runs; unavailable when there is no such device
-// here; failed_precondition, which names the operations that fail, otherwise.
+// Returns ok if every operation of try_format() runs, and unavailable if there is no such device.
+// Otherwise returns failed_precondition and names the operations that fail.
 Status can_run(Precision format, at::DeviceType device);
-// Returns all formats for which can_run() is ok. An emulated one counts: it gives the right
-// numbers.
+// Returns all formats for which can_run() is ok. Emulated formats are included, because their
+// numbers are right.
 PrecisionSet runnable_formats(at::DeviceType device);
-// Returns whether the device has no units for the format, so that it gains no speed: fp8 on CPUs
-// and on CUDA devices without FP8 products (found by trying one), bf16 on CUDA devices before 8.0.
+// Returns whether the device has no units for the format, so that the format gains no speed. No
+// units: fp8 on CPUs and on CUDA devices without FP8 products (one product is tried), bf16 on CUDA
+// devices before 8.0.
 bool is_emulated(Precision format, at::DeviceType device);
 
 // The kernels for scaled_dot_product_attention. CPUs have flash and math. Only `math` has a second
 // derivative.
 enum class AttentionBackend : std::uint8_t { flash, memory_efficient, math, any };
 
-// AttentionScope allows only this backend from construction to destruction, then puts back what was
-// before. Inside, torch throws from an attention that the backend cannot compute, instead of taking
-// another. These are flags of the whole process, not of the thread: do not open one while another
-// thread runs attention. A block that is computed again in backward uses the backend that it used
-// at first.
+// AttentionScope allows only one backend from construction to destruction, then restores the former
+// choice. Inside, torch throws from an attention that the backend cannot compute, instead of using
+// another backend. The flags belong to the whole process: do not open an AttentionScope while
+// another thread runs attention. A block that is recomputed in backward uses the backend of its
+// first run.
 class [[nodiscard]] AttentionScope {
  public:
   explicit AttentionScope(AttentionBackend backend);

@@ -1,16 +1,16 @@
-// Reading and writing safetensors files, the format Python's `safetensors` uses. Files written here
-// open there and the other way round.
+// Reads and writes safetensors files, the format of Python's `safetensors`. Either side opens the
+// other's files.
 //
 //   auto file = cox::read_safetensors("model.safetensors");
 //   if (!file.ok()) return file.status();
 //   cox::Status loaded = cox::load_into(targets, file->tensors);
 //
-// The reader treats a file as hostile: nothing in it is executed, and memory is claimed only after
-// the whole header was checked against the size of the file. The functions block on the disk, do
-// not communicate and may be called from any thread; the tensors returned own their memory, on the
-// CPU. Errors: not_found, failed_precondition (permissions), data_loss (with the file, what was
-// expected and what was found), resource_exhausted (memory, disk), invalid_argument (what a caller
-// passed).
+// The reader treats a file as hostile. Nothing in the file is executed, and memory is allocated
+// only after the whole header was checked against the file's size. The functions block on the disk,
+// do not communicate and may be called from any thread. Returned tensors own their memory, on the
+// CPU. Errors: not_found, failed_precondition (permissions), data_loss (names the file, the
+// expected and the actual contents), resource_exhausted (memory, disk), invalid_argument (a
+// caller's argument).
 #pragma once
 
 #include <filesystem>
@@ -29,28 +29,29 @@ struct SafetensorsFile {
   std::map<std::string, std::string> metadata;
 };
 
-// Reads a file, or, if there is none of that name, those among which its tensors are divided, as
-// several ranks and Hugging Face write them: "model-00001-of-00002.safetensors" and so on for
-// "model.safetensors". A tensor that was saved once for two names comes back under both.
+// Reads a file. If no file has the name, reads the parts into which several ranks and Hugging Face
+// divide tensors: "model-00001-of-00002.safetensors" and so on for "model.safetensors". A tensor
+// that was saved once for two names is returned under both names.
 //
-// Dtypes: C64, F64 F32 F16 BF16 F8_E4M3 F8_E5M2, I64 I32 I16 I8, U64 U32 U16 U8, BOOL; complex
-// numbers of two F64 are F64 with a last dimension of 2 and a note in the metadata. Others are
-// errors, as are headers above 32 MiB or of more than 262,144 tensors, ranges that overlap, leave
-// gaps or start off their element size, duplicate names, and anything that is not strict JSON in
-// UTF-8.
+// Dtypes: C64, F64 F32 F16 BF16 F8_E4M3 F8_E5M2, I64 I32 I16 I8, U64 U32 U16 U8, BOOL. A complex
+// number of two F64 is stored as F64 with a last dimension of 2 and a note in the metadata. Errors:
+// - another dtype, or a duplicate name
+// - a header above 32 MiB, or of more than 262,144 tensors
+// - ranges that overlap, leave gaps or start off their element size
+// - a header that is not strict JSON in UTF-8
 Result<SafetensorsFile> read_safetensors(const std::filesystem::path& path);
 
 // Replaces `path` in one step: after an error (a full disk, say) the previous file is still there
 // and no temporary file is left. The bytes depend only on the arguments' values: tensors are stored
-// by falling element size, then by name. Tensors may lie on any device and have any strides; names
-// are unique and UTF-8. Python's transformers expects metadata {"format": "pt"}.
+// by falling element size, then by name. Tensors may lie on any device and have any strides.
+// REQUIRES: names are unique and UTF-8. Python's transformers expects metadata {"format": "pt"}.
 Status write_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors,
                          const std::map<std::string, std::string>& metadata = {});
 
-// Copies each of `source` into the target of the same name. Names must match exactly, one to one,
-// as must shapes and dtypes; otherwise nothing is copied and the message lists what is missing,
-// unexpected or different. Targets may lie on any device and may require grad; autograd does not
-// record the copy.
+// Copies each tensor of `source` into the target of the same name. Names must match one to one;
+// shapes and dtypes must be equal. Otherwise nothing is copied, and the message lists missing,
+// unexpected and different tensors. Targets may lie on any device and may require grad; autograd
+// does not record the copy.
 Status load_into(std::span<const NamedTensor> targets, std::span<const NamedTensor> source);
 
 }  // namespace cox

@@ -1,7 +1,7 @@
-// SamplePlan says who trains on what: a seeded order of the samples of a data set, cut into global
-// batches, each of which is cut into one slice a rank. Everything is computed from (seed, cursor,
-// shares), so there is nothing to communicate, nothing to store but one number, and memory does not
-// grow with the data set.
+// SamplePlan decides which samples each rank trains on. A seeded order of the data set is cut into
+// global batches, and each batch is cut into one slice a rank. The results are computed from (seed,
+// cursor, shares). So ranks do not communicate, the cursor is the only stored number, and memory
+// does not grow with the data set.
 //
 //   cox::SampleBatch batch = plan.batch_at(cursor);                    // the same on every rank
 //   auto counts = cox::SamplePlan::assign(batch.count, weights);       // samples of each rank
@@ -9,9 +9,10 @@
 //   auto samples = plan.indices(batch.cursor, mine.first, mine.count);
 //   cursor = batch.next;
 //
-// The cursor is a position in the endless sequence epoch 0, epoch 1, ...: epoch = cursor / size. It
-// says nothing of ranks, shares or batch size, so a job may resume from it at another world size,
-// and every sample is still used exactly once an epoch. Value type, pure functions, std only.
+// The cursor is a position in the endless sequence epoch 0, epoch 1, ...: epoch = cursor / size. A
+// cursor does not depend on ranks, shares or batch size. So a job may resume from a cursor at
+// another world size, and every sample is still used exactly once an epoch. Value type, pure
+// functions, std only.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +23,10 @@
 
 namespace cox {
 
-// Tail says what happens to the last samples of an epoch when they do not fill a global batch.
+// Tail selects the use of an epoch's last samples if they do not fill a global batch.
 enum class Tail {
-  keep_partial,  // they form a smaller batch
-  drop,          // they are left out of this epoch (others the next time)
+  keep_partial,  // the samples form a smaller batch
+  drop,          // the samples are left out of this epoch (others the next time)
 };
 
 struct SamplePlanOptions {
@@ -36,9 +37,9 @@ struct SamplePlanOptions {
 };
 
 struct SampleBatch {
-  std::uint64_t cursor = 0;  // where it starts; later than asked for if a tail was dropped
+  std::uint64_t cursor = 0;  // start of the batch; later than requested if a tail was dropped
   std::int64_t count = 0;    // samples; never reaches into the next epoch
-  std::uint64_t next = 0;    // the cursor after it
+  std::uint64_t next = 0;    // the cursor after the batch
 };
 
 struct SampleSlice {
@@ -55,7 +56,7 @@ class SamplePlan {
   const SamplePlanOptions& options() const { return options_; }
   std::uint64_t epoch_of(std::uint64_t cursor) const { return cursor / size(); }
 
-  // Returns the batch at or after `cursor`, of global_batch samples or of another number from 1 on.
+  // Returns the batch at or after `cursor`, of global_batch samples or of another number >= 1.
   SampleBatch batch_at(std::uint64_t cursor) const {
     return batch_at(cursor, options_.global_batch);
   }
@@ -70,14 +71,14 @@ class SamplePlan {
   std::vector<std::int64_t> indices(std::uint64_t cursor, std::int64_t first,
                                     std::int64_t count) const;
 
-  // Splits `count` samples in proportion to `weights`, one a rank: each gets its exact share
-  // rounded down, what is left goes one by one to the largest remainders, the lower rank first. A
+  // Splits `count` samples in proportion to `weights`, one weight a rank. Each rank gets its exact
+  // share rounded down. The rest goes one by one to the largest remainders, the lower rank first. A
   // rank of weight 0 gets 0. Returns invalid_argument if all weights are 0, there are none, or
   // count is not in [0, 2^31].
   static Result<std::vector<std::int64_t>> assign(std::int64_t count,
                                                   std::span<const std::uint32_t> weights);
 
-  // Returns the part of the batch that `rank` takes when ranks follow each other. REQUIRES: rank <
+  // Returns the slice of `rank`, with the slices of all ranks in rank order. REQUIRES: rank <
   // counts.size().
   static SampleSlice slice(std::span<const std::int64_t> counts, std::size_t rank);
 

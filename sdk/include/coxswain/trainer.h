@@ -8,9 +8,9 @@
 //     step.update();
 //   }
 //
-// Each global step takes the next `global_batch` samples of a seeded permutation and gives every
-// rank its share of them, so no sample is dropped or repeated in an epoch. Random numbers inside
-// forward are keyed by (seed, step, first sample of the share): a resumed run draws the same ones.
+// Each global step uses the next `global_batch` samples of a seeded permutation and gives every
+// rank its share, so no sample is dropped or repeated in an epoch. Random numbers inside forward
+// are keyed by (seed, step, first sample of the share), so a resumed run draws the same numbers.
 // Shares in several micro-batches (TrainerOptions::micro_batch):
 //
 //   for (auto& step : trainer.steps(dataset)) {
@@ -50,28 +50,29 @@ class AdamW;
 class MasterWeights;
 class WeightAverage;
 
-// TrainingPart is state of the program's own that a run needs to go on as if nothing had happened:
-// a learning-rate schedule with a memory, the statistics of a sampler. Equal on all ranks, or else
-// rank 0's becomes that of all of them by a resume.
+// TrainingPart is state of the program's own that a resumed run needs: a learning-rate schedule
+// with a memory, the statistics of a sampler. The state should be equal on all ranks, because a
+// resume gives rank 0's state to all ranks.
 struct TrainingPart {
   std::function<std::vector<NamedTensor>()> state;             // may be live tensors
-  std::function<Status(std::span<const NamedTensor>)> load{};  // takes over what state() gave
+  std::function<Status(std::span<const NamedTensor>)> load{};  // loads a list that state() returned
 };
 
 struct TrainerOptions {
   std::int64_t global_batch = 8;  // samples per step over all ranks, at least one a rank
   // Samples of a micro-batch. Shares are whole micro-batches, and TrainerStep::accumulate() runs
-  // forward and backward of each. Reproducible mode and policy `accumulation` need it. 0 = a rank's
-  // share is computed at once.
+  // forward and backward of each. Reproducible mode and policy `accumulation` need micro-batches. 0
+  // = a rank computes its share at once.
   std::int64_t micro_batch = 0;
-  // The number of steps whose batches a thread loads ahead of time, by Dataset::get() beside the
-  // training. Shares of the batch then change that many steps later. 0 = each batch is loaded in
-  // its own step, as policy `accumulation` needs it.
+  // The number of steps whose batches a thread loads ahead, by Dataset::get() beside the training.
+  // Changes of shares then take effect that many steps later. 0 = each batch is loaded in its own
+  // step, which policy `accumulation` requires.
   std::size_t prefetch = 0;
   std::uint64_t steps = 100;  // optimizer steps in total, a resumed run's earlier ones included
   double clip_norm = 0;       // global L2 norm to clip gradients to, >= 0; 0 = no clipping
-  // Returns the learning rate of a step by its number; set before every update. Empty = leave it
-  // alone. REQUIRES: it is the same on all ranks, which compare it in every step.
+  // Returns the learning rate of a step by the step's number; called before every update. Empty =
+  // the optimizer's rate stays. REQUIRES: equal rates on all ranks, which compare them in every
+  // step.
   std::function<double(std::uint64_t step)> learning_rate{};
 };
 
@@ -81,46 +82,46 @@ struct TrainingProgress {
   std::uint64_t skipped = 0;
   std::uint64_t rollbacks = 0;
   std::uint64_t repeated = 0;  // attempts at a step: reproducible mode, or out of memory
-  double loss = 0;             // of the last completed step
+  double loss = 0;             // the last completed step's
   bool resumed = false;
-  bool stopped = false;  // left early because somebody asked (SIGTERM)
+  bool stopped = false;  // left early on a request (SIGTERM)
 };
 
 class Trainer;
 
-// TrainerStep is one global step as this rank sees it.
+// TrainerStep is this rank's view of one global step.
 class TrainerStep {
  public:
   std::uint64_t number() const;
-  // Returns this rank's share, on the device of the model's first parameter. Zero samples are
-  // possible (shares).
+  // Returns this rank's share, on the device of the model's first parameter. A share may be empty.
   const Batch& batch() const;
 
-  // Runs forward and backward of every micro-batch of this rank's share, one after another: calls
-  // `loss_of` with the samples of each for their mean loss, with random numbers keyed by (seed,
-  // step, its first sample). `weight_of` returns what that mean stands for (tokens, say); empty =
-  // the samples. Call it once a step, instead of forward() and backward().
+  // Runs forward and backward of every micro-batch of this rank's share, one after another.
+  // `loss_of` returns the mean loss of a micro-batch. Random numbers are keyed by (seed, step,
+  // first sample of the micro-batch). `weight_of` returns the weight of the mean (tokens, say);
+  // empty = the number of samples. Call accumulate() once a step, instead of forward() and
+  // backward().
   void accumulate(const std::function<at::Tensor(const Batch&)>& loss_of,
                   const std::function<double(const Batch&)>& weight_of = {});
 
-  // Calls `loss_of_batch` with keyed random numbers inside phase forward and returns what it
-  // returned: the mean loss over the share. For shares of one micro-batch. For an empty share it
-  // calls nothing and returns an undefined tensor, which backward() accepts.
+  // Calls `loss_of_batch` with keyed random numbers inside phase forward and returns its result,
+  // the mean loss over the share. For shares of one micro-batch. For an empty share `loss_of_batch`
+  // is not called, and the result is an undefined tensor, which backward() accepts.
   at::Tensor forward(const std::function<at::Tensor()>& loss_of_batch);
-  // Runs the backward pass; required before update() wherever the share has samples. `weight`: what
-  // the mean loss stands for (tokens, say), finite and >= 0; none = the samples of the share.
+  // Runs the backward pass. Required before update() if the share has samples. `weight` is the
+  // weight of the mean loss (tokens, say), finite and >= 0; none = the samples of the share.
   // Communicates without waiting.
   void backward(const at::Tensor& loss, std::optional<double> weight = {});
   // Averages and clips the gradients, and updates or skips; once a step. Collective; waits by
-  // polling. What follows from the step (rollback, a save that is due) happens when the loop goes
-  // on to the next.
+  // polling. Consequences of the step (rollback, a save that is due) happen when the loop moves to
+  // the next step.
   void update();
-  // Books time of your own code on a phase of this step, until the scope ends. Local.
+  // Books the time of your own code on a phase of this step, until the scope ends. Local.
   PhaseScope phase(Phase phase);
   // Adds the tokens of this rank's share of the step, for tokens a second in telemetry. Local.
   void tokens(std::uint64_t count);
-  // Adds a scalar of your own to the run directory; names and their number as StepScope::log(),
-  // where TrainerOptions::learning_rate takes the place of one ("lr"). Local.
+  // Adds a scalar of your own to the run directory. Names and their number are limited as in
+  // StepScope::log(); TrainerOptions::learning_rate uses one of the names ("lr"). Local.
   void log(std::string_view name, double value);
 
  private:
@@ -133,14 +134,15 @@ class Trainer {
  public:
   struct Impl;
 
-  // Collective. Broadcasts parameters and buffers from rank 0; with checkpoint.resume continues
-  // from the newest whole save. Throws cox::Error (models differ, nothing to resume, damaged save).
+  // Collective. Broadcasts parameters and buffers from rank 0. With checkpoint.resume, continues
+  // from the newest whole save. Throws cox::Error if models differ, no save is found, or the save
+  // is damaged.
   Trainer(Session& session, torch::nn::Module& model, AdamW& optimizer,
           TrainerOptions options = {});
   Trainer(Session& session, torch::nn::Module& model, torch::optim::Optimizer& optimizer,
           TrainerOptions options = {});
-  // Of a model in bf16 or fp16 whose optimizer holds the masters' tensors: the trainer moves
-  // gradients and weights between the two, and saves the masters with the rest.
+  // Trains a model in bf16 or fp16 whose optimizer holds the tensors of `masters`. The trainer
+  // moves gradients and weights between model and masters, and saves the masters with the rest.
   Trainer(Session& session, torch::nn::Module& model, MasterWeights& masters, AdamW& optimizer,
           TrainerOptions options = {});
   Trainer(Session& session, torch::nn::Module& model, MasterWeights& masters,
@@ -149,31 +151,31 @@ class Trainer {
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  // Saves, resumes and rolls back this with the rest of the training state. After a resume it is
-  // loaded here; where the save has nothing of that name it keeps its present values, and the log
-  // says so. The average (or what `part` refers to) must outlive the trainer. On every rank, before
-  // the first step. Throws cox::Error for a name that is taken, empty or has a '/', and on a state
-  // that does not fit.
+  // Saves, resumes and rolls back an average or a part with the rest of the training state. After a
+  // resume the state is loaded in this call. If the save has no state of the name, the present
+  // values stay, and the log reports so. The average, or the objects that `part` refers to, must
+  // outlive the trainer. Call add_state() on every rank, before the first step. Throws cox::Error
+  // for a name that is taken, empty or contains a '/', and for a state that does not fit.
   void add_state(std::string_view name, WeightAverage& average);
   void add_state(std::string_view name, TrainingPart part);
 
   class Steps;
-  // Returns a range over the remaining steps. Collective. REQUIRES: the data set is the same on all
-  // ranks; one of another size or other samples than on another rank, or than in the save that was
-  // resumed from, is an error (eight samples are looked at, unless they differ each time that they
-  // are read). Leave the loop by stop(): after a `break` the open step is not reported and nothing
-  // is saved, until save() is called or the steps are looped over again; a save() called in that
-  // step is written by the `break`. Data set and trainer must outlive the range; the data set may
-  // go before the trainer.
+  // Returns a range over the remaining steps. Collective. Data set and trainer must outlive the
+  // range; the data set may go before the trainer. REQUIRES: the data set is the same on all ranks.
+  //
+  // A data set of another size or other samples than on another rank, or than in the resumed save,
+  // is an error. Eight samples are compared, unless a sample differs at each read. Leave the loop
+  // by stop(). After a `break` the open step is not reported and nothing is saved, until save() is
+  // called or the loop starts again. A save() called in the open step is written by the `break`.
   Steps steps(const Dataset& dataset);
 
   TrainingProgress progress() const;
-  // Writes a checkpoint: now or, within the loop and after step.update(), when the open step ends.
-  // Collective. Throws cox::Error on all ranks without checkpoint.directory, in a step before its
-  // update(), or (where it writes) when it cannot be written.
+  // Writes a checkpoint at once. Within the loop, after step.update(), the checkpoint is written
+  // when the open step ends. Collective. Throws cox::Error on all ranks without
+  // checkpoint.directory, in a step before its update(), or when a write fails.
   void save();
-  // Ends the loop after the open step, with a last save; where a rollback takes that step back, it
-  // ends once the step was made again. Local. REQUIRES: all ranks call it in the same step.
+  // Ends the loop after the open step, with a last save. If a rollback undoes the open step, the
+  // loop ends once the step was repeated. Local. REQUIRES: all ranks call stop() in the same step.
   void stop();
 
  private:
@@ -197,7 +199,7 @@ class Trainer::Steps {
     Impl* impl_;
   };
   explicit Steps(Impl* impl) : impl_(impl) {}
-  // Waits for the batch that is being got ahead of time, if any.
+  // Waits for a batch that is being loaded ahead, if any.
   ~Steps();
   Steps(const Steps&) = delete;
   Steps& operator=(const Steps&) = delete;

@@ -13,11 +13,11 @@
 //   average = average + (1 - d) (weight - average),   d = min(decay, (1 + t) / (10 + t))
 //
 // where t counts earlier updates; without warm-up d = decay. The warm-up is TensorFlow's
-// (tf.train.ExponentialMovingAverage with num_updates): it lets early averages forget the random
-// start. Buffers (batch statistics) are copied. Averages are fp32 (fp64 of fp64 weights). fp32 on
-// the CPU is one pass of our own with the same bits for any number of threads; elsewhere torch's
-// fused list kernels. Skipped steps need no update, though one does no harm. Owns the averages,
-// holds handles to the model's tensors. Does not communicate. Training thread.
+// (tf.train.ExponentialMovingAverage with num_updates): early averages forget the random start.
+// Buffers (batch statistics) are copied. Averages are fp32, or fp64 for fp64 weights. fp32 on the
+// CPU is one pass of our own, with the same bits for any number of threads. Elsewhere torch's fused
+// list kernels run. Skipped steps need no update, but an update is harmless. Owns the averages and
+// holds handles to the model's tensors. Does not communicate. Thread rule: the training thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -48,7 +48,7 @@ class WeightAverage {
   WeightAverage(std::vector<NamedTensor> parameters, std::vector<NamedTensor> buffers,
                 WeightAverageOptions options = {});
 
-  // Takes the present weights into the average, and copies buffers. Throws cox::Error while an
+  // Adds the present weights to the average, and copies buffers. Throws cox::Error while an
   // AveragedWeights is open.
   void update();
   std::int64_t updates() const { return updates_; }
@@ -61,14 +61,14 @@ class WeightAverage {
 
   // Returns "average.NAME" of parameters, "buffer.NAME" of buffers, and "updates" (int64).
   std::vector<NamedTensor> state() const;
-  // Takes over a copy of such a list. On an error (another model's names, shapes or types, a
-  // negative count) nothing is changed. Throws cox::Error while an AveragedWeights is open.
+  // Loads a copy of such a list. An error (another model's names, shapes or types, a negative
+  // count) changes nothing. Throws cox::Error while an AveragedWeights is open.
   Status load_state(std::span<const NamedTensor> state);
 
  private:
   friend class AveragedWeights;
   struct Slot {
-    NamedTensor source;  // the model's
+    NamedTensor source;  // handles to the model's tensors
     at::Tensor average;
     bool is_buffer = false;
   };
@@ -82,9 +82,9 @@ class WeightAverage {
 };
 
 // AveragedWeights puts the averages (rounded to the model's types) into the model from construction
-// to destruction, then the model's own values again, bit for bit. Needs memory for a copy of the
-// model. Throws cox::Error when another one is open. REQUIRES: no backward pass of an earlier
-// forward pass is still to come.
+// to destruction. The destructor restores the model's own values, bit for bit. Needs memory for a
+// copy of the model. Throws cox::Error if another AveragedWeights is open. REQUIRES: no backward
+// pass of an earlier forward pass is still to come.
 class [[nodiscard]] AveragedWeights {
  public:
   explicit AveragedWeights(WeightAverage& average);

@@ -1,14 +1,13 @@
-// Prefetcher gets the batches of coming steps on a thread of its own, while the training thread
-// computes. The trainer requests a batch some steps ahead and takes it when its step begins:
+// Prefetcher loads the batches of coming steps on a thread of its own, while the training thread
+// computes. The trainer requests a batch some steps ahead and takes the batch when its step begins:
 //
 //   prefetcher.request(step + depth, indices);   // under the shares in force now
-//   Batch batch = prefetcher.take(step);         // waits only if it is not there yet
+//   Batch batch = prefetcher.take(step);         // waits only if the batch is not ready
 //
-// That thread alone gets the batches, one at a time and in the order of the requests, so a source
-// that is slow or counts its calls meets no second caller. At most `depth` batches are requested
-// and not taken, which bounds memory. Where no thread can be started, take() gets the batches. An
-// exception of the source comes out of take(). The prefetcher owns its thread and the batches; the
-// source's data must outlive it. Only the thread that trains calls it.
+// Only the prefetcher's thread calls the source, once for each batch and in the order of the
+// requests. At most `depth` requested batches are outstanding, which bounds memory. If no thread
+// can start, take() loads the batches. take() also throws exceptions of the source. Owns the thread
+// and the batches. REQUIRES: the source's data outlive the prefetcher. Training thread only.
 #pragma once
 
 #include <algorithm>
@@ -42,7 +41,7 @@ class Prefetcher {
     thread_status_ = started.status();
     if (started.ok()) thread_ = *std::move(started);
   }
-  // Waits for the batch that is being got, if any.
+  // Waits for a batch that is being loaded, if any.
   ~Prefetcher() {
     cancel();
     {
@@ -53,11 +52,11 @@ class Prefetcher {
     if (thread_.joinable()) thread_.join();
   }
 
-  // Returns resource_exhausted where the thread could not be started: take() gets batches then.
+  // Returns resource_exhausted if the thread could not start; take() then loads batches.
   const Status& thread_status() const { return thread_status_; }
 
-  // Requests a batch and does not block. Returns false and changes nothing when `depth` batches are
-  // requested already. Throws cox::Error if this key is.
+  // Requests a batch without blocking. Returns false and changes nothing if `depth` batches are
+  // outstanding. Throws cox::Error if `key` is already requested.
   bool request(std::uint64_t key, std::vector<std::int64_t> indices) {
     if (holds(key)) {
       throw Error(failed_precondition("prefetch: expected batch " + std::to_string(key) +
@@ -79,8 +78,8 @@ class Prefetcher {
     return std::ranges::find(slots_, key, &Slot::key) != slots_.end();
   }
 
-  // Blocks until the batch is there and hands it over. Throws what the source threw for it, and
-  // cox::Error if it was not requested.
+  // Blocks until the batch is ready and returns it. Throws an exception of the source for the
+  // batch, and cox::Error if `key` was not requested.
   Value take(std::uint64_t key) {
     const auto slot = std::ranges::find(slots_, key, &Slot::key);
     if (slot == slots_.end()) {
@@ -93,8 +92,8 @@ class Prefetcher {
     return batch.get();
   }
 
-  // Forgets all requests (after a rollback, say). Blocks until the batch that is being got is
-  // there.
+  // Drops all requests (after a rollback, say). Blocks until the batch that is being loaded is
+  // ready.
   void cancel() {
     std::unique_lock lock(mutex_);
     queue_.clear();
@@ -139,13 +138,13 @@ class Prefetcher {
   const Source source_;
   const std::size_t depth_;
   Status thread_status_;
-  std::vector<Slot> slots_;  // in the order of asking; the thread does not touch them
-  std::mutex mutex_;         // guards what follows
+  std::vector<Slot> slots_;  // in the order of requests; used by the training thread only
+  std::mutex mutex_;         // guards the members below
   std::condition_variable changed_;
   std::deque<Task> queue_;
   bool is_busy_ = false;
   bool ending_ = false;
-  std::thread thread_;  // last: it uses the others
+  std::thread thread_;  // last, because it uses the others
 };
 
 }  // namespace cox::detail

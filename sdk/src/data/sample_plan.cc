@@ -17,9 +17,9 @@ std::uint64_t mask(int bits) {
   return (std::uint64_t{1} << bits) - 1;
 }
 
-// A pseudo-random permutation of [0, n) in constant memory: a Feistel network over the next power
-// of two, walked on until the result falls below n (fewer than two tries on average). Not
-// cryptographic.
+// Permutation is a pseudo-random permutation of [0, n) in constant memory. A Feistel network over
+// the next power of two is repeated until the result falls below n: fewer than two times on
+// average. Not cryptographic.
 class Permutation {
  public:
   // Makes the permutation number (seed, stream). REQUIRES: 1 <= size <= 2^62.
@@ -31,7 +31,7 @@ class Permutation {
     for (std::uint64_t& key : keys_) key = keys.next();
   }
 
-  // REQUIRES: position < size. Returns a value below size; one-to-one.
+  // Returns a value below size; one-to-one. REQUIRES: position < size.
   std::uint64_t operator()(std::uint64_t position) const {
     std::uint64_t value = encrypt(position);
     while (value >= size_) value = encrypt(value);
@@ -65,7 +65,7 @@ Status out_of_range(const char* what, std::int64_t most, std::int64_t found) {
                           std::to_string(most) + ", found " + std::to_string(found));
 }
 
-// Gives the `left` samples that rounding down left over to the largest remainders.
+// Gives the `left` samples, which rounding down left over, to the largest remainders.
 void hand_out_rest(std::int64_t left, const std::vector<std::uint64_t>& remainders,
                    std::vector<std::int64_t>& counts) {
   std::vector<std::size_t> order(counts.size());
@@ -93,7 +93,7 @@ Result<SamplePlan> SamplePlan::create(SamplePlanOptions options) {
   return SamplePlan(options);
 }
 
-// A batch larger than the data set has all of it, or the tail would never end.
+// A batch larger than the data set is cut to the data set, or the tail would never end.
 SampleBatch SamplePlan::batch_at(std::uint64_t cursor, std::int64_t samples) const {
   const auto batch = std::min(static_cast<std::uint64_t>(samples), size());
   std::uint64_t left = size() - cursor % size();

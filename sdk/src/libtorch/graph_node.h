@@ -1,4 +1,4 @@
-// Nodes of autograd's graph that we make. LibTorch holds them by std::shared_ptr up to 2.12, and by
+// Creates nodes of autograd's graph. LibTorch holds nodes by std::shared_ptr up to 2.12, and by
 // c10::intrusive_ptr from 2.13 on.
 #pragma once
 
@@ -16,11 +16,11 @@ using NodePointer = decltype(torch::autograd::Edge::function);
 inline constexpr bool kNodesAreShared =
     std::is_same_v<NodePointer, std::shared_ptr<torch::autograd::Node>>;
 
-// Tells a node from one that was made later in the same place; lock() returns a NodePointer.
+// WeakNode tells a node from a later one at the same address; lock() returns a NodePointer.
 using WeakNode = std::conditional_t<kNodesAreShared, std::weak_ptr<torch::autograd::Node>,
                                     c10::weak_intrusive_ptr<torch::autograd::Node>>;
 
-// Returns a new node of the kind `N`, in the pointer that Edge takes.
+// Returns a new node of type `N`, as the pointer type of Edge.
 template <class N, class... Arguments>
 auto make_node(Arguments&&... arguments) {
   if constexpr (kNodesAreShared) {

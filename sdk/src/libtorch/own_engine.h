@@ -1,6 +1,6 @@
-// OwnEngine is an autograd engine that takes the place of LibTorch's. LibTorch starts threads for
-// devices and for deep passes once in a process, for the engine that runs first; an engine that
-// comes later starts its own. Its user never destroys it, because its threads may outlive main().
+// OwnEngine is an autograd engine that replaces LibTorch's. LibTorch starts threads for devices and
+// for deep passes once in a process, for the first engine that runs; a later engine starts its own.
+// Never destroyed, because its threads may outlive main().
 #pragma once
 
 #include <torch/csrc/autograd/engine.h>
@@ -14,7 +14,7 @@ class OwnEngine : public torch::autograd::Engine {
   ~OwnEngine() override { stop(); }
 
  protected:
-  // A pass calls it before Engine::execute(). Any thread.
+  // Starts the threads. A pass calls the function before Engine::execute(). Any thread.
   void start_threads_once() {
     std::call_once(started_, [this] {
       initialize_device_threads_pool();

@@ -13,8 +13,8 @@ struct Counted : torch::optim::LRScheduler {
   }
 };
 
-// An explicit instantiation may name private members (C++20, 13.9.2), and the friend that it
-// defines gives one to us.
+// An explicit instantiation may name private members (C++20, 13.9.2). The friend function that it
+// defines returns the member.
 template <class Tag, typename Tag::Pointer Member>
 struct Opened {
   friend typename Tag::Pointer member_of(Tag /*tag*/) { return Member; }

@@ -1,5 +1,5 @@
-// Counters of ReduceLROnPlateauScheduler and LRScheduler, which LibTorch keeps without functions
-// for them: a resumed loop puts them back. Training thread only.
+// Access to counters of ReduceLROnPlateauScheduler and LRScheduler, for which LibTorch has no
+// functions. A resumed loop restores the counters. Training thread only.
 #pragma once
 
 namespace torch::optim {
@@ -9,7 +9,7 @@ class ReduceLROnPlateauScheduler;
 
 namespace cox::detail {
 
-// PlateauCounters are live ones of a schedule, which outlives this.
+// PlateauCounters refers to the live counters of a schedule, which must outlive it.
 struct PlateauCounters {
   float& best;
   int& last_epoch;
@@ -18,7 +18,7 @@ struct PlateauCounters {
 };
 PlateauCounters counters_of(torch::optim::ReduceLROnPlateauScheduler& schedule);
 
-// The number of calls of step(), live.
+// Returns a reference to the live number of calls of step().
 unsigned& steps_of(torch::optim::LRScheduler& schedule);
 
 }  // namespace cox::detail

@@ -1,6 +1,6 @@
-// The dispatch key of the operator stream: one above autocast and autograd that no device and no
-// part of LibTorch registers kernels for. Kernels are registered in operator_stream.cc by its name,
-// since the macro takes no constant.
+// The dispatch key of the operator stream. The key is above autocast and autograd, and neither
+// devices nor parts of LibTorch register kernels for it. operator_stream.cc registers kernels by
+// the key's name, since the macro takes no constant.
 #pragma once
 
 #include <c10/core/DispatchKey.h>

@@ -1,6 +1,6 @@
-// The version of LibTorch: a program that loads another one than it was compiled with calls
-// functions of other forms, so it is refused before its first tensor. Pure, but for
-// loaded_version(), which reads what LibTorch tells of itself. Any thread.
+// Checks the version of LibTorch. A program that loads another version than it was compiled with
+// calls functions of other forms, so the program is refused before its first tensor. Pure, except
+// loaded_version(), which reads LibTorch's own description. Any thread.
 #pragma once
 
 #include <string>
@@ -10,9 +10,9 @@
 
 namespace cox::detail {
 
-// Returns the version in the text of at::show_config(), "2.11.0"; empty where it tells none.
+// Returns the version in the text of at::show_config(), "2.11.0"; empty if there is none.
 std::string version_in(std::string_view libtorch_config);
-// Returns that of the library that the loader took.
+// Returns the version of the library that the loader has loaded.
 std::string loaded_version();
 
 // Returns failed_precondition unless both have the same first two numbers. An empty version fits.

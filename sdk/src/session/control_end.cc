@@ -43,7 +43,7 @@ void ControlEnd::start(JobFacts facts, LoopKind loop) {
     telemetry_status = sink.status();
     return sink.ok() ? *sink : nullptr;
   };
-  // Plans act in loops that reduce; NCCL's start takes seconds, and memory of the device.
+  // Plans act in loops that reduce. NCCL's start takes seconds, and memory of the device.
   const bool sends_masks = loop == LoopKind::reducing || config.control.masks == MaskPath::nccl;
   if (sends_masks && !job_.place().device.is_cpu()) {
     setup.make_lane = [device = job_.place().device] { return StreamLane::make(device); };
@@ -84,7 +84,7 @@ void ControlEnd::watch_stalls(runtime::ControlPlaneSetup& setup) {
   };
 }
 
-// Deaths on several nodes have no order that anybody sees.
+// The order of deaths on several nodes is not known.
 void ControlEnd::watch_deaths() {
   const Config& config = job_.config();
   const runtime::NodeMarks& marks = plane_->node_marks();
@@ -111,7 +111,7 @@ void ControlEnd::watch_deaths() {
   if (!started.ok()) job_.log().info("a rank that dies is not named: " + started.message());
 }
 
-// Where there is no run directory there is nothing to write. Its troubles are none of the job's.
+// Writes nothing without a run directory. Errors of the recorder do not end the job.
 void ControlEnd::watch_host() {
   const double period = job_.config().run.host_seconds;
   if (directory_.rows() == nullptr || period <= 0) return;

@@ -1,5 +1,5 @@
-// DevicePlace is where a rank trains: the device that the ranks of the job agreed on at the start.
-// The membership keeps it. Training thread.
+// DevicePlace is the device on which a rank trains, as the ranks of the job agreed at the start.
+// Owned by the membership. Training thread.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -17,12 +17,12 @@ namespace cox::detail {
 struct DevicePlace {
   c10::Device device = c10::Device(c10::DeviceType::CPU);
   std::optional<DeviceFacts> facts{};  // nothing on the CPU
-  std::int32_t ranks = 1;              // that train on the device, this one included; 1 on the CPU
+  std::int32_t ranks = 1;              // ranks on the device, including this one; 1 on the CPU
 };
 
-// Chooses a device for each rank (`setting`: run.device) and makes it the thread's current one. The
-// ranks of one job train on devices of one kind. Collective; waits. Throws cox::Error, on all ranks
-// where one has no device that `setting` asks for.
+// Chooses a device for each rank (`setting`: run.device) and makes it the thread's current device.
+// All ranks of a job train on devices of one kind. Collective; waits. Throws cox::Error on all
+// ranks if a rank has no device that `setting` asks for.
 DevicePlace agree_on_device(transport::Communicator& all, DeviceSetting setting, const Log& log);
 
 }  // namespace cox::detail

@@ -12,7 +12,7 @@
 namespace cox::detail {
 namespace {
 
-// One rank's end states in a form that travels.
+// Left is one rank's end states in a form that ranks can gather.
 struct Left {
   std::uint64_t bits = 0;
   std::uint64_t is_of_steps = 1;

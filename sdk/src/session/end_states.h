@@ -1,6 +1,6 @@
-// Compares what the ranks leave behind, in a save or when the job ends: equal bits on all ranks,
-// and finite ones. The ballot of the last step is too early for that, because the weights change
-// after it. Training thread.
+// Compares the final state of the ranks, in a save or when the job ends: the bits must be equal on
+// all ranks, and finite. The ballot of the last step is too early for the comparison, because the
+// weights change after it. Training thread.
 #pragma once
 
 #include <string>
@@ -10,15 +10,15 @@
 
 namespace cox::detail {
 
-// EndFinding tells what is wrong, alike on all ranks. A text is empty where nothing is.
+// EndFinding describes the errors, equal on all ranks. A text is empty if there is none.
 struct EndFinding {
   std::string different;   // "the weights of rank 1 differ from those of rank 0"
-  std::string not_finite;  // "parameter 3 of 12 (...) is not finite", of the first such rank
+  std::string not_finite;  // "parameter 3 of 12 (...) is not finite", on the first such rank
 };
 
-// Compares the end states of all actuators that leave something. At the end of a job a rank may use
-// its weights as it likes, so `end` leaves out a rank on which something but steps wrote them, and
-// that rank's log says so. Collective. Throws cox::Error where ranks do not answer.
+// Compares the end states of all actuators that leave a state. At the end of a job a rank may use
+// its weights freely. So `end` leaves out a rank whose weights were written by code other than
+// steps, and logs the fact on that rank. Collective. Throws cox::Error if ranks do not answer.
 enum class Leaves : bool { save, end };
 EndFinding compare_end_states(const Membership& job, const ActuatorList& actuators, Leaves leaves);
 

@@ -56,7 +56,8 @@ std::string describe_device(const HostFacts& facts) {
          (facts.device_bytes > 0 ? ", " + fixed(gibibytes, 1) + " GiB" : "");
 }
 
-// Devices of one kind and the ranks that train on them, in the order of their first ranks.
+// DeviceKind is devices of one kind and the ranks that train on them, in the order of their first
+// ranks.
 struct DeviceKind {
   std::string text;
   std::vector<std::size_t> ranks;
@@ -76,7 +77,7 @@ std::vector<DeviceKind> device_kinds(const std::vector<HostFacts>& hosts) {
 
 constexpr std::size_t kMostKinds = 8;
 
-// Nothing on the CPU.
+// Adds nothing on the CPU.
 void add_device_lines(const std::vector<HostFacts>& hosts, std::vector<std::string>& lines) {
   const std::vector<DeviceKind> kinds = device_kinds(hosts);
   if (kinds.empty()) return;

@@ -25,7 +25,7 @@ constexpr std::size_t kMostText = std::size_t{64} << 10;
 
 namespace fs = std::filesystem;
 
-constexpr double kWriteSeconds = 1;     // what a crash loses
+constexpr double kWriteSeconds = 1;     // seconds that a crash loses
 constexpr std::uint64_t kGpuLooks = 5;  // NVML's figures are means of a sixth of a second and more
 constexpr double kShortestPeriod = 0.01;
 
@@ -48,7 +48,7 @@ double ticks_a_second() {
   return static_cast<double>(std::max(1L, sysconf(_SC_CLK_TCK)));
 }
 
-// The first of these that can be opened.
+// Returns the first file that can be opened.
 KeptFile first_of(const fs::path& root, const std::vector<std::string>& files) {
   for (const std::string& file : files) {
     KeptFile opened(root / file.substr(1));
@@ -69,7 +69,7 @@ double usable_cores(const fs::path& root) {
   return is_known(granted) ? std::min(granted, online) : online;
 }
 
-// Second field of /proc/self/statm: pages.
+// Returns the second field of /proc/self/statm, in pages, as bytes.
 double resident_bytes(std::string_view statm) {
   const std::size_t space = std::min(statm.find(' ') + 1, statm.size());
   std::uint64_t pages = 0;
@@ -82,7 +82,7 @@ constexpr unsigned int kMostDevices = 16;
 
 }  // namespace
 
-// A pipe or a device in a file's place is not waited for.
+// Does not block on a pipe or a device in place of a file.
 KeptFile::KeptFile(const std::filesystem::path& path)
     : descriptor_(path.empty() ? -1 : ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
 
@@ -119,7 +119,7 @@ HostTexts HostFiles::read() const {
   texts.stat = KeptFile::read_once(root_ / "proc/stat");
   texts.loadavg = KeptFile::read_once(root_ / "proc/loadavg");
   texts.largest_clock = KeptFile::read_once(clocks / "cpuinfo_max_freq");
-  // Long, and of no use alone.
+  // cpuinfo is long, and useless without the clock's limit.
   if (!texts.largest_clock.empty()) texts.cpuinfo = KeptFile::read_once(root_ / "proc/cpuinfo");
   texts.clock = KeptFile::read_once(clocks / "scaling_cur_freq");
   texts.cpu_pressure = KeptFile::read_once(root_ / "proc/pressure/cpu");
@@ -198,7 +198,7 @@ const NodeTexts& NodeFiles::read() {
 }
 
 struct Nvml::Calls {
-  // As NVML has them.
+  // The structs have NVML's layout.
   struct Utilization {
     unsigned int gpu = 0;  // percent
     unsigned int memory = 0;
@@ -274,7 +274,7 @@ void Nvml::read(std::vector<GpuSample>& out) const {
   }
 }
 
-// Comes back to more looks only where they would take half of what they may.
+// Raises the rate of looks only if looks would then use half of their limit.
 void LookSpacing::note(double cost_seconds) {
   constexpr double kNewest = 0.1;
   mean_cost_ += kNewest * (cost_seconds - mean_cost_);
@@ -293,7 +293,7 @@ Result<HostFile> HostFile::open(fs::path path, std::uint64_t most_bytes) {
   return HostFile(std::move(path), most_bytes, *std::move(file));
 }
 
-// A line break ends the line that an earlier process may have left torn.
+// A line break ends a line that an earlier process may have left incomplete.
 HostFile::HostFile(fs::path path, std::uint64_t most_bytes, metrics::AppendFile file)
     : path_(std::move(path)), most_bytes_(most_bytes), file_(std::move(file)) {
   std::error_code error;
@@ -323,7 +323,7 @@ Status HostFile::thin_out(LookSpacing& spacing) {
     std::error_code error;
     bytes_ = fs::file_size(path_, error);
     if (thinned.ok() && !error) continue;
-    file_.reset();  // nothing keeps it from growing any more
+    file_.reset();  // the file would grow without limit
     return thinned;
   }
   file_.reset();

@@ -1,6 +1,6 @@
-// This rank's machine, looked at by threads of their own, because some files take a millisecond on
-// large machines: HostWatch for the coordinator, every few seconds, and HostRecorder for the host
-// timeline, some times a second.
+// Observes this rank's machine on threads of its own, because some files take a millisecond to read
+// on large machines. HostWatch sends evidence to the coordinator every few seconds. HostRecorder
+// writes the host timeline, several times a second.
 #pragma once
 
 #include <atomic>
@@ -26,7 +26,7 @@
 
 namespace cox::detail {
 
-// A file of /proc or /sys that is read again and again; it stays open.
+// KeptFile is a file of /proc or /sys that stays open for repeated reads.
 class KeptFile {
  public:
   explicit KeptFile(const std::filesystem::path& path);
@@ -35,29 +35,29 @@ class KeptFile {
   ~KeptFile();
 
   bool is_there() const { return descriptor_ >= 0; }
-  // Puts the content into `text`, up to 64 KiB; empty where it cannot be read.
+  // Reads up to 64 KiB of content into `text`. Empties `text` if the file cannot be read.
   void read(std::string& text) const;
-  // Returns the content of a file that is not kept.
+  // Returns the content of a file without keeping it open.
   static std::string read_once(const std::filesystem::path& path);
 
  private:
   int descriptor_;
 };
 
-// Reads the machine's texts below a root folder; not thread-safe. A file is read up to 64 KiB.
+// HostFiles reads the machine's texts below a root folder, up to 64 KiB a file. Not thread-safe.
 class HostFiles {
  public:
-  // `root`: "/" but in tests.
+  // `root` is "/" except in tests.
   explicit HostFiles(std::filesystem::path root);
   HostTexts read() const;
 
  private:
   std::filesystem::path root_;
-  std::vector<std::string> group_cpu_;  // where the group's CPU account may be
+  std::vector<std::string> group_cpu_;  // possible places of the group's CPU account
 };
 
-// HostWatch hands what it found to the coordinator as evidence for the causes of slowness
-// (HostEvidence). The training thread only picks up what is ready, and never waits for it.
+// HostWatch hands its findings to the coordinator as evidence for the causes of slowness
+// (HostEvidence). The training thread only collects evidence that is ready, and never waits for it.
 class HostWatch final : public Actuator, public Reporting {
  public:
   struct Setup {
@@ -65,11 +65,11 @@ class HostWatch final : public Actuator, public Reporting {
     std::string host;
     std::int32_t cores = 1;
     std::chrono::milliseconds every{5000};
-    Seconds repeat_every{30};  // what has not changed is sent that often
-    // The error of this node's clock against rank 0's, asked for on the training thread; may be
-    // empty.
+    Seconds repeat_every{30};  // interval for sending unchanged evidence
+    // Returns the error of this node's clock against rank 0's. Called on the training thread; may
+    // be empty.
     std::function<Seconds()> clock_error{};
-    // Gets the reason why the thread cannot start or ends early.
+    // Receives the reason if the thread cannot start or ends early.
     std::function<void(const Status&)> on_trouble{};
   };
   explicit HostWatch(Setup setup);
@@ -84,20 +84,20 @@ class HostWatch final : public Actuator, public Reporting {
   const Setup setup_;
   HostFiles files_;
   std::atomic<bool> has_news_ = false;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable woken_;
   bool is_over_ = false;
   HostEvidence newest_;
   std::thread thread_;
 };
 
-// The texts of a node, below a root folder; one thread.
+// NodeFiles reads the texts of a node, below a root folder. One thread.
 class NodeFiles {
  public:
-  // `root`: "/" but in tests.
+  // `root` is "/" except in tests.
   explicit NodeFiles(const std::filesystem::path& root);
   const NodeTexts& read();
-  // Cores that the node's processes may use.
+  // Returns the number of cores that the node's processes may use.
   double cores() const { return cores_; }
 
  private:
@@ -106,18 +106,19 @@ class NodeFiles {
   double cores_;
 };
 
-// What NVIDIA's management library says of the GPUs of this machine. It is loaded while the program
-// runs, where the driver brought it; nothing is linked against it. One thread at a time.
+// Nvml reads the GPUs of this machine through NVIDIA's management library. The library is loaded at
+// run time, where the driver installed it; the SDK is not linked against the library. One thread at
+// a time.
 class Nvml {
  public:
-  // Null where there is no such library, or it does not work. Takes up to some seconds.
+  // Returns null if the library is missing or does not work. Takes up to some seconds.
   static std::unique_ptr<Nvml> load(const std::string& library);
   ~Nvml();
   Nvml(const Nvml&) = delete;
   Nvml& operator=(const Nvml&) = delete;
 
   std::size_t gpus() const { return devices_.size(); }
-  // What a GPU does not tell is not known.
+  // Appends a sample of each GPU. Fields that a GPU does not report are left unknown.
   void read(std::vector<GpuSample>& out) const;
 
  private:
@@ -128,27 +129,27 @@ class Nvml {
   std::vector<void*> devices_;
 };
 
-// How often looks come, in periods: a power of two.
+// LookSpacing is the interval between looks, in periods: a power of two.
 class LookSpacing {
  public:
-  static constexpr double kMostShare = 0.002;  // of a core, for looks
+  static constexpr double kMostShare = 0.002;  // share of a core, for looks
 
   explicit LookSpacing(double period_seconds) : period_seconds_(period_seconds) {}
   double seconds() const { return period_seconds_ * stride_; }
-  // Learns what a look took.
+  // Records the cost of a look and adapts the interval.
   void note(double cost_seconds);
-  // From now on no more than half as often as now.
+  // Doubles the minimum interval between looks. Raises the present interval to the minimum.
   void halve();
 
  private:
   double period_seconds_;
-  double mean_cost_ = 0;  // of newer looks more than of older ones
+  double mean_cost_ = 0;  // weights newer looks more
   double stride_ = 1;
   double least_stride_ = 1;
 };
 
-// HostFile is a rank's part of the host timeline on the disk. It collects lines for some seconds
-// before it writes them, and stays below a largest size. One thread.
+// HostFile is a rank's part of the host timeline on the disk. Lines are collected for some seconds
+// before a write, and the file stays below a size limit. One thread.
 class HostFile {
  public:
   // Errors: those of AppendFile.
@@ -157,13 +158,13 @@ class HostFile {
   // Returns false once the file cannot be written to.
   bool is_open() const { return file_.has_value(); }
   void add(const std::string& lines) { lines_ += lines; }
-  // Writes what was added, if the last time was some seconds ago.
+  // Writes the added lines, if the last write was some seconds ago.
   Status write_in_time();
   Status write();
 
   bool is_full() const { return bytes_ > most_bytes_; }
-  // Leaves out every second sample until the file is well below its largest size; `spacing` is
-  // halved as often.
+  // Removes every second sample until the file is well below its size limit. Doubles the minimum
+  // interval of `spacing` once for each removal.
   Status thin_out(LookSpacing& spacing);
 
  private:
@@ -173,21 +174,21 @@ class HostFile {
   const std::uint64_t most_bytes_;
   std::optional<metrics::AppendFile> file_;
   std::uint64_t bytes_ = 0;  // in the file
-  std::string lines_;        // that are still to be written
+  std::string lines_;        // not yet written
   double written_at_ = 0;
 };
 
-// HostRecorder writes a rank's part of the host timeline (host.jsonl, docs/run-directory.md): what
-// its process used and what its training thread did, some times a second, and of the lowest rank of
-// a node what the machine did. A thread of its own reads and writes; the training thread has no
-// part in it, so nothing that goes wrong here costs a step.
+// HostRecorder writes a rank's part of the host timeline (host.jsonl, docs/run-directory.md).
+// Several times a second HostRecorder samples the process's use of the machine and the training
+// thread's activity. The lowest rank of a node also samples the machine. A thread of its own reads
+// and writes, so no failure here costs the training thread a step.
 //
 //   /proc, the rank's mark -> HostSample -> records/host_lines.h
 //
-// Samples are taken at whole multiples of the period, by the system's clock, so that those of all
-// ranks tell of the same moments. Looking takes at most kMostShare of a core: where a look takes
-// longer, looks come less often. The file has a largest size: when it is reached, every second
-// sample is left out, and from then on samples are taken half as often.
+// Samples are taken at whole multiples of the period, by the system's clock, so samples of all
+// ranks describe the same moments. Looks use at most kMostShare of a core: if a look takes longer,
+// looks become less frequent. When the file reaches its size limit, every second sample is removed,
+// and the minimum interval between samples doubles.
 class HostRecorder {
  public:
   struct Setup {
@@ -195,22 +196,22 @@ class HostRecorder {
     std::filesystem::path root = "/";
     double period_seconds = 0.1;
     std::int32_t node = 0;                            // the lowest rank of the node
-    bool has_node = false;                            // this rank tells of the machine, too
+    bool has_node = false;                            // this rank samples the machine, too
     std::function<RankMark()> mark;                   // called on the recorder's thread
-    std::function<void(const Status&)> on_trouble{};  // likewise, once
+    std::function<void(const Status&)> on_trouble{};  // called on the recorder's thread, once
     std::uint64_t most_bytes = std::uint64_t{32} << 20;
     std::string nvml = "libnvidia-ml.so.1";
   };
 
   // Blocks on the disk. Errors: those of AppendFile; resource_exhausted without a thread.
   static Result<std::unique_ptr<HostRecorder>> start(Setup setup);
-  // Takes a last sample and writes what is left.
+  // Takes a last sample and writes the remaining lines.
   ~HostRecorder();
   HostRecorder(const HostRecorder&) = delete;
   HostRecorder& operator=(const HostRecorder&) = delete;
 
   std::uint64_t looks() const { return looks_.load(std::memory_order_relaxed); }
-  // CPU time of the thread so far.
+  // Returns the CPU time of the recorder's thread so far.
   double cpu_seconds() const { return cpu_seconds_.load(std::memory_order_relaxed); }
 
  private:
@@ -227,7 +228,7 @@ class HostRecorder {
   std::unique_ptr<Nvml> nvml_;
   std::vector<GpuSample> gpus_;
   KeptFile memory_;
-  std::string text_;  // of memory_
+  std::string text_;  // content of memory_
   bool is_in_trouble_ = false;
   std::atomic<std::uint64_t> looks_{0};
   std::atomic<double> cpu_seconds_{0};

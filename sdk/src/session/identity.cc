@@ -42,7 +42,7 @@ std::string hex(const unsigned char* bytes, std::size_t size) {
   return text;
 }
 
-// The linker's note in one segment of notes, which the loader mapped.
+// Returns the linker's build id from one segment of notes, which the loader mapped.
 std::string build_in(const char* at, std::size_t size) {
   const auto whole = [](std::size_t bytes) { return (bytes + 3) / 4 * 4; };
   while (size >= sizeof(ElfW(Nhdr))) {
@@ -59,7 +59,7 @@ std::string build_in(const char* at, std::size_t size) {
   return {};
 }
 
-// The first object is the program itself.
+// Stops at the first object, which is the program itself.
 int find_build(dl_phdr_info* object, std::size_t, void* into) {
   auto& build = *static_cast<std::string*>(into);
   for (int i = 0; i < object->dlpi_phnum && build.empty(); ++i) {

@@ -1,7 +1,6 @@
-// Identity is what ranks compare first of all in Session::start: whether they speak one protocol
-// and run one program with equal arguments. Travels as it is, in a layout that never changes, so
-// that ranks of other versions understand it. Pure but for own_identity(); bytes of other ranks are
-// hostile.
+// Identity is the first record that ranks compare in Session::start: protocol, program and
+// arguments must be equal. Sent as raw bytes in a layout that never changes, so that ranks of other
+// versions can read the record. Pure except own_identity(); bytes of other ranks are hostile.
 #pragma once
 
 #include <array>
@@ -23,20 +22,20 @@ struct Identity {
   std::uint32_t magic = kMagic;
   std::uint32_t protocol = kSdkProtocol;
   OtherPrograms others = OtherPrograms::refuse;
-  std::uint32_t arguments = 0;      // CRC-32 of those that are not the SDK's
+  std::uint32_t arguments = 0;      // CRC-32 of the arguments that are not the SDK's
   std::array<char, 128> program{};  // the name of the executable, without its folder
-  std::array<char, 112> build{};    // what its linker wrote into it, as hex digits; may be empty
+  std::array<char, 112> build{};    // the linker's build id, as hex digits; may be empty
 };
 static_assert(sizeof(Identity) == 256);
 
-// `arguments`: of the program, without those of the SDK.
+// `arguments` are the program's, without those of the SDK.
 Identity own_identity(OtherPrograms others, const std::vector<std::string>& arguments);
 
 struct Compared {
   Status status;  // an error on all ranks: another protocol, or a program that is refused
-  std::vector<std::string> warnings;  // another build, other arguments: of the first such rank
+  std::vector<std::string> warnings;  // another build, other arguments, on the first such rank
 };
-// Compares rank 0's with the others', by rank.
+// Compares rank 0's identity with the others', by rank.
 Compared compare(const std::vector<Identity>& ranks);
 
 }  // namespace cox::detail

@@ -16,7 +16,7 @@
 namespace cox::detail {
 namespace {
 
-// "NAME=value" entries.
+// Returns "NAME=value" entries.
 std::vector<std::string> process_environment() {
   std::vector<std::string> entries;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
@@ -40,10 +40,10 @@ void write_to_stderr(std::string_view line) {
 
 struct RankSetting {
   std::string_view key;
-  std::int64_t last_rank = -1;  // that it names
+  std::int64_t last_rank = -1;  // last rank that the setting names
 };
 
-// Settings of single ranks must name ranks that exist.
+// Checks that settings of single ranks name ranks that exist.
 Status check_ranks(const Config& config, std::int32_t world_size) {
   const std::size_t forced = config.force.shares.size();
   if (forced != 0 && forced != static_cast<std::size_t>(world_size)) {
@@ -66,7 +66,7 @@ Status check_ranks(const Config& config, std::int32_t world_size) {
   return ok_status();
 }
 
-// A policy that the program brings along has a mode, and so a key, as the built-in ones do.
+// Gives each policy of the program a mode, and so a key, as the built-in ones have.
 Config with_modes_of(const PolicySet& policies, Config config) {
   for (const auto& policy : policies) {
     config.policy_modes.emplace(std::string(policy->name()), PolicyMode::on);

@@ -1,6 +1,6 @@
-// Membership is this process as one rank of the job: the ranks that it joined, the configuration
-// that all of them share, the place where it trains, what they agree on outside of steps, the log
-// and the request to stop. The session makes it first and destroys it last. Training thread only.
+// Membership is this process as one rank of the job. A membership has the joined ranks, their
+// shared configuration, the device, agreement outside of steps, the log and the request to stop.
+// The session makes the membership first and destroys it last. Training thread only.
 #pragma once
 
 #include <cstdint>
@@ -25,13 +25,13 @@ namespace cox::detail {
 
 class Membership {
  public:
-  // Joins the job and compares configurations. Collective. Throws cox::Error, on all ranks for what
-  // is wrong with the configuration.
+  // Joins the job and compares configurations. Collective. Throws cox::Error, on all ranks if the
+  // configuration is wrong.
   Membership(int argc, const char* const* argv, const SessionOptions& options,
              const WrapRanks& wrap_ranks = {});
 
   const Config& config() const { return loaded_.config; }
-  // Returns the configuration with what its sources left over: arguments of the program's own.
+  // Returns the configuration with its unused input: arguments of the program's own.
   const io::LoadedConfig& loaded() const { return loaded_; }
   const std::vector<std::string>& environment() const { return environment_; }  // "NAME=value"
   RankId rank() const { return all().rank(); }
@@ -42,13 +42,13 @@ class Membership {
   World& world() const { return *world_; }
   transport::Communicator& all() const { return world_->all(); }
   transport::Communicator& data() const { return world_->data(); }
-  // The clock that all ranks share, so that arrivals can be compared.
+  // Returns the clock that all ranks share, so that arrivals can be compared.
   NodeClocks& clocks() const { return *clocks_; }
   const DevicePlace& place() const { return place_; }
 
   // Throws the same cox::Error on all ranks unless `mine` is ok on each. Collective.
   void agree(const Status& mine) const;
-  // Returns one number of every rank, in their order. Collective. Throws cox::Error.
+  // Returns one number from every rank, in rank order. Collective. Throws cox::Error.
   std::vector<std::uint64_t> gather(std::uint64_t mine) const;
 
   Termination& termination() { return termination_; }
@@ -56,7 +56,7 @@ class Membership {
  private:
   void check_identities() const;
 
-  io::FileSizeSignal file_size_signal_;  // from before the first file until after the last
+  io::FileSizeSignal file_size_signal_;  // first member, so that it covers every file
   std::vector<std::string> environment_;
   Status config_status_;
   io::LoadedConfig loaded_;  // defaults when config_status_ is an error

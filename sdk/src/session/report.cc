@@ -1,4 +1,4 @@
-// cox::report(): the line by which a program says why it ends.
+// cox::report(): the line by which a program reports why it ends.
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -11,7 +11,7 @@
 namespace cox {
 namespace {
 
-// Before MPI has started (or when it is another one) only the environment knows the rank.
+// Before MPI has started, or with another MPI, only the environment knows the rank.
 std::string rank_of_this_process() {
   for (const char* name : {"PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"}) {
     const char* rank = std::getenv(name);
@@ -20,7 +20,7 @@ std::string rank_of_this_process() {
   return {};
 }
 
-// TorchScript makes a traceback of what an operator throws, which ends with it.
+// TorchScript wraps an operator's error in a traceback, which ends with the error.
 std::string line_of(std::string_view text) {
   constexpr std::string_view kTraceback = "The following operation failed in the TorchScript";
   constexpr std::string_view kCause = "RuntimeError: ";

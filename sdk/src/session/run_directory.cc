@@ -27,8 +27,8 @@ namespace {
 constexpr std::string_view kRunLock = "run.lock";
 constexpr const char* kTellingPrefixes[] = {"MKL_", "MPIR_CVAR_", "NCCL_", "OMP_"};
 
-// Returns the variables that decide threads and transport, beside those of the configuration
-// (COX_). No paths.
+// Returns the variables that decide threads and transport, besides those of the configuration
+// (COX_). Contains no paths.
 std::vector<metrics::NamedField> variables_of(const std::vector<std::string>& environment) {
   std::vector<metrics::NamedField> variables;
   for (const std::string& entry : environment) {
@@ -42,7 +42,8 @@ std::vector<metrics::NamedField> variables_of(const std::vector<std::string>& en
   return variables;
 }
 
-// Under the names that tools for the layout look for. No device is told of a job on the CPU.
+// Adds the device under the names that tools for the layout expect. A job on the CPU reports no
+// device.
 void add_device(const DeviceFacts& device, std::vector<metrics::NamedField>& environment) {
   if (!device.name.empty()) environment.push_back({"gpu", device.name});
   environment.push_back({"gpu_count", static_cast<std::int64_t>(device.devices)});
@@ -68,10 +69,10 @@ metrics::FieldValue field_value(const std::string& kind, const std::string& text
   return text;
 }
 
-// All settings in force, except texts: they may be paths.
+// Returns all settings in force except texts, which may be paths.
 std::vector<metrics::NamedField> settings_in_force(const Config& config) {
   std::vector<metrics::NamedField> fields;
-  fields.push_back({"seed", static_cast<std::int64_t>(config.run.seed)});  // what tools look for
+  fields.push_back({"seed", static_cast<std::int64_t>(config.run.seed)});  // for tools
   for (const ConfigOption& option : config_options(config)) {
     if (option.kind == "text") continue;
     fields.push_back({option.key, field_value(option.kind, option.value)});
@@ -130,7 +131,7 @@ Status RunDirectory::lock() {
   return ok_status();
 }
 
-// No rank touches its part of the directory before rank 0 has the lock of all of it.
+// No rank opens its part of the directory before rank 0 has the lock on the whole directory.
 void RunDirectory::open() {
   const Config& config = job_.config();
   if (config.run.directory.empty()) return;

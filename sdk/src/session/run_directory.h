@@ -1,7 +1,6 @@
-// RunDirectory is this rank's part of the directory that run.directory names: how its run was
-// started, the rows of its steps, its operators. On rank 0 it has the lock that keeps other jobs
-// out of the directory. Without run.directory it does nothing. ControlEnd owns it. Training thread
-// only.
+// RunDirectory is this rank's part of the directory run.directory: a record of the run's start, the
+// rows of its steps, its operators. Rank 0 also holds the lock that keeps other jobs out of the
+// directory. Does nothing without run.directory. Owned by ControlEnd. Training thread only.
 #pragma once
 
 #include <cstdint>
@@ -27,33 +26,33 @@ struct RunPlace {
   std::string program;
   RankId rank{};
   std::int32_t world_size = 1;
-  RankId node{};  // the lowest rank of its machine
+  RankId node{};  // the lowest rank of this rank's machine
   std::optional<DeviceFacts> device{};
 };
-// Returns how this rank's run was started, for run.json. `environment` has entries NAME=VALUE;
-// those that steer threads and transport are kept.
+// Returns how this rank's run was started, for run.json. `environment` has entries NAME=VALUE; only
+// variables that steer threads and transport are kept.
 metrics::RunInfo run_info(const Config& config, const RunPlace& place, UnixTime now,
                           const std::vector<std::string>& environment);
 
 class RunDirectory {
  public:
-  // `program`: for run.json.
+  // `program` is the name for run.json.
   RunDirectory(const Membership& job, std::string program)
       : job_(job), program_(std::move(program)) {}
 
-  // Lets the run go on from a save: the directory keeps the rows of steps before `step`. REQUIRES:
+  // Continues a run from a save: the directory keeps the rows of steps before `step`. REQUIRES:
   // open() was not called.
   void go_on_at(StepId step) { goes_on_at_ = step; }
-  // Collective. Throws cox::Error on all ranks when the directory cannot be used or is another
-  // job's.
+  // Opens the directory. Collective. Throws cox::Error on all ranks if the directory cannot be used
+  // or belongs to another job.
   void open();
 
   // Returns the writer of this rank's rows, null without a directory.
   metrics::RunStoreWriter* rows() { return rows_.get(); }
-  // Returns when the directory holds the rows of all steps that every rank has ended, so that a
-  // save never leads them. Collective when there is a directory.
+  // Waits until the directory holds the rows of all steps that every rank has ended, so that a save
+  // is never ahead of the rows. Collective when there is a directory.
   void flush();
-  // Returns where the journal is written (control.journal, or in the directory); empty: nowhere.
+  // Returns the path of the journal (control.journal, or in the directory); empty if there is none.
   std::filesystem::path journal_path() const;
 
   void close();
@@ -66,7 +65,7 @@ class RunDirectory {
   const Membership& job_;
   const std::string program_;
   std::optional<StepId> goes_on_at_;
-  std::optional<io::FolderLock> lock_;  // rank 0, of the directory of all ranks
+  std::optional<io::FolderLock> lock_;  // rank 0, for the directory of all ranks
   std::unique_ptr<metrics::RunStoreWriter> rows_;
 };
 

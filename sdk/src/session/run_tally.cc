@@ -59,7 +59,7 @@ void RunTally::add_memory(const StepRecord& record) {
   totals_.memory_added_ratio = std::isfinite(view->added_ratio) ? view->added_ratio : 0;
 }
 
-// Ranks go in step, so the time that the plan adds on one of them is paid for on all.
+// Ranks run in step, so time that the plan adds on one rank is paid on all.
 void RunTally::add_cost(SessionReport& report) const {
   const double hourly = price_.per_device_hour * static_cast<double>(seconds_.size());
   report.cost = hourly * std::max(0.0, newest_.seconds - price_.started.seconds) / 3600;

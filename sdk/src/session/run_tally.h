@@ -1,6 +1,6 @@
-// RunTally sums up the whole run for the summary at its end. On rank 0, a StepSink: adds up what
-// each rank spent in each phase and hands every record on to the next sink. The coordinator's
-// thread records; any thread may read.
+// RunTally sums up the whole run for the summary at its end. A StepSink on rank 0: adds up each
+// rank's time in each phase and passes every record to the next sink. The coordinator's thread
+// records; any thread may read.
 #pragma once
 
 #include <array>
@@ -18,20 +18,20 @@
 
 namespace cox::detail {
 
-// RunPrice says what a run costs.
+// RunPrice is the price of a run.
 struct RunPrice {
-  UnixTime started{};          // the time from which on it costs
-  double per_device_hour = 0;  // of one rank; 0 = not given
+  UnixTime started{};          // time from which the run costs
+  double per_device_hour = 0;  // for one rank; 0 = not given
 };
 
 class RunTally final : public StepSink {
  public:
-  // `next` may be null and must outlive this.
+  // `next` may be null. REQUIRES: `next` outlives the RunTally.
   RunTally(std::int32_t world_size, StepSink* next, RunPrice price = {});
 
   void record(const StepRecord& record) override;
 
-  // Returns the totals, with the rank that worked longest and the phase in which it lost most
+  // Returns the totals, the rank that worked longest, and the phase in which that rank lost most
   // against the fastest rank.
   SessionReport report() const;
 
@@ -44,12 +44,12 @@ class RunTally final : public StepSink {
 
   StepSink* next_;
   RunPrice price_;
-  mutable std::mutex mutex_;   // guards what follows
+  mutable std::mutex mutex_;   // guards the members below
   std::vector<Sums> seconds_;  // by rank
   SessionReport totals_;
-  std::shared_ptr<const SharedEffects> effects_;  // of the newest record
-  std::optional<PlanId> priced_;                  // the plan that totals_ speak of
-  std::size_t models_ = 0;                        // memory models of the job at that time
+  std::shared_ptr<const SharedEffects> effects_;  // from the newest record
+  std::optional<PlanId> priced_;                  // the plan of the costs in totals_
+  std::size_t models_ = 0;                        // memory models of the job at the time of priced_
   UnixTime newest_{};
 };
 

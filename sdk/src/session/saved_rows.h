@@ -1,5 +1,5 @@
-// Rows that a save holds of every rank: what actuators remember, for a save between steps and for
-// the run that goes on from it. Training thread only.
+// Rows of a save that hold the actuators' state of each rank, for a save between steps and for the
+// run that resumes from it. Training thread only.
 #pragma once
 
 #include <span>
@@ -12,12 +12,12 @@ namespace cox::detail {
 
 class SessionState;
 
-// Returns what actuators remember on this rank, one tensor each: "fp8.rank3". Other ranks have as
-// many.
+// Returns the actuators' state on this rank, one tensor each: "fp8.rank3". The number of tensors is
+// the same on all ranks.
 std::vector<NamedTensor> own_rows(SessionState& state);
 
-// Hands what was saved to the actuators, after the reducer was made. Where it is of another world
-// size or does not fit, the actuator starts anew, and the log says so.
+// Loads saved rows into the actuators, after the reducer was made. If a row belongs to another
+// world size or does not fit, the actuator starts anew, and the log reports so.
 void load_rows(SessionState& state, std::span<const NamedTensor> saved);
 
 }  // namespace cox::detail

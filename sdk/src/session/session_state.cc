@@ -81,7 +81,7 @@ void Calibration::measure(const SampleStep& sample) {
   for (Measuring* each : actuators_.all<Measuring>()) {
     if (each->wants_calibration()) each->calibrate(sample, *this);
   }
-  // The open step must not see what a trial left behind, and the plan may be another one.
+  // The open step must not see leftovers of a trial, and the plan may have changed.
   forget_run();
   step_.restart();
   recorder_.leave_out(began, Clock::now());
@@ -121,7 +121,7 @@ SessionState::SessionState(int argc, const char* const* argv, SessionOptions opt
   job_.world().watch_finalize([this] { leave_by_finalize(); });
 }
 
-// Only there: elsewhere a section costs no system call.
+// Only on a crowded machine: elsewhere a section costs no system call.
 void SessionState::leave_out_queueing() {
   if (!job_.world().is_crowded()) return;
   auto opened = RunQueue::of_this_thread();
@@ -173,7 +173,7 @@ void SessionState::ensure_started() {
     require(each->negotiate(job_.all()));
     each->contribute(facts);
   }
-  if (!loop_.is_reducing()) facts.capabilities = {};  // nobody carries a plan out
+  if (!loop_.is_reducing()) facts.capabilities = {};  // no rank applies a plan
   const bool steers = loop_.is_reducing() && !facts.blocks.empty();
   if (job_.is_root() && !steers) warn_of_idle_settings();
   check_sharding();
@@ -181,7 +181,7 @@ void SessionState::ensure_started() {
   step_.start_at(control_.plane().start_facts().first_round, loop_.kind());
   job_.world().attend(
       [this] { return waits_.attend(job_.world().name_of_calls("a call that all ranks make")); });
-  // A loop whose steps will ask is asked to stop from here on, not ended.
+  // A loop whose steps poll is asked to stop from now on, instead of being ended.
   if (loop_.is_reducing()) static_cast<void>(job_.termination().requested());
 }
 
@@ -235,12 +235,12 @@ void SessionState::finish() {
   finished_ = true;
   job_.world().attend({});  // others may have left before
   const Status ended = control_.is_started() ? control_.finish(step_.last_signal()) : ok_status();
-  if (ended.ok()) check_end();  // before this rank says goodbye: an error is no end in order
+  if (ended.ok()) check_end();  // before this rank leaves: an error is not an orderly end
   control_.close();
   require(ended, "session");
 }
 
-// A job of ranks that trained together has failed where its weights are of no use.
+// A job whose ranks trained together has failed if its weights are unusable.
 void SessionState::check_end() const {
   if (!loop_.is_reducing()) return;
   const auto named = job_.world().name_calls("the end of the session");
@@ -261,14 +261,14 @@ void SessionState::check_end() const {
       Error::Scope::all_ranks);
 }
 
-// An exit(0) of all ranks after the same step is the end of the job. Were it let through on one
-// rank alone, the launcher would end the others without a word and report success.
+// An exit(0) of all ranks after the same step is the end of the job. If one rank alone exited with
+// 0, the launcher would end the others silently and report success.
 int SessionState::leave_by_exit(int code) noexcept try {
   const bool is_alone = job_.world_size() == 1;
   const bool is_ours = std::this_thread::get_id() == thread_;
   if (finished_ || (is_alone && !is_ours)) return code;
   if (code == 0 && is_ours) {
-    const StreamPause unseen;  // the thread's own variables are gone, which a stream needs
+    const StreamPause unseen;  // a stream needs the thread's own variables, which are gone
     const at::NoGradGuard no_grad;
     finish();
     require(job_.world().end(), "exit(0) on this rank");

@@ -1,8 +1,8 @@
 // SessionState composes the parts of a session on one rank, which Session, StepScope, Reducer and
-// Trainer share: the membership in the job, the rank's end of the control plane, the list of
-// actuators, the recorder and the engine of steps, and the calibration before the first one. It
-// knows no capability by name. Life: constructed -> model attached, loop declared ->
-// ensure_started() -> steps -> finish(). Training thread only.
+// Trainer share. The parts are the membership, the rank's end of the control plane, the actuators,
+// the recorder and the engine of steps, and the calibration. SessionState knows no capability by
+// name. Life: constructed -> model attached, loop declared -> ensure_started() -> steps ->
+// finish(). Training thread only.
 #pragma once
 
 #include <cstdint>
@@ -30,28 +30,30 @@
 
 namespace cox::detail {
 
-// DeclaredLoop says whose the session's steps are: Reducers, Trainers and adopted models declare it
-// before the first step. A loop that nobody declares is only watched.
+// DeclaredLoop records which kind of loop owns the session's steps. Reducers, Trainers and adopted
+// models declare themselves before the first step. An undeclared loop is only watched.
 class DeclaredLoop {
  public:
   explicit DeclaredLoop(const ControlEnd& control) : control_(control) {}
 
-  // Makes a reducer's ballots the rounds. Every rank calls it before the control plane starts;
-  // throws cox::Error afterwards. `start_name` names the calls of the start; the first one holds.
+  // Makes a reducer's ballots the rounds. Every rank calls the function before the control plane
+  // starts; throws cox::Error afterwards. `start_name` names the calls of the start; the first name
+  // given counts.
   void declare_reducing(const char* start_name = "the start of a Reducer");
-  // From here on the steps are those of adopted models: a further declare_reducing() throws.
+  // Declares that the steps are those of adopted models. A further declare_reducing() throws.
   void declare_adopted() { is_adopted_ = true; }
-  // The models of an adopted loop are detached, and others are about to be adopted.
+  // Allows another adoption, after the models of an adopted loop were detached.
   void begin_adopted_anew() { is_adopted_ = false; }
   bool is_adopted() const { return is_adopted_; }
-  // Ranks divide what they hold, from here on until end_sharded().
+  // Marks that ranks divide parameters and state, until end_sharded().
   void begin_sharded() { is_sharded_ = true; }
   void end_sharded() { is_sharded_ = false; }
   bool is_sharded() const { return is_sharded_; }
 
   LoopKind kind() const { return kind_; }
   bool is_reducing() const { return kind_ == LoopKind::reducing; }
-  // Returns what the ranks do when they start the control plane: "the start of a Trainer".
+  // Returns the name of the ranks' calls at the start of the control plane: "the start of a
+  // Trainer".
   const char* start_name() const;
 
  private:
@@ -63,9 +65,8 @@ class DeclaredLoop {
 };
 
 // Calibration measures a sample of a step before the first one, and again when the loop has another
-// model. It asks every actuator whose settings leave something to choose to measure its part, in
-// the order of the list, and lets the policies decide the plan that the next step runs under. Owned
-// by the session; training thread only.
+// model. Each actuator whose settings leave a choice measures its part, in the order of the list.
+// Then the policies decide the plan of the next step. Owned by the session; training thread only.
 class Calibration final : private CalibrationHost {
  public:
   Calibration(Membership& job, ControlEnd& control, StepRecorder& recorder, StepEngine& step,
@@ -77,16 +78,16 @@ class Calibration final : private CalibrationHost {
         actuators_(actuators),
         loop_(loop) {}
 
-  // Returns whether the loop carries plans out and run() has anything to measure. Loops call run()
-  // in the first step, before its forward pass, or before that step.
+  // Returns whether the loop applies plans and run() has anything to measure. Loops call run() in
+  // the first step, before its forward pass, or before the first step.
   bool is_wanted() const;
-  // Returns whether settings ask for plans that nothing in this loop carries out.
+  // Returns whether settings ask for plans that this loop cannot apply.
   bool is_missing_reducer() const;
-  // Takes no part of the open step's time. Collective. Throws cox::Error on all ranks after the
-  // first step, and when settings cannot be met on one. REQUIRES: is_wanted().
+  // Measures outside of the open step's time. Collective. Throws cox::Error on all ranks after the
+  // first step, and if settings cannot be met on one rank. REQUIRES: is_wanted().
   void run(const SampleStep& sample);
-  // The same between two later steps, of a loop that has reported and whose ranks open no control
-  // round (StepEngine::hold_reports). A budget that cannot be met is a warning.
+  // Like run(), between two later steps of a loop that has reported. A budget that cannot be met is
+  // only a warning. REQUIRES: ranks open no control round (StepEngine::hold_reports).
   void run_again(const SampleStep& sample);
 
  private:
@@ -105,13 +106,13 @@ class Calibration final : private CalibrationHost {
   const ActuatorList& actuators_;
   const DeclaredLoop& loop_;
   runtime::MeasuredFacts measured_;
-  std::vector<Reason> told_;  // the newest that the policies gave
+  std::vector<Reason> told_;  // newest reasons of the policies
   bool has_run_ = false;
   bool is_again_ = false;
 };
 
-// Time that a rank waits in a call of all ranks outside of reductions: it is communication, not the
-// rank's own work, and its mark says so.
+// WaitingScope books its lifetime as a wait in a call of all ranks outside of reductions. The time
+// counts as communication, not as the rank's own work, and the rank's mark shows the wait.
 class [[nodiscard]] WaitingScope {
  public:
   explicit WaitingScope(StepRecorder& recorder) : recorder_(recorder) {
@@ -142,13 +143,13 @@ class SessionState {
   StepEngine& step() { return step_; }
   Calibration& calibration() { return calibration_; }
   DeclaredLoop& loop() { return loop_; }
-  // Returns the moment for sections of the step: the steady clock's, read at less cost.
+  // Returns the steady clock's time for sections of the step, at less cost.
   Clock::time_point now() { return clock_.now(); }
 
-  // Lets a model take part in a reducing loop, which is declared by it. Throws cox::Error after
+  // Attaches a model to a reducing loop and declares the loop. Throws cox::Error after
   // ensure_started().
   void attach(torch::nn::Module& model);
-  // Lets the model no longer take part.
+  // Detaches the model.
   void detach();
   // Starts the control plane, telemetry and the run directory. Collective the first time. Throws
   // cox::Error.
@@ -161,11 +162,11 @@ class SessionState {
 
  private:
   void warn_of_idle_settings() const;
-  // Throws cox::Error on all ranks where shard.mode asks for what this loop cannot have.
+  // Throws cox::Error on all ranks if this loop does not support the setting shard.mode.
   void check_sharding() const;
   void leave_out_queueing();
   void check_end() const;
-  // Ends the session of a process that exits; returns its code.
+  // Ends the session of a process that exits. Returns the exit code to use.
   int leave_by_exit(int code) noexcept;
   // Ends the session of a program that is about to finalise MPI.
   void leave_by_finalize() noexcept;
@@ -181,7 +182,7 @@ class SessionState {
   Calibration calibration_;
   const std::thread::id thread_ = std::this_thread::get_id();
   bool finished_ = false;
-  ExitWatch exit_watch_;  // ends before all else
+  ExitWatch exit_watch_;  // destroyed first
 };
 
 }  // namespace cox::detail

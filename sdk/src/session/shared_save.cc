@@ -15,7 +15,7 @@ SaveProgress::Outcome outcome_of(const Status& status) {
   return status.ok() ? SaveProgress::Outcome::done : SaveProgress::Outcome::failed;
 }
 
-// A resumed job would spoil its weights by moments that are not finite. An option may be infinite.
+// Moments that are not finite would spoil the weights of a resumed job. An option may be infinite.
 Status check_finite(const SavePart& part) {
   for (const PartFile& file : part.files) {
     if (kind_of_file(file.name) != kOptimizerKind) continue;
@@ -53,7 +53,7 @@ void SharedSave::begin(Work work, Where where) {
   SavePart part = std::move(work.part);
   work_.emplace(std::move(work));
   progress_.begin();
-  // One rank needs no ballot to know that all parts are there.
+  // A single rank needs no ballot to know that all parts are complete.
   auto write = [work = *work_, part = std::move(part), is_alone = is_alone()] {
     Status written = work.prepared;
     if (written.ok()) written = check_finite(part);
@@ -75,7 +75,7 @@ void SharedSave::vote(StepBallot& ballot) {
   progress_.vote(ballot);
 }
 
-// One rank tells why a save is lost.
+// Only one rank logs why a save is lost.
 void SharedSave::hear(const StepBallot& merged) {
   bits_.reset();
   const SaveProgress::Next next = progress_.hear(merged);
@@ -89,7 +89,7 @@ void SharedSave::hear(const StepBallot& merged) {
   follow(next);
 }
 
-// Takes what came of this rank's work, if the thread is done with it.
+// Records the outcome of this rank's work, if the thread has finished.
 void SharedSave::take_outcome() {
   if (const auto outcome = thread_.take_outcome()) note(*outcome);
 }
@@ -104,7 +104,7 @@ void SharedSave::note(const Status& outcome) {
   progress_.publish_ended(SaveProgress::Outcome::done);
 }
 
-// Publishing writes a manifest and names, so it copies no state.
+// Publishing writes a manifest and names, and copies no state.
 void SharedSave::follow(SaveProgress::Next next) {
   if (!state_.job().is_root()) return;
   if (next == SaveProgress::Next::give_up) work_->folder.give_up(work_->ticket);
@@ -113,7 +113,7 @@ void SharedSave::follow(SaveProgress::Next next) {
       [work = *work_] { return work.folder.publish(work.ticket, work.whole, work.keep); });
 }
 
-// A ballot may not have compared the newest save yet.
+// Compares at once, because no ballot may have compared the newest save yet.
 Status SharedSave::compare_now() {
   if (!bits_) return ok_status();
   const std::string ranks = ranks_that_differ(state_.job().gather(*std::exchange(bits_, {})));

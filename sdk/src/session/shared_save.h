@@ -1,7 +1,7 @@
-// SharedSave writes one save after another, each together with all ranks: every rank its part, on a
-// thread of its own or at once; then rank 0 publishes it. The ballots of steps carry how far the
-// ranks are (SaveProgress), and compare the bits of what was saved. Owned by the class that decides
-// when to save; training thread only; calls that are collective say so.
+// SharedSave writes one save after another, each together with all ranks. Every rank writes its
+// part, on a thread of its own or at once; then rank 0 publishes the save. The ballots of steps
+// carry each rank's progress (SaveProgress), and compare the bits of the saved state. Owned by the
+// class that decides when to save; training thread only; collective calls say so.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +21,10 @@ namespace cox::detail {
 
 class SharedSave final : public Comparing, public Voting, public Lasting {
  public:
-  // Adds itself to the actuators of the session, which outlives this.
+  // Adds itself to the actuators of the session. REQUIRES: `state` outlives the SharedSave.
   explicit SharedSave(SessionState& state);
-  // Calls finish() for a save that is running, as the end of a session does, and tells on rank 0
-  // when it is lost. While an exception is thrown, waits for the thread alone.
+  // Calls finish() for a running save, as the end of a session does, and logs a lost save on rank
+  // 0. While an exception is in flight, waits for the thread only.
   ~SharedSave();
   SharedSave(const SharedSave&) = delete;
   SharedSave& operator=(const SharedSave&) = delete;
@@ -34,30 +34,30 @@ class SharedSave final : public Comparing, public Voting, public Lasting {
     CheckpointFolder& folder;  // outlives the save
     SaveTicket ticket;
     WholeSave whole;         // rank 0's
-    SavePart part;           // this rank's, for `beside_steps` in copies
-    Status prepared;         // an error gives the save up before it is written
-    std::uint32_t keep = 1;  // saves, with this one
+    SavePart part;           // this rank's; for `beside_steps` in copies
+    Status prepared;         // an error abandons the save before writing
+    std::uint32_t keep = 1;  // number of saves to keep, including this one
   };
-  // Begins a save on all ranks, between the same two steps. REQUIRES: none is running.
+  // Begins a save on all ranks, between the same two steps. REQUIRES: no save is running.
   void begin(Work work, Where where);
   bool is_running() const { return progress_.is_running(); }
-  // Lets the next ballot, or finish(), compare these bits of what is saved.
+  // Sets the bits of the saved state, which the next ballot or finish() compares.
   void compare(std::uint64_t bits) { bits_ = bits; }
-  // Waits until the save is there, and returns the same on all ranks. Collective. REQUIRES: one is
-  // running.
+  // Waits until the save is complete. Returns the same status on all ranks. Collective. REQUIRES: a
+  // save is running.
   Status finish();
-  // The state that is saved was given up, on all ranks, so the save is, too.
+  // Cancels the save, because all ranks abandoned the state that is saved.
   void cancel() { progress_.cancel(); }
-  // Takes note of a save that was refused before it was begun, on all ranks.
+  // Records a save that all ranks refused before it was begun.
   void lose(Status why) { lost_ = std::move(why); }
-  // Returns why the newest save is not there, the same on all ranks; ok while nothing is known.
+  // Returns why the newest save was lost, the same on all ranks; ok while nothing is known.
   const Status& lost() const { return lost_; }
 
   const char* name() const override { return "the state that was saved"; }
   EqualBits equal_bits() const override;
   void vote(StepBallot& ballot) override;
   void hear(const StepBallot& merged) override;
-  // Waits for the thread, because exit() destroys globals that it uses. Leaves nothing to compare.
+  // Waits for the thread, because it uses globals that exit() destroys. Leaves nothing to compare.
   EndState end_state() const override {
     thread_.wait();
     return {};
@@ -71,10 +71,10 @@ class SharedSave final : public Comparing, public Voting, public Lasting {
   Status compare_now();  // collective
 
   SessionState& state_;
-  std::optional<Work> work_;           // of the newest save, without its part
-  std::optional<std::uint64_t> bits_;  // until they are compared
+  std::optional<Work> work_;           // the newest save, without its part
+  std::optional<std::uint64_t> bits_;  // empty once compared
   SaveProgress progress_;
-  Status outcome_;  // of this rank's work
+  Status outcome_;  // this rank's work
   Status lost_;
   mutable io::WorkThread thread_;
   AddedActuator<SharedSave> added_;

@@ -120,7 +120,8 @@ StepBallot StepEngine::meet(StepBallot part, const char* where, const MergeBallo
   return merged;
 }
 
-// Adds what no loop knows: the votes of the control plane, and what must be equal on all ranks.
+// Adds the parts that no loop knows: the votes of the control plane, and facts that must be equal
+// on all ranks.
 void StepEngine::cast(StepBallot& part) const {
   control_.plane().cast(part);
   if (holds_reports_) part.round_closed_min = 0;
@@ -153,7 +154,7 @@ void StepEngine::check_together(const StepBallot& merged) const {
       Error::Scope::all_ranks);
 }
 
-// All ranks see the same merged ballot, so all of them ask who differs, and in what.
+// All ranks see the same merged ballot, so all of them gather the facts that differ.
 std::string StepEngine::differences() const {
   std::string found;
   const auto compare = [&](const char* what, std::uint64_t mine) {
@@ -173,7 +174,7 @@ std::string StepEngine::differences() const {
   return found;
 }
 
-// A comparison of clocks that fails says so in the next step's reduction, which fails as well.
+// A failed comparison of clocks shows in the next step's reduction, which fails as well.
 void StepEngine::conclude(const StepBallot& merged, ReductionOutcome& outcome) {
   move(StepEvent::conclude);
   if (!outcome.finite) recorder_.notes().set(SignalFlag::step_skipped);
@@ -200,7 +201,7 @@ RankSignal StepEngine::signal_of(const StepReport& report) const {
   return signal;
 }
 
-// Asks the actuators for what leaves this rank with the step.
+// Collects what the actuators send with the step.
 StepOutput StepEngine::collect(const StepReport& report, metrics::StepRow* row) {
   const Plan& plan = control_.plane().plan();
   if (row != nullptr) row->plan = plan.id.number;
@@ -235,7 +236,8 @@ void StepEngine::end() noexcept {
   if (output.operators) control_.keep(std::move(output.operators));
   report(signal, output.evidence);
   round_ = round_.next();
-  // With a reduction it is conclude() that completes a round: others may wait in this one for ever.
+  // With a reduction only conclude() completes a round, because others may wait in this round for
+  // ever.
   const Clock::time_point now = Clock::now();
   recorder_.add_host(now - ended);
   if (!is_reducing()) waits_.begin_round(round_, now);

@@ -1,15 +1,13 @@
-// StepEngine is the protocol of a step, once for every kind of loop: Reducer, Trainer, fit(),
-// ManualParallel, adopted models, and loops that only watch. A step passes through these stages:
+// StepEngine is the protocol of a step, one implementation for every kind of loop. The engine runs
+// the step and its telemetry; the loop decides how gradients and ballots travel. Owned by the
+// session; training thread only. A step passes through these stages:
 //
 //   between --begin()--> computing --meet()--> met --conclude()--> agreed --end()--> between
 //
-// begin() applies the plan in force. meet() brings this rank's ballot and gets the ballots of all
-// ranks, merged: that is the round. conclude() takes over what follows from it on every rank alike,
-// such as the plan of the next round. end() reports to the coordinator. A loop that only watches
-// goes from computing to its end. An exception may end a step in any stage.
-//
-// The engine moves the step and its telemetry; how gradients and ballots travel is up to the loop.
-// Owned by the session; training thread only.
+// begin() applies the plan in force. meet() sends this rank's ballot and returns the merged ballots
+// of all ranks: the round. conclude() applies its consequences, which are equal on all ranks, such
+// as the plan of the next round. end() reports to the coordinator. A loop that only watches goes
+// from computing directly to end(). An exception may end a step in any stage.
 #pragma once
 
 #include <cstdint>
@@ -37,14 +35,14 @@ enum class StepEvent : std::uint8_t { begin, meet, conclude, end };
 const char* to_string(StepStage stage);
 const char* to_string(StepEvent event);
 
-// Returns the stage that follows, nothing where the event has no place in `stage`. Pure.
+// Returns the stage after `event`, or nothing if the event is not allowed in `stage`. Pure.
 std::optional<StepStage> after(StepStage stage, StepEvent event);
 
 // Merges this rank's ballot with those of all ranks. Collective; calls `pump` between its polls,
 // and an exception of `pump` ends the call.
 using MergeBallots = std::function<StepBallot(const StepBallot& mine, const BetweenPolls& pump)>;
 
-// Returns what the merged ballot says of the step's outcome. Pure.
+// Returns the step's outcome by the merged ballot. Pure.
 ReductionOutcome outcome_of(const StepBallot& merged);
 
 class StepEngine {
@@ -53,49 +51,50 @@ class StepEngine {
              StepRecorder& recorder, StepWaits& waits)
       : job_(job), control_(control), actuators_(actuators), recorder_(recorder), waits_(waits) {}
 
-  // Lets rounds count from `first`. REQUIRES: the control plane has started.
+  // Makes rounds count from `first`. REQUIRES: the control plane has started.
   void start_at(RoundId first, LoopKind loop);
-  // Gives the next begin() its number (after a resume or rollback).
+  // Sets the number of the next begin(), after a resume or rollback.
   void set_next(StepId step) { next_ = step; }
 
   // Begins a step under the plan in force. REQUIRES: start_at() was called, and no step is open.
   void begin();
-  // Lets the actuators go on with the open step, if there is one, as if it had just begun.
+  // Restarts the actuators in the open step, if there is one, as if the step had just begun.
   void restart();
 
-  // Merges a ballot by `merge` and books the wait for the last rank: of the step, by meet(), or of
-  // a part of it. `where` names the call for messages. Collective; waits by polling.
+  // Merges a ballot by `merge` and books the wait for the last rank. The ballot is the step's, in
+  // meet(), or belongs to a part of the step. `where` names the call for messages. Collective;
+  // waits by polling.
   StepBallot gather(StepBallot mine, const char* where, const MergeBallots& merge);
-  // Brings this rank's part of the step's ballot (loss, weight, samples and the like) and returns
-  // the merged one. Collective; waits by polling. Throws cox::Error on every rank, before an
-  // average is handed to any, unless all are in the same round, step and plan; it names those that
-  // are not.
+  // Merges this rank's part of the step's ballot (loss, weight, samples and the like) with all
+  // others and returns the merged one. Collective; waits by polling. Throws cox::Error on every
+  // rank, before any rank gets an average, unless all are in the same round, step and plan. The
+  // error names the ranks that differ.
   StepBallot meet(StepBallot part, const char* where, const MergeBallots& merge);
-  // Takes over the merged ballot, which is equal on all ranks: switches plans, sets
-  // `outcome.stop`, and compares the nodes' clocks where it is time, which waits for all ranks.
+  // Applies the merged ballot, which is equal on all ranks: switches plans and sets `outcome.stop`.
+  // Compares the nodes' clocks at intervals, which waits for all ranks.
   void conclude(const StepBallot& merged, ReductionOutcome& outcome);
-  bool stop_agreed() const { return stop_agreed_; }  // in a step so far
+  bool stop_agreed() const { return stop_agreed_; }  // since the step began
 
-  // Ends the open step: the actuators' evidence and the report leave this rank.
+  // Ends the open step: sends the actuators' evidence and the report.
   void end() noexcept;
-  // Returns the signal that tells the control plane that this rank has no more steps. A step that
-  // is open then ends without a word.
+  // Returns the signal that tells the control plane that this rank has no more steps. An open step
+  // ends without a report.
   RankSignal last_signal();
 
-  // While `hold` is yes this rank's reports wait for a later step. Every rank holds them or none.
+  // Delays this rank's reports to a later step while `hold` is yes. REQUIRES: equal on all ranks.
   enum class Hold : bool { no, yes };
   void hold_reports(Hold hold) { holds_reports_ = hold == Hold::yes; }
-  // Says whether the coordinator has heard of this rank.
+  // Told is the newest fact that the coordinator knows of this rank.
   enum class Told : std::uint8_t { nothing, steps, end };
   Told told() const { return told_; }
 
   StepId number() const { return recorder_.report().step; }
-  RoundId round() const { return round_; }  // the one that the open step will complete
+  RoundId round() const { return round_; }  // the round that the open step will complete
   std::uint64_t steps_ended() const { return begun_ - (stage_ == StepStage::between ? 0 : 1); }
 
  private:
   bool is_reducing() const { return loop_ == LoopKind::reducing; }
-  // Throws cox::Error where the event has no place in the stage.
+  // Throws cox::Error if the event is not allowed in the stage.
   void move(StepEvent event);
   void cast(StepBallot& part) const;
   std::uint64_t fingerprint() const;

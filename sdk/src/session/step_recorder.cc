@@ -47,8 +47,8 @@ void StepRecorder::end_waiting(Clock::time_point now) {
   activity_.do_between_steps(before_waiting_, now);
 }
 
-// Moments come from two readers of one clock, which may differ by some nanoseconds: time never goes
-// back.
+// Times come from two readers of one clock, which may differ by some nanoseconds. Booked time never
+// goes back.
 void StepRecorder::book_until(Clock::time_point now) {
   now = std::max(now, booked_until_);
   const Phase phase = this->phase();

@@ -1,7 +1,7 @@
-// StepRecorder: where a rank's time went in the open step, and what the loop said about it. The
-// first stage of the flow: probes -> StepReport -> RankSignal. The same calls move the rank's mark,
-// which others read while the step lasts. Time is passed in; nothing allocates after construction.
-// Owned and used by the training thread.
+// StepRecorder measures where a rank's time went in the open step, and collects the loop's notes.
+// The first stage of the flow: probes -> StepReport -> RankSignal. The same calls update the rank's
+// mark, which other processes read during the step. Time is passed in; nothing allocates after
+// construction. Owned and used by the training thread.
 #pragma once
 
 #include <array>
@@ -22,29 +22,29 @@
 
 namespace cox::detail {
 
-// RankActivity is what a rank does now, in a step and between two. The rank's mark (MarkBoard)
-// tells it to other ranks.
+// RankActivity is the rank's present activity, in a step and between steps. The rank's mark
+// (MarkBoard) shows the activity to other ranks.
 class RankActivity {
  public:
-  // From here on the mark follows. `mark` must outlive this.
+  // Makes `mark` follow the activity from now on. REQUIRES: `mark` outlives the RankActivity.
   void move_mark(transport::MarkWriter* mark) { mark_ = mark; }
 
   void begin_step(StepId step, Clock::time_point now);
-  // The open step is in `phase` from now on, or in none.
+  // Sets the phase of the open step, or none.
   void change(std::optional<Phase> phase, Clock::time_point now) {
     phase_ = phase;
     tell(now);
   }
   void end_step(Clock::time_point now);
 
-  // Sets what the rank does until its next step begins; outside = nothing that we know of. Returns
-  // what the rank did before.
+  // Sets the rank's activity until its next step begins; `outside` means unknown. Returns the
+  // activity before.
   Activity do_between_steps(Activity activity, Clock::time_point now);
-  // Sets what the rank does in the open step, outside of its phases, until told otherwise or until
-  // the next step begins: `other` is the step's own work. Returns what the rank did before.
+  // Sets the rank's activity in the open step, outside of its phases, until the next call or the
+  // next step; `other` is the step's own work. Returns the activity before.
   Activity do_aside(Activity activity, Clock::time_point now);
 
-  // Returns the seconds of saves between steps since it was asked before.
+  // Returns the seconds of saves between steps since the last call.
   double take_saved();
 
  private:
@@ -58,17 +58,17 @@ class RankActivity {
 
   StepId step_{};
   bool is_open_ = false;
-  std::optional<Phase> phase_;            // of the open step
+  std::optional<Phase> phase_;            // in the open step
   Activity aside_ = Activity::other;      // in the open step, outside of its phases
-  Activity between_ = Activity::outside;  // of steps
+  Activity between_ = Activity::outside;  // between steps
   Clock::time_point between_since_{};
   double saved_ = 0;
-  transport::MarkWriter* mark_ = nullptr;  // null = nobody reads marks yet
+  transport::MarkWriter* mark_ = nullptr;  // null = no reader of marks yet
 };
 
 class StepRecorder {
  public:
-  static constexpr std::size_t kMaxDepth = 16;  // of nested phases; deeper ones book on the 16th
+  static constexpr std::size_t kMaxDepth = 16;  // nested phases; deeper ones book on the 16th
 
   void begin(StepId step, Clock::time_point now);
   void enter(Phase phase, Clock::time_point now);
@@ -76,28 +76,28 @@ class StepRecorder {
   // Ends the step and returns its report, which is valid until the next begin().
   const StepReport& end(Clock::time_point now);
 
-  // The rank waits for others, in the open step or between two: in a call of all ranks.
+  // Begins a wait for other ranks in a call of all ranks, in the open step or between two steps.
   void begin_waiting(Clock::time_point now);
   void end_waiting(Clock::time_point now);
 
-  // Returns what the rank does outside of phases, in the open step or between two.
+  // Returns the rank's activity outside of phases, in the open step or between two steps.
   RankActivity& activity() { return activity_; }
-  // Returns how long the open step waited, in calls of all ranks and for a core.
+  // Returns the waiting time of the open step, in calls of all ranks and for a core.
   WaitingTime& waiting() { return waiting_; }
-  // Returns what the loop said of the open step; the loop adds to the notes.
+  // Returns the loop's notes on the open step; the loop adds to the notes.
   StepNotes& notes() { return report_; }
-  // Adds a scalar of the program's own, unless a row could not tell its name from an earlier one.
+  // Adds a scalar of the program's own, unless its name collides with an earlier one in a row.
   ScalarNames::Verdict log(std::string_view name, double value);
 
-  // From here on phases are timed by `events` on a device, where work is done later than the host
-  // gives it. A report then has the times of the newest step that the device has finished, and none
-  // where there is no new one.
+  // Times phases by `events` on a device from now on, because a device works later than the host
+  // enqueues. A report then has the times of the newest step that the device has finished, or no
+  // times if there is no new one.
   void time_on_device(std::unique_ptr<PhaseEvents> events) { events_ = std::move(events); }
 
-  // Coxswain itself worked for so long between two steps: `host` of the next one.
+  // Adds the time of Coxswain's own work between two steps to `host` of the next step.
   void add_host(Clock::duration worked) { host_ += Seconds(worked).count(); }
 
-  // Takes the time between the two out of the step.
+  // Excludes the time from `from` to `to` from the step.
   void leave_out(Clock::time_point from, Clock::time_point to);
 
   bool is_open() const { return open_; }
@@ -109,7 +109,7 @@ class StepRecorder {
   Phase phase() const;
   void tell_phase(Clock::time_point now);
   void take_device_times();
-  // Runs `work` on the events, and times on the host from then on where the device refuses.
+  // Runs `work` on the events. Times on the host from then on if the device refuses.
   void with_events(const std::function<void(PhaseEvents&)>& work);
 
   StepReport report_;
@@ -120,9 +120,9 @@ class StepRecorder {
   Clock::time_point booked_until_{};
   WaitingTime waiting_;
   RankActivity activity_;
-  Activity before_waiting_ = Activity::outside;  // between two steps
+  Activity before_waiting_ = Activity::outside;  // the activity between two steps before the wait
   std::unique_ptr<PhaseEvents> events_;          // null: phases are timed on the host
-  double host_ = 0;                              // since the step before
+  double host_ = 0;                              // seconds since the step before
   bool open_ = false;
 };
 

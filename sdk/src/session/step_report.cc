@@ -8,7 +8,7 @@
 namespace cox::detail {
 
 void StepNotes::add_loss(double mean, double weight_of_mean) {
-  if (weight_of_mean == 0) return;  // the mean of no samples is no number
+  if (weight_of_mean == 0) return;  // the mean of no samples is undefined
   loss_sum += mean * weight_of_mean;
   weight += weight_of_mean;
   loss = loss_sum / weight;

@@ -1,7 +1,7 @@
-// StepWaits is how this rank waits for the others, in a step or between two. It reads the moment of
-// an arrival on the clock that all ranks share, watches a wait that gets long (SlowWait), and moves
-// the rank's mark and the control plane on between the polls. Owned by the session; training
-// thread only.
+// StepWaits is how this rank waits for others, in a step or between steps. The class measures
+// arrivals on the clock that all ranks share and watches long waits (SlowWait). Between polls,
+// StepWaits moves the rank's mark and the control plane. Owned by the session; training thread
+// only.
 #pragma once
 
 #include "coordinator/core/arrival.h"
@@ -19,24 +19,24 @@ class StepWaits {
   StepWaits(Membership& job, ControlEnd& control, StepRecorder& recorder)
       : job_(job), control_(control), recorder_(recorder) {}
 
-  // Sets the round that is waited for from here on, the first one that is not complete on this
-  // rank, and shows it on the rank's mark. REQUIRES: the control plane has started.
+  // Sets the round that ranks wait for from now on, the first one that is not complete on this
+  // rank. Shows the round on the rank's mark. REQUIRES: the control plane has started.
   void begin_round(RoundId round, Clock::time_point now);
 
-  // Returns the present moment on a clock that all ranks share: before a call of all ranks, once
-  // this rank has given its part. all_arrived() then books the wait for the last one.
+  // Returns the present time on a clock that all ranks share. Call arrive() in a call of all ranks,
+  // once this rank has sent its part. all_arrived() then books the wait for the last rank.
   ArrivalStamp arrive() const { return job_.clocks().stamp(); }
   void all_arrived(const ArrivalStamp& mine, const ArrivalStamp& latest) {
     recorder_.waiting().waited(waiting_seconds(mine, latest));
   }
 
-  // Watches a wait of the open step for the other ranks: `where` is the call that waits.
+  // Watches a wait of the open step for other ranks. `where` is the call that waits.
   SlowWait watch(const char* where) const;
-  // Between the polls of that wait: moves the control plane on, and the rank's mark. Throws
-  // cox::Error where another rank has left.
+  // Moves the control plane and the rank's mark between the polls of `wait`. Throws cox::Error if
+  // another rank has left.
   void pump(SlowWait& wait);
-  // Returns what watches any other wait for all ranks, within steps or between them, so that a rank
-  // that has left is an error there as well. It must not outlive this.
+  // Returns a watcher for any other wait for all ranks, within steps or between steps. A rank that
+  // has left is then an error there as well. REQUIRES: the StepWaits outlives the result.
   BetweenPolls attend(const char* where) const;
 
  private:

@@ -11,7 +11,7 @@
 namespace cox::detail {
 namespace {
 
-// As `cox analyze` has them of the run directory.
+// Uses the same options as `cox analyze` for the run directory.
 diagnosis::BudgetOptions budget_options(const OperatorTable& operators, double peak_flops) {
   diagnosis::BudgetOptions options;
   options.flops_per_step = flops_of_step(operators);
@@ -45,10 +45,10 @@ struct Telemetry::Parts {
   metrics::TelemetryState state;
   metrics::FindingsWatch findings;  // records into state
   RunTally tally;                   // records into findings
-  // Programs may keep it.
+  // Shared, because programs may keep the collectable.
   std::shared_ptr<metrics::JobCollectable> collectable =
       std::make_shared<metrics::JobCollectable>(state);
-  std::unique_ptr<metrics::HttpServer> server;  // reads state, so it goes first
+  std::unique_ptr<metrics::HttpServer> server;  // reads state, so it is destroyed first
   bool is_over = false;                         // finish() was called
 };
 

@@ -1,8 +1,7 @@
 // Telemetry shows the run of a job while it lasts, on rank 0. Owns the state that the coordinator
-// records into, the HTTP server and the metrics that read the state, the findings, and the tally of
-// the run. On other ranks, and before start(), there is nothing to show. ControlEnd owns telemetry.
-// Training thread only, except for start()'s sink and show_stall(): they belong to the
-// coordinator's thread.
+// writes, the HTTP server, the metrics, the findings, and the tally of the run. Has nothing to show
+// on other ranks, and before start(). Owned by ControlEnd. Training thread only, except start()'s
+// sink and show_stall(), which belong to the coordinator's thread.
 #pragma once
 
 #include <cstdint>
@@ -33,28 +32,29 @@ class Telemetry {
   Telemetry(const Telemetry&) = delete;
   Telemetry& operator=(const Telemetry&) = delete;
 
-  // Returns the sink of the coordinator's records, which lives as long as this; or the error of the
-  // HTTP server, then nothing has started.
+  // Returns the sink of the coordinator's records, which lives as long as this object. If the HTTP
+  // server fails, returns its error and starts nothing.
   Result<StepSink*> start(const JobFacts& facts);
-  // Logs where the status page is, if it is served.
+  // Logs the address of the status page, if the page is served.
   void log_address() const;
 
   void keep(std::shared_ptr<const OperatorTable> operators);
-  // Shows what a rank of this job holds beside activations; fields of 0 leave what is known.
+  // Shows the bytes that a rank of this job holds beside activations. Fields of 0 keep the known
+  // values.
   void show_held(const metrics::HeldBytes& held);
-  // Shows the step with which the job ends by itself.
+  // Shows the number of the job's last step.
   void show_last_step(std::uint64_t step);
   void show_stall(const std::optional<Stall>& stall);
 
-  // Returns "http://127.0.0.1:9464/status" on rank 0, and an empty string elsewhere and when the
-  // server is off.
+  // Returns "http://127.0.0.1:9464/status" on rank 0; an empty string elsewhere and if the server
+  // is off.
   std::string status_address() const;
   std::shared_ptr<prometheus::Collectable> metrics() const;  // rank 0; elsewhere null
-  SessionReport report() const;                              // of the run so far, on rank 0
+  SessionReport report() const;                              // on rank 0: the run so far
 
   // Ends the run on the page.
   void finish();
-  // Waits some seconds where the status page is open in a browser, so that the page shows the job's
+  // Waits some seconds if the status page is open in a browser, so that the page shows the job's
   // last values and its end. Does nothing before finish().
   void wait_for_last_look();
 

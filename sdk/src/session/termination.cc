@@ -18,14 +18,14 @@ namespace cox::detail {
 namespace {
 
 constexpr int kStopSignals[] = {SIGTERM, SIGINT, SIGXCPU, SIGUSR1};
-constexpr std::size_t kUsual = 2;  // of them; the others are taken only where nobody handles them
-// mpiexec and a terminal both pass one Ctrl-C on: what comes this soon is the same request.
+constexpr std::size_t kUsual = 2;  // the first two; others are taken only if nothing handles them
+// mpiexec and a terminal both forward one Ctrl-C. A second signal this soon is the same request.
 constexpr std::int64_t kOneRequestNs = 1'000'000'000;
 
-// StopSignals is what the handler of the stop signals knows.
+// StopSignals is the state of the handler of the stop signals.
 struct StopSignals {
   std::atomic<bool> is_asked{false};
-  std::atomic<bool> is_known{false};         // to the loop, which may take its time from then on
+  std::atomic<bool> is_known{false};         // known to the loop, which may then finish its step
   std::atomic<std::int64_t> first_at_ns{0};  // 0 = no signal yet
   std::int64_t patience_seconds = 0;
   timer_t deadline{};
@@ -34,14 +34,14 @@ struct StopSignals {
 };
 static_assert(std::atomic<std::int64_t>::is_always_lock_free);
 
-// A handler reaches static state only. The state needs no initialisation at run time, so that the
-// handler may be the first to ask. Safe within a signal handler, as all that follows.
+// A handler can reach static state only. The state needs no initialisation at run time, so the
+// handler may be the first to use it. All functions below are safe within a signal handler.
 StopSignals& stop_signals() {
   static constinit StopSignals signals;
   return signals;
 }
 
-// 0 = none.
+// `after` = 0 removes the deadline.
 void set_deadline(std::chrono::seconds after) {
   const StopSignals& signals = stop_signals();
   itimerspec time{};
@@ -91,7 +91,8 @@ bool Termination::requested() {
   return true;
 }
 
-// A launcher signals rank after rank, so this rank's own signal may come after it was told.
+// A launcher signals rank after rank, so this rank's own signal may come after another rank's
+// notice.
 void Termination::requested_elsewhere() {
   if (!is_taken_over_) take_over();
   requested_ = true;
@@ -142,7 +143,7 @@ struct ExitWatch::Shared {
   std::atomic<bool> has_failed{false};
   const pid_t process = ::getpid();
 
-  // A child that was forked shares this memory and none of the job's duties.
+  // A forked child shares this memory and none of the job's duties.
   int code_for(int code) {
     if (::getpid() != process) return code;
     if (const Leave once = std::exchange(leave, {})) code = once(code);

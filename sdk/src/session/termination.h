@@ -1,19 +1,7 @@
-// Termination turns the first signal to stop into a question that the loop asks, so that a job
-// saves and leaves at the end of a step. SIGTERM and SIGINT are such signals; so are SIGXCPU (the
-// limit on CPU seconds, which repeats every second) and SIGUSR1 (a batch system's warning) where
-// they would end the process, because other runtimes use them. The membership owns it. Training
-// thread only.
-//
-//  - The signals are taken over when the loop asks for the first time (a session whose loop reduces
-//    asks at its start): a program that is stuck before that, or never asks, ends as any other
-//    does.
-//  - The second signal does what it did before it was taken over, which ends most programs. So does
-//    a deadline when the loop has not asked again until then: it may be stuck beside a rank that
-//    does not answer.
-//  - A signal that the program ignores stays ignored.
-//
-// Signal dispositions belong to the process, so one object at a time acts; the handler's few words
-// of state are static in the source.
+// Termination turns the first signal to stop into a flag that the loop polls. The job then saves
+// and leaves at the end of a step. ExitWatch ends a session when its process calls exit(). Owned by
+// the membership; training thread only. Signal dispositions belong to the process, so only one
+// Termination acts at a time. The handler's state is static in the source.
 #pragma once
 
 #include <chrono>
@@ -22,22 +10,31 @@
 
 namespace cox::detail {
 
+// Termination handles SIGTERM and SIGINT. SIGXCPU (the limit on CPU seconds, which repeats every
+// second) and SIGUSR1 (a batch system's warning) are handled only if they would end the process,
+// because other runtimes use them.
+//
+// - Handlers are installed when the loop polls for the first time. A session whose loop reduces
+//   polls at its start. A program that hangs before the first poll, or never polls, ends as any
+//   other.
+// - The second signal has its former effect, which ends most programs. So does a deadline if the
+//   loop has not polled again until then: the loop may wait for a rank that does not answer.
+// - A signal that the program ignores stays ignored.
 class Termination {
  public:
   static constexpr std::chrono::seconds kPatience{60};
 
   explicit Termination(std::chrono::seconds patience = kPatience) : patience_(patience) {}
-  // Gives back the signals that are still taken, unless the job was asked to stop: a launcher
-  // signals rank after rank, and one that leaves already must not be killed by its own late signal.
+  // Restores the signals that are still handled, unless the job was asked to stop. A launcher
+  // signals rank after rank, and the late signal must not kill a rank that is already leaving.
   ~Termination();
   Termination(const Termination&) = delete;
   Termination& operator=(const Termination&) = delete;
 
-  // Returns true from the first signal on. Takes the signals over when it is called for the first
-  // time; afterwards it takes nanoseconds.
+  // Returns true from the first signal on. The first call installs the handlers; later calls take
+  // nanoseconds.
   bool requested();
-  // Notes that another rank was asked, so that a signal that is still to come here asks for nothing
-  // new.
+  // Records that another rank was asked, so that a later signal to this rank changes nothing.
   void requested_elsewhere();
 
  private:
@@ -49,24 +46,24 @@ class Termination {
 };
 
 // ExitWatch tells a session that its process is about to leave by exit(), which destroys no local
-// variable: without it the launcher would kill the other ranks, and the job would report success.
-// The session owns one, from its start to its end. The C library can forget no handler, so a small
-// object for each session stays until the process ends. Any thread; `leave` runs on the one that
-// calls exit(), before objects that existed before the session are destroyed.
+// variable. Without ExitWatch the launcher would kill the other ranks, and the job would report
+// success. Owned by a session, from its start to its end. The C library cannot remove a handler, so
+// a small object for each session stays until the process ends. Any thread. `leave` runs on the
+// thread that calls exit(), before objects older than the session are destroyed.
 class ExitWatch {
  public:
-  // Given the code of exit(), returns the one that the process is to leave with. Must not throw.
+  // Receives the code of exit() and returns the code to leave with. Must not throw.
   using Leave = std::function<int(int code)>;
 
-  // Registers `leave`. Where the C library takes no further handler nothing is watched.
+  // Registers `leave`. Watches nothing if the C library accepts no further handler.
   explicit ExitWatch(Leave leave);
-  // From here on exit() is the program's own affair.
+  // Stops watching: exit() is the program's own affair again.
   ~ExitWatch();
   ExitWatch(const ExitWatch&) = delete;
   ExitWatch& operator=(const ExitWatch&) = delete;
 
-  // From here on, and after the destructor, an exit with code 0 is one with code 1: this rank has
-  // failed, and a program that ends regardless must not tell its launcher that all is well.
+  // Turns an exit with code 0 into code 1 from now on, also after the destructor. This rank has
+  // failed, and the program must not report success to its launcher.
   void fail();
 
  private:

@@ -1,12 +1,11 @@
-// TickClock: the steady clock, read by the processor's counter of ticks, which takes a third of the
-// time. The training thread's sections of a step are timed with it (step_scope.cc); whatever else
-// asks for the time asks the steady clock itself, and the two agree to well below a microsecond.
+// TickClock is the steady clock, read by the processor's counter of ticks in a third of the time.
+// The training thread times sections of a step with it (step_scope.cc); all other code reads the
+// steady clock itself. The two clocks agree to well below a microsecond. One thread.
 //
-// Ticks are trusted where the kernel keeps its own time by them (constant rate, the same on all
-// cores). Their rate is measured against the steady clock, first over 10 ms, then over each second,
-// and every millisecond the clock starts from the steady clock again, so that an error of the rate
-// cannot add up. Where the two do not fit, ticks are given up for good. Without a counter this is
-// the steady clock. One thread.
+// Ticks are used if the kernel keeps its own time by them (constant rate, the same on all cores).
+// The rate is measured against the steady clock, first over 10 ms, then over each second. Every
+// millisecond the clock restarts from the steady clock, so errors of the rate do not add up. After
+// a mismatch ticks are never used again. Without a counter TickClock reads the steady clock.
 #pragma once
 
 #include <algorithm>
@@ -23,15 +22,15 @@ namespace cox::detail {
 
 using Clock = std::chrono::steady_clock;
 
-// Returns whether the kernel keeps its time by the counter that TickSource reads.
-// `clock_source`: the kernel's file that names it.
+// Returns whether the kernel keeps its time by the counter that TickSource reads. `clock_source` is
+// the kernel's file that names its counter.
 bool has_steady_ticks(
     const char* clock_source = "/sys/devices/system/clocksource/clocksource0/current_clocksource");
 
-// Returns the time of day, for what people read and files keep. Any thread.
+// Returns the time of day, for people and files. Any thread.
 UnixTime wall_clock();
 
-// TickSource is where a TickClock reads; tests have another one.
+// TickSource is the source of a TickClock; tests use another one.
 struct TickSource {
   static Clock::time_point now() { return Clock::now(); }
   static std::uint64_t ticks() {
@@ -49,12 +48,12 @@ class BasicTickClock {
   using Time = Clock::time_point;
   using Nanoseconds = std::chrono::nanoseconds;
 
-  // Without `has_ticks` it is the steady clock.
+  // Reads the steady clock only, unless `has_ticks`.
   explicit BasicTickClock(bool has_ticks) : has_ticks_(has_ticks) {
     if (has_ticks_) first_ = last_ = read_both();
   }
 
-  // Never goes back.
+  // Returns the present time, never less than before.
   Time now() {
     if (!has_ticks_) return told_ = std::max(told_, Source::now());
     const std::uint64_t since = Source::ticks() - last_.ticks;
@@ -66,15 +65,15 @@ class BasicTickClock {
 
  private:
   static constexpr Nanoseconds kGoodFor = std::chrono::milliseconds(1);
-  static constexpr Nanoseconds kFirstBase = std::chrono::milliseconds(10);  // of a rate
-  static constexpr Nanoseconds kBase = std::chrono::seconds(1);             // of later ones
-  static constexpr std::uint64_t kWidest = 10'000;  // ticks around a reading that counts
-  static constexpr double kMostError = 1e-3;        // of an interval, beyond that width
+  static constexpr Nanoseconds kFirstBase = std::chrono::milliseconds(10);  // for the first rate
+  static constexpr Nanoseconds kBase = std::chrono::seconds(1);             // for later rates
+  static constexpr std::uint64_t kWidest = 10'000;  // ticks around a valid reading
+  static constexpr double kMostError = 1e-3;        // relative to an interval, beyond kWidest
 
   struct Reading {
     Time time{};
     std::uint64_t ticks = 0;
-    bool counts = false;  // no pause between the two
+    bool counts = false;  // no pause between time and ticks
   };
 
   static Reading read_both() {
@@ -117,7 +116,7 @@ class BasicTickClock {
   }
 
   bool has_ticks_;
-  Reading first_{};  // what the rate is measured from
+  Reading first_{};  // base of the rate
   Reading last_{};
   double ns_per_tick_ = 0;      // 0 = not known yet
   std::uint64_t good_for_ = 0;  // ticks after `last_`

@@ -15,7 +15,7 @@ std::optional<std::uint64_t> queued_ns_in(std::string_view schedstat) {
   std::uint64_t value = 0;
   const char* const end = schedstat.data() + schedstat.size();
   const auto read = std::from_chars(schedstat.data() + space + 1, end, value);
-  // A number that the buffer cuts off is another one.
+  // A number that the buffer cuts off would be read as another number.
   if (read.ec != std::errc() || read.ptr == end) return std::nullopt;
   return value;
 }
@@ -73,8 +73,8 @@ void WaitingTime::waited(std::optional<double> seconds) {
   waited_ += seconds.value_or(0);
 }
 
-// A thread that waits for others gives its core up and queues for it again, so within calls the two
-// overlap, and the longer one stands for both.
+// A waiting thread gives its core up and queues for it again. So within calls both times overlap,
+// and the longer one counts for both.
 std::optional<double> WaitingTime::seconds(double communication) const {
   if (!is_waiting_known_ || !has_called_) return std::nullopt;
   return std::min(queued_elsewhere_ + std::max(waited_, queued_in_calls_), communication);

@@ -89,8 +89,8 @@ void World::watch_start(const Log& log, Seconds limit) {
 
 void World::leave_after_failure(const Log& log) noexcept try {
   if (!mpi_ || all().size() == 1) return;
-  // Messages of calls that never come together are left, for which MPI's end would wait. Whichever
-  // rank leaves first tells why: the launcher ends the others.
+  // Messages of calls that never match are left over, and MPI's end would wait for them. The first
+  // rank to leave logs the reason: the launcher ends the others.
   if (calls()->has_failed()) {
     log.error(calls()->failure().message());
     return end_by_exit(log);
@@ -107,11 +107,11 @@ void World::leave_after_failure(const Log& log) noexcept try {
   log.error("this rank fails while others go on; the job ends here");
   end_by_exit(log);
 } catch (const std::exception&) {
-  mpi_->leave_to_exit();  // without memory to ask the others: the program's own message is to come
+  mpi_->leave_to_exit();  // no memory to ask the others: the program's own message comes next
 }
 
-// Lets the job end with this process, without finalising MPI. A program that goes on regardless is
-// ended after a few seconds, one that initialised MPI itself at once.
+// Lets the job end with this process, without finalising MPI. A program that continues anyway is
+// ended after a few seconds. A program that initialised MPI itself is ended at once.
 void World::end_by_exit(const Log& log) {
   if (!mpi_->initialized_here()) transport::MpiRuntime::abort_all(1);
   mpi_->leave_to_exit();

@@ -1,6 +1,6 @@
-// World is the ranks of the job and what connects them. Under mpiexec the ranks are MPI's (a
-// program's own MPI_Init is respected); a program started by hand is a job of one rank and never
-// touches MPI. World owns the runtime, the communicators over all ranks, and the link of their
+// World is the ranks of the job and their connections. Under mpiexec the ranks are MPI's (a
+// program's own MPI_Init is respected). A program started by hand is a job of one rank and never
+// calls MPI. World owns the runtime, the communicators over all ranks, and the link of their
 // devices. Training thread only.
 #pragma once
 
@@ -26,60 +26,61 @@
 
 namespace cox::detail {
 
-// Puts something between the ranks of a job and their transport: tests see every call of all ranks
-// there.
+// WrapRanks puts a layer between the ranks of a job and their transport, in which tests see every
+// call of all ranks.
 using WrapRanks = std::function<std::unique_ptr<transport::Communicator>(
     std::unique_ptr<transport::Communicator>)>;
 
 class World {
  public:
   // Joins the ranks. `environment` has entries NAME=value; `wrap_ranks` may be empty. Collective
-  // under MPI. Throws cox::Error, on all ranks where the launcher or the MPI library does not fit.
+  // under MPI. Throws cox::Error, on all ranks if the launcher or the MPI library is unsupported.
   World(const io::LoadedConfig& loaded, const std::vector<std::string>& environment,
         const WrapRanks& wrap_ranks);
 
-  // Returns who the ranks said they are when they joined, by rank.
+  // Returns the identity that each rank sent when it joined, by rank.
   const std::vector<Identity>& identities() const { return identities_; }
 
-  // all() is for agreement and the control plane, data() for what the loop itself exchanges.
+  // all() is for agreement and the control plane; data() is for the loop's own exchanges.
   transport::Communicator& all() const { return *all_; }
   transport::Communicator& data() const { return *data_; }
   // Returns the link between the devices of all ranks, open from the first average of gradients on.
   DeviceLink& devices() const { return *devices_; }
 
-  // Returns the calls of all ranks so far, null where a job has no others to compare them with.
+  // Returns the book of all ranks' calls so far, or null in a job without other ranks to compare
+  // with.
   transport::CallBook* calls() const { return mpi_ ? mpi_->calls() : nullptr; }
-  // Names the calls of all ranks that begin during the result's life, for messages that tell ranks
-  // in different calls apart. The outermost name counts.
+  // Names the calls of all ranks that begin during the result's life. Messages use the name to tell
+  // ranks in different calls apart. The outermost name counts.
   transport::CallBook::Name name_calls(const char* name) const {
     return transport::CallBook::Name(calls(), name);
   }
-  // Returns the name that calls have now, or `otherwise`.
+  // Returns the present name of calls, or `otherwise`.
   const char* name_of_calls(const char* otherwise) const {
     return calls() != nullptr && calls()->is_named() ? calls()->name() : otherwise;
   }
-  // Tells of waits before the first step, which nobody else watches: a warning that names who is
-  // missing, and the end of the job beyond the limit. `log` must outlive this.
+  // Watches waits before the first step. Logs a warning that names the missing ranks, and ends the
+  // job beyond `limit`. REQUIRES: `log` outlives the World.
   void watch_start(const Log& log, Seconds limit);
 
   // Returns whether more ranks than cores are on this node.
   bool is_crowded() const { return all().ranks_on_node() > transport::usable_cores(); }
   const transport::WaitPolicy& wait_policy() const { return wait_policy_; }
 
-  // Sets what watches the waits for all ranks outside of steps from now on: it makes one watcher a
+  // Sets the watcher of waits for all ranks outside of steps. `make` creates one watcher for each
   // wait.
   void attend(std::function<BetweenPolls()> make) { attend_ = std::move(make); }
-  // Returns the watcher of a wait that begins now; empty where nobody watches yet.
+  // Returns a watcher for a wait that begins now; empty if no watcher is set.
   BetweenPolls between_polls() const { return attend_ ? attend_() : BetweenPolls(); }
 
-  // Leaves the job after an exception. When all ranks fail together they leave quietly. When this
-  // one fails alone the others would wait for it for ever, so the job ends: by the exit of this
-  // process, which leaves the program time to say what went wrong.
+  // Leaves the job after an exception. If all ranks fail together, they leave quietly. If only this
+  // rank fails, the others would wait for ever, so the exit of this process ends the job. The
+  // program still has time to report its error.
   void leave_after_failure(const Log& log) noexcept;
-  // Waits for all ranks, a minute at most, and finalises MPI, for a process that exits with this
-  // alive: nothing may be sent afterwards. Collective.
+  // Waits for all ranks, a minute at most, and finalises MPI, for a process that exits while the
+  // World exists. Nothing may be sent afterwards. Collective.
   Status end() { return mpi_ ? mpi_->end() : ok_status(); }
-  // Calls `before` when the program calls MPI_Finalize from now on; nothing where it is empty.
+  // Calls `before` when the program calls MPI_Finalize. An empty `before` ends the watch.
   void watch_finalize(std::function<void()> before) {
     finalize_watch_.reset();
     if (mpi_ && before)
@@ -97,7 +98,7 @@ class World {
   std::unique_ptr<transport::Communicator> farewell_;  // used once, by ranks that fail
   transport::WaitPolicy wait_policy_;
   std::function<BetweenPolls()> attend_;
-  std::uint64_t ranks_failing_ = 1;  // what farewell_ sums
+  std::uint64_t ranks_failing_ = 1;  // ranks in farewell_'s sum
   std::vector<Identity> identities_;
 };
 

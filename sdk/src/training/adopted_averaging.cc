@@ -16,9 +16,9 @@ namespace cox::detail {
 
 namespace {
 
-// The mean over ranks of gradients that have a history on each rank (backward() with create_graph).
-// A later backward pass goes on through this rank's own gradient: the average over ranks of what it
-// gives is then the derivative of the mean.
+// MeanOverRanks is the mean over ranks of gradients that have a history on each rank (backward()
+// with create_graph). A later backward pass continues through this rank's own gradient. The average
+// of the results over ranks is then the derivative of the mean.
 struct MeanOverRanks : torch::autograd::Function<MeanOverRanks> {
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& own,
                             const at::Tensor& mean) {
@@ -30,7 +30,7 @@ struct MeanOverRanks : torch::autograd::Function<MeanOverRanks> {
   }
 };
 
-// Gradients with a history, and whose they are.
+// GradientHistories holds gradients with a history, and their parameters.
 class GradientHistories {
  public:
   explicit GradientHistories(const std::vector<at::Tensor>& parameters) {
@@ -38,7 +38,7 @@ class GradientHistories {
       if (p.grad().defined() && p.grad().requires_grad()) kept_.push_back({p, p.grad()});
     }
   }
-  // The gradients are means now, without a history.
+  // Restores the histories after averaging, which leaves means without a history.
   void give_back() const {
     if (kept_.empty()) return;
     const c10::AutoGradMode with_history(true);

@@ -1,6 +1,6 @@
-// AdoptedModels are the models of an adopted loop: their modules, the blocks that they were divided
-// into, and whether a backward pass added to their gradients. Owned by Adoption; training thread
-// only; does not communicate.
+// AdoptedModels holds the models of an adopted loop: their modules, their division into blocks, and
+// whether a backward pass added to their gradients. Owned by Adoption; training thread only; does
+// not communicate.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,7 +23,7 @@ class Module;
 
 namespace cox::detail {
 
-// GradientVersion tells whether backward() added to a gradient.
+// GradientVersion detects whether backward() added to a gradient.
 struct GradientVersion {
   const void* gradient = nullptr;
   std::int64_t version = 0;
@@ -31,12 +31,13 @@ struct GradientVersion {
 
 struct AdoptedModel {
   torch::nn::Module* module;
-  std::shared_ptr<ScriptMirror> script;  // the module, where that is a script's; else null
+  std::shared_ptr<ScriptMirror> script;  // the mirrored script if the module is one, else null
   std::string name;
   BlockMap map;
   BlockId::rep first_block;
   std::vector<at::Tensor> parameters;
-  // A model that was adopted before the first step; blocks of later ones are not the session's.
+  // True if the model was adopted before the first step. Later models have no blocks in the
+  // session.
   bool has_blocks = true;
   bool is_kept_whole = false;  // a script that was called with TorchScript's optimiser on
   std::vector<GradientVersion> versions = {};
@@ -47,12 +48,12 @@ struct AdoptedModel {
     return has_blocks && block.value() >= first_block && block.value() < first_block + map.size();
   }
 
-  // Notes the gradients as they are; has_new_gradient() then tells whether something was added to
-  // one of them since.
+  // Records the gradients' versions. has_new_gradient() then tells whether a gradient was added to
+  // since.
   void note_gradients();
   bool has_new_gradient() const;
-  // Notes the parameters' forms, and which of them require gradients; is_as_noted() then tells
-  // whether all are as they were.
+  // Records the parameters' forms and whether each requires gradients. is_as_noted() then tells
+  // whether all are unchanged.
   void note_forms();
   bool is_as_noted() const;
 };
@@ -68,17 +69,17 @@ class AdoptedModels {
   // Returns the model that has a parameter in this storage, or null.
   AdoptedModel* owner_of(const c10::StorageImpl* storage);
   bool has_parameter(const at::Tensor& tensor) const;
-  std::vector<at::Tensor> parameters() const;  // of all, one after another
-  // Returns one module with all models; it lives as long as this does.
+  std::vector<at::Tensor> parameters() const;  // parameters of all models, one after another
+  // Returns one module with all models. The module lives as long as this object.
   torch::nn::Module& together();
-  // Returns the model that a leaf of the graph belongs to, whose storage is not known: the program
-  // gave a parameter another one (torch::load, Module::to, set_data). Null for a leaf that is none
-  // of a model's. A stranger is looked for once.
+  // Returns the model of a graph leaf whose storage is unknown, because the program gave a
+  // parameter another storage (torch::load, Module::to, set_data). Returns null for a leaf of no
+  // model. Each such leaf is searched for once.
   AdoptedModel* find_again(const at::Tensor& leaf);
-  // Returns the name of a parameter as its module has it now, also of one that was registered after
-  // adopt(); nothing where no model has it.
+  // Returns a parameter's present name in its module, also for one registered after adopt().
+  // Returns an empty name if no model has the parameter.
   std::string name_now(const at::Tensor& parameter) const;
-  // Follows parameters that the program replaced. Returns whether there were some since the last
+  // Follows parameters that the program replaced. Returns whether any were replaced since the last
   // call.
   bool refresh();
 
@@ -95,7 +96,7 @@ class AdoptedModels {
   std::vector<AdoptedModel> models_;
   std::unique_ptr<torch::nn::Module> together_;
   using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
-  std::vector<WeakTensor> strangers_;  // leaves that no model has
+  std::vector<WeakTensor> strangers_;  // leaves of no model
   bool is_replaced_ = false;           // found by find_again()
 };
 

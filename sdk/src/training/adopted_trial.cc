@@ -172,7 +172,7 @@ void AdoptedTrial::check(const std::vector<bool>& trained) {
   all_.reset();
 }
 
-// Leaves the one that can be run again, if there is one.
+// Keeps the recording that can run again, if any.
 Status AdoptedTrial::check_recording(const GradientPrints& expected) {
   Status status;
   for (std::unique_ptr<Recording>* each : {&forward_, &all_}) {
@@ -320,13 +320,13 @@ void UpdateProfile::close_part() {
   probe_.begin_part();
 }
 
-// The last parameter's own growth is not known, because the program goes on behind it. So the last
-// parameter is taken to have grown by as much for each of its bytes as the others.
+// The last parameter's growth cannot be measured, because the program continues after it. Assumes
+// the same growth for each byte as for the other parameters.
 std::int64_t UpdateProfile::end() {
   if (!std::exchange(is_open_, false)) return 0;
   close_part();
   std::int64_t most = 0, behind = 0;
-  while (parts_.size() > parts_of_update_) {  // behind the update: frozen blocks, an evaluation
+  while (parts_.size() > parts_of_update_) {  // after the update: frozen blocks, an evaluation
     most = std::max(most, parts_.back().peak_bytes);
     parts_.pop_back();
   }
@@ -372,7 +372,7 @@ void FirstSteps::begin_trial() {
 void FirstSteps::step_begins(BatchGrowth& growth) {
   if (trial_ != nullptr || measurements_ == 0) return;
   changed_steps_ = models_.are_as_noted() ? 0 : changed_steps_ + 1;
-  // Models that freeze each other in turn are not measured in every turn: each further measurement
+  // Models that freeze each other in turn are not measured in every turn. Each further measurement
   // waits for a change that lasts twice as long.
   if (changed_steps_ < std::uint64_t{1} << (measurements_ - 1)) return;
   const Membership& job = session_.state().job();
@@ -402,8 +402,8 @@ void FirstSteps::forward_begins(BatchGrowth& growth) {
   if (!trial_->wants_calls()) return;
   BlockWatch& blocks = session_.capabilities().blocks;
   growth.begin_measuring(blocks.size());
-  // Through hooks autograd saves handles of its own, so that the recording sees when the program
-  // lets go of a tensor.
+  // With hooks autograd saves its own handles, so the recording sees when the program frees a
+  // tensor.
   VisitClock& clock = blocks.visits()->parts().clock;
   if (clock.mode() == MeasureMode::off) clock.measure(MeasureMode::times);
 }
@@ -416,8 +416,8 @@ std::int64_t FirstSteps::gradient_bytes() const {
   return bytes;
 }
 
-// A loop whose forward pass begins with gradients may let them go before backward(), which one more
-// step shows.
+// A loop whose forward pass begins with gradients may free them before backward(). One more step
+// shows whether the loop frees gradients.
 bool FirstSteps::looks_at_release() {
   if (released_bytes_ || bytes_at_forward_ > 0) return false;
   bytes_at_forward_ = gradient_bytes();
@@ -442,7 +442,8 @@ void FirstSteps::calibrate() {
   SampleStep sample = trial_->sample(can_run);
   sample.update_peak_bytes = update_peak_bytes_;
   sample.released_bytes = released_bytes_.value_or(0);
-  // A step whose products run in a format needs more than its batch: a budget must hold there, too.
+  // A step whose products run in a format needs memory beyond its batch, and must meet the budget,
+  // too.
   if (session_.capabilities().formats.is_wanted()) sample.spare_bytes = 0;
   if (measurements_ == 0) {
     state.calibration().run(sample);
@@ -476,7 +477,9 @@ void FirstSteps::check() {
   fp8.count(Fp8Count::off);
   trial_->check(models_.trained());
   fp8.count(Fp8Count::on);
-  if (measurements_ > 0) session_.capabilities().memory.steer_anew();  // its runs keep all blocks
+  if (measurements_ > 0)
+    session_.capabilities().memory.steer_anew();  // the trial's runs keep all
+                                                  // blocks
   update_.begin();
 }
 

@@ -1,17 +1,15 @@
-// AdoptedTrial makes the first steps of an adopted loop, and those after a change of its models,
-// ones that can be tried: it records the forward pass, checks in that step that running it again
-// gives the program's own gradients, bit for bit, with blocks kept and with blocks recomputed, and
-// then is the sample of a calibration.
+// AdoptedTrial records the first steps of an adopted loop, and the first steps after a change of
+// its models, as samples for a calibration. At the end of backward the recorded forward pass runs
+// again, with blocks kept and with blocks recomputed. The resulting gradients must equal the
+// program's own, bit for bit. Owned by Adoption; training thread only; does not communicate.
 //
 //   forward pass of a first step -> record | backward() ends -> check() | a later step begins,
 //   is_complete() -> sample(): the calibration runs it under each action
 //
-// With one model the first step is all. Models that take steps in turn (the players of a GAN) have
-// steps of several kinds, told apart by which models got gradients: one of each kind is recorded.
-//
-// A block whose recomputed gradients differ is pinned to keep, with the reason. Where the step
-// cannot be run again at all, status() says why, and there is no sample. Owned by Adoption;
-// training thread only; does not communicate.
+// One model needs one step. Models that take steps in turn (the players of a GAN) have several
+// kinds of steps. A kind is the set of models that got gradients, and one step of each kind is
+// recorded. A block whose recomputed gradients differ is pinned to keep, with the reason. If the
+// step cannot run again at all, status() tells why, and there is no sample.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -37,18 +35,18 @@
 
 namespace cox::detail {
 
-// Takes the gradients and the hooks of leaves away while it exists, so that runs of a trial leave
-// no trace in the first and call none of the second.
+// LeavesAside removes the gradients and the hooks of leaves for its lifetime. Runs of a trial then
+// change no gradient and call no hook.
 class LeavesAside {
  public:
-  // `others`: leaves outside of the model that a run reads. Leaves may be named more than once.
+  // `others` are leaves outside of the model that a run reads. A leaf may be listed more than once.
   explicit LeavesAside(const std::vector<at::Tensor>& parameters,
                        const std::vector<at::Tensor>& others = {});
   ~LeavesAside();
   LeavesAside(const LeavesAside&) = delete;
   LeavesAside& operator=(const LeavesAside&) = delete;
 
-  // Prints of the parameters' gradients.
+  // Returns prints of the parameters' removed gradients.
   GradientPrints prints() const;
   bool has_hooks() const;
 
@@ -65,86 +63,92 @@ class LeavesAside {
   std::size_t parameters_;
 };
 
-// BatchGrowth compares what blocks read with what they read while their memory was measured:
-// elements of the tensors, parameters aside, that the first operator of each visit reads. What a
-// block saves grows with them, so a visit that begins with more gets room before it saves anything.
+// BatchGrowth compares the input of blocks with their input while memory was measured. The measure
+// is the number of elements, without parameters, that the first operator of each visit reads. A
+// block's saved bytes grow with its input, so a visit with larger input gets room before it saves
+// anything.
 //
-// A forward pass that the program lets go of (an evaluation with gradients on) frees what its
-// blocks held; the pass after it then counts alone.
+// A forward pass that the program abandons (an evaluation with gradients on) frees the bytes that
+// its blocks held. The next pass then counts alone.
 class BatchGrowth {
  public:
-  // `probe` must outlive this.
+  // REQUIRES: `probe` outlives the BatchGrowth.
   explicit BatchGrowth(MemoryProbe& probe) : probe_(probe) {}
 
-  // Memory is measured with the batches that enter from here on.
+  // Begins to measure: memory is measured with the batches that enter from now on.
   void begin_measuring(std::size_t blocks) { measured_.resize(blocks); }
   void forget_measured() { measured_.clear(); }
-  // A forward pass or a step begins.
+  // Begins a forward pass, or a step.
   void begin_forward() {
     entered_.assign(measured_.size(), 0);
     first_.reset();
   }
   void begin_step() { growth_ = 1; }
-  // A visit of a block begins with the operator that runs.
+  // Records that the running operator begins a visit of a block.
   void enter_block() { enters_block_ = !measured_.empty(); }
   bool wants_calls() const { return enters_block_; }
-  // Returns whether another pass begins with the visit of `block`, and the program has let go of
-  // the one before it. REQUIRES: wants_calls().
+  // Returns whether the visit of `block` begins another pass, and the program has abandoned the
+  // pass before. REQUIRES: wants_calls().
   bool begins_anew(BlockId block);
-  // Reads that operator; one on parameters alone, a cast say, tells nothing. Returns how many times
-  // the measured size the block is entered with, where that is more than make_room() was told.
+  // Reads the operator that begins a visit. An operator on parameters alone (a cast, say) is
+  // skipped. Returns input / measured input if the ratio is above the growth of the last
+  // make_room().
   std::optional<double> look(const OperatorCall& call, BlockId block, const AdoptedModels& models);
-  // Makes room for that many times the measured size in the rest of the step.
+  // Makes room for `growth` times the measured size in the rest of the step.
   void make_room(Session& session, double growth);
-  // Memory was measured with what entered in this pass; of several such passes the largest counts.
+  // Records that memory was measured with this pass's inputs. The largest of several such passes
+  // counts.
   void note_measured();
 
  private:
   MemoryProbe& probe_;
-  std::vector<std::int64_t> measured_;  // by block; none where memory is not measured
+  std::vector<std::int64_t> measured_;  // by block; empty if memory is not measured
   std::vector<std::int64_t> entered_;   // in this forward pass
-  bool enters_block_ = false;           // and its first operator has not come yet
-  std::optional<BlockId> first_;        // that this pass visited
-  std::int64_t live_bytes_ = 0;         // of all tensors, when it did
-  std::int64_t held_bytes_ = 0;         // most beyond these at the start of a later visit
+  bool enters_block_ = false;           // until the first operator of a visit has been read
+  std::optional<BlockId> first_;        // first block that this pass visited
+  std::int64_t live_bytes_ = 0;         // bytes of all tensors at the first visit of that block
+  std::int64_t held_bytes_ = 0;         // most beyond live_bytes_ at the start of a later visit
   double growth_ = 1;                   // in the open step
-  double told_ = 1;                     // of those that the log says
+  double told_ = 1;                     // largest growth that was logged
 };
 
 class AdoptedTrial final : public OperatorListener {
  public:
-  // Called with each tensor that an operator of a run is about to read; tells the VisitWatch of
-  // `blocks` in which block the run is.
+  // Called with each tensor that an operator of a run is about to read. Tells the VisitWatch of
+  // `blocks` the present block of the run.
   using Follow = std::function<void(const at::Tensor& argument)>;
-  // A loop's first step may read what the program made between adopt() and its forward pass.
+  // A loop's first step may read tensors that the program made between adopt() and its forward
+  // pass.
   enum class Since { adopt, forward };
-  // All of it outlives the trial. REQUIRES: a model is adopted.
+  // REQUIRES: all arguments outlive the trial; a model is adopted.
   AdoptedTrial(AdoptedModels& models, BlockWatch& blocks, Follow follow, Since since);
 
-  // What the stream shows of the first step; wants no calls once its forward pass is over.
+  // Receives the stream of the first step. Wants no calls after its forward pass.
   bool wants_calls() const override { return is_recording_; }
   void begin(const OperatorCall& call) override;
   void end(std::span<const c10::IValue> results) override;
   void failed() noexcept override;
-  // The first operator on a parameter comes next, after that many steps of the trial.
+  // Begins a forward pass, before its first operator on a parameter. `steps_ended` counts steps of
+  // the trial.
   void forward_begins(std::uint64_t steps_ended);
   // Ends the recordings, the first time in a step.
   void backward_begins(const BackwardPass& pass) override;
-  // Compares runs of the passes with the gradients that its backward() left, the first time in a
-  // step. `trained`: for each model whether it got gradients. REQUIRES: backward_begins() was
-  // called; nothing has changed a parameter or a gradient since.
+  // Runs the recorded passes and compares the results with the gradients of the step's first
+  // backward(). Later calls in a step do nothing. `trained` tells for each model whether it got
+  // gradients. REQUIRES: backward_begins() was called, and no parameter or gradient has changed
+  // since.
   void check(const std::vector<bool>& trained);
-  // Whether steps of all kinds were recorded: as many steps as there are models have ended, and
-  // each model got gradients in one; or more than can be waited for. Equal on all ranks.
+  // Returns whether steps of all kinds were recorded: as many steps as models have ended, and each
+  // model got gradients in one. Also returns true after kMostSteps steps. Equal on all ranks.
   bool is_complete(std::uint64_t steps_ended, std::size_t models) const;
-  // Ok while the steps can be run again.
+  // Returns ok while the steps can run again.
   const Status& status() const { return status_; }
 
-  // Returns the leaves that runs add to: those of all recorded steps.
+  // Returns the leaves that runs add gradients to, of all recorded steps.
   std::vector<at::Tensor> leaves() const;
 
-  // Returns the step to try, of several kinds the one that trains most models; one without a loss
-  // unless `can_run`.
+  // Returns the sample to try. The sample's loss is the step that trains most models; steps of
+  // other kinds are its other losses. Without `can_run` the sample has no loss.
   SampleStep sample(bool can_run);
 
  private:
@@ -161,60 +165,61 @@ class AdoptedTrial final : public OperatorListener {
 
   struct Recording {
     RecordedPass pass;
-    Status status;  // ok while it can be run again
+    Status status;  // ok while the pass can run again
   };
   struct Kind {
     std::vector<bool> trained;
     std::unique_ptr<Recording> recording;
   };
-  static constexpr std::uint64_t kMostSteps = 16;  // until all models have got gradients
+  static constexpr std::uint64_t kMostSteps = 16;  // limit of the wait for gradients of all models
 
   at::Tensor run(RecordedPass& pass);
   void release();
   Status check_recording(const GradientPrints& expected);
   Status check_repeats(const GradientPrints& expected);
-  // Runs the pass under these actions. Returns what is kept of its gradients, none where it failed.
+  // Runs the pass under `actions`. Returns prints of its gradients; none if the run failed.
   GradientPrints run_under(const Actions& actions);
-  // Compares such a run with the program's own gradients.
+  // Compares a run under `actions` with the program's own gradients.
   Status compare(const Actions& actions, const GradientPrints& expected);
-  // Runs the pass a few times, to learn which gradients differ by themselves. Returns whether there
-  // are some; what backward gets is then compared instead, and blocks where it differs are pinned.
+  // Runs the pass a few times, to find gradients that differ between equal runs. Returns whether
+  // there are any. In that case the inputs of backward are compared instead, and blocks whose
+  // inputs differ are pinned.
   bool learn_spread();
 
   AdoptedModels& models_;
   BlockWatch& blocks_;
   VisitWatch& visits_;
   Follower follower_;
-  std::vector<Kind> kinds_;             // that were recorded and checked
+  std::vector<Kind> kinds_;             // recorded and checked
   std::unique_ptr<Recording> all_;      // since adopt(), in a loop's first step
   std::unique_ptr<Recording> forward_;  // since the first operator on a parameter
-  std::vector<at::Tensor> before_;      // gradients that the recorded backward pass began with
-  RecordedPass* pass_ = nullptr;        // the one to compare, of those
+  std::vector<at::Tensor> before_;      // gradients before the recorded backward pass
+  RecordedPass* pass_ = nullptr;        // the pass to compare: in all_ or forward_
   GradientSpread spread_;
-  Status ran_;  // of the last run
+  Status ran_;  // outcome of the last run
   Status status_;
-  std::uint64_t step_ = 0;  // that is recorded
+  std::uint64_t step_ = 0;  // the recorded step
   bool is_recording_ = true;
   bool is_checked_ = false;
 };
 
-// UpdateProfile finds the most bytes that an optimizer's later updates take, from its first one,
-// which makes the optimizer's state on the way: what parameters behind the peak add is there from
-// the start in a later one.
+// UpdateProfile predicts the peak bytes of an optimizer's later updates from its first update. The
+// first update also makes the optimizer's state. State that the first update makes after its peak
+// is present from the start in later updates.
 class UpdateProfile {
  public:
   explicit UpdateProfile(MemoryProbe& probe) : probe_(probe) {}
-  // A backward pass ended: the update may begin.
+  // Begins a profile after a backward pass, when the update may begin.
   void begin();
   bool is_open() const { return is_open_; }
-  // An operator runs on this parameter. REQUIRES: is_open().
+  // Records an operator on `parameter`. REQUIRES: is_open().
   void note(const at::Tensor& parameter, LoopStages::Access access);
-  // The next forward pass begins. Returns the most bytes until then; 0 where tensors are not
-  // counted.
+  // Ends the profile at the next forward pass. Returns the peak bytes until then; 0 if tensors are
+  // not counted.
   std::int64_t end();
 
  private:
-  struct Part {  // from the first operator on a parameter to that on the next one
+  struct Part {  // from the first operator on a parameter to the first on the next one
     std::int64_t parameter_bytes = 0;
     std::int64_t peak_bytes = 0;
     std::int64_t grown_bytes = 0;
@@ -227,36 +232,36 @@ class UpdateProfile {
   std::int64_t parameter_bytes_ = 0;
   std::int64_t live_bytes_ = 0;  // when the part began
   std::vector<Part> parts_;
-  std::size_t parts_of_update_ = 0;  // up to the last that a parameter is written in
+  std::size_t parts_of_update_ = 0;  // number of parts up to the last parameter that is written
 };
 
-// FirstSteps is what an adopted loop's first steps are for, where settings leave something to
-// choose: one step of each kind is recorded (AdoptedTrial), and what it costs under each memory
-// action and in each format is tried before the next one, when the optimizer has its state. The
-// same happens again once the models have other parameters to train, or parameters of other shapes.
-// Owned by Adoption; training thread only.
+// FirstSteps runs an adopted loop's first steps if settings leave a choice open. One step of each
+// kind is recorded (AdoptedTrial). Before the next step the optimizer has its state. Then the
+// recorded steps are tried under each memory action and in each format. The measurement is repeated
+// if the models get other parameters to train, or parameters of other shapes. Owned by Adoption;
+// training thread only.
 class FirstSteps {
  public:
-  // Both must outlive this.
+  // REQUIRES: both arguments outlive the FirstSteps.
   FirstSteps(Session& session, AdoptedModels& models);
 
-  // A model was adopted. `follow`: as AdoptedTrial's.
+  // Records that a model was adopted. `follow` is passed to AdoptedTrial.
   void model_added(AdoptedTrial::Follow follow);
-  // Returns whether nothing is recorded or tried any more.
+  // Returns whether nothing is left to record or try.
   bool are_over() const { return trial_ == nullptr; }
-  // Returns whether what the stream shows now are runs of a trial.
+  // Returns whether the stream shows runs of a trial at the moment.
   bool are_tried() const { return is_calibrating_; }
 
-  // A step begins. Records it anew where the models are no longer those that were measured.
+  // Begins a step. Records the step anew if the models have changed since the measurement.
   void step_begins(BatchGrowth& growth);
-  // The first operator on a parameter comes next: records the step, or tries what was recorded.
-  // Collective, and throws cox::Error, where it tries.
+  // Begins a forward pass, before its first operator on a parameter. Records the step, or tries the
+  // recorded steps. A trial is collective and throws cox::Error.
   void forward_begins(BatchGrowth& growth);
-  // Between a backward pass and the next forward pass: an operator on a parameter runs.
+  // Records an operator on a parameter between a backward pass and the next forward pass.
   void parameter_used(const at::Tensor& parameter, LoopStages::Access access);
-  // A forward pass is about to begin, and the step before it to end.
+  // Ends the update: the step is about to end, and the next forward pass to begin.
   void update_ended();
-  // The operators of a forward pass, while it wants them.
+  // Receives the operators of a forward pass while wants_calls().
   bool wants_calls() const { return trial_ != nullptr && trial_->wants_calls(); }
   void begin(const OperatorCall& call);
   void end(std::span<const c10::IValue> results) {
@@ -266,7 +271,7 @@ class FirstSteps {
     if (records_call_) trial_->failed();
   }
   void backward_begins(const BackwardPass& pass, BatchGrowth& growth);
-  // Compares runs of the step with what its backward pass left in gradients.
+  // Compares runs of the step with the gradients of its backward pass.
   void check();
 
  private:
@@ -280,15 +285,15 @@ class FirstSteps {
   AdoptedTrial::Follow follow_;
   std::unique_ptr<AdoptedTrial> trial_;  // until the calibration is over
   bool is_calibrating_ = false;
-  bool records_call_ = false;  // the operator that runs is shown to trial_
-  // Gradients that a step began with, and how many bytes of them it let go before backward().
+  bool records_call_ = false;  // the running operator is shown to trial_
+  // Bytes of gradients at a step's start, and the bytes of them freed before backward().
   std::int64_t bytes_at_forward_ = 0;
   std::optional<std::int64_t> released_bytes_;
   UpdateProfile update_;
   std::int64_t update_peak_bytes_ = 0;
   std::uint64_t measurements_ = 0;
-  std::uint64_t trial_began_ = 0;    // after so many steps
-  std::uint64_t changed_steps_ = 0;  // in a row, of models that are not as they were measured
+  std::uint64_t trial_began_ = 0;    // number of steps before the trial
+  std::uint64_t changed_steps_ = 0;  // consecutive steps whose models differ from the measured ones
 };
 
 }  // namespace cox::detail

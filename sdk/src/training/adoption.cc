@@ -27,8 +27,8 @@
 namespace cox::detail {
 namespace {
 
-// A program that detaches a parameter only looks at it. TorchScript's optimiser is another matter:
-// the parts that it has put together begin with a detach.
+// A program that detaches a parameter only inspects it. A detach within a script counts as use,
+// because fused parts of TorchScript's optimiser begin with one.
 bool is_use(const c10::OperatorHandle& handle) {
   static const c10::OperatorHandle detach =
       c10::Dispatcher::singleton().findSchemaOrThrow("aten::detach", "");
@@ -51,14 +51,14 @@ Adoption::Adoption(Session& session, const AdoptOptions& options)
   state().loop().declare_adopted();
 }
 
-// Sharded loops average another way.
+// Sharded loops average by another maker.
 ReductionMaker Adoption::maker(const AdoptOptions& options) {
   if (options.only_watch || !Sharding::is_wanted(state())) return {};
   sharding_.emplace(state());
   return sharding_->maker(reduction_setup(state()), Sharding::Passes::told_by_loop);
 }
 
-// A program that leaves by an exception does not wait for the others (Session::finish).
+// A program that leaves by an exception does not wait for the other ranks (Session::finish).
 Adoption::~Adoption() {
   shown_.reset();
   try {
@@ -120,7 +120,7 @@ void Adoption::add_unseen(torch::nn::Module& model, std::shared_ptr<ScriptMirror
   first_.model_added([this](const at::Tensor& argument) { follow(argument); });
 }
 
-// The coordinator knows a job's blocks from the first step on.
+// The coordinator's list of a job's blocks is fixed at the first step.
 void Adoption::add_late(torch::nn::Module& model, std::shared_ptr<ScriptMirror> script,
                         const AdoptOptions& options) {
   BlockMap map = require(BlockMap::make(model, {}, options.name));
@@ -144,8 +144,8 @@ void Adoption::add_late(torch::nn::Module& model, std::shared_ptr<ScriptMirror> 
   }
 }
 
-// Leaves out parameters that the ranks hold once already, as those of another model: they are
-// equal, and a broadcast must not write to them.
+// Leaves out parameters that the ranks already hold once, such as those of another model. Such
+// parameters are equal, and a broadcast must not write to them.
 std::vector<at::Tensor> Adoption::own_parameters(const torch::nn::Module& model) const {
   std::vector<at::Tensor> own = model.parameters();
   if (sharding_) std::erase_if(own, [this](const at::Tensor& p) { return sharding_->has(p); });
@@ -198,8 +198,8 @@ void Adoption::touch(const c10::OperatorHandle& handle, const at::Tensor& argume
   if (visits_->current() != before) growth_.enter_block();
 }
 
-// The operators of such a part are shown, but autograd knows one node for all of them, which saves
-// what it needs by itself and has a backward pass of its own.
+// A fused part's operators are shown, but autograd sees one node for all of them. The node saves
+// its own tensors and has its own backward pass.
 void Adoption::keep_whole_if_optimised(AdoptedModel& model) {
   if (model.is_kept_whole || !is_script_optimised()) return;
   model.is_kept_whole = true;
@@ -262,8 +262,8 @@ void Adoption::begin_forward() {
   stages_.change(Stage::forward, LoopStages::now());
 }
 
-// Looks for the first write to a parameter after backward(), reads the first batch, and tells
-// whoever records the forward pass.
+// Wants calls for three readers: the search for the first write after backward(), the first batch,
+// and the recording of the forward pass.
 bool Adoption::wants_calls() const {
   if (first_.wants_calls()) return true;
   if (stages_.is(Stage::forward))
@@ -354,8 +354,9 @@ void Adoption::backward_ended(BackwardKind kind) {
   if (sharding_) sharding_->gradients_averaged();
 }
 
-// What a forward pass with gradients off computes, backward() computes again out of sight (a
-// checkpoint of the program's own around the whole model). The gradients tell that it was one.
+// backward() recomputes a forward pass with gradients off out of the stream's sight (the program
+// has a checkpoint of its own around the whole model). New gradients show that such a pass took
+// place.
 bool Adoption::begin_unseen_step() {
   const LoopStages::Time began = *std::exchange(unseen_backward_, {});
   if (std::ranges::none_of(models_.all(), &AdoptedModel::has_new_gradient)) return false;
@@ -420,13 +421,13 @@ void Adoption::finish() {
   warnings_.loop_ended();
   if (!step_) return;
   if (has_gradients_) return close_step();
-  // Something other than training looked at a parameter, perhaps on this rank alone.
+  // Code other than training read a parameter, perhaps on this rank alone.
   stages_.change(Stage::between, LoopStages::now());
   step_.reset();
 }
 
-// The program would have ended at once had nobody taken the signal over. It ends now, with all
-// ranks at the same step and all files closed.
+// Without a handler the signal would have ended the program at once. The job ends here instead,
+// with all ranks at the same step and all files closed.
 void Adoption::end_by_signal() {
   state().job().log().warning(
       "adopted model: asked to stop, and the loop does not ask stop_requested(); the job ends "

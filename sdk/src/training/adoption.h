@@ -1,17 +1,14 @@
-// Adoption lets a loop that knows nothing of Coxswain take part in a job: it finds the loop's steps
-// and phases in the operator stream and averages gradients over ranks. Session::adopt() makes it.
+// Adoption lets an unchanged loop take part in a job. The class finds the loop's steps and phases
+// in the operator stream and averages gradients over ranks. Session::adopt() creates an Adoption,
+// and the program's Sessions own it. Used and destroyed by the training thread, which is the thread
+// that adopted.
 //
 //   first operator on a parameter that requires gradients -> forward | backward() begins ->
 //   backward | backward() ends -> average, when it added to .grad | a write to a parameter ->
 //   update | next forward -> step closes
 //
-// A step is closed by the first forward pass after a parameter was changed, so that several calls
-// of backward() before an update are one step. Passes with gradients off (an evaluation) open no
-// step. Where the program asks to be watched only, nothing is averaged, sent or agreed upon, and
-// nothing but the start of the first step is collective. Owned by the Sessions of the program; the
-// training thread, which is the one that adopted, uses it. It must end on that thread. Opening and
-// closing a step and averaging are collective, wait by polling, and throw cox::Error through the
-// operator or backward() that they are called from.
+// Opening and closing a step and averaging are collective and wait by polling. Errors are thrown as
+// cox::Error through the program's operator or backward().
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -33,23 +30,27 @@
 
 namespace cox::detail {
 
+// Adoption listens to the operators of the loop. The first forward pass after a change of a
+// parameter closes a step, so several calls of backward() before an update are one step. Passes
+// with gradients off (an evaluation) open no step. If the program only watches, nothing is
+// averaged, sent or agreed upon, and only the start of the first step is collective.
 class Adoption final : public OperatorListener {
  public:
-  // The options are those of the first model. Throws cox::Error where ManualParallel does.
+  // Uses the options of the first model. Throws cox::Error in the same cases as ManualParallel.
   // Collective.
   Adoption(Session& session, const AdoptOptions& options);
   ~Adoption() override;
   Adoption(const Adoption&) = delete;
   Adoption& operator=(const Adoption&) = delete;
 
-  // Takes a model in: rank 0's parameters and buffers on all ranks, blocks named. A model that
-  // comes after the first step is averaged, and has no blocks. Collective. Throws cox::Error for a
-  // model without parameters, and one that is adopted already.
+  // Adds a model: copies rank 0's parameters and buffers to all ranks and names the blocks. A model
+  // added after the first step is averaged, but has no blocks. Collective. Throws cox::Error for a
+  // model without parameters, and for one that is adopted already.
   void add(torch::nn::Module& model, const AdoptOptions& options);
   void add(const torch::jit::Module& script, const AdoptOptions& options);
   const AdoptedModels& models() const { return models_; }
   AdoptedAveraging& averaging() { return averaging_; }
-  // Returns what ranks of the node hold once or divide, or null.
+  // Returns the sharding of this node's ranks, or null if they hold full copies.
   Sharding* sharding() { return sharding_ ? &*sharding_ : nullptr; }
   // Returns the open step, or null.
   StepScope* open_step() { return step_ ? &*step_ : nullptr; }
@@ -57,17 +58,18 @@ class Adoption final : public OperatorListener {
   void start();
   // Closes the open step, if there is one with gradients. Collective.
   void finish();
-  // Closes the open step, if the loop has updated a model since its last backward pass, or if
-  // gradients that are left belong to no later update. Returns whether no step is open. From the
-  // first call on a request to stop waits for end_unless_asked(). Collective where it closes one.
+  // Closes the open step if the loop has updated a model since the last backward pass. Also closes
+  // the step if remaining gradients belong to no later update (Gradients::are_used). Returns
+  // whether no step is open. After the first call a request to stop waits for end_unless_asked().
+  // Collective if a step is closed.
   enum class Gradients : std::uint8_t { add_up, are_used };
   bool close_updated_step(Gradients left);
-  // Ends the job, unless the loop asks stop_requested(). REQUIRES: all ranks agreed to stop.
+  // Ends the job, unless the loop polls stop_requested(). REQUIRES: all ranks agreed to stop.
   void end_unless_asked();
 
  private:
   using Stage = LoopStages::Stage;
-  // Shown shows the operators of the loop, and the tensors that autograd saves, while it exists.
+  // Shown shows the loop's operators, and the tensors that autograd saves, for its lifetime.
   struct Shown {
     Shown(SavedTensorFrame& frame, OperatorListener* listener, OperatorRewriter* rewriter)
         : saving(frame), stream({listener}, rewriter) {}
@@ -109,20 +111,21 @@ class Adoption final : public OperatorListener {
   SessionState& state() { return session_.state(); }
 
   Session session_;
-  std::optional<Sharding> sharding_;  // where ranks divide what they hold
+  std::optional<Sharding> sharding_;  // if ranks divide state
   AdoptedAveraging averaging_;
   AdoptedModels models_;
   FirstSteps first_;
   BatchGrowth growth_;
-  VisitListener* listener_ = nullptr;  // once there is a model, as
-  VisitWatch* visits_ = nullptr;       // its visits
+  VisitListener* listener_ = nullptr;  // once there is a model
+  VisitWatch* visits_ = nullptr;       // the listener's visits
   std::optional<StepScope> step_;
   bool has_gradients_ = false;  // backward() added some in the open step
   LoopStages stages_;
   LoopWarnings warnings_;
-  std::optional<LoopStages::Time> unseen_backward_;  // when one began with nothing seen before it
-  bool follows_call_ = false;                        // the operator that runs is shown to listener_
-  // Last, so that nothing is shown to a half-built object.
+  std::optional<LoopStages::Time> unseen_backward_;  // begin of a backward pass before which
+                                                     // nothing was seen
+  bool follows_call_ = false;                        // the running operator is shown to listener_
+  // Last member, so that nothing is shown to a half-built object.
   std::optional<Shown> shown_;
 };
 

@@ -37,9 +37,11 @@ HostWatch::Setup host_setup(const Membership& job) {
 
 }  // namespace
 
-// Formats before memory: what a block keeps for its backward pass depends on its format. The probe
-// before numerics, whose own tensors are no part of a step. Blocks late: profiles wait for what is
-// asked for and what failed, and evidence of the host and of the allocator for all.
+// Order matters:
+// - formats before memory: a block's saved bytes depend on its format
+// - the probe before numerics, whose own tensors are not part of a step
+// - blocks late: profiles need the requests and failures of the capabilities before
+// - evidence of the host and of the allocator after all others
 Capabilities add_capabilities(ActuatorList& list, const Membership& job) {
   const Config& config = job.config();
   auto blocks = std::make_unique<BlockWatch>(config.blocks);

@@ -1,6 +1,6 @@
-// Capabilities names the capabilities that every session has. Loops ask one of them for what no
-// other capability offers; the session itself calls all of them alike, through their list. This is
-// the one place where the capabilities of a job are listed. Training thread only.
+// Capabilities names the capabilities of every session. Loops call a capability for its special
+// functions; the session calls all capabilities alike, through their list. This file is the only
+// list of a job's capabilities. Training thread only.
 #pragma once
 
 #include <functional>
@@ -36,11 +36,11 @@ struct Capabilities {
 // `job` must outlive the list.
 Capabilities add_capabilities(ActuatorList& list, const Membership& job);
 
-// Adds the actuators of a session to its list, those of the capabilities among them.
+// AddActuators adds the actuators of a session to its list, including those of the capabilities.
 using AddActuators = std::function<Capabilities(ActuatorList& list, const Membership& job)>;
 
-// Starts a session as Session::start() does, with parts that a test replaces: the actuators, and
-// what stands between the ranks and their transport. Collective and blocking; throws cox::Error.
+// Starts a session as Session::start() does, with parts that a test can replace: the actuators, and
+// the layer between the ranks and their transport. Collective and blocking; throws cox::Error.
 Session start_session(int argc, const char* const* argv, SessionOptions options,
                       const AddActuators& add_actuators = add_capabilities,
                       const WrapRanks& wrap_ranks = {});

@@ -1,5 +1,5 @@
-// EpochBook: the mean losses of epochs, from the losses of steps. A rollback takes steps back, over
-// the start of an epoch, too. Plain values.
+// EpochBook computes the mean losses of epochs from the losses of steps. A rollback removes steps,
+// also across the start of an epoch. Plain values.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,12 @@ class EpochBook {
  public:
   explicit EpochBook(std::uint64_t samples_an_epoch) : size_(samples_an_epoch) {}
 
-  // A step took the samples from cursor `from` to `to` of one epoch. Losses that are not finite do
-  // not count.
+  // Adds a step with the samples from cursor `from` to `to` of one epoch. Losses that are not
+  // finite are ignored.
   void add(std::uint64_t from, std::uint64_t to, double loss);
-  // Forgets the steps and epochs behind `cursor`, after a rollback.
+  // Drops the steps and epochs after `cursor`, for a rollback.
   void rewind(std::uint64_t cursor);
-  // The epoch that ends at this cursor; NaN without any finite loss.
+  // Returns the mean loss of the epoch that ends at `cursor`; NaN without any finite loss.
   double loss_of_epoch_before(std::uint64_t cursor) const;
 
   void close(FitEpoch epoch) { epochs_.push_back(epoch); }
@@ -31,7 +31,7 @@ class EpochBook {
     double loss = 0;
   };
   std::uint64_t size_;
-  std::vector<Step> steps_;  // of this epoch and the one before
+  std::vector<Step> steps_;  // steps of the present epoch and the one before
   std::vector<FitEpoch> epochs_;
 };
 

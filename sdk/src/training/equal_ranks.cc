@@ -35,7 +35,8 @@ std::uint64_t content_of(const at::Tensor& tensor) {
   return bits_hash(dense_on_host(tensor));
 }
 
-// The device of all tensors; none where one is on the CPU, elsewhere than others, or not dense.
+// Returns the device of all tensors. Returns none if one is on the CPU, on another device, or not
+// dense.
 std::optional<at::Device> device_of_all(std::span<const at::Tensor> tensors) {
   for (const at::Tensor& tensor : tensors) {
     const bool is_alike = tensor.device() == tensors[0].device() && !tensor.is_cpu() &&
@@ -60,7 +61,7 @@ std::uint64_t hash_of(const Batch& batch) {
   return hash.value();
 }
 
-// The largest difference from rank 0's tensor, on every rank; NaN where the values have no
+// Returns the largest difference from rank 0's tensor, on every rank. NaN if the values have no
 // difference or ranks could not compare them.
 std::vector<double> distances_from_root(transport::Communicator& ranks, const at::Tensor& mine) {
   at::Tensor roots = dense_on_host(mine).clone();
@@ -124,7 +125,8 @@ void WeightCheck::take() {
   bits_ = {"the weights", hash_of(parameters_)};
 }
 
-// Autograd counts the writes to each tensor. Writes past it, to `.data()` say, are not among them.
+// Autograd counts the writes to each tensor, except writes that bypass autograd, such as by
+// `.data()`.
 std::uint64_t WeightCheck::writes() const {
   std::uint64_t sum = 0;
   for (const at::Tensor& parameter : parameters_) {
@@ -158,7 +160,7 @@ void WeightCheck::settle() {
   const std::uint64_t now = writes();
   const bool has_usual = steps_ >= 3 && written_[0] - written_[1] == written_[1] - written_[2];
   EndState state = end_state();
-  // The last step has ended already where the loop is kept (Session::keep).
+  // In a loop with Session::keep the last step has already ended.
   const bool is_ended = now == written_[0];
   state.is_of_steps = !has_usual || is_ended || now - written_[0] == written_[0] - written_[1];
   settled_ = std::move(state);

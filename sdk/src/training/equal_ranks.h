@@ -1,7 +1,7 @@
-// Ranks must have the same weights and the same data while they train. Ranks that part would go on
-// with averages of different models, and nothing would say so. The ballot compares a hash of the
-// weights every reduction.verify_steps rounds; data, which cannot change later, are compared once,
-// at the start. Training thread.
+// Checks that ranks have the same weights and the same data. Ranks that diverge would silently
+// continue with averages of different models. The ballot compares a hash of the weights every
+// reduction.verify_steps rounds. Data cannot change later and are compared once, at the start.
+// Training thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,46 +20,47 @@
 
 namespace cox::detail {
 
-// Throws on all ranks where their models differ in names, shapes, types or order of parameters, or
-// in what their modules print of themselves (the probability of a Dropout). Parameters of equal
-// shapes in another order would be averaged with each other. Collective.
+// Throws cox::Error on all ranks if models differ in names, shapes, types or order of parameters.
+// Parameters of equal shapes in another order would be averaged with each other. Also throws if the
+// text that modules print differs (the probability of a Dropout). Collective.
 void check_equal_models(const Membership& job, const torch::nn::Module& model);
 
-// Returns a hash of eight samples spread over the data set; 0 where they differ when they are read
-// again (random augmentation), or where there are none. Throws what the data set throws.
+// Returns a hash of eight samples spread over the data set. Returns 0 if the samples differ at a
+// second read (random augmentation), or if there are none. Throws what the data set throws.
 std::uint64_t hash_of_samples(const Dataset& dataset);
 
-// WeightCheck compares the weights as they are when a loop takes them: before the step's update, in
-// an adopted loop after it. The hash reads them once (some 10 GB/s from memory). On a device it is
-// taken there, and travels to the host while the next step is computed: it is compared a round
-// later. Ranks hash alike only on the same kind of device. A save and the end of the job compare
-// the weights that they leave, and those must be finite.
+// WeightCheck compares weights at one moment of a step: before the update, or after it in an
+// adopted loop. Hashing reads all weights once (some 10 GB/s from memory). A device computes the
+// hash itself and copies it to the host while the next step runs, so the comparison comes one round
+// later. Hashes are comparable only between devices of the same kind. A save and the end of the job
+// compare the final weights, which must be finite.
 class WeightCheck final : public Actuator,
                           public Steering,
                           public Comparing,
                           public Reporting,
                           public Lasting {
  public:
-  // `parameters` in an order that is equal on all ranks. `every_rounds`: 0 = never; otherwise
-  // rounds 1, 2, 4, 8, ... are compared as well. `blocks` must outlive this. `likely_cause` is told
-  // where weights differ, it may be empty.
+  // `every_rounds`: 0 = never; otherwise rounds 1, 2, 4, 8, ... are compared as well.
+  // `likely_cause` is added to the error if weights differ; may be empty. REQUIRES: `parameters`
+  // are in the same order on all ranks; `blocks` outlives the WeightCheck.
   WeightCheck(std::vector<at::Tensor> parameters, std::uint32_t every_rounds, BlockWatch& blocks,
               std::string likely_cause = {});
   const char* name() const override { return "reduction"; }
   void apply(const Plan& plan, RoundId round) override;
 
-  // Hashes the weights in a round that compares them. Before the ballot of the step. Waits for a
-  // device only where it has not come to the last hash by now.
+  // Hashes the weights in a round that compares them. Call take() before the step's ballot. Waits
+  // for a device only if the device has not finished the last hash.
   void take();
   EqualBits equal_bits() const override { return bits_; }
   // Names the first parameter that differs, its block, and by how much.
   std::string explain_difference(transport::Communicator& ranks) override;
   void end_step(const StepEnd&, StepOutput&) override;
   EndState end_state() const override;
-  // The last step is about to end, in a loop whose steps end no sooner than the next one begins:
-  // what was written since the step before it counts as of steps when it is as much as usual.
+  // Prepares the end state when the last step is about to end, in a loop whose steps end only when
+  // the next one begins. Writes since the step before count as the step's if their number is as
+  // usual.
   void settle();
-  // "parameter 3 of 12 (Float[64, 64], block h.1)".
+  // Returns text such as "parameter 3 of 12 (Float[64, 64], block h.1)".
   std::string text_of(std::size_t parameter) const;
 
  private:
@@ -71,12 +72,12 @@ class WeightCheck final : public Actuator,
   const std::string likely_cause_;
   bool is_due_ = false;
   EqualBits bits_;
-  std::optional<HostCopy> coming_;  // the hash of the last due round, from a device
-  // Writes to the parameters until the last steps ended, the newest first.
+  std::optional<HostCopy> coming_;  // hash of the last due round, from a device
+  // Number of writes to the parameters at the end of the last steps, the newest first.
   std::array<std::uint64_t, 3> written_{};
   std::uint64_t steps_ = 0;
   std::optional<EndState> settled_;
-  bool is_told_ = false;  // a step has ended by an error that names what differs
+  bool is_told_ = false;  // a step has ended with an error that names the difference
 };
 
 }  // namespace cox::detail

@@ -38,7 +38,7 @@ class EvaluationMode {
   }
   EvaluationMode(const EvaluationMode&) = delete;
   EvaluationMode& operator=(const EvaluationMode&) = delete;
-  // train() reaches all modules below, which come later in the list.
+  // train() also changes all modules below, which come later in the list.
   ~EvaluationMode() {
     model_.train(was_on_);
     for (const Mode& mode : modes_) mode.module->train(mode.was_on);
@@ -60,12 +60,12 @@ std::vector<std::int64_t> samples_from(std::int64_t first, std::int64_t count) {
   return samples;
 }
 
-// The mean loss of a model over a data set that it is not trained on. Ranks take whole batches of
-// it, as many as they have time for (agreed_paces), so that nobody waits for a slow one; losses are
-// added up in the order of the batches: the result depends neither on the number of ranks nor on
-// who took which as long as batches do not. The model is in evaluation mode meanwhile; every module
-// is put back into the mode it had. No part of the open step's time. Throws the same cox::Error on
-// all ranks when `loss` or the data set throws on one. Collective. REQUIRES: batch >= 1.
+// Returns the mean loss of a model over an evaluation set. Ranks evaluate whole batches, in numbers
+// that fit their speed (agreed_paces), so that no rank waits for a slow one. Losses are added in
+// the order of the batches, so the result does not depend on the number of ranks or on the division
+// of batches. The model is in evaluation mode meanwhile; afterwards every module's mode is
+// restored. Not part of the open step's time. Throws the same cox::Error on all ranks if `loss` or
+// the data set throws on one. Collective. REQUIRES: batch >= 1.
 double evaluate(Session& session, torch::nn::Module& model, const Dataset& dataset,
                 std::int64_t batch, const std::function<at::Tensor(const Batch&)>& loss) {
   detail::SessionState& state = session.state();
@@ -77,7 +77,7 @@ double evaluate(Session& session, torch::nn::Module& model, const Dataset& datas
   const auto counts = detail::require(SamplePlan::assign(batches, detail::agreed_paces(state)));
   const auto mine = SamplePlan::slice(counts, static_cast<std::size_t>(session.rank()));
   const c10::Device device = detail::device_of(model);
-  std::vector<double> sums(static_cast<std::size_t>(batches));  // 0 for the others' batches
+  std::vector<double> sums(static_cast<std::size_t>(batches));  // 0 for other ranks' batches
   session.together([&] {
     const torch::NoGradGuard no_grad;
     const EvaluationMode mode(model);
@@ -139,7 +139,7 @@ class Fit {
   void train() {
     for (TrainerStep& step : trainer_.steps(dataset_)) {
       const std::uint64_t from = trainer_.progress().consumed;
-      book_.rewind(from);  // does something after a rollback only
+      book_.rewind(from);  // changes the book after a rollback only
       const std::uint64_t number = step.number();
       const std::uint64_t skipped = trainer_.progress().skipped;
       step.accumulate(loss_);
@@ -187,8 +187,8 @@ class Fit {
   detail::EpochBook book_;
 };
 
-// Ranks that disagree in these would wait for each other, or stop at different epochs. What the
-// trainer is given it compares by itself. Collective.
+// Ranks that disagree on these options would wait for each other, or stop at different epochs. The
+// trainer compares its own options. Collective.
 void check_alike(Session& session, const FitOptions& options) {
   const auto named = session.state().job().world().name_calls("the start of cox::fit");
   const bool evaluates = options.evaluation != nullptr;

@@ -15,7 +15,7 @@
 namespace cox::detail {
 namespace {
 
-// The optimizers of a loop but for the first one have their number before their state's names.
+// All optimizers but the first have their number before their state's names.
 std::string prefix_of(std::size_t optimizer) {
   return optimizer == 0 ? std::string() : concat(optimizer, "/");
 }
@@ -105,13 +105,14 @@ void LoopKeeper::show(const Loop& loop) {
   counters_.show(loop.epoch, loop.batch);
   optimizers_ = loop.optimizers;
   for (const KeptOptimizer& each : optimizers_) {
-    // cox::AdamW looks at its rate by itself.
+    // cox::AdamW checks its rate by itself.
     if (const auto* torchs = std::get_if<torch::optim::Optimizer*>(&each.held()))
       require(check_rates(*make_port(**torchs)), "keep");
   }
 }
 
-// LBFGS may end its step with a call of the closure, which clears gradients before it adds some.
+// LBFGS may end its step with a call of the closure, which clears gradients before it adds new
+// ones.
 Adoption::Gradients LoopKeeper::left_gradients() const {
   const bool are_used = std::ranges::any_of(optimizers_, [](const KeptOptimizer& each) {
     const auto* torchs = std::get_if<torch::optim::Optimizer*>(&each.held());
@@ -130,8 +131,8 @@ std::vector<std::unique_ptr<OptimizerPort>> LoopKeeper::ports() const {
   return ports;
 }
 
-// Refuses optimizers whose state is saved as an archive of torch's: it would hold this rank's
-// shards only, without a word.
+// Refuses optimizers whose state is saved as torch's archive, which would hold only this rank's
+// shards without a warning.
 void LoopKeeper::check_divisible(const OptimizerPort& optimizer) const {
   if (sharding_ == nullptr || !is_by_position(optimizer.state())) return;
   throw Error(
@@ -167,7 +168,7 @@ void LoopKeeper::begin(Adoption& adoption) {
   parts_.clear();
   if (resumes) {
     saves_.warn_of_unclaimed();
-    adoption.start();              // FP8 products have no memory before that
+    adoption.start();              // FP8 products have no memory before start()
     load_rows(state, saved.rows);  // last, because functions of the program may draw numbers
   }
   steps_before_ = position_.step;
@@ -175,14 +176,14 @@ void LoopKeeper::begin(Adoption& adoption) {
   falls_due();
 }
 
-// A loop may take several steps between two calls, so it may pass the one that is asked for.
+// A loop may run several steps between two calls, and so pass the step at which a save is due.
 bool LoopKeeper::falls_due() {
   const std::uint32_t every = session_.config().checkpoint.every_steps;
   if (every == 0) return false;
   return position_.step / every != std::exchange(saves_due_, position_.step / every);
 }
 
-// Gradients that wait for an update are in no save, so a step that is open is not a place for one.
+// A save holds no gradients that wait for an update, so an open step is no place for a save.
 void LoopKeeper::save_if_due(Adoption& adoption) {
   SessionState& state = session_.state();
   position_.step = steps_before_ + state.step().steps_ended();
@@ -194,7 +195,7 @@ void LoopKeeper::save_if_due(Adoption& adoption) {
   if (is_last) adoption.end_unless_asked();
 }
 
-// Returns what the names of a model's tensors begin with in a save.
+// Returns the prefix of a model's tensor names in a save.
 std::string LoopKeeper::prefix_of_model(std::size_t model) const {
   const std::string& name = models_->all()[model].name;
   if (model == 0 && name.empty()) return {};
@@ -240,8 +241,8 @@ void LoopKeeper::complete(std::vector<NamedTensor>& optimizer,
   }
 }
 
-// Parameters that the ranks hold once are loaded beside them first: a save that does not fit
-// changes none.
+// First loads parameters that the ranks hold once into separate tensors: a save that does not fit
+// changes nothing.
 Status LoopKeeper::load_model(std::span<const NamedTensor> saved) const {
   std::vector<NamedTensor> targets = model_state();
   if (sharding_ == nullptr) return load_into(targets, saved);

@@ -1,7 +1,7 @@
-// LoopKeeper saves an adopted loop and lets it go on from its newest save (Session::keep). A save
-// holds the adopted models, the optimizers and counters that the call names, the random numbers and
-// buffers of each rank, and what the program added by Session::add_state. Owned by the Sessions of
-// the program; training thread only. Calls are collective and throw cox::Error on all ranks.
+// LoopKeeper saves an adopted loop and resumes from its newest save (Session::keep). A save holds
+// the adopted models, the optimizers and counters of the call, each rank's random numbers and
+// buffers, and state added by Session::add_state. Owned by the program's Sessions; training thread
+// only. Calls are collective and throw cox::Error on all ranks.
 #pragma once
 
 #include <cstdint>
@@ -26,31 +26,32 @@
 
 namespace cox::detail {
 
-// LoopCounters are the loop's own, as a part of its saves.
+// LoopCounters are the loop's own counters, as a part of its saves.
 class LoopCounters {
  public:
   void show(KeptCounter epoch, KeptCounter batch) {
     epoch_ = epoch;
     batch_ = batch;
   }
-  std::uint64_t hash() const;  // equal where both are
+  std::uint64_t hash() const;  // equal if both counters are equal
   std::vector<NamedTensor> state() const;
   Status load_state(std::span<const NamedTensor> state);
 
  private:
-  std::optional<KeptCounter> epoch_, batch_;  // once shown
+  std::optional<KeptCounter> epoch_, batch_;  // set by show()
 };
 
 class LoopKeeper final : private TrainedState {
  public:
-  // Throws where checkpoint.directory cannot be used.
+  // Throws if checkpoint.directory cannot be used.
   explicit LoopKeeper(Session session);
 
-  // Throw after the first keep(), because a resume loads there what was added.
+  // Adds state to save and restore. Throws after the first keep(), because a resume loads the state
+  // there.
   void add_part(std::string_view name, TrainingPart part);
   void add_row(RankRow::Parts parts);
 
-  // Loop is named by a call of Session::keep.
+  // Loop is the set of arguments of a call of Session::keep().
   struct Loop {
     Adoption& adoption;
     const std::vector<KeptOptimizer>& optimizers;
@@ -58,7 +59,7 @@ class LoopKeeper final : private TrainedState {
     KeptCounter batch;
   };
   void keep(const Loop& loop);
-  // Waits for the newest save. Throws when it could not be written.
+  // Waits for the newest save. Throws if the save could not be written.
   void finish() { saves_.settle(); }
 
  private:
@@ -86,16 +87,16 @@ class LoopKeeper final : private TrainedState {
 
   Session session_;
   TrainingPosition position_;
-  // The newest call of keep() named these.
+  // Named by the newest call of keep():
   const AdoptedModels* models_ = nullptr;
-  Sharding* sharding_ = nullptr;  // null where every rank holds all
+  Sharding* sharding_ = nullptr;  // null if every rank holds all state
   std::vector<KeptOptimizer> optimizers_;
   LoopCounters counters_;
   OwnBuffers buffers_;
   std::vector<Part> parts_;  // until the first call
   TrainingSaves saves_;
   std::vector<std::unique_ptr<Added<RankRow>>> rows_;
-  std::uint64_t steps_before_ = 0;  // of earlier processes
+  std::uint64_t steps_before_ = 0;  // steps of earlier processes
   std::uint64_t saves_due_ = 0;     // so far, by checkpoint.every_steps
   bool has_begun_ = false;
 };

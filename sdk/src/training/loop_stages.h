@@ -1,12 +1,12 @@
-// LoopStages is where an adopted loop is in its step, as its operators and backward passes show,
-// and what each stage takes by the step's phases:
+// LoopStages tracks the stage of an adopted loop within its step, and books each stage's time on
+// the step's phases. The stages follow from the loop's operators and backward passes:
 //
 //   between -> forward -> backward -> accumulated -> updating -> between (or forward again)
 //
-// A write to a parameter after gradients were added is the optimizer's. The update began before
-// that write, with the first operator with gradients off: an optimizer first changes its momentum,
-// say. The update ends with the last operator on a parameter. The time from there to the next
-// forward pass counts as getting data. Owned by Adoption; training thread only.
+// A write to a parameter after gradients were added belongs to the optimizer. The update began
+// before the write, with the first operator with gradients off, because an optimizer may first
+// change its momentum. The update ends with the last operator on a parameter. The time from there
+// to the next forward pass counts as loading data. Owned by Adoption; training thread only.
 #pragma once
 
 #include <chrono>
@@ -26,16 +26,16 @@ class LoopStages {
 
   Stage stage() const { return stage_; }
   bool is(Stage stage) const { return stage_ == stage; }
-  // Begins a stage at `when`; the time until then belongs to the stage before.
+  // Begins a stage at `when`; the time before `when` belongs to the previous stage.
   void change(Stage stage, Time when);
 
-  // In stage accumulated: an operator runs with gradients off, and perhaps writes to a parameter.
+  // Records, in stage accumulated, an operator with gradients off, which may write to a parameter.
   void operator_ran() {
     if (!update_since_) update_since_ = now();
   }
   void parameter_written();
-  // In stage updating: an operator with gradients off writes to a parameter, or only reads it, as
-  // an evaluation does, or a forward pass that backward() computes again.
+  // Records, in stage updating, that an operator with gradients off writes to a parameter or only
+  // reads one. An evaluation reads, and so does a forward pass that backward() recomputes.
   enum class Access : std::uint8_t { read, write };
   void note_access(Access access);
   // Returns whether parameters were read since the last write.
@@ -47,9 +47,9 @@ class LoopStages {
  private:
   StepRecorder& recorder_;
   Stage stage_ = Stage::between;
-  std::optional<Time> update_since_;  // once an operator ran with gradients off after backward()
+  std::optional<Time> update_since_;  // first operator with gradients off after backward()
   Time last_update_{};
-  Time read_since_{};  // later than that: parameters were read with gradients off
+  Time read_since_{};  // later than last_update_: parameters were read with gradients off
 };
 
 }  // namespace cox::detail

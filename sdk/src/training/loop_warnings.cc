@@ -36,7 +36,7 @@ void LoopWarnings::parameter_used(const c10::OperatorHandle& handle, const at::T
               "backward(), or average them by cox::ManualParallel"));
 }
 
-// An optimizer writes with gradients off to a leaf that has a gradient.
+// An optimizer's write is recognised by gradients off and a leaf that has a gradient.
 void LoopWarnings::stranger_used(const c10::OperatorHandle& handle, const at::Tensor& tensor,
                                  const AdoptedModels& models) {
   const bool is_update = tensor.requires_grad() && !c10::GradMode::is_enabled() &&

@@ -1,6 +1,6 @@
-// LoopWarnings tells the author of an adopted loop, once each, by what its ranks would part without
-// an error: what is trained and not averaged, a loop whose steps nobody sees. Owned by Adoption;
-// training thread only; does not communicate.
+// LoopWarnings warns the author of an adopted loop, once each, of causes by which ranks would
+// diverge without an error. Examples: a model is trained but not averaged; the loop's steps are not
+// seen. Owned by Adoption; training thread only; does not communicate.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,22 +16,22 @@ namespace cox::detail {
 
 class LoopWarnings {
  public:
-  // `job` must outlive this.
+  // REQUIRES: `job` outlives the LoopWarnings.
   explicit LoopWarnings(const Membership& job) : job_(job) {}
 
-  // Adoption calls these as the loop shows each of them.
+  // Adoption calls the functions below when the loop shows each event.
   void model_trained() { has_step_ = true; }
   void step_ended() { has_returned_ = false; }
-  // A forward pass that shows no operator with gradients on: backward() computes it again.
+  // A forward pass shows no operator with gradients on: backward() recomputes the pass.
   void forward_unseen();
-  // A backward pass that added to no gradient of a model.
+  // A backward pass added to no gradient of a model.
   void pass_went_aside();
-  // torch::autograd::grad(), whose gradients the program gets.
+  // The program received gradients from torch::autograd::grad().
   void gradients_returned() { has_returned_ = true; }
   // An operator uses a parameter outside of a graph, in a forward pass of averaged models.
   void parameter_used(const c10::OperatorHandle& handle, const at::Tensor& parameter);
-  // An operator uses a tensor outside of a graph that none of `models` had when it was adopted, in
-  // a loop that is averaged.
+  // An operator uses a tensor outside of a graph, in a loop that is averaged. None of `models` had
+  // the tensor when it was adopted.
   void stranger_used(const c10::OperatorHandle& handle, const at::Tensor& tensor,
                      const AdoptedModels& models);
   void loop_ended();
@@ -47,9 +47,9 @@ class LoopWarnings {
 
   const Membership& job_;
   bool has_step_ = false;      // backward() has added to a model's gradients
-  bool has_returned_ = false;  // gradients went to the program in the open step
+  bool has_returned_ = false;  // the program received gradients in the open step
   std::uint32_t passes_aside_ = 0;
-  std::uint32_t told_ = 0;  // of Warning
+  std::uint32_t told_ = 0;  // set of Warning
 };
 
 }  // namespace cox::detail

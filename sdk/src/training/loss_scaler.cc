@@ -43,7 +43,7 @@ Error refused(std::size_t index, const at::Tensor& parameter, const std::string&
                                 c10::str(parameter.sizes()) + "); " + advice));
 }
 
-// One float32 element a device, on it: 0, or 1 when a gradient there is not finite.
+// One float32 element for each device, on the device: 1 if a gradient there is not finite, else 0.
 using FoundInf = std::vector<at::Tensor>;
 
 std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) {
@@ -64,7 +64,7 @@ std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) 
   return gradients;
 }
 
-// `inverse_on`: returns one over the scale, on the device of these options.
+// `inverse_on` returns 1 / scale, on the device of the given options.
 FoundInf unscaled(const std::vector<at::Tensor>& gradients,
                   const std::function<at::Tensor(const at::TensorOptions&)>& inverse_on) {
   const at::NoGradGuard no_grad;
@@ -120,16 +120,16 @@ Status check_scale(float scale, const ScalerRules& rules) {
 
 }  // namespace
 
-// What was found in the gradients of one optimizer since the last update().
+// Unit is the result for the gradients of one optimizer since the last update().
 struct LossScaler::Unit {
   enum class Stage { scaled, unscaled, stepped };
-  const void* owner;  // null: parameters of an optimizer that we do not know
+  const void* owner;  // null: parameters of an unknown optimizer
   Stage stage = Stage::scaled;
   FoundInf found;
   bool overflow = false;  // on any rank; from settle() on
 };
 
-// The state where the gradients are.
+// OnDevice is the scaler's state on the device of the gradients.
 struct LossScaler::OnDevice {
   at::Tensor scale;    // float32, one element
   at::Tensor tracker;  // int32, one element: clean steps
@@ -155,7 +155,7 @@ LossScaler::Unit& LossScaler::unit_of(const void* owner) {
   return units_.emplace_back(Unit{.owner = owner, .found = {}});
 }
 
-// With ScalerSync::device the state moves to the first device that is seen.
+// With ScalerSync::device the state moves to the first device in use.
 LossScaler::OnDevice& LossScaler::on_device(const at::Device& device) {
   const at::NoGradGuard no_grad;
   if (!on_device_) {
@@ -216,7 +216,7 @@ void LossScaler::unscale_unit(Unit& unit, const std::vector<at::Tensor>& paramet
   } else {
     const auto inverse = static_cast<float>(1.0 / static_cast<double>(state_.scale));
     unit.found = unscaled(gradients, [inverse](const at::TensorOptions& options) {
-      return at::full({}, inverse, options);  // a kernel there; a copy would wait
+      return at::full({}, inverse, options);  // a kernel on the device; a copy would wait
     });
   }
   unit.stage = Unit::Stage::unscaled;
@@ -233,7 +233,7 @@ bool LossScaler::agree(bool found) {
   return any != 0;
 }
 
-// Whether the optimizer may step, on this and all other ranks.
+// Returns whether the optimizer may step, on this and all other ranks.
 bool LossScaler::settle(Unit& unit) {
   unit.overflow = agree(std::ranges::any_of(
       unit.found, [](const at::Tensor& found) { return found.item<float>() != 0; }));
@@ -287,7 +287,7 @@ void LossScaler::update() {
   } else {
     bool overflow = false;
     for (Unit& unit : units_) {
-      if (unit.stage == Unit::Stage::unscaled) settle(unit);  // looked at, and not stepped
+      if (unit.stage == Unit::Stage::unscaled) settle(unit);  // unscaled, and not stepped
       overflow = overflow || unit.overflow;
     }
     state_ = advance(state_, rules_, {.overflow = overflow, .amax = 0});

@@ -32,7 +32,7 @@ constexpr std::size_t kMostSets = 16;
 
 namespace {
 
-// Messages name what the program has: an adopted loop has no ManualParallel.
+// Messages name the program's own call: an adopted loop has no ManualParallel.
 const char* named_as(const char* own, const char* adopted, detail::SessionState& state) {
   return state.loop().is_adopted() ? adopted : own;
 }
@@ -43,11 +43,11 @@ const char* name_in(detail::SessionState& state) {
 }  // namespace
 
 struct ManualParallel::Impl {
-  // Parameters that are averaged together, and the way they go.
+  // GradientSet is a set of parameters that are averaged together, with their reduction.
   struct GradientSet {
     std::vector<at::Tensor> parameters;
-    std::vector<bool> needed;                  // those that are frozen have no place in a bucket
-    std::vector<detail::ParameterForm> forms;  // that the buckets were made for
+    std::vector<bool> needed;                  // frozen parameters have no place in a bucket
+    std::vector<detail::ParameterForm> forms;  // forms for which the buckets were made
     detail::GradientHabits habits;
     std::unique_ptr<detail::GradientReduction> reduction;
 
@@ -59,7 +59,7 @@ struct ManualParallel::Impl {
       return std::equal(parameters.begin(), parameters.end(), others.begin(), others.end(),
                         [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); });
     }
-    // The program changed a parameter since, so that the buckets fit no more.
+    // Returns whether the program has changed a parameter since, so that the buckets no longer fit.
     bool is_outdated() const { return !detail::have_forms(parameters, forms); }
   };
 
@@ -69,7 +69,7 @@ struct ManualParallel::Impl {
         loss_scale(session.capabilities().loss_scale),
         numerics(session.capabilities().numerics) {}
 
-  // The others must not wait for a rank that is on its way out.
+  // Tells the other ranks not to wait for a rank that is leaving.
   ~Impl() {
     if (std::uncaught_exceptions() == 0) return;
     for (const GradientSet& set : sets) {
@@ -79,8 +79,9 @@ struct ManualParallel::Impl {
 
   Status compare(const detail::CallMark& mark) {
     const detail::WaitingScope waiting(state.recorder());
-    // Before the first step there is no control plane to move on, and nobody has left. A round may
-    // have several calls, so each is named; what the control plane begins meanwhile is none of it.
+    // Before the first step the control plane is not started, and no rank has left. A round may
+    // have several calls, so each call is named. The name does not cover messages of the control
+    // plane itself.
     std::optional<detail::SlowWait> wait;
     if (state.control().is_started()) wait.emplace(state.waits().watch(name_in(state)));
     std::optional<transport::CallBook::Name> named(
@@ -161,13 +162,13 @@ struct ManualParallel::Impl {
         {sums.reduction->hand_back_unseen(sums.divisor(), loss_scale.factor()), sums.are_finite});
   }
 
-  // Gradients that were summed over ranks and not handed back yet.
+  // Sums are gradients that were summed over ranks and not written back yet.
   struct Sums {
     detail::GradientReduction* reduction = nullptr;  // null where there are no parameters
     double weight = 0;
-    bool are_finite = true;  // each rank's own
+    bool are_finite = true;  // for this rank's own gradients
 
-    // Without any weight there are no gradients on any rank, and none are handed back.
+    // Without any weight no rank has gradients, and none are written back.
     double divisor() const { return weight > 0 ? weight : 1; }
   };
 
@@ -200,7 +201,7 @@ struct ManualParallel::Impl {
     return {&reduction, merged.weight, merged.overflow_ranks == 0};
   }
 
-  // Counts an average for the step; returns whether it is finite.
+  // Records an average for the step. Returns whether the average is finite.
   bool note(double norm, bool are_parts_finite) {
     const bool is_finite = are_parts_finite && std::isfinite(norm);
     squares += norm * norm;
@@ -209,8 +210,8 @@ struct ManualParallel::Impl {
     return is_finite;
   }
 
-  // Counts the averages that nobody looked at, all of a step together: those of the open step where
-  // their norms have come, else those of the step before.
+  // Records averages whose outcome the loop ignored, all averages of a step together. Uses the open
+  // step's averages if their norms have arrived, else those of the step before.
   void note_unseen() {
     for (std::vector<Unseen>* averages : {&unseen, &earlier}) {
       const auto has_come = [](const Unseen& each) { return each.norm.has_come(); };
@@ -222,7 +223,7 @@ struct ManualParallel::Impl {
     earlier = std::exchange(unseen, {});
   }
 
-  // This rank's part of the step's ballot, from what the loop said of the step.
+  // Returns this rank's part of the step's ballot, from the loop's reports on the step.
   StepBallot ballot() const {
     const detail::StepReport& report = state.recorder().report();
     StepBallot mine;
@@ -275,17 +276,17 @@ struct ManualParallel::Impl {
   detail::ReductionMaker maker;
 
   // The open step.
-  double squares = 0;  // of the norms of its averages
+  double squares = 0;  // sum over the norms of its averages
   bool finite = true;
   bool has_average = false;
-  bool is_scaled = false;  // backward() ran in it
+  bool is_scaled = false;  // backward() ran in this step
 
   struct Unseen {
     detail::LateNorm norm;
     bool are_parts_finite;
   };
   std::vector<Unseen> unseen;   // averages of the open step
-  std::vector<Unseen> earlier;  // of the step before, whose norms had not come at its end
+  std::vector<Unseen> earlier;  // averages of the step before, whose norms arrived late
 };
 
 ManualParallel::ManualParallel(Session& session) : impl_(std::make_unique<Impl>(session)) {

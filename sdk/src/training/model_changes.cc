@@ -133,7 +133,7 @@ void ModelUpdate::apply(StepScope& step, const ReductionOutcome& outcome) {
   drop_gradients();
 }
 
-// The optimizer may hold only a part of the model.
+// Resets every parameter, because the optimizer may hold only a part of the model.
 void ModelUpdate::drop_gradients() {
   optimizer_->zero_grad();
   for (const at::Tensor& p : parameters_) p.mutable_grad().reset();

@@ -19,7 +19,7 @@
 namespace cox::detail {
 namespace {
 
-// Two moments and a step count for every parameter.
+// Returns the bytes of two moments and a step count for every parameter.
 std::int64_t moment_bytes(const std::vector<at::Tensor>& parameters) {
   std::int64_t bytes = 0;
   for (const at::Tensor& p : parameters) bytes += 2 * static_cast<std::int64_t>(p.nbytes()) + 4;
@@ -64,7 +64,7 @@ class AdamWPort final : public OptimizerPort {
   std::vector<NamedTensor> state() const override {
     return renamed(optimizer_.state(), names_.to_model);
   }
-  // In saves of version 0.2 the state has the optimizer's own names.
+  // Saves of version 0.2 use the optimizer's own names.
   Status load_state(std::span<const NamedTensor> state, Handover handover) override {
     const auto own = renamed({state.begin(), state.end()}, names_.to_own);
     return handover == Handover::taken ? optimizer_.take_state(own) : optimizer_.load_state(own);
@@ -86,7 +86,7 @@ class AdamWPort final : public OptimizerPort {
   AdamW& optimizer_;
   struct {
     Names to_model, to_own;
-  } names_;  // of parameters that the optimizer calls otherwise than the model
+  } names_;  // for parameters whose names differ between optimizer and model
   std::vector<std::string> unnamed_;
 };
 
@@ -156,7 +156,7 @@ class TorchPort final : public OptimizerPort {
           "another kind; resume with the optimizer that the save was made with");
     }
     const at::Tensor bytes = state[0].tensor.contiguous();
-    // torch keeps what it has for parameters that the archive knows nothing of.
+    // torch keeps its state for parameters that are not in the archive.
     auto former = std::exchange(optimizer_.state(), {});
     try {
       torch::serialize::InputArchive archive;
@@ -175,7 +175,7 @@ class TorchPort final : public OptimizerPort {
   }
 
  private:
-  // Options of a program's own optimizer need neither a learning rate nor a text; torch's base
+  // A program's own optimizer may have options without a learning rate or a text. torch's base
   // class throws for both.
   template <class Ask>
   static bool works(const Ask& ask) {

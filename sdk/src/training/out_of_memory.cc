@@ -17,8 +17,8 @@
 
 namespace cox::detail {
 
-// The allocator of CPU tensors, the libraries below LibTorch's kernels and CUDA itself have no type
-// of their own for it.
+// The allocator of CPU tensors, the libraries below LibTorch's kernels and CUDA itself report a
+// lack of memory by text only.
 bool is_out_of_memory(const std::exception& error) {
   if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return true;
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return true;
@@ -30,7 +30,7 @@ bool is_out_of_memory(const std::exception& error) {
 
 namespace {
 
-// Lets the blocks hold less; rethrows the error that is handled where they cannot.
+// Makes the blocks hold less. Rethrows the handled error if no block can hold less.
 void make_room(Session& session, const std::exception& error, MemoryActuator::RoomUntil until,
                const char* consequence) {
   if (!is_out_of_memory(error)) throw;

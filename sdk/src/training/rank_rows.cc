@@ -16,7 +16,7 @@
 namespace cox::detail {
 namespace {
 
-// A double holds four bytes exactly. The first one says how many bytes there are.
+// A double holds four bytes exactly. The first double is the number of bytes.
 constexpr std::size_t kBytesOfNumber = 4;
 
 std::vector<double> numbers_of(const std::string& bytes) {

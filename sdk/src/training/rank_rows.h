@@ -1,5 +1,5 @@
-// The state that each rank of an adopted loop has of its own, as rows of a save: random numbers,
-// the place in a sampler, and buffers. Training thread only; does not communicate.
+// State that each rank of an adopted loop has of its own, as rows of a save: random numbers, the
+// position in a sampler, and buffers. Training thread only; does not communicate.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,11 +19,11 @@
 
 namespace cox::detail {
 
-// RankRow is a state that each rank has of its own, in the rows of a save.
+// RankRow is one such state, in the rows of a save.
 class RankRow final : public Saving {
  public:
   struct Parts {
-    std::string name;   // of its row
+    std::string name;   // name of the row
     std::string title;  // for messages: "the random numbers"
     std::function<std::string()> bytes;
     std::function<Status(const std::string&)> take;
@@ -41,19 +41,19 @@ class RankRow final : public Saving {
 
 // Returns the state of the device's default generator as a row.
 RankRow::Parts row_of_generator(const c10::Device& device);
-// Returns a sampler of torch's as a row: each rank has its own place in its own order.
+// Returns the state of a torch sampler as a row. Each rank has its own position in its own order.
 RankRow::Parts row_of(std::string_view name, TorchSampler& sampler);
 
-// OwnBuffers are what a rank's buffers hold that other ranks' do not. The ranks of an adopted loop
-// begin with equal buffers, and each goes on with its own: running statistics, counters. A save has
-// rank 0's among its tensors, and in a row of each rank those that steps have changed.
+// OwnBuffers finds buffers that differ between ranks. The ranks of an adopted loop begin with equal
+// buffers, and each rank continues with its own: running statistics, counters. A save holds rank
+// 0's buffers among its tensors, and the buffers that changed since in a row of each rank.
 class OwnBuffers {
  public:
-  // The buffers are equal on all ranks now.
+  // Records the values of the buffers, which are equal on all ranks at the time of the call.
   void note_equal(const AdoptedModels& models);
-  // Returns those that have other values since; empty where there are none.
+  // Returns the buffers that changed since note_equal(); empty if there are none.
   std::string changed() const;
-  // Copies what changed() gave into the buffers. invalid_argument for other buffers.
+  // Copies the result of changed() into the buffers. Returns invalid_argument for other buffers.
   Status take(const std::string& bytes) const;
 
  private:

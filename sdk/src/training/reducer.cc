@@ -50,8 +50,8 @@ std::vector<at::Tensor> tensors_of(const std::vector<NamedTensor>& named) {
   return tensors;
 }
 
-// Divides the model, where the settings ask for it; returns null where they do not. Ranks have
-// equal parameters. Collective.
+// Divides the model if the settings ask for it; otherwise returns null. REQUIRES: parameters are
+// equal on all ranks. Collective.
 std::unique_ptr<detail::Sharding> divided(SessionState& state,
                                           const std::vector<NamedTensor>& parameters) {
   if (!detail::Sharding::is_wanted(state)) return nullptr;
@@ -68,17 +68,17 @@ std::unique_ptr<detail::Sharding> divided(SessionState& state,
 
 namespace detail {
 
-// NonfiniteStreak counts the steps in a row whose update was skipped because a loss or gradient was
-// not finite, and ends the job at guard.nonfinite_limit. All ranks count alike, so all end
-// together.
+// NonfiniteStreak counts consecutive steps whose update was skipped because a loss or gradient was
+// not finite, and ends the job at guard.nonfinite_limit. The count is equal on all ranks, so all
+// end together.
 class NonfiniteStreak {
  public:
   explicit NonfiniteStreak(const Membership& job) : job_(job) {}
 
   void count_finite() { steps_ = 0; }
-  // `look` returns what this rank saw first; it is asked at the start of a streak and may return
-  // nothing. `blamed` names the block that was at fault last, it may be empty. Throws cox::Error on
-  // all ranks, collectively, when the streak has the length of the limit.
+  // `look` describes this rank's first trouble; called at the start of a streak, may return an
+  // empty text. `blamed` names the last block at fault; may be empty. Throws cox::Error on all
+  // ranks, collectively, when the streak reaches the limit.
   void count_nonfinite(StepId step, const std::function<std::string()>& look,
                        const std::string& blamed) {
     if (++steps_ == 1) first_trouble_ = look();
@@ -98,11 +98,11 @@ class NonfiniteStreak {
  private:
   const Membership& job_;
   std::uint32_t steps_ = 0;
-  std::string first_trouble_;  // what this rank saw at the start
+  std::string first_trouble_;  // this rank's finding at the start
 };
 
 // OwnPart is this rank's part of the open step. Gradients are kept in units of the first
-// micro-batch's weight, so that a single micro-batch needs no scaling at all.
+// micro-batch's weight, so a single micro-batch needs no scaling.
 struct OwnPart {
   struct Loss {
     at::Tensor value;
@@ -145,13 +145,13 @@ struct Reducer::Impl {
     if (!link.ok() && state_.job().is_root()) state_.job().log().warning(link.message());
     session_.capabilities().gradients.add(holder_);
     const detail::StepExchange* exchange = reduction_.exchange();
-    if (exchange == nullptr) return;  // nothing leaves early, and a hook costs a microsecond
+    if (exchange == nullptr) return;  // no early sends, and a hook costs a microsecond
     hooks_.emplace(parameters_, [this](std::size_t parameter) { reduction_->ready(parameter); });
     if (state_.job().is_root() && !exchange->host().note().empty())
       state_.job().log().warning(exchange->host().note());
   }
 
-  // The others must not wait for a rank that is on its way out.
+  // Tells the other ranks not to wait for a rank that is leaving.
   ~Impl() {
     if (std::uncaught_exceptions() == 0) {
       give_back();
@@ -160,7 +160,7 @@ struct Reducer::Impl {
     }
   }
 
-  // The model is the program's again.
+  // Returns the whole model to the program.
   void give_back() noexcept try {
     if (sharding_) sharding_->give_back();
   } catch (const std::exception& error) {
@@ -196,7 +196,7 @@ struct Reducer::Impl {
 
   void observe(StepScope& step, double loss, double weight_of_loss) {
     step.loss(loss, weight_of_loss);
-    if (weight_of_loss == 0) return;  // the mean of no samples is no number
+    if (weight_of_loss == 0) return;  // the mean of no samples is undefined
     add_loss(loss, weight_of_loss);
     part_.weight += weight_of_loss;
   }
@@ -233,7 +233,7 @@ struct Reducer::Impl {
     joining_.is_on = true;
     do {
       StepScope step = session_.step();
-      for (const at::Tensor& p : parameters_) p.mutable_grad().reset();  // an earlier average
+      for (const at::Tensor& p : parameters_) p.mutable_grad().reset();  // drops an earlier average
       const ReductionOutcome outcome = average(step);
       if (joining_.others > 0) update(step, outcome);
     } while (joining_.others > 0);
@@ -258,7 +258,7 @@ struct Reducer::Impl {
   detail::NumericsWatch& numerics_;
   const std::vector<at::Tensor> parameters_;
   detail::BufferSync buffers_;
-  const std::unique_ptr<detail::Sharding> sharding_;  // where ranks divide what they hold
+  const std::unique_ptr<detail::Sharding> sharding_;  // if ranks divide state
   detail::TunedReduction reduction_;
   detail::Added<detail::WeightCheck> weights_;
   detail::Added<detail::ReductionTimes> times_;
@@ -269,7 +269,7 @@ struct Reducer::Impl {
     bool is_on = false;
     std::uint64_t others = 0;  // ranks with steps left, in the last merged ballot
   } joining_;
-  detail::OwnPart part_;  // of the open step
+  detail::OwnPart part_;  // for the open step
 
  private:
   detail::ReductionMaker maker() {
@@ -278,9 +278,9 @@ struct Reducer::Impl {
                      : detail::ReductionMaker();
   }
 
-  // Returns whether this rank's own gradients must be seen before they are added to others'. Noise
-  // of gradients and the largest fp16 gradient are read from .grad, which holds this rank's own
-  // only as long as nothing was sent: such a step sends after its backward pass.
+  // Returns whether this rank's own gradients must be read before they are added to others'. The
+  // noise of gradients and the largest fp16 gradient are read from .grad, which holds only this
+  // rank's gradients until the first send. So such a step sends after its backward pass.
   bool wants_own_gradients() const { return numerics_.noise().is_due() || loss_scale_.is_active(); }
   bool is_reproducible() const { return state_.job().config().reduction.reproducible; }
 
@@ -301,8 +301,9 @@ struct Reducer::Impl {
     part_.loss_sum += weight_of_loss * loss;
   }
 
-  // Collects what is read of a device once, when the step is averaged: the losses of all
-  // micro-batches and, while blocks run in fp16, the largest of this rank's own gradients.
+  // Collects the values that are read from a device in one transfer, when the step is averaged. The
+  // values are the losses of all micro-batches and, while blocks run in fp16, the largest of this
+  // rank's own gradients.
   at::Tensor figures_on_device() {
     const detail::Largest amax =
         loss_scale_.is_active() ? numerics_.health().amax_scaled_fp16() : detail::Largest();
@@ -314,8 +315,8 @@ struct Reducer::Impl {
     return values.empty() ? at::Tensor() : at::stack(values);
   }
 
-  // Waits for the device, and therefore for its backward pass: called when the gradients are under
-  // way.
+  // Waits for the device, and therefore for its backward pass. Call read() after the gradients are
+  // sent.
   void read(const at::Tensor& figures, StepScope& step) {
     if (!figures.defined()) return;
     reduction_->send_off();
@@ -329,7 +330,7 @@ struct Reducer::Impl {
       part_.largest_fp16 = std::max(part_.largest_fp16, static_cast<float>(*value));
   }
 
-  // A parameter that nobody expects has no place in a bucket: ranks would drift apart.
+  // A parameter that no rank expects has no place in a bucket: ranks would diverge.
   void check_parameters() const {
     const auto unexpected = reduction_.unexpected();
     if (!unexpected) return;
@@ -341,8 +342,8 @@ struct Reducer::Impl {
                             "and freeze it afterwards, or use ManualParallel"));
   }
 
-  // Gradients that nobody gave a weight would be added as they are. Zeros add nothing: what an
-  // optimizer may leave behind.
+  // Gradients without a weight would be added unweighted. Zeros, which an optimizer may leave
+  // behind, are harmless.
   void check_backward() const {
     const bool is_told =
         part_.unit > 0 || part_.weight > 0 || part_.is_last_given || joining_.is_on;
@@ -374,7 +375,7 @@ struct Reducer::Impl {
     return mine;
   }
 
-  // Watches what may have to wait after the step's reduction; `wait` is made only if it does.
+  // Watches a wait after the step's reduction; `wait` is created only if there is one.
   detail::BetweenPolls watched(std::optional<detail::SlowWait>& wait) {
     return [this, &wait] {
       if (!wait) wait.emplace(state_.waits().watch("Reducer::average"));
@@ -401,7 +402,7 @@ struct Reducer::Impl {
     part_ = {};
   }
 
-  // A step that nobody has samples for says nothing.
+  // A step without samples on all ranks does not count.
   void count_nonfinite(const StepBallot& merged, const ReductionOutcome& outcome) {
     if (merged.weight <= 0 || outcome.repeat) return;
     if (outcome.finite) return streak_.count_finite();
@@ -409,8 +410,8 @@ struct Reducer::Impl {
         state_.step().number(), [&] { return trouble_here(merged); }, numerics_.blamed());
   }
 
-  // Tells what this rank saw first in a streak of steps that are not finite; empty where it is in
-  // order.
+  // Describes this rank's first finding in a streak of steps that are not finite; empty if there is
+  // none.
   std::string trouble_here(const StepBallot& merged) const {
     const std::string rank = concat(" of rank ", state_.job().rank());
     detail::FiniteLook look(parameters_);
@@ -427,7 +428,7 @@ struct Reducer::Impl {
     return is_sum ? "the sum of the ranks' gradients was the first" : std::string();
   }
 
-  // Finds this rank's own gradients that are at fault, in a step that goes wrong only.
+  // Finds this rank's own gradients that are at fault. Called only in a step that goes wrong.
   void blame_nonfinite() {
     const std::vector<std::int64_t>& nonfinite = reduction_->nonfinite();
     numerics_.health().parameter_gradients(nonfinite, state_.step().number());
@@ -437,7 +438,7 @@ struct Reducer::Impl {
     if (count > 0) state_.recorder().notes().set(SignalFlag::nonfinite_gradient);
   }
 
-  // The next round has begun by now, but not on ranks that go another way.
+  // The next round has begun, but not on ranks that take another path.
   void tune() {
     const auto named = state_.job().world().name_calls("the tuning of a Reducer");
     const detail::StepExchange* former = reduction_.exchange();
@@ -449,10 +450,10 @@ struct Reducer::Impl {
     if (reduction_.exchange() != former) show_held();
   }
 
-  // A prediction must hold in every step, so steps that keep gradients longer than others count,
-  // and formats that may follow those in force.
+  // A prediction must hold in every step. So the prediction includes steps that keep gradients
+  // longer than others, and formats that may follow the present ones.
   detail::GradientHolding held_gradients(detail::MicroBatches micro_batches) const {
-    // Reproducible mode adds every micro-batch up in its buckets, but keeps the averages.
+    // Reproducible mode adds every micro-batch in its buckets, but keeps the averages.
     const bool keeps_sums = micro_batches == detail::MicroBatches::several || is_reproducible();
     const bool sends_late = numerics_.noise().samples() || loss_scale_.may_be_active();
     detail::GradientHolding holding;

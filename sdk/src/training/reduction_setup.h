@@ -1,4 +1,4 @@
-// Setup and check that all loops share which average gradients: Reducer, and with it Trainer, and
+// Setup and check shared by all loops that average gradients: Reducer (also within Trainer) and
 // ManualParallel. Training thread only.
 #pragma once
 
@@ -20,7 +20,7 @@ inline ReductionSetup reduction_setup(SessionState& state) {
           [&state] { state.control().send_masks_off(); }};
 }
 
-// Returns invalid_argument unless `weight`, of a loss or of gradients, is finite and not below 0.
+// Returns invalid_argument unless `weight`, a loss's or a gradient's, is finite and not below 0.
 inline Status check_weight(double weight) {
   if (weight >= 0 && std::isfinite(weight)) return ok_status();
   return invalid_argument("expected a weight that is finite and not below 0, found ", weight);

@@ -15,19 +15,20 @@ namespace cox::detail {
 
 class ReductionTimes final : public Actuator, public Reporting {
  public:
-  // `rows`: whether the host sees when a bucket was summed, so that rows can tell it.
+  // `rows`: whether the host sees when a bucket was summed, so that rows can report the time.
   enum class Rows : bool { without, with };
   ReductionTimes(StepRecorder& recorder, Rows rows) : recorder_(recorder), rows_(rows) {}
 
   void backward_begins() { backward_began_ = Clock::now(); }
   void backward_ended() { backward_ended_ = Clock::now(); }
-  // This rank has no backward pass in the step, and gives zeros.
+  // Records that this rank has no backward pass in the step and contributes zeros.
   void no_backward() { backward_began_ = backward_ended_ = Clock::now(); }
 
-  // Reads the times of the step just merged, before buckets are laid out anew: the times go with
-  // the buckets.
+  // Records the times of the step just merged. Call take() before buckets are laid out anew,
+  // because the times belong to the present buckets.
   void take(const TunedReduction& reduction);
-  // Returns what the step's buckets cost this rank: adding, copying, and the wait after backward.
+  // Returns the cost of the step's buckets on this rank: adding, copying, and the wait after
+  // backward.
   double cost_seconds() const;
   const ReductionReport& last() const { return last_; }
 
@@ -38,9 +39,9 @@ class ReductionTimes final : public Actuator, public Reporting {
   const Rows rows_;
   Clock::time_point backward_began_{};
   Clock::time_point backward_ended_{};
-  ReductionReport last_;          // of the step before
-  bool is_new_ = false;           // last_ is of the open step
-  metrics::StepBuckets buckets_;  // of the newest row that tells them
+  ReductionReport last_;          // report on the last reduced step
+  bool is_new_ = false;           // last_ belongs to the open step
+  metrics::StepBuckets buckets_;  // from the newest row with buckets
 };
 
 }  // namespace cox::detail

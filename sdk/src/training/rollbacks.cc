@@ -54,7 +54,7 @@ void Rollbacks::roll_back_if_ordered(Reducer& reducer) {
   require(parts_.saves.restore_parts(snapshot->rest), "rollback");
   auto row = snapshot->rows.begin();
   for (Saving* each : state_.actuators().all<Saving>()) {
-    static_cast<void>(each->load(*row++));  // its own, so it fits
+    static_cast<void>(each->load(*row++));  // written by this actuator, so it fits
   }
   position = snapshot->rest.position;
   parts_.saves.fall_behind();

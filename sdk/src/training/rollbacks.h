@@ -1,6 +1,6 @@
-// Rollbacks keeps snapshots of a trainer's state in memory (checkpoint.snapshot_rounds) and goes
-// back to one where a plan orders it. All ranks take snapshots in the same rounds, so each has the
-// same ones. Owned by a Trainer; training thread only.
+// Rollbacks keeps snapshots of a trainer's state in memory (checkpoint.snapshot_rounds) and
+// restores one when a plan orders a rollback. All ranks take snapshots in the same rounds, so all
+// ranks hold the same ones. Owned by a Trainer; training thread only.
 #pragma once
 
 #include <cstddef>
@@ -23,8 +23,8 @@ namespace cox::detail {
 struct Snapshot {
   RoundId round{};                   // taken after this round
   std::function<Status()> put_back;  // the model and its optimizer (TrainedState::remember)
-  Checkpoint rest = {};              // copies of the rest
-  std::vector<std::vector<double>> rows = {};  // what each actuator remembers on this rank
+  Checkpoint rest = {};              // copies of everything else
+  std::vector<std::vector<double>> rows = {};  // state of each actuator on this rank
 };
 
 // SnapshotShelf keeps the newest snapshots.
@@ -32,7 +32,7 @@ class SnapshotShelf {
  public:
   static constexpr std::size_t kKept = 2;
   void put(Snapshot snapshot);
-  // Returns the newest one taken before `round`, null when there is none. Forgets newer ones.
+  // Returns the newest snapshot taken before `round`, or null. Drops newer ones.
   const Snapshot* newest_before(RoundId round);
 
  private:
@@ -41,7 +41,7 @@ class SnapshotShelf {
 
 class Rollbacks final : public Actuator, public Steering {
  public:
-  // All of it must outlive this. `position` is written by roll_back_if_ordered().
+  // REQUIRES: all parts outlive the Rollbacks. roll_back_if_ordered() writes `position`.
   struct Parts {
     Session& session;
     TrainedState& trained;
@@ -55,15 +55,15 @@ class Rollbacks final : public Actuator, public Steering {
   }
   void apply(const Plan& plan, RoundId) override { order_ = plan.rollback; }
 
-  // Keeps a snapshot where one is due after `round`. Local.
+  // Takes a snapshot if one is due after `round`. Local.
   void keep_snapshot(RoundId round);
-  // Goes back to a snapshot when a plan since the last call orders it; equal on all ranks, and
-  // collective then. Throws cox::Error.
+  // Restores a snapshot if a plan since the last call orders a rollback. The decision is equal on
+  // all ranks, and a rollback is collective. Throws cox::Error.
   void roll_back_if_ordered(Reducer& reducer);
-  // Orders up to this ticket were carried out by an earlier process.
+  // Marks orders up to `ticket` as carried out by an earlier process.
   void start_after(std::uint32_t ticket) { done_ = ticket; }
-  // Returns the bytes that snapshots will hold from some later step on. `state_bytes`: of the
-  // model and its optimizer.
+  // Returns the bytes that snapshots will hold from some later step on. `state_bytes` is the size
+  // of model and optimizer state.
   std::int64_t bytes(std::int64_t state_bytes) const;
 
  private:
@@ -72,9 +72,9 @@ class Rollbacks final : public Actuator, public Steering {
 
   Parts parts_;
   SessionState& state_;
-  LossScale& loss_scale_;  // its state goes with the position
+  LossScale& loss_scale_;  // state saved with the position
   SnapshotShelf snapshots_;
-  RollbackOrder order_{};   // of the plan in force
+  RollbackOrder order_{};   // from the plan in force
   std::uint32_t done_ = 0;  // the last ticket executed
   AddedActuator<Rollbacks> added_;
 };

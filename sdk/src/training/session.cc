@@ -1,4 +1,4 @@
-// Session composes the parts below it, and passes the calls that belong to one capability on.
+// Session composes the parts of the SDK and forwards the calls that belong to one capability.
 #include "coxswain/session.h"
 
 #include <torch/torch.h>
@@ -99,7 +99,7 @@ void Session::adopt_by(const AdoptOptions& options,
   }
   const auto named = state_->job().world().name_calls("Session::adopt");
   if (!adoption_) loop.begin_adopted_anew();
-  // It keeps a Session of its own, which must not keep the adoption alive.
+  // The adoption holds a Session of its own, which must not keep the adoption alive.
   auto adoption = adoption_ ? adoption_ : std::make_shared<detail::Adoption>(*this, options);
   add(*adoption);
   adoption_ = std::move(adoption);
@@ -111,7 +111,7 @@ detail::LoopKeeper& Session::keeper() {
                                     "adopt() it first, or use a Trainer, which saves by itself"),
                 Error::Scope::all_ranks);
   }
-  // The keeper's own Session keeps no adoption alive.
+  // The keeper's own Session does not keep the adoption alive.
   if (!keeper_)
     keeper_ = std::make_shared<detail::LoopKeeper>(detail::session_of(state_, *capabilities_));
   return *keeper_;

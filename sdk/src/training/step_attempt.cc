@@ -76,7 +76,7 @@ void StepAttempt::calibrate(const std::function<at::Tensor()>& sample_loss) {
   Calibration& calibration = parts_.session.state().calibration();
   if (!calibration.is_wanted()) return;
   const auto sample = samples_.batch.samples > 0 ? sample_loss : std::function<at::Tensor()>();
-  // Resident from some later step on: optimizer state, and the snapshots.
+  // Held from some later step on: optimizer state and the snapshots.
   const OptimizerPort& optimizer = parts_.changes.optimizer();
   const auto held_of = [&](std::int64_t whole) {
     if (parts_.sharding == nullptr) return whole;
@@ -91,7 +91,7 @@ void StepAttempt::calibrate(const std::function<at::Tensor()>& sample_loss) {
   calibration.run({parts_.changes.model(), sample, bytes, micro_batches_of_a_step(), samples});
 }
 
-// This rank may have several in a later step, if shares or the batch are steered.
+// This rank may have several micro-batches in a later step, if shares or the batch are steered.
 MicroBatches StepAttempt::micro_batches_of_a_step() const {
   const Config& config = parts_.session.config();
   const bool is_steered =
@@ -101,7 +101,7 @@ MicroBatches StepAttempt::micro_batches_of_a_step() const {
   return has_several ? MicroBatches::several : MicroBatches::one;
 }
 
-// `first`: of the pass's samples, from the start of this rank's share.
+// `first` is the pass's first sample, from the start of this rank's share.
 at::Tensor StepAttempt::run_forward(std::int64_t first,
                                     const std::function<at::Tensor()>& loss_of) {
   const StepShare& share = samples_.share;
@@ -144,8 +144,8 @@ void StepAttempt::check_update() const {
       "step.backward(loss, 0) is for samples that are not to count"));
 }
 
-// A step that is skipped leaves nothing behind that is not finite; the forward pass may have
-// written it into running statistics.
+// A skipped step must leave no value that is not finite. The forward pass may have written one into
+// running statistics.
 void StepAttempt::settle_buffers(const ReductionOutcome& outcome) {
   if (outcome.finite) return parts_.buffers.fold(scope_, samples_.share);
   parts_.buffers.put_back_nonfinite();

@@ -1,5 +1,5 @@
-// StepAttempt is one attempt at a step of a trainer: its samples, the passes over them, the average
-// of the gradients, and the update.
+// StepAttempt is one attempt at a step of a trainer: samples, passes over the samples, average of
+// the gradients, and update.
 //
 //   take() -> forward() and backward(), or accumulate() -> update()
 //
@@ -27,7 +27,7 @@ namespace cox::detail {
 
 class StepAttempt {
  public:
-  // All of it must outlive the attempt.
+  // REQUIRES: all parts outlive the attempt.
   struct Parts {
     Session& session;
     const TrainerOptions& options;
@@ -47,7 +47,7 @@ class StepAttempt {
   std::uint64_t next_cursor() const { return samples_.share.step.next; }
   StepScope& scope() { return scope_; }
 
-  // As TrainerStep's functions of the same names.
+  // See TrainerStep's functions of the same names.
   using LossOf = std::function<at::Tensor(const Batch&)>;
   using WeightOf = std::function<double(const Batch&)>;
   at::Tensor forward(const std::function<at::Tensor()>& loss_of_batch);
@@ -69,7 +69,7 @@ class StepAttempt {
   const Parts parts_;
   StepScope scope_;
   StepQueue::Step samples_;
-  bool has_backward_ = false;  // it was given, be it for no samples
+  bool has_backward_ = false;  // backward() was called, perhaps for no samples
   bool is_updated_ = false;
 };
 

@@ -71,7 +71,7 @@ void ShareActuator::contribute(JobFacts& job) const {
   job.global_batch = static_cast<std::uint64_t>(options_.global_batch);
   job.micro_batch = static_cast<std::uint64_t>(options_.micro_batch);
   job.capabilities.shares = true;
-  // Its figures are of steps that took the batch of the plan in force.
+  // Accumulation reads figures of steps with the batch of the plan in force.
   job.capabilities.accumulation = options_.micro_batch > 0 && options_.prefetch == 0;
 }
 
@@ -103,7 +103,7 @@ Result<StepShare> share_of(const SamplePlan& plan, const ShareRequest& request) 
   const SampleSlice mine = SamplePlan::slice(*counts, rank);
   const std::int64_t first = std::min(count, mine.first * unit);
   share.slice = {first, std::min(count, (mine.first + mine.count) * unit) - first};
-  // Without a micro-batch, all that a rank has is one.
+  // Without a micro-batch, all samples of a rank are one micro-batch.
   std::vector<std::int64_t> batches = *counts;
   for (std::int64_t& n : batches) n = request.micro_batch == 0 ? std::min<std::int64_t>(n, 1) : n;
   const SampleSlice own = SamplePlan::slice(batches, rank);
@@ -199,7 +199,7 @@ void TrainingData::open(const Dataset& dataset, c10::Device device) {
                 "of " + std::to_string(position_.samples) + " samples, found one of " +
                     std::to_string(size) + "; a place in one means nothing in another");
   position_.samples = size;
-  // Another text of the same size would be trained on as if it were the same.
+  // Otherwise another text of the same size would be trained on unnoticed.
   const std::uint64_t hash = hash_of_samples(dataset);
   check_equal(state_.job(), hash, "a data set with the same samples", kAdvice);
   if (hash != 0) {
@@ -219,7 +219,7 @@ void TrainingData::open(const Dataset& dataset, c10::Device device) {
     state_.job().log().warning("steps get their batches themselves: " + prefetch.message());
 }
 
-// `saved`: 0 where the save does not say.
+// `saved` is 0 if the save has no value.
 void TrainingData::check_resumed(std::uint64_t saved, std::uint64_t found,
                                  const std::string& what) const {
   const bool is_first_after_resume = state_.job().config().checkpoint.resume && !queue_;

@@ -1,8 +1,8 @@
-// StepQueue: which samples the coming steps take, and their batches, got ahead of time where that
-// is asked for. A step's shares are fixed when it enters the queue, `ahead` steps before it runs,
-// on every rank in the same round; so new shares switch everywhere together, `ahead` steps later.
-// TrainingData keeps the queue of a trainer's data set. Training thread; the queue owns the thread
-// that gets batches.
+// StepQueue plans which samples the coming steps use, and loads batches ahead if requested. A
+// step's shares are fixed when the step enters the queue, `ahead` steps before it runs, on every
+// rank in the same round. So new shares switch on all ranks together, `ahead` steps later.
+// TrainingData owns the queue of a trainer's data set. Training thread; the queue owns the thread
+// that loads batches.
 #pragma once
 
 #include <cstdint>
@@ -29,49 +29,53 @@ struct TrainerOptions;
 
 namespace cox::detail {
 
-// Options that differ have different fingerprints; the learning rate is no part of it.
+// Returns different fingerprints for different options. The fingerprint does not include the
+// learning rate.
 std::uint64_t fingerprint_of(const TrainerOptions& options);
-// invalid_argument for a batch that cannot be shared among the ranks under these settings.
+// Returns invalid_argument for a batch that cannot be divided among the ranks under the settings.
 Status validate(const TrainerOptions& options, int world_size, const Config& config);
 
-// StepShare: which samples of a step this rank computes, and in which micro-batches. The batch of a
-// step is cut into micro-batches (whole ones but for the last), and ranks get contiguous runs of
-// them in proportion to their shares; without a micro-batch the unit is one sample and a rank's
-// samples are one micro-batch. A pure function of numbers that all ranks agree on.
+// ShareRequest is the input of share_of().
 struct ShareRequest {
   std::uint64_t cursor = 0;
-  std::int64_t step_samples = 0;          // wanted; fewer at the end of an epoch
+  std::int64_t step_samples = 0;          // requested; fewer at the end of an epoch
   std::int64_t micro_batch = 0;           // samples; 0 = a rank's samples at once
   std::span<const std::uint32_t> shares;  // relative, one a rank; empty = even
   RankId rank{};
   std::int32_t world_size = 1;
 };
 
+// StepShare is the part of a step's samples that this rank computes, and its micro-batches. The
+// batch of a step is cut into micro-batches; only the last may be partial. Ranks get contiguous
+// runs of micro-batches in proportion to their shares. Without a micro-batch the unit is one
+// sample, and all samples of a rank are one micro-batch. A pure function of numbers on which all
+// ranks agree.
 struct StepShare {
-  SampleBatch step;                     // of all ranks
+  SampleBatch step;                     // all ranks' samples
   SampleSlice slice;                    // this rank's, from the start of the batch
-  std::int64_t micro_batch = 0;         // samples; 0 = none of a fixed size
-  std::uint64_t micro_batches = 0;      // of all ranks
+  std::int64_t micro_batch = 0;         // samples; 0 = no fixed size
+  std::uint64_t micro_batches = 0;      // all ranks' micro-batches
   std::uint64_t most_on_a_rank = 0;     // micro-batches
-  std::uint64_t first_micro_batch = 0;  // of this rank, counted over all ranks
+  std::uint64_t first_micro_batch = 0;  // this rank's first, counted over all ranks
   std::uint64_t own_micro_batches = 0;
 
-  // The i-th micro-batch of this rank, from the start of its slice.
+  // Returns the i-th micro-batch of this rank, from the start of its slice.
   SampleSlice part(std::uint64_t i) const;
 };
 
-// ShareActuator carries out what the plan says of the batch: how many samples a step has and how
-// ranks share them. Registered with the session by the trainer.
+// ShareActuator applies the plan's fields on the batch: the number of samples of a step, and the
+// ranks' shares. The trainer registers the actuator with the session.
 class ShareActuator final : public Actuator, public Steering {
  public:
-  // Both must outlive this.
+  // REQUIRES: both arguments outlive the ShareActuator.
   ShareActuator(const TrainerOptions& options, const Membership& job)
       : options_(options), job_(job) {}
 
   void contribute(JobFacts& job) const override;
   void apply(const Plan& plan, RoundId round) override;
 
-  // For a step that begins at `cursor`, under the plan in force. Valid until the next apply().
+  // Returns the request for a step that begins at `cursor`, under the plan in force. Valid until
+  // the next apply().
   ShareRequest request(std::uint64_t cursor) const;
 
  private:
@@ -85,30 +89,31 @@ Result<StepShare> share_of(const SamplePlan& plan, const ShareRequest& request);
 
 class StepQueue {
  public:
-  // `dataset` must outlive it. `ahead`: steps whose batches are got before they run; 0 = none.
-  // Batches are moved to `device` without waiting for it.
+  // `ahead` is the number of steps whose batches are loaded before they run; 0 = none. Batches are
+  // moved to `device` without waiting for the device. REQUIRES: `dataset` outlives the queue.
   StepQueue(const Dataset& dataset, const SamplePlan& plan, std::size_t ahead,
             c10::Device device = c10::Device(c10::DeviceType::CPU));
 
   struct Step {
     StepShare share;
-    Batch batch;  // of this rank's share
+    Batch batch;  // batch of this rank's share
   };
-  // The step at request.cursor; the rest of `request` is for the steps that enter the queue now.
-  // A cursor that is not the next one (a rollback, a resume) empties the queue first; the one just
-  // taken gives the same step again. Blocks for the batch. Throws what the data set throws.
+  // Returns the step at request.cursor. The other fields of `request` apply to steps that enter the
+  // queue now. A cursor other than the next one (a rollback, a resume) empties the queue first; the
+  // cursor just taken returns the same step again. Blocks for the batch. Throws what the data set
+  // throws.
   const Step& take(const ShareRequest& request);
-  // Returns why batches are got by take() although `ahead` asks for a thread; else ok.
+  // Returns why take() loads batches itself although `ahead` asks for a thread; else ok.
   Status prefetch_status() const {
     return prefetcher_ ? prefetcher_->thread_status() : ok_status();
   }
-  // Drops what was planned; the data set is not looked at before the next take(). Waits for the
-  // batch that is being got.
+  // Drops the planned steps. The data set is not used before the next take(). Waits for a batch
+  // that is being loaded.
   void forget();
 
  private:
   struct Planned {
-    std::uint64_t cursor = 0;  // where the step before it ended
+    std::uint64_t cursor = 0;  // end of the step before
     StepShare share;
   };
   void fill(const ShareRequest& request);
@@ -124,16 +129,16 @@ class StepQueue {
   Step taken_;
 };
 
-// TrainingData gives a trainer the samples of each step, from the data set of its present loop. All
-// ranks have the same data set, and it is the one of the save that was resumed from.
+// TrainingData supplies a trainer with the samples of each step, from the data set of its present
+// loop. All ranks must have the same data set, which must also be the data set of a resumed save.
 class TrainingData {
  public:
-  // All of it must outlive this. `position` says where in the data the next step begins; open()
-  // writes what it says of the data set.
+  // REQUIRES: all arguments outlive the TrainingData. `position` is where the next step begins in
+  // the data. open() writes the data set's facts into `position`.
   TrainingData(SessionState& state, const TrainerOptions& options, TrainingPosition& position);
 
-  // Begins to take samples from `dataset`, which must outlive the steps that do. Collective. Throws
-  // cox::Error, on all ranks when ranks have different data, or other data than the save.
+  // Begins to use `dataset`, which must outlive the steps that use it. Collective. Throws
+  // cox::Error on all ranks if ranks have different data, or other data than the save.
   void open(const Dataset& dataset, c10::Device device);
   // Returns the samples of the next step, as StepQueue::take() does. REQUIRES: open() was called.
   const StepQueue::Step& take() { return queue_->take(shares_->request(position_.cursor)); }

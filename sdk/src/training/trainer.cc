@@ -37,8 +37,8 @@ namespace cox {
 using detail::SessionState;
 using OnFailure = detail::TrainingSaves::OnFailure;
 
-// TrainerState is saved by a Trainer. The reducer is made after a resume, and takes its part of the
-// save then.
+// TrainerState is the state that a Trainer saves. The reducer is created after a resume, and then
+// loads its part of the save.
 class TrainerState final : public detail::TrainedState {
  public:
   TrainerState(torch::nn::Module& model, detail::OptimizerPort& optimizer)
@@ -84,7 +84,7 @@ class TrainerState final : public detail::TrainedState {
   torch::nn::Module& model_;
   detail::OptimizerPort& optimizer_;
   const Reducer* reducer_ = nullptr;
-  detail::Sharding* sharding_ = nullptr;  // null where every rank holds all
+  detail::Sharding* sharding_ = nullptr;  // null if every rank holds all state
 };
 
 namespace {
@@ -118,7 +118,7 @@ void check_divisible(SessionState& state, const detail::OptimizerPort& optimizer
 
 }  // namespace
 
-// The loop of a Trainer: which step comes next, what follows from one that is over, and the end.
+// Trainer::Impl is the loop of a Trainer: begins steps, acts on the outcome of a step, and ends.
 struct Trainer::Impl {
   Impl(Session& session_in, torch::nn::Module& model,
        std::unique_ptr<detail::OptimizerPort> optimizer, TrainerOptions options_in,
@@ -159,7 +159,7 @@ struct Trainer::Impl {
     rollbacks->start_after(session.plan().rollback.ticket);
   }
 
-  // A loop that was left by `break` has its open step in here.
+  // A loop that was left by `break` still has its open step.
   ~Impl() {
     if (!attempt || !saves->is_behind() || std::uncaught_exceptions() > 0) return;
     state().job().log().warning(
@@ -167,7 +167,7 @@ struct Trainer::Impl {
         "not saved; end the loop by trainer.stop()");
   }
 
-  // The reducer gave the model rank 0's weights, or a save its own.
+  // The model's weights came from rank 0 by the reducer, or from a save.
   void adopt(MasterWeights& masters) {
     masters.take_weights();
     saves->add_equal_part("masters", masters);
@@ -212,7 +212,7 @@ struct Trainer::Impl {
     const RoundId round = state().step().round();
     rollbacks->roll_back_if_ordered(*reducer);
     attempt.reset();
-    // The end of the step puts away what it leaves behind (its row, magnitudes).
+    // The end of the step stores its remaining results (its row, magnitudes).
     rollbacks->keep_snapshot(round);
     save_if_due();
   }
@@ -228,7 +228,7 @@ struct Trainer::Impl {
     }
   }
 
-  // A run can go on from the end of a step only.
+  // A run can continue from the end of a step only.
   void save_now() {
     if (attempt && loop.is_running && !attempt->is_updated()) {
       throw Error(failed_precondition("save: expected it after step.update() or outside of the "
@@ -240,12 +240,14 @@ struct Trainer::Impl {
       loop.save_is_asked = true;
       return;
     }
-    if (attempt && attempt->is_updated()) end_step();  // of a loop that was left by `break`
+    if (attempt && attempt->is_updated())
+      end_step();  // open step of a loop that was left by
+                   // `break`
     saves->write(OnFailure::raise);
   }
 
-  // By its end, `break` or an exception: nobody reads the data set from now on. After a `break` a
-  // save that was asked for is still to be written.
+  // Runs at the loop's end, `break` or exception: the data set is not read any more. After a
+  // `break` a requested save is still to be written.
   void leave_loop() noexcept try {
     loop.is_running = false;
     data.forget();
@@ -266,12 +268,12 @@ struct Trainer::Impl {
   std::optional<detail::Rollbacks> rollbacks;
   std::optional<Reducer> reducer;
   std::optional<detail::StepBuffers> buffers;
-  double last_loss = 0;                 // of the last completed step
+  double last_loss = 0;                 // the last completed step's
   std::uint64_t repeated = 0;           // attempts at a step
   std::uint64_t steps_at_stop = ~0ull;  // 0 = asked from outside
   std::optional<detail::StepAttempt> attempt;
   struct {
-    bool is_running = false;     // within the range that steps() gave
+    bool is_running = false;     // within the range from steps()
     bool save_is_asked = false;  // by save(), for the end of the step
   } loop;
   TrainerStep step_handle;
@@ -346,7 +348,7 @@ Trainer::Steps::~Steps() {
 }
 
 Trainer::Steps::Iterator Trainer::Steps::begin() {
-  if (impl_->attempt) impl_->end_step();  // of a loop that was left by `break`
+  if (impl_->attempt) impl_->end_step();  // open step of a loop that was left by `break`
   impl_->loop.is_running = true;
   impl_->begin_step();
   return Iterator(impl_);

@@ -34,7 +34,7 @@ namespace {
 
 constexpr std::uint64_t kNoMoreSaves = ~0ull;  // in place of a step
 
-// Returns a source of bits that is the same on all ranks, and another one in every job. Collective.
+// Returns a source of bits that is the same on all ranks, and different in every job. Collective.
 std::function<std::uint64_t()> bits_of_all_ranks(const Membership& job) {
   std::random_device device;
   std::vector<std::uint32_t> seeds;
@@ -48,8 +48,8 @@ std::function<std::uint64_t()> bits_of_all_ranks(const Membership& job) {
   return std::mt19937_64(sequence);
 }
 
-// Makes the tensors copies in host memory. Returns whether there was memory for them; else they are
-// live ones still.
+// Copies the tensors to host memory. Returns whether there was memory for the copies; otherwise the
+// tensors are still the live ones.
 bool copy_for_thread(std::vector<PartFile>& files) {
   std::vector<PartFile> copies = files;
   try {
@@ -97,7 +97,7 @@ Status TrainingSaves::open_folder(std::function<std::uint64_t()> random) {
   return check_unused();
 }
 
-// A run that starts afresh must not mix its saves with another's, let alone remove those.
+// A run that starts afresh must not mix its saves with another's, or remove them.
 Status TrainingSaves::check_unused() const {
   const auto newest = folder_->newest();
   if (config().resume || !newest) return ok_status();
@@ -106,15 +106,15 @@ Status TrainingSaves::check_unused() const {
                              "; set checkpoint.resume=on to go on from it, or another folder");
 }
 
-// Rank 0 decides whether a save is damaged and sets it aside, so what another rank alone cannot
-// read ends the job.
+// Rank 0 decides whether a save is damaged and sets it aside. So a read error of another rank alone
+// ends the job.
 Checkpoint TrainingSaves::read_newest() {
   const Membership& job = state_.job();
   Result<Checkpoint> read = not_found("no save");
   const ReaderPlace reader{static_cast<std::size_t>(job.rank().value()),
                            static_cast<std::size_t>(job.world_size())};
   const auto read_step = [&](std::uint64_t step) {
-    read = not_found("no save");  // frees the memory of the one before
+    read = not_found("no save");  // frees the memory of the save before
     read = CheckpointFolder::read(folder_->save_of(step), reader);
     return read.status();
   };
@@ -263,7 +263,7 @@ bool TrainingSaves::is_due() const {
 
 void TrainingSaves::adopt(const TrainingPosition& resumed) {
   const std::uint64_t seed = state_.job().config().run.seed;
-  // The cursor of a save is a place in one order of samples.
+  // The cursor of a save is a position in one order of samples.
   if (resumed.seed && *resumed.seed != seed) {
     throw Error(
         failed_precondition("resume: expected run.seed=" + std::to_string(*resumed.seed) +
@@ -335,7 +335,7 @@ void TrainingSaves::fall_behind() {
   save_.cancel();
 }
 
-// Returns what all ranks have alike, for them to divide, and the buffers.
+// Returns the state that is equal on all ranks, which divide it for writing, and the buffers.
 Checkpoint TrainingSaves::shared_state() const {
   Checkpoint shared = parts_.trained.capture();
   shared.position = parts_.position;
@@ -344,7 +344,8 @@ Checkpoint TrainingSaves::shared_state() const {
   return shared;
 }
 
-// Moves what ranks need not have alike out of `shared`, and returns what this rank writes of it.
+// Moves state that may differ between ranks out of `shared`. Returns the part that this rank
+// writes.
 Checkpoint TrainingSaves::own_state(Checkpoint& shared) const {
   Checkpoint own;
   own.numbers = own_rows(state_);
@@ -357,7 +358,7 @@ Checkpoint TrainingSaves::own_state(Checkpoint& shared) const {
   return own;
 }
 
-// Returns the same on all ranks.
+// Returns the same result on all ranks.
 OwnTensorsOfKinds TrainingSaves::own_kinds(const Checkpoint& shared, const Checkpoint& own) const {
   OwnTensorsOfKinds kinds{};
   if (!shared.buffers.empty()) kinds[kModelKind] = OwnTensors::of_root;
@@ -368,8 +369,8 @@ OwnTensorsOfKinds TrainingSaves::own_kinds(const Checkpoint& shared, const Check
   return kinds;
 }
 
-// A periodic save asks no rank, so where the plan has no shares the paces are those that ranks
-// agreed on last, or all alike.
+// A periodic save makes no call to other ranks. If the plan has no shares, the paces are therefore
+// those that ranks agreed on last, or all equal.
 std::vector<std::uint32_t> TrainingSaves::paces() const {
   const auto ranks = static_cast<std::size_t>(state_.job().world_size());
   if (!state_.control().is_started()) return paces_of({}, ranks);
@@ -378,14 +379,14 @@ std::vector<std::uint32_t> TrainingSaves::paces() const {
   return agreed_paces_.empty() ? paces_of({}, ranks) : agreed_paces_;
 }
 
-// Returns the coordinator's state as a file, on rank 0; empty where there is none.
+// Returns the coordinator's state as a file, on rank 0; empty if there is none.
 Result<std::string> TrainingSaves::control_file() const {
   const auto control = state_.control().state();
   if (!control) return std::string();
   return runtime::control_state_file(*control);
 }
 
-// Weights that differ between ranks end the job, since nobody knows which are right.
+// Weights that differ between ranks end the job, since no rank is known to be right.
 void TrainingSaves::check_weights() const {
   const WaitingScope waiting(state_.recorder());
   const EndFinding found = compare_end_states(state_.job(), state_.actuators(), Leaves::save);
@@ -401,8 +402,8 @@ void TrainingSaves::check_weights() const {
               Error::Scope::all_ranks);
 }
 
-// With other ranks there is a capability that looks at the weights when it compares them. Buffers
-// may well be infinite, as masks are.
+// With other ranks WeightCheck examines the weights when it compares them. Buffers may rightly be
+// infinite, as masks are.
 std::string TrainingSaves::own_not_finite() const {
   const Checkpoint state = parts_.trained.capture();
   for (const NamedTensor& each : state.model) {
@@ -413,9 +414,9 @@ std::string TrainingSaves::own_not_finite() const {
   return {};
 }
 
-// Looks at this rank's weights alone. The next ballot compares their bits with other ranks', so all
-// ranks find the same here or learn that they parted. Weights that are not finite may be rolled
-// back yet.
+// Checks this rank's weights alone. The next ballot compares their bits with other ranks', so all
+// ranks find the same result here or learn that they diverged. Weights that are not finite may
+// still be rolled back.
 bool TrainingSaves::is_finite() {
   Fnv1a64 hash;
   hash.add(parts_.trained.equal_bits());
@@ -460,7 +461,8 @@ void TrainingSaves::begin(OnFailure on_failure) {
   state_.recorder().activity().do_between_steps(Activity::outside, Clock::now());
 }
 
-// Waits for the save before, if it is still being written, and tells on rank 0 why it is lost.
+// Waits for the save before, if it is still being written. If the save is lost, rank 0 logs the
+// reason.
 void TrainingSaves::finish_before() {
   if (!save_.is_running()) return;
   const Status finished = save_.finish();

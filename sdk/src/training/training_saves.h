@@ -1,8 +1,8 @@
 // TrainingSaves writes the saves of a run to the disk and reads the one to resume from
-// (checkpoint.*): the state of the loop, parts that the program adds, and the coordinator's state.
-// The ranks divide what all of them have alike, and each writes its part; a periodic save makes no
-// call to other ranks. Moves the position that the loop gave it. Owned by a loop; training thread
-// only; calls that are collective say so.
+// (checkpoint.*). A save holds the state of the loop, parts that the program adds, and the
+// coordinator's state. The ranks divide the state that is equal on all of them, and each rank
+// writes its part. A periodic save makes no call to other ranks. Updates the position that the loop
+// passes in. Owned by a loop; training thread only; collective calls say so.
 #pragma once
 
 #include <cstdint>
@@ -29,53 +29,54 @@
 
 namespace cox::detail {
 
-// Returns how much of the work beside steps each of `ranks` ranks can do, when these are slow and
-// the others are alike. A rank that is slow in communication or its optimizer alone does as much as
-// the others.
+// Returns the relative speed of each of `ranks` ranks at work beside steps, if the ranks of `slow`
+// are slow and the others are equal. A rank that is slow only in communication or in its optimizer
+// counts as fast as the others.
 std::vector<std::uint32_t> paces_of(std::span<const SlowRank> slow, std::size_t ranks);
 
-// Returns the same as every rank has it: by the plan's shares, or, where the plan does not divide
-// the batch, by what the coordinator believes of the ranks now. Equal on all ranks. Collective.
-// Throws cox::Error. REQUIRES: the control plane has started.
+// Returns the relative speeds on which all ranks agree. The speeds are the plan's shares; if the
+// plan does not divide the batch, the coordinator's present estimates are used. Collective. Throws
+// cox::Error. REQUIRES: the control plane has started.
 std::vector<std::uint32_t> agreed_paces(SessionState& state);
 
-// Refuses, before the first step, a model that no save could hold. Collective. Throws cox::Error on
+// Refuses, before the first step, a model that no save can hold. Collective. Throws cox::Error on
 // all ranks.
 void check_model(const Membership& job, std::span<const NamedTensor> model);
-// Tells, on rank 0, of parameters of the optimizer that the model does not have: saves hold their
-// state by place, and not their values.
+// Logs, on rank 0, the optimizer's parameters that the model does not have. Saves hold the state of
+// such parameters by position, and not their values.
 void tell_unnamed(const Membership& job, const OptimizerPort& optimizer);
 
 class TrainingSaves {
  public:
-  // All of it must outlive this. `position` is written by resume().
+  // REQUIRES: all parts outlive the TrainingSaves. resume() writes `position`.
   struct Parts {
     Session& session;
     TrainedState& trained;
     TrainingPosition& position;
   };
-  // Opens checkpoint.directory, if one is set. Collective. Throws cox::Error, on all ranks, when it
-  // cannot be used or holds the saves of a run that is not to be resumed.
+  // Opens checkpoint.directory, if set. Collective. Throws cox::Error on all ranks if the directory
+  // cannot be used, or holds the saves of a run that is not to be resumed.
   explicit TrainingSaves(const Parts& parts);
   TrainingSaves(const TrainingSaves&) = delete;
   TrainingSaves& operator=(const TrainingSaves&) = delete;
 
-  // State for parts that are made after resume(): both empty for a save without it.
+  // State for parts that are made after resume(). Both lists are empty if the save has no such
+  // state.
   struct Resumed {
     std::vector<NamedTensor> reducer;
-    std::vector<NamedTensor> rows;  // of the actuators
+    std::vector<NamedTensor> rows;  // the actuators' rows
   };
-  // Takes over the newest whole save; damaged ones after it are set aside, with a line in the log
-  // (checkpoint.strict refuses). Collective. Throws cox::Error on all ranks when there is none or
-  // it is another job's. REQUIRES: checkpoint.resume.
+  // Loads the newest whole save. Damaged newer saves are set aside, with a line in the log
+  // (checkpoint.strict refuses). Collective. Throws cox::Error on all ranks if there is no save, or
+  // if the save belongs to another job. REQUIRES: checkpoint.resume.
   Resumed resume();
 
-  // As Trainer::add_state(). Throws cox::Error. A part of the program's own need not be equal on
-  // all ranks, so a save has rank 0's.
+  // Adds a part as Trainer::add_state() does. Throws cox::Error. A part of the program's own need
+  // not be equal on all ranks, so a save holds rank 0's.
   void add_part(std::string_view name, TrainingPart part) {
     add({std::string(name), std::move(part), OwnTensors::of_root});
   }
-  // The same for an object that is equal on all ranks and has state() and load_state().
+  // Adds an object with state() and load_state() that is equal on all ranks.
   template <class Owner>
   void add_equal_part(std::string_view name, Owner& owner) {
     TrainingPart part{
@@ -83,43 +84,44 @@ class TrainingSaves {
         .load = [&owner](std::span<const NamedTensor> s) { return owner.load_state(s); }};
     add({std::string(name), std::move(part), OwnTensors::of_nobody});
   }
-  // Warns, on rank 0, of state in the save that nothing was added for.
+  // Warns, on rank 0, of state in the save that no add call has claimed.
   void warn_of_unclaimed();
 
-  // Returns whether there is a folder and what came after the newest save is not in it.
+  // Returns whether there is a folder whose newest save is older than the present state.
   bool is_behind() const {
     return folder_ && (saved_step_ != parts_.position.step || !save_.lost().ok());
   }
   // Returns whether checkpoint.every_steps asks for a save of the state as it is.
   bool is_due() const;
-  // The state went back to an earlier step, on all ranks: a save that is being written is given up.
+  // Abandons a save that is being written, because the state went back to an earlier step on all
+  // ranks.
   void fall_behind();
   // Throws cox::Error without a folder.
   void check_folder() const;
   enum class OnFailure { report, raise };
-  // Writes a save of the state as it is. Every rank calls it. `raise`: collective; returns once the
-  // save is there, and throws cox::Error on all ranks when that is impossible. `report`: copies
-  // this rank's part, writes it beside the next steps, and logs what fails; a job with a memory
-  // budget has no room for copies, and writes the part before it goes on. Waits for a save that is
+  // Writes a save of the present state. Every rank calls write(). Waits for an earlier save that is
   // still being written, which is collective. REQUIRES: a folder.
+  // - `raise`: collective. Returns once the save is complete, or throws cox::Error on all ranks.
+  // - `report`: copies this rank's part, writes the copy beside the next steps, and logs failures.
+  //   A job with a memory budget has no room for copies, and writes the part before it continues.
   void write(OnFailure on_failure);
-  // Waits for the save that is being written, if there is one. Collective where there is one.
-  // Throws cox::Error on all ranks when the newest save failed.
+  // Waits for the save that is being written, if any. Collective if there is one. Throws cox::Error
+  // on all ranks if the newest save failed.
   void settle();
 
   // Returns the loop's state with the parts. Tensors may be live ones.
   Checkpoint capture() const;
-  // Copies the parts of a state that capture() gave back in place. Local.
+  // Copies the parts of a state from capture() back. Local.
   Status restore_parts(const Checkpoint& state) const;
-  // Bytes of the parts that were added so far.
+  // Returns the bytes of the parts that were added so far.
   std::int64_t part_bytes() const;
 
  private:
-  // A part as it was added.
+  // A part as the program added it.
   struct Part {
     std::string name;
     TrainingPart of;
-    OwnTensors own;  // of_nobody: equal on all ranks
+    OwnTensors own;  // the value of_nobody means equal on all ranks
   };
 
   void add(Part part);
@@ -147,13 +149,13 @@ class TrainingSaves {
 
   Parts parts_;
   SessionState& state_;
-  LossScale& loss_scale_;  // its state goes with the position
+  LossScale& loss_scale_;  // state saved with the position
   std::optional<CheckpointFolder> folder_;
   std::vector<Part> parts_added_;
-  std::vector<NamedTensor> unclaimed_;  // of the resumed save: for parts that are not added yet
-  std::uint64_t saved_step_ = ~0ull;    // of the newest save that was begun
+  std::vector<NamedTensor> unclaimed_;  // from the resumed save: for parts that are not added yet
+  std::uint64_t saved_step_ = ~0ull;    // step of the newest save that was begun
   std::vector<std::uint32_t> agreed_paces_;  // when ranks were last asked; empty = never
-  SharedSave save_;                          // after what its thread uses
+  SharedSave save_;                          // last member, because its thread uses the others
 };
 
 }  // namespace cox::detail

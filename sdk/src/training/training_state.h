@@ -1,7 +1,7 @@
-// Everything that makes a training run go on as if nothing had happened: parameters, buffers,
-// optimizer state and the place in the data. TrainingSaves captures it for saves on the disk,
-// Rollbacks for snapshots in memory. A Trainer's random numbers need no state, because they are
-// keyed by step and sample. Training thread only.
+// The state with which a training run continues exactly: parameters, buffers, optimizer state and
+// the position in the data. TrainingSaves captures the state for saves on the disk, Rollbacks for
+// snapshots in memory. A Trainer's random numbers need no state, because they are keyed by step and
+// sample. Training thread only.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,53 +22,53 @@ class Module;
 
 namespace cox::detail {
 
-// RandomKey says what the random numbers of a forward pass are for: the job's seed, the step and
-// the first sample of the share. They do not depend on what was drawn before, so a resumed or
-// repeated step draws the same ones.
+// RandomKey identifies the random numbers of a forward pass: the job's seed, the step and the first
+// sample of the share. The numbers do not depend on earlier draws, so a resumed or repeated step
+// draws the same numbers.
 struct RandomKey {
   std::uint64_t seed = 0;
   std::uint64_t step = 0;
   std::uint64_t first_sample = 0;
 };
 
-// Mixes the three by the finaliser of SplitMix64 (Steele, Lea, Flood 2014).
+// Mixes the three numbers by the finaliser of SplitMix64 (Steele, Lea, Flood 2014).
 std::uint64_t mix(const RandomKey& key);
 
 // Seeds torch's default generators.
 void seed_default_generators(const RandomKey& key);
 
-// Returns the parameters of a model by name, and its tensors: parameters, then buffers. They are
-// live ones.
+// Returns the parameters of a model by name, and its tensors: parameters, then buffers. The tensors
+// are live ones.
 std::vector<NamedTensor> named_parameters(const torch::nn::Module& model);
 std::vector<NamedTensor> model_tensors(const torch::nn::Module& model);
 
-// Returns what a save and a snapshot hold of these. Tensors may be live ones.
+// Returns the contents of a save or snapshot. Tensors may be live ones.
 Checkpoint capture(const torch::nn::Module& model, const OptimizerPort& optimizer);
-// Returns it with copies of the tensors.
+// Returns the checkpoint with copies of its tensors.
 Checkpoint copied(Checkpoint live);
-// Puts that back in place: parameters keep their identity. Only tensors of the optimizer are ever
-// taken.
+// Restores the result of capture(). Parameters keep their identity. With Handover::taken, only
+// tensors of the optimizer are taken over without a copy.
 Status restore(const Checkpoint& state, torch::nn::Module& model, OptimizerPort& optimizer,
                Handover handover);
 
-// TrainedState is what a kind of loop gives to its saves.
+// TrainedState is the interface of a loop to its saves.
 class TrainedState {
  public:
   virtual ~TrainedState() = default;
-  // Returns the tensors of a save, live ones or copies, but for parts that the program adds.
+  // Returns the tensors of a save, live ones or copies, without parts that the program adds.
   virtual Checkpoint capture() const = 0;
-  // Gives values to the optimizer's tensors of capture() that have none there, because ranks hold
-  // them in parts. A rank gets those that `keeps` names; the others become undefined. Collective.
+  // Fills in tensors of the optimizer that capture() left without values, because ranks hold them
+  // in parts. A rank gets the tensors that `keeps` names; the others become undefined. Collective.
   virtual void complete(std::vector<NamedTensor>& /*optimizer*/,
                         const std::function<bool(std::size_t place)>& /*keeps*/) const {}
-  // Puts what capture() gave back in place. Local.
+  // Restores the result of capture(). Local.
   virtual Status restore(const Checkpoint& state, Handover handover) = 0;
-  // Returns a function that puts the model and its optimizer back as they are now, from copies of
-  // what this rank holds. Local; the function is collective where ranks divide them.
+  // Copies what this rank holds of the model and its optimizer, and returns a function that puts
+  // the copies back. Local; the function is collective where ranks divide the state.
   virtual std::function<Status()> remember() {
     return [this, copies = copied(capture())] { return restore(copies, Handover::copied); };
   }
-  // Returns bits of what a save must have alike on all ranks, beyond the weights.
+  // Returns a hash of state that a save must have alike on all ranks, beyond the weights.
   virtual std::uint64_t equal_bits() const { return 0; }
 };
 
