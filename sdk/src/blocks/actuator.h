@@ -1,4 +1,4 @@
-// An actuator implements one capability on one rank. Its class derives from each interface below
+// An actuator implements one capability on one rank. The class derives from each interface below
 // that the capability needs:
 //
 //   Actuator   before the first round: what the process and the model allow, what the job can do
@@ -56,7 +56,7 @@ enum class LoopKind { watching, reducing };
 class CalibrationHost {
  public:
   virtual ~CalibrationHost() = default;
-  virtual transport::Communicator& ranks() = 0;  // of the job, for collective calls
+  virtual transport::Communicator& ranks() = 0;  // all ranks, for collective calls
   // Returns the measurements so far; rank 0's count.
   virtual runtime::MeasuredFacts& facts() = 0;
   // Lets the policies decide the first plan anew from facts(). Returns, on rank 0, the policies'

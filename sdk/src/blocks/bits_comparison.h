@@ -45,7 +45,7 @@ class BitsComparison {
 
  private:
   class Hooks;
-  // A tensor that is not kept. Its hash is computed after the saving operator; for a tensor on a
+  // A tensor that is not kept. The hash is computed after the saving operator; for a tensor on a
   // device the hash stays there.
   struct Bits {
     at::Tensor tensor;

@@ -1,5 +1,5 @@
-// BlockWatch is the actuator for a model's blocks. It registers the blocks, follows the attached
-// model in steps, and sends each block's costs to the coordinator, one profile a signal
+// BlockWatch is the actuator for a model's blocks. BlockWatch registers the blocks, follows the
+// attached model in steps, and sends each block's costs to the coordinator, one profile a signal
 // (BlockMeasurements). The actuators of memory and number formats access the blocks through it.
 // Training thread only.
 //
@@ -83,7 +83,7 @@ class BlockWatch final : public Actuator, public Steering, public Reporting {
   BlockMeasurements measured_;
   std::shared_ptr<VisitListener> listener_;
   std::vector<std::string> names_;
-  std::shared_ptr<Follower> follower_;  // of the attached model
+  std::shared_ptr<Follower> follower_;  // follows the attached model
 };
 
 }  // namespace cox::detail

@@ -58,8 +58,8 @@ BlockProfile block_profile(BlockId block, std::size_t blocks, std::string_view n
                            const BlockMeasurement& measurement);
 
 // BlockMeasurements holds the costs of a rank's blocks: the last measurements of visits, and FLOPs.
-// It chooses the measurements of each step, and makes a profile for the coordinator of every block
-// with new costs. Training thread; measurements also come from autograd's.
+// The class chooses the measurements of each step, and makes a profile for the coordinator of every
+// block with new costs. Training thread; measurements also come from autograd's.
 class BlockMeasurements final : public BlockSink {
  public:
   // Number of steps that measure everything; after these, one in kTimesEverySteps measures times.
@@ -83,7 +83,7 @@ class BlockMeasurements final : public BlockSink {
  private:
   struct Known {
     BlockMeasurement measurement;
-    double flops = 0;          // of a step; 0 = unknown
+    double flops = 0;          // in a step; 0 = unknown
     bool is_complete = false;  // measured in full
     bool is_unsent = false;
   };

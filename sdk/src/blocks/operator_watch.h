@@ -23,7 +23,8 @@ class BlockWatch;
 
 class OperatorWatch final : public Actuator, public Steering, public Reporting {
  public:
-  // Steps 2, 66, 130, ... of the process are sampled. In none of these does a BlockWatch measure.
+  // The sampled steps of the process are 2, 66, 130 and so on. A BlockWatch measures in none of
+  // these.
   static constexpr std::uint64_t kEverySteps = 64;
   static constexpr std::uint64_t kFirstStep = 2;
 

@@ -77,9 +77,9 @@ class SteeredRegion {
 
   const BlockSteering& steering_;
   const Now& now_;
-  std::optional<BlockId> block_;               // of the open region
+  std::optional<BlockId> block_;               // block of the open region
   std::shared_ptr<Tape> tape_;                 // null unless the region is recomputed
-  std::shared_ptr<Tape> tile_;                 // of the open tile; null unless dropped
+  std::shared_ptr<Tape> tile_;                 // tape of the open tile; null unless dropped
   std::shared_ptr<SavedTensorFrame> offload_;  // null unless the region is offloaded
   OpenFrame open_offload_;
   bool has_tiles_ = false;

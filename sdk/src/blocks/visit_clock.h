@@ -99,7 +99,7 @@ class VisitClock {
   BlockSink* sink_;
   const Now& now_;
   MeasureMode mode_ = MeasureMode::off;
-  std::vector<std::uint64_t> elements_;  // of parameters, by block
+  std::vector<std::uint64_t> elements_;  // parameter elements, by block
   Nanoseconds since_{};                  // the visit's beginning
   std::optional<BlockId> shapeless_;     // the region whose first operand has not been read
   // Storages saved since the last backward pass. A weak reference keeps an address from being

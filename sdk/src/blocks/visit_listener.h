@@ -1,6 +1,6 @@
 // VisitListener connects the visits of blocks to LibTorch: the operator stream shows it the
-// operators of visits, and autograd gets the hooks of saved tensors from it. It calls the parts of
-// its VisitWatch in order.
+// operators of visits, and autograd gets the hooks of saved tensors from it. The listener calls the
+// parts of its VisitWatch in order.
 //
 //   operator stream -> begin(), end() -> [tape of the region or tile, meter, comparison]
 //   autograd saves -> make_hooks() -> [clock: counts] -> [comparison] -> [region: keeps or drops]

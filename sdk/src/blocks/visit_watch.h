@@ -7,8 +7,8 @@
 //                                                -> SteeredRegion   (records, drops, moves)
 //                                                -> VisitObserver   (reads what operators read)
 //
-// A program may also open a block by name (coxswain/block.h). Its work is then a visit of the
-// block, whatever parameters are read.
+// A program may also open a block by name (coxswain/block.h). The program's work is then a visit of
+// the block, whatever parameters are read.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -49,12 +49,12 @@ struct VisitParts {
       : now(std::move(now_in)), clock(sink, now), region(steering, now) {}
 
   VisitClock::Now now;                                     // the clock of all parts
-  c10::Device device = c10::Device(c10::DeviceType::CPU);  // of the blocks' parameters
+  c10::Device device = c10::Device(c10::DeviceType::CPU);  // the device of the blocks' parameters
   VisitClock clock;
   BlockSteering steering;
   SteeredRegion region;
   BitsComparison comparison;
-  OperatorMeter meter{&steady_ns};  // of the operators of visits, while it is switched on
+  OperatorMeter meter{&steady_ns};  // measures operators of visits while switched on
 };
 
 class VisitWatch {
@@ -124,8 +124,7 @@ class VisitWatch {
 
   VisitParts parts_;
   VisitObserver* observer_ = nullptr;
-  std::vector<Scope>
-      scopes_;  // the innermost last; while one is open, parameters enter no other block
+  std::vector<Scope> scopes_;  // innermost last; parameters enter no other block in one
   std::optional<BlockId> current_;
   std::vector<bool> is_entered_;  // by block, since the last backward pass
 };

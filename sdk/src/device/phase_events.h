@@ -55,7 +55,7 @@ class PhaseEvents {
  private:
   struct Mark {
     c10::Event event;
-    Phase phase;  // of the work after the event
+    Phase phase;  // phase of the work after the event
   };
   struct Step {
     std::vector<Mark> marks;

@@ -104,7 +104,7 @@ TensorScan read_figures(const double* figures, std::int64_t count, std::int64_t 
 }
 
 struct ScansOfDevice {
-  at::Tensor figures;  // of the scans, one after another, still on the device
+  at::Tensor figures;  // one scan after another, still on the device
   std::vector<ScanOnDevice> scans;
 };
 

@@ -23,8 +23,8 @@ struct TensorScan {
   std::int64_t nonfinite = 0;
   std::int64_t tiny = 0;  // not 0, magnitude below 2^-14: fp16 has few or no digits for it
   std::int64_t zeros = 0;
-  // Largest finite magnitude; that of fp64 is rounded to fp32. For an extent through torch 0 if any
-  // value is non-finite.
+  // Largest finite magnitude, rounded to fp32 for fp64. For an extent through torch 0 if any value
+  // is non-finite.
   float amax = 0;
 
   TensorScan& operator+=(const TensorScan& other);
@@ -68,7 +68,7 @@ class PendingRead {
 
  private:
   struct Part {
-    HostCopy figures;  // of `scans`, one after another
+    HostCopy figures;  // one of `scans` after another
     std::vector<ScanOnDevice> scans;
   };
   std::vector<Part> parts_;

@@ -23,7 +23,7 @@ class CountingAllocator final : public c10::Allocator {
   c10::DataPtr allocate(std::size_t bytes) override {
     c10::DataPtr memory = wrapped()->allocate(bytes);
     if (bytes == 0 || memory.get() == nullptr) return memory;
-    if (memory.get_context() != memory.get()) return memory;  // its free would not be recognised
+    if (memory.get_context() != memory.get()) return memory;  // not recognisable at the free
     const auto added = static_cast<std::int64_t>(bytes);
     // A known address was freed unseen, by the wrapped allocator's own deleter.
     const std::int64_t stale = table_.insert(memory.get(), added);

@@ -4,9 +4,10 @@
 // from any thread.
 //
 // Counted are the storages of CPU tensors, and scratch memory that torch's own oneDNN glue takes
-// from the CPU allocator. Not counted are tensors older than the installation (freeing them changes
-// nothing), a resize_ of such a tensor (its storage keeps its allocator), from_blob, pinned memory,
-// internal scratch memory of oneDNN, MKL and OpenMP, and the rounding and headers of malloc.
+// from the CPU allocator. Not counted are tensors older than the installation, whose freeing
+// changes nothing, and a resize_ of such a tensor, whose storage keeps its allocator. Nor are
+// from_blob, pinned memory, internal scratch memory of oneDNN, MKL and OpenMP, and the rounding and
+// headers of malloc.
 #pragma once
 
 #include <c10/core/Allocator.h>

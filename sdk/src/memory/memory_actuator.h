@@ -1,6 +1,7 @@
-// MemoryActuator applies the plan's memory actions on this rank. It sets every block's action, owns
-// the tier of offloaded tensors, reports blocks that cannot use their action, and predicts the
-// peak. MemoryCalibration owns the actuator and finds the first step's plan. Training thread only.
+// MemoryActuator applies the plan's memory actions on this rank. The actuator sets every block's
+// action, owns the tier of offloaded tensors, reports blocks that cannot use their action, and
+// predicts the peak. MemoryCalibration owns the actuator and finds the first step's plan. Training
+// thread only.
 #pragma once
 
 #include <cstdint>
@@ -81,7 +82,7 @@ class MemoryActuator final : public Steering, public Reporting {
   const bool is_wanted_;
   std::unique_ptr<Offloader> offloader_;
   planner::RankProblem measured_;     // without stages if nothing was measured
-  std::optional<MemoryFront> front_;  // of `measured_`, once a step has outgrown its plan
+  std::optional<MemoryFront> front_;  // front of `measured_`, once a step has outgrown its plan
   std::vector<MemoryAction> asked_;   // requested, by block
   bool is_without_tier_ = false;      // actions avoid the tier, because it failed
   Seconds spent_before_{0};           // spent() at the beginning of the step

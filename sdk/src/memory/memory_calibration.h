@@ -1,7 +1,7 @@
-// MemoryCalibration is the actuator of activation memory before the first step. It states what the
-// settings and the model allow, measures every block under every action on a sample batch,
-// exchanges the results with the other ranks, and lets the policies decide anew. Then its
-// MemoryActuator follows the plan. Training thread only.
+// MemoryCalibration is the actuator of activation memory before the first step. Measures every
+// block under every allowed action on a sample batch, exchanges the results with the other ranks,
+// and lets the policies decide anew. Then its MemoryActuator follows the plan. Training thread
+// only.
 //
 //   SampleTrial (measures) -> memory_agreement.h (exchanges) -> MemoryFacts of rank 0 -> plan
 #pragma once
@@ -28,8 +28,8 @@ ActionSet actions_of(const MemoryConfig& config, c10::Device device);
 
 class MemoryCalibration final : public Actuator, public Measuring {
  public:
-  // All references outlive the calibration. `run_directory`: where rank 0 stores the job's profile
-  // for `cox plan`; empty = nowhere.
+  // All references outlive the calibration. `run_directory`: the folder in which rank 0 stores the
+  // job's profile for `cox plan`; empty = nowhere.
   MemoryCalibration(const MemoryConfig& config, std::string run_directory, RankId rank,
                     BlockWatch& blocks, MemoryProbe& probe, Log log);
 

@@ -18,7 +18,7 @@
 namespace cox::detail {
 namespace {
 
-constexpr std::size_t kMostFileBytes = 1 << 20;   // of a file
+constexpr std::size_t kMostFileBytes = 1 << 20;   // longest file to read
 constexpr std::uint64_t kNoLimit = 1ull << 60;    // v1 writes "no limit" as a number near 2^63
 constexpr std::uint64_t kBytesOfKilobyte = 1024;  // /proc/meminfo uses kB
 
@@ -179,8 +179,8 @@ NodeReading NodeMemory::look_at(const Group& group) {
   NodeReading found;
   found.limit_bytes = number_in(text_of(group.limit)).value_or(0);
   if (found.limit_bytes >= kNoLimit) found.limit_bytes = 0;
-  if (!group.high
-           .empty()) {  // above memory.high the kernel throttles the group until it is useless
+  // Above memory.high the kernel throttles a group until the group is useless.
+  if (!group.high.empty()) {
     const std::uint64_t high = number_in(text_of(group.high)).value_or(0);
     if (high > 0) found = lesser(found, {high, {}});
   }

@@ -1,8 +1,8 @@
 // MemoryProbe is the actuator that reports this rank's memory use and limit. If tensors are counted
 // (counting_allocator.h), it reports their live bytes and the step's peak in every step; for a
 // model on a device, those of the device. Else it reports the kernel's figures for the process
-// every few steps, because reading them takes longer than a step may. It reads the limit once a
-// second: the rank's share of the machine and of the control groups, but at most the rank's memory
+// every few steps, because reading them takes longer than a step may. Once a second it reads the
+// limit: the rank's share of the machine and of the control groups, but at most the rank's memory
 // now plus its share of the free memory. Training thread only.
 #pragma once
 
@@ -37,7 +37,7 @@ struct NodeReading {
 // grown.
 class NodeMemory {
  public:
-  // Finds the process's control groups: its own and those around it, of both versions.
+  // Finds the process's control groups: the own group and all outer ones, of both versions.
   explicit NodeMemory(ReadText read = read_system_text);
 
   NodeReading look();
@@ -73,7 +73,8 @@ struct MemoryReading {
   std::uint64_t reserved_bytes = 0;
   std::uint64_t peak_reserved_bytes = 0;
   std::uint64_t limit_bytes = 0;  // limit of this rank; 0 = unknown
-  // The device's allocator, if it holds something. Its free bytes are up to kLimitEvery old.
+  // The device's allocator, if it holds something. The device's free bytes are up to kLimitEvery
+  // old.
   std::optional<AllocatorEvidence> allocator{};
 };
 

@@ -112,7 +112,7 @@ class ProblemTrial {
     return reading;
   }
 
-  // The first pass of a process allocates memory that stays for all later ones; it is not read.
+  // Ignores the first pass of a process, which allocates memory that stays for all later ones.
   Status try_least() {
     const auto first = pass_(Actions(blocks_, lightest_));
     if (!first.ok()) return first.status();

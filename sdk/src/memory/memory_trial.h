@@ -29,8 +29,8 @@ class StorageLevels;
 struct TrialSettings {
   ActionSet actions = only(MemoryAction::keep);  // to try
   std::int64_t budget_bytes = 0;                 // for the slices; 0 keeps all blocks at once
-  std::int64_t copy_bytes_per_ms = 0;            // of the tier for offload
-  const StorageLevels* levels = nullptr;         // of recompute; null: none
+  std::int64_t copy_bytes_per_ms = 0;            // offload tier's speed
+  const StorageLevels* levels = nullptr;         // levels of recompute; null: none
   // Returns whether the passes so far had tiles, so that dropping tiles can be tried; empty = yes.
   std::function<bool()> has_tiles = {};
   // Returns the highest level of the loop's other steps under the actions; empty if all steps are

@@ -367,7 +367,7 @@ class OffloadHooks final : public torch::autograd::SavedVariableHooks {
   at::Tensor kept_;
   std::optional<StorageHolder> away_;
   Shape shape_;
-  std::optional<c10::VariableVersion> counter_;  // of the tensor, without its memory
+  std::optional<c10::VariableVersion> counter_;  // version counter without the tensor's memory
   std::uint32_t version_ = 0;
 };
 

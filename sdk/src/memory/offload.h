@@ -1,6 +1,6 @@
 // Offloading moves tensors saved by autograd in a block's call out of memory, and back for the
-// backward pass. They go to a file in a user's folder, or from a device to pinned memory. No bit of
-// a gradient changes.
+// backward pass. The tier is a file in a user's folder, or pinned memory for tensors of a device.
+// No bit of a gradient changes.
 //
 //   Offloader offloader({.folder = "/scratch", .tier_bytes = 8 << 30, .report = say});
 //   offloader.begin_step();
@@ -57,14 +57,15 @@ struct StorageHolder {
 };
 
 // OffloadStore owns the storages saved by autograd in offloaded calls, each once, and tracks
-// whether each is in memory, leaving, or away on the tier. It frees and allocates memory at moments
-// that depend only on the order of calls and on byte counts, never on the tier's speed. So a
+// whether each is in memory, leaving, or away on the tier. The moments of freeing and allocating
+// memory depend only on the order of calls and on byte counts, never on the tier's speed. So a
 // written storage is not freed early, and a fetched one is allocated at once.
 //
 //   saved -> leaving: the storage is being written. The oldest one is freed when more than a given
 //            number of bytes are leaving; the store waits for its write if necessary.
-//   away  -> back: the storage is allocated and read when the backward pass of its frame begins. It
-//            is freed when every holder has used it once or is gone.
+//   away  -> back: the storage is allocated and read when the backward pass of its frame begins,
+//   and
+//            freed when every holder has used it once or is gone.
 //
 // A holder is one saved tensor, so several views of one storage are several holders. Any thread may
 // call any function: one lock guards the store, and the tier's thread copies outside of the lock.
@@ -141,7 +142,7 @@ struct OffloadOptions {
   std::int64_t in_flight_bytes = std::int64_t{64} << 20;
   std::int64_t smallest_bytes = std::int64_t{64} << 10;
   TierThread::Verify verify = TierThread::Verify::on;  // checks a folder's bytes on return
-  std::int64_t copy_bytes_per_ms = 0;                  // of the tier, each way; 0: not measured
+  std::int64_t copy_bytes_per_ms = 0;                  // the tier's speed each way; 0: not measured
   std::function<void(const Status&)> report;  // called on the training thread; may be empty
 };
 
@@ -193,7 +194,7 @@ class OffloadFrame final : public SavedTensorFrame,
   std::vector<Waiting> waiting_;
 };
 
-// Offloader opens a frame for each offloaded call of a block. Its rules:
+// Offloader opens a frame for each offloaded call of a block, under these rules:
 //
 // - Tensors stay if moving them would free nothing or cost too much: leaves that require grad and
 //   their views, storages below `smallest_bytes`, storages passed to leave_alone(), and all but

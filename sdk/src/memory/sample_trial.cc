@@ -87,7 +87,7 @@ Result<MemoryProblem> SampleTrial::measure() {
 
 // Treats gradients as the job's steps will.
 Result<MemoryProblem> SampleTrial::measure_once() {
-  if (sample_.step.release) sample_.step.release();  // of the runs that timed operators
+  if (sample_.step.release) sample_.step.release();  // memory of the timed runs
   const std::int64_t base_bytes = parts_.memory.count().live_bytes +
                                   sample_.step.resident_later_bytes + sample_.held.resident_bytes;
   TrialStep step(sample_.step.model, sample_.step.loss, sample_.held.released);

@@ -25,10 +25,10 @@
 
 namespace cox::detail {
 
-// Parts of this rank used by runs. They outlive the trial.
+// Parts of this rank used by runs; all outlive the trial.
 struct TrialParts {
   BlockWatch& blocks;
-  TensorMemory memory{};           // of the model's tensors
+  TensorMemory memory{};           // the model's tensors
   Offloader* offloader = nullptr;  // null without offloading
   Log log{};
 };

@@ -16,7 +16,7 @@ std::int64_t microseconds(Nanoseconds time) {
 // Edges are the borders between stages in a trace: indices into its events, by edge and by the
 // block's place in the forward pass.
 struct Edges {
-  std::vector<std::size_t> order;  // of the forward pass: indices of blocks
+  std::vector<std::size_t> order;  // blocks' indices in the forward pass
   std::array<std::vector<std::size_t>, 4> at;
   const std::vector<std::size_t>& operator[](std::size_t edge) const { return at[edge]; }
 };

@@ -42,7 +42,7 @@ struct StepTrace {
 class TraceRecorder {
  public:
   explicit TraceRecorder(TensorMemory memory = TensorMemory()) : memory_(memory) {}
-  // `moved` returns the bytes offloaded so far; it may be empty.
+  // `moved` returns the bytes offloaded so far, and may be empty.
   void start(Nanoseconds now, std::function<std::int64_t()> moved);
   void note(BlockId block, BlockEdge edge, Nanoseconds now) noexcept;
   StepTrace finish(Nanoseconds now);
@@ -73,7 +73,7 @@ struct StepReading {
   std::int64_t start_bytes = 0;
   std::int64_t peak_bytes = 0;       // the highest counted level
   std::vector<std::size_t> order;    // blocks that ran both ways, in forward's order
-  std::vector<StageReading> stages;  // of `order`'s blocks, in the same order, + 2
+  std::vector<StageReading> stages;  // one for each block of `order`, + 2
 };
 
 // Returns the error of a step that is no chain of blocks. `found`: "found none".

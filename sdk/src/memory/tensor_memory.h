@@ -16,7 +16,7 @@ namespace cox::detail {
 // DeviceHeap is a snapshot of a device's caching allocator.
 struct DeviceHeap {
   MemoryCount tensors;
-  MemoryCount reserved;                   // of the device's memory, used and unused
+  MemoryCount reserved;                   // used and unused memory of the device
   std::int64_t active_bytes = 0;          // in tensors, or freed and still in use by a stream
   std::int64_t inactive_split_bytes = 0;  // unused pieces of partly used segments
 };

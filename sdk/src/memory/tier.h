@@ -79,7 +79,7 @@ struct Transfer {
   State state = State::idle;
   bool abandoned = false;
   Status error;
-  std::uint64_t hash = 0;      // of a write's bytes, which a read must match
+  std::uint64_t hash = 0;      // hash of a write's bytes, which a read must match
   std::shared_ptr<void> kept;  // the buffer from a write to its reads, for a tier without a file
 };
 

@@ -230,7 +230,7 @@ std::uint64_t BufferSync::vote(RankId rank) const {
 
 namespace {
 
-// Buffers of one device. They travel in one message, because they are small and many.
+// Buffers of one device. One message carries all of them, because buffers are small and many.
 struct BuffersThere {
   c10::Device device;
   std::vector<at::Tensor> tensors;  // those with elements

@@ -165,13 +165,13 @@ enum class CallKind : std::uint64_t {
   refused,  // this rank's arguments were wrong; it joins only to tell the others
 };
 
-// CallMark describes a collective call for comparison: its kind, the number of tensors, and their
-// shapes, types and need of gradients, in order.
+// CallMark describes a collective call for comparison: the kind, the number of tensors, and each
+// tensor's shape, type and need of a gradient, in order.
 struct CallMark {
   CallKind kind = CallKind::close;
   std::uint64_t tensors = 0;
   std::uint64_t layout = 0;
-  std::uint64_t place = 0;  // of the same tensors among earlier calls; 0: unimportant
+  std::uint64_t place = 0;  // same tensors' place among earlier calls; 0: unimportant
   friend bool operator==(const CallMark&, const CallMark&) = default;
 };
 CallMark mark_of(CallKind kind, const std::vector<at::Tensor>& tensors);

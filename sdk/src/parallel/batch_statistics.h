@@ -78,7 +78,7 @@ class BatchStatistics {
   std::vector<at::Tensor> buffers() const;
 
   void begin_step();
-  // `micro_batch`: its number in the step, counted over all ranks.
+  // `micro_batch`: the number in the step, counted over all ranks.
   void begin_micro_batch(std::uint64_t micro_batch);
   void end_micro_batch();
 

@@ -1,5 +1,5 @@
-// GatheredReduction averages gradients on one device. It gathers them in buckets on the device, and
-// .grad becomes a view of the bucket. The buckets are summed in one of two ways:
+// GatheredReduction averages gradients on one device. Buckets on the device gather the gradients,
+// and .grad becomes a view of the bucket. The buckets are summed in one of two ways:
 //
 //   .grad --> bucket -- NCCL, on a stream of its own --> bucket, .grad
 //   .grad --> bucket --> pinned memory --> exchange in host memory --> pinned --> bucket, .grad

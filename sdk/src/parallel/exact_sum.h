@@ -65,8 +65,9 @@ void withdraw(std::span<const double> accumulator, double divisor, const at::Ten
 // Returns the bin of the next attempt or step. `amax` is the largest over all micro-batches and
 // ranks of the current one (0 = no gradient: the ceiling stays). `micro_batches` is the possible
 // number of deposits over all ranks, 1 to 2^32. A ceiling rises at once, to at least 2^4 above
-// amax. It falls by one exponent a step, so that an intermittent gradient seldom repeats a step,
-// but stays within 2^12 above amax. Do not call it for a step skipped as not finite: the bins stay.
+// amax. Later the ceiling falls by one exponent a step, so that an intermittent gradient seldom
+// repeats a step, but stays within 2^12 above amax. Do not call it for a step skipped as not
+// finite: the bins stay.
 ExactBin next_bin(const ExactBin& bin, double amax, std::uint64_t micro_batches);
 // Returns the bin of an unknown parameter. Only zeros fit, so the first gradient repeats a step.
 ExactBin first_bin(std::uint64_t micro_batches);

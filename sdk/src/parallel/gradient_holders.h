@@ -25,7 +25,7 @@ struct GradientHolding {
   // Parameters whose gradient is freed as soon as it is complete: moved to a bucket, or added to
   // resident memory.
   std::vector<at::Tensor> released;
-  std::int64_t resident_bytes = 0;  // of sums of gradients, throughout a step
+  std::int64_t resident_bytes = 0;  // sums of gradients, throughout a step
 };
 
 class GradientHolders {

@@ -11,7 +11,7 @@
 namespace cox::detail {
 
 enum class BucketType : std::uint8_t { fp32, fp64 };
-std::int64_t bytes_of(BucketType type);  // of an element
+std::int64_t bytes_of(BucketType type);  // bytes of one element
 
 struct GradientShape {
   std::int64_t elements = 0;
@@ -91,7 +91,7 @@ class BucketTuning {
   static constexpr int kStepsPerSize = 4;
   static constexpr int kStepsForOrder = 8;  // until the first guess is final
 
-  // `fixed_bytes` > 0: only the order is searched. `total_bytes`: of all gradients.
+  // `fixed_bytes` > 0: only the order is searched. `total_bytes`: size of all gradients.
   BucketTuning(std::size_t parameters, std::int64_t total_bytes, std::int64_t fixed_bytes);
 
   const BucketChoice& choice() const { return choice_; }

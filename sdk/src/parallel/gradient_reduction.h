@@ -31,9 +31,9 @@
 namespace cox::detail {
 
 // StepExchange passes a step's data between ranks: the gradient buckets, then the bookkeeping (how
-// many ranks have a gradient for each parameter, largest magnitudes) and the step's ballot. It
-// wraps BucketExchange in tensors, and throws errors as cox::Error, because a failed average must
-// not be trained on. Tensors share ownership of their memory.
+// many ranks have a gradient for each parameter, largest magnitudes) and the step's ballot.
+// StepExchange wraps BucketExchange in tensors, and throws errors as cox::Error, because a failed
+// average must not be trained on. Tensors share ownership of their memory.
 class StepExchange {
  public:
   struct Extent {
@@ -99,13 +99,13 @@ struct GradientHabits {
 //   finished gradient is copied to its bucket, and .grad becomes a view of it. Sums are in fp32, in
 //   ascending ranks, and divided once: equal bits on all ranks and in all runs with the same layout
 //   of ranks.
-// - ExactReduction serves reproducible mode. It deposits every micro-batch's gradient in fp64
+// - ExactReduction serves reproducible mode and deposits every micro-batch's gradient in fp64
 //   accumulators that add without error (exact_sum.h). So the average has the same bits for any
 //   number of ranks, any shares in whole micro-batches and any order of arrival. If a magnitude is
 //   outside of its bin, merge() asks to repeat the step, with bins that fit.
-// - GatheredReduction is the ordinary way on a device (device_reduction.cc). It sums buckets there,
-//   over NCCL or through host memory.
-// - LocalReduction is the ordinary way of a job of one rank. It copies nothing.
+// - GatheredReduction is the ordinary way on a device (device_reduction.cc), and sums buckets
+//   there, over NCCL or through host memory.
+// - LocalReduction is the ordinary way of a job of one rank, and copies nothing.
 //
 // The first two, and the third over NCCL, start a bucket as soon as its gradients are complete,
 // while backward continues with earlier layers. Every later gradient advances started buckets.
@@ -151,7 +151,7 @@ class GradientReduction {
   // SentBucket describes one bucket; sent() returns them in the order of their starts.
   struct SentBucket {
     std::int64_t bytes = 0;
-    transport::BucketTimes times;  // of the step just merged
+    transport::BucketTimes times;  // in the step just merged
   };
   virtual std::vector<SentBucket> sent();
   // Returns how gradients travel, as BucketExchange::path().
@@ -176,7 +176,7 @@ class LocalReduction final : public GradientReduction {
   mutable std::vector<std::int64_t> nonfinite_;
 };
 
-// ReductionSetup selects the ranks and the way of averaging. Its parts outlive the reduction.
+// ReductionSetup selects the ranks and the way of averaging. All parts outlive the reduction.
 struct ReductionSetup {
   transport::Communicator& ranks;
   const transport::WaitPolicy& wait;

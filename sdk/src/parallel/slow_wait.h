@@ -1,7 +1,8 @@
-// SlowWait watches one wait of this rank for the others, between its polls. It reads the marks of
-// the node's ranks twice a second, so that a rank that left its loop causes an error instead of an
-// endless wait. It logs once whom a long wait is for. If the coordinator does not, it ends the job
-// beyond control.wait_seconds. Time is passed in. Training thread.
+// SlowWait watches one wait of this rank for the others, between its polls. SlowWait reads the
+// marks of the node's ranks twice a second, so that a rank that left its loop causes an error
+// instead of an endless wait. A long wait logs once which ranks are awaited. Beyond
+// control.wait_seconds, SlowWait ends the job if the coordinator has not. Time is passed in.
+// Training thread.
 #pragma once
 
 #include <chrono>
@@ -31,7 +32,7 @@ class SlowWait {
     const Log& log;
     const char* where;                             // the waiting call
     RoundId round{};                               // the round that all ranks must reach
-    std::function<std::vector<RankMark>()> marks;  // of the visible ranks, including this one
+    std::function<std::vector<RankMark>()> marks;  // all visible ranks, including this one
     Seconds limit{0};                              // control.wait_seconds
     std::function<void()> before_end{};            // called before the job's end
     // Returns an error if other ranks wait in other calls; may be empty.

@@ -39,8 +39,8 @@ class TunedReduction {
   std::optional<std::size_t> unexpected() const;
 
   // Continues the search after a step with every rank, and lays buckets out anew if the search says
-  // so. `cost_seconds` is this rank's cost of the step's buckets in adding, copying and waiting. (A
-  // whole step's time carries the same information with many times the noise.) Calls `pump` while
+  // so. `cost_seconds` is this rank's cost of the step's buckets in adding, copying and waiting. A
+  // whole step's time carries the same information with many times the noise. Calls `pump` while
   // waiting for the other ranks' part of the search, not while ranks open new buckets. Collective.
   // Throws cox::Error.
   void tune(double cost_seconds, const BetweenPolls& pump = {});
@@ -62,8 +62,8 @@ class TunedReduction {
   ReductionSetup setup_;
   const ReductionMaker maker_;
   const std::vector<at::Tensor>& parameters_;
-  const std::vector<bool> required_;  // of the parameters at the start
-  std::vector<ParameterForm> forms_;  // of the parameters in the current buckets
+  const std::vector<bool> required_;  // by parameter, at the start
+  std::vector<ParameterForm> forms_;  // by parameter, in the current buckets
   BucketTuning tuning_;
   GradientHabits habits_;
   std::unique_ptr<GradientReduction> reduction_;

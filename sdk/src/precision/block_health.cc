@@ -186,7 +186,7 @@ class Judge {
 
   std::span<const BlockCallRecord> calls_;
   const StepTrouble& trouble_;
-  std::vector<bool> has_clean_incoming_;  // of a block, in all its calls
+  std::vector<bool> has_clean_incoming_;  // by block, over all of its calls
 };
 
 // Returns the block in which a step's trouble began. The rule, over the calls of one rank in order

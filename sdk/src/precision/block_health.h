@@ -83,7 +83,7 @@ class BlockHealth {
 
   // Begins a step whose losses are multiplied by `scale`, > 0.
   void begin_step(float scale);
-  float scale() const { return scale_; }  // of the open step
+  float scale() const { return scale_; }  // in the open step
   // Adds the number of non-finite values in each parameter's gradient, before reduction. Also
   // checks whether the parameters are finite, in one read of all. Called in a step that goes wrong,
   // before any update. Optional.
@@ -107,7 +107,7 @@ class BlockHealth {
   // the entries and the verdict are those of the newest earlier step with complete figures.
   std::span<const BlockEvidence> end_step(RankId rank);
 
-  const HealthVerdict& verdict() const { return verdict_; }  // of the last ended step
+  const HealthVerdict& verdict() const { return verdict_; }  // the last ended step's
   // Returns the step that went wrong by the verdict; the verdict may be of an earlier step.
   StepId wrong_step() const { return late_step_ ? *late_step_ : wrong_.value_or(StepId()); }
 
@@ -126,7 +126,7 @@ class BlockHealth {
 
   std::shared_ptr<HealthLedger> ledger_;
   std::vector<at::Tensor> parameters_;
-  std::vector<std::optional<BlockId>> owners_;  // of each parameter
+  std::vector<std::optional<BlockId>> owners_;  // by parameter
   float scale_ = 1;
   StepTrouble trouble_;
   std::optional<StepId> wrong_;  // the open step, if wrong
@@ -141,7 +141,7 @@ class BlockHealth {
     bool is_complete();
   };
   std::deque<Late> late_;            // oldest first
-  std::vector<GradientLook> looks_;  // of the open step, without an answer
+  std::vector<GradientLook> looks_;  // the open step's, without an answer
   std::optional<StepId> late_step_;
 };
 

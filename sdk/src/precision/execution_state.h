@@ -62,8 +62,8 @@ ExecutionState capture_state(std::span<const at::Device> devices);
 // Captures the state of the devices that hold the model's parameters.
 ExecutionState capture_state(const torch::nn::Module& model);
 
-// StateScope puts `wanted` in force on this thread, with gradients on. Its destructor restores the
-// state before.
+// StateScope puts `wanted` in force on this thread, with gradients on. The destructor restores the
+// earlier state.
 class StateScope {
  public:
   explicit StateScope(const ExecutionState& wanted);

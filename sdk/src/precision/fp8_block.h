@@ -156,8 +156,7 @@ class Fp8Block {
   const std::shared_ptr<Fp8Shapes> shapes_;
   mutable std::mutex mutex_;
   Fp8Count counting_ = Fp8Count::on;
-  std::vector<AmaxHistory>
-      histories_;  // two for each product (Fp8Side), in the order of products in a call
+  std::vector<AmaxHistory> histories_;  // two for each product (Fp8Side)
   std::vector<Fp8Waiting> waiting_;
   Fp8Counts counts_;
 };

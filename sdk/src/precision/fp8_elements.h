@@ -16,7 +16,7 @@ using Byte = unsigned char;
 using Bits = unsigned int;
 using Count = unsigned long long;
 
-constexpr Bits kMagnitude = 0x7FFFFFFFu;  // of a float's bits
+constexpr Bits kMagnitude = 0x7FFFFFFFu;  // in a float's bits
 constexpr Bits kInfinite = 0x7F800000u;
 
 COX_FP8_INLINE constexpr Bits bits_of(float value) {
@@ -192,7 +192,7 @@ COX_FP8_INLINE Bits four_codes(const float (&values)[4], float multiplier, Count
 
 // Sizes for starting the kernels of fp8_kernels.cu.
 constexpr int kThreads = 256;
-constexpr int kSide = 64;   // of a tile
+constexpr int kSide = 64;   // a tile's side
 constexpr int kAtOnce = 4;  // concurrent reads of a thread
 
 // Arguments of a kernel of codes, in one struct for the host to fill.

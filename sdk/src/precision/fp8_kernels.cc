@@ -88,7 +88,7 @@ bool has_counts(const at::Tensor& made, const QuantizeCounts& counts) {
          found[1] == static_cast<double>(counts.underflow) && found[2] == counts.amax;
 }
 
-// Returns whether a device's results equal the CPU's. `given`: the scale; 0: its own.
+// Returns whether a device's results equal the CPU's. `given`: the scale; 0: the tensor's own.
 bool is_of_cpu(const Fp8Made& made, const at::Tensor& values, FloatFormat format, float given) {
   const at::Tensor wide = values.to(at::kFloat).contiguous();
   const auto count = static_cast<std::size_t>(wide.numel());

@@ -51,7 +51,7 @@ struct Convolution {
     is_transposed = from[0] != 0;
     groups = from[1];
   }
-  // `arguments`: of at::convolution.
+  // `arguments`: those of at::convolution.
   static Ints list_of(std::span<const at::IValue> arguments) {
     Ints list;
     for (const std::size_t i : {3u, 4u, 5u, 7u}) list.append(arguments[i].toIntList());
@@ -138,7 +138,7 @@ const c10::TypedOperatorHandle<Signature>& fp8_operator() {
 
 constexpr const char* kSite = "site";
 constexpr const char* kConvolution = "convolution";
-constexpr const char* kTypes = "types";  // of x and of the weight
+constexpr const char* kTypes = "types";  // x's and the weight's
 
 class Fp8ProductFunction final : public torch::autograd::Function<Fp8ProductFunction> {
  public:

@@ -47,8 +47,7 @@ class Fp8Products final : public ProductCaller {
   std::size_t number_of(const at::Tensor& weight);
 
   const std::shared_ptr<Fp8Block> block_;
-  std::unordered_map<const c10::StorageImpl*, std::size_t>
-      numbers_;  // of weights, in order of first use
+  std::unordered_map<const c10::StorageImpl*, std::size_t> numbers_;  // by weight
 };
 
 }  // namespace cox::detail

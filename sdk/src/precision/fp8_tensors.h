@@ -1,7 +1,7 @@
 // FP8 tensors and their products. quantize_tensor() converts a tensor into codes and a scale;
 // fp8_product() multiplies two such operands; Fp8Shapes times products on a device and chooses
-// their format. Quantising always saturates: it keeps NaN and infinity, and clips finite values.
-// Any thread may call any function. REQUIRES everywhere: gradients and autocast are off.
+// their format. Quantising always keeps NaN and infinity, and clips finite values. Any thread may
+// call any function. REQUIRES everywhere: gradients and autocast are off.
 //
 // On the CPU one pass casts, clips and counts, and a product is emulated exactly: codes to float,
 // times scale, a float product, one cast. (torch's own _scaled_mm does the same on the CPU, bit for

@@ -29,8 +29,8 @@ PendingScan look_at_constant(const at::Tensor& tensor) {
 struct HookKey {
   std::shared_ptr<HealthLedger> ledger;
   std::uint64_t step = 0;
-  std::size_t output = 0;    // of the tensor's node
-  std::int64_t version = 0;  // of the tensor's data
+  std::size_t output = 0;    // number at the tensor's node
+  std::int64_t version = 0;  // the data's version
   friend bool operator==(const HookKey&, const HookKey&) = default;
 };
 
@@ -51,7 +51,7 @@ class GradientHook final : public torch::autograd::FunctionPreHook {
 
  private:
   const HookKey key_;
-  Boundary& boundary_;  // of the step; not read in another step
+  Boundary& boundary_;  // valid in the hook's step only
 };
 
 // Returns null if the tensor's node has no hook with the key.

@@ -64,10 +64,10 @@ struct BlockCallRecord {
 };
 
 // HealthLedger holds the tensors at the borders of blocks (Boundary) and the calls between them
-// (BlockCallRecord), in order of time. It scans each boundary once and hooks the tensor's gradient.
-// Within the step, the hook identifies the tensor again; constants are identified by address and
-// version. The ledger stores figures, no tensors, except for the few figures of a scan on a device.
-// No function throws into forward or backward.
+// (BlockCallRecord), in order of time. The ledger scans each boundary once and hooks the tensor's
+// gradient. Within the step, the hook identifies the tensor again; constants are identified by
+// address and version. The ledger stores figures, no tensors, except for the few figures of a scan
+// on a device. No function throws into forward or backward.
 class HealthLedger : public std::enable_shared_from_this<HealthLedger> {
  public:
   // Begins a step and clears the one before.
@@ -132,7 +132,7 @@ class HealthLedger : public std::enable_shared_from_this<HealthLedger> {
   std::mutex mutex_;
   std::uint64_t step_ = 0;
   Moment now_ = 0;
-  std::vector<PendingScan*> pending_;  // of scans(); reuses its memory
+  std::vector<PendingScan*> pending_;  // result of scans(); kept for its memory
   std::vector<BlockCallRecord> calls_;
   Boundaries boundaries_;
   std::unordered_map<const void*, Known> constants_;

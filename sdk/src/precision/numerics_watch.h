@@ -63,9 +63,9 @@ class SampledValues {
   HostCopy from_device_;
 };
 
-// GradientNoise estimates the noise over the signal of each block's gradient. It keeps moving
-// averages over a fixed sample of at most kElements gradient elements, spread evenly over the
-// block's parameters from a seeded start. With g a sampled element of one step's unscaled gradient:
+// GradientNoise estimates the noise over the signal of each block's gradient. Keeps moving averages
+// over a fixed sample of at most kElements gradient elements, spread evenly over the block's
+// parameters from a seeded start. With g a sampled element of one step's unscaled gradient:
 //
 //   m <- b m + (1-b) g,  v <- b v + (1-b) g^2,  each divided by 1 - b^n after n samples;
 //   q = sum of the squared weights of the n samples = (1-b)/(1+b) * (1+b^n)/(1-b^n);
@@ -175,7 +175,7 @@ class VisitHealth final : public VisitObserver {
   void look(const at::Tensor& tensor);
 
   std::shared_ptr<HealthLedger> ledger_;
-  std::vector<Visit> visits_;  // of the step
+  std::vector<Visit> visits_;  // in the step
   std::optional<BlockId> block_;
   bool awaits_data_ = false;  // the current visit has read nothing
   std::uint64_t parameter_read_by_ = 0;
@@ -207,8 +207,8 @@ class NumericsWatch final : public Actuator, public Steering, public Reporting {
   void end_step(const StepEnd& step, StepOutput& output) noexcept override;
 
   // Watches the blocks of an attached model from now on. `parameters` are the reducer's, in its
-  // order. They are empty if sets of them change; their gradients are then not checked. Does
-  // nothing without blocks.
+  // order. An empty span means that the reducer's parameters change; gradients are then not
+  // checked. Does nothing without blocks.
   void watch(std::span<const at::Tensor> parameters);
   // The same for the blocks of adopted models, with their parameters.
   void watch_adopted(std::vector<NoiseBlock> blocks);
@@ -243,7 +243,7 @@ class NumericsWatch final : public Actuator, public Steering, public Reporting {
   VisitHealth visits_;
   GradientNoise noise_;
   std::optional<StepId> spoiled_since_;  // parameters were not finite before this step
-  std::vector<BlockEvidence> evidence_;  // of the last ended step
+  std::vector<BlockEvidence> evidence_;  // evidence of the last ended step
 };
 
 }  // namespace cox::detail

@@ -74,8 +74,7 @@ GradientPrint print_on_device(const at::Tensor& gradient) {
   const at::Tensor sample = flat.slice(0, 0, flat.numel(), sample_stride(flat));
   const at::Tensor norm = at::linalg_vector_norm(sample, 2, {}, false, at::kDouble);
   const at::Tensor bits = bits_hash_on(flat.device(), {{flat}}, kElementsAtOnce);
-  const auto size =
-      static_cast<std::uint64_t>(flat.numel());  // distinguishes zeros from no gradient
+  const auto size = static_cast<std::uint64_t>(flat.numel());  // so that zeros are not "none"
   return {static_cast<std::uint64_t>(bits.item<std::int64_t>()) + size, norm.item<double>()};
 }
 

@@ -47,7 +47,7 @@ struct SampleStep {
 // GradientPrint is the fingerprint of a parameter's gradient, for comparing runs.
 struct GradientPrint {
   std::uint64_t bits = 0;  // equal for equal bits; 0: no gradient
-  double norm = 0;         // of about 65,536 evenly spaced elements
+  double norm = 0;         // over about 65,536 evenly spaced elements
   friend bool operator==(const GradientPrint&, const GradientPrint&) = default;
 };
 GradientPrint print_of(const at::Tensor& gradient);

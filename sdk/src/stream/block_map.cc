@@ -57,7 +57,7 @@ struct ModuleNode {
   // Counts parameters of the module and of all modules below.
   std::uint64_t uses = 0;
   std::uint64_t owned = 0;
-  std::uint64_t elements = 0;  // of owned parameters
+  std::uint64_t elements = 0;  // in owned parameters
 
   bool owns() const { return std::ranges::any_of(parameters, &ModuleParameter::is_first); }
 };
@@ -130,7 +130,7 @@ class ModuleTree {
   std::string prefix_;
   std::vector<ModuleNode> nodes_;
   std::unordered_set<const Module*> seen_;
-  std::unordered_map<const void*, std::size_t> owners_;  // of parameters, by identity()
+  std::unordered_map<const void*, std::size_t> owners_;  // by identity() of the parameter
 };
 
 // One flag for each module.

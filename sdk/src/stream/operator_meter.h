@@ -64,7 +64,7 @@ class OperatorMeter {
   struct Running {
     Key key;
     OperatorShapes shapes;
-    std::vector<const void*> storages{};  // of the arguments
+    std::vector<const void*> storages{};  // the arguments' storages
     std::int64_t since_ns = 0;
   };
 

@@ -75,7 +75,7 @@ enum class BackwardKind : std::uint8_t { accumulating, returning };
 struct BackwardPass {
   BackwardKind kind = BackwardKind::accumulating;
   std::span<const torch::autograd::Edge> roots;  // start of the pass
-  std::span<const at::Tensor> gradients;         // of the roots
+  std::span<const at::Tensor> gradients;         // the roots' gradients
 };
 
 // ProductCaller runs products in a format that needs more than casts: FP8 operands have scales.
@@ -83,7 +83,7 @@ class ProductCaller {
  public:
   virtual ~ProductCaller() = default;
   // Runs a product by operators shown to listeners, as user code would, and replaces its arguments
-  // on the stack by the result. Returns false if it declines; it has called nothing then. REQUIRES:
+  // on the stack by the result. Returns false, before any call, to decline. REQUIRES:
   // is_to_be_narrowed() (product_formats.h).
   virtual bool call(const c10::OperatorHandle& handle, torch::jit::Stack& stack) = 0;
 };

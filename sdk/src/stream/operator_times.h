@@ -21,7 +21,7 @@ struct MeasuredRegion {
   planner::OperatorGraph graph;  // is_held only if the tape itself must keep something
   // Saved tensors kept or dropped with each storage of the graph.
   std::vector<std::vector<TapeRecords::SavedKey>> saved;
-  std::shared_ptr<RegionMeter> meter;  // of the newest pass
+  std::shared_ptr<RegionMeter> meter;  // the newest pass's
 };
 
 // Returns the steady clock's time, for operators that run on the calling thread.

@@ -31,7 +31,7 @@ class PackedMask {
   at::IntArrayRef sizes() const { return sizes_; }
   // Returns the version counter shared with the packed tensor.
   const c10::VariableVersion& counter() const { return counter_; }
-  std::int64_t bytes() const;  // of the packed form
+  std::int64_t bytes() const;  // size of the packed form
 
  private:
   PackedMask() = default;

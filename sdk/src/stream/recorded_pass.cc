@@ -25,7 +25,7 @@ bool is_one(const at::Tensor& gradient) {
 
 }  // namespace
 
-// Remakes the results of factories too: they live as long as in the program.
+// Remakes the results of factories too, so that they live as long as in the program.
 RecordedPass::RecordedPass()
     : tape_(Tape::make("trial of the first step", {},
                        {.storages = false,

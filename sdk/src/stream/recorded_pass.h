@@ -25,10 +25,10 @@ namespace cox::detail {
 // RecordedPass repeats operators only, neither code that fills a tensor by hand nor the node of a
 // custom Function. So users compare the gradients of the first run with the program's own.
 //
-// close() refuses a pass that writes to a leaf (the update of an earlier step, the initial values
-// of a weight), because a run would change the program's values. close() also refuses a pass with
-// an operator registered by the program, which may do anything. Reads of memory that LibTorch did
-// not allocate are copied, up to ForeignCopies::kMostBytes.
+// close() refuses a pass that writes to a leaf (an earlier step's update, a weight's initial
+// values), because a run would change the program's values. close() also refuses a pass with an
+// operator registered by the program, which may do anything. Reads of memory that LibTorch did not
+// allocate are copied, up to ForeignCopies::kMostBytes.
 class RecordedPass final : public OperatorListener {
  public:
   RecordedPass();
@@ -48,7 +48,7 @@ class RecordedPass final : public OperatorListener {
   // Returns the leaves read by the pass: a run adds to their gradients. REQUIRES: close().
   std::vector<at::Tensor> leaves() const;
 
-  // Returns the bytes of tensors held by the pass alone: its batch, once the program has released
+  // Returns the bytes of tensors held by the pass alone: the batch, after the program has released
   // it.
   std::int64_t held_bytes() const;
 
@@ -70,9 +70,8 @@ class RecordedPass final : public OperatorListener {
   std::vector<Alive> alive_;
   std::vector<RecordedResult> ended_;              // ended since the last operator began
   std::vector<std::vector<RecordedResult>> ends_;  // ended before each operator, and after the last
-  std::vector<const c10::StorageImpl*>
-      written_;                    // written by operators; addresses, never dereferenced
-  std::string programs_operator_;  // one that ran; empty: none
+  std::vector<const c10::StorageImpl*> written_;   // never dereferenced
+  std::string programs_operator_;                  // name of one that ran; empty: none
   RecordedResult root_;
   RerunResults results_;
 };

@@ -96,8 +96,8 @@ class CaptureFrame final : public SavedTensorFrame {
   SavedKey key_;
 };
 
-// Runner runs recorded operators, whatever the source of their arguments. It enters the modes of
-// each operator and restores the thread's state at its end.
+// Runner runs recorded operators, whatever the source of their arguments. Enters the modes of each
+// operator and restores the thread's state at its end.
 class Runner {
  public:
   explicit Runner(TapeRecords& records);
@@ -155,7 +155,7 @@ class Replay final : public Runner {
     bool is_known = false;
     std::optional<at::ScalarType> type;  // nothing kept: none
     std::shared_ptr<const PackedMask> packed;
-    at::Tensor memory;  // of a packed mask, once read
+    at::Tensor memory;  // a packed mask's values, once read
   };
   struct OperatorPlan {
     bool is_needed = false;

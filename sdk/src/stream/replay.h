@@ -1,6 +1,6 @@
-// replay() runs recorded operators again: those that the wanted tensors depend on, in order, each
-// in its recorded modes. A kept storage replaces the operators that made it. The caller owns the
-// records and guards them.
+// replay() runs the recorded operators that the wanted tensors depend on, in order, each in the
+// recorded modes. A kept storage replaces the operators that made it. The caller owns the records
+// and guards them.
 #pragma once
 
 #include <atomic>

@@ -64,7 +64,7 @@ class SavedTensorEngine final : public OwnEngine {
     return passes_elsewhere_.load(std::memory_order_relaxed);
   }
 
-  // Never destroyed: its threads may outlive main().
+  // Never destroyed, because the engine's threads may outlive main().
   static SavedTensorEngine& instance() {
     static auto* engine = new SavedTensorEngine;
     return *engine;

@@ -1,4 +1,4 @@
-// Functions about a tensor's memory: its storage, and its version. Views share a storage, so bytes
+// Functions about a tensor's memory: the storage and the version. Views share a storage, so bytes
 // are counted per storage. A tensor without one storage (sparse, undefined) counts as its own
 // storage of no bytes. Pure; any thread.
 #pragma once

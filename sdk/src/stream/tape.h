@@ -89,8 +89,8 @@ using HoldChoice = std::function<Hold(const SavedValue&)>;
 // are restored, and the stream does not show a replay.
 //
 // Limits: the stream sees no writes without an operator (through a raw pointer into a result,
-// through .data()), and no code whose second run saves other tensors (TorchScript with its
-// optimiser on). So users of a tape compare bits first (docs/operator-stream.md).
+// through .data()). A replay fails for code whose second run saves other tensors (TorchScript with
+// its optimiser on). So users of a tape compare bits first (docs/operator-stream.md).
 class Tape final : public SavedTensorFrame,
                    public OperatorListener,
                    public std::enable_shared_from_this<Tape> {
@@ -120,7 +120,7 @@ class Tape final : public SavedTensorFrame,
   const std::shared_ptr<RegionMeter>& meter() const { return meter_; }  // null: not measuring
   const TapeRecords& records() const { return records_; }
   TapeCounts counts() const;
-  std::size_t bytes() const;  // of the records, without tensors
+  std::size_t bytes() const;  // the records alone, without tensors
 
   // ---- For the stream and for autograd.
   bool wants_calls() const override { return is_open_; }

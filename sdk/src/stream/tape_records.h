@@ -1,4 +1,4 @@
-// TapeRecords describe one region of a forward pass: its operators with arguments, the storages
+// TapeRecords describe one region of a forward pass: the operators with arguments, the storages
 // made, the tensors read from outside, and the dropped saved tensors. Tape (tape.h) writes the
 // records; replay() (replay.h) reads them and fills in remade tensors. TapeValues locates values
 // while a tape writes. Plain values; the owner guards them.
@@ -60,10 +60,10 @@ struct TapeRules {
 struct TapeCounts {
   std::uint64_t operators = 0;      // recorded
   std::uint64_t kept = 0;           // saved tensors kept, parameters included
-  std::uint64_t packed = 0;         // of the kept ones, as masks
+  std::uint64_t packed = 0;         // kept as masks
   std::uint64_t dropped = 0;        // saved tensors dropped
   std::uint64_t replayed = 0;       // runs of operators in replays so far
-  std::uint64_t copied_bytes = 0;   // of tensors from outside, before writes
+  std::uint64_t copied_bytes = 0;   // tensors from outside, copied before writes
   std::uint64_t foreign_bytes = 0;  // copied from memory not allocated by LibTorch
 };
 
@@ -87,10 +87,10 @@ struct TapeRecords {
     bool is_view = false;   // by geometry, on the memory of the recorded result
     bool is_plain = false;  // strided, and neither conjugated nor negated lazily
     at::ScalarType type = at::kFloat;
-    std::int32_t index = kNone;  // of the operator, or of the outside tensor
+    std::int32_t index = kNone;  // operator, or outside tensor
     std::int16_t output = 0;
-    std::int16_t element = kNone;  // of a list
-    StorageIndex storage = kNone;  // of the region
+    std::int16_t element = kNone;  // place in a list
+    StorageIndex storage = kNone;  // in the region
     std::int32_t writes = 0;       // writes to the storage before the read
     std::uint32_t geometry = 0;    // position in `numbers`; REQUIRES: storage != kNone and is_plain
   };
@@ -164,7 +164,7 @@ struct TapeRecords {
     // writes to all.
     bool counts_apart = false;
     bool may_be_mask = false;         // few values: random or bool
-    std::int32_t first_kept = kNone;  // of its saved tensors
+    std::int32_t first_kept = kNone;  // first of the storage's saved tensors
     std::vector<OperatorIndex> writers;
     std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> alive;
   };
@@ -174,7 +174,7 @@ struct TapeRecords {
     StorageIndex storage = kNone;
     // For a kept one, while autograd holds it.
     const Kept* kept = nullptr;
-    std::int32_t next_kept = kNone;  // of the same storage
+    std::int32_t next_kept = kNone;  // next with the same storage
     // For a dropped one.
     bool is_wanted = false;   // backward may request it
     bool by_value = false;    // a value of the region that its saver only reads
@@ -187,13 +187,13 @@ struct TapeRecords {
   // SavedNote is a tensor saved by autograd while a tape measures.
   struct SavedNote {
     SavedKey key;
-    StorageIndex storage = kNone;               // of the region, or none
+    StorageIndex storage = kNone;               // in the region, or none
     const c10::StorageImpl* address = nullptr;  // distinguishes storages saved by one operator
-    std::int64_t bytes = 0;                     // of its storage
+    std::int64_t bytes = 0;                     // storage size
     bool is_forced = false;                     // must be kept
     bool is_by_value = false;                   // as in Saved
     bool can_serve = false;                     // reads of its storage, if kept
-    std::int64_t packed_bytes = 0;              // of a mask, in packed form
+    std::int64_t packed_bytes = 0;              // size of a mask in packed form
     Reference value;
     c10::VariableVersion counter{c10::VariableVersion::DISABLED};
     std::int64_t version = 0;
@@ -263,7 +263,7 @@ class TapeValues {
  public:
   static constexpr std::int32_t kNone = TapeRecords::kNone;
   struct Place {
-    TapeRecords::StorageIndex storage = kNone;  // of the region
+    TapeRecords::StorageIndex storage = kNone;  // in the region
     bool is_outside = false;                    // held as memory from outside, and not copied
   };
   // Result is a tensor returned by an operator.
