@@ -198,7 +198,7 @@ class Judge {
 //   the last call is the loss.
 // - backward: the first call with finite incoming gradients and a non-finite outgoing gradient or
 //   parameter gradient. Calls are ordered by the time when a bad gradient left. Calls with bad
-//   gradients in their parameters only come last. A tensor read by several blocks has one gradient,
+//   gradients only in their parameters come last. A tensor read by several blocks has one gradient,
 //   the sum of theirs. Among these blocks the rule picks one with bad parameter gradients, else the
 //   one called first.
 // - The earlier of forward and backward counts. If there is neither, the trouble began outside of
@@ -325,7 +325,7 @@ std::vector<at::Tensor> BlockHealth::trained_parameters() const {
   return trained;
 }
 
-// A gradient on a device may turn out bad later. The parameters must be checked now, before an
+// A gradient on a device may turn out bad later, so the parameters are checked now, before an
 // update.
 void BlockHealth::look_at_gradients(StepId step) {
   if (!ledger_ || !ledger_->is_open() || wrong_) return;

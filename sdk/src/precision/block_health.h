@@ -26,13 +26,8 @@
 namespace cox::detail {
 
 struct HealthVerdict {
-  enum class Where {
-    nothing,
-    parameters,
-    forward,
-    backward,
-    outside
-  };  // parameters: bad before the step
+  // parameters: non-finite before the step.
+  enum class Where { nothing, parameters, forward, backward, outside };
   Where where = Where::nothing;
   std::optional<BlockId> block;  // to blame; outside: the nearest, if any
   std::int64_t values = 0;       // non-finite values that arose there
@@ -71,6 +66,15 @@ struct GradientLook {
   bool finish() { return gradients.finish() && (!parameters || parameters->finish()); }
 };
 
+// BlockHealth counts underflow for blocks that compute in fp16, in the scaled gradients at the
+// blocks' boundaries. All non-zero values below 2^-14, the least normal fp16 number, count. Zeros
+// of an outgoing gradient count if the gradient has such values, or is all 0 although an incoming
+// one is not; only zeros beyond the incoming gradients' share of zeros count. Zeros of other
+// gradients come from ReLU and masks.
+//
+// Cost: 1.4 us a call. Each tensor between blocks is scanned in forward and its gradient in
+// backward, 2 us each for 256 KiB in a cache, three times as much beside fp16. A device needs some
+// ten small kernels for each scan and one read a step.
 class BlockHealth {
  public:
   // Watches `blocks` blocks until release(); a follower writes their visits into the ledger.

@@ -6,9 +6,9 @@
 //            memory; sides are multiples of 16 and there are less than 2^32 tiles
 //
 // With a given scale, a kernel of codes finds the largest magnitude on its way; else the scale
-// follows from the result of amax, and the kernel reports it. The kernel reads the values from the
-// end, which amax read last and left in the cache. Counts are whole numbers, so the order of
-// additions changes no bit. Pointers are aligned to 16 bytes; blocks have kThreads threads.
+// follows from the result of amax, and the kernel writes the scale. The kernel reads the values
+// from the end, which amax read last and left in the cache. Counts are whole numbers, so the order
+// of additions changes no bit. Pointers are aligned to 16 bytes; blocks have kThreads threads.
 #include "sdk/src/precision/fp8_elements.h"
 
 namespace cox::fp8 {
@@ -187,7 +187,8 @@ __device__ __forceinline__ void turn(const Bits (&rows)[4], Bits (&columns)[4]) 
 
 template <class Value, class Format>
 __device__ void write_both(const Codes& task) {
-  // Two tiles need one barrier each; a word wider than a tile avoids conflicts of banks.
+  // Two tiles in turn, so that one barrier for each is enough. Rows are a word wider than a tile,
+  // against conflicts of banks.
   __shared__ Bits tiles[2][kSide][kQuads + 1];
   const auto* values = static_cast<const Value*>(task.values);
   const float multiplier = multiplier_of<Format>(task);

@@ -1,7 +1,7 @@
 // Kernels that quantise a tensor on its device (fp8_kernels.cu). One finds the largest magnitude;
-// one casts, counts and, on request, writes the codes of the transposed matrix too. Two kernels
-// read a tensor twice; LibTorch's operations start about 25 and write as many tensors. Codes,
-// scales and counts are equal to the last bit.
+// one casts, counts and, on request, writes the codes of the transposed matrix too. The two kernels
+// read a tensor twice in all; LibTorch's operations start about 25 kernels and write as many
+// tensors. Codes, scales and counts are equal to the last bit.
 //
 // A process compiles the kernels once for each type of values (cuda_program.h), for devices with
 // FP8 casts: compute capability 8.9 and above. A trial on the device then compares bits with the
@@ -18,7 +18,7 @@
 
 namespace cox::detail {
 
-// Order of the codes: as the values, or that and the transposed matrix's as well.
+// Order of the codes: the values' order, or also the transposed matrix's.
 enum class Fp8Order : std::uint8_t { rows, both };
 
 // Results of the kernels. All are on the device and may still be computed.

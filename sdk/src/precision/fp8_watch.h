@@ -1,6 +1,6 @@
-// Fp8Watch is the actuator for FP8 products of a rank's blocks. Gives each block an Fp8Block, reads
-// the products' counts once a step as evidence for the coordinator, and saves the histories of
-// delayed scaling. Training thread only; does not communicate.
+// Fp8Watch is the actuator for FP8 products of a rank's blocks. The watch gives each block an
+// Fp8Block, reads the products' counts once a step as evidence for the coordinator, and saves the
+// histories of delayed scaling. Training thread only; does not communicate.
 #pragma once
 
 #include <memory>

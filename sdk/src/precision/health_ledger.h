@@ -34,9 +34,9 @@ struct Boundary {
   bool is_small_asked = false;                 // a neighbouring block computes in fp16
 };
 
-// Boundaries holds the boundaries of one step and is reused for the next. Reused places stay near,
-// because they are read just after training has emptied the caches. Addresses are stable, also
-// after a swap.
+// Boundaries holds the boundaries of one step and is reused for the next. Boundaries reuses the
+// same memory, because figures are read just after training has emptied the caches. Addresses are
+// stable, also after a swap.
 class Boundaries {
  public:
   Boundary& add() {

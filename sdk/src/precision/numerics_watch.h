@@ -153,11 +153,12 @@ void fill_row(metrics::StepRow& row, std::span<const BlockEvidence> evidence,
               const HealthVerdict& verdict, const std::string& blamed);
 
 // VisitHealth records the visits of blocks in the ledger. The follower of the operator stream calls
-// it for every tensor that operators read. The visit that autograd made a tensor in, as the numbers
-// of its nodes show, has the tensor as an output; each later visit that reads the tensor has it as
-// an input. A visit's data without a node are inputs of the visit whose parameter is read first
-// together with them. Outputs of a pass's last visit are not seen. Training thread only. A scan
-// that fails (out of memory, say) costs its figures, never the operator.
+// it for every tensor that operators read. A tensor that crosses between visits is an output of the
+// visit in which autograd made the tensor's node, found by the node's number, and an input of each
+// visit that reads the tensor. Data at the beginning of a visit has no node, and is an input of the
+// visit whose parameter is read first together with the data. Outputs of a pass's last visit are
+// not seen. Training thread only. A scan that fails (out of memory, say) costs its figures, never
+// the operator.
 class VisitHealth final : public VisitObserver {
  public:
   void watch(std::shared_ptr<HealthLedger> ledger) { ledger_ = std::move(ledger); }

@@ -200,7 +200,8 @@ PrecisionSet runnable_formats(at::DeviceType device) {
 
 bool is_emulated(Precision format, at::DeviceType device) {
   if (format == Precision::fp8) return !detail::has_fp8_hardware(device);
-  // cuDNN's answer reveals compute capability 8.0, which bf16 units need too.
+  // cuDNN's answer reveals whether the compute capability is at least 8.0, which bf16 units need
+  // too.
   if (format == Precision::bf16 && device == at::kCUDA && at::hasCUDA()) {
     return !at::detail::getCUDAHooks().supportsBFloat16ConvolutionWithCuDNNv8();
   }

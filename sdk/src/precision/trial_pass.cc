@@ -78,8 +78,8 @@ GradientPrint print_on_device(const at::Tensor& gradient) {
   return {static_cast<std::uint64_t>(bits.item<std::int64_t>()) + size, norm.item<double>()};
 }
 
-// Permitted distance between norms of runs of one step, in units of the distance of equal runs, and
-// at least.
+// Permitted distance between the norms of runs of one step: a multiple of the distance between
+// equal runs, and a minimum.
 constexpr double kSpreads = 8, kLeastApart = 1e-3;
 
 double apart(const GradientPrint& one, const GradientPrint& other) {

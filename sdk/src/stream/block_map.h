@@ -52,7 +52,7 @@ class BlockMap {
   // Divides the model as it is now; the map ignores modules and parameters registered later. A name
   // that is not empty is a prefix of all block names ("generator.0") and tells several models
   // apart. In a pattern '*' stands for any text (fits_pattern). Patterns are compared with full
-  // block names; only its full name fits the model itself.
+  // block names. Only the model's full name fits the model itself.
   //
   // Returns invalid_argument for a model without parameters, and for a pattern that fits no module
   // with parameters. Returns resource_exhausted for more than kMaxBlocks blocks.

@@ -10,7 +10,7 @@
 
 namespace cox::detail {
 
-// Returns whether memory of others holds the tensor, so that others may write to it.
+// Returns whether LibTorch did not allocate the tensor's memory, so that others may write to it.
 bool is_foreign_memory(const at::TensorBase& tensor);
 
 class ForeignCopies {

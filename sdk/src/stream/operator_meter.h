@@ -1,5 +1,5 @@
-// OperatorMeter times the operators of a sampled step. By operator and block, it counts the bytes
-// of results and the FLOPs.
+// OperatorMeter times the operators of a sampled step, and counts the bytes of results and the
+// FLOPs, by operator and block.
 //
 //   begin(call, block) -> the operator runs -> end(results) -> ... -> add_to(table)
 //

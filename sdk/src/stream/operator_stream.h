@@ -34,7 +34,7 @@ namespace cox::detail {
 // OperatorFacts describes an operator by its schema alone. Looked up once, because a query to the
 // dispatcher costs as much as an operator.
 struct OperatorFacts {
-  bool is_composite = false;              // LibTorch only composes other operators
+  bool is_composite = false;              // LibTorch only composes it of others
   bool is_product = false;                // product_formats.h
   bool is_autocast = false;               // CUDA's autocast has a kernel
   bool is_random = false;                 // draws from a generator
@@ -101,7 +101,7 @@ class OperatorListener {
   // among the arguments. A throw cancels the operator.
   virtual void touch(const c10::OperatorHandle& /*handle*/, const at::Tensor& /*argument*/) {}
   // Returns whether product_format() can have a value in this step. Called before every operator
-  // with formats.
+  // that formats apply to.
   virtual bool has_formats() const { return false; }
   // Returns the format of products (product_formats.h), if any. Called before every product, after
   // touch(). The first listener with a format decides. Listeners then see the casts and the narrow

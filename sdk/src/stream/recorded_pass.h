@@ -70,7 +70,7 @@ class RecordedPass final : public OperatorListener {
   std::vector<Alive> alive_;
   std::vector<RecordedResult> ended_;              // ended since the last operator began
   std::vector<std::vector<RecordedResult>> ends_;  // ended before each operator, and after the last
-  std::vector<const c10::StorageImpl*> written_;   // never dereferenced
+  std::vector<const c10::StorageImpl*> written_;   // addresses, never followed
   std::string programs_operator_;                  // name of one that ran; empty: none
   RecordedResult root_;
   RerunResults results_;

@@ -1,5 +1,5 @@
-// RegionMeter measures the operators of a region: the time of each, the bytes allocated for itself,
-// and the live bytes when backward returns to it.
+// RegionMeter measures the operators of a region: the time, the bytes that an operator allocates
+// for itself, and the live bytes when backward returns to the operator.
 //
 //   Tape (forward, backward) -> RegionMeter -> MeasuredRegion (operator_times.h) -> planner
 //

@@ -82,8 +82,8 @@ using HoldChoice = std::function<Hold(const SavedValue&)>;
 // - results of operators without tensor arguments, of operators registered by the program, and of
 //   operators that read memory not allocated by LibTorch;
 // - tensors saved outside of any operator (by a custom Function);
-// - tensors saved by an operator that writes to a tensor from outside. Before such a write, every
-//   tape alive on the thread that holds the tensor copies it.
+// - tensors saved by an operator that writes to a tensor from outside. Before such a write, each of
+//   the thread's tapes that holds the tensor takes a copy.
 //
 // A replay changes only memory. Random generators, gradient mode, autocast and running statistics
 // are restored, and the stream does not show a replay.
