@@ -190,7 +190,7 @@ Seconds MemoryActuator::spent() const {
   return all;
 }
 
-// Limits both times to the phase's, because a step without times has no parts either.
+// A part of the phase is at most as long as the phase. A step without times has neither part.
 void MemoryActuator::sign(RankSignal& signal) const {
   const float backward = signal.phase_seconds[static_cast<std::size_t>(Phase::backward)];
   signal.recompute_seconds = std::min(backward, static_cast<float>(spent_in_step_.count()));

@@ -21,8 +21,8 @@ namespace {
 
 using planner::RankProblem;
 
-// Rounds down by 1/64, so that ranks of a node get the same plan: each rank reads free memory at
-// another moment, and it changes all the time.
+// Rounds down, by at most 1/64, so that ranks of a node get the same plan. The ranks read free
+// memory at different moments, and the free memory changes all the time.
 std::int64_t rounded(std::int64_t limit_bytes) {
   const std::uint64_t step = std::bit_floor(static_cast<std::uint64_t>(limit_bytes)) / 64;
   return step == 0 ? limit_bytes : limit_bytes - limit_bytes % static_cast<std::int64_t>(step);

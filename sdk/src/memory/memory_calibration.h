@@ -1,7 +1,7 @@
-// MemoryCalibration is the actuator of activation memory before the first step. Measures every
-// block under every allowed action on a sample batch, exchanges the results with the other ranks,
-// and lets the policies decide anew. Then its MemoryActuator follows the plan. Training thread
-// only.
+// MemoryCalibration is the actuator of activation memory before the first step. The calibration
+// reports the actions that the settings and the model allow. On a sample batch it measures every
+// block under every action, exchanges the results with the other ranks, and lets the policies
+// decide anew. Then its MemoryActuator follows the plan. Training thread only.
 //
 //   SampleTrial (measures) -> memory_agreement.h (exchanges) -> MemoryFacts of rank 0 -> plan
 #pragma once

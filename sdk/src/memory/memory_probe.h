@@ -1,9 +1,9 @@
 // MemoryProbe is the actuator that reports this rank's memory use and limit. If tensors are counted
 // (counting_allocator.h), it reports their live bytes and the step's peak in every step; for a
-// model on a device, those of the device. Else it reports the kernel's figures for the process
-// every few steps, because reading them takes longer than a step may. Once a second it reads the
-// limit: the rank's share of the machine and of the control groups, but at most the rank's memory
-// now plus its share of the free memory. Training thread only.
+// model on a device, those of the device. Otherwise it reports the kernel's figures for the
+// process, and only every few steps, because a reading takes longer than a step may. Once a second
+// it reads the limit: the rank's share of the machine and of the control groups, but at most the
+// rank's memory now plus its share of the free memory. Training thread only.
 #pragma once
 
 #include <chrono>

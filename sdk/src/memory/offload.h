@@ -63,9 +63,8 @@ struct StorageHolder {
 //
 //   saved -> leaving: the storage is being written. The oldest one is freed when more than a given
 //            number of bytes are leaving; the store waits for its write if necessary.
-//   away  -> back: the storage is allocated and read when the backward pass of its frame begins,
-//   and
-//            freed when every holder has used it once or is gone.
+//   away  -> back: the storage is allocated and read when the backward pass of its frame begins.
+//            The storage is freed when every holder has used it once or is gone.
 //
 // A holder is one saved tensor, so several views of one storage are several holders. Any thread may
 // call any function: one lock guards the store, and the tier's thread copies outside of the lock.
