@@ -1,14 +1,14 @@
 // An actuator implements one capability on one rank. The class derives from each interface below
 // that the capability needs:
 //
-//   Actuator   before the first round: what the process and the model allow, what the job can do
-//   Measuring  before the first step: what a plan would cost
-//   Steering   the beginning of a step: the plan is followed
-//   Comparing  the ballot of a step: what must be equal on all ranks
-//   Voting     the ballot of a step: what ranks end together without calls of their own
-//   Reporting  the end of a step: what was seen
-//   Saving     between steps: what a save must hold of this rank
-//   Lasting    a save, and the end of the job: what they leave to the program
+//   Actuator   before the first round: limits of the process and the model, abilities for the job
+//   Measuring  before the first step: the cost of a plan
+//   Steering   the beginning of a step: the plan to follow
+//   Comparing  the ballot of a step: state that must be equal on all ranks
+//   Voting     the ballot of a step: work that ranks end together without calls of their own
+//   Reporting  the end of a step: observations
+//   Saving     between steps: this rank's state for a save
+//   Lasting    a save, and the end of the job: final state for the program
 //
 // A session calls all actuators alike, in the order of its ActuatorList. So a new capability is a
 // new actuator in the capability's folder, without a change to the session. Training thread only;
@@ -137,7 +137,7 @@ class Measuring {
   virtual const char* name() const = 0;
   // Returns whether the settings request a plan.
   virtual bool is_wanted() const = 0;
-  // Returns the program's state if no loop applies plans, as the end of a warning.
+  // Returns the end of a warning: the consequence for a program whose loop applies no plans.
   virtual std::string without() const = 0;
   // Returns whether the settings leave a choice.
   virtual bool wants_calibration() const = 0;

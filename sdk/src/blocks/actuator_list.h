@@ -1,7 +1,7 @@
 // ActuatorList holds a session's actuators in the order of their calls, with one sequence for each
-// interface. add() puts an actuator into the sequences of the interfaces that its class implements.
-// The compiler knows these, so a step checks no actuator's type, and allocates nothing. Training
-// thread only.
+// interface. add() puts an actuator into the sequence of each interface that the actuator's class
+// implements, known at compile time. So a step checks no actuator's type, and allocates nothing.
+// Training thread only.
 #pragma once
 
 #include <exception>

@@ -28,8 +28,8 @@ class BitsComparison {
   void compare(Comparing comparing) { is_on_ = comparing == Comparing::on; }
   bool is_on() const { return is_on_; }
 
-  // Makes the hooks of one tensor saved in `region`. The hooks compare the result of `deciding`'s
-  // hooks with their input. REQUIRES: `deciding` is not null.
+  // Makes the hooks of one tensor saved in `region`. The hooks compare the result of the hooks
+  // `deciding` with the tensor that `deciding` got. REQUIRES: `deciding` is not null.
   static std::unique_ptr<torch::autograd::SavedVariableHooks> make_hooks(
       std::shared_ptr<BitsComparison> comparison, BlockId region,
       std::unique_ptr<torch::autograd::SavedVariableHooks> deciding);

@@ -46,8 +46,8 @@ struct StatisticsPart {
 
 // Returns the statistics after the step. `parts` has every micro-batch from 0 on exactly once, in
 // any order. Returns internal for a part that is missing, duplicate or of another size. Returns
-// failed_precondition for a module without momentum that did not run exactly once in each
-// micro-batch.
+// failed_precondition for a module without momentum that ran in only some micro-batches, or several
+// times in one.
 Result<std::vector<double>> fold_statistics(std::span<const StatisticsModule> modules,
                                             std::vector<double> start,
                                             std::vector<StatisticsPart> parts);
