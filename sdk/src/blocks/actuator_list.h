@@ -47,8 +47,8 @@ class ActuatorList {
     std::apply([&](auto&... each) { (remove_from(each, actuator), ...); }, sequences_);
   }
 
-  // Returns the end states of all Lasting actuators: of the removed ones, in order of removal, then
-  // of those in the list.
+  // Returns the end states of all Lasting actuators: first the removed ones, in order of removal,
+  // then those in the list.
   std::vector<EndState> end_states() const {
     std::vector<EndState> states = left_;
     for (const Lasting* each : all<Lasting>()) states.push_back(each->end_state());

@@ -15,8 +15,8 @@
 namespace cox::detail {
 
 // Follower shows a step's operators to the visits of one model's blocks, while it is open. A
-// forward pass begins with the first operator on a parameter that requires gradients and ends with
-// the backward pass, so optimizers and evaluations without gradients enter no block.
+// forward pass begins with the first operator on a parameter that requires gradients, and ends with
+// the backward pass. So optimizers and evaluations without gradients enter no block.
 class BlockWatch::Follower final : public OperatorListener {
  public:
   Follower(BlockMap map, std::shared_ptr<VisitListener> listener)

@@ -54,8 +54,8 @@ std::optional<PhaseEvents::Times> PhaseEvents::take() {
   return times;
 }
 
-// Checks all events, because a phase may have run on another stream than the last one, and times
-// between events that have not passed are an error.
+// Checks all events, because a phase may have run on another stream than the last one. Reading
+// times between events that have not passed is an error.
 bool PhaseEvents::is_over(const Step& step) {
   return step.marks.back().event.query() &&
          std::ranges::all_of(step.marks, [](const Mark& mark) { return mark.event.query(); });

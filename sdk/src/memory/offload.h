@@ -203,8 +203,8 @@ class OffloadFrame final : public SavedTensorFrame,
 //   without a read, so it never exists twice.
 // - Nothing moves while the operator that saved it runs, because some operators write to a tensor
 //   after saving it (the noise of rrelu). The move begins when the next operator saves, or at
-//   leave(). A part of a storage that is no view (unsafe_chunk, which cuts an LSTM's gates) moves
-//   at leave(), because writes to the other parts change no version.
+//   leave(). A part of a storage that is no view moves at leave(), because writes to the other
+//   parts change no version. An LSTM cuts its gates into such parts (unsafe_chunk).
 // - Memory is deterministic. At most `in_flight_bytes` are leaving inside a call, whatever the
 //   tier's speed; saving waits if there are more. leave() frees all that the call moved. The first
 //   request of backward allocates all storages of the frame and starts their reads in order of

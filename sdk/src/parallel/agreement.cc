@@ -123,7 +123,7 @@ std::string ranks_that_differ(const std::vector<std::uint64_t>& numbers) {
 
 namespace {
 
-// The kind of device counts too: gradients and buffers on other devices take other ways.
+// The kind of device counts too: gradients and buffers outside of the CPU take other ways.
 std::uint64_t layout_print(const std::vector<NamedTensor>& tensors) {
   Fnv1a64 hash;
   hash.add(fingerprint(tensors));

@@ -6,9 +6,9 @@
 //
 // Over NCCL a bucket starts in the backward pass, once its gradients and the buckets before it are
 // complete. The training stream fills the bucket right after its last gradient; NCCL's stream sums
-// it beside the rest of the backward pass. The host waits for no sum, and the training stream waits
-// for none before the step's ballot, so a sum that never ends blocks only other sums. NCCL chooses
-// the order of ranks in a sum.
+// it beside the rest of the backward pass. The host waits for no sum. The training stream waits for
+// none before the step's ballot, so a sum that never ends blocks only other sums. NCCL chooses the
+// order of ranks in a sum.
 //
 // Through host memory, buckets start at the end of backward. The host waits once a step, in
 // flush(), for this rank's gradients. Sums, norm and counts are those of the CPU's path

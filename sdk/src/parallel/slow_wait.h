@@ -1,8 +1,7 @@
 // SlowWait watches one wait of this rank for the others, between its polls. SlowWait reads the
-// marks of the node's ranks twice a second, so that a rank that left its loop causes an error
-// instead of an endless wait. A long wait logs once which ranks are awaited. Beyond
-// control.wait_seconds, SlowWait ends the job if the coordinator has not. Time is passed in.
-// Training thread.
+// marks of the node's ranks twice a second. So a rank that left its loop causes an error instead of
+// an endless wait. A long wait logs once which ranks are awaited. Beyond control.wait_seconds,
+// SlowWait ends the job if the coordinator has not. Time is passed in. Training thread.
 #pragma once
 
 #include <chrono>

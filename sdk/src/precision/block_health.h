@@ -72,9 +72,9 @@ struct GradientLook {
 // one is not; only zeros beyond the incoming gradients' share of zeros count. Zeros of other
 // gradients come from ReLU and masks.
 //
-// Cost: 1.4 us a call. Each tensor between blocks is scanned in forward and its gradient in
-// backward, 2 us each for 256 KiB in a cache, three times as much beside fp16. A device needs some
-// ten small kernels for each scan and one read a step.
+// Cost: 1.4 us a call. Each tensor between blocks is scanned in forward, and its gradient in
+// backward. A scan takes 2 us for 256 KiB in a cache, and three times as long beside fp16. A device
+// needs some ten small kernels for each scan and one read a step.
 class BlockHealth {
  public:
   // Watches `blocks` blocks until release(); a follower writes their visits into the ledger.

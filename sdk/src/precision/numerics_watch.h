@@ -101,10 +101,10 @@ class GradientNoise {
   // Returns whether any step is sampled.
   bool samples() const { return every_steps_ > 0; }
   // Reads .grad of the sampled elements: this rank's own gradients times `scale`. Does nothing
-  // unless is_due(). Skips a block for this sample if all its gradients are missing, if one that
-  // existed before is missing, or if one is not finite in the sample. A parameter that never had a
-  // gradient has no mean and no noise. Values on a device count after they arrive, or never if the
-  // next sample is faster.
+  // unless is_due(). Skips a block for this sample if all of its gradients or an earlier one are
+  // missing, or if one is not finite in the sample. A parameter that never had a gradient has no
+  // mean and no noise. Values on a device count after they arrive, or never if the next sample is
+  // faster.
   void sample(double scale);
   // Adds the values that have arrived from a device. Returns whether a sample became complete since
   // the last call. Never waits.
@@ -153,12 +153,12 @@ void fill_row(metrics::StepRow& row, std::span<const BlockEvidence> evidence,
               const HealthVerdict& verdict, const std::string& blamed);
 
 // VisitHealth records the visits of blocks in the ledger. The follower of the operator stream calls
-// it for every tensor that operators read. A tensor that crosses between visits is an output of the
-// visit in which autograd made the tensor's node, found by the node's number, and an input of each
-// visit that reads the tensor. Data at the beginning of a visit has no node, and is an input of the
-// visit whose parameter is read first together with the data. Outputs of a pass's last visit are
-// not seen. Training thread only. A scan that fails (out of memory, say) costs its figures, never
-// the operator.
+// it for every tensor that operators read. A tensor that crosses between visits is an input of each
+// visit that reads the tensor. The tensor is an output of the visit in which autograd made its
+// node, found by the node's number. Data at the beginning of a visit has no node, and is an input
+// of the visit whose parameter is read first together with the data. Outputs of a pass's last visit
+// are not seen. Training thread only. A scan that fails (out of memory, say) costs its figures,
+// never the operator.
 class VisitHealth final : public VisitObserver {
  public:
   void watch(std::shared_ptr<HealthLedger> ledger) { ledger_ = std::move(ledger); }

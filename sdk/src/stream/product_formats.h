@@ -39,7 +39,7 @@ namespace cox::detail {
 bool is_product(const c10::OperatorHandle& handle);
 
 // Returns whether a call with these arguments, the last ones on the stack, shall run in a narrower
-// type, on the CPU, or may run as FP8. REQUIRES: is_product(handle), and `type` is narrower than
+// type on the CPU, or may run as FP8. REQUIRES: is_product(handle), and `type` is narrower than
 // float.
 bool is_to_be_narrowed(const c10::OperatorHandle& handle, const torch::jit::Stack& stack,
                        at::ScalarType type);
