@@ -22,8 +22,7 @@ struct Product {
   Kind kind;
 };
 
-// Operators that autocast runs in its narrow type and programs call with parameters. An attention
-// mask is no operand: the kernels read it in float, and fp16 has no -1e9.
+// Operators that autocast runs in its narrow type and programs call with parameters.
 constexpr std::array<std::string_view, 14> kNarrowedByAutocast = {
     "aten::linear",
     "aten::matmul",
@@ -41,6 +40,7 @@ constexpr std::array<std::string_view, 14> kNarrowedByAutocast = {
     "aten::conv_transpose3d",
 };
 
+// An attention mask is no operand: the kernels read it in float, and fp16 has no -1e9.
 constexpr std::array kProducts = {
     Product{"aten::mm", 2, Product::Kind::matrices},
     Product{"aten::addmm", 3, Product::Kind::matrices},
