@@ -1,7 +1,7 @@
-// ActuatorList holds the actuators of a session in the order in which they are called. The list has
-// one sequence for each interface. add() puts an actuator into the sequences of those interfaces
-// that the actuator's class implements, which the compiler knows; so a step asks no actuator for
-// its type, and allocates nothing. Training thread only.
+// ActuatorList holds a session's actuators in the order of their calls, with one sequence for each
+// interface. add() puts an actuator into the sequence of each interface that the actuator's class
+// implements, known at compile time. So a step checks no actuator's type, and allocates nothing.
+// Training thread only.
 #pragma once
 
 #include <exception>
@@ -18,27 +18,27 @@ namespace cox::detail {
 // Owns the actuators that exist from the start; a loop adds its own while the loop lives.
 class ActuatorList {
  public:
-  // Returns those that implement an interface, in the order of the list.
+  // Returns the actuators that implement an interface, in the order of the list.
   template <class Interface>
   const std::vector<Interface*>& all() const {
     return std::get<std::vector<Interface*>>(sequences_);
   }
 
-  // Adds an actuator behind all others, and keeps it.
+  // Appends an actuator and owns it.
   template <class Kind>
   void own(std::unique_ptr<Kind> actuator) {
     add(*actuator);
     owned_.push_back(std::move(actuator));
   }
 
-  // Adds an actuator behind all others. REQUIRES: the actuator lives until it is removed.
+  // Appends an actuator. REQUIRES: the actuator lives until its removal.
   template <class Kind>
   void add(Kind& actuator) {
     static_assert(std::is_final_v<Kind>,
                   "add an actuator by its own type, which has its interfaces");
     std::apply([&](auto&... each) { (add_to(each, actuator), ...); }, sequences_);
   }
-  // Keeps the end state of an actuator that leaves something, unless an exception ends its loop.
+  // Stores the end state of a Lasting actuator, unless an exception ends its loop.
   template <class Kind>
   void remove(Kind& actuator) {
     if constexpr (std::is_base_of_v<Lasting, Kind>) {
@@ -47,8 +47,8 @@ class ActuatorList {
     std::apply([&](auto&... each) { (remove_from(each, actuator), ...); }, sequences_);
   }
 
-  // Returns the end states of all actuators that leave something: of those that were removed, in
-  // that order, and of those in the list.
+  // Returns the end states of all Lasting actuators: first the removed ones, in order of removal,
+  // then those in the list.
   std::vector<EndState> end_states() const {
     std::vector<EndState> states = left_;
     for (const Lasting* each : all<Lasting>()) states.push_back(each->end_state());
@@ -75,7 +75,7 @@ class ActuatorList {
   std::vector<EndState> left_;
 };
 
-// AddedActuator keeps an actuator in a list for as long as it lives.
+// AddedActuator adds an actuator to a list and removes it in the destructor.
 template <class Kind>
 class AddedActuator {
  public:

@@ -13,22 +13,21 @@
 namespace cox::detail {
 namespace {
 
-// Whether its bytes can be read as they lie.
+// Returns whether the tensor's bytes can be read as they lie.
 bool is_comparable(const at::Tensor& tensor) {
   return tensor.defined() && tensor.layout() == at::kStrided && tensor.element_size() <= 8 &&
          tensor.is_non_overlapping_and_dense();
 }
 
-// As the bytes lie, too: two tensors of the same strides are compared. Needs little memory, as the
-// step in which it happens has a budget.
+// Hashes bytes as they lie: compared tensors have the same strides. Needs little memory, because
+// the step has a budget.
 at::Tensor bits_on_device(const at::Tensor& tensor) {
   constexpr std::int64_t kElementsAtOnce = 1L << 16;
   const at::Tensor flat = tensor.detach().as_strided({tensor.numel()}, {1});
   return bits_hash_on(tensor.device(), {{flat}}, kElementsAtOnce);
 }
 
-// Looks at tensors on a device. What goes wrong (its memory is full, say) costs this look, never
-// the step.
+// Runs a check of tensors on a device. A failure (full memory) costs the check, never the step.
 template <class Look>
 void look_only(const Look& look) noexcept {
   try {
@@ -39,7 +38,7 @@ void look_only(const Look& look) noexcept {
 
 }  // namespace
 
-// An operator may save a result before it is written, so the hash is taken when it has ended.
+// Hashes after the operator, because an operator may save a result before writing it.
 class BitsComparison::Hooks final : public torch::autograd::SavedVariableHooks {
  public:
   Hooks(std::shared_ptr<BitsComparison> comparison, BlockId region,
@@ -103,7 +102,7 @@ void BitsComparison::note_unequal(BlockId region) {
   if (std::ranges::find(unequal_, region) == unequal_.end()) unequal_.push_back(region);
 }
 
-// The device is waited for once.
+// Waits for the device once.
 void BitsComparison::read_comparisons() {
   const std::vector<DeviceComparison> comparisons = std::exchange(comparisons_, {});
   if (comparisons.empty()) return;

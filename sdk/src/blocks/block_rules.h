@@ -1,6 +1,6 @@
-// Checks of the settings that name blocks by patterns: one that fits no block of the model is an
-// error before the first step, with the names that it may have meant. Used by the actuator that
-// carries such settings out. Pure.
+// Checks of settings that name blocks by patterns. A pattern that fits no block of the model is an
+// error before the first step, with the names that the user may have meant. Used by the actuator
+// that applies the settings. Pure.
 #pragma once
 
 #include <span>
@@ -13,8 +13,8 @@
 
 namespace cox::detail {
 
-// Returns invalid_argument unless the pattern fits one of the names. `key` is the setting, `rule`
-// what it says where the pattern stands: "h.9=recompute".
+// Returns invalid_argument unless the pattern fits one of the names. `key` is the setting; `rule`
+// is its text with the pattern: "h.9=recompute".
 Status check_fits(std::string_view key, std::string_view pattern, std::string_view rule,
                   std::span<const std::string> names);
 

@@ -14,9 +14,9 @@
 
 namespace cox::detail {
 
-// Shows the operators of a step to the visits of one model's blocks, while it is open. A forward
-// pass begins with the first operator on a parameter that requires gradients and ends with the
-// backward pass, so that an optimizer or an evaluation without gradients enters no block.
+// Follower shows a step's operators to the visits of one model's blocks, while it is open. A
+// forward pass begins with the first operator on a parameter that requires gradients, and ends with
+// the backward pass. So optimizers and evaluations without gradients enter no block.
 class BlockWatch::Follower final : public OperatorListener {
  public:
   Follower(BlockMap map, std::shared_ptr<VisitListener> listener)
@@ -70,7 +70,7 @@ class BlockWatch::Follower final : public OperatorListener {
   BlockMap map_;
   const std::shared_ptr<VisitListener> listener_;
   VisitWatch& visits_;  // the listener's
-  // A cast that autocast has cached would make gradients depend on the memory action.
+  // A cast cached by autocast would make gradients depend on the memory action.
   bool had_cast_cache_ = true;
   std::optional<SavedTensorScope> saving_;
   std::optional<StreamScope> stream_;
@@ -135,7 +135,7 @@ Status BlockWatch::adopt(const BlockMap& map) {
   return ok_status();
 }
 
-// The first device that is no CPU, as device_of() finds it.
+// Uses the first device that is no CPU, as device_of() does.
 void BlockWatch::note_device(const BlockMap& map) {
   c10::Device& device = visits()->parts().device;
   for (std::size_t b = 0; b < map.size(); ++b) {

@@ -1,12 +1,12 @@
-// BlockWatch is the actuator that listens to the blocks of a model: it registers them, follows the
-// attached model in steps, and sends what each block costs to the coordinator, one profile a signal
-// (BlockMeasurements). The actuators of memory and number formats reach the blocks through it.
+// BlockWatch is the actuator for a model's blocks. BlockWatch registers the blocks, follows the
+// attached model in steps, and sends each block's costs to the coordinator, one profile a signal
+// (BlockMeasurements). The actuators of memory and number formats access the blocks through it.
 // Training thread only.
 //
-// Blocks are found from the parameters of a model as its user wrote it, and their visits are told
-// by the operator stream: within the steps of a loop of ours (a Trainer, a Reducer that was given
-// the model) this follows the stream itself, from the beginning of a step to its end; a loop that
-// only adopts its models does it from adopt() on (training/adoption.h).
+// Blocks follow from the parameters of the user's model, and visits from the operator stream. In a
+// loop of ours (a Trainer, a Reducer with the model) BlockWatch follows the stream from the
+// beginning of a step to its end. A loop that only adopts models follows it from adopt() on
+// (training/adoption.h).
 #pragma once
 
 #include <memory>
@@ -29,33 +29,32 @@ class BlockWatch final : public Actuator, public Steering, public Reporting {
  public:
   explicit BlockWatch(BlocksConfig config = {}) : config_(std::move(config)) {}
 
-  // Finds the blocks of a model and follows them in steps. A model that cannot be followed (it has
-  // no parameters, or more than kMaxBlocks parts, or Python's torch runs the engine) has none.
-  // Throws cox::Error for settings that do not fit it.
+  // Finds the blocks of a model and follows them in steps. A model that cannot be followed has no
+  // blocks: one without parameters, one with more than kMaxBlocks parts, or one under the engine of
+  // Python's torch. Throws cox::Error for settings that do not fit the model.
   void attach(torch::nn::Module& model) override;
-  // Divides a model of that name, which may be empty, as the settings say, where they do, or else
-  // by these patterns (BlockMap::make).
+  // Divides a model named `name`, which may be empty. Uses the settings' patterns if there are any,
+  // else `patterns` (BlockMap::make).
   Result<BlockMap> divide(const torch::nn::Module& model, std::span<const std::string> patterns,
                           std::string_view name) const;
-  // Adds the blocks of an adopted model, numbered after those that are there, and with the first
-  // model those of blocks.scopes. Whoever follows the stream tells the VisitWatch, which lives
-  // until release(). Returns invalid_argument for a scope that is called like a block,
-  // resource_exhausted for more than kMaxBlocks; nothing has changed then. REQUIRES: no model is
-  // attached.
+  // Adds the blocks of an adopted model, numbered after the existing ones; the first model adds
+  // those of blocks.scopes too. The follower of the stream calls the VisitWatch, which lives until
+  // release(). Returns invalid_argument for a scope with a block's name, and resource_exhausted for
+  // more than kMaxBlocks; both change nothing. REQUIRES: no model is attached.
   Status adopt(const BlockMap& map);
   void release() override;
   void contribute(JobFacts& job) const override { job.blocks = names_; }
-  // Chooses what the coming step measures. The blocks of an attached model are followed until
+  // Chooses the measurements of the coming step. Follows an attached model's blocks until
   // end_step().
   void begin_step() override;
   void end_step(const StepEnd& step, StepOutput& output) override;
-  // Returns a profile that was not sent yet.
+  // Returns a profile not sent yet.
   Fragment next_fragment() override;
 
   const std::vector<std::string>& names() const { return names_; }
   std::size_t size() const { return names_.size(); }
-  // The blocks of the attached model, in a loop of ours, where losses are scaled and steps skipped;
-  // null where there is none, or models are adopted.
+  // Returns the blocks of the attached model, in a loop of ours, in which losses are scaled and
+  // steps skipped. Null without one, and for adopted models.
   const BlockMap* followed() const;
   // Follows the attached model while it exists, between steps too.
   class [[nodiscard]] Following {
@@ -68,7 +67,7 @@ class BlockWatch final : public Actuator, public Steering, public Reporting {
    private:
     BlockWatch* const opened_;
   };
-  // Both are null where there are no blocks.
+  // Both are null without blocks.
   VisitWatch* visits() { return listener_ ? &listener_->visits() : nullptr; }
   VisitListener* listener() { return listener_.get(); }
   // Returns the blocks that are kept whatever their action, with the reason, in ascending order.
@@ -84,7 +83,7 @@ class BlockWatch final : public Actuator, public Steering, public Reporting {
   BlockMeasurements measured_;
   std::shared_ptr<VisitListener> listener_;
   std::vector<std::string> names_;
-  std::shared_ptr<Follower> follower_;  // of the model that is attached
+  std::shared_ptr<Follower> follower_;  // follows the attached model
 };
 
 }  // namespace cox::detail

@@ -1,5 +1,5 @@
-// BlockMeasurement is what the visits of a block took in one step, and BlockSink is who receives it
-// when the step ends. A session receives them (BlockMeasurements) and makes a BlockProfile of them.
+// BlockMeasurement is the cost of a block's visits in one step. A BlockSink receives it at the end
+// of the step. A session receives the measurements (BlockMeasurements) and makes BlockProfiles.
 #pragma once
 
 #include <cstddef>
@@ -19,28 +19,28 @@ namespace cox::detail {
 
 enum class MeasureMode {
   off,
-  times,  // two clock reads a visit, and a hook per saved tensor
+  times,  // two clock reads a visit, and a hook for each saved tensor
   full,   // the saved bytes as well
 };
 
 struct BlockMeasurement {
   MeasureMode mode = MeasureMode::times;
-  std::uint64_t shape_key = 0;  // differs when type or sizes of a visit's first operand differ
+  std::uint64_t shape_key = 0;  // differs if type or sizes of a visit's first operand differ
   Seconds forward{};
-  Seconds backward{};             // 0 when no backward pass ran
-  std::uint64_t saved_bytes = 0;  // storages kept for backward, parameters not; 0 unless full
+  Seconds backward{};             // 0 if no backward pass ran
+  std::uint64_t saved_bytes = 0;  // storages kept for backward, without parameters; 0 unless full
   std::uint64_t parameters = 0;   // elements, each once
 };
 
 Nanoseconds steady_now();
 
-// Returns the count, or the largest number of 32 bits where that is smaller.
+// Returns the count, at most the largest number of 32 bits.
 inline std::uint32_t saturated(std::uint64_t count) {
   constexpr std::uint64_t kMost = std::numeric_limits<std::uint32_t>::max();
   return static_cast<std::uint32_t>(count < kMost ? count : kMost);
 }
 
-// BlockEdge tells where the passes through a block's region begin and end.
+// BlockEdge is the beginning or end of a pass through a block's region.
 enum class BlockEdge : std::uint8_t { forward_begin, forward_end, backward_begin, backward_end };
 
 class BlockSink {
@@ -49,42 +49,41 @@ class BlockSink {
   // Called at the edge itself, on the thread that passes it: autograd's in backward. REQUIRES: the
   // receiver allocates no tensor.
   virtual void block_edge(BlockId, BlockEdge) noexcept {}
-  // Called by the thread that trains. REQUIRES: the receiver is short and does not communicate.
+  // Called on the training thread. REQUIRES: the receiver is short and does not communicate.
   virtual void block_measured(BlockId block, const BlockMeasurement& measurement) noexcept = 0;
 };
 
-// Returns a measurement in the form in which it travels. REQUIRES: block < blocks <= kMaxBlocks.
+// Returns a measurement in the form for sending. REQUIRES: block < blocks <= kMaxBlocks.
 BlockProfile block_profile(BlockId block, std::size_t blocks, std::string_view name,
                            const BlockMeasurement& measurement);
 
-// BlockMeasurements knows what the blocks of a rank cost: what their visits took when they were
-// measured last, and their FLOPs. It chooses what each step measures, and makes a profile for the
-// coordinator of every block whose costs are news. Training thread; measurements also come from
-// autograd's.
+// BlockMeasurements holds the costs of a rank's blocks: the last measurements of visits, and FLOPs.
+// The class chooses the measurements of each step, and makes a profile for the coordinator of every
+// block with new costs. Training thread; measurements also come from autograd's.
 class BlockMeasurements final : public BlockSink {
  public:
-  // Steps that measure everything, then one in kTimesEverySteps measures times.
+  // Number of steps that measure everything; after these, one in kTimesEverySteps measures times.
   static constexpr std::uint64_t kFullSteps = 2;
   static constexpr std::uint64_t kTimesEverySteps = 32;
 
-  // Sets the number of blocks. Those that were there before keep their costs.
+  // Sets the number of blocks. Blocks from before keep their costs.
   void resize(std::size_t blocks);
-  // Returns what the coming step measures.
+  // Returns the mode of the coming step.
   MeasureMode next_mode();
   void block_measured(BlockId block, const BlockMeasurement& measurement) noexcept override;
 
-  // Writes the seconds of every block in a step, as they were measured last; 0 before that.
-  // REQUIRES: an entry a block.
+  // Writes the last measured seconds of every block in a step; 0 before the first measurement.
+  // REQUIRES: an entry for each block.
   void read_times(std::span<BlockTime> times);
-  // Sets the FLOPs of every block in a step, forward and backward, for the profiles to come.
+  // Sets the FLOPs of every block in a step, forward and backward, for later profiles.
   void set_flops(std::span<const double> flops);
-  // Returns a profile that was not sent yet, or nothing. REQUIRES: a name a block.
+  // Returns a profile not sent yet, or nothing. REQUIRES: a name for each block.
   Fragment next(std::span<const std::string> names);
 
  private:
   struct Known {
     BlockMeasurement measurement;
-    double flops = 0;          // of a step; 0 = not known
+    double flops = 0;          // in a step; 0 = unknown
     bool is_complete = false;  // measured in full
     bool is_unsent = false;
   };

@@ -20,7 +20,7 @@ static_assert(OperatorWatch::kFirstStep >= BlockMeasurements::kFullSteps);
 static_assert(OperatorWatch::kEverySteps % BlockMeasurements::kTimesEverySteps == 0);
 static_assert(OperatorWatch::kFirstStep % BlockMeasurements::kTimesEverySteps != 0);
 
-// Blocks of two models may have the same name.
+// Makes names unique, because blocks of two models may have the same name.
 std::vector<BlockTime> with_unlike_names(const std::vector<std::string>& names) {
   std::vector<BlockTime> blocks;
   std::set<std::string> taken;
@@ -70,7 +70,7 @@ void OperatorWatch::take(const StepEnd& step, StepOutput& output) {
   output.operators = published();
 }
 
-// Readers let go of a table on their own threads: what they read of it came before.
+// A reader releases a table on its own thread, after its last read.
 std::shared_ptr<const OperatorTable> OperatorWatch::published() {
   while (given_.size() < kReaders) given_.push_back(std::make_shared<OperatorTable>(table_));
   auto free =

@@ -1,12 +1,12 @@
-// OperatorWatch is the actuator that counts the operators of forward passes one by one: in one step
-// of many, the third one first, when what sets up is over and no block is measured otherwise.
+// OperatorWatch is the actuator that counts single operators of forward passes in sampled steps.
+// The first sample is the third step, when the setup is over and no block is measured otherwise.
 //
 //   sampled step -> OperatorTable -> StepOutput (the run directory and, on rank 0, the status page)
 //                                 -> FLOPs of the rank's step (RankSignal) and of each block
 //
-// It counts in the visits of followed and adopted models. In other steps it does nothing. The end
-// of a sampled step allocates only where an operator is new, or where all tables that it has given
-// away are still read. Training thread only.
+// Counts in the visits of followed and adopted models. Does nothing in other steps. The end of a
+// sampled step allocates only for a new operator, or if all published tables still have readers.
+// Training thread only.
 #pragma once
 
 #include <cstddef>
@@ -23,11 +23,12 @@ class BlockWatch;
 
 class OperatorWatch final : public Actuator, public Steering, public Reporting {
  public:
-  // Steps 2, 66, 130, ... of the process are sampled: none in which a BlockWatch measures.
+  // The sampled steps of the process are 2, 66, 130 and so on. A BlockWatch measures in none of
+  // these.
   static constexpr std::uint64_t kEverySteps = 64;
   static constexpr std::uint64_t kFirstStep = 2;
 
-  // `blocks` must outlive this.
+  // `blocks` outlives the object.
   explicit OperatorWatch(BlockWatch& blocks) : blocks_(blocks) {}
 
   void release() override;
@@ -36,13 +37,14 @@ class OperatorWatch final : public Actuator, public Steering, public Reporting {
   void sign(RankSignal& signal) const override;
 
  private:
-  // FLOPs of the newest sampled step that had operators, and its samples, by which they grow.
+  // FLOPs and samples of the newest sampled step with operators. FLOPs are in proportion to
+  // samples.
   struct Newest {
     double flops = 0;
     std::uint64_t samples = 0;
   };
 
-  // The run directory, the page and what it shows have one each, and another is written.
+  // The run directory, the page and its current view have one each; the fourth is being written.
   static constexpr std::size_t kReaders = 4;
 
   void take(const StepEnd& step, StepOutput& output);
@@ -51,11 +53,11 @@ class OperatorWatch final : public Actuator, public Steering, public Reporting {
 
   BlockWatch& blocks_;
   std::uint64_t steps_ = 0;
-  bool is_sampled_ = false;  // the open step
+  bool is_sampled_ = false;  // whether the open step is
   OperatorTable table_;
   std::vector<double> flops_;  // by block, of the newest sampled step
   Newest newest_;
-  // Copies of the table. One that nobody else has is written again.
+  // Copies of the table. A copy without readers is reused.
   std::vector<std::shared_ptr<OperatorTable>> given_;
 };
 

@@ -19,7 +19,7 @@ void SteeredRegion::open(BlockId block) {
     offload_ = open_offload_(steering_.name(block));
 }
 
-// A tape asks for the block's choice until it is closed.
+// A tape uses the block's choice until it is closed.
 void SteeredRegion::close() {
   if (tape_ != nullptr) {
     tape_->close();
@@ -32,7 +32,7 @@ void SteeredRegion::close() {
 
 bool SteeredRegion::begin_tile(std::string_view name, TileDrop drop) {
   has_tiles_ = has_tiles_ || (block_ && drop == TileDrop::where_planned);
-  if (recording() != nullptr) return false;  // what covers the region covers the tile
+  if (recording() != nullptr) return false;  // the region's tape covers the tile
   const bool is_planned = block_ && steering_.action(*block_) == MemoryAction::tile;
   if (!is_planned && drop == TileDrop::where_planned) return false;
   tile_ = Tape::make(block_ ? concat("block ", steering_.name(*block_), ", ", name)

@@ -1,13 +1,12 @@
-// SteeredRegion is the region that the forward pass is in, under the memory action of its block: a
-// tape where the block is recomputed, a frame where it is offloaded, neither where it is kept. A
-// tile within the region has a tape of its own.
+// SteeredRegion is the forward pass's current region, under the memory action of its block: a tape
+// for recompute, a frame for offload, nothing for keep. A tile within the region has its own tape.
 //
 //   open(block) -> BlockSteering's action -> tape, frame or neither -> close()
 //
-// A block's region is its first visit in a forward pass, with whatever follows up to the first
-// visit of the next block. So a block that comes again (an embedding that is also the head) belongs
-// to the region it comes in, and the regions of a pass are a chain. Training thread only; saved
-// tensors own their tapes, which may outlive this.
+// A block's region is its first visit in a forward pass, up to the first visit of the next block.
+// So a later visit (an embedding used as the head) belongs to the surrounding region, and the
+// regions of a pass are a chain. Training thread only; saved tensors own their tapes, which may
+// outlive the object.
 #pragma once
 
 #include <atomic>
@@ -29,16 +28,16 @@
 
 namespace cox::detail {
 
-using MeasuredRegions = std::vector<std::optional<MeasuredRegion>>;  // one per block
+using MeasuredRegions = std::vector<std::optional<MeasuredRegion>>;  // one for each block
 
 class SteeredRegion {
  public:
   using Now = std::function<Nanoseconds()>;  // monotonic
-  // Both outlive this.
+  // Both arguments outlive the object.
   SteeredRegion(const BlockSteering& steering, const Now& now) : steering_(steering), now_(now) {}
 
-  // Sets who opens a frame for what a block saves, named by the block, where it is to be offloaded.
-  // Without one it is kept.
+  // Sets the function that opens a frame for an offloaded block, by the block's name. Without a
+  // function the block is kept.
   using OpenFrame = std::function<std::shared_ptr<SavedTensorFrame>(const std::string& block)>;
   void set_offload(OpenFrame open) { open_offload_ = std::move(open); }
 
@@ -49,12 +48,12 @@ class SteeredRegion {
   std::optional<BlockId> block() const { return block_; }
   // Returns the tape that records operators now, or null.
   Tape* recording() const { return tile_ != nullptr ? tile_.get() : tape_.get(); }
-  // Makes the hooks that decide what becomes of one saved tensor. Null leaves it to autograd.
+  // Makes the hooks that keep, drop or move one saved tensor. Null leaves the tensor to autograd.
   std::unique_ptr<torch::autograd::SavedVariableHooks> make_hooks() {
     if (Tape* tape = recording()) return tape->make_hooks();
     return offload_ != nullptr ? offload_->make_hooks() : nullptr;
   }
-  // Tensors of this storage, a parameter's, are not moved.
+  // Tensors of the storage, a parameter's, are not moved.
   void leave_alone(const c10::StorageImpl* storage) const {
     if (offload_ != nullptr) offload_->leave_alone(storage);
   }
@@ -62,14 +61,14 @@ class SteeredRegion {
   // As in SavedTensorFrame.
   bool begin_tile(std::string_view name, TileDrop drop);
   void end_tile() noexcept;
-  // Whether a tile of tile() was computed in a region so far, so that there is something to drop.
+  // Returns whether a tile of tile() was computed in a region so far, and so can be dropped.
   bool has_tiles() const { return has_tiles_; }
 
-  // Returns the time spent so far on making dropped tensors again.
+  // Returns the time spent so far on remaking dropped tensors.
   Nanoseconds replayed() const { return Nanoseconds(replay_ns_->load(std::memory_order_relaxed)); }
-  // Regions that are recomputed are measured from here on, and until the other call, which returns
-  // one of each block, with the least time that each of its operators took, and what its newest
-  // backward pass took. Without `memory`, which any thread may call, bytes are not.
+  // begin_measuring() starts to measure recomputed regions. end_measuring() stops, and returns one
+  // region for each block, with the least time of each operator and the cost of the newest backward
+  // pass. Any thread may call `memory`; without it bytes are not measured.
   void begin_measuring(RegionMeter::ReadMemory memory = {});
   MeasuredRegions end_measuring();
 
@@ -78,13 +77,13 @@ class SteeredRegion {
 
   const BlockSteering& steering_;
   const Now& now_;
-  std::optional<BlockId> block_;               // whose region is open
+  std::optional<BlockId> block_;               // block of the open region
   std::shared_ptr<Tape> tape_;                 // null unless the region is recomputed
-  std::shared_ptr<Tape> tile_;                 // of the tile that is computed; null unless dropped
+  std::shared_ptr<Tape> tile_;                 // tape of the open tile; null unless dropped
   std::shared_ptr<SavedTensorFrame> offload_;  // null unless the region is offloaded
   OpenFrame open_offload_;
   bool has_tiles_ = false;
-  // Tapes add to it, and may outlive this.
+  // Tapes add to the counter, and may outlive the region.
   const std::shared_ptr<std::atomic<std::int64_t>> replay_ns_ =
       std::make_shared<std::atomic<std::int64_t>>(0);
   bool is_measuring_ = false;

@@ -8,8 +8,7 @@
 namespace cox::detail {
 namespace {
 
-// A device in trouble is met by the operators of the step that is timed; those who ask for the time
-// must not throw.
+// Ignores a device error: the timed step's operators meet it too, and readings must not throw.
 Nanoseconds settled_time(c10::Device device) noexcept {
   try {
     wait_for_current_stream(device);

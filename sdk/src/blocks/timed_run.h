@@ -1,7 +1,7 @@
-// A timed run is a step that is run by itself so that its blocks are timed, before the first step
-// of a job. Reads of the clock wait for the blocks' device first: time is then where the work is.
-// In the steps of a job the clock waits for nothing, so that the times of blocks on a device are
-// those in which the host gives it their work. Training thread.
+// A timed run runs one step alone, before a job's first step, to time its blocks. Clock readings
+// wait for the blocks' device first, so the time is that of the work. In a job's steps the clock
+// does not wait; times of blocks on a device are then those of the host's launches. Training
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace cox::detail {
 using SeeEdge = std::function<void(BlockId block, BlockEdge edge, Nanoseconds now)>;
 
 // Runs `step` and returns the microseconds of every block, forward and backward, or the error of
-// `step`. The run is reported to nobody else.
+// `step`. Reports to no other sink.
 Result<std::vector<std::int64_t>> run_timed(VisitWatch& visits, const std::function<Status()>& step,
                                             const SeeEdge& see_edge = {});
 

@@ -6,7 +6,7 @@
 
 namespace cox::detail {
 
-// Hooks switch off autograd's own check of versions, so they make it themselves.
+// Hooks disable autograd's own check of versions, so they check themselves.
 class VisitClock::Hooks final : public torch::autograd::SavedVariableHooks {
  public:
   Hooks(std::shared_ptr<VisitClock> clock, Place place,

@@ -1,14 +1,14 @@
 // VisitClock measures the visits of blocks and the passes through their regions: times, saved bytes
 // and a key of the shapes, as sums over a step. A BlockSink gets the edges of regions at once, and
-// the sums when the step ends.
+// the sums at the end of the step.
 //
-// Forward time is the time between the first operator on a parameter of the block and the first on
-// one of another block. Backward time goes to the block whose saved tensors autograd asked for
-// last, so that operators which saved nothing count for the block that came before them in the
-// backward pass. A storage that several blocks save counts for the first.
+// Forward time lasts from the first operator on a parameter of the block to the first one on
+// another block's. Backward time goes to the block whose saved tensors autograd requested last, so
+// operators that saved nothing count for the block before them in backward. A storage saved by
+// several blocks counts for the first.
 //
-// The training thread calls everything. The hooks on saved tensors share the clock, and notice
-// unpacking on whatever thread runs backward.
+// The training thread calls everything. The hooks on saved tensors share ownership, and observe
+// unpacking on the thread that runs backward.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -32,15 +32,15 @@ namespace cox::detail {
 class VisitClock {
  public:
   using Now = std::function<Nanoseconds()>;  // monotonic
-  // `now` outlives this.
+  // `now` outlives the object.
   VisitClock(BlockSink& sink, const Now& now) : sink_(&sink), now_(now) {}
 
-  // Adds a block with that many elements of parameters; blocks are numbered from 0.
+  // Adds a block with `elements` elements of parameters; blocks are numbered from 0.
   void add_block(std::uint64_t elements);
-  // Sets the mode from here on. Called between steps.
+  // Sets the mode from now on. Called between steps.
   void measure(MeasureMode mode) { mode_ = mode; }
   MeasureMode mode() const { return mode_; }
-  // Sets who gets reports from here on, null for nobody, and returns who got them before.
+  // Sets the receiver of reports from now on, null for none, and returns the one before.
   BlockSink* report_to(BlockSink* sink);
 
   // A visit of the block begins, and ends.
@@ -49,28 +49,28 @@ class VisitClock {
   // The forward pass enters the region, and leaves it.
   void region_begins(BlockId region);
   void region_ended(BlockId region);
-  // An operator of the forward pass reads a tensor that is no parameter. The first one of a region
-  // stands for the shapes of all.
+  // An operator of the forward pass reads a tensor that is no parameter. The first operand of a
+  // region represents the shapes of all.
   void operand(const at::Tensor& tensor) {
     if (shapeless_) note_shape(tensor);
   }
 
   struct Place {
-    BlockId block;   // that is measured
-    BlockId region;  // that is steered
+    BlockId block;   // measured
+    BlockId region;  // steered
   };
-  // Makes the hooks of one tensor that is saved at `place`. The hooks count the tensor and notice
-  // its unpacking. The hooks of `deciding` decide what becomes of the tensor; without them the
-  // tensor is kept, and a tensor that was changed in place throws cox::Error in backward.
+  // Makes the hooks of one tensor saved at `place`. The hooks count the tensor and observe its
+  // unpacking. The hooks of `deciding` keep, drop or move the tensor; without them the tensor is
+  // kept, and a change in place throws cox::Error in backward.
   static std::unique_ptr<torch::autograd::SavedVariableHooks> make_hooks(
       std::shared_ptr<VisitClock> clock, Place place,
       std::unique_ptr<torch::autograd::SavedVariableHooks> deciding);
 
   void backward_begins();
   void backward_ended();
-  // Reports every block that was visited since the last call, and forgets the sums.
+  // Reports every block visited since the last call, and clears the sums.
   void end_step();
-  // Forgets the sums since end_step(), without a report.
+  // Clears the sums since end_step(), without a report.
   void forget_step();
 
  private:
@@ -83,11 +83,11 @@ class VisitClock {
     std::uint64_t shape_key = 0;
   };
 
-  // A backward pass is here.
+  // Place of a backward pass.
   struct Backward {
     std::optional<BlockId> block;
     std::optional<BlockId> region;
-    Nanoseconds since{};  // in the block
+    Nanoseconds since{};  // beginning of the block
   };
 
   void note_shape(const at::Tensor& tensor);
@@ -99,16 +99,16 @@ class VisitClock {
   BlockSink* sink_;
   const Now& now_;
   MeasureMode mode_ = MeasureMode::off;
-  std::vector<std::uint64_t> elements_;  // of parameters, by block
-  Nanoseconds since_{};                  // the visit's begin
+  std::vector<std::uint64_t> elements_;  // parameter elements, by block
+  Nanoseconds since_{};                  // the visit's beginning
   std::optional<BlockId> shapeless_;     // the region whose first operand has not been read
-  // Storages saved since backward ran last; a weak reference keeps an address from being used
-  // again.
+  // Storages saved since the last backward pass. A weak reference keeps an address from being
+  // reused.
   std::unordered_map<const void*, c10::weak_intrusive_ptr<c10::StorageImpl>> storages_;
 
   std::mutex mutex_;  // guards the following
   std::vector<Seen> seen_;
-  std::optional<Backward> backward_;  // the pass that runs
+  std::optional<Backward> backward_;  // the running pass
 };
 
 }  // namespace cox::detail

@@ -12,7 +12,7 @@ std::optional<ProductFormat> VisitListener::product_format() const {
   return narrow || !steering.has_narrow() ? narrow : ProductFormat{at::kFloat};
 }
 
-// The meter is the last before the operator and the first after it.
+// The meter runs last before the operator and first after it.
 void VisitListener::begin(const OperatorCall& call) {
   if (Tape* tape = visits_.parts().region.recording()) tape->begin(call);
   if (is_metered()) visits_.parts().meter.begin(call, *visits_.current());

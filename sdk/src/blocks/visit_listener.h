@@ -1,12 +1,12 @@
-// VisitListener is what LibTorch sees of the visits of blocks: the operator stream shows the
-// operators of visits to it, and autograd gets the hooks of saved tensors from it. It composes the
-// parts of its VisitWatch in their order.
+// VisitListener connects the visits of blocks to LibTorch: the operator stream shows it the
+// operators of visits, and autograd gets the hooks of saved tensors from it. The listener calls the
+// parts of its VisitWatch in order.
 //
 //   operator stream -> begin(), end() -> [tape of the region or tile, meter, comparison]
 //   autograd saves -> make_hooks() -> [clock: counts] -> [comparison] -> [region: keeps or drops]
 //
-// A follower of the stream tells the VisitWatch which parameters operators read. Training thread
-// only. Hooks own the listener, and run on whatever thread runs backward.
+// The stream's follower tells the VisitWatch which parameters operators read. Training thread only.
+// Hooks own the listener, and run on the thread that runs backward.
 #pragma once
 
 #include <memory>
@@ -32,8 +32,8 @@ class VisitListener final : public SavedTensorFrame,
 
   bool has_formats() const override { return visits_.parts().steering.has_narrow(); }
   std::optional<ProductFormat> product_format() const override;
-  // Whether the operator belongs to a region or tile that is recorded, or to a visit whose
-  // operators are counted.
+  // Returns whether the operator belongs to a recorded region or tile, or to a visit with counted
+  // operators.
   bool wants_calls() const override {
     return visits_.parts().region.recording() != nullptr || is_metered();
   }

@@ -69,7 +69,7 @@ void VisitWatch::steer_anew(Anew what) {
   if (region && region == current_) open_region(*region);
 }
 
-// A forward pass that has not begun does so with the first parameter, in the scope's block.
+// A forward pass that has not begun starts with the first parameter, in the scope's block.
 void VisitWatch::begin_scope(std::string_view name) {
   const BlockId block = parts_.steering.find(name);
   scopes_.push_back({block, current_});

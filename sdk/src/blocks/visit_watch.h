@@ -1,15 +1,14 @@
-// VisitWatch follows the forward passes of a model through its blocks, where the operator stream
-// shows only that a pass goes over from one block to another: a visit of a block is what lies
-// between two of these moments. A block may be visited several times in a step, or not at all.
+// VisitWatch follows a model's forward passes through its blocks. The operator stream shows only
+// the moments when a pass enters another block; a visit lies between two such moments. A block may
+// be visited several times in a step, or not at all. Training thread only. Hooks on saved tensors
+// share the clock and the comparison.
 //
 //   parameters that operators read -> VisitWatch -> VisitClock      (measures)
 //                                                -> SteeredRegion   (records, drops, moves)
 //                                                -> VisitObserver   (reads what operators read)
 //
-// A program may open a block by its name, too (coxswain/block.h): then what it computes is a visit
-// of that block, whichever parameters are read.
-//
-// Training thread only. Hooks on saved tensors share the clock and the comparison.
+// A program may also open a block by name (coxswain/block.h). The program's work is then a visit of
+// the block, whatever parameters are read.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -32,30 +31,30 @@
 
 namespace cox::detail {
 
-// Sees what the operators of visits read.
+// VisitObserver sees the tensors that operators of visits read.
 class VisitObserver {
  public:
   virtual ~VisitObserver() = default;
-  // The operator that runs reads a parameter, in a visit of `block` that may begin with it.
+  // The running operator reads a parameter, in a visit of `block` that may begin now.
   virtual void parameter(BlockId block, std::optional<ProductFormat> format) noexcept = 0;
-  // The operator that runs reads a tensor that is no parameter.
+  // The running operator reads a tensor that is no parameter.
   virtual void operand(const at::Tensor& tensor) noexcept = 0;
   // The forward pass is over.
   virtual void leave() noexcept = 0;
 };
 
-// The parts that visits are measured, steered and compared with, each for whoever needs it.
+// VisitParts are the parts that measure, steer and compare visits, each for its own users.
 struct VisitParts {
   VisitParts(BlockSink& sink, VisitClock::Now now_in)
       : now(std::move(now_in)), clock(sink, now), region(steering, now) {}
 
   VisitClock::Now now;                                     // the clock of all parts
-  c10::Device device = c10::Device(c10::DeviceType::CPU);  // of the blocks' parameters
+  c10::Device device = c10::Device(c10::DeviceType::CPU);  // the device of the blocks' parameters
   VisitClock clock;
   BlockSteering steering;
   SteeredRegion region;
   BitsComparison comparison;
-  OperatorMeter meter{&steady_ns};  // of the operators of visits, while it is switched on
+  OperatorMeter meter{&steady_ns};  // measures operators of visits while switched on
 };
 
 class VisitWatch {
@@ -66,17 +65,17 @@ class VisitWatch {
   VisitParts& parts() { return parts_; }
   const VisitParts& parts() const { return parts_; }
 
-  // Adds a block with that many elements of parameters; blocks are numbered from 0.
+  // Adds a block with `elements` elements of parameters; blocks are numbered from 0.
   void add_block(std::string name, std::uint64_t elements);
-  // Ends reports, also of graphs from before, and keeps all blocks as the program wrote them.
+  // Stops all reports, also of earlier graphs, and keeps all blocks as the program wrote them.
   void release();
 
-  // Tells `observer` what is read from here on; null ends that. The observer outlives this, or is
-  // ended before.
+  // Calls `observer` for all reads from now on; null stops the calls. The observer outlives the
+  // object, or is removed before its end.
   void observe(VisitObserver* observer) { observer_ = observer; }
-  // An operator of the forward pass reads this storage. Enters the block of `map` that it belongs
-  // to, numbered from `first` on; a parameter that several blocks use enters none.
-  // REQUIRES: map.owner(storage).
+  // An operator of the forward pass reads this storage. Enters the storage's block in `map`,
+  // numbered from `first` on. A parameter used by several blocks enters none. REQUIRES:
+  // map.owner(storage).
   enum class Told : bool { no, yes };
   void read_parameter(const BlockMap& map, BlockId::rep first, const c10::StorageImpl* storage,
                       Told observer = Told::yes);
@@ -90,28 +89,28 @@ class VisitWatch {
     if (observer_ != nullptr) observer_->leave();
   }
 
-  // Returns the block that the forward pass is in.
+  // Returns the current block of the forward pass.
   std::optional<BlockId> current() const { return current_; }
-  // From here on the visit is steered by the block's action as it is now; or another forward pass
-  // begins, because the program has let go of the one before. Parameters that the next operator
-  // reads are to be told again.
+  // Applies the block's current action to the rest of the visit, or begins another forward pass,
+  // because the program has released the one before. The follower must report the next operator's
+  // parameters again.
   enum class Anew { visit, pass };
   void steer_anew(Anew what);
-  // Between the two the pass is in the block of that name, whichever parameters are read. Scopes
-  // nest. Throws cox::Error for a name that no block has.
+  // From begin_scope() to end_scope() the pass is in the block named `name`, whatever parameters
+  // are read. Scopes nest. Throws cox::Error for an unknown name.
   void begin_scope(std::string_view name);
   void end_scope() noexcept;
 
-  // A backward pass begins, so the forward pass is in no block any more.
+  // A backward pass begins, so the forward pass leaves its block.
   void backward_begins();
-  // Pins the regions where backward got other bits, and reports every block that was visited since
-  // the last call.
+  // Pins the regions in which backward got other bits, and reports every block visited since the
+  // last call.
   void end_step();
-  // Forgets what was measured since end_step(), without a report; pins as end_step() does.
+  // Clears the measurements since end_step(), without a report; pins as end_step() does.
   void forget_step();
 
  private:
-  // A block that the program opened by its name.
+  // A block opened by the program, by name.
   struct Scope {
     BlockId block;
     std::optional<BlockId> around;
@@ -125,9 +124,9 @@ class VisitWatch {
 
   VisitParts parts_;
   VisitObserver* observer_ = nullptr;
-  std::vector<Scope> scopes_;  // the innermost last; no parameter enters another block in one
+  std::vector<Scope> scopes_;  // innermost last; parameters enter no other block in one
   std::optional<BlockId> current_;
-  std::vector<bool> is_entered_;  // by block, since backward began last
+  std::vector<bool> is_entered_;  // by block, since the last backward pass
 };
 
 }  // namespace cox::detail

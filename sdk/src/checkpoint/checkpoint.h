@@ -1,5 +1,5 @@
-// Checkpoint is the state of a training run that a save holds: tensors by name, in as many kinds as
-// a save has kinds of files, and the place in the run. Values; tensors may be live ones.
+// Checkpoint is the state of a training run in a save: tensors by name, in as many kinds as a save
+// has kinds of files, and the position in the run. Values; tensors may be live ones.
 #pragma once
 
 #include <array>
@@ -22,21 +22,21 @@ struct Checkpoint {
   std::vector<NamedTensor> model;
   std::vector<NamedTensor> optimizer;
   std::vector<NamedTensor> reducer;  // empty in saves of earlier versions
-  std::vector<NamedTensor> numbers;  // what each rank remembers of them; mostly empty
-  std::vector<NamedTensor> parts;    // "PART/TENSOR": what the program added to its state
-  // For a save alone; what is read has neither.
-  std::set<std::string> buffers;  // of the model; ranks may differ in them, and rank 0's count
+  std::vector<NamedTensor> numbers;  // each rank's own state; mostly empty
+  std::vector<NamedTensor> parts;    // "PART/TENSOR": the program's additions to its state
+  // For writing a save only; empty after reading one.
+  std::set<std::string> buffers;  // model's buffers; may differ between ranks, and rank 0's count
   std::map<std::string, std::string> tied;  // other names of tensors of the model
 };
 
-// SaveKind is a kind of file that a save holds tensors in: "model" is model.safetensors, or
+// SaveKind is a kind of file with tensors in a save: "model" is model.safetensors, or
 // model-00001-of-00002.safetensors and so on.
 struct SaveKind {
   const char* name;
   std::vector<NamedTensor> Checkpoint::*tensors;
-  bool is_optional;  // only there where it has something in it
+  bool is_optional;  // written only if it has tensors
 };
-// The files of the first kind tell the place in the run.
+// The files of the first kind contain the position in the run.
 inline constexpr std::array<SaveKind, 5> kSaveKinds = {
     {{"model", &Checkpoint::model, false},
      {"optimizer", &Checkpoint::optimizer, false},

@@ -31,13 +31,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Names within the directory that are no saves. What begins with a dot is removed by the next job.
+// Names within the directory that are no saves. The next job removes names that begin with a dot.
 constexpr std::string_view kLock = "saves.lock";
 constexpr std::string_view kWriting = ".writing-";
 constexpr std::string_view kRemoving = ".removing-";
 constexpr const char* kDamaged = ".damaged";
 constexpr const char* kControl = "control.state";
-constexpr std::string_view kIndex = ".safetensors.index.json";  // Hugging Face's name for it
+constexpr std::string_view kIndex = ".safetensors.index.json";  // Hugging Face's name of an index
 
 Status add_file(const fs::path& folder, const std::string& name, std::string_view bytes,
                 io::SaveManifest& manifest) {
@@ -46,7 +46,7 @@ Status add_file(const fs::path& folder, const std::string& name, std::string_vie
   return ok_status();
 }
 
-// Writes the files and tells in `manifest` what was written.
+// Writes the files and lists them in `manifest`.
 Status write_files(const fs::path& folder, const SavePart& part, io::SaveManifest& manifest) {
   for (const PartFile& file : part.files) {
     auto written = write_tensor_file(folder / file.name, file.tensors, file.metadata);
@@ -78,7 +78,7 @@ Status add_indexes(const fs::path& folder, io::SaveManifest& manifest) {
   return ok_status();
 }
 
-// Every tensor that the ranks divided lies where the division says.
+// Checks that every divided tensor lies in the file of its owner.
 Status check_complete(const io::SaveManifest& manifest, const std::vector<FileTensor>& expected) {
   std::set<FileTensor> found;
   for (const io::SavePiece& piece : manifest.pieces) found.insert({piece.file, piece.tensor});
@@ -90,7 +90,7 @@ Status check_complete(const io::SaveManifest& manifest, const std::vector<FileTe
   return ok_status();
 }
 
-// No name may be in two files of a kind.
+// Rejects a name in two files of a kind.
 Status sort_by_name(std::vector<NamedTensor>& tensors) {
   std::ranges::sort(tensors, {}, &NamedTensor::name);
   const auto twice = std::ranges::adjacent_find(tensors, {}, &NamedTensor::name);
@@ -106,7 +106,7 @@ Status check_content(const fs::path& path, const io::SaveFile& found,
                    io::to_hex(found.hash), "; the file is damaged or of another save");
 }
 
-// The other files are whole as well.
+// Checks that the other files are whole too.
 Status check_other_files(const fs::path& save, const io::SaveManifest& manifest) {
   for (const io::SaveFile& file : manifest.files) {
     if (kind_of_file(file.name) != kSaveKinds.size()) continue;
@@ -120,7 +120,7 @@ Status check_other_files(const fs::path& save, const io::SaveManifest& manifest)
   return ok_status();
 }
 
-// The file is the one that the manifest says, with the same tensors in the same places.
+// Reads a file and checks it against the manifest, with the same tensors in the same places.
 Result<SafetensorsFile> read_file_of(const fs::path& save, const io::SaveManifest& manifest,
                                      const io::SaveFile& file) {
   const fs::path path = save / file.name;
@@ -134,10 +134,10 @@ Result<SafetensorsFile> read_file_of(const fs::path& save, const io::SaveManifes
   return std::move(read->content);
 }
 
-// The content of the files of tensors, in the order of the manifest.
+// Contents of the files of tensors, in the order of the manifest.
 using ReadFiles = std::vector<SafetensorsFile>;
 
-// Ranks that begin at different files read from the disk for each other.
+// Ranks begin at different files, so that each reads from the disk for the others.
 Result<ReadFiles> read_tensor_files(const fs::path& save, const io::SaveManifest& manifest,
                                     ReaderPlace reader) {
   ReadFiles files(manifest.files.size());
@@ -152,7 +152,7 @@ Result<ReadFiles> read_tensor_files(const fs::path& save, const io::SaveManifest
   return files;
 }
 
-// Adds the tensors of all files of a kind; the first file of the model tells the position.
+// Adds the tensors of all files of a kind. The model's first file contains the position.
 Status add_kind(const io::SaveManifest& manifest, const SaveKind& kind, ReadFiles& files,
                 Checkpoint& into) {
   std::vector<NamedTensor>& tensors = into.*kind.tensors;
@@ -178,7 +178,7 @@ int rename_with(const fs::path& from, const fs::path& to, unsigned flags) {
   return ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags) == 0 ? 0 : errno;
 }
 
-// NFS, for one, knows neither kind of rename.
+// File systems such as NFS support neither kind of rename.
 bool is_unknown_flag(int error) {
   return error == EINVAL || error == ENOSYS || error == EOPNOTSUPP;
 }
@@ -195,7 +195,7 @@ Status not_own(const fs::path& save) {
 Result<CheckpointFolder> CheckpointFolder::open(fs::path directory) {
   std::error_code error;
   fs::create_directories(directory, error);
-  // All ranks probe the folder at once, so each under a name of its own.
+  // Uses a unique name, because all ranks probe the folder at once.
   std::string probe = (directory / ".writing-probe-XXXXXX").string();
   if (!error && ::mkdtemp(probe.data()) == nullptr) error.assign(errno, std::generic_category());
   if (error) {
@@ -293,7 +293,7 @@ Status CheckpointFolder::write_part(const SaveTicket& ticket, const SavePart& pa
   return written.with_context(context);
 }
 
-// Rank 0's part says what is said of the whole. A part of an earlier try has another id.
+// Rank 0's part has the facts about the whole. A part of an earlier try has another id.
 Result<io::SaveManifest> CheckpointFolder::join_parts(const SaveTicket& ticket,
                                                       const WholeSave& whole) const {
   io::SaveManifest joined;
@@ -359,8 +359,8 @@ Status CheckpointFolder::put_in_place(const fs::path& fresh, const fs::path& tar
   return io::errno_status(error, "cannot rename it into place", StatusCode::resource_exhausted);
 }
 
-// In one act where the file system can: a crash leaves one of the two. What was in the way is
-// looked at again afterwards: another job may have put it there in the meantime.
+// Replaces atomically if the file system can, so that a crash leaves one of the two saves. Checks
+// the old folder again afterwards, because another job may have put it there meanwhile.
 Status CheckpointFolder::replace(const fs::path& fresh, const fs::path& target) const {
   if (!is_own(target)) return not_own(target);
   std::error_code error;
@@ -379,7 +379,7 @@ Status CheckpointFolder::replace(const fs::path& fresh, const fs::path& target) 
   return ok_status();
 }
 
-// It gets another name first, so that a save is never seen without some of its files.
+// Renames first, so that a save is never seen without some of its files.
 void CheckpointFolder::remove_own(const fs::path& save) const {
   if (!is_own(save) || !lock_->check_held().ok()) return;
   const fs::path going =
@@ -421,7 +421,7 @@ Result<fs::path> CheckpointFolder::newest_whole(
     const std::function<void(const std::string&)>& tell) {
   auto saves = io::saves_in(directory_);
   if (saves.empty()) return not_found(directory_.string());
-  std::vector<Status> damage;  // of the newest ones, newest first
+  std::vector<Status> damage;  // damage of the newest saves, newest first
   for (; !saves.empty(); saves.pop_back()) {
     const Status whole = look(saves.back());
     if (whole.ok()) break;

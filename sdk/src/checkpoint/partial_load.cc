@@ -28,7 +28,7 @@ bool is_alike(const at::Tensor& a, const at::Tensor& b) {
   return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes();
 }
 
-// Returns the present tensors, those that match in the values of the save.
+// Returns the present tensors, with the save's values for those that match.
 std::vector<NamedTensor> matched(std::span<const NamedTensor> present, const ByName& saved,
                                  std::set<std::string_view>& names) {
   std::vector<NamedTensor> out;

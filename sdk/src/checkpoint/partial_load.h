@@ -1,6 +1,5 @@
-// A save that does not fit a program in all of its model, made into a state that does
-// (checkpoint.partial): tensors that match are the save's, the others stay as the program has them.
-// Pure functions of values; tensors are shared, not copied.
+// Fits a save to a program with another model (checkpoint.partial): matching tensors come from the
+// save, the others from the program. Pure functions of values; tensors are shared, not copied.
 #pragma once
 
 #include <string>
@@ -11,15 +10,15 @@ namespace cox::detail {
 
 struct PartialLoad {
   Checkpoint state;
-  // The part of the model that was left, "missing: head.bias; unexpected: ...; different: ...".
-  // Empty where the save fits, and `state` is the whole save then.
+  // The unmatched part of the model, "missing: head.bias; unexpected: ...; different: ...". Empty
+  // if the save fits; `state` is then the whole save.
   std::string left;
 };
 
-// `present` is the program's own state. A tensor of the model matches where name, shape and type
-// are equal. The optimizer's state comes from the save for parameters that match, where the save is
-// of the same kind of optimizer and has it by name; its options and groups are the program's.
-// Buckets and what ranks remember start anew.
+// Returns `saved`, fitted to the program's state `present`. A tensor of the model matches if name,
+// shape and type are equal. A matching parameter's optimizer state comes from the save, if the save
+// has the same kind of optimizer and stores the state by name; options and groups are the
+// program's. Buckets and each rank's own state start anew.
 PartialLoad fit_to(Checkpoint saved, const Checkpoint& present);
 
 }  // namespace cox::detail

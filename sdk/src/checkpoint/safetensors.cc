@@ -52,12 +52,11 @@ constexpr std::array<DtypePair, 16> kDtypes = {{{"BOOL", c10::ScalarType::Bool},
                                                 {"I64", c10::ScalarType::Long},
                                                 {"F64", c10::ScalarType::Double},
                                                 {"C64", c10::ScalarType::ComplexFloat}}};
-// The format has no complex numbers of two F64, so those get a last dimension of 2. The metadata
-// names them behind this.
+// The format has no complex type with two F64, so such tensors get a last dimension of 2. The
+// metadata lists them under names with this prefix.
 constexpr std::string_view kComplex = "coxswain.complex.";
 
-// Bytes that were just copied or read come, in blocks of this size, from the processor's own
-// memory.
+// Blocks of this size stay in the processor's cache between a copy or read and the hash.
 constexpr std::size_t kBytesAtOnce = std::size_t{1} << 20;
 
 std::string_view dtype_name(c10::ScalarType type) {
@@ -79,7 +78,7 @@ Result<at::Tensor> empty_tensor(const io::SafetensorsEntry& entry) {
   }
 }
 
-// A bool with another bit pattern than 0 or 1 is undefined behaviour wherever it is used.
+// A bool with a bit pattern other than 0 or 1 is undefined behaviour at every use.
 Status check_bools(const io::SafetensorsEntry& entry, const at::Tensor& tensor) {
   if (entry.dtype != "BOOL") return ok_status();
   const auto* bytes = static_cast<const unsigned char*>(tensor.const_data_ptr());
@@ -112,7 +111,7 @@ Result<at::Tensor> read_tensor(const io::InputFile& file, const io::PlacedHeader
   return tensor;
 }
 
-// Gives a tensor that write_tensor_file() put in another form its own.
+// Restores the form of a tensor that write_tensor_file() changed.
 Status restore_form(const std::map<std::string, std::string>& metadata, NamedTensor& named) {
   if (!metadata.contains(concat(kComplex, named.name))) return ok_status();
   const at::Tensor& pairs = named.tensor;
@@ -133,7 +132,7 @@ Status add_header(const io::InputFile& file, std::uint64_t data_offset, io::Cont
   return ok_status();
 }
 
-// The entries cover the data in their order without a gap, so their bytes are all bytes.
+// The entries cover the data in order without a gap, so their bytes are all bytes.
 Result<detail::ReadTensors> read_opened(const io::InputFile& file, const std::string& name) {
   Result<io::PlacedHeader> opened = io::read_safetensors_header(file);
   if (!opened.ok()) return opened.status();
@@ -193,8 +192,7 @@ Status check_arguments(std::span<const NamedTensor> tensors,
   return ok_status();
 }
 
-// Falling element size keeps every tensor aligned; the name makes the order a function of the
-// values.
+// Falling element size keeps every tensor aligned; names make the order a function of the values.
 std::vector<NamedTensor> in_file_order(std::span<const NamedTensor> tensors) {
   std::vector<NamedTensor> sorted(tensors.begin(), tensors.end());
   std::ranges::sort(sorted, [](const NamedTensor& a, const NamedTensor& b) {
@@ -223,11 +221,11 @@ io::SafetensorsHeader header_of(const std::vector<NamedTensor>& sorted,
   return header;
 }
 
-// Writes what it is given and remembers the hash of all of it.
+// HashedFile writes bytes and hashes all of them.
 class HashedFile {
  public:
   explicit HashedFile(io::LargeFile file) : file_(std::move(file)) {}
-  // Returns the hash of these bytes.
+  // Writes the bytes and returns their hash.
   Result<std::uint64_t> write(std::span<const std::byte> bytes) {
     io::ContentHash own;
     for (; !bytes.empty(); bytes = bytes.subspan(std::min(kBytesAtOnce, bytes.size()))) {
@@ -249,7 +247,7 @@ class HashedFile {
   std::uint64_t size_ = 0;
 };
 
-// Puts tensors that the format does not have into its forms.
+// Converts tensors without a type in the format.
 void put_in_form(std::vector<NamedTensor>& tensors, std::map<std::string, std::string>& metadata) {
   for (NamedTensor& each : tensors) {
     if (!each.tensor.defined() || each.tensor.scalar_type() != c10::ScalarType::ComplexDouble)
@@ -259,7 +257,7 @@ void put_in_form(std::vector<NamedTensor>& tensors, std::map<std::string, std::s
   }
 }
 
-// Returns the hash of the tensor's bytes.
+// Writes the tensor and returns the hash of its bytes.
 Result<std::uint64_t> write_tensor(HashedFile& file, const NamedTensor& named) {
   try {
     const at::Tensor dense = named.tensor.detach().cpu().resolve_conj().resolve_neg().contiguous();
@@ -295,8 +293,7 @@ Result<detail::WrittenTensors> write_all(HashedFile& file, const std::string& na
   return written;
 }
 
-// Returns the files among which the tensors of `path` are divided; `path` itself where there are
-// none.
+// Returns the files that share the tensors of `path`, or `path` itself if there are none.
 std::vector<std::filesystem::path> pieces_of(const std::filesystem::path& path) {
   std::vector<std::filesystem::path> files;
   std::error_code ignored;
@@ -308,7 +305,7 @@ std::vector<std::filesystem::path> pieces_of(const std::filesystem::path& path) 
   return files.empty() ? std::vector{path} : files;
 }
 
-// All files that the last one counts are there, and no tensor is in two of them.
+// Checks that all files counted by the last one exist, and that no tensor is in two of them.
 Status check_pieces(const std::vector<std::filesystem::path>& files,
                     const std::vector<NamedTensor>& tensors) {
   const std::string count = sentence("-of-%05zu", files.size());
@@ -339,7 +336,7 @@ Status index_names(std::span<const NamedTensor> tensors, const char* side, ByNam
   return ok_status();
 }
 
-// Names in a row, the first few of them.
+// Lists the first few names.
 class NameList {
  public:
   void add(const std::string& name) {

@@ -36,7 +36,7 @@ std::vector<Sized> by_size(const Checkpoint& shared) {
   return all;
 }
 
-// RankLoad is what a rank has to write so far.
+// RankLoad is the work of a rank so far.
 struct RankLoad {
   std::uint64_t bytes = 0;
   std::uint64_t pace = 1;
@@ -69,7 +69,7 @@ std::vector<std::size_t> writers_of(const SaveLayout::Kind& kind, OwnTensors own
   return writers;
 }
 
-// Two names of one parameter lead to the same bytes in the same form.
+// Two names of one parameter have the same bytes in the same form.
 auto place_of(const at::Tensor& tensor) {
   return std::tuple(tensor.const_data_ptr(), tensor.scalar_type(), tensor.sizes().vec(),
                     tensor.strides().vec());

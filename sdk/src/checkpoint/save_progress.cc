@@ -3,7 +3,7 @@
 namespace cox::detail {
 namespace {
 
-// The stages as they travel. The least of all ranks counts.
+// Ballot values of the stages. The least of all ranks counts.
 constexpr std::uint64_t kPartOpen = 0;
 constexpr std::uint64_t kPartClosed = 1;
 constexpr std::uint64_t kAllDone = 2;

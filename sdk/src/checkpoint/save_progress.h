@@ -1,12 +1,12 @@
-// SaveProgress is how far the ranks are with a save that they write beside the steps. Every rank
-// votes its stage in the ballot of each step (core/ballot.h), so all of them know in the same step
-// that all parts are written, and later that rank 0 has published the save; no call is made for it.
+// SaveProgress tracks a save that the ranks write beside the steps. Every rank votes its stage in
+// the ballot of each step (core/ballot.h). So all ranks learn in the same step that all parts are
+// written, and later that rank 0 has published the save, without a call.
 //
 //   none --begin()--> writing --part_ended()--> written --hear()--> publishing --publish_ended()-->
 //   published --hear()--> none
 //
-// A rank that is not rank 0 has nothing to publish, and goes from written to published. Values and
-// decisions only; training thread.
+// Ranks other than rank 0 publish nothing, and go from written to published. Values and decisions
+// only; training thread.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ class SaveProgress {
  public:
   enum class Stage : std::uint8_t { none, writing, written, publishing, published };
   enum class Outcome : bool { failed, done };
-  // Next says what the ranks do now: `publish` is for rank 0, whose stage is publishing then.
+  // Next is the ranks' next action. `publish` is for rank 0, whose stage is then publishing.
   enum class Next : std::uint8_t { nothing, publish, give_up, end };
 
   explicit SaveProgress(RankId rank) : rank_(rank) {}
@@ -28,17 +28,17 @@ class SaveProgress {
   Stage stage() const { return stage_; }
   bool is_running() const { return stage_ != Stage::none; }
 
-  // REQUIRES: no save is running. All ranks call it between the same two steps.
+  // REQUIRES: no save is running. Called on all ranks between the same two steps.
   void begin();
   void part_ended(Outcome outcome);
   void publish_ended(Outcome outcome);
-  // The save is of a state that was given up. All ranks call it between the same two steps.
+  // Cancels a save of a state that was given up. Called on all ranks between the same two steps.
   void cancel() { is_cancelled_ = true; }
 
   void vote(StepBallot& ballot) const;
-  // Takes over the merged ballot.
+  // Receives the merged ballot.
   Next hear(const StepBallot& merged);
-  // Takes over what the ranks have agreed on by a call: whether all parts are written.
+  // Receives the ranks' agreement, made by a call, whether all parts are written.
   Next parts_agreed(Outcome outcome);
   void end() { stage_ = Stage::none; }
 

@@ -1,6 +1,6 @@
-// A safetensors file together with what the manifest of a save says of it. The hashes of a file
-// that is written are of the bytes as they are in memory, so that a file which a disk damages
-// meanwhile is found as well. Blocks on the disk; any thread.
+// Reads and writes a safetensors file together with its entries in a save's manifest. A written
+// file's hashes are of the bytes in memory, so that later checks also detect damage by the disk.
+// Blocks on the disk; any thread.
 #pragma once
 
 #include <filesystem>
@@ -18,7 +18,7 @@ namespace cox::detail {
 
 struct WrittenTensors {
   io::SaveFile file;
-  std::vector<io::SavePiece> pieces;  // one a tensor
+  std::vector<io::SavePiece> pieces;  // one for each tensor
 };
 
 // As write_safetensors() in coxswain/safetensors.h.
@@ -26,11 +26,11 @@ Result<WrittenTensors> write_tensor_file(const std::filesystem::path& path,
                                          std::span<const NamedTensor> tensors,
                                          const std::map<std::string, std::string>& metadata);
 
-// Returns invalid_argument naming the first tensor that write_tensor_file() would refuse.
+// Returns invalid_argument with the first tensor that write_tensor_file() would refuse.
 Status check_savable(std::span<const NamedTensor> tensors);
 
-// Returns what load_into() would refuse: "missing: a; unexpected: b; different: c (...)". Empty
-// where all match. REQUIRES: all are defined.
+// Returns the tensors that load_into() would refuse: "missing: a; unexpected: b; different: c
+// (...)". Empty if all match. REQUIRES: all are defined.
 std::string describe_unmatched(std::span<const NamedTensor> targets,
                                std::span<const NamedTensor> source);
 
@@ -39,7 +39,7 @@ Status check_match(std::span<const NamedTensor> targets, std::span<const NamedTe
 
 struct ReadTensors {
   SafetensorsFile content;
-  WrittenTensors found;  // the pieces have no hashes: that of the file is of all bytes
+  WrittenTensors found;  // without hashes of pieces; the file's hash is of all bytes
 };
 // As read_safetensors() in coxswain/safetensors.h. Reads each byte once.
 Result<ReadTensors> read_tensor_file(const std::filesystem::path& path);

@@ -14,14 +14,14 @@
 namespace cox::detail {
 namespace {
 
-constexpr bool kLooksForCuda = COX_WITH_CUDA != 0;  // as it was built
+constexpr bool kLooksForCuda = COX_WITH_CUDA != 0;  // as configured for the build
 constexpr const char* kCudaLibrary = "libtorch_cuda.so";
 
 std::string said(const char* error) {
   return error != nullptr ? std::string(error) : std::string("no reason was given");
 }
 
-// libtorch_cpu itself needs CUDA's runtime, so it is in every process.
+// libtorch_cpu itself needs CUDA's runtime, so the runtime is in every process.
 CudaFacts ask_runtime() {
   using Count = int (*)(int*);
   using Name = const char* (*)(int);
@@ -35,7 +35,7 @@ CudaFacts ask_runtime() {
   return {devices, {}, {}};
 }
 
-// Returns why not; empty when it is there.
+// Returns the error; empty if the library is loaded.
 std::string load_library() {
   if (dlopen(kCudaLibrary, RTLD_NOW | RTLD_NOLOAD) != nullptr) return {};
   Dl_info info{};

@@ -16,7 +16,7 @@
 namespace cox::detail {
 namespace {
 
-// What is called of CUDA, in its headers' types but for handles and enumerations.
+// Declarations of CUDA, in its headers' types except for handles and enumerations.
 struct Extent {
   unsigned int x = 1, y = 1, z = 1;
 };
@@ -44,7 +44,7 @@ struct Compiler {
 };
 constexpr std::array kCompilers = {"libnvrtc.so.13", "libnvrtc.so.12"};
 
-// Looks names up in a library and keeps the first that is missing.
+// Looks up names in a library and keeps the first missing one.
 class Names {
  public:
   explicit Names(void* library) : library_(library) {}
@@ -75,14 +75,14 @@ Result<Runtime> runtime() {
                      "() in the process, found a runtime without it");
 }
 
-// Returns the runtime's words for an error, and takes it back: LibTorch asks for the last one
-// behind its own calls.
+// Returns the runtime's text for an error, and clears it, because LibTorch checks the last error
+// after its own calls.
 std::string taken_back(const Runtime& call, int error) {
   call.GetLastError();
   return call.GetErrorString(error);
 }
 
-// The folder that CUDA's runtime was loaded from; the wheels put NVRTC beside it.
+// Returns the folder of CUDA's loaded runtime; the wheels put NVRTC beside it.
 std::filesystem::path folder_of_runtime() {
   for (const char* name : {"libcudart.so.13", "libcudart.so.12"}) {
     void* library = dlopen(name, RTLD_NOW | RTLD_NOLOAD);
@@ -129,7 +129,7 @@ std::vector<const char*> pointers_of(const std::vector<std::string>& texts) {
   return pointers;
 }
 
-// What the compiler made of a program, or its first words.
+// Returns the compiler's code for a program, or its first line of errors.
 Result<std::string> compiled(const Compiler& call, void* program, int capability,
                              const std::vector<std::string>& definitions) {
   std::vector<std::string> options = {concat("--gpu-architecture=sm_", capability), "--std=c++17"};

@@ -11,13 +11,13 @@
 namespace cox::detail {
 namespace {
 
-// Every version of CUDA's structure of a device's properties begins with the name, and is smaller.
+// In every version of CUDA, the structure of properties begins with the name and is smaller.
 struct Properties {
   std::array<char, 256> name{};
   std::array<std::byte, 8192> rest{};
 };
 
-// Calls a function of CUDA's runtime. Returns whether it is there and succeeded.
+// Calls a function of CUDA's runtime. Returns whether it exists and succeeded.
 template <class... Arguments>
 bool call(const char* name, Arguments... arguments) {
   using Function = int (*)(Arguments...);

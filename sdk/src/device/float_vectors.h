@@ -1,8 +1,7 @@
-// The types that values in memory may have, and how 8 of them at a time become floats in a vector.
-// The loops over gradients are made of these (scan_loops.cc here, the exact sums in parallel). A
-// loop in a function marked COX_WIDEST_VECTORS is compiled for several processors and picked at
-// load time; everything that it calls is inlined, so that it is compiled along. Only sources
-// include it. Pure; any thread.
+// The types of values in memory, and their conversion to floats, 8 at a time in a vector. Loops
+// over gradients use them (scan_loops.cc here, the exact sums in parallel). A function marked
+// COX_WIDEST_VECTORS is compiled for several processors and selected at load time, with all its
+// callees inlined. Included by sources only. Pure; any thread.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +26,7 @@ using Doubles = double __attribute__((vector_size(64)));
 using Halves = std::uint16_t __attribute__((vector_size(16)));
 using Words = std::uint32_t __attribute__((vector_size(32)));
 
-// The bounds at which a format's bits, its sign left out, begin to mean other things.
+// Bounds in a format's bits, without sign.
 struct WordFormat {
   std::uint32_t infinity;  // from here on: infinite or NaN
   std::uint32_t tiny;      // below, and not 0: smaller than fp16's least normal number, 2^-14
@@ -59,7 +58,7 @@ struct FromFp16 {
     const Words words = __builtin_convertvector(halves, Words);
     const Words sign = (words & 0x8000u) << 16;
     const Words rest = words & 0x7FFFu;
-    // The integer part of a subnormal is its value in units of 2^-24, exact in a float.
+    // A subnormal's integer part is its value in units of 2^-24, exact in a float.
     const Floats small = __builtin_convertvector(rest, Floats) * 0x1p-24f;
     Words small_bits;
     std::memcpy(&small_bits, &small, sizeof(small_bits));
@@ -70,7 +69,7 @@ struct FromFp16 {
   }
 };
 
-// Returns the value that these bits stand for.
+// Returns the value of these bits.
 template <class From>
 float decoded(std::uint32_t word) {
   typename From::Value values[8] = {};

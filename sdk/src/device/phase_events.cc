@@ -54,8 +54,8 @@ std::optional<PhaseEvents::Times> PhaseEvents::take() {
   return times;
 }
 
-// All of it: a phase may have run on another stream than the last one. Times between events that
-// have not passed are an error.
+// Checks all events, because a phase may have run on another stream than the last one. Reading
+// times between events that have not passed is an error.
 bool PhaseEvents::is_over(const Step& step) {
   return step.marks.back().event.query() &&
          std::ranges::all_of(step.marks, [](const Mark& mark) { return mark.event.query(); });
@@ -66,7 +66,7 @@ PhaseEvents::Times PhaseEvents::times_of(const Step& step) {
   times.host = step.host;
   for (std::size_t m = 0; m + 1 < step.marks.size(); ++m) {
     const Mark& from = step.marks[m];
-    // Between streams an event may come before the one that was recorded before it.
+    // Across streams, an event may pass before an earlier one.
     const double milliseconds = std::max(0.0, from.event.elapsedTime(step.marks[m + 1].event));
     times.phase_seconds[static_cast<std::size_t>(from.phase)] += milliseconds / 1e3;
   }

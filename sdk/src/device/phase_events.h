@@ -1,12 +1,12 @@
-// PhaseEvents tells where a device's time went in a step. At every change of phase an event goes
-// behind all that the training stream was given so far; when the last event of a step has passed,
-// the times between them are read. Nothing waits: a step's times are there one or two steps later,
-// and those of a step that the device has not finished after kSteps more are dropped.
+// PhaseEvents measures a device's time in each phase of a step. Every change of phase records an
+// event on the training stream; after the step's last event has passed, the times between events
+// are read. Never waits: a step's times arrive one or two steps later. If more than kSteps ended
+// steps wait, the oldest is dropped.
 //
 //   begin_step --> change(phase) ... --> end_step(host) --> take(), in this step or a later one
 //
-// Thread rule: the training thread; events go onto its current stream. Owns its events and uses
-// them again.
+// Thread rule: the training thread; events go onto its current stream. Owns its events and reuses
+// them.
 #pragma once
 
 #include <c10/core/Event.h>
@@ -23,39 +23,39 @@ namespace cox::detail {
 
 class PhaseEvents {
  public:
-  static constexpr std::size_t kSteps = 4;  // that are waited for at once
+  static constexpr std::size_t kSteps = 4;  // ended steps waiting at once
 
-  // What the host measured of a step, handed back with its device's times.
+  // The host's measurements of a step, returned with the device's times.
   struct Host {
     double wall_seconds = 0;
     double waiting_seconds = 0;
     bool is_waiting_known = false;
   };
   struct Times {
-    // Sums to wall_seconds: what the device's phases do not fill is `other`.
+    // Sums to wall_seconds; time outside of the device's phases is `other`.
     std::array<double, kPhases> phase_seconds{};
-    Host host;  // its wall time is never less than the device's
+    Host host;  // wall time is at least the device's
   };
 
   // REQUIRES: the device has streams and events with clocks (no CPU).
   explicit PhaseEvents(c10::Device device) : device_(device) {}
 
   void begin_step();
-  // What the stream is given from here on belongs to `phase`.
+  // Later work of the stream belongs to `phase`.
   void change(Phase phase);
-  // The open step cannot be told apart from other work; it will have no times.
+  // Marks the open step as mixed with other work, so that it has no times.
   void spoil() { is_spoiled_ = true; }
   void end_step(const Host& host);
 
-  // Returns the times of the oldest step that is over on the device and was not taken; nothing
-  // where there is none. One a step: where the device now ends a step before the next one asks, and
-  // now behind it, none is passed over.
+  // Returns the times of the oldest step that is over on the device and not yet taken, or nothing.
+  // Call it once a step: each call returns at most one step, so that none is lost when the device's
+  // steps end sometimes before the next call and sometimes after it.
   std::optional<Times> take();
 
  private:
   struct Mark {
     c10::Event event;
-    Phase phase;  // of what follows it
+    Phase phase;  // phase of the work after the event
   };
   struct Step {
     std::vector<Mark> marks;

@@ -9,7 +9,7 @@
 #include <immintrin.h>
 #endif
 
-// AVX-512 compares small integers in an extension of its own only.
+// Only an extension of AVX-512 compares small integers.
 #if COX_HAS_X86 && !defined(__clang__)
 #define COX_WORD_VECTORS __attribute__((target_clones("avx2", "default")))
 #else
@@ -19,7 +19,7 @@
 namespace cox::detail {
 namespace {
 
-// Word: the unsigned integer of a value's size; Vector: 32 bytes of them.
+// Word: the unsigned integer of a value's size; Vector: 32 bytes of Words.
 template <class Word, class Vector>
 struct WordLoops {
   static constexpr std::int64_t kWords = sizeof(Vector) / sizeof(Word);
@@ -56,7 +56,7 @@ struct WordLoops {
     return std::max({largest_of(a), largest_of(b), largest_of(c), largest_of(d)});
   }
 
-  // Comparisons give all ones, which is -1: counting is subtracting.
+  // A true comparison is all ones, which is -1, so counting subtracts.
   struct Counts {
     Vector largest{}, nonfinite{}, tiny{}, zeros{};
 
@@ -102,7 +102,7 @@ struct WordLoops {
 using Loops32 = WordLoops<std::uint32_t, std::uint32_t __attribute__((vector_size(32)))>;
 using Loops16 = WordLoops<std::uint16_t, std::uint16_t __attribute__((vector_size(32)))>;
 
-// The loops read through memcpy alone, so the cast is only a matter of types.
+// The loops read only through memcpy, so the cast changes nothing but the type.
 COX_INLINE const std::uint32_t* words_of(const float* values) {
   return reinterpret_cast<const std::uint32_t*>(values);
 }
@@ -111,8 +111,8 @@ constexpr std::int64_t kScanLanes =
     32;  // partial sums side by side, and values in a turn of the loops
 using Lanes = std::array<double, kScanLanes>;
 
-// All loops below: `turns` times kScanLanes values, each square added to the lane of its place. A
-// copy goes to `to`, times `factor`; without one, `to` is not looked at.
+// All loops below read `turns` times kScanLanes values and add each square to the lane of its
+// place. With Copy::scaled they write values times `factor` to `to`; else they ignore `to`.
 enum class Copy { none, scaled };
 
 template <class From, Copy kCopy>
@@ -145,13 +145,13 @@ COX_WIDEST_VECTORS void run(const typename From::Value* from, float* to, float f
 }
 
 #if COX_HAS_X86
-// The compiler converts 8 floats in two halves; the processor does it in one go.
+// One instruction of the processor, where the compiler converts 8 floats in two halves.
 __attribute__((target("avx512f"), always_inline)) inline __m512d next_512(__m512d sum,
                                                                           const float* from,
                                                                           float* to, float factor) {
   const __m256 values = _mm256_mul_ps(_mm256_loadu_ps(from), _mm256_set1_ps(factor));
   _mm256_storeu_ps(to, values);
-  // With a mask of all: the plain form trips a warning inside the compiler's own header.
+  // Uses a full mask, because the plain form triggers a warning in the compiler's own header.
   const __m512d wide = _mm512_maskz_cvtps_pd(0xFF, values);
   return _mm512_add_pd(sum, _mm512_mul_pd(wide, wide));
 }
@@ -172,9 +172,9 @@ __attribute__((target("avx512f"))) void copies_512(const float* from, float* to,
   _mm512_storeu_pd(lanes.data() + 24, d);
 }
 
-// Four floats that the conversion itself loads cost half of eight that lie in a register. The
-// square of a float is exact in double, so adding it in the same step rounds as often. Processors
-// fetch ahead within a page only: the page after the next one is asked for by name.
+// Converts four floats straight from memory, at half the cost of eight in a register. A float's
+// square is exact in double, so a fused addition rounds as often. Prefetches the page after the
+// next, because processors prefetch within a page only.
 __attribute__((target("avx2,fma"))) void squares_256(const float* from, std::int64_t turns,
                                                      Lanes& lanes) {
   constexpr int kSums = kScanLanes / 4;
@@ -192,8 +192,8 @@ __attribute__((target("avx2,fma"))) void squares_256(const float* from, std::int
 }
 #endif
 
-// Full turns by `loop`; what is left over as one more, filled up with zeros, which change no lane.
-// `to` is null where nothing is copied.
+// Runs full turns by `loop`; the rest is one more turn, filled up with zeros, which change no lane.
+// A null `to` copies nothing.
 template <class Value, class Loop>
 double add_lanes(const Value* from, float* to, std::int64_t count, const Loop& loop) {
   Lanes lanes;

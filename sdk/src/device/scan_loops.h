@@ -1,8 +1,8 @@
-// The loops behind TensorScan. They run over contiguous values in memory at the widest vectors that
-// the processor has. Values of 32 bits are floats; values of 16 bits are bf16 or fp16, as the type
-// From of float_vectors.h tells. Sums of squares are exact squares of floats in double, added in 32
-// lanes side by side, so their order depends on the size alone: no processor and no compiler
-// changes a bit. Pure; each runs on the thread that calls it.
+// The loops of TensorScan, over contiguous values at the processor's widest vectors. Values of 32
+// bits are floats; values of 16 bits are bf16 or fp16, by the type From of float_vectors.h. Sums of
+// squares are exact squares of floats in double, added in 32 lanes side by side. So their order
+// depends on the size alone, and no processor and no compiler changes a bit. Pure; runs on the
+// calling thread.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +18,12 @@ struct WordCounts {
   std::int64_t zeros = 0;
 };
 
-// Returns the largest bits without sign, finite or not; they are below `infinity` exactly if all
-// values are finite. Near the speed of memory.
+// Returns the largest bits without sign, finite or not. The result is below `infinity` exactly if
+// all values are finite. Near the speed of memory.
 std::uint32_t largest_word(const float* values, std::int64_t count);
 std::uint32_t largest_word(const std::uint16_t* values, std::int64_t count);
 
-// Returns all counts; only `largest` is right for more than 2^20 values.
+// Returns all counts. Above 2^20 values only `largest` is valid.
 WordCounts count_words(const float* values, std::int64_t count, WordFormat format);
 WordCounts count_words(const std::uint16_t* values, std::int64_t count, WordFormat format);
 
@@ -39,7 +39,7 @@ float finite_amax(const typename From::Value* values, std::int64_t count) {
 template <class From>
 double squares_of(const typename From::Value* values, std::int64_t count);
 
-// Writes values times `factor` to `to`; returns the squares of what it wrote.
+// Writes values times `factor` to `to`; returns the sum of squares of the written values.
 template <class From>
 double copy_scaled(const typename From::Value* from, float* to, std::int64_t count, float factor);
 

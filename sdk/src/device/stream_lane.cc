@@ -13,7 +13,7 @@ namespace {
 using transport::Progress;
 using transport::StagingBuffer;
 
-// What LibTorch throws becomes a status with the first line of its words.
+// Converts LibTorch's exceptions to a status with the first line of the message.
 template <class Work>
 Status tried(const char* what, const Work& work) {
   try {
@@ -28,7 +28,7 @@ c10::impl::VirtualGuardImpl guard_of(c10::Device device) {
   return c10::impl::VirtualGuardImpl(device.type());
 }
 
-// The events of a stream that waits for them on the device need no clock.
+// Streams wait for these events on the device, so they need no clock.
 c10::Event new_event(const c10::Stream& stream) {
   return c10::Event(stream.device_type(), c10::EventFlag::PYTORCH_DEFAULT);
 }

@@ -1,11 +1,10 @@
-// StreamLane is the DeviceLane of a rank on CUDA: a stream from LibTorch's pool, staging buffers
-// from its caching allocators, and an event for each mark, all through c10's virtual device
-// interface. The streams of the pool are of high priority, because what goes over a lane is small
-// and somebody may wait for it.
+// StreamLane is a rank's DeviceLane on CUDA: a stream of LibTorch's pool, staging buffers of its
+// caching allocators, and an event for each mark, all through c10's virtual device interface. The
+// stream has high priority, because a lane's traffic is small and others may wait for it.
 //
-// Buffers that a lane gave out go back to the allocators with it. Both give memory out again only
-// behind the work that the lane's stream was given: the device's memory belongs to that stream,
-// pinned memory has an event behind its last copy. Thread rule: as DeviceLane.
+// A lane's buffers return to the allocators with it. The allocators reuse memory only after the
+// work of the lane's stream: device memory belongs to the stream, and pinned memory has an event
+// after its last copy. Thread rule: as DeviceLane.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,8 +21,8 @@ namespace cox::detail {
 
 class StreamLane final : public transport::DeviceLane {
  public:
-  // failed_precondition where `device` has no streams (the CPU); unavailable with the device's own
-  // words where it refuses.
+  // failed_precondition if `device` has no streams (the CPU); unavailable with the device's own
+  // message after a device error.
   static Result<std::unique_ptr<transport::DeviceLane>> make(c10::Device device);
 
   Status select_device() override;
@@ -50,7 +49,7 @@ class StreamLane final : public transport::DeviceLane {
 
   const c10::Stream stream_;
   std::vector<Buffer> buffers_;
-  std::vector<std::optional<c10::Event>> marks_;  // by their numbers
+  std::vector<std::optional<c10::Event>> marks_;  // by number
 };
 
 }  // namespace cox::detail

@@ -16,10 +16,10 @@
 namespace cox::detail {
 namespace {
 
-constexpr std::int64_t kScanChunk = 1L << 17;  // elements that one thread takes at a time
+constexpr std::int64_t kScanChunk = 1L << 17;  // elements for one thread at a time
 
-// Calls look(first, count) for all chunks, on as many threads as torch uses. The results are added
-// in order, whoever had them first.
+// Calls look(first, count) for all chunks, on as many threads as torch uses. Adds the results in
+// order.
 template <class Part, class Look>
 Part sum_over_chunks(std::int64_t count, const Look& look) {
   if (count <= kScanChunk) return look(0, count);
@@ -69,7 +69,7 @@ TensorScan scan_dense(const at::Tensor& tensor, ScanKind kind) {
   });
 }
 
-// Of an extent one number, the largest magnitude, NaN or infinite where a value is.
+// Returns an extent's one figure: the largest magnitude, NaN or infinite if any value is.
 constexpr std::int64_t kExtentFigures = 1;
 at::Tensor extent_of(const at::Tensor& tensor) {
   const double infinity = std::numeric_limits<double>::infinity();
@@ -77,8 +77,8 @@ at::Tensor extent_of(const at::Tensor& tensor) {
   return at::linalg_vector_norm(tensor, infinity, {}, false, is_wide ? at::kDouble : at::kFloat);
 }
 
-// Otherwise non-finite, tiny, zeros, largest. Each operation on `size` reads all of it once more.
-// All are left where the tensor is.
+// Returns the figures of other scans: non-finite, tiny, zeros, largest. Each operation on `size`
+// reads the whole tensor once more. The figures stay on the tensor's device.
 at::Tensor figures_of(const at::Tensor& tensor, ScanKind kind) {
   const bool has_arithmetic = c10::elementSize(tensor.scalar_type()) > 1;  // fp8 has none
   const at::Tensor values = has_arithmetic ? tensor : tensor.to(at::kFloat);
@@ -104,11 +104,11 @@ TensorScan read_figures(const double* figures, std::int64_t count, std::int64_t 
 }
 
 struct ScansOfDevice {
-  at::Tensor figures;  // of the scans, one after another, still on the device
+  at::Tensor figures;  // one scan after another, still on the device
   std::vector<ScanOnDevice> scans;
 };
 
-// Takes the figures that are on devices; a scan that is named twice is taken once.
+// Collects the figures on devices; a scan that appears twice counts once.
 std::vector<ScansOfDevice> by_device(std::span<PendingScan* const> scans) {
   struct Waiting {
     PendingScan* pending = nullptr;
@@ -145,26 +145,26 @@ void read_figures(const at::Tensor& figures, const std::vector<ScanOnDevice>& sc
   }
 }
 
-// The few results that are not finite are looked at again.
+// Scans the few non-finite results again.
 GradientScan with_count(double squares, const std::function<std::int64_t()>& count) {
   return {squares, std::isfinite(squares) ? 0 : count()};
 }
 
-// Not the tensors' own type: a norm in bf16 has two digits.
+// The tensors' own type is too narrow: a norm in bf16 has two digits.
 at::ScalarType widest_of(const std::vector<at::Tensor>& tensors) {
   const bool has_fp64 = std::ranges::any_of(
       tensors, [](const at::Tensor& tensor) { return tensor.scalar_type() == at::kDouble; });
   return has_fp64 ? at::kDouble : at::kFloat;
 }
 
-// The largest magnitude of each, in fp64; NaN and infinity where there is one. In their own width:
-// fp32 would make infinities of fp64's large numbers.
+// Returns the largest magnitude of each tensor in fp64, NaN or infinite if a value is. Computed in
+// the tensors' own width, because fp32 would turn large numbers of fp64 into infinities.
 at::Tensor largest_of_each(const std::vector<at::Tensor>& tensors) {
   const double infinity = std::numeric_limits<double>::infinity();
   return at::stack(at::_foreach_norm(tensors, infinity, widest_of(tensors))).to(at::kDouble);
 }
 
-// One read for all tensors: a read of each costs more than its norm.
+// One read for all tensors, because a read for each costs more than its norm.
 double norm_of_norms(const std::vector<at::Tensor>& norms) {
   const at::Tensor all = at::stack(norms).to(at::kCPU, at::kDouble);
   return at::linalg_vector_norm(all, 2).item<double>();
@@ -173,7 +173,7 @@ double norm_of_norms(const std::vector<at::Tensor>& norms) {
 double norm_through_torch(const std::vector<at::Tensor>& tensors) {
   const double norm = norm_of_norms(at::_foreach_norm(tensors, 2, widest_of(tensors)));
   if (std::isfinite(norm)) return norm;
-  // fp32 squares overflow from 1.8e19 on; only then is the slower sum in double needed.
+  // fp32 squares overflow from 1.8e19 on; only then is the slower sum in double necessary.
   std::vector<at::Tensor> norms;
   for (const at::Tensor& tensor : tensors) {
     norms.push_back(at::linalg_vector_norm(tensor, 2, {}, false, at::kDouble));

@@ -1,11 +1,9 @@
-// TensorScan is what one look at a tensor tells about its values: how many are not finite, the
-// largest of the others, and how many fp16 would lose. Two passes of every step use it: the one
-// over the boundaries of blocks (scan) and the one over gradients (scan_gradient, copy_and_scan).
-// fp32, bf16 and fp16 on the CPU have loops of their own, near the speed of memory (scan_loops.h);
-// everything else goes through torch, on a device without waiting for it: the figures stay there
-// until read_scans() reads those of many tensors at once. There the cheap look is one pass of one
-// kernel, which tells whether values are not finite, not how many. A scan changes nothing that it
-// looks at and keeps nothing. Any thread may call any function.
+// TensorScan is the result of one pass over a tensor's values: the number of non-finite ones, the
+// largest of the others, and the number that fp16 would lose. Two passes of every step use it: over
+// the boundaries of blocks (scan) and over gradients (scan_gradient, copy_and_scan). fp32, bf16 and
+// fp16 on the CPU have loops near the speed of memory (scan_loops.h); all others go through torch.
+// Scans on a device do not wait: their figures stay there until read_scans() reads those of many
+// tensors at once. A scan changes and keeps nothing. Any thread may call any function.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,98 +18,98 @@
 namespace cox::detail {
 
 struct TensorScan {
-  std::int64_t values = 0;  // looked at
-  // NaN or infinite; of an extent without loops of its own 1 where there are some.
+  std::int64_t values = 0;  // number of scanned values
+  // NaN or infinite. For an extent through torch only 0 or 1: whether there are any.
   std::int64_t nonfinite = 0;
   std::int64_t tiny = 0;  // not 0, magnitude below 2^-14: fp16 has few or no digits for it
   std::int64_t zeros = 0;
-  // Largest finite magnitude; that of fp64 is rounded to fp32. Of such an extent 0 where values are
-  // not finite.
+  // Largest finite magnitude, rounded to fp32 for fp64. For an extent through torch 0 if any value
+  // is non-finite.
   float amax = 0;
 
   TensorScan& operator+=(const TensorScan& other);
 };
 
 enum class ScanKind {
-  extent,  // values, nonfinite and amax: the cheap look
+  extent,  // values, nonfinite and amax: the cheap scan, one kernel on a device
   small,   // also tiny and zeros
 };
 
 // A scan that may still be on its way.
 struct PendingScan {
   TensorScan scan;
-  at::Tensor on_device;  // undefined: `scan` is complete; else its figures
+  at::Tensor on_device;  // figures on the device; undefined: `scan` is complete
 };
-// One whose figures are read together with those of others.
+// A scan whose figures are read together with others.
 struct ScanOnDevice {
   PendingScan* pending;
-  std::int64_t figures;  // how many
+  std::int64_t figures;  // their number
 };
-// Returns the largest finite magnitude that each of these figures tells, fp64 [figures], on their
-// device. REQUIRES: there are some, all on one device.
+// Returns the largest finite magnitude in each of these figures, fp64 [figures], on their device.
+// REQUIRES: there are some, all on one device.
 at::Tensor largest_on_device(const std::vector<at::Tensor>& figures);
 
-// Begins to scan a tensor. Integer, boolean, undefined and empty tensors have nothing to look at.
+// Begins to scan a tensor. Integer, boolean, undefined and empty tensors count no values.
 PendingScan start_scan(const at::Tensor& tensor, ScanKind kind);
 
-// Completes all scans, with one read of each device that has any, however many they are. A scan may
-// be named twice, as that of a tensor between two blocks is.
+// Completes all scans with one read for each device. A scan may appear twice, such as that of a
+// tensor between two blocks.
 void read_scans(std::span<PendingScan* const> scans);
 
-// PendingRead is a read of many scans that is on its way from their devices, through pinned memory.
-// The scans stay where they are until it is finished or gone.
+// PendingRead reads many scans from their devices, through pinned memory, without a wait. The scans
+// keep their addresses until the read is finished or destroyed.
 class PendingRead {
  public:
   PendingRead() = default;
-  // Lets the figures of all scans set out, those of a device together.
+  // Starts copying the figures of all scans, those of a device together.
   explicit PendingRead(std::span<PendingScan* const> scans);
-  // Completes the scans and returns true once all figures have come. Never waits.
+  // Completes the scans and returns true once all figures have arrived. Never waits.
   bool finish();
 
  private:
   struct Part {
-    HostCopy figures;  // of `scans`, one after another
+    HostCopy figures;  // one of `scans` after another
     std::vector<ScanOnDevice> scans;
   };
   std::vector<Part> parts_;
 };
 
-// FiniteLook tells which of several tensors hold values that are not finite. Those on devices are
-// looked at there, in two kernels or so for all of them, and nobody waits for the answer.
+// FiniteLook finds the tensors with non-finite values among several. Tensors on devices are checked
+// there, in about two kernels for all, without a wait.
 class FiniteLook {
  public:
-  // Undefined tensors hold none.
+  // Undefined tensors have no values.
   explicit FiniteLook(std::span<const at::Tensor> tensors);
-  // Returns whether the answers are here. Never waits.
+  // Returns whether the results have arrived. Never waits.
   bool finish();
-  // Blocks until they are.
+  // Blocks until the results have arrived.
   void wait();
 
-  // Returns for each tensor how many of its values are not finite; of one on a device 1 where some
-  // are not. REQUIRES: finish() returned true, or wait().
+  // Returns for each tensor the number of non-finite values; for one on a device, 1 if there are
+  // any. REQUIRES: finish() returned true, or wait().
   const std::vector<std::int64_t>& nonfinite() const { return nonfinite_; }
   bool is_bad() const;  // REQUIRES: as nonfinite()
 
  private:
   struct Part {
-    HostCopy magnitudes;  // of `tensors`, each one's largest
+    HostCopy magnitudes;  // the largest of each of `tensors`
     std::vector<std::size_t> tensors;
   };
   void read(const Part& part);
 
   std::vector<std::int64_t> nonfinite_;
-  std::vector<Part> parts_;  // one a device, those that have not come
+  std::vector<Part> parts_;  // one for each device, without the arrived ones
 };
 
 // Begins and completes a scan.
 TensorScan scan(const at::Tensor& tensor, ScanKind kind);
 
-// Returns how many of the non-finite values are +infinity or NaN; masks are made of -infinity.
+// Returns how many non-finite values are +infinity or NaN; masks consist of -infinity.
 std::int64_t count_unmasked(const at::Tensor& tensor);
 
 struct GradientScan {
-  double squares = 0;          // their sum, in an order that depends on the size alone
-  std::int64_t nonfinite = 0;  // counted only where `squares` is not finite
+  double squares = 0;          // sum, in an order that depends on the size alone
+  std::int64_t nonfinite = 0;  // counted only if `squares` is not finite
 };
 
 // Scans a gradient; the number of threads changes no bit. REQUIRES: has_own_loops(gradient).
@@ -119,27 +117,27 @@ GradientScan scan_gradient(const at::Tensor& gradient);
 // Returns whether the tensor is dense fp32, bf16 or fp16 on the CPU.
 bool has_own_loops(const at::Tensor& tensor);
 
-// Writes gradient times factor to `to` and scans what it wrote, in one pass; gradients without
-// loops of their own are converted first. REQUIRES: equal sizes, on the CPU.
+// Writes gradient times factor to `to` and scans the written values, in one pass. Converts
+// gradients without own loops first. REQUIRES: equal sizes, on the CPU.
 GradientScan copy_and_scan(const at::Tensor& gradient, std::span<float> to, float factor);
 
-// Returns the tensor, or a dense copy of one that is sparse.
+// Returns the tensor, or a dense copy of a sparse one.
 at::Tensor dense(const at::Tensor& tensor);
-// Returns the real numbers of a tensor: of a complex one its real and imaginary parts, in a last
-// dimension of two and in the same memory (a copy of one that is conjugated lazily). Sums, norms
-// and scans of gradients are taken of these. REQUIRES: the tensor is dense.
+// Returns the real numbers of a tensor. A complex tensor's real and imaginary parts are in a last
+// dimension of two, in the same memory (a copy for a lazily conjugated tensor). Sums, norms and
+// scans of gradients use real numbers. REQUIRES: the tensor is dense.
 at::Tensor as_reals(const at::Tensor& tensor);
 
-// Returns the L2 norm over all elements of `tensors`, which is finite exactly if all of them are.
-// Undefined tensors count nothing. Neither threads nor the processor's vector width change a bit of
-// it where tensors have loops of their own.
+// Returns the L2 norm over all elements of `tensors`, finite exactly if all of them are. Undefined
+// tensors count nothing. For tensors with own loops, neither threads nor the processor's vector
+// width change a bit.
 double l2_norm(std::span<const at::Tensor> tensors);
-// LateNorm is an L2 norm that may still be on its way from a device. Nobody waits for it.
+// LateNorm is an L2 norm that may still be on its way from a device. No caller waits.
 class LateNorm {
  public:
   explicit LateNorm(double known) : known_(known) {}
-  // Lets the norm over all elements of `tensors` set out; summed in fp64, since nobody could look
-  // at them again where fp32 is too narrow. REQUIRES: they are dense and lie on one device.
+  // Starts computing the norm over all elements of `tensors`, in fp64, because the tensors cannot
+  // be read again if fp32 is too narrow. REQUIRES: the tensors are dense and lie on one device.
   static LateNorm of(const std::vector<at::Tensor>& tensors);
 
   bool has_come() const { return each_.has_come(); }
@@ -150,7 +148,7 @@ class LateNorm {
   HostCopy each_;  // the tensors' norms, if there are tensors
   double known_ = 0;
 };
-// Returns the gradients that `parameters` have, in their order.
+// Returns the existing gradients of `parameters`, in order.
 std::vector<at::Tensor> gradients_of(std::span<const at::Tensor> parameters);
 
 // Returns how many elements are NaN or infinite.

@@ -10,7 +10,7 @@ at::Tensor staged_for(const at::Tensor& tensor, c10::Device device) {
   const bool stays =
       !tensor.defined() || device.is_cpu() || !tensor.is_cpu() || tensor.layout() != at::kStrided;
   if (stays) return tensor;
-  // Of a tensor with gaps or overlaps LibTorch makes a copy in plain memory first, and waits.
+  // LibTorch copies a tensor with gaps or overlaps through plain memory, and waits.
   const at::Tensor dense = tensor.is_non_overlapping_and_dense() ? tensor : tensor.contiguous();
   return dense.is_pinned() ? dense : dense.pin_memory();
 }

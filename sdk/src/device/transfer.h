@@ -1,7 +1,7 @@
-// Moving tensors between host and device without waiting: through pinned memory, in the order of
-// the current stream. LibTorch's allocator of pinned memory does not give a buffer out again before
-// the copy that uses it is over, so a caller may drop both ends at once. On the CPU nothing is
-// copied. Any thread; the copy goes onto that thread's current stream.
+// Moves tensors between host and device without waiting, through pinned memory, in the order of the
+// current stream. LibTorch's allocator of pinned memory reuses a buffer only after the buffer's
+// copy is over, so a caller may drop both ends at once. Copies nothing on the CPU. Any thread; the
+// copy goes onto the calling thread's current stream.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,23 +9,24 @@
 
 namespace cox::detail {
 
-// Returns the tensor in pinned memory without gaps or overlaps, ready to be sent to `device`;
-// itself where that is the CPU. Undefined tensors stay so.
+// Returns the tensor in pinned memory without gaps or overlaps, ready for `device`. Returns the
+// tensor itself for the CPU, and undefined for an undefined one.
 at::Tensor staged_for(const at::Tensor& tensor, c10::Device device);
 
-// Returns the tensor on `device`; itself where it is there already. The host goes on at once.
+// Returns the tensor on `device`, or the tensor itself if it is there already. The host never
+// waits.
 at::Tensor sent_to(const at::Tensor& tensor, c10::Device device);
 
-// HostCopy is a tensor on its way to the host, through pinned memory. Nothing waits for it.
+// HostCopy is a tensor on its way to the host, through pinned memory.
 class HostCopy {
  public:
   HostCopy() : came_(c10::DeviceType::CPU) {}
-  // Lets the tensor set out from its device, in the order of the current stream. One on the CPU is
-  // there at once.
+  // Starts the copy from the tensor's device, in the order of the current stream. A tensor on the
+  // CPU has arrived at once.
   explicit HostCopy(const at::Tensor& tensor);
 
   bool has_come() const { return came_.query(); }
-  // Blocks until it has come.
+  // Blocks until the copy has arrived.
   void wait() const { came_.synchronize(); }
   // REQUIRES: has_come().
   const at::Tensor& tensor() const { return host_; }

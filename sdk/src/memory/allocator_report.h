@@ -1,5 +1,5 @@
-// AllocatorReport sends the probe's evidence of the device's allocator to the coordinator. Stands
-// apart from the probe, because evidence waits for the fragments of all other actuators. Sends
+// AllocatorReport sends the probe's evidence of the device's allocator to the coordinator. Separate
+// from the probe, because evidence is sent after the fragments of all other actuators. Sends
 // nothing on the CPU. Training thread only.
 #pragma once
 
@@ -13,7 +13,7 @@ namespace cox::detail {
 
 class AllocatorReport final : public Actuator, public Reporting {
  public:
-  // The probe must outlive this. Evidence that has not changed is sent every `repeat_every`.
+  // The probe outlives the report. Unchanged evidence is sent every `repeat_every`.
   explicit AllocatorReport(const MemoryProbe& probe, Seconds repeat_every = Seconds(30))
       : probe_(probe), repeat_every_(repeat_every) {}
 

@@ -10,8 +10,8 @@
 namespace cox::detail {
 namespace {
 
-// A tensor's deleter is a plain function without context, because torch requires that the context
-// of a CPU pointer is the pointer itself. So what it reaches has to be the process's.
+// A process-wide object. torch requires the context of a CPU pointer to be the pointer itself, so a
+// tensor's deleter is a plain function that can only reach globals.
 class CountingAllocator final : public c10::Allocator {
  public:
   // Never destroyed: tensors may outlive main().
@@ -23,9 +23,9 @@ class CountingAllocator final : public c10::Allocator {
   c10::DataPtr allocate(std::size_t bytes) override {
     c10::DataPtr memory = wrapped()->allocate(bytes);
     if (bytes == 0 || memory.get() == nullptr) return memory;
-    if (memory.get_context() != memory.get()) return memory;  // cannot be recognised at its free
+    if (memory.get_context() != memory.get()) return memory;  // not recognisable at the free
     const auto added = static_cast<std::int64_t>(bytes);
-    // An address known already was freed behind our back, by the wrapped allocator's own deleter.
+    // A known address was freed unseen, by the wrapped allocator's own deleter.
     const std::int64_t stale = table_.insert(memory.get(), added);
     if (!memory.compare_exchange_deleter(wrapped()->raw_deleter(), &release)) {
       table_.erase(memory.get());
@@ -63,8 +63,8 @@ class CountingAllocator final : public c10::Allocator {
   void reset_peak() { peak_.store(live_.load(std::memory_order_relaxed)); }
 
  private:
-  // Also for memory that is not in the table: oneDNN's glue frees through whichever allocator is in
-  // force, so this may be given what was allocated before the installation.
+  // Also frees memory missing in the table. oneDNN's glue frees through the current allocator, even
+  // memory allocated before the installation.
   static void release(void* pointer) {
     CountingAllocator& self = get();
     self.live_.fetch_sub(self.table_.erase(pointer), std::memory_order_relaxed);

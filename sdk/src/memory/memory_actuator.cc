@@ -15,8 +15,8 @@
 namespace cox::detail {
 namespace {
 
-// The action that takes the least memory in the measured step need not do so in a larger one, whose
-// peak may be at another place. So each block holds as little as it can.
+// A larger step may have its peak elsewhere, so the measured least peak does not help. Each block
+// holds as little as it can instead.
 std::vector<MemoryAction> least_held(const MemoryProblem& problem, std::size_t blocks,
                                      ActionSet usable = kEveryAction) {
   std::vector<MemoryAction> actions(blocks, MemoryAction::keep);
@@ -47,7 +47,7 @@ std::int64_t MemoryActuator::budget_bytes(std::int64_t limit_bytes) const {
   RankMemory rank;
   rank.rank = rank_;
   rank.limit_bytes = limit_bytes;
-  rank.keep_bytes = limit_bytes;  // as if everything were needed
+  rank.keep_bytes = limit_bytes;  // as if all of it were needed
   return budget_of(config_, rank).bytes;
 }
 
@@ -61,7 +61,7 @@ void MemoryActuator::open_tier(c10::Device device, std::int64_t tier_bytes) {
   options.report = [log = log_](const Status& trouble) { log.warning(trouble.message()); };
   const bool has_device = !device.is_cpu();
   const auto speed = has_device ? measure_pinned(device) : measure_tier(options.folder);
-  if (!speed.ok()) {  // a folder that is missing, read-only or full
+  if (!speed.ok()) {  // the folder is missing, read-only or full
     log_.warning(std::string(has_device ? "memory: " : "memory.tier_directory: ") +
                  speed.status().message() + "; nothing is offloaded");
     return;
@@ -190,7 +190,7 @@ Seconds MemoryActuator::spent() const {
   return all;
 }
 
-// A part of the phase is no longer than the phase; a step without times has none of either.
+// A part of the phase is at most as long as the phase. A step without times has neither part.
 void MemoryActuator::sign(RankSignal& signal) const {
   const float backward = signal.phase_seconds[static_cast<std::size_t>(Phase::backward)];
   signal.recompute_seconds = std::min(backward, static_cast<float>(spent_in_step_.count()));

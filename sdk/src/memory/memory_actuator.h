@@ -1,7 +1,7 @@
-// MemoryActuator carries out what the plan says of activation memory on this rank: it sets the
-// memory action of every block, owns the tier of offloaded tensors, reports blocks that cannot take
-// their action, and predicts the peak. MemoryCalibration owns it, and finds the plan of the first
-// step. Training thread only.
+// MemoryActuator applies the plan's memory actions on this rank. The actuator sets every block's
+// action, owns the tier of offloaded tensors, reports blocks that cannot use their action, and
+// predicts the peak. MemoryCalibration owns the actuator and finds the first step's plan. Training
+// thread only.
 #pragma once
 
 #include <cstdint>
@@ -22,58 +22,57 @@ namespace cox::detail {
 
 class MemoryActuator final : public Steering, public Reporting {
  public:
-  // All references must outlive it.
+  // All references outlive the actuator.
   MemoryActuator(const MemoryConfig& config, RankId rank, BlockWatch& blocks, Log log);
 
-  // Returns whether the settings ask for a plan.
+  // Returns whether the settings request a plan.
   bool is_wanted() const { return is_wanted_; }
-  // Returns the most bytes that the settings let this rank use of `limit_bytes`; 0 = unknown.
+  // Returns the most bytes that the settings allow this rank of `limit_bytes`; 0 = unknown.
   std::int64_t budget_bytes(std::int64_t limit_bytes) const;
   // Opens the tier for the blocks of a model on `device`, with at most `tier_bytes`; 0 = no cap.
-  // Warns where that fails. REQUIRES: blocks are attached.
+  // Logs a warning on failure. REQUIRES: blocks are attached.
   void open_tier(c10::Device device, std::int64_t tier_bytes);
-  // Null where there is no tier.
+  // Returns null without a tier.
   Offloader* offloader() { return offloader_.get(); }
-  // Plans are for this rank as it was measured. The next apply() sets the actions anew.
+  // Uses this rank's measurements to predict peaks. The next apply() sets the actions anew.
   void foresee(planner::RankProblem measured);
-  // The model that was steered is no longer there.
+  // Forgets the steered model, which is gone.
   void forget();
 
-  // Does something only when the plan is another one.
+  // Does nothing for an unchanged plan.
   void apply(const Plan& plan, RoundId round) override;
   void begin_step() override { spent_before_ = spent(); }
   void restart_step() override { spent_before_ = spent(); }
   void end_step(const StepEnd& step, StepOutput& output) override;
-  // Tells the time that this rank spent on making dropped activations again and on waiting for
-  // offloaded ones.
+  // Reports this rank's time for remaking dropped activations and for waiting for offloaded ones.
   void sign(RankSignal& signal) const override;
-  // Returns a block that cannot take the action asked of it, as all that are to be offloaded once
-  // the tier has failed; with every report until the plan no longer asks for it.
+  // Returns a block that cannot use its action, such as every block to be offloaded after the tier
+  // has failed. Repeats the block in every report until the plan no longer requests the action.
   Fragment next_fragment() override;
 
-  // A step begins whose activations take `growth` times what was measured; infinity: more than
-  // there is room for. Where the plan would exceed the budget then, the blocks get the fastest
-  // measured actions that do not, or else those that hold least, until the next apply() or until
-  // one of another plan. Returns whether they did.
+  // Prepares a step whose activations take `growth` times the measured bytes; infinity means more
+  // than there is room for. If the plan would exceed the budget, the blocks get the fastest
+  // measured actions within the budget, or else the actions that hold the least. These last until
+  // the next apply(), or until another plan's. Returns whether the actions changed.
   enum class RoomUntil { next_step, next_plan };
   bool make_room(double growth, RoomUntil until = RoomUntil::next_step);
-  // Sets the actions that were last asked for, after runs that changed them.
+  // Sets the last requested actions again, after runs that changed them.
   void steer_anew() { steer(std::vector<MemoryAction>(asked_)); }
-  // Offloads nothing from now on if the tier lost tensors of the open step. Returns whether it did.
+  // Stops offloading if the tier lost tensors of the open step. Returns whether it did.
   bool leave_lost_tier();
 
  private:
   Seconds spent() const;
-  // Sets the actions for all visits from now on, one per block, and returns them as they were set:
-  // blocks that a failed tier cannot take hold as little as they can without it.
+  // Sets each block's action for all visits from now on. Returns the actions as set: blocks
+  // affected by a failed tier hold as little as possible without the tier.
   std::vector<MemoryAction> steer(const std::vector<MemoryAction>& actions);
   bool has_failed_tier() const;
   // REQUIRES: asked_ has the block.
   Fragment failure_of(std::size_t block, std::string_view reason) const;
   std::int64_t predicted_peak(const std::vector<MemoryAction>& actions) const;
-  // Returns the peak of a step of that many samples, 0 where it is not known.
+  // Returns the peak of a step of `samples` samples; 0 if unknown.
   std::int64_t predicted_peak_with(std::uint64_t samples) const;
-  // Says once of each block that it is kept whatever its action.
+  // Logs once for each block that it is kept whatever its action.
   void tell_pinned();
 
   const MemoryConfig& config_;
@@ -82,15 +81,15 @@ class MemoryActuator final : public Steering, public Reporting {
   Log log_;
   const bool is_wanted_;
   std::unique_ptr<Offloader> offloader_;
-  planner::RankProblem measured_;     // without stages where nothing was
-  std::optional<MemoryFront> front_;  // of that problem, once a step has outgrown its plan
-  std::vector<MemoryAction> asked_;   // of the blocks
-  bool is_without_tier_ = false;      // steered so, because the tier failed
-  Seconds spent_before_{0};           // by spent(), when the step began
+  planner::RankProblem measured_;     // without stages if nothing was measured
+  std::optional<MemoryFront> front_;  // front of `measured_`, once a step has outgrown its plan
+  std::vector<MemoryAction> asked_;   // requested, by block
+  bool is_without_tier_ = false;      // actions avoid the tier, because it failed
+  Seconds spent_before_{0};           // spent() at the beginning of the step
   Seconds spent_in_step_{0};
   std::vector<BlockId> told_pinned_;
   std::optional<PlanId> followed_;
-  // The peak of a step as it was measured, under the plan followed; 0 = not known.
+  // The measured peak of a step under the current plan; 0 = unknown.
   std::int64_t predicted_peak_bytes_ = 0;
 };
 

@@ -19,7 +19,7 @@ namespace {
 
 using planner::RankProblem;
 
-// Hashes everything but what was measured; 0 where nothing was.
+// Hashes everything except measurements; 0 for a region that was not measured.
 std::uint64_t digest_of(const std::optional<MeasuredRegion>& region) {
   if (!region) return 0;
   Fnv1a64 hash;
@@ -45,7 +45,7 @@ std::uint64_t digest_of(const MeasuredRegions& regions) {
   return hash.value();
 }
 
-// Calls visit(figure) with all that was measured, of one operator after the other.
+// Calls visit(figure) for every measurement, operator by operator.
 template <class Visit>
 void visit_figures(MeasuredRegions& regions, Visit&& visit) {
   for (std::optional<MeasuredRegion>& region : regions) {

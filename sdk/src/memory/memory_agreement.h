@@ -1,5 +1,5 @@
-// Functions by which ranks exchange what each of them measured of its memory. They take values and
-// return values, whoever measured them. Collective; block by polling. Training thread.
+// Functions that exchange each rank's memory measurements. Values in, values out, whatever their
+// source. Collective; block by polling. Training thread.
 #pragma once
 
 #include <vector>
@@ -11,13 +11,13 @@
 
 namespace cox::detail {
 
-// Returns these regions with the figures that rank 0 measured, where all ranks have the same
-// operators: a level of recompute is then the same set of storages on all ranks, and one front
-// serves them all. Returns them as they are elsewhere.
+// Returns `regions` with rank 0's figures if all ranks have the same operators. A level of
+// recompute is then the same set of storages on all ranks, so one front serves all ranks. Else
+// returns `regions` unchanged.
 Result<MeasuredRegions> with_figures_of_root(transport::Communicator& ranks,
                                              MeasuredRegions regions);
 
-// Brings the problems of all ranks together: returns one entry per rank on rank 0, nothing on the
+// Gathers the problems of all ranks: returns one entry for each rank on rank 0, nothing on the
 // others. REQUIRES: no round has begun.
 Result<std::vector<planner::RankProblem>> gather_problems(transport::Communicator& ranks,
                                                           const planner::RankProblem& mine);

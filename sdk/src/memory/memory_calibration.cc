@@ -21,21 +21,20 @@ namespace {
 
 using planner::RankProblem;
 
-// Ranks of a node look one after another, and what is free changes all the time: down to 1/64 they
-// are to agree, and so to get the same plan.
+// Rounds down, by at most 1/64, so that ranks of a node get the same plan. The ranks read free
+// memory at different moments, and the free memory changes all the time.
 std::int64_t rounded(std::int64_t limit_bytes) {
   const std::uint64_t step = std::bit_floor(static_cast<std::uint64_t>(limit_bytes)) / 64;
   return step == 0 ? limit_bytes : limit_bytes - limit_bytes % static_cast<std::int64_t>(step);
 }
 
-// A run holds the old gradients from its start to its end, has a batch of its own, and no
-// optimizer.
+// A run holds the old gradients to its end, has its own batch, and has no optimizer.
 void cover_rest_of_step(MemoryProblem& problem, const SampleStep& sample) {
   problem.base_bytes -= sample.released_bytes + sample.spare_bytes;
   for (Stage& stage : problem.stages) {
     for (StageOption& option : stage.options) option.forward_high_bytes += sample.released_bytes;
   }
-  // Under every plan the step is at its start where the update was.
+  // Under every plan, the step's start has the update's level.
   StageOption& start = problem.stages.front().options[static_cast<std::size_t>(MemoryAction::keep)];
   start.forward_high_bytes =
       std::max(start.forward_high_bytes, sample.update_peak_bytes - problem.base_bytes);
@@ -116,7 +115,7 @@ void MemoryCalibration::restrict_to_rules(MemoryProblem& problem) const {
       StageOption& option = stage.options[a];
       option.allowed = option.allowed && contains(allowed, static_cast<MemoryAction>(a));
     }
-    // A block whose forced action cannot be carried out here is kept.
+    // Keeps a block whose forced action is impossible here.
     if (std::ranges::none_of(stage.options, &StageOption::allowed))
       stage.options[static_cast<std::size_t>(MemoryAction::keep)].allowed = true;
   }
@@ -135,7 +134,7 @@ void MemoryCalibration::plan_from(const std::vector<RankProblem>& problems, Cali
         problems, [](const RankProblem& each) { return !each.problem.stages.empty(); });
     if (known.ok()) {
       host.facts().memory = std::move(*known);
-    } else if (is_measured) {  // else the log has the reason of each rank
+    } else if (is_measured) {  // else each rank has logged its reason
       log_.warning(known.status().message());
     }
   }
@@ -148,8 +147,8 @@ void MemoryCalibration::plan_from(const std::vector<RankProblem>& problems, Cali
   host.agree(possible);
 }
 
-// "; at that peak: ..." of the first rank whose budget cannot be met, which is the one that the
-// policy speaks of.
+// Returns "; at that peak: ..." for the first rank whose budget cannot be met, the rank in the
+// policy's reason.
 std::string MemoryCalibration::explain_peak(const std::vector<RankProblem>& problems,
                                             const MemoryFacts& facts) const {
   for (std::size_t r = 0; r < facts.model_of_rank.size(); ++r) {
@@ -165,7 +164,7 @@ std::string MemoryCalibration::explain_peak(const std::vector<RankProblem>& prob
   return {};
 }
 
-// Writes the profile for `cox plan`, beside the record of the run.
+// Writes the profile for `cox plan`, beside the run record.
 void MemoryCalibration::keep_profile(const std::vector<RankProblem>& problems) const {
   if (run_directory_.empty()) return;
   const auto file = std::filesystem::path(run_directory_) / "memory_profile.json";

@@ -1,11 +1,9 @@
-// MemoryCalibration is the actuator of activation memory before the first step: it tells what the
-// settings and the model allow, measures on a sample batch what every block takes under every
-// action, exchanges that with the other ranks, and lets the policies decide anew. It owns the
-// MemoryActuator, which follows the plan from then on.
+// MemoryCalibration is the actuator of activation memory before the first step. The calibration
+// reports the actions that the settings and the model allow. On a sample batch it measures every
+// block under every action, exchanges the results with the other ranks, and lets the policies
+// decide anew. Then its MemoryActuator follows the plan. Training thread only.
 //
 //   SampleTrial (measures) -> memory_agreement.h (exchanges) -> MemoryFacts of rank 0 -> plan
-//
-// Training thread only.
 #pragma once
 
 #include <cstdint>
@@ -25,18 +23,18 @@
 
 namespace cox::detail {
 
-// Returns what these settings let the blocks of a model on `device` do.
+// Returns the actions that the settings allow the blocks of a model on `device`.
 ActionSet actions_of(const MemoryConfig& config, c10::Device device);
 
 class MemoryCalibration final : public Actuator, public Measuring {
  public:
-  // All references must outlive it. `run_directory`: where rank 0 keeps the profile of the job for
-  // `cox plan`; empty = nowhere.
+  // All references outlive the calibration. `run_directory`: the folder in which rank 0 stores the
+  // job's profile for `cox plan`; empty = nowhere.
   MemoryCalibration(const MemoryConfig& config, std::string run_directory, RankId rank,
                     BlockWatch& blocks, MemoryProbe& probe, Log log);
 
   const char* name() const override { return "memory"; }
-  Status prepare() override;  // installs the counting allocator where memory is planned
+  Status prepare() override;  // installs the counting allocator if memory is planned
   void attach(torch::nn::Module&) override { memory_.forget(); }
   void release() override { memory_.forget(); }
   bool is_wanted() const override { return memory_.is_wanted(); }
@@ -48,16 +46,16 @@ class MemoryCalibration final : public Actuator, public Measuring {
   void calibrate(const SampleStep& sample, CalibrationHost& host) override;
 
   MemoryActuator& actuator() { return memory_; }
-  // The reducers that can say how a step will treat its gradients.
+  // Returns the reducers that know how a step will treat its gradients.
   GradientHolders& gradient_holders() { return holders_; }
 
  private:
   std::int64_t tier_bytes() const { return config_.tier_bytes / probe_.sharers().of_node; }
-  // Returns the problem of this rank; one without stages where the sample cannot be measured.
+  // Returns this rank's problem, without stages if the sample cannot be measured.
   MemoryProblem measured(SampleTrial& trial, const SampleStep& sample) const;
   void restrict_to_rules(MemoryProblem& problem) const;
-  // Tells rank 0 what was measured, and all ranks the plan that follows. Throws cox::Error where
-  // the budget of a rank cannot be met.
+  // Gives rank 0 the measurements, and all ranks the resulting plan. Throws cox::Error if a rank's
+  // budget cannot be met.
   void plan_from(const std::vector<planner::RankProblem>& problems, CalibrationHost& host);
   std::string explain_peak(const std::vector<planner::RankProblem>& problems,
                            const MemoryFacts& facts) const;

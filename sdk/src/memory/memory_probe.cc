@@ -18,9 +18,9 @@
 namespace cox::detail {
 namespace {
 
-constexpr std::size_t kMostFileBytes = 1 << 20;   // of a file that is read
+constexpr std::size_t kMostFileBytes = 1 << 20;   // longest file to read
 constexpr std::uint64_t kNoLimit = 1ull << 60;    // v1 writes "no limit" as a number near 2^63
-constexpr std::uint64_t kBytesOfKilobyte = 1024;  // /proc/meminfo says kB
+constexpr std::uint64_t kBytesOfKilobyte = 1024;  // /proc/meminfo uses kB
 
 std::optional<std::uint64_t> number_in(std::string_view text) {
   const std::size_t start = text.find_first_not_of(" \t");
@@ -31,7 +31,7 @@ std::optional<std::uint64_t> number_in(std::string_view text) {
   return value;
 }
 
-// Returns the number behind a line's first word: "MemTotal:  16384 kB".
+// Returns the number after a line's first word: "MemTotal:  16384 kB".
 std::optional<std::uint64_t> number_of(std::string_view text, std::string_view word) {
   while (!text.empty()) {
     const std::string_view line = text.substr(0, text.find('\n'));
@@ -43,15 +43,15 @@ std::optional<std::uint64_t> number_of(std::string_view text, std::string_view w
   return std::nullopt;
 }
 
-// A mount of control groups, as a line of /proc/self/mountinfo has it.
+// A mount of control groups, from a line of /proc/self/mountinfo.
 struct GroupMount {
-  std::string root;  // the group that is seen at the folder
+  std::string root;  // the group shown at the folder
   std::string folder;
   std::string type;  // cgroup or cgroup2
   std::string options;
 };
 
-// Takes the first word, or the first line, off the front of a text.
+// Removes the first word, or the first line, from the front of a text.
 std::string_view take_part(std::string_view& text, char end) {
   const std::string_view part = text.substr(0, text.find(end));
   text.remove_prefix(std::min(text.size(), part.size() + 1));
@@ -77,8 +77,8 @@ std::optional<GroupMount> mount_in(std::string_view line) {
   return counts_memory ? std::optional(std::move(mount)) : std::nullopt;
 }
 
-// Returns the folder below the mount in which the group `path` lies; empty = the mount itself, also
-// for a group that is outside of what the mount shows.
+// Returns the group `path`'s folder below the mount; empty for the mount itself, and for a group
+// outside of the mount's part.
 std::string below(const GroupMount& mount, const std::string& path) {
   const std::string root = mount.root == "/" ? "" : mount.root;
   const bool is_inside = path.starts_with(root + "/") && path.find("/..") == std::string::npos;
@@ -86,7 +86,7 @@ std::string below(const GroupMount& mount, const std::string& path) {
   return rest == "/" ? "" : rest;
 }
 
-// Keeps the lesser of two readings; what one does not know counts nothing.
+// Returns the lesser of two readings. Unknown values do not count.
 NodeReading lesser(const NodeReading& a, const NodeReading& b) {
   NodeReading both;
   both.limit_bytes = a.limit_bytes == 0 || b.limit_bytes == 0
@@ -162,7 +162,7 @@ void NodeMemory::find_groups() {
   }
 }
 
-// A group is limited by all groups around it, too.
+// The limits of all outer groups apply to a group too.
 void NodeMemory::add_groups(const std::string& mount, const std::string& path, Version version) {
   for (std::string rest = path;; rest.resize(rest.rfind('/'))) {
     groups_.emplace_back(mount + rest, version);
@@ -179,7 +179,8 @@ NodeReading NodeMemory::look_at(const Group& group) {
   NodeReading found;
   found.limit_bytes = number_in(text_of(group.limit)).value_or(0);
   if (found.limit_bytes >= kNoLimit) found.limit_bytes = 0;
-  if (!group.high.empty()) {  // above memory.high the group is slowed down until it is of no use
+  // Above memory.high the kernel throttles a group until the group is useless.
+  if (!group.high.empty()) {
     const std::uint64_t high = number_in(text_of(group.high)).value_or(0);
     if (high > 0) found = lesser(found, {high, {}});
   }
@@ -202,7 +203,7 @@ NodeReading NodeMemory::look() {
 
 std::uint64_t NodeMemory::resident_bytes() {
   static const std::string& kProcess = never_destroyed(std::string("/proc/self/statm"));
-  const std::string_view text = text_of(kProcess);  // pages: in all, resident, ...
+  const std::string_view text = text_of(kProcess);  // pages: total, resident, ...
   const std::size_t resident = text.find(' ');
   if (resident == std::string_view::npos) return 0;
   return number_in(text.substr(resident)).value_or(0) *
@@ -312,7 +313,7 @@ void MemoryProbe::look_around() {
     const auto live =
         static_cast<std::uint64_t>(std::max<std::int64_t>(0, counted_memory().live_bytes));
     const std::uint64_t now = resident - std::min(resident, live);
-    // What exceeds the least is memory of tensors that the heap has kept, to use again.
+    // Any excess over the least is tensor memory kept by the heap for reuse.
     uncounted_bytes_ = std::min(now, uncounted_bytes_.value_or(now));
     uncounted = *uncounted_bytes_;
   }

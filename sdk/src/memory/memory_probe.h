@@ -1,10 +1,9 @@
-// MemoryProbe is the actuator that reports how much memory this rank uses and may use. Where
-// tensors are counted (counting_allocator.h) it tells their bytes now and at most in the step, in
-// every step, and for a model on a device those of its memory. Elsewhere it tells what the kernel
-// says of the process, which it reads every few steps only, because a look costs more than a step
-// may. What the rank may use is looked up once a second: its share of the machine and of the
-// control groups, and never more than it has now and its share of what is really free. Training
-// thread only.
+// MemoryProbe is the actuator that reports this rank's memory use and limit. If tensors are counted
+// (counting_allocator.h), it reports their live bytes and the step's peak in every step; for a
+// model on a device, those of the device. Otherwise it reports the kernel's figures for the
+// process, and only every few steps, because a reading takes longer than a step may. Once a second
+// it reads the limit: the rank's share of the machine and of the control groups, but at most the
+// rank's memory now plus its share of the free memory. Training thread only.
 #pragma once
 
 #include <chrono>
@@ -20,34 +19,34 @@
 
 namespace cox::detail {
 
-// Puts the text of a file into `text`, whose memory is used again; empty where it cannot be read.
+// Reads a file into `text`, reusing its memory; empty if the file cannot be read.
 using ReadText = std::function<void(const std::string& path, std::string& text)>;
 void read_system_text(const std::string& path, std::string& text);
 
 struct NodeReading {
-  // The least of the machine's memory and the limits of the groups; 0 = unknown.
+  // The least of the machine's memory and the groups' limits; 0 = unknown.
   std::uint64_t limit_bytes = 0;
-  // The least that the machine or one of the groups has left. Files that the system keeps in memory
-  // and would drop count as free.
+  // The least free memory of the machine and the groups. Cached files that the system would drop
+  // count as free.
   std::optional<std::uint64_t> free_bytes;
 };
 
-// NodeMemory reads what memory this process's machine and control groups allow, and how much of it
-// is left now. It looks at files of /proc and /sys only, by a function that is passed in, so that
-// tests bring machines of their own. Each look takes some 50 us, and allocates nothing once its
-// room for a text has its size.
+// NodeMemory reads the memory limits of this process's machine and control groups, and how much is
+// free. Reads only files of /proc and /sys, through a given function, so that tests can substitute
+// machines. A call of look() takes some 50 us, and allocates nothing once its text buffer has
+// grown.
 class NodeMemory {
  public:
-  // Finds the control groups of this process: its own and those around it, of both versions.
+  // Finds the process's control groups: the own group and all outer ones, of both versions.
   explicit NodeMemory(ReadText read = read_system_text);
 
   NodeReading look();
-  // Returns the bytes of this process that are in memory now; 0 = unknown.
+  // Returns the process's resident bytes; 0 = unknown.
   std::uint64_t resident_bytes();
 
  private:
   enum class Version { v1, v2 };
-  // Its files, by their paths.
+  // Paths of a group's files.
   struct Group {
     Group(const std::string& folder, Version version);
     std::string limit;
@@ -70,15 +69,16 @@ class NodeMemory {
 struct MemoryReading {
   std::uint64_t used_bytes = 0;  // counted or resident now
   std::uint64_t peak_bytes = 0;  // counted: most in the last step; resident: most so far
-  // Held by the allocator of a device, now and at most; elsewhere the two above.
+  // Held by the allocator of a device, now and at most. On the CPU, the two values above.
   std::uint64_t reserved_bytes = 0;
   std::uint64_t peak_reserved_bytes = 0;
-  std::uint64_t limit_bytes = 0;  // that this rank may come to use; 0 = unknown
-  // The device's allocator, where it holds something. Its free bytes are up to kLimitEvery old.
+  std::uint64_t limit_bytes = 0;  // limit of this rank; 0 = unknown
+  // The device's allocator, if it holds something. The device's free bytes are up to kLimitEvery
+  // old.
   std::optional<AllocatorEvidence> allocator{};
 };
 
-// The ranks that share a memory with this one, which is among them.
+// Numbers of ranks that share a memory, this rank included.
 struct MemorySharers {
   std::int32_t of_node = 1;
   std::int32_t of_device = 1;
@@ -91,7 +91,7 @@ class MemoryProbe final : public Actuator, public Steering, public Reporting {
 
   explicit MemoryProbe(MemorySharers sharers = {}, NodeMemory node = NodeMemory());
 
-  // The tensors of a model on a device are counted there.
+  // Tensors of a model on a device are counted there.
   void attach(torch::nn::Module& model) override;
   void count_on(c10::Device device);
   const TensorMemory& memory() const { return memory_; }
@@ -99,14 +99,14 @@ class MemoryProbe final : public Actuator, public Steering, public Reporting {
   void end_step(const StepEnd& step, StepOutput& output) override;
   void sign(RankSignal& signal) const override;
 
-  // A part of the step begins that is looked at by itself; peak_of_part() returns the most bytes
-  // since then, 0 where tensors are not counted. The step's own peak covers all parts.
+  // Begins a part of the step. peak_of_part() returns the most bytes since then, 0 if tensors are
+  // not counted. The step's own peak covers all parts.
   void begin_part();
   std::int64_t peak_of_part() const;
 
   // Reads the memory in use now.
   void look();
-  // Reads what this rank may use now.
+  // Reads this rank's current limit.
   void look_around();
   const MemoryReading& reading() const { return reading_; }
   const MemorySharers& sharers() const { return sharers_; }
@@ -121,7 +121,7 @@ class MemoryProbe final : public Actuator, public Steering, public Reporting {
   std::uint64_t calls_ = 0;
   std::int64_t peak_before_part_ = 0;  // in the open step
   std::chrono::steady_clock::time_point next_look_around_{};
-  // Least bytes seen in memory that are no counted tensors: code, libraries, buffers of MPI.
+  // Least memory seen outside of counted tensors: code, libraries, buffers of MPI.
   std::optional<std::uint64_t> uncounted_bytes_;
   MemoryReading reading_;
   std::uint64_t device_free_bytes_ = 0;

@@ -20,7 +20,7 @@ StageOption option_of(const StageReading& reading) {
   return {true, reading.kept_bytes, reading.forward_high_bytes, reading.backward_high_bytes};
 }
 
-// The stages before and after the blocks take the most that any pass saw there.
+// The stages before and after the blocks use the highest values of any pass.
 void note_gaps(MemoryProblem& problem, const StepReading& reading) {
   for (const std::size_t stage : {std::size_t{0}, problem.stages.size() - 1}) {
     const StageOption seen = option_of(reading.stages[stage]);
@@ -42,7 +42,7 @@ void note_kept(MemoryProblem& problem, const StepReading& reading, std::size_t s
   option(problem, s, MemoryAction::keep) = option_of(reading.stages[s]);
 }
 
-// Notes what the action took on this stage. `added_us` is its time beyond keep.
+// Stores a stage's cost under an action. `added_us` is the time in addition to keep's.
 void note_tried(MemoryProblem& problem, const StepReading& reading, std::size_t s,
                 MemoryAction action, std::int64_t added_us) {
   StageOption& tried = option(problem, s, action);
@@ -60,16 +60,16 @@ MemoryProblem empty_problem(const std::vector<std::size_t>& order) {
   return problem;
 }
 
-// Returns the stages to keep in each of the passes that together keep every block once: as few
-// passes as fit into `budget_bytes`, going by what each block took while it was recomputed. A slice
-// has at least one stage.
+// Returns the stages to keep in each pass, so that the passes keep every block once. Uses as few
+// passes as `budget_bytes` allows, judging by each block's memory while recomputed. A slice has at
+// least one stage.
 std::vector<std::vector<std::size_t>> slices(const StepReading& recomputed,
                                              std::int64_t budget_bytes) {
   const std::int64_t room = budget_bytes - recomputed.peak_bytes;
   std::vector<std::vector<std::size_t>> all(1);
   std::int64_t held = 0;
   for (std::size_t s = 1; s + 1 < recomputed.stages.size(); ++s) {
-    // While its backward runs, a recomputed block holds what keep would have held since forward.
+    // While its backward runs, a recomputed block holds the memory that keep holds since forward.
     const StageReading& stage = recomputed.stages[s];
     const std::int64_t interior = std::max(stage.forward_high_bytes, stage.backward_high_bytes);
     if (budget_bytes > 0 && !all.back().empty() && held + interior > room) {
@@ -83,7 +83,7 @@ std::vector<std::vector<std::size_t>> slices(const StepReading& recomputed,
 }
 
 // Runs the passes of measure_problem(): first with all blocks recomputed, which takes the least
-// memory, then with as many kept at a time as the budget has room for, then the other actions.
+// memory, then with slices kept within the budget, then with the other actions.
 class ProblemTrial {
  public:
   ProblemTrial(std::size_t blocks, const TrialSettings& settings, const TrialPass& pass)
@@ -112,7 +112,7 @@ class ProblemTrial {
     return reading;
   }
 
-  // The first pass of a process also makes what stays for all later ones; it is not read.
+  // Ignores the first pass of a process, which allocates memory that stays for all later ones.
   Status try_least() {
     const auto first = pass_(Actions(blocks_, lightest_));
     if (!first.ok()) return first.status();
@@ -180,10 +180,10 @@ class ProblemTrial {
     return ok_status();
   }
 
-  // Stages need not add up where several blocks hold the same memory (a skip connection): what some
-  // of them drop alone stays. And other steps of the loop may take more than the one that was
-  // measured. So some plans are tried as a whole, in all steps, and the most that one takes beyond
-  // the sum of its stages is counted with all of them.
+  // Stages need not add up: memory held by several blocks (a skip connection) stays if only some
+  // drop it. Other steps of the loop may also take more than the measured one. So some plans are
+  // run as a whole, in all steps. The largest excess over the sum of the stages is added to every
+  // plan.
   Status try_plans() {
     const auto solved = planner::solve_front(problem_);
     if (!solved.ok()) return solved.status();
@@ -192,7 +192,7 @@ class ProblemTrial {
       if (settings_.budget_bytes <= 0 || point.peak_bytes <= settings_.budget_bytes)
         affordable.push_back(&point);
     }
-    // Where nothing fits, what would is said: the plan of least memory, as it is, too.
+    // If no plan fits, tries the smallest one, so that the error can name a sufficient budget.
     if (affordable.empty() && !solved->front.empty())
       affordable.push_back(&*std::ranges::min_element(solved->front, {}, &MemoryPoint::peak_bytes));
     std::int64_t most = 0;
@@ -215,14 +215,14 @@ class ProblemTrial {
     return other.ok() ? std::max(*other, reading->peak_bytes) : other;
   }
 
-  // A block without a stage is kept, as it is under every plan.
+  // A block without a stage is kept under every plan.
   Actions all(MemoryAction action) const {
     Actions actions(blocks_, MemoryAction::keep);
     for (const std::size_t block : least_.order) actions[block] = action;
     return actions;
   }
 
-  // A tile runs again as a whole block does; offloading waits for its copies both ways.
+  // A tile runs again as a whole block does; offloading waits for copies in both directions.
   void note_other(const StepReading& tried, std::size_t s, MemoryAction action) {
     const bool is_offload = action == MemoryAction::offload;
     const std::int64_t stored_bytes = is_offload ? tried.stages[s].copied_bytes : 0;
@@ -232,7 +232,7 @@ class ProblemTrial {
     option(problem_, s, action).stored_bytes = stored_bytes;
   }
 
-  // Running a block again takes what running it took, unless its operators were measured.
+  // Recomputing a block takes its forward time, unless its operators were measured.
   std::int64_t recompute_us(std::size_t s, MemoryAction action) const {
     const std::int64_t known =
         settings_.levels == nullptr ? 0 : settings_.levels->added_us(least_.order[s - 1], action);

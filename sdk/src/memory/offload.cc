@@ -39,9 +39,9 @@ struct StoredStorage {
   const std::int64_t bytes;
   const c10::Device device;
   Place place = Place::leaving;
-  std::int64_t offset;  // on the tier, -1 when it has no place there
-  // While somebody else keeps the original alive nothing needs to be read. It also keeps the
-  // address from being used again, which makes the key unique.
+  std::int64_t offset;  // on the tier; -1: no place
+  // While another owner keeps the original alive, nothing needs to be read. The weak reference also
+  // keeps the address from being reused, so that the key is unique.
   c10::weak_intrusive_ptr<c10::StorageImpl> original;
   c10::Storage memory;  // null while away
   Transfer transfer;
@@ -49,7 +49,7 @@ struct StoredStorage {
   std::vector<FrameNumber> frames;
   std::int64_t holders = 0;
   std::int64_t waiting = 0;  // holders that have not taken it in this round
-  std::int64_t round = 1;    // a backward pass; the next one when a holder asks again
+  std::int64_t round = 1;    // a backward pass; advances when a holder asks again
 };
 
 namespace {
@@ -66,7 +66,7 @@ bool is_plain(const at::Tensor& tensor) {
          !tensor.is_nested() && !tensor.is_conj() && !tensor.is_neg();
 }
 
-// Autograd's views share the version of their base; a part that is none has its own.
+// Autograd's views share the version of their base; a part that is no view has its own.
 OffloadStore::Part part_of(const at::Tensor& tensor) {
   const bool is_whole = static_cast<std::uint64_t>(tensor.nbytes()) == storage_bytes(tensor);
   return is_whole || tensor.is_view() ? OffloadStore::Part::seen : OffloadStore::Part::unseen;
@@ -186,8 +186,8 @@ Result<c10::Storage> OffloadStore::take(StorageHolder& holder) {
   return storage;
 }
 
-// Fetches a frame once, in the reverse order of saving, in which backward asks; a second pass over
-// the same graph reads when asked.
+// Fetches a frame once, in the reverse order of saving, which is backward's order. A second pass
+// over the same graph reads on request.
 void OffloadStore::begin_backward(FrameNumber number) {
   const auto found = frames_.find(number);
   if (found == frames_.end() || std::exchange(found->second.backward_began, true)) return;
@@ -292,9 +292,9 @@ void OffloadStore::fail(Status status) {
   if (failure_.ok()) failure_ = std::move(status);
 }
 
-// One saved tensor of an offloaded call: a place in the OffloadStore and the shape to see it in, or
-// the tensor itself where that stays. Hooks switch off autograd's own check, so this compares the
-// tensor's version and names the block on a mismatch.
+// OffloadHooks is one saved tensor of an offloaded call: a place in the OffloadStore with the
+// tensor's shape, or the tensor itself if it stays. Hooks disable autograd's own check, so this
+// class compares the tensor's version and names the block on a mismatch.
 class OffloadHooks final : public torch::autograd::SavedVariableHooks {
  public:
   explicit OffloadHooks(std::shared_ptr<OffloadFrame> frame) : frame_(std::move(frame)) {}
@@ -311,7 +311,7 @@ class OffloadHooks final : public torch::autograd::SavedVariableHooks {
       counter_ = tensor.unsafeGetTensorImpl()->version_counter();
       version_ = counter_->current_version();
     }
-    // With its history it would be a cycle; a leaf that takes a gradient has none.
+    // Detached, because a history would make a cycle. A leaf with a gradient has no history.
     kept_ = is_parameter(tensor) ? tensor : tensor.detach();
     if (frame_->stays(tensor)) return frame_->move(OffloadFrame::Moved::those_of_ended_operators);
     shape_ = {tensor.sizes().vec(), tensor.strides().vec(), tensor.storage_offset(),
@@ -337,7 +337,7 @@ class OffloadHooks final : public torch::autograd::SavedVariableHooks {
   }
 
  private:
-  // How to see a storage as the tensor that was saved.
+  // The shape of the saved tensor within its storage.
   struct Shape {
     std::vector<std::int64_t> sizes;
     std::vector<std::int64_t> strides;
@@ -367,7 +367,7 @@ class OffloadHooks final : public torch::autograd::SavedVariableHooks {
   at::Tensor kept_;
   std::optional<StorageHolder> away_;
   Shape shape_;
-  std::optional<c10::VariableVersion> counter_;  // of the tensor, without its memory
+  std::optional<c10::VariableVersion> counter_;  // version counter without the tensor's memory
   std::uint32_t version_ = 0;
 };
 
@@ -398,8 +398,8 @@ void OffloadFrame::leave_alone(const c10::StorageImpl* storage) noexcept {
   left_alone_.insert(storage);
 }
 
-// Autograd counts the operators of a thread that make a node of its graph; what an operator saves
-// has the number that the next one will take.
+// Autograd counts the operators of a thread that make graph nodes. A tensor is saved under the
+// number of the next node.
 void OffloadFrame::wait_to_move(OffloadHooks& saved, OffloadStore::Part part) {
   move(Moved::those_of_ended_operators);
   const std::lock_guard lock(mutex_);

@@ -1,35 +1,12 @@
-// Offloading: tensors that autograd saves in a block's call leave memory for a file in a folder of
-// the user's, or leave a device for pinned memory, and come back for the backward pass. No bit of a
-// gradient changes.
+// Offloading moves tensors saved by autograd in a block's call out of memory, and back for the
+// backward pass. The tier is a file in a user's folder, or pinned memory for tensors of a device.
+// No bit of a gradient changes.
 //
 //   Offloader offloader({.folder = "/scratch", .tier_bytes = 8 << 30, .report = say});
 //   offloader.begin_step();
 //   auto frame = offloader.open_frame("h.0");                        // one per visit
 //   { SavedTensorScope saving(*frame); y = block(x); }
 //   frame->leave();
-//
-// Some tensors stay, because moving them would free nothing or cost more than it gives: leaves that
-// require grad and their views, storages below `smallest_bytes`, those named to leave_alone(), and
-// everything that is not a plain strided tensor on OffloadOptions::device. A storage that somebody
-// else keeps, such as the block's input or output, is written as well, since its last user usually
-// releases it before backward; if it is still alive then, it is used as it is and nothing is read,
-// so it never exists twice.
-//
-// Nothing moves while the operator that saved it still runs, because some write to a tensor after
-// they have saved it (the noise of rrelu). It moves when the next operator begins to save, or at
-// leave(). A part of a storage that is no view of a tensor (unsafe_chunk, with which an LSTM cuts
-// its gates) moves at leave(), because writes to the other parts change no version.
-//
-// Memory is deterministic: at most `in_flight_bytes` are leaving inside a call, however fast or
-// slow the tier is; saving waits when there are more. Nothing that the call moved is in memory
-// after leave(). When backward asks for the first storage of a frame, all storages of that frame
-// are allocated and their reads begin in the order of need. So a call's memory depends on no other
-// call's action, and mixed plans can be predicted.
-//
-// Errors never stop a forward pass: tensors that cannot leave stay, and `report` is called once for
-// a tier that fails or is missing and once for a full one. After a read that fails or gives other
-// bytes, or for a tensor that was edited in place, cox::Error with the block's name comes out of
-// backward(). A tier that failed is not written to again.
 //
 // Threads: a session owns one offloader, and the training thread uses it; hooks run on any thread.
 // Graphs may outlive the offloader. The tier's own thread only copies.
@@ -56,71 +33,70 @@
 
 namespace cox::detail {
 
-// OffloadCounts is what offloading has done since the counts were last reset.
+// OffloadCounts sums the work of offloading since the last reset.
 struct OffloadCounts {
   std::int64_t written_bytes = 0;  // sent to the tier
   std::int64_t read_bytes = 0;     // fetched from the tier
-  std::int64_t stayed_bytes = 0;   // could not leave, because the tier was full or broken
+  std::int64_t stayed_bytes = 0;   // could not leave: the tier was full or broken
   std::int64_t tier_bytes = 0;     // in use on the tier now, in whole pages
   std::int64_t tier_peak_bytes = 0;
-  std::int64_t waited_ns = 0;   // for reads that backward asked for
-  std::int64_t lost_reads = 0;  // reads that failed, or gave other bytes
+  std::int64_t waited_ns = 0;   // for reads requested by backward
+  std::int64_t lost_reads = 0;  // reads that failed, or returned other bytes
 };
 
 using FrameNumber = std::int64_t;
 
 struct StoredStorage;  // one storage in one version
 
-// StorageHolder is what a saved tensor remembers of its storage. save() makes it, and the owner
-// gives it back to drop().
+// StorageHolder is a saved tensor's reference to its storage. save() makes it, and the owner
+// returns it to drop().
 struct StorageHolder {
   StoredStorage* stored = nullptr;
   FrameNumber frame = 0;
   std::int64_t round_taken = 0;
 };
 
-// OffloadStore keeps the storages that autograd has saved in offloaded calls, each once, and knows
-// where each is: in memory, leaving, or away on the tier. It decides when memory is given back and
-// taken again. Those moments depend only on the order of calls and on byte counts, never on the
-// speed of the tier: a storage that has been written is not let go early, and one that is fetched
-// is allocated at once.
+// OffloadStore owns the storages saved by autograd in offloaded calls, each once, and tracks
+// whether each is in memory, leaving, or away on the tier. The moments of freeing and allocating
+// memory depend only on the order of calls and on byte counts, never on the tier's speed. So a
+// written storage is not freed early, and a fetched one is allocated at once.
 //
-//   saved -> leaving: the storage is being written. The oldest one is let go when more than a given
-//            number of bytes are leaving; the store waits for its write if need be.
-//   away  -> back: the storage is allocated and read when the backward pass of its frame begins. It
-//            is let go when every holder has taken it once or is gone.
+//   saved -> leaving: the storage is being written. The oldest one is freed when more than a given
+//            number of bytes are leaving; the store waits for its write if necessary.
+//   away  -> back: the storage is allocated and read when the backward pass of its frame begins.
+//            The storage is freed when every holder has used it once or is gone.
 //
 // A holder is one saved tensor, so several views of one storage are several holders. Any thread may
-// call any function: one lock guards the store, and copies run outside of it on the tier's thread.
-// The hooks of every graph own the store together, so it outlives them all.
+// call any function: one lock guards the store, and the tier's thread copies outside of the lock.
+// The hooks of every graph share ownership, so the store outlives them.
 class OffloadStore {
  public:
-  // A null `tier` keeps everything in memory. `tier_bytes` caps what is on the tier at once.
+  // A null `tier` keeps everything in memory. `tier_bytes` caps the bytes on the tier at once.
   OffloadStore(std::unique_ptr<Tier> tier, std::int64_t tier_bytes);
   ~OffloadStore();
 
   // Returns a number for one more call, larger than all before.
   FrameNumber open_frame();
-  // Begins to move the storage of `tensor` unless that has begun already: in any frame, or for a
-  // part whose neighbours are written unseen in this frame. Returns nothing when it has to stay in
-  // memory: there is no tier or no room on it, or the tier failed before.
+  // Begins to move the tensor's storage, unless a frame already has. For an unseen part, whose
+  // neighbours may be written unnoticed, only a move in the same frame counts. Returns nothing if
+  // the storage must stay in memory: without a tier, without room on the tier, or after a failure
+  // of the tier.
   enum class Part : bool { seen, unseen };
   std::optional<StorageHolder> save(const at::Tensor& tensor, FrameNumber frame, Part part);
-  // Lets go of the oldest leaving storages until at most `bytes` are leaving. Blocks for their
-  // writes.
+  // Frees the oldest leaving storages until at most `bytes` are leaving. Blocks for their writes.
   void let_go_down_to(std::int64_t bytes);
-  // Returns the storage, reading it again if need be, or the status of a read that failed. Blocks
-  // for the read.
+  // Returns the storage, after reading it again if necessary, or the status of a failed read.
+  // Blocks for the read.
   Result<c10::Storage> take(StorageHolder& holder);
   void drop(StorageHolder& holder) noexcept;
-  // Lets go of storages that were fetched and have not been taken.
+  // Frees storages that were fetched and never taken.
   void let_go_prefetched();
 
   OffloadCounts counts() const;
   void reset_counts();
-  // Returns the first error of the tier that has not been returned yet, else ok.
+  // Returns the tier's first error not yet returned, else ok.
   Status new_failure();
-  // Returns why nothing is sent to the tier any more, else ok.
+  // Returns the reason for sending nothing more to the tier, else ok.
   Status tier_failure() const;
 
   // Storage, version, bytes, and the frame of unseen parts, otherwise 0.
@@ -151,26 +127,26 @@ class OffloadStore {
   std::map<FrameNumber, Frame> frames_;
   std::deque<StoredStorage*> leaving_;
   std::int64_t leaving_bytes_ = 0;
-  Status broken_;  // the transfer that failed; nothing more is sent after it
+  Status broken_;  // the failed transfer; nothing more is sent
   bool full_told_ = false;
   Status failure_;
   OffloadCounts counts_;
 };
 
 struct OffloadOptions {
-  // Of the tensors that leave. Those of a device leave for pinned memory, without a folder.
+  // Device of the tensors that leave. Tensors of a device go to pinned memory, without a folder.
   c10::Device device = c10::Device(c10::DeviceType::CPU);
   std::filesystem::path folder;
   std::int64_t tier_bytes = 0;  // cap on this rank's bytes in the folder, 0 = none; ranks add up
   std::int64_t in_flight_bytes = std::int64_t{64} << 20;
   std::int64_t smallest_bytes = std::int64_t{64} << 10;
-  TierThread::Verify verify = TierThread::Verify::on;  // of a folder's bytes, when they come back
-  std::int64_t copy_bytes_per_ms = 0;         // of the tier, each way, where that was measured
+  TierThread::Verify verify = TierThread::Verify::on;  // checks a folder's bytes on return
+  std::int64_t copy_bytes_per_ms = 0;                  // the tier's speed each way; 0: not measured
   std::function<void(const Status&)> report;  // called on the training thread; may be empty
 };
 
-// OffloadFrame decides about the saved tensors of one call of a block. The hooks own it until
-// backward is over; it holds no tensor.
+// OffloadFrame selects the saved tensors of one call of a block that leave. The hooks own the frame
+// until backward is over. A frame holds no tensor.
 class OffloadHooks;
 
 class OffloadFrame final : public SavedTensorFrame,
@@ -194,7 +170,7 @@ class OffloadFrame final : public SavedTensorFrame,
                const OffloadOptions& options);
   bool stays(const at::Tensor& tensor) const;
   std::optional<StorageHolder> save(const at::Tensor& tensor, OffloadStore::Part part);
-  // Tensors that move once the operator that saves them has ended, and unseen parts.
+  // Tensors that move after the operator that saved them, and unseen parts.
   struct Waiting {
     OffloadHooks* saved;
     std::uint64_t saver;
@@ -217,22 +193,43 @@ class OffloadFrame final : public SavedTensorFrame,
   std::vector<Waiting> waiting_;
 };
 
+// Offloader opens a frame for each offloaded call of a block, under these rules:
+//
+// - Tensors stay if moving them would free nothing or cost too much: leaves that require grad and
+//   their views, storages below `smallest_bytes`, storages passed to leave_alone(), and all but
+//   plain strided tensors on OffloadOptions::device.
+// - A storage kept elsewhere too, such as the block's input or output, is written as well, because
+//   its last user usually releases it before backward. If it is still alive then, backward uses it
+//   without a read, so it never exists twice.
+// - Nothing moves while the operator that saved it runs, because some operators write to a tensor
+//   after saving it (the noise of rrelu). The move begins when the next operator saves, or at
+//   leave(). A part of a storage that is no view moves at leave(), because writes to the other
+//   parts change no version. An LSTM cuts its gates into such parts (unsafe_chunk).
+// - Memory is deterministic. At most `in_flight_bytes` are leaving inside a call, whatever the
+//   tier's speed; saving waits if there are more. leave() frees all that the call moved. The first
+//   request of backward allocates all storages of the frame and starts their reads in order of
+//   need. So a call's memory does not depend on other calls' actions, and mixed plans can be
+//   predicted.
+// - Errors never stop a forward pass: tensors that cannot leave stay. `report` is called once for a
+//   failed or missing tier, and once for a full one. backward() throws cox::Error with the block's
+//   name after a failed read, after a read of other bytes, or for a tensor edited in place. A
+//   failed tier is not written to again.
 class Offloader {
  public:
-  // Without a usable folder, frames keep everything in memory, and `report` is called here; the
-  // constructor does not throw for that. REQUIRES: install_saved_tensor_engine() returned ok.
+  // Without a usable folder, frames keep everything in memory, and the constructor calls `report`
+  // instead of throwing. REQUIRES: install_saved_tensor_engine() returned ok.
   explicit Offloader(OffloadOptions options);
 
-  // Returns ok while tensors can leave memory, else the reason: the folder takes no file, or a
-  // transfer failed. Reaching the cap is no such error. Any thread may call it.
+  // Returns ok while tensors can leave memory, else the reason: the folder accepts no file, or a
+  // transfer failed. Reaching the cap is no error. Any thread may call it.
   Status tier_status() const;
   std::int64_t copy_bytes_per_ms() const { return options_.copy_bytes_per_ms; }
 
   // Opens the frame of one visit of `block`; the caller closes it.
   std::shared_ptr<OffloadFrame> open_frame(std::string block);
 
-  // Begins a step: counts start again, and storages that an unfinished backward pass left fetched
-  // are let go. REQUIRES: it is called before the first forward of the step.
+  // Begins a step: resets the counts, and frees storages that an unfinished backward pass left
+  // fetched. REQUIRES: called before the first forward of the step.
   void begin_step();
   // Returns the counts since begin_step(). Any thread may call it.
   OffloadCounts counts() const { return store_->counts(); }

@@ -16,7 +16,7 @@ struct PinnedTier::Copy {
   explicit Copy(const c10::Device& device) : over(device.type()) {}
 
   at::Tensor pinned;
-  c10::Event over;  // behind the last copy
+  c10::Event over;  // after the last copy
 };
 
 PinnedTier::PinnedTier(c10::Device device)
@@ -62,8 +62,8 @@ void PinnedTier::start(Transfer& transfer) {
   }
 }
 
-// Does not throw where the device is lost: those who let go of what they saved must not.
-// Each stream that takes what was copied waits for it, not the first alone.
+// Reports a lost device without a throw, because releasing saved tensors must not throw. Every
+// stream that takes the copy waits for it, not only the first.
 Transfer::State PinnedTier::finish(Transfer& transfer) {
   const bool was_started =
       transfer.state == Transfer::State::running || transfer.state == Transfer::State::done;

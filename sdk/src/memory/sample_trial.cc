@@ -13,9 +13,9 @@
 namespace cox::detail {
 namespace {
 
-// Runs of a trial step that time operators; the least time of each counts.
+// Number of trial runs that time operators; the least time of each operator counts.
 constexpr int kTimedRuns = 3;
-// Runs of one step, to find out whether it differs by itself.
+// Number of runs that show whether the step differs by itself.
 constexpr int kRunsCompared = 3;
 
 MemoryLevel level_of(const TensorMemory& memory) {
@@ -24,8 +24,8 @@ MemoryLevel level_of(const TensorMemory& memory) {
   return {count.live_bytes, count.peak_bytes};
 }
 
-// No action may change a bit; where one does, or the step differs by more than what is known of
-// it, nothing is planned.
+// No action may change a bit. If one does, or the step differs by more than its known spread,
+// nothing is planned.
 Status same_gradients(const TrialStep& step, const GradientPrints& before,
                       const GradientSpread& spread) {
   const std::optional<std::size_t> unlike = spread.first_unlike(step.gradients(), before);
@@ -60,8 +60,8 @@ void SampleTrial::begin_run(const Actions& actions) {
   if (sample_.step.release) sample_.step.release();
 }
 
-// Operators on a device are timed with the device waited for, one by one. A rank whose runs fail
-// has no operators to tell; measure() tells what failed.
+// Operators on a device are timed one by one, with a wait for the device. A rank whose runs fail
+// returns no operators; measure() reports the failure.
 MeasuredRegions SampleTrial::measure_regions() {
   visits().region.begin_measuring([memory = parts_.memory] { return level_of(memory); });
   TrialStep step(sample_.step.model, sample_.step.loss);
@@ -78,16 +78,16 @@ void SampleTrial::choose_levels(const MeasuredRegions& regions) {
   settings_.levels = &*levels_;
 }
 
-// Measures again where it was found what made the gradients of two runs differ: the step itself,
-// which is then compared by what backward gets, or blocks that cannot be recomputed.
+// Measures again once the cause of differing gradients is known. Either the step differs by itself,
+// and is then compared by backward's inputs, or blocks cannot be recomputed.
 Result<MemoryProblem> SampleTrial::measure() {
   auto problem = measure_once();
   return !problem.ok() && (learn_spread() || pin_unequal()) ? measure_once() : problem;
 }
 
-// Treats gradients as a step of this job will.
+// Treats gradients as the job's steps will.
 Result<MemoryProblem> SampleTrial::measure_once() {
-  if (sample_.step.release) sample_.step.release();  // of the runs that timed operators
+  if (sample_.step.release) sample_.step.release();  // memory of the timed runs
   const std::int64_t base_bytes = parts_.memory.count().live_bytes +
                                   sample_.step.resident_later_bytes + sample_.held.resident_bytes;
   TrialStep step(sample_.step.model, sample_.step.loss, sample_.held.released);
@@ -158,9 +158,9 @@ bool SampleTrial::learn_spread() {
   return true;
 }
 
-// Keeps the blocks of a followed model whose gradients differ once they are recomputed. Compared
-// with one block kept at a time, which needs little more memory than none. An adopted model's were
-// compared with those of its own step. Returns whether there are some.
+// Pins blocks of a followed model whose gradients differ after recompute. Compares runs with one
+// block kept at a time, which needs little more memory than none. An adopted model's blocks were
+// compared with its own step. Returns whether there are any.
 bool SampleTrial::pin_unequal() {
   if (parts_.blocks.followed() == nullptr) return false;
   const GradientPrints all = gradients_under(recomputed());

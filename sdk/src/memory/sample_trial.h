@@ -1,10 +1,9 @@
-// SampleTrial measures on this rank what the sample step of a calibration takes under each memory
-// action.
+// SampleTrial measures a calibration's sample step on this rank under each memory action.
 //
 //   measure_regions() -> choose_levels() -> measure() -> MemoryProblem
 //
 // Between the first two, ranks may agree on the regions (memory_agreement.h). Runs leave no trace
-// in the model, and blocks under the actions of the last run. Does not communicate. Training
+// in the model, but leave blocks under the actions of the last run. Does not communicate. Training
 // thread.
 #pragma once
 
@@ -26,40 +25,39 @@
 
 namespace cox::detail {
 
-// The parts of this rank that runs go through. They outlive the trial.
+// Parts of this rank used by runs; all outlive the trial.
 struct TrialParts {
   BlockWatch& blocks;
-  TensorMemory memory{};           // that holds the model's tensors
-  Offloader* offloader = nullptr;  // null where nothing can be offloaded
+  TensorMemory memory{};           // the model's tensors
+  Offloader* offloader = nullptr;  // null without offloading
   Log log{};
 };
 
-// The step that runs, and what a step of the job holds that a run does not.
+// The step to run, and the memory that a job's step holds in addition.
 struct TrialSample {
   const SampleStep& step;  // outlives the trial
   GradientHolding held{};
-  // Drops what a run keeps for the rest of its step (quantised weights), so that each run begins as
-  // a step does; may be empty.
+  // Drops state that a run keeps for its step (quantised weights), so that each run begins like a
+  // step; may be empty.
   std::function<void()> forget_run{};
 };
 
 class SampleTrial {
  public:
-  // The actions and the budget of `settings` count; the rest follows from the parts.
+  // Uses the actions and the budget of `settings`; the other settings follow from the parts.
   SampleTrial(TrialParts parts, TrialSettings settings, TrialSample sample);
   SampleTrial(const SampleTrial&) = delete;
   SampleTrial& operator=(const SampleTrial&) = delete;
 
-  // Returns whether the sample has a loss; a rank without samples has none.
+  // Returns whether the sample has a loss. A rank without samples has none.
   bool can_run() const { return sample_.step.loss != nullptr; }
 
-  // Returns the operators of every block, as they were in runs that recompute all blocks; nothing
-  // of a block that did not run.
+  // Returns the operators of every block, from runs that recompute all blocks. A block that did not
+  // run has none.
   MeasuredRegions measure_regions();
-  // Gives blocks the levels of recompute that follow from these regions. Without a call there are
-  // none.
+  // Chooses the blocks' levels of recompute from the regions. Without a call there are no levels.
   void choose_levels(const MeasuredRegions& regions);
-  // Errors: the step is no chain of blocks, throws, or gives other gradients under some action.
+  // Errors: the step is no chain of blocks, throws, or has other gradients under an action.
   // REQUIRES: can_run().
   Result<MemoryProblem> measure();
 
@@ -69,18 +67,18 @@ class SampleTrial {
   void begin_run(const Actions& actions);
   Result<MemoryProblem> measure_once();
   Result<StepReading> traced(TrialStep& step);
-  // Returns the highest level that the loop's other steps reach under these actions.
+  // Returns the highest level of the loop's other steps under the actions.
   Result<std::int64_t> peak_of_others(const Actions& actions);
   bool learn_spread();
   bool pin_unequal();
-  // Returns the gradients of a run under these actions; nothing where that fails.
+  // Returns the gradients of a run under the actions; nothing if the run fails.
   GradientPrints gradients_under(const Actions& actions);
 
   const TrialParts parts_;
   const TrialSample sample_;
   TrialSettings settings_;
   std::optional<StorageLevels> levels_;
-  GradientSpread spread_;  // of the step, where its runs differ
+  GradientSpread spread_;  // between equal runs of the step
 };
 
 }  // namespace cox::detail

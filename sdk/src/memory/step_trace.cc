@@ -13,10 +13,10 @@ std::int64_t microseconds(Nanoseconds time) {
   return std::chrono::duration_cast<std::chrono::microseconds>(time).count();
 }
 
-// Edges are where a trace changes from one stage to another: indices into its events, by edge, and
-// by the place of the block in the forward pass.
+// Edges are the borders between stages in a trace: indices into its events, by edge and by the
+// block's place in the forward pass.
 struct Edges {
-  std::vector<std::size_t> order;  // of the forward pass: indices of blocks
+  std::vector<std::size_t> order;  // blocks' indices in the forward pass
   std::array<std::vector<std::size_t>, 4> at;
   const std::vector<std::size_t>& operator[](std::size_t edge) const { return at[edge]; }
 };
@@ -30,9 +30,9 @@ std::string block_text(std::size_t block) {
   return "block " + std::to_string(block);
 }
 
-// Notes where each block has its edges. The last end of a backward pass counts. A block that the
-// backward pass asks for nothing (it saves nothing, or its results are detached) belongs to what
-// runs before it, and is in no order.
+// Finds each block's edges. The last end of a backward pass counts. A block unused by backward (it
+// saves nothing, or its results are detached) belongs to the stage before it, and has no place in
+// the order.
 Result<Edges> edges_of(const StepTrace& trace, std::size_t blocks) {
   const std::size_t none = trace.events.size();
   std::array<std::vector<std::size_t>, 4> seen;  // by edge and block
@@ -54,7 +54,7 @@ Result<Edges> edges_of(const StepTrace& trace, std::size_t blocks) {
   return edges;
 }
 
-// Returns ok when one block begins after another has ended, and backward goes the other way.
+// Returns ok if blocks run one after another, and backward goes the other way.
 Status check_chain(const Edges& edges, std::size_t none) {
   std::size_t last = 0;
   for (std::size_t s = 0; s < edges.order.size(); ++s) {
@@ -74,7 +74,7 @@ Status check_chain(const Edges& edges, std::size_t none) {
   return ok_status();
 }
 
-// Reads a trace between two of its events, both given by index; one past the last is the end.
+// Reads a trace between two events, given by index; one past the last is the end.
 class Reader {
  public:
   explicit Reader(const StepTrace& trace) : trace_(trace) {}
@@ -120,7 +120,7 @@ StageReading read_block(const Reader& reader, const Edges& edges, std::size_t b)
   return stage;
 }
 
-// Reads the stage before the first block, and its backward pass, which goes on to the end.
+// Reads the stage before the first block, and its backward pass, which lasts to the end.
 StageReading read_before(const StepTrace& trace, const Reader& reader, const Edges& edges) {
   const std::size_t first = edges[kForwardBegin].front();
   const std::size_t back = std::max(edges[kBackwardBegin].front(),

@@ -1,5 +1,5 @@
-// A step trace has the counted bytes of one training step at the edges of its blocks, and
-// read_stages() reads in it what every stage of the step took.
+// A step trace holds the counted bytes of one training step at the edges of its blocks.
+// read_stages() computes from the trace what every stage of the step took.
 //
 //   edges of blocks -> TraceRecorder -> StepTrace -> read_stages() -> StepReading
 //
@@ -42,7 +42,7 @@ struct StepTrace {
 class TraceRecorder {
  public:
   explicit TraceRecorder(TensorMemory memory = TensorMemory()) : memory_(memory) {}
-  // `moved` returns the bytes offloaded so far; it may be empty.
+  // `moved` returns the bytes offloaded so far, and may be empty.
   void start(Nanoseconds now, std::function<std::int64_t()> moved);
   void note(BlockId block, BlockEdge edge, Nanoseconds now) noexcept;
   StepTrace finish(Nanoseconds now);
@@ -55,9 +55,11 @@ class TraceRecorder {
   bool running_ = false;
 };
 
-// StageReading is what one stage took, relative to the level at its beginning. Stages are, in
-// order: the part before the first block, each block with the part between it and the next one, and
-// the part after the last block (head and loss, with their backward pass).
+// StageReading is the cost of one stage, relative to the level at its beginning. Stages are, in
+// order:
+// - the part before the first block;
+// - each block, with the part between the block and the next one;
+// - the part after the last block: head and loss, with their backward pass.
 struct StageReading {
   std::int64_t kept_bytes = 0;
   std::int64_t forward_high_bytes = 0;
@@ -69,18 +71,17 @@ struct StageReading {
 
 struct StepReading {
   std::int64_t start_bytes = 0;
-  std::int64_t peak_bytes = 0;       // the highest level that was counted
-  std::vector<std::size_t> order;    // the blocks that ran both ways, as they ran forward
-  std::vector<StageReading> stages;  // of those blocks, in that order, + 2
+  std::int64_t peak_bytes = 0;       // the highest counted level
+  std::vector<std::size_t> order;    // blocks that ran both ways, in forward's order
+  std::vector<StageReading> stages;  // one for each block of `order`, + 2
 };
 
-// Returns the error of a step that no chain of blocks describes. `found`: "found none".
+// Returns the error of a step that is no chain of blocks. `found`: "found none".
 Status no_chain(const std::string& found);
 
-// Returns failed_precondition when a block ran twice, or when backward did not run them in reverse:
-// then no chain describes the step, and there is nothing to plan. A block that backward asks for
-// nothing is part of the stage that runs before it. REQUIRES: the trace's blocks are below
-// `blocks`.
+// Returns failed_precondition if a block ran twice, or if backward did not run the blocks in
+// reverse: the step is no chain, and nothing can be planned. A block unused by backward belongs to
+// the stage before it. REQUIRES: the trace's blocks are below `blocks`.
 Result<StepReading> read_stages(const StepTrace& trace, std::size_t blocks);
 
 }  // namespace cox::detail

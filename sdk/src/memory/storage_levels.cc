@@ -13,11 +13,11 @@ using planner::KeptSet;
 using planner::StorageFront;
 using planner::StoragePoint;
 
-// A level that drops less than this part of what may be dropped is not worth a tape, nor is one for
-// the least peak that lowers it by less.
+// A level must drop at least this part of the droppable bytes to be worth a tape. The level of
+// least peak must lower the peak by as much.
 constexpr double kLeastDropped = 0.02;
 
-// Returns the points with which the least time is lost, at most `most`.
+// Returns the points that lose the least time, at most `most`.
 std::vector<StoragePoint> by_time(const planner::OperatorGraph& graph, const StorageFront& front,
                                   std::size_t most) {
   const auto saved = static_cast<double>(planner::saved_bytes(graph));

@@ -1,12 +1,11 @@
-// StorageLevels gives the blocks of adopted models their levels of recompute: which storages a
-// block keeps at each level, found from a trial in which every block was recomputed in full and its
-// region measured.
+// StorageLevels chooses levels of recompute for the blocks of adopted models: the storages that a
+// block keeps at each level. The input is a trial that recomputed every block in full and measured
+// its region.
 //
 //   SteeredRegion: measured regions -> planner::storage_front(), levels() -> BlockSteering: choices
 //
-// Times are noisy, and levels chosen by them differ from run to run; the smallest peak that a job
-// can reach should not. So one level is chosen by bytes alone (planner::least_alive()). Training
-// thread only.
+// Times are noisy, so levels chosen by time differ between runs. A job's smallest reachable peak
+// should not, so one level is chosen by bytes alone (planner::least_alive()). Training thread only.
 #pragma once
 
 #include <cstddef>
@@ -21,14 +20,13 @@ namespace cox::detail {
 
 class StorageLevels {
  public:
-  // Chooses levels for each block that was measured, and sets in `steering` what the block keeps at
-  // each.
+  // Chooses levels for each measured block, and sets in `steering` the storages kept at each.
   StorageLevels(const MeasuredRegions& regions, BlockSteering& steering);
 
-  // Returns how many levels the block has, from 0 to kRecomputeLevels.
+  // Returns the number of the block's levels, from 0 to kRecomputeLevels.
   unsigned count(std::size_t block) const;
-  // Returns the microseconds that a step takes longer under recompute in full or at one of the
-  // block's levels; 0 where that is not known.
+  // Returns the microseconds added to a step by full recompute or one of the block's levels; 0 if
+  // unknown.
   std::int64_t added_us(std::size_t block, MemoryAction action) const;
 
  private:

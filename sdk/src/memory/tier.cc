@@ -30,7 +30,7 @@ std::int64_t in_pages(std::int64_t bytes) {
   return (bytes + TierSpace::kPage - 1) / TierSpace::kPage * TierSpace::kPage;
 }
 
-// Small enough that the bytes are hashed out of the cache that the copy filled.
+// Small enough to hash the bytes in the cache that the copy filled.
 constexpr std::int64_t kPieceBytes = std::int64_t{1} << 20;
 
 std::int64_t piece_bytes(const Transfer& transfer, std::int64_t done) {
@@ -205,7 +205,7 @@ void TierThread::take_from_queue(Transfer& transfer) {
   std::erase(transfer.kind == Transfer::Kind::read ? reads_ : writes_, &transfer);
 }
 
-// In pieces, so that a transfer nobody needs any more ends soon. The lock is free meanwhile.
+// Copies in pieces with the lock free, so that an abandoned transfer ends soon.
 void TierThread::copy(Transfer& transfer, std::unique_lock<std::mutex>& lock) {
   transfer.state = Transfer::State::running;
   Status status;

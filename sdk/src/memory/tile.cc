@@ -22,8 +22,8 @@ using detail::Tape;
 using detail::TapeScope;
 using detail::TileDrop;
 
-// One tile, from its construction to its destruction. Where nobody follows the blocks of the model
-// it has a tape of its own.
+// Tile is one tile, from its construction to its destruction. Without a follower of the model's
+// blocks a tile has a tape of its own.
 class Tile {
  public:
   Tile(std::string_view name, TileDrop drop) {
@@ -49,8 +49,8 @@ class Tile {
   std::optional<TapeScope> recording_;
 };
 
-// Returns n parts of near-equal length along dim, the longer ones first; fewer where the dimension
-// is shorter than n.
+// Returns n parts of near-equal length along dim, the longer ones first; fewer parts if the
+// dimension is shorter than n.
 std::vector<at::Tensor> parts_of(const at::Tensor& x, std::int64_t dim, std::int64_t n) {
   if (!x.defined() || dim >= x.dim() || dim < -x.dim()) {
     throw Error(invalid_argument("tile: expected a tensor with a dimension " + std::to_string(dim) +
@@ -67,7 +67,7 @@ std::vector<at::Tensor> parts_of(const at::Tensor& x, std::int64_t dim, std::int
     lengths.push_back(length / count + (i < length % count ? 1 : 0));
   }
   return x.split_with_sizes(lengths,
-                            dim);  // one node: the gradient is joined once, not added n times
+                            dim);  // one node: joins the gradient once instead of n additions
 }
 
 at::Tensor joined(const std::vector<at::Tensor>& tiles, std::int64_t dim) {

@@ -64,7 +64,7 @@ void add_state(const Slot& slot, std::vector<NamedTensor>& out) {
   out.push_back({std::string(kStep) + slot.name, slot.step});
 }
 
-// Returns the tensor itself where it is laid out as `form`, else a copy that is.
+// Returns the tensor if laid out like `form`, else a copy in the layout of `form`.
 at::Tensor laid_out_as(const at::Tensor& form, const at::Tensor& tensor) {
   const bool is_alike = tensor.device() == form.device() && tensor.strides() == form.strides();
   return is_alike ? tensor.detach() : at::empty_like(form).copy_(tensor);
@@ -72,8 +72,8 @@ at::Tensor laid_out_as(const at::Tensor& form, const at::Tensor& tensor) {
 
 }  // namespace
 
-// Lists are the arguments of one call of the kernel: parameters of one device and dtype, and what
-// belongs to them.
+// Lists are the arguments of one call of the kernel: parameters of one device and dtype, with their
+// state.
 struct AdamW::Lists {
   std::vector<at::Tensor> parameters, gradients, exp_avgs, exp_avg_sqs, steps;
 };
@@ -111,7 +111,7 @@ void AdamW::add_group(AdamWGroup group) {
   groups_.push_back(std::move(out));
 }
 
-// The kernel walks raw memory, so a gradient must be laid out like its parameter.
+// The kernel walks raw memory, so a gradient needs its parameter's layout.
 at::Tensor AdamW::gradient_of(const Slot& slot) {
   const at::Tensor& grad = slot.parameter.grad();
   if (!grad.defined()) return grad;
@@ -215,7 +215,7 @@ Status AdamW::load_state(std::span<const NamedTensor> state) {
   return take_state(copies);
 }
 
-// Returns the slot with tensors of the form that its state has. Nothing reads their values.
+// Returns the slot with tensors in the form of its state. Nothing reads their values.
 AdamW::Slot AdamW::forms_of(Slot slot) {
   slot.exp_avg = slot.exp_avg_sq = at::empty_like(slot.parameter);
   slot.step = at::empty({}, slot.parameter.options().dtype(at::kFloat));

@@ -9,7 +9,7 @@ class OutputArchive;
 
 namespace cox::detail {
 
-// Throws c10::Error where the archive cannot be written.
+// Throws c10::Error if the archive cannot be written.
 std::string bytes_of(torch::serialize::OutputArchive& archive);
 
 }  // namespace cox::detail

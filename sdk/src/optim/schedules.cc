@@ -28,7 +28,7 @@ const at::Tensor* scalar(std::span<const NamedTensor> state, std::string_view na
   return nullptr;
 }
 
-// Reads a count into `value`; nothing is changed where that fails.
+// Reads a count into `value`; an error changes nothing.
 Status read_count(std::span<const NamedTensor> state, const char* name, std::int64_t& value) {
   const at::Tensor* saved = scalar(state, name, at::kLong);
   const std::int64_t found = saved == nullptr ? -1 : saved->item<std::int64_t>();

@@ -1,5 +1,5 @@
-// Saving torch's learning-rate schedules. The rates themselves are options of the optimizer and are
-// saved with it; a schedule adds how far it has come. Training thread.
+// Saves torch's learning-rate schedules. The optimizer's options hold the rates and are saved with
+// the optimizer; a schedule adds its progress. Training thread.
 #pragma once
 
 #include "coxswain/trainer.h"
@@ -11,7 +11,7 @@ class ReduceLROnPlateauScheduler;
 
 namespace cox::detail {
 
-// Saves the number of calls of step(). The schedule must outlive the part.
+// Saves the number of calls of step(). The schedule outlives the part.
 TrainingPart part_of(torch::optim::LRScheduler& schedule);
 // Saves the best metric so far and the counts of the epochs since.
 TrainingPart part_of(torch::optim::ReduceLROnPlateauScheduler& schedule);

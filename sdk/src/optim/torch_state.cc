@@ -19,14 +19,14 @@ namespace {
 
 namespace optim = torch::optim;
 
-// The fields of each kind's state and options, by the names that torch's archives give them. A
-// visitor is called with the name and the field.
+// The fields of each kind's state and options, by the names in torch's archives. Calls the visitor
+// with the name and the field.
 template <class Visit>
 void fields(optim::AdagradParamState& s, Visit&& visit) {
   visit("sum", s.sum());
   visit("step", s.step());
 }
-// Adam and AdamW have states of two types that are alike.
+// Adam and AdamW have two types of state with equal fields.
 template <class Moments, class Visit>
 void moment_fields(Moments& s, Visit&& visit) {
   visit("step", s.step());
@@ -42,7 +42,7 @@ template <class Visit>
 void fields(optim::AdamWParamState& s, Visit&& visit) {
   moment_fields(s, visit);
 }
-// Without `al`, which each step fills before it reads it.
+// Omits `al`, which each step fills before reading.
 template <class Visit>
 void fields(optim::LBFGSParamState& s, Visit&& visit) {
   visit("func_evals", s.func_evals());
@@ -138,7 +138,7 @@ constexpr std::tuple kKinds = {
     Kind<optim::RMSprop, optim::RMSpropOptions, optim::RMSpropParamState>{"RMSprop"},
     Kind<optim::SGD, optim::SGDOptions, optim::SGDParamState>{"SGD"}};
 
-// Calls `act` with the optimizer's kind; returns whether it has one.
+// Calls `act` with the optimizer's kind. Returns false for an optimizer without a kind.
 template <class Act>
 bool with_kind(const optim::Optimizer& optimizer, Act&& act) {
   const auto act_if = [&](const auto& kind) {
@@ -166,7 +166,7 @@ std::string element(const char* field, std::size_t index) {
   return concat(field, "[", index, "]");
 }
 
-// Makes tensors of fields, and calls them BEFORE + field + AFTER.
+// FieldWriter makes tensors of fields, named BEFORE + field + AFTER.
 class FieldWriter {
  public:
   FieldWriter(std::vector<NamedTensor>& out, std::string before, std::string after)
@@ -202,7 +202,7 @@ class FieldWriter {
   std::string before_, after_;
 };
 
-// The tensors of a save by name, and which of them were read.
+// Given holds the tensors of a save by name, and records which were read.
 class Given {
  public:
   Given(std::span<const NamedTensor> state, Handover handover) : handover_(handover) {
@@ -221,7 +221,7 @@ class Given {
   }
   bool has(const std::string& name) const { return tensors_.contains(name); }
   bool are_copied() const { return handover_ == Handover::copied; }
-  // Returns whether a field of this parameter was saved.
+  // Returns whether the save has a field of the parameter.
   bool has_field_of(const std::string& parameter) const { return with_state_.contains(parameter); }
   std::optional<std::string_view> first_untaken() const {
     for (const auto& [name, tensor] : tensors_) {
@@ -237,10 +237,10 @@ class Given {
   std::set<std::string_view> with_state_;  // parameters
 };
 
-// Form is what the tensors of a state have to look like.
+// Form is the required type and shape of a state's tensors.
 struct Form {
-  at::Tensor like;                   // a parameter: its type, shape and device
-  std::optional<std::int64_t> flat;  // elements of a group, where the tensors are of all of it
+  at::Tensor like;                   // a parameter, for type, shape and device
+  std::optional<std::int64_t> flat;  // elements of a group, for tensors of the whole group
   bool fits(const at::Tensor& tensor) const {
     if (flat && tensor.numel() == 1) return true;  // torch begins some as whole numbers
     if (tensor.scalar_type() != like.scalar_type()) return false;
@@ -248,7 +248,7 @@ struct Form {
   }
 };
 
-// Reads fields from the tensors that FieldWriter made of them. The first error stays.
+// FieldReader reads fields from FieldWriter's tensors. Keeps the first error.
 class FieldReader {
  public:
   FieldReader(Given& given, std::string before, std::string after, Form form = {})
@@ -340,7 +340,7 @@ std::vector<std::string> split_lines(std::string_view text) {
   return lines;
 }
 
-// Returns for each group of the optimizer the number that it has in the save.
+// Returns the number in the save of each group of the optimizer.
 Result<std::vector<std::size_t>> match_groups(Given& given, const GroupNames& names,
                                               bool is_ordered) {
   GroupNames saved;
@@ -365,7 +365,7 @@ Result<std::vector<std::size_t>> match_groups(Given& given, const GroupNames& na
   return matched;
 }
 
-// Loaded is put in place once all of it is sound.
+// Loaded is a complete state, put in place after all parts are valid.
 template <class K>
 struct Loaded {
   std::vector<std::unique_ptr<typename K::Options>> options;
@@ -404,7 +404,7 @@ Status read_group(optim::OptimizerParamGroup& group, const std::vector<std::stri
   return ok_status();
 }
 
-// Adagrad makes its states when it is made, and asks for them in every step.
+// Adagrad makes its states in its constructor, and reads them in every step.
 template <class K>
 void put_in_place(optim::Optimizer& optimizer, Loaded<K> loaded) {
   for (std::size_t g = 0; g < loaded.options.size(); ++g)

@@ -12,7 +12,7 @@
 namespace cox {
 namespace {
 
-constexpr std::int64_t kGrain = 1L << 15;  // elements that one thread takes at a time
+constexpr std::int64_t kGrain = 1L << 15;  // elements for one thread at a time
 
 std::vector<NamedTensor> named_list(const torch::OrderedDict<std::string, at::Tensor>& tensors) {
   std::vector<NamedTensor> out;
@@ -25,7 +25,7 @@ bool is_plain(const at::Tensor& average, const at::Tensor& weight) {
          weight.scalar_type() == at::kFloat && average.strides() == weight.strides();
 }
 
-// Compiled without contraction, so a fused multiply-add changes no bit anywhere.
+// Compiled without contraction, so that no fused multiply-add changes a bit.
 void move_towards(const at::Tensor& average, const at::Tensor& weight, float part) {
   auto* to = average.mutable_data_ptr<float>();
   const auto* from = weight.const_data_ptr<float>();
@@ -139,7 +139,7 @@ Status WeightAverage::load_state(std::span<const NamedTensor> state) {
 AveragedWeights::AveragedWeights(WeightAverage& average) : average_(average) {
   average.require_closed("AveragedWeights");
   const at::NoGradGuard no_grad;
-  // All before the first is written: a tensor may stand in the list twice.
+  // Copies all before the first write, because a tensor may be in the list twice.
   for (const auto& slot : average.slots_) own_.push_back(slot.source.tensor.detach().clone());
   for (const auto& slot : average.slots_) slot.source.tensor.copy_(slot.average);
   average.is_swapped_ = true;

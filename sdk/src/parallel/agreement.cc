@@ -20,7 +20,7 @@
 namespace cox::detail {
 namespace {
 
-// Travels as it is; what comes from another rank may be anything.
+// Sent as it is; another rank's bytes may be anything.
 struct Verdict {
   std::int32_t code = 0;
   char message[1020] = {};
@@ -57,8 +57,8 @@ std::vector<NamedTensor> numbered(const std::vector<at::Tensor>& tensors, const 
   return named;
 }
 
-// Runs an operation; one that is attended works on a copy of the bytes, which outlives a wait that
-// ends by an exception.
+// Runs an operation. With `pump`, works on a copy of the bytes, which stays allocated if an
+// exception ends the wait.
 template <class Start>
 Status run_collective(transport::Communicator& ranks, std::span<std::byte> bytes,
                       const BetweenPolls& pump, Start&& start) {
@@ -123,7 +123,7 @@ std::string ranks_that_differ(const std::vector<std::uint64_t>& numbers) {
 
 namespace {
 
-// The kind of device counts, too: gradients and buffers take other ways where it is no CPU.
+// The kind of device counts too: gradients and buffers outside of the CPU take other ways.
 std::uint64_t layout_print(const std::vector<NamedTensor>& tensors) {
   Fnv1a64 hash;
   hash.add(fingerprint(tensors));
@@ -230,10 +230,10 @@ std::uint64_t BufferSync::vote(RankId rank) const {
 
 namespace {
 
-// Buffers of one device. They travel in one message, because they are small and many.
+// Buffers of one device. One message carries all of them, because buffers are small and many.
 struct BuffersThere {
   c10::Device device;
-  std::vector<at::Tensor> tensors;  // with elements
+  std::vector<at::Tensor> tensors;  // those with elements
   std::int64_t bytes = 0;
 };
 
@@ -249,8 +249,8 @@ std::vector<BuffersThere> by_device(const std::vector<at::Tensor>& buffers) {
   return all;
 }
 
-// Returns the bytes of all, one after the other, on the host: one copy, for which nobody waits
-// blocking.
+// Returns the bytes of all buffers, one after the other, on the host: one copy, without a blocking
+// wait.
 at::Tensor gathered(const BuffersThere& from, const BetweenPolls& pump) {
   std::vector<at::Tensor> flat;
   for (const at::Tensor& tensor : from.tensors)
@@ -263,7 +263,7 @@ at::Tensor gathered(const BuffersThere& from, const BetweenPolls& pump) {
   return copy.tensor();
 }
 
-// The bytes lie on the buffers' device.
+// Requires the bytes on the buffers' device.
 void spread(const at::Tensor& bytes, const BuffersThere& to) {
   std::int64_t at = 0;
   for (const at::Tensor& tensor : to.tensors) {
@@ -276,7 +276,7 @@ void spread(const at::Tensor& bytes, const BuffersThere& to) {
 
 }  // namespace
 
-// Only the rank that sends reads its device.
+// Only the sending rank reads its device.
 Status BufferSync::follow(std::uint64_t from, transport::Communicator& ranks,
                           const BetweenPolls& pump) {
   if (from == kNobody) return ok_status();

@@ -1,8 +1,8 @@
-// Functions by which ranks agree outside of the gradients: on one outcome for all of them, on one
-// value each, on rows of numbers, and on whether they are about to make the same call. Before the
-// first step they must have the same tensors in the same order, and rank 0's values are copied to
-// all; after it, BufferSync keeps buffers equal that steps change (running statistics of batch
-// normalisation). Collective; waits by polling. Training thread.
+// Agreements of ranks outside of the gradients: one outcome for all ranks, a value from each, rows
+// of numbers, and whether all are about to make the same call. Before the first step the ranks
+// compare their tensors and copy rank 0's values. Later, BufferSync keeps buffers equal that steps
+// change (running statistics of batch normalisation). Collective; waits by polling. Training
+// thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,17 +24,16 @@
 
 namespace cox::detail {
 
-// Returns how ranks that share a node wait for each other here.
+// Returns the wait policy of ranks that share this node.
 inline transport::WaitPolicy wait_policy_of(const transport::Communicator& ranks) {
   return transport::wait_policy(ranks.ranks_on_node(), transport::usable_cores());
 }
 
-// What must go on between the polls of a wait for other ranks. What it throws ends the wait, as for
-// a rank that has left; the memory that others may still write to is then left to the process's
-// end. An empty one does nothing.
+// Work between the polls of a wait for other ranks; empty: none. An exception ends the wait, as for
+// a rank that has left. Memory that others may still write to is then leaked.
 using BetweenPolls = std::function<void()>;
 
-// Waits for an operation on `memory`, which outlives a wait that ends by an exception.
+// Waits for an operation on `memory`, which stays allocated if an exception ends the wait.
 template <class Memory>
 Status attend(transport::Communicator& ranks, Result<transport::Request> started,
               std::unique_ptr<Memory>& memory, const BetweenPolls& pump) {
@@ -50,7 +49,7 @@ Status attend(transport::Communicator& ranks, Result<transport::Request> started
   }
 }
 
-// Gathers one value from every rank, as its bytes; the result has one entry a rank, on every rank.
+// Gathers one value from every rank, as its bytes. Every rank gets one entry for each rank.
 template <class T>
 Result<std::vector<T>> gather_values(transport::Communicator& ranks, const T& mine,
                                      const BetweenPolls& pump = {}) {
@@ -67,7 +66,7 @@ Result<std::vector<T>> gather_values(transport::Communicator& ranks, const T& mi
   return std::move(values->all);
 }
 
-// Replaces values by their reduction over all ranks, each with the others' in its place.
+// Replaces each value by its reduction over all ranks.
 Status reduce_bytes(transport::Communicator& ranks, std::span<std::byte> bytes,
                     const transport::Reduction& reduction, const BetweenPolls& pump);
 template <class T>
@@ -76,35 +75,34 @@ Status reduce_values(transport::Communicator& ranks, std::span<T> values,
   return reduce_bytes(ranks, std::as_writable_bytes(values), reduction, pump);
 }
 
-// Copies the bytes of rank `from` to all ranks; they are of one size.
+// Copies rank `from`'s bytes to all ranks. All spans have one size.
 Status broadcast(transport::Communicator& ranks, std::span<std::byte> bytes, RankId from,
                  const BetweenPolls& pump = {});
 
-// Returns one outcome for all ranks: ok exactly if it is ok on each, otherwise the error of the
-// lowest rank that has one, naming it unless all have the same.
+// Returns one outcome for all ranks: ok if every rank is ok, else the error of the lowest rank with
+// one. The error names the rank, unless all ranks have the same error.
 Status agree_on_status(transport::Communicator& ranks, const Status& mine,
                        const BetweenPolls& pump = {});
 
-// Returns the text of the lowest rank whose text is not empty; the same on all ranks. Texts of more
-// than 500 bytes are cut. Collective; empty where it fails.
+// Returns the text of the lowest rank with a text; the same on all ranks. Cuts texts of more than
+// 500 bytes. Collective; empty on failure.
 std::string first_text(transport::Communicator& ranks, const std::string& mine);
 
-// Returns the ranks whose number differs from rank 0's, as "1, 3, 7"; empty when all agree. Pure.
+// Returns the ranks whose number differs from rank 0's, as "1, 3, 7"; empty if all agree. Pure.
 std::string ranks_that_differ(const std::vector<std::uint64_t>& numbers);
 
-// Longer rows are damage: what ranks gather is counted in blocks and ranks.
+// Longer rows are damaged, because gathered data is counted in blocks and ranks.
 inline constexpr std::size_t kMostRowBytes = std::size_t{1} << 30;
 
-// Gathers a row from every rank, each as long as that rank has it: one row a rank on rank `to`,
-// nothing on the others. `what` names what is waited for, in the error that it returns after 10
-// minutes.
+// Gathers a row of any length from every rank: one row for each rank on rank `to`, nothing on the
+// others. `what` names the awaited thing in the error after 10 minutes.
 template <class T>
 Result<std::vector<std::vector<T>>> gather_rows(transport::Communicator& ranks, std::vector<T> mine,
                                                 const char* what, const BetweenPolls& pump = {},
                                                 RankId to = kRoot) {
   const auto sizes = gather_values(ranks, mine.size(), pump);
   if (!sizes.ok()) return sizes.status();
-  // MPI gathers equal parts: all rows travel as long as the longest.
+  // MPI gathers equal parts, so all rows travel at the length of the longest.
   const std::size_t longest = std::max<std::size_t>(1, *std::ranges::max_element(*sizes));
   if (longest > kMostRowBytes / sizeof(T)) {
     return data_loss(what, ": expected rows of at most ", kMostRowBytes, " bytes, found one of ",
@@ -127,11 +125,11 @@ Result<std::vector<std::vector<T>>> gather_rows(transport::Communicator& ranks, 
   return rows;
 }
 
-// Returns the list with every tensor once: a parameter that two modules share has one gradient.
+// Returns the list with every tensor once: a parameter shared by two modules has one gradient.
 std::vector<at::Tensor> each_once(std::vector<at::Tensor> tensors);
 
-// Returns invalid_argument on every rank, naming the ranks whose tensors differ from rank 0's in
-// number, shape, type or order.
+// Returns invalid_argument on every rank if tensors differ from rank 0's in number, shape, type or
+// order. The error names the ranks.
 Status check_equal_layout(transport::Communicator& communicator,
                           const std::vector<at::Tensor>& parameters,
                           const std::vector<at::Tensor>& buffers);
@@ -140,16 +138,16 @@ Status check_equal_layout(transport::Communicator& communicator,
 Status broadcast_from_root(transport::Communicator& communicator,
                            const std::vector<at::Tensor>& tensors);
 
-// BufferSync gives all ranks the buffers of the lowest rank that had samples. A buffer counts as
-// changed when its version has moved, so models without such buffers send nothing.
+// BufferSync gives all ranks the buffers of the lowest rank with samples. A buffer counts as
+// changed if its version has moved, so models without changing buffers send nothing.
 class BufferSync {
  public:
   explicit BufferSync(std::vector<at::Tensor> buffers);
 
   // Returns this rank's contribution to StepBallot::buffers_from_min.
   std::uint64_t vote(RankId rank) const;
-  // Copies the buffers of rank `from`, as the merged ballot has it, to all ranks; ~0 = no rank's
-  // buffers changed. Nobody blocks for a device: rank `from` polls until its buffers have come.
+  // Copies the buffers of rank `from`, from the merged ballot, to all ranks; ~0: no rank's buffers
+  // changed. Never blocks on a device: rank `from` polls until its buffers have arrived.
   Status follow(std::uint64_t from, transport::Communicator& ranks, const BetweenPolls& pump = {});
 
  private:
@@ -164,27 +162,27 @@ enum class CallKind : std::uint64_t {
   sync_buffers,
   all_reduce_gradients,
   close,
-  refused,  // this rank's arguments were wrong; it takes part only to tell the others
+  refused,  // this rank's arguments were wrong; it joins only to tell the others
 };
 
-// CallMark is a collective call as ranks compare it: its kind, the number of its tensors, and their
-// shapes, types and whether they get gradients, in order.
+// CallMark describes a collective call for comparison: the kind, the number of tensors, and each
+// tensor's shape, type and need of a gradient, in order.
 struct CallMark {
   CallKind kind = CallKind::close;
   std::uint64_t tensors = 0;
   std::uint64_t layout = 0;
-  std::uint64_t place = 0;  // of the very same tensors among those of earlier calls; 0 = no matter
+  std::uint64_t place = 0;  // same tensors' place among earlier calls; 0: unimportant
   friend bool operator==(const CallMark&, const CallMark&) = default;
 };
 CallMark mark_of(CallKind kind, const std::vector<at::Tensor>& tensors);
 
-// Returns invalid_argument with the same text on every rank unless all marks are equal; it says
-// what rank 0 and each other rank that differs were about to do. Pure.
+// Returns invalid_argument with the same text on every rank unless all marks are equal. The text
+// names the calls of rank 0 and of each rank that differs. Pure.
 Status check_matched(const std::vector<CallMark>& marks);
-// Shows all ranks what this one is about to do, before it starts anything whose size depends on it:
-// ranks that differ get an error with names where they would hang or mix up each other's numbers.
-// Returns when the last rank arrived; `arrival` is when this one did. Calls `pump` between polls;
-// what it throws ends the wait.
+// Shows all ranks this rank's next call, before the call starts anything that depends on its size.
+// Ranks that differ get an error with names, instead of a deadlock or mixed numbers. Returns when
+// the last rank has arrived; `arrival` is this rank's time of arrival. Calls `pump` between polls;
+// an exception from `pump` ends the wait.
 Result<ArrivalStamp> match_calls(transport::Communicator& ranks, const CallMark& mine,
                                  const ArrivalStamp& arrival, const BetweenPolls& pump);
 

@@ -14,10 +14,10 @@ void append(std::vector<double>& to, const at::Tensor& tensor) {
   to.insert(to.end(), first, first + wide.numel());
 }
 
-// Copies the values that belong to `tensor` into it; returns the rest.
+// Copies the values of `tensor` into it; returns the rest.
 std::span<const double> write_one(const at::Tensor& tensor, std::span<const double> values) {
   const auto size = static_cast<std::size_t>(tensor.numel());
-  auto* first = const_cast<double*>(values.data());  // from_blob knows no const; it is read only
+  auto* first = const_cast<double*>(values.data());  // from_blob takes no const; only read
   tensor.copy_(at::from_blob(first, tensor.sizes(), at::kDouble));
   return values.subspan(size);
 }
@@ -43,7 +43,7 @@ Status check(std::span<const StatisticsPart> parts, std::size_t modules, std::si
   return ok_status();
 }
 
-// A plain average counts micro-batches, so it has to see each once.
+// A plain average counts micro-batches, so it must see each once.
 Status check_average(std::span<const StatisticsPart> parts, std::size_t module) {
   for (const StatisticsPart& part : parts) {
     const std::uint32_t runs = part.runs[module];
@@ -59,7 +59,7 @@ Status check_average(std::span<const StatisticsPart> parts, std::size_t module) 
 
 double decay_of(const StatisticsModule& module, const StatisticsPart& part, std::uint32_t runs) {
   const double average =
-      1.0 / (module.tracked + static_cast<double>(part.micro_batch) + 1);  // as the module's own
+      1.0 / (module.tracked + static_cast<double>(part.micro_batch) + 1);  // as in the module
   const double once = 1 - module.momentum.value_or(average);
   double decay = 1;
   for (std::uint32_t i = 0; i < runs; ++i) decay *= once;
@@ -185,7 +185,7 @@ void BatchStatistics::write(std::span<const double> values) {
   }
 }
 
-// A module that is switched to evaluation within a step reads what it had at the step's start.
+// A module switched to evaluation within a step reads its values at the step's start.
 void BatchStatistics::restore(std::size_t index) {
   const torch::NoGradGuard no_grad;
   std::span<const double> values(start_);
@@ -223,8 +223,8 @@ void BatchStatistics::begin_micro_batch(std::uint64_t micro_batch) {
     norm.mean.zero_();
     norm.variance.zero_();
     if (norm.counts) {
-      // A plain average weighs a micro-batch by how many there were before it, on all ranks. Others
-      // count from 0, which a counter in few bits can do as well (a model that was cast has one).
+      // A plain average weighs a micro-batch by the number of earlier ones on all ranks. Other
+      // modules count from 0, which also suits a counter of few bits (in a model that was cast).
       const bool is_average = !modules_[i].momentum;
       norm.mark = is_average ? start_tracked_[i] + static_cast<std::int64_t>(micro_batch) : 0;
       norm.tracked.fill_(norm.mark);

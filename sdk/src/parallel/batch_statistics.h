@@ -1,18 +1,9 @@
 // BatchStatistics makes the running statistics of torch's BatchNorm and InstanceNorm modules
-// independent of which rank ran which micro-batch, for reproducible mode:
+// independent of the ranks that ran the micro-batches, for reproducible mode. Training thread.
 //
 //   statistics.begin_step();
 //   each micro-batch:  begin_micro_batch(number); forward, backward; end_micro_batch();
 //   at the end:        fold(...)                  // collective; or put_back(), to repeat the step
-//
-// Before a micro-batch statistics are set to 0, so that afterwards they hold that micro-batch's
-// part alone; fold() gathers the parts of all ranks and folds them in ascending micro-batches from
-// the values at the step's start (fold_statistics). One process that folds all has the same bits;
-// a module left alone differs from them by the rounding of a part, one ulp or so a micro-batch.
-//
-// Modules in evaluation mode are left alone. Recompute may run within a micro-batch: it puts
-// buffers back by itself. A BatchNorm without momentum (a plain average) has to run once in every
-// micro-batch, and an InstanceNorm at most once. Thread rule: the training thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -33,65 +24,73 @@ class Module;
 
 namespace cox::detail {
 
-// Running statistics are folded over the micro-batches of a step in ascending order, whatever rank
-// ran them: S = decay x S + part for each, where a part is momentum x the statistic of one
-// micro-batch. So they are the same values at any world size. Pure functions on plain values.
+// Running statistics are folded over a step's micro-batches in ascending order, whatever the ranks:
+// S = decay x S + part for each, with part = momentum x the statistic of one micro-batch. So the
+// result is the same at any world size. Pure functions on plain values.
 //
-// StatisticsModule is one module that keeps running statistics; all values of a step are laid out
-// module by module.
+// StatisticsModule is one module with running statistics. A step's values are laid out module by
+// module.
 struct StatisticsModule {
   std::size_t values = 0;          // running mean and variance together
-  std::optional<double> momentum;  // none: the plain average over all micro-batches so far
-  double tracked = 0;              // micro-batches before this step; counts without momentum only
-  bool in_fp32 = true;             // rounded to fp32 after every micro-batch, as the module does
+  std::optional<double> momentum;  // none: plain average over all micro-batches so far
+  double tracked = 0;              // micro-batches before this step; used only without momentum
+  bool in_fp32 = true;             // rounds to fp32 after every micro-batch, as the module does
 };
 
-// StatisticsPart is what one micro-batch left behind, where running statistics were 0 before it.
+// StatisticsPart is the result of one micro-batch that began with running statistics of 0.
 struct StatisticsPart {
   std::uint64_t micro_batch = 0;    // counted over all ranks of the step
-  std::vector<std::uint32_t> runs;  // by module; 0: it did not run, its statistics stay
+  std::vector<std::uint32_t> runs;  // by module; 0: it did not run, and its statistics stay
   std::vector<double> values;
 };
 
 // Returns the statistics after the step. `parts` has every micro-batch from 0 on exactly once, in
-// any order. Returns internal when one is missing, there twice or of another size;
-// failed_precondition for a module without momentum that ran in some micro-batches only, or several
+// any order. Returns internal for a part that is missing, duplicate or of another size. Returns
+// failed_precondition for a module without momentum that ran in only some micro-batches, or several
 // times in one.
 Result<std::vector<double>> fold_statistics(std::span<const StatisticsModule> modules,
                                             std::vector<double> start,
                                             std::vector<StatisticsPart> parts);
 
-// Convert parts to rows of doubles of one width, which can be gathered, and back. A row begins with
-// its micro-batch, an unused row with -1.
+// Convert parts to rows of doubles with one width, for gathering, and back. A row begins with its
+// micro-batch, an unused row with -1.
 std::size_t row_width(std::span<const StatisticsModule> modules);
 std::vector<double> to_rows(std::span<const StatisticsPart> parts, std::size_t rows,
                             std::size_t width);
 std::vector<StatisticsPart> from_rows(std::span<const double> rows, std::size_t width,
                                       std::size_t modules);
 
+// BatchStatistics sets statistics to 0 before a micro-batch, so that they afterwards hold only the
+// micro-batch's part. fold() gathers all ranks' parts and folds them in ascending micro-batches
+// onto the values at the step's start (fold_statistics). One process that folds all parts has the
+// same bits. A plain module differs by the rounding of a part, about one ulp a micro-batch.
+//
+// Modules in evaluation mode are left alone. Recompute may run within a micro-batch, because it
+// restores buffers. A BatchNorm without momentum (a plain average) must run once in every
+// micro-batch, and an InstanceNorm at most once.
 class BatchStatistics {
  public:
-  // Finds the modules that track statistics; `model` must outlive this.
+  // Finds the modules that track statistics. `model` outlives the object.
   explicit BatchStatistics(torch::nn::Module& model);
 
-  bool empty() const { return norms_.empty(); }  // nothing below does anything then
-  // Returns the tensors that fold() writes, which are equal on all ranks without anything else.
+  bool empty() const { return norms_.empty(); }  // then all functions below are no-ops
+  // Returns the tensors written by fold(), equal on all ranks without further synchronisation.
   std::vector<at::Tensor> buffers() const;
 
   void begin_step();
-  // `micro_batch`: its number in the step, counted over all ranks.
+  // `micro_batch`: the number in the step, counted over all ranks.
   void begin_micro_batch(std::uint64_t micro_batch);
   void end_micro_batch();
 
-  // Sets statistics to those after all `micro_batches` of the step, and raises the counters.
-  // Collective: waits, calling `pump` meanwhile. `most_on_a_rank`: how many micro-batches the rank
-  // with the most of them had; equal on all ranks. Returns the errors of fold_statistics(), on
-  // every rank, and then puts statistics back.
+  // Sets statistics to their values after all `micro_batches` of the step, and raises the counters.
+  // Collective: waits and calls `pump` meanwhile. `most_on_a_rank`: the largest number of
+  // micro-batches on a rank; equal on all ranks. Returns the errors of fold_statistics() on every
+  // rank, after restoring the statistics.
   Status fold(transport::Communicator& ranks, const transport::WaitPolicy& wait,
               const std::function<void()>& pump, std::uint64_t micro_batches,
               std::uint64_t most_on_a_rank);
-  // Puts statistics back as they were at begin_step() and forgets the parts, for a step that failed
-  // or is repeated.
+  // Restores the statistics of begin_step() and drops the parts, for a step that failed or is
+  // repeated.
   void put_back();
 
  private:
@@ -99,10 +98,10 @@ class BatchStatistics {
     torch::nn::Module* module = nullptr;
     at::Tensor mean;
     at::Tensor variance;
-    at::Tensor tracked;  // counts its runs in training mode, where `counts`
+    at::Tensor tracked;  // counts runs in training mode, if `counts`
     std::function<std::optional<double>()> momentum;
     bool counts = false;
-    std::int64_t mark = 0;    // of the open micro-batch: the count or version before it
+    std::int64_t mark = 0;    // count or version before the open micro-batch
     bool is_training = true;  // in the open micro-batch
   };
   template <class Module>
@@ -122,7 +121,7 @@ class BatchStatistics {
   std::vector<double> start_;
   std::vector<std::int64_t> start_tracked_;
   std::vector<StatisticsPart> parts_;
-  std::optional<std::uint64_t> open_;  // the micro-batch that runs
+  std::optional<std::uint64_t> open_;  // the running micro-batch
 };
 
 }  // namespace cox::detail

@@ -9,7 +9,7 @@
 namespace cox::detail {
 namespace {
 
-// The memory of a bucket as the gradient that has its place there.
+// Returns a bucket's memory in the shape of the gradient placed there.
 at::Tensor shaped_as(const at::Tensor& parameter, const at::Tensor& place) {
   if (!parameter.is_complex()) return place.view(parameter.sizes());
   std::vector<std::int64_t> sizes = parameter.sizes().vec();
@@ -23,7 +23,7 @@ BucketViews::BucketViews(const std::vector<at::Tensor>& its_parameters,
                          const GradientLayout& layout, const std::vector<at::Tensor>& flats)
     : parameters(its_parameters), places(parameters.size()), shaped(parameters.size()) {
   const at::NoGradGuard no_grad;
-  // Autograd must not see views here: zero_grad() of torch::optim refuses to detach them.
+  // Hides views from autograd: zero_grad() of torch::optim refuses to detach views.
   const at::AutoDispatchBelowADInplaceOrView untracked;
   for (std::size_t p = 0; p < parameters.size(); ++p) {
     const auto [bucket, offset] = layout.places[p];

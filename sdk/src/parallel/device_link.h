@@ -1,7 +1,7 @@
-// DeviceLink is how the devices of all ranks reach each other: an NCCL group for gradients, and the
-// lane that its sums run on. A job has at most one, made when the first gradients on devices are to
-// be averaged, because NCCL's start takes seconds. Where it cannot be made (no NCCL, no driver, two
-// ranks on one device), gradients go through host memory, and the reason is told once.
+// DeviceLink connects the devices of all ranks: an NCCL group for gradients, and a lane for its
+// sums. A job has at most one, made when the first gradients on devices are averaged, because NCCL
+// takes seconds to start. If it cannot be made (no NCCL, no driver, two ranks on one device),
+// gradients go through host memory, and the reason is reported once.
 //
 // Thread rule: the training thread. Owned by the World, and shared with the exchanges on it.
 #pragma once
@@ -27,14 +27,14 @@ class DeviceLink {
     std::shared_ptr<transport::NcclGroup> group;
   };
 
-  // `start_limit`: of NCCL's start, and of a late rank at it.
+  // `start_limit`: longest time for NCCL's start, and for a late rank to join.
   explicit DeviceLink(std::chrono::nanoseconds start_limit) : start_limit_(start_limit) {}
 
-  // Returns the link of this rank's `device`, or the same reason on every rank why there is none.
-  // Collective and waiting the first time; later calls return what that gave.
+  // Returns the link of this rank's `device`, or the reason for having none, the same on every
+  // rank. Collective and waiting the first time; later calls return the first result.
   const Result<Ends>& open(transport::Communicator& ranks, c10::Device device,
                            const transport::WaitPolicy& wait);
-  // Returns why the link could not be made, once; ok when there is nothing new.
+  // Returns why the link could not be made, once; ok if there is nothing new.
   Status news();
 
  private:

@@ -1,21 +1,21 @@
-// GatheredReduction averages gradients that lie on one device. They are gathered in buckets there,
+// GatheredReduction averages gradients on one device. Buckets on the device gather the gradients,
 // and .grad becomes a view of the bucket. The buckets are summed in one of two ways:
 //
 //   .grad --> bucket -- NCCL, on a stream of its own --> bucket, .grad
 //   .grad --> bucket --> pinned memory --> exchange in host memory --> pinned --> bucket, .grad
 //
-// Over NCCL a bucket sets out in the backward pass, as soon as its gradients and the buckets before
-// it are there. It is filled on the training stream, right behind its last gradient; its sum runs
-// on NCCL's stream, beside the rest of the backward pass. The host waits for no sum, and the
-// training stream for none before the step's ballot: behind a sum that never ends there is nothing
-// but other sums. Which order NCCL adds ranks up in is its own choice. Through host memory buckets
-// set out at the end of backward, and the host waits once a step, in flush(), until this rank's
-// gradients have come; sums, norm and counts are then those of the CPU's path
-// (OverlappedReduction), bit for bit. In both, the step's ballot goes through host memory.
+// Over NCCL a bucket starts in the backward pass, once its gradients and the buckets before it are
+// complete. The training stream fills the bucket right after its last gradient; NCCL's stream sums
+// it beside the rest of the backward pass. The host waits for no sum. The training stream waits for
+// none before the step's ballot, so a sum that never ends blocks only other sums. NCCL chooses the
+// order of ranks in a sum.
 //
-// Autograd computes the gradients of a device in a thread of its own, while the training thread
-// waits for it. That thread talks to NCCL and the device; to other ranks by MPI only the training
-// thread.
+// Through host memory, buckets start at the end of backward. The host waits once a step, in
+// flush(), for this rank's gradients. Sums, norm and counts are those of the CPU's path
+// (OverlappedReduction), bit for bit. In both ways the step's ballot goes through host memory.
+//
+// Autograd computes a device's gradients in its own thread, while the training thread waits for it.
+// Autograd's thread calls NCCL and the device; only the training thread calls MPI.
 #include <c10/core/Event.h>
 #include <torch/torch.h>
 
@@ -35,7 +35,7 @@
 namespace cox::detail {
 namespace {
 
-// What travels over NCCL, and how often.
+// Returns the exchange that sums the buckets over NCCL. Collective. Throws cox::Error.
 std::unique_ptr<transport::DeviceExchange> sums_over(const ReductionSetup& setup,
                                                      const std::vector<at::Tensor>& buckets,
                                                      const DeviceLink::Ends& ends) {
@@ -66,7 +66,7 @@ std::vector<at::Tensor> zeros_on_device(const std::vector<at::Tensor>& parameter
   return buckets;
 }
 
-// GatheredReduction is what the two ways share: the buckets on the device.
+// GatheredReduction has the common parts of the two ways: the buckets on the device.
 class GatheredReduction : public GradientReduction {
  public:
   explicit GatheredReduction(SharedBuckets its)
@@ -95,12 +95,12 @@ class GatheredReduction : public GradientReduction {
   StepExchange* exchange() override { return exchange_.get(); }
 
  protected:
-  // Lets a bucket, which holds this rank's part, set out.
+  // Starts a bucket, which holds this rank's part.
   virtual void set_out(std::size_t bucket) = 0;
 
-  // Puts this rank's gradients into the buckets and lets those set out, bucket by bucket, those
-  // before `end` that have not. Where one throws (the device's memory is full), the next call
-  // begins with that one: all ranks count on every bucket of a step, also of one that is repeated.
+  // Fills the buckets before `end` with this rank's gradients, and starts each. After an exception
+  // (the device's memory is full), the next call begins with the failed bucket: all ranks count on
+  // every bucket of a step, even of a repeated one.
   void gather(std::size_t end) {
     const torch::NoGradGuard no_grad;
     if (gathered_ == 0) habits_.order.clear();
@@ -113,7 +113,7 @@ class GatheredReduction : public GradientReduction {
   void gather() { gather(buckets_.size()); }
   std::size_t gathered() const { return gathered_; }
 
-  // Makes .grad what the buckets hold.
+  // Makes .grad the contents of the buckets.
   void take_gradients() {
     for (std::size_t p = 0; p < parameters_.size(); ++p) {
       if (!views_.places[p].defined()) continue;
@@ -164,7 +164,7 @@ class GatheredReduction : public GradientReduction {
     for (const std::uint32_t p : found) {
       if (!views_.fits(p)) continue;
       at::Tensor& grad = parameters_[p].mutable_grad();
-      // It may be of another stream, which must not have its memory again before it was copied.
+      // The gradient may be of another stream, which must not reuse its memory before the copy.
       if (grad.layout() == at::kStrided) grad.record_stream(current_stream());
       grad = views_.shaped[p];
     }
@@ -173,7 +173,7 @@ class GatheredReduction : public GradientReduction {
 
   // Buckets of the open step.
   std::size_t filled_ = 0;
-  std::size_t gathered_ = 0;  // those that have set out
+  std::size_t gathered_ = 0;  // started buckets
 };
 
 class StagedReduction final : public GatheredReduction {
@@ -213,7 +213,7 @@ class StagedReduction final : public GatheredReduction {
  private:
   struct Staged {
     at::Tensor host;  // pinned; of a bucket
-    c10::Event came;  // it holds this rank's part
+    c10::Event came;  // recorded when `host` holds this rank's part
   };
 
   void set_out(std::size_t b) override {
@@ -227,7 +227,7 @@ class StagedReduction final : public GatheredReduction {
     while (!staged.came.query()) require(waiter.pause(), "gradients from the device");
   }
 
-  // Passes on what came, and counts what is not finite.
+  // Forwards the arrived part, and counts non-finite values.
   void send(std::size_t b) {
     for (const std::size_t p : layout_.buckets[b].parameters) {
       nonfinite_[p] =
@@ -248,7 +248,7 @@ class StagedReduction final : public GatheredReduction {
 
   const transport::WaitPolicy wait_;
   std::vector<Staged> staged_;
-  std::size_t next_ = 0;  // bucket to be passed on
+  std::size_t next_ = 0;  // next bucket to forward
 };
 
 class NcclReduction final : public GatheredReduction {
@@ -261,7 +261,7 @@ class NcclReduction final : public GatheredReduction {
         marks_(parameters_.size()),
         own_magnitudes_(buckets_.size()) {}
 
-  // What a group that did not end may still write to is nobody's from here on.
+  // Leaks memory that an unfinished group may still write to.
   ~NcclReduction() override {
     sums_.reset();
     if (group_->may_still_write()) static_cast<void>(new std::vector<at::Tensor>(buckets_));
@@ -277,12 +277,12 @@ class NcclReduction final : public GatheredReduction {
     waits_for_end_ = habits_.come_again;
   }
 
-  // Gradients of another stream than the caller's are in order for the caller when backward has
-  // returned: from the first such on, buckets wait for that.
+  // Gradients of another stream than the caller's are ordered for the caller only after backward
+  // has returned. From the first such gradient on, buckets wait for the return.
   void ready(std::size_t p) override {
     const std::lock_guard lock(mutex_);
     if (!arrivals_ || !views_.places[p].defined()) return;
-    if (!parameters_[p].grad().defined()) return;  // a program's own function gave none
+    if (!parameters_[p].grad().defined()) return;  // a program's own function returned none
     if (!arrivals_->expects(p)) return look_again(p);
     arrivals_->note(p);
     marks_[p] = mark_of(parameters_[p].grad());
@@ -305,11 +305,11 @@ class NcclReduction final : public GatheredReduction {
   }
   void send_off() override { need(sums_->send_off()); }
 
-  // The ballot comes first: ranks that differ learn it there, before they wait for each other's
-  // sums. Nobody waits for the training stream before the sums are there: behind one that never
-  // ends that would never end.
+  // Merges the ballot first: ranks that differ learn so before they wait for each other's sums. The
+  // host waits for the training stream only after the sums have arrived, because a sum that never
+  // ends would block the stream for ever.
   StepBallot merge(StepBallot mine, const std::function<void()>& pump) override {
-    std::ranges::fill(nonfinite_, 0);  // what was read of an earlier step is no vote on this one
+    std::ranges::fill(nonfinite_, 0);  // figures of an earlier step are no vote on this one
     if (std::exchange(is_torn_, false)) mine.repeat_max = 1;
     const StepBallot merged = GatheredReduction::merge(mine, [&] {
       static_cast<void>(sums_->advance());  // an error stays until wait_all()
@@ -319,7 +319,7 @@ class NcclReduction final : public GatheredReduction {
       require(sums_->wait_all(pump), kSums);
       const auto look = [&] {
         if (pump) pump();
-        return exchange_->host().advance();  // NCCL does not tell of a rank that failed
+        return exchange_->host().advance();  // NCCL does not report a failed rank
       };
       require(sums_->wait_for_device(look), kSums);
     } catch (const std::exception& error) {
@@ -337,8 +337,8 @@ class NcclReduction final : public GatheredReduction {
     return LateNorm::of(take_averages(total * loss_scale));
   }
 
-  // Called only in a step that went wrong: then the figures that gather() left on the device are
-  // read. They tell that a gradient was not finite, not how many of its values.
+  // Called only in a step that went wrong; then reads the figures that gather() left on the device.
+  // The figures show only whether a gradient was finite, not how many values were not.
   const std::vector<std::int64_t>& nonfinite() const override {
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
       if (!own_magnitudes_[b].defined()) continue;
@@ -357,7 +357,7 @@ class NcclReduction final : public GatheredReduction {
     sums_->leave(why);
   }
   const char* path() override { return sums_->path(); }
-  // The host sees all sums of a step at once.
+  // The host learns of all sums of a step at once.
   std::vector<SentBucket> sent() override {
     std::vector<SentBucket> all;
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
@@ -372,7 +372,7 @@ class NcclReduction final : public GatheredReduction {
 
   bool has_elements(std::size_t p) const { return views_.places[p].numel() > 0; }
 
-  // Makes .grad the sums divided; returns them, each 1-D.
+  // Makes .grad the divided sums; returns them, each 1-D.
   std::vector<at::Tensor> take_averages(double divisor) {
     const torch::NoGradGuard no_grad;
     at::_foreach_div_(buckets_, divisor);
@@ -384,7 +384,7 @@ class NcclReduction final : public GatheredReduction {
     return averages;
   }
 
-  // An average that did not happen must not be trained on, and sums that never end hold the
+  // Throws, because an average that failed must not be trained on, and sums that never end hold the
   // training stream.
   void need(const Status& status) {
     if (status.ok()) return;
@@ -405,20 +405,20 @@ class NcclReduction final : public GatheredReduction {
     need(sums_->start(b));
   }
 
-  // It may talk to other ranks: never in autograd's thread.
+  // May call other ranks, so never runs in autograd's thread.
   void let_others_first() const {
     if (let_others_first_) let_others_first_();
   }
 
-  // Autograd's thread may still be in ready() where a backward pass threw in another one.
+  // Autograd's thread may still be in ready() after another thread's exception ended backward.
   void close_pass() {
     const std::lock_guard lock(mutex_);
     arrivals_.reset();
   }
 
-  // A backward pass within a backward pass calls a parameter's hook more than once. Where its
-  // gradient went on meanwhile and its bucket has set out, the sum holds a part of it only: the
-  // step is repeated. From now on buckets wait for the end of backward.
+  // A nested backward pass calls a parameter's hook more than once. If the gradient changed after
+  // its bucket had started, the sum lacks a part, and the step is repeated. From now on buckets
+  // wait for the end of backward.
   void look_again(std::size_t parameter) {
     if (mark_of(parameters_[parameter].grad()) == marks_[parameter]) return;
     is_torn_ = is_torn_ || layout_.places[parameter].bucket < gathered();
@@ -426,16 +426,16 @@ class NcclReduction final : public GatheredReduction {
   }
 
   std::mutex mutex_;
-  std::optional<MissingGradients> arrivals_;  // while buckets set out in a backward pass
-  std::optional<c10::Stream> stream_;         // the caller's, in that pass
-  bool waits_for_end_ = false;                // none does any more in this one
-  bool is_torn_ = false;                      // the open step's sums are worth nothing
+  std::optional<MissingGradients> arrivals_;  // while buckets start in a backward pass
+  std::optional<c10::Stream> stream_;         // the caller's, in the open pass
+  bool waits_for_end_ = false;                // no more buckets start in the open pass
+  bool is_torn_ = false;                      // the open step's sums are invalid
   const std::shared_ptr<transport::NcclGroup> group_;
   std::unique_ptr<transport::DeviceExchange> sums_;
   const std::function<void()> let_others_first_;
-  std::vector<GradientMark> marks_;  // by parameter, when it came, and when its bucket set out
+  std::vector<GradientMark> marks_;  // by parameter, at its arrival and at its bucket's start
   std::chrono::steady_clock::time_point done_{};  // the last step's sums
-  // Of each bucket: of its parameters that have elements, before the sum.
+  // By bucket: magnitudes of its parameters with elements, before the sum.
   std::vector<at::Tensor> own_magnitudes_;
 };
 

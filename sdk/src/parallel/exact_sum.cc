@@ -13,8 +13,8 @@
 namespace cox::detail {
 namespace {
 
-// How a value is rounded: to multiples of the quantum of `magic`, which is 1.5 x 2^52 of them.
-// Adding it leaves no bit of a smaller value below the quantum, and taking it away is exact.
+// Rounding of a value to multiples of the quantum of `magic` = 1.5 x 2^52 quanta. Adding `magic`
+// removes all bits below the quantum, and the subtraction is exact.
 struct ExactRounding {
   double weight = 1;
   double magic = 0;
@@ -47,10 +47,9 @@ COX_WIDEST_VECTORS void add_turns(const typename From::Value* values, double* ac
   for (; i < count; i += kLanes) add_turn<From>(values + i, accumulator + i, rounding);
 }
 
-// Adds whole turns of values; what is left over is one turn more, in memory of its own. The loop
-// runs at the widest vectors the processor has, but every operation is rounded by itself and every
-// element stands alone, so no processor, compiler or thread changes a bit. REQUIRES: all values are
-// finite and within the bin.
+// Adds whole turns of values. The rest is one more turn, in its own memory. The loop uses the
+// processor's widest vectors, but rounds every operation separately and every element alone, so no
+// processor, compiler or thread changes a bit. REQUIRES: all values are finite and within the bin.
 template <class From>
 void add(const typename From::Value* values, double* accumulator, std::int64_t count,
          ExactRounding rounding) {
@@ -82,22 +81,22 @@ void divide_to_fp32(const double* accumulator, float* to, std::int64_t count, do
   for (std::int64_t i = whole; i < count; ++i) to[i] = static_cast<float>(accumulator[i] / divisor);
 }
 
-constexpr std::int64_t kSumChunk = 1L << 16;  // elements that one thread takes at a time
-constexpr std::int64_t kBlock = 4096;         // looked at, then added while they are in the cache
-constexpr int kRoom = 4;                      // a gradient may grow by 2^4 from a step to the next
+constexpr std::int64_t kSumChunk = 1L << 16;  // elements for one thread at a time
+constexpr std::int64_t kBlock = 4096;         // checked, then added while in the cache
+constexpr int kRoom = 4;                      // a gradient may grow by 2^4 between steps
 constexpr int kMostRoom = 12;
 constexpr double kEnd = 0x1p900;  // 2^ExactBin::kHighest
 
 struct Terms {
   ExactRounding rounding;
-  double limit;  // magnitudes below fit
+  double limit;  // smaller magnitudes fit
 };
 
 Terms terms_of(const ExactBin& bin, double weight) {
   return {{weight, std::ldexp(1.5, bin.ceiling + bin.count_bits)}, std::ldexp(1.0, bin.ceiling)};
 }
 
-// A block of any values: each is looked at, and those beyond the end are left out.
+// Adds a block of any values: checks each, and leaves out those beyond the end.
 Deposit deposit_checked(const double* values, double* accumulator, std::int64_t count,
                         const Terms& terms) {
   Deposit seen;
@@ -118,8 +117,8 @@ Deposit deposit_checked(const double* values, double* accumulator, std::int64_t 
   return seen;
 }
 
-// The largest word tells whether all are finite, and is the largest magnitude then: multiplying and
-// rounding keep order.
+// The largest word shows whether all values are finite, and is then the largest magnitude, because
+// multiplying and rounding keep the order.
 template <class From>
 Deposit deposit_block(const at::Tensor& flat, std::int64_t first, std::int64_t count,
                       double* accumulator, const Terms& terms) {
@@ -151,7 +150,7 @@ Deposit deposit_any(const at::Tensor& flat, std::int64_t first, std::int64_t cou
   }
 }
 
-// Returns the gradient contiguous on the CPU, in one of the four types that have loops.
+// Returns the gradient contiguous on the CPU, in one of the four types with loops.
 at::Tensor flattened(const at::Tensor& gradient) {
   const at::Tensor here = dense(gradient.detach()).to(at::kCPU);
   const at::ScalarType type = here.scalar_type();
@@ -201,8 +200,7 @@ void withdraw(std::span<const double> accumulator, double divisor, const at::Ten
     });
     return;
   }
-  auto* sums =
-      const_cast<double*>(accumulator.data());  // from_blob knows no const; it is read only
+  auto* sums = const_cast<double*>(accumulator.data());  // from_blob takes no const; only read
   const at::Tensor exact = at::from_blob(sums, gradient.sizes(), at::kDouble);
   gradient.detach().copy_(exact / divisor);
 }
@@ -211,7 +209,7 @@ ExactBin next_bin(const ExactBin& bin, double amax, std::uint64_t micro_batches)
   ExactBin next = first_bin(micro_batches);
   next.ceiling = bin.ceiling;
   if (!(amax > 0)) return next;
-  int least = 0;  // the lowest ceiling that amax fits below
+  int least = 0;  // the lowest ceiling above amax
   std::frexp(amax, &least);
   const int fallen = std::min(bin.ceiling - 1, least + kMostRoom);
   next.ceiling = std::clamp(std::max(least + kRoom, fallen), ExactBin::kLowest, ExactBin::kHighest);

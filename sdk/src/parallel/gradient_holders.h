@@ -1,7 +1,7 @@
-// GradientHolders knows how a step of this job will treat its gradients. A reducer registers a
-// callback that answers; the newest living one counts, and where there is none, gradients stay in
-// .grad. The calibration before the first step asks. It holds weak references; the reducers own the
-// callbacks. Used by the thread that trains.
+// GradientHolders answers how a step of the job will treat its gradients. A reducer registers a
+// callback; the newest living callback answers, and without one, gradients stay in .grad. The
+// calibration before the first step asks. Holds weak references; the reducers own the callbacks.
+// Training thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,16 +16,16 @@ namespace cox::detail {
 
 enum class MicroBatches : std::uint8_t {
   one,      // one micro-batch a step
-  several,  // some steps add up the gradients of several
+  several,  // some steps add up the gradients of several micro-batches
 };
 
-// The gradients of a step. Those that are not `released` stay from where backward computes them to
-// the end of the step. Buckets count nowhere: they lie in memory that ranks share.
+// Memory of a step's gradients. Gradients that are not `released` stay where backward computes them
+// to the end of the step. Buckets count nowhere, because ranks share their memory.
 struct GradientHolding {
-  // Parameters whose gradient is gone as soon as it is complete: moved to a bucket, or added to
-  // memory that is resident.
+  // Parameters whose gradient is freed as soon as it is complete: moved to a bucket, or added to
+  // resident memory.
   std::vector<at::Tensor> released;
-  std::int64_t resident_bytes = 0;  // of sums of gradients, all through a step
+  std::int64_t resident_bytes = 0;  // sums of gradients, throughout a step
 };
 
 class GradientHolders {

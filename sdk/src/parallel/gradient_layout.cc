@@ -46,7 +46,7 @@ class Packer {
 
   BucketSizes sizes_;
   GradientLayout layout_;
-  std::array<std::optional<GradientBucket>, 2> open_;  // one a type
+  std::array<std::optional<GradientBucket>, 2> open_;  // one for each type
 };
 
 constexpr std::int64_t kSizes[] = {std::int64_t{1} << 18, std::int64_t{1} << 20,
@@ -61,7 +61,7 @@ std::vector<BucketSizes> candidates_for(std::int64_t total_bytes, std::int64_t f
   std::vector<BucketSizes> candidates;
   for (const std::int64_t bytes : kSizes) {
     candidates.push_back(sizes_of(bytes));
-    if (bytes >= total_bytes) break;  // larger ones would all be one bucket
+    if (bytes >= total_bytes) break;  // larger sizes give one bucket
   }
   return candidates;
 }

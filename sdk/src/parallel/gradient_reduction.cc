@@ -33,8 +33,8 @@ std::span<float> floats_of(const at::Tensor& place) {
   return {place.mutable_data_ptr<float>(), static_cast<std::size_t>(place.numel())};
 }
 
-// Returns whether the divisor is a power of two: multiplying by its inverse then gives the bits of
-// the division, in the pass that takes the norm.
+// Returns whether the divisor is a power of two. Multiplying by the inverse then has the bits of
+// the division, in the pass that computes the norm.
 bool has_exact_inverse(double divisor) {
   int exponent = 0;
   return std::frexp(divisor, &exponent) == 0.5 && std::abs(exponent) < 100;
@@ -46,15 +46,15 @@ BucketSpec spec_of(const GradientBucket& bucket) {
           is_double ? transport::sum_f64() : transport::sum_f32()};
 }
 
-// The tensor holds the exchange's memory, because a view of it may outlive the exchange in .grad of
-// a model.
+// Returns a tensor that owns the exchange's memory, because a view in a model's .grad may outlive
+// the exchange.
 at::Tensor tensor_of(transport::BucketExchange& exchange, std::size_t index,
                      const GradientBucket& bucket) {
   const auto type = bucket.type == BucketType::fp64 ? at::kDouble : at::kFloat;
   at::Tensor flat = torch::from_blob(
       exchange.buffer(index).data(), {bucket.elements}, [memory = exchange.memory()](void*) {},
       at::TensorOptions().dtype(type));
-  return flat.zero_();  // the gaps between gradients stay zero
+  return flat.zero_();  // gaps between gradients stay zero
 }
 
 // BucketQueue starts each bucket of the open step as soon as it and all before it are complete.
@@ -64,18 +64,18 @@ class BucketQueue {
   explicit BucketQueue(GradientLayout layout) : layout_(std::move(layout)) { reset(); }
 
   const GradientLayout& layout() const { return layout_; }
-  // Returns whether a gradient of this parameter is still missing in the open step.
+  // Returns whether the parameter's gradient is still missing in the open step.
   bool expects(std::size_t parameter) const { return missing_->expects(parameter); }
-  // Notes that the parameter's part of its bucket is written.
+  // Records that the parameter's part of its bucket is written.
   void close(std::size_t parameter) { missing_->note(parameter); }
-  // Starts the buckets that are complete, then lets those in flight advance.
+  // Starts the complete buckets, then advances those in flight.
   void start_complete(StepExchange& exchange) {
     const std::size_t complete = missing_->complete_from(started_);
     while (started_ < complete) exchange.start(started_++);
     if (started_ > 0) exchange.advance();
   }
-  // Calls write(parameter) for every gradient that is still missing, bucket by bucket, and starts
-  // each bucket at once.
+  // Calls write(parameter) for every missing gradient, bucket by bucket, and starts each bucket at
+  // once.
   template <class Write>
   void flush(StepExchange& exchange, Write write) {
     for (const GradientBucket& bucket : layout_.buckets) {
@@ -85,7 +85,7 @@ class BucketQueue {
       start_complete(exchange);
     }
   }
-  // The step is over.
+  // Ends the step.
   void reset() {
     missing_.emplace(layout_);
     started_ = 0;
@@ -110,8 +110,8 @@ Status check_exact(const std::vector<at::Tensor>& parameters) {
   return ok_status();
 }
 
-// BucketedReduction is what the two ways that send buckets share: the queue of gradients of the
-// open step that are still to be sent, and the exchange that sends them.
+// BucketedReduction has the common parts of the two ways that send buckets: the queue of unsent
+// gradients of the open step, and the exchange.
 class BucketedReduction : public GradientReduction {
  public:
   explicit BucketedReduction(SharedBuckets its)
@@ -131,7 +131,7 @@ class BucketedReduction : public GradientReduction {
   void ready(std::size_t parameter) override {
     if (!is_open_ || std::this_thread::get_id() != thread_ || !has_place(parameter)) return;
     if (!queue_.expects(parameter)) return look_again(parameter);
-    if (!parameters_[parameter].grad().defined()) return;  // a program's own function gave none
+    if (!parameters_[parameter].grad().defined()) return;  // a program's own function returned none
     take(parameter);
     if (!is_last() || habits_.come_again) return;
     habits_.order.push_back(static_cast<std::uint32_t>(parameter));
@@ -169,9 +169,9 @@ class BucketedReduction : public GradientReduction {
  protected:
   // Called when a gradient of the open micro-batch is complete.
   virtual void take(std::size_t) {}
-  // Writes this rank's part of the parameter's bucket, zeros where it has none.
+  // Writes this rank's part of the parameter's bucket, zeros if it has none.
   virtual void put(std::size_t parameter) = 0;
-  // Called when a gradient goes on after it was put; the step will be repeated.
+  // Called when a gradient changes after put(); the step will be repeated.
   virtual void drop_rest(std::size_t) {}
 
   const BucketPlace& place(std::size_t parameter) const {
@@ -191,19 +191,19 @@ class BucketedReduction : public GradientReduction {
  private:
   bool is_last() const { return facts_.which == MicroBatch::last; }
 
-  // A backward pass within a backward pass calls a parameter's hook more than once. Where its
-  // gradient went on meanwhile, what was put into the bucket is a part of it only: the step is
-  // repeated, and from now on buckets are filled at the end of backward.
+  // A nested backward pass calls a parameter's hook more than once. If the gradient changed
+  // meanwhile, its bucket holds only a part, and the step is repeated. From now on buckets are
+  // filled at the end of backward.
   void look_again(std::size_t parameter) {
     if (!is_last() || mark_of(parameters_[parameter].grad()) == marks_[parameter]) return;
     is_torn_ = habits_.come_again = true;
     drop_rest(parameter);
   }
 
-  std::vector<GradientMark> marks_;  // by parameter, when it was put
+  std::vector<GradientMark> marks_;  // by parameter, as of put()
   std::thread::id thread_ = std::this_thread::get_id();
-  bool is_open_ = false;  // in a backward pass of the reducer's own
-  bool is_torn_ = false;  // the open step's sums are worth nothing
+  bool is_open_ = false;  // in a backward pass of the reducer
+  bool is_torn_ = false;  // the open step's sums are invalid
 };
 
 class OverlappedReduction final : public BucketedReduction {
@@ -215,7 +215,7 @@ class OverlappedReduction final : public BucketedReduction {
   double hand_back(double total, double loss_scale) override {
     const torch::NoGradGuard no_grad;
     DividedNorm divided(total * loss_scale);
-    // In the parameters' order: a norm that no layout of buckets changes.
+    // Uses the parameters' order, so that no layout of buckets changes the norm.
     for (std::size_t p = 0; p < parameters_.size(); ++p) {
       if (!has_place(p)) continue;
       at::Tensor& grad = parameters_[p].mutable_grad();
@@ -330,8 +330,8 @@ class ExactReduction final : public BucketedReduction {
             static_cast<std::size_t>(numbers_in(parameters_[parameter]))};
   }
 
-  // Return, for the step just merged, the micro-batches of all ranks, and whether the bins had room
-  // for them.
+  // Return, for the step just merged, the micro-batches of all ranks, and whether the bins had
+  // room.
   std::uint64_t deposits_of_all() const {
     return static_cast<std::uint64_t>(exchange_->counts()[parameters_.size()]);
   }
@@ -350,8 +350,8 @@ class ExactReduction final : public BucketedReduction {
     }
   }
 
-  std::vector<at::Tensor> averages_;  // what .grad becomes
-  std::vector<std::int64_t> seen_;    // values that are not finite, of the open step
+  std::vector<at::Tensor> averages_;  // future .grad
+  std::vector<std::int64_t> seen_;    // non-finite values of the open step
   std::vector<double> amax_;
   std::vector<bool> has_deposit_;
   std::uint64_t micro_batches_ = 0;
@@ -450,7 +450,7 @@ StepBallot StepExchange::merge(const StepBallot& mine, const std::function<void(
   return merged;
 }
 
-// Gradients become dense, as buckets make them with several ranks.
+// Makes gradients dense, as buckets do with several ranks.
 double LocalReduction::hand_back(double total, double loss_scale) {
   const torch::NoGradGuard no_grad;
   for (const at::Tensor& p : parameters_) {
@@ -463,7 +463,7 @@ double LocalReduction::hand_back(double total, double loss_scale) {
   return l2_norm(gradients);
 }
 
-// Called only in a step that went wrong, after the division, which keeps what is not finite.
+// Called only in a step that went wrong, after the division, which keeps non-finite values.
 const std::vector<std::int64_t>& LocalReduction::nonfinite() const {
   nonfinite_.clear();
   for (const at::Tensor& p : parameters_) nonfinite_.push_back(count_nonfinite(p.grad()));

@@ -1,25 +1,10 @@
-// GradientReduction: how the gradients of one step become their average on all ranks. The reducer
-// tells it of micro-batches and of gradients that are complete; it puts them where they are summed
-// up, and hands back what came out. make_reduction() chooses between four ways:
+// GradientReduction averages the gradients of one step on all ranks. The reducer reports
+// micro-batches and complete gradients; the reduction sums them up and returns the averages.
+// make_reduction() chooses between four ways.
 //
-// - OverlappedReduction is the ordinary one. In the backward pass of the last micro-batch each
-//   finished gradient is copied to its bucket and .grad becomes a view of it. Sums are taken in
-//   fp32, in ascending ranks, and divided once: equal bits on all ranks and in all runs with the
-//   same layout of ranks.
-// - ExactReduction is that of reproducible mode. The gradient of every micro-batch is deposited in
-//   fp64 accumulators that add without error (exact_sum.h), so the average has the same bits for
-//   any number of ranks, any shares in whole micro-batches and any order of arrival. A magnitude
-//   out of its bin makes merge() ask for the step to be repeated; the bins then fit.
-// - GatheredReduction is the ordinary way of gradients on a device (device_reduction.cc): they are
-//   summed in buckets there, over NCCL or through host memory.
-// - LocalReduction is that of a job of one rank in the ordinary way: nothing is copied.
-//
-// The first two, and the third over NCCL, start a bucket as soon as its gradients are all there,
-// while backward goes on with earlier layers, and move it on at every gradient that follows.
-// Buckets start in their order, whatever order this rank finishes them in; what is left starts at
-// the end of backward. Thread rule: the thread that trains, but for ready(), which is called by the
-// thread that runs a part of backward while the former waits for it. Only over NCCL that may be
-// another one; the other ways take its gradients at the end of backward.
+// Thread rule: the training thread, except for ready(). The thread that runs a part of backward
+// calls ready() while the training thread waits. Only over NCCL may that be another thread; the
+// other ways read its gradients at the end of backward.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -45,15 +30,15 @@
 
 namespace cox::detail {
 
-// StepExchange passes between ranks what a step needs: the gradient buckets, then the bookkeeping
-// behind them (how many ranks have a gradient for each parameter, largest magnitudes) and the
-// step's ballot. It is BucketExchange in tensors, with errors as cox::Error, because an average
-// that did not happen must not be trained on. Tensors keep the memory that they lie in.
+// StepExchange passes a step's data between ranks: the gradient buckets, then the bookkeeping (how
+// many ranks have a gradient for each parameter, largest magnitudes) and the step's ballot.
+// StepExchange wraps BucketExchange in tensors, and throws errors as cox::Error, because a failed
+// average must not be trained on. Tensors share ownership of their memory.
 class StepExchange {
  public:
   struct Extent {
-    std::size_t counts = 0;      // numbers to be added up
-    std::size_t magnitudes = 0;  // numbers whose maximum is wanted
+    std::size_t counts = 0;      // numbers to sum
+    std::size_t magnitudes = 0;  // numbers to maximise
   };
 
   // Collective. Throws cox::Error.
@@ -68,11 +53,11 @@ class StepExchange {
   // Starts a bucket. REQUIRES: buckets are started in ascending order, each once between two calls
   // of merge().
   void start(std::size_t bucket);
-  // Does some of the work for buckets that are in flight. Never waits.
+  // Does some of the work for buckets in flight. Never waits.
   void advance();
 
-  // Starts what follows the gradients and waits for everything. Collective. REQUIRES: all gradient
-  // buckets were started.
+  // Starts the bookkeeping and waits for everything. Collective. REQUIRES: all gradient buckets
+  // were started.
   StepBallot merge(const StepBallot& mine, const std::function<void()>& pump);
 
   // Returns the buckets in the ranks' memory, the gradients' first.
@@ -84,31 +69,48 @@ class StepExchange {
   std::span<float> counts_;
   std::span<double> magnitudes_;
   std::span<std::byte> ballot_;
-  std::size_t bookkeeping_ = 0;  // buckets behind the gradients
+  std::size_t bookkeeping_ = 0;  // bookkeeping buckets, after the gradients'
 };
 
-// MicroBatchFacts tell what one micro-batch's gradients are, relative to those of its mean loss.
+// MicroBatchFacts relates one micro-batch's gradients to those of its mean loss.
 struct MicroBatchFacts {
-  double weight = 1;      // what its mean loss stands for
+  double weight = 1;      // weight of its mean loss
   double unit = 1;        // .grad holds weight / unit times the gradient ...
-  double loss_scale = 1;  // ... times this
+  double loss_scale = 1;  // ... times the loss scale
   MicroBatch which = MicroBatch::last;
 };
 
-// GradientHabits are what reductions learn of a model's gradients, whatever the layout of buckets:
-// a reduction goes on with what the one before it learnt.
+// GradientHabits stores facts about a model's gradients that do not depend on the layout of
+// buckets. A new reduction continues with its predecessor's habits.
 struct GradientHabits {
-  // Reproducible mode, one a parameter: the bins of the step to come; equal on all ranks.
+  // Reproducible mode, one for each parameter: the next step's bins; equal on all ranks.
   std::vector<ExactBin> bins;
-  // The order in which gradients became ready in the last micro-batch of the step just merged. It
-  // is shorter than the list of parameters where some got none, and empty where nothing is
-  // exchanged.
+  // The order in which gradients became ready in the last micro-batch of the step just merged.
+  // Shorter than the list of parameters if some got none. Empty if nothing is exchanged.
   std::vector<std::uint32_t> order;
-  // Gradients went on after they were complete, because this model's backward pass runs others
-  // inside. Their buckets are filled at its end, from the next start on.
+  // Gradients changed after they were complete, because the model's backward pass runs nested ones.
+  // From the next start on, buckets are filled at the end of backward.
   bool come_again = false;
 };
 
+// GradientReduction is one of four ways:
+//
+// - OverlappedReduction is the ordinary way. In the backward pass of the last micro-batch each
+//   finished gradient is copied to its bucket, and .grad becomes a view of it. Sums are in fp32, in
+//   ascending ranks, and divided once: equal bits on all ranks and in all runs with the same layout
+//   of ranks.
+// - ExactReduction serves reproducible mode and deposits every micro-batch's gradient in fp64
+//   accumulators that add without error (exact_sum.h). So the average has the same bits for any
+//   number of ranks, any shares in whole micro-batches and any order of arrival. If a magnitude is
+//   outside of its bin, merge() asks to repeat the step, with bins that fit.
+// - GatheredReduction is the ordinary way on a device (device_reduction.cc), and sums buckets
+//   there, over NCCL or through host memory.
+// - LocalReduction is the ordinary way of a job of one rank, and copies nothing.
+//
+// The first two, and the third over NCCL, start a bucket as soon as its gradients are complete,
+// while backward continues with earlier layers. Every later gradient advances started buckets.
+// Buckets start in their order, whatever the order of completion; the rest start at the end of
+// backward.
 class GradientReduction {
  public:
   virtual ~GradientReduction() = default;
@@ -122,40 +124,40 @@ class GradientReduction {
   virtual void ready(std::size_t) {}
   virtual void end() {}
 
-  // Sends whatever has not been sent. Does not wait.
+  // Sends all gradients not yet sent. Does not wait.
   virtual void flush() {}
-  // Called when the training thread is about to wait for its device: hands over what was sent, as
-  // long as the device is busy anyway.
+  // Called before the training thread waits for its device. Forwards the sent buckets while the
+  // device is busy anyway.
   virtual void send_off() {}
-  // Adds what it knows to `mine` and merges the ballots of all ranks. Collective; waits.
+  // Adds this rank's facts to `mine` and merges the ballots of all ranks. Collective; waits.
   virtual StepBallot merge(StepBallot mine, const std::function<void()>& pump) = 0;
-  // Makes .grad of every parameter the average of `total` weight (under `loss_scale`), or undefined
-  // where no rank had one. Returns its L2 norm. REQUIRES: merge() came before, and arguments are
-  // equal on all ranks.
+  // Sets .grad of every parameter to the average of `total` weight (under `loss_scale`), or to
+  // undefined if no rank had a gradient. Returns the L2 norm. REQUIRES: merge() came before, and
+  // arguments are equal on all ranks.
   virtual double hand_back(double total, double loss_scale) = 0;
-  // The same for a caller that does not look at the norm: nobody waits for a device.
+  // The same for a caller that ignores the norm: never waits for a device.
   virtual LateNorm hand_back_unseen(double total, double loss_scale) {
     return LateNorm(hand_back(total, loss_scale));
   }
-  // Returns how many values of this rank's own gradients were not finite, by parameter, in the step
+  // Returns, by parameter, how many values of this rank's own gradients were not finite in the step
   // just merged.
   virtual const std::vector<std::int64_t>& nonfinite() const = 0;
 
   virtual StepExchange* exchange() { return nullptr; }
-  // Says that this rank takes no further part, so that the others do not wait for it. Local.
+  // Announces that this rank takes no further part, so that the others do not wait. Local.
   virtual void leave(const std::string& why) {
     if (exchange() != nullptr) exchange()->host().leave(why);
   }
-  // Returns the gradients' buckets in the order in which they were started.
+  // SentBucket describes one bucket; sent() returns them in the order of their starts.
   struct SentBucket {
     std::int64_t bytes = 0;
-    transport::BucketTimes times;  // of the step just merged
+    transport::BucketTimes times;  // in the step just merged
   };
   virtual std::vector<SentBucket> sent();
   // Returns how gradients travel, as BucketExchange::path().
   virtual const char* path() { return exchange() == nullptr ? "none" : exchange()->host().path(); }
-  // Returns whether, in the last micro-batch, what autograd allocated for this gradient is free
-  // again as soon as the gradient is ready.
+  // Returns whether, in the last micro-batch, autograd's memory for the gradient was free again as
+  // soon as the gradient was ready.
   virtual bool moves_when_ready(std::size_t) const { return false; }
 };
 
@@ -174,52 +176,52 @@ class LocalReduction final : public GradientReduction {
   mutable std::vector<std::int64_t> nonfinite_;
 };
 
-// ReductionSetup says which ranks average, and how. All of it must outlive the reduction.
+// ReductionSetup selects the ranks and the way of averaging. All parts outlive the reduction.
 struct ReductionSetup {
   transport::Communicator& ranks;
   const transport::WaitPolicy& wait;
   const ReductionConfig& config;
   DeviceLink& devices;
-  Seconds nccl_limit;  // for NCCL to sum the gradients of a step that all ranks have given it
-  // Called before a step's first sum over NCCL: returns when nothing else of this rank's is on its
-  // way to NCCL's streams. May be empty.
+  Seconds nccl_limit;  // for NCCL to sum a step's gradients after all ranks have submitted them
+  // Called before a step's first sum over NCCL. Returns when this rank has no other work on its way
+  // to NCCL's streams. May be empty.
   std::function<void()> let_others_first = {};
 };
 
-// What several ways share. Adds a rank's vote: whether values of its own gradients, counted by
+// Common to several ways. Adds a rank's vote: whether values of its own gradients, counted by
 // parameter, were not finite.
 void vote_on_overflow(std::span<const std::int64_t> nonfinite, StepBallot& mine);
-// Writes a gradient, real or complex, times `unit` to its 1-D place on the CPU. Returns how many of
-// the values are not finite there.
+// Writes a real or complex gradient times `unit` to its 1-D place on the CPU. Returns the number of
+// non-finite values there.
 std::int64_t put_in_place(const at::Tensor& gradient, at::Tensor place, double unit);
 
-// Returns how many real numbers a gradient of this parameter has.
+// Returns how many real numbers a gradient of the parameter has.
 std::int64_t numbers_in(const at::Tensor& parameter);
 
-// BucketViews are the places of parameters in flat buckets, which .grad may become.
+// BucketViews are the places of parameters in flat buckets; .grad may become a place.
 struct BucketViews {
-  // `flats`: 1-D, one a bucket of the layout.
+  // `flats`: 1-D, one for each bucket of the layout.
   BucketViews(const std::vector<at::Tensor>& parameters, const GradientLayout& layout,
               const std::vector<at::Tensor>& flats);
 
-  // Returns whether .grad may be the place itself: it has the parameter's type and device.
+  // Returns whether .grad may be the place itself, by the parameter's type and device.
   bool fits(std::size_t parameter) const;
-  // Returns what .grad becomes: the place, or else a copy as the parameter has it.
+  // Returns the new .grad: the place, or else a copy in the parameter's form.
   at::Tensor gradient(std::size_t parameter) const;
-  // Copies a gradient of an earlier step that the program still holds, or a view of it, to memory
-  // of its own, before the place gets other values. REQUIRES: places are on the CPU.
+  // Copies an earlier step's gradient still held by the program, or a view of it, to new memory
+  // before the place gets other values. REQUIRES: places are on the CPU.
   void let_go(std::size_t parameter);
 
   const std::vector<at::Tensor>& parameters;
-  std::vector<at::Tensor> places;  // 1-D; undefined for a parameter that has none
-  std::vector<at::Tensor> shaped;  // the same in the parameters' shapes, each a storage of its own
+  std::vector<at::Tensor> places;  // 1-D; undefined for a parameter without a place
+  std::vector<at::Tensor> shaped;  // the same in the parameters' shapes, each with its own storage
 
  private:
   void shape(std::size_t parameter);
 };
 
-// DividedNorm divides sums on the CPU by one number, and takes the norm of all in the order of the
-// calls.
+// DividedNorm divides sums on the CPU by one number, and computes the norm of all in the order of
+// the calls.
 class DividedNorm {
  public:
   explicit DividedNorm(double divisor) : divisor_(divisor) {}
@@ -230,11 +232,11 @@ class DividedNorm {
  private:
   const double divisor_;
   double squares_ = 0;
-  std::vector<at::Tensor> others_;  // whose squares are still to be taken
+  std::vector<at::Tensor> others_;  // squares not yet taken
 };
 
-// Tells whether a gradient was added to, or replaced, since: autograd calls a parameter's hook also
-// where it has nothing new.
+// GradientMark detects that a gradient was replaced or added to, because autograd calls a
+// parameter's hook even without a new gradient.
 struct GradientMark {
   const void* tensor = nullptr;
   std::uint32_t version = 0;
@@ -242,8 +244,8 @@ struct GradientMark {
 };
 GradientMark mark_of(const at::Tensor& gradient);
 
-// A parameter as a layout of buckets depends on it. A program may change it: Module::to(),
-// set_data().
+// ParameterForm is the part of a parameter that a layout of buckets depends on. A program may
+// change it: Module::to(), set_data().
 struct ParameterForm {
   std::vector<std::int64_t> sizes;
   at::ScalarType type;
@@ -255,34 +257,33 @@ struct ParameterForm {
   }
 };
 std::vector<ParameterForm> forms_of(const std::vector<at::Tensor>& parameters);
-// Without allocation, for every step.
+// Allocates nothing, for use in every step.
 bool have_forms(const std::vector<at::Tensor>& parameters, const std::vector<ParameterForm>& forms);
 
-// Returns invalid_argument, naming the first by its number, where a parameter that requires a
-// gradient is of a type that no mean exists of: neither real nor complex floating point, or
-// quantised.
+// Returns invalid_argument with the first parameter's number if a parameter that requires a
+// gradient has a type without a mean: neither real nor complex floating point, or quantised.
 Status check_types(const std::vector<at::Tensor>& parameters);
 
 // Returns whether each parameter requires a gradient now.
 std::vector<bool> required_of(const std::vector<at::Tensor>& parameters);
 
-// Returns what the gradients take in buckets: fp64 in reproducible mode and for parameters of 64
-// bits a number, fp32 for all others; two numbers for each element of a complex one. `needed`: one
-// a parameter, whether it has a place.
+// Returns the gradients' shapes in buckets: fp64 in reproducible mode and for parameters of 64 bits
+// a number, fp32 for all others; two numbers for each complex element. `needed`: for each
+// parameter, whether it has a place.
 std::vector<GradientShape> shapes_of(const std::vector<at::Tensor>& parameters,
                                      const std::vector<bool>& needed, bool reproducible);
 
-// Makes the way of averaging that the settings ask for, with its layout and its exchange.
-// `parameters` and `habits` must outlive it; `needed`: one a parameter, equal on all ranks, false
-// for those that never get a gradient. Collective. Throws cox::Error, on all ranks for parameters
-// that reproducible mode cannot sum (fp64, or not on the CPU).
+// Makes the reduction that the settings choose, with its layout and its exchange. `parameters` and
+// `habits` outlive it. `needed`: for each parameter, equal on all ranks, false if it never gets a
+// gradient. Collective. Throws cox::Error, on all ranks for parameters that reproducible mode
+// cannot sum (fp64, or not on the CPU).
 std::unique_ptr<GradientReduction> make_reduction(const ReductionSetup& setup,
                                                   const std::vector<at::Tensor>& parameters,
                                                   const std::vector<bool>& needed,
                                                   const BucketChoice& choice,
                                                   GradientHabits& habits);
 
-// ReductionMaker makes another way of averaging than make_reduction() chooses.
+// ReductionMaker makes a reduction other than make_reduction()'s.
 struct ReductionMaker {
   std::function<std::unique_ptr<GradientReduction>(const std::vector<at::Tensor>& parameters,
                                                    const std::vector<bool>& needed,
@@ -290,13 +291,12 @@ struct ReductionMaker {
       make;
 };
 
-// Returns the one device of all parameters that have a place in a bucket; the CPU where there are
-// several.
+// Returns the one device of all parameters with a place in a bucket; the CPU if there are several.
 c10::Device common_device(const std::vector<at::Tensor>& parameters,
                           const std::vector<bool>& needed);
 
-// SharedBuckets are what a reduction with several ranks is made of. `exchange` has the buckets of
-// `layout`, or none where they go over NCCL. `parameters` and `habits` outlive the reduction.
+// SharedBuckets are the parts of a reduction with several ranks. `exchange` has the buckets of
+// `layout`, or none if the buckets go over NCCL. `parameters` and `habits` outlive the reduction.
 struct SharedBuckets {
   const std::vector<at::Tensor>& parameters;
   GradientLayout layout;
@@ -304,8 +304,8 @@ struct SharedBuckets {
   GradientHabits& habits;
 };
 
-// Makes the way of gradients on a device; over NCCL where setup.devices is open. Collective. Throws
-// cox::Error. REQUIRES: common_device() of the parameters is no CPU.
+// Makes the reduction of gradients on a device, over NCCL if setup.devices is open. Collective.
+// Throws cox::Error. REQUIRES: common_device() of the parameters is no CPU.
 std::unique_ptr<GradientReduction> make_device_reduction(const ReductionSetup& setup,
                                                          SharedBuckets buckets);
 

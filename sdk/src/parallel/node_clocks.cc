@@ -12,7 +12,7 @@ std::int64_t steady_clock_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
 }
 
-// What the lowest rank of a node tells the others.
+// Message of a node's lowest rank to the others.
 struct Told {
   std::int64_t at_ns = 0;
   ClockOffset offset{0, ArrivalStamp::kUnknown};
@@ -37,7 +37,7 @@ Result<NodeClocks> NodeClocks::make(transport::Communicator& ranks, ReadClock re
   return clocks;
 }
 
-// Rank 0 reads its clock when the word of every node has come and before its own goes out.
+// Rank 0 reads its clock after every node's message has arrived and before its own is sent.
 Result<ClockOffset> NodeClocks::exchange(const BetweenPolls& pump) const {
   OffsetBounds bounds;
   for (int i = 0; i < kExchanges; ++i) {

@@ -15,7 +15,7 @@ namespace {
 using torch::autograd::PostAccumulateGradHook;
 using torch::autograd::Variable;
 
-// Stays in its slot when its listener is gone: somebody else's hook may be chained in front of it.
+// Stays in its slot after its listener's end: another library's hook may be chained in front.
 template <class Listener>
 class Hook final : public PostAccumulateGradHook {
  public:

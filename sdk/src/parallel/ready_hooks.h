@@ -1,7 +1,7 @@
-// ReadyHooks tells when the gradient of a parameter is complete, by autograd's post-accumulate
-// hooks. Each tensor has one slot for such a hook; whatever is in it already is kept and called
-// first. The hooks end with this object. Whoever trains installs and removes them; `ready` is
-// called by the thread that runs backward, which need not be that one.
+// ReadyHooks calls `ready` when a parameter's gradient is complete, by autograd's post-accumulate
+// hooks. Each tensor has one slot for such a hook; an existing hook stays and runs first. The hooks
+// end with the object. The training thread installs and removes them; the thread that runs backward
+// calls `ready`.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,7 +18,7 @@ class ReadyHooks {
  public:
   using Ready = std::function<void(std::size_t parameter)>;  // index in `parameters`
 
-  // Hooks those parameters that require a gradient.
+  // Hooks the parameters that require a gradient.
   ReadyHooks(std::span<const at::Tensor> parameters, Ready ready);
   ~ReadyHooks();
   ReadyHooks(const ReadyHooks&) = delete;

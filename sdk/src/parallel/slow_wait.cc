@@ -11,11 +11,11 @@ namespace cox::detail {
 namespace {
 
 constexpr Seconds kMostBetweenLooks{2};
-// The rank that left hears sooner whom it keeps waiting, so that all ranks fail together.
+// The departed rank learns sooner whom it keeps waiting, so that all ranks fail together.
 constexpr double kDepartedSeconds = 3;
 constexpr std::size_t kMostPlaces = 4;
 
-// Rank 0's process, and with it the coordinator, which would speak, cannot move.
+// Returns whether rank 0's process is stopped, so that its coordinator cannot report.
 bool is_coordinator_held(const std::vector<RankMark>& marks) {
   const auto stall = find_stall(marks, {});
   return stall && std::ranges::any_of(stall->culprits, [](const RankMark& mark) {
@@ -52,7 +52,7 @@ void SlowWait::look(Clock::time_point now) {
   if (!is_told_ && (now - begin_ >= kPatience || is_coordinator_held(marks))) tell(marks);
   if (!is_beyond_limit()) return;
   const auto stall = find_stall(marks, {});
-  if (stall && stall->is_save()) return;  // as long as the disk takes
+  if (stall && stall->is_save()) return;  // a save waits as long as the disk takes
   const std::string whom =
       stall ? text_of(*stall) : "no rank of this node is the reason: " + places_of(marks);
   if (setup_.before_end) setup_.before_end();

@@ -1,7 +1,7 @@
-// SlowWait watches one wait of this rank for the others, between its polls. It reads the marks of
-// the node's ranks twice a second, so that a rank that has left its loop is an error here instead
-// of a wait for ever; it tells a person, once, whom a long wait is for; and, where the coordinator
-// did not, it ends the job beyond control.wait_seconds. Time is passed in. Training thread.
+// SlowWait watches one wait of this rank for the others, between its polls. SlowWait reads the
+// marks of the node's ranks twice a second. So a rank that left its loop causes an error instead of
+// an endless wait. A long wait logs once which ranks are awaited. Beyond control.wait_seconds,
+// SlowWait ends the job if the coordinator has not. Time is passed in. Training thread.
 #pragma once
 
 #include <chrono>
@@ -16,8 +16,8 @@
 
 namespace cox::detail {
 
-// Ends this process, and with it the job, because a wait is beyond control.wait_seconds. From any
-// thread: nothing is unwound, since the training thread may stand still.
+// Ends the process, and so the job, because a wait is beyond control.wait_seconds. From any thread;
+// nothing is unwound, because the training thread may stand still.
 [[noreturn]] void end_waiting(const Log& log, const std::string& why);
 
 class SlowWait {
@@ -29,22 +29,22 @@ class SlowWait {
 
   struct Setup {
     const Log& log;
-    const char* where;                             // the call that waits
-    RoundId round{};                               // the one that all ranks are waited for in
-    std::function<std::vector<RankMark>()> marks;  // of the ranks that can be seen, this one too
+    const char* where;                             // the waiting call
+    RoundId round{};                               // the round that all ranks must reach
+    std::function<std::vector<RankMark>()> marks;  // all visible ranks, including this one
     Seconds limit{0};                              // control.wait_seconds
-    std::function<void()> before_end{};            // called before it ends the job
-    // Returns an error where other ranks wait in other calls; may be empty.
+    std::function<void()> before_end{};            // called before the job's end
+    // Returns an error if other ranks wait in other calls; may be empty.
     std::function<Status(std::chrono::steady_clock::time_point since)> look_at_calls{};
   };
-  // `setup.log` must outlive this.
+  // `setup.log` outlives the object.
   SlowWait(Setup setup, Clock::time_point begin);
 
-  // Throws cox::Error when a rank that can be seen has left its loop before the round, or ranks
-  // wait for each other in different calls.
+  // Throws cox::Error if a visible rank left its loop before the round, or if ranks wait for each
+  // other in different calls.
   void look(Clock::time_point now);
-  // Returns whether the limit, and the coordinator's grace, are used up. The time between two looks
-  // counts for at most two seconds: a machine that stood still ends no job.
+  // Returns whether the limit, and the coordinator's grace, are used up. Time between two calls of
+  // look() counts for at most two seconds: a machine that stood still ends no job.
   bool is_beyond_limit() const { return waited_ > setup_.limit + kGrace; }
 
  private:

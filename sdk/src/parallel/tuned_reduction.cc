@@ -23,7 +23,7 @@ std::int64_t gradient_bytes(const std::vector<GradientShape>& shapes) {
   return bytes;
 }
 
-// Returns a choice as numbers that a broadcast carries: the two sizes, then the order.
+// Returns a choice as numbers for a broadcast: the two sizes, then the order.
 std::vector<std::int64_t> packed(const BucketChoice& choice) {
   std::vector<std::int64_t> numbers = {choice.sizes.first_bytes, choice.sizes.bytes};
   numbers.insert(numbers.end(), choice.order.begin(), choice.order.end());
@@ -52,7 +52,7 @@ Status foreign(const std::string& name, const std::string& expected) {
                           ", found something else; it belongs to another model or is damaged");
 }
 
-// Returns the integers of an entry; nothing when it is absent or of another type.
+// Returns the integers of an entry; nothing if it is absent or of another type.
 std::optional<std::vector<std::int64_t>> find(std::span<const NamedTensor> saved,
                                               const std::string& name) {
   const auto found =
@@ -98,7 +98,7 @@ TunedReduction::TunedReduction(const ReductionSetup& setup,
   build();
 }
 
-// Uses what was required at the start: a parameter that is frozen now may be trained later, so it
+// Uses the requirements at the start: a parameter that is frozen now may be trained later, so it
 // keeps its place.
 void TunedReduction::build() {
   forms_ = forms_of(parameters_);
@@ -123,8 +123,8 @@ void TunedReduction::share(std::span<std::byte> bytes, RankId from, const Betwee
   require(broadcast(setup_.ranks, bytes, from, pump), kLayout);
 }
 
-// Returns the order of the lowest rank that saw one, because rank 0 may have had no samples; empty
-// where no rank did.
+// Returns the order of the lowest rank that saw one, because rank 0 may have had no samples. Empty
+// if no rank did.
 std::vector<std::uint32_t> TunedReduction::order_seen(const BetweenPolls& pump) {
   constexpr std::uint64_t kNobody = ~std::uint64_t{0};
   const auto mine = static_cast<std::uint64_t>(setup_.ranks.rank().value());
@@ -137,7 +137,7 @@ std::vector<std::uint32_t> TunedReduction::order_seen(const BetweenPolls& pump) 
 }
 
 void TunedReduction::tune(double cost_seconds, const BetweenPolls& pump) {
-  // The host cannot see what buckets cost over NCCL.
+  // The host cannot measure the cost of buckets over NCCL.
   const StepExchange* sends = reduction_->exchange();
   if (maker_.make || sends == nullptr || sends->flats().empty() || tuning_.is_over()) return;
   const BucketChoice former = tuning_.choice();
@@ -149,8 +149,8 @@ void TunedReduction::tune(double cost_seconds, const BetweenPolls& pump) {
   adopt(unpacked(numbers), former);
 }
 
-// The old buckets live on in .grad: a folder that has no room for both would send by messages from
-// now on, so the old layout then stays. The note is equal on all ranks.
+// The old buckets live on in .grad. If the folder has no room for both, new buckets would be sent
+// by messages, so the old layout stays. The note is equal on all ranks.
 void TunedReduction::adopt(const BucketChoice& choice, const BucketChoice& former) {
   tuning_.adopt(choice);
   auto old = std::move(reduction_);

@@ -1,6 +1,6 @@
-// TunedReduction is the gradient reduction of one list of parameters, together with the search for
-// its best layout of buckets (BucketTuning) and with what is saved of both. Owned by a Reducer; all
-// ranks construct and call it alike. Training thread.
+// TunedReduction is the gradient reduction of one list of parameters, with the search for its best
+// layout of buckets (BucketTuning) and the saved state of both. Owned by a Reducer; all ranks
+// construct and call it alike. Training thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,8 +21,8 @@ namespace cox::detail {
 
 class TunedReduction {
  public:
-  // Parameters that require no gradient now have no place in a bucket. `parameters` must outlive
-  // it. `maker` may be empty; another way than that of buckets is not tuned. Collective. Throws
+  // Parameters that require no gradient now have no place in a bucket. `parameters` outlives the
+  // object. `maker` may be empty; a reduction without buckets is not tuned. Collective. Throws
   // cox::Error.
   TunedReduction(const ReductionSetup& setup, const std::vector<at::Tensor>& parameters,
                  ReductionMaker maker);
@@ -30,26 +30,26 @@ class TunedReduction {
   GradientReduction* operator->() const { return reduction_.get(); }
   StepExchange* exchange() const { return reduction_->exchange(); }  // null: nothing is exchanged
 
-  // Lays buckets out anew where the program gave a parameter another shape, type or device. Called
-  // at the start of a step, on all ranks. Collective where one has changed. Throws cox::Error.
+  // Lays buckets out anew if the program changed a parameter's shape, type or device. Called at the
+  // start of a step, on all ranks. Collective after a change. Throws cox::Error.
   void follow_forms();
 
-  // Returns the first parameter that has begun to require a gradient since the start, and therefore
-  // has no place.
+  // Returns the first parameter without a place that has begun to require a gradient since the
+  // start.
   std::optional<std::size_t> unexpected() const;
 
-  // Goes on with the search after a step in which every rank took part, and lays buckets out anew
-  // where the search asks for it. `cost_seconds` is what the step's buckets cost this rank in
-  // adding, copying and waiting; the time of a whole step would say the same through many times the
-  // noise. `pump` is called while it waits for the other ranks' part of the search, not while they
-  // open new buckets together. Collective. Throws cox::Error.
+  // Continues the search after a step with every rank, and lays buckets out anew if the search says
+  // so. `cost_seconds` is this rank's cost of the step's buckets in adding, copying and waiting. A
+  // whole step's time carries the same information with many times the noise. Calls `pump` while
+  // waiting for the other ranks' part of the search, not while ranks open new buckets. Collective.
+  // Throws cox::Error.
   void tune(double cost_seconds, const BetweenPolls& pump = {});
 
-  // Returns what a resumed run needs to go on with the same bits and the same buckets. It is equal
-  // on all ranks.
+  // Returns the state for a resumed run with the same bits and the same buckets. Equal on all
+  // ranks.
   std::vector<NamedTensor> saved() const;
-  // Takes over what saved() gave. Collective. Returns invalid_argument for what is another model's
-  // or damaged.
+  // Restores the state of saved(). Collective. Returns invalid_argument for another model's state
+  // or a damaged one.
   Status restore(std::span<const NamedTensor> saved);
 
  private:
@@ -62,8 +62,8 @@ class TunedReduction {
   ReductionSetup setup_;
   const ReductionMaker maker_;
   const std::vector<at::Tensor>& parameters_;
-  const std::vector<bool> required_;  // of the parameters at the start
-  std::vector<ParameterForm> forms_;  // of the parameters, as the buckets have them
+  const std::vector<bool> required_;  // by parameter, at the start
+  std::vector<ParameterForm> forms_;  // by parameter, in the current buckets
   BucketTuning tuning_;
   GradientHabits habits_;
   std::unique_ptr<GradientReduction> reduction_;

@@ -36,8 +36,8 @@ std::int64_t bad_values(const BoundaryList& boundaries) {
   return bad;
 }
 
-// Returns when the call's backward pass began (all incoming gradients were there), 0 = never. That
-// of a pass's last call begins once the call has ended.
+// Returns the time when all incoming gradients of the call had arrived; 0 = never. The backward
+// pass of the last call begins when the call has ended.
 Moment backward_at(const BlockCallRecord& call) {
   if (call.outputs.empty()) return call.end_at;
   Moment last = 0;
@@ -45,7 +45,7 @@ Moment backward_at(const BlockCallRecord& call) {
   return last;
 }
 
-// Returns when the first bad gradient left the call; 0 when none did.
+// Returns the time when the first bad gradient left the call; 0 = never.
 Moment went_bad_at(const BlockCallRecord& call) {
   Moment first = 0;
   for (const Boundary* boundary : call.inputs) {
@@ -65,7 +65,7 @@ struct Candidate {
   std::int64_t in_parameters = 0;
 };
 
-// Calls that share an input share its gradient; the one whose parameters went bad comes first.
+// Calls that share an input share its gradient. A call with bad parameter gradients comes first.
 bool is_before(const Candidate& a, const Candidate& b) {
   return std::tuple(a.evidence, a.at, a.in_parameters == 0) <
          std::tuple(b.evidence, b.at, b.in_parameters == 0);
@@ -80,7 +80,7 @@ std::optional<Candidate> earliest(std::vector<Candidate> candidates) {
 
 constexpr std::size_t kMostLate = 4;  // steps
 
-// Returns whether the reducer saw something that was not finite.
+// Returns whether the reducer found a non-finite value.
 bool has_trouble(const StepTrouble& trouble) {
   const auto is_bad = [](std::int64_t count) { return count > 0; };
   return trouble.has_bad_loss || trouble.outside > 0 ||
@@ -121,8 +121,8 @@ class Judge {
     return {where, calls_[fault.call].block, fault.values};
   }
 
-  // Returns the first call of a block whose parameters were not finite before the step, and met it:
-  // a result is not finite, or a gradient that left it though those that came were.
+  // Returns the first call whose block had non-finite parameters before the step and spread them: a
+  // result is not finite, or an outgoing gradient is not finite although the incoming ones are.
   std::optional<std::size_t> spoiled_before() const {
     for (std::size_t c = 0; c < calls_.size(); ++c) {
       const BlockCallRecord& call = calls_[c];
@@ -146,7 +146,7 @@ class Judge {
     return earliest(std::move(faults));
   }
 
-  // What comes out of the last call is the loss.
+  // The result of the last call is the loss.
   std::optional<Candidate> fault_in_loss() const {
     if (calls_.empty() || bad_values(calls_.back().inputs) > 0) return std::nullopt;
     return Candidate{calls_.size() - 1, calls_.back().end_at, 1};
@@ -169,7 +169,7 @@ class Judge {
     return earliest(std::move(faults));
   }
 
-  // Returns the block that trouble from elsewhere met first.
+  // Returns the first block with trouble from elsewhere.
   std::optional<BlockId> nearest() const {
     const BlockCallRecord* met = nullptr;
     for (const BlockCallRecord& call : calls_) {
@@ -186,25 +186,28 @@ class Judge {
 
   std::span<const BlockCallRecord> calls_;
   const StepTrouble& trouble_;
-  std::vector<bool> has_clean_incoming_;  // of a block, in all its calls
+  std::vector<bool> has_clean_incoming_;  // by block, over all of its calls
 };
 
-// Returns the block in which a step's trouble began. The rule, over the calls of one rank in the
-// order of time:
-// - parameters: the first call of a block whose parameters were not finite when the step began, and
-//   whose results or gradients are not either; no pass of this step is to blame then;
-// - forward: the first call (by its end) whose inputs are all finite and some result is not. What
-//   comes out of the last call is the loss;
-// - backward: the first call whose incoming gradients are all finite and an outgoing one, or a
-//   gradient of its block's own parameters, is not. First is when a bad gradient left it; calls
-//   that passed none on, but whose parameters have one, come after those. A tensor that several
-//   blocks take has one gradient, the sum of theirs: of these it is the block whose parameters have
-//   bad gradients too, else the one that was called first;
-// - of the two, what happened first; where neither exists it was outside of all blocks (code before
-//   the first block, the data), with the block next to it.
+// Returns the block in which a step's trouble began. The rule, over the calls of one rank in order
+// of time:
+// - parameters: the first call of a block whose parameters were not finite at the start of the
+//   step, and whose results or gradients are not finite either. No pass of the step is to blame
+//   then.
+// - forward: the first call, by its end, with finite inputs and a non-finite result. The result of
+//   the last call is the loss.
+// - backward: the first call with finite incoming gradients and a non-finite outgoing gradient or
+//   parameter gradient. Calls are ordered by the time when a bad gradient left. Calls with bad
+//   gradients only in their parameters come last. A tensor read by several blocks has one gradient,
+//   the sum of theirs. Among these blocks the rule picks one with bad parameter gradients, else the
+//   one called first.
+// - The earlier of forward and backward counts. If there is neither, the trouble began outside of
+//   all blocks (code before the first block, the data), and the verdict names the nearest block.
+//
 // A block is blamed only in a step with a non-finite gradient or loss. A parameter's gradient sums
-// over all calls, so it speaks against a block only if all incoming gradients of all its calls are
-// finite. Pure. REQUIRES: all scans are read, and in_parameters has an entry for every block.
+// over all calls, so it is evidence against a block only if all incoming gradients of the block's
+// calls are finite. Pure. REQUIRES: all scans are read, and in_parameters has an entry for every
+// block.
 HealthVerdict judge(std::span<const BlockCallRecord> calls, const StepTrouble& trouble) {
   return came_of_it(calls, trouble) ? Judge(calls, trouble).verdict() : HealthVerdict();
 }
@@ -234,7 +237,7 @@ void add(const at::Tensor& numbers, Largest& to) {
   to.on_device = to.on_device.defined() ? at::maximum(to.on_device, largest) : largest;
 }
 
-// Skips tensors that are not finite: the step is skipped anyway.
+// Skips non-finite tensors: the step is skipped anyway.
 void add_largest(const std::vector<at::Tensor>& on_device, Largest& to) {
   if (on_device.empty()) return;
   const double infinity = std::numeric_limits<double>::infinity();
@@ -243,7 +246,7 @@ void add_largest(const std::vector<at::Tensor>& on_device, Largest& to) {
   add(at::where(at::isfinite(norms), norms, at::zeros({}, norms.options())), to);
 }
 
-// Adds the gradients at boundaries; figures of scans that are on a device stay there.
+// Adds the gradients at boundaries. Figures of scans on a device stay there.
 void add_boundaries(const BlockCallRecord& call, Largest& to, std::vector<at::Tensor>& figures) {
   for (const auto* side : {&call.inputs, &call.outputs}) {
     for (const Boundary* boundary : *side) {
@@ -296,7 +299,7 @@ void BlockHealth::parameter_gradients(std::span<const std::int64_t> nonfinite, S
   look.wait();
   std::vector<std::int64_t> counts = look.nonfinite();
   for (std::size_t p = 0; p < counts.size(); ++p) {
-    if (counts[p] > 0) counts[p] = count_nonfinite(trained[p]);  // what a device does not count
+    if (counts[p] > 0) counts[p] = count_nonfinite(trained[p]);  // a device does not count
   }
   add_parameters(counts, trouble_);
 }
@@ -313,7 +316,7 @@ void BlockHealth::add_parameters(std::span<const std::int64_t> nonfinite, StepTr
   }
 }
 
-// Undefined where one has no block or no gradient: it may be a mask, whose infinities are meant.
+// Undefined for a parameter without a block or a gradient: a mask may hold infinities on purpose.
 std::vector<at::Tensor> BlockHealth::trained_parameters() const {
   std::vector<at::Tensor> trained = parameters_;
   for (std::size_t p = 0; p < trained.size(); ++p) {
@@ -322,8 +325,8 @@ std::vector<at::Tensor> BlockHealth::trained_parameters() const {
   return trained;
 }
 
-// What is on a device is not known to be in order, and the parameters are as they were for now
-// only.
+// A gradient on a device may turn out bad later, so the parameters are checked now, before an
+// update.
 void BlockHealth::look_at_gradients(StepId step) {
   if (!ledger_ || !ledger_->is_open() || wrong_) return;
   std::vector<at::Tensor> gradients;
@@ -339,7 +342,7 @@ void BlockHealth::settle_looks() {
   bool is_bad = false;
   std::erase_if(looks_, [&](GradientLook& look) {
     if (!look.finish()) return false;
-    is_bad = is_bad || add_if_bad(look, trouble_);  // the first tells of the step
+    is_bad = is_bad || add_if_bad(look, trouble_);  // the first result decides for the step
     if (is_bad) wrong_ = look.step;
     return true;
   });
@@ -403,7 +406,7 @@ void BlockHealth::note(const BlockCallRecord& call, float scale, RankId rank) {
 }
 
 void BlockHealth::blame(RankId rank) {
-  // Parameters that are not finite show in the forward pass first.
+  // Non-finite parameters first show in the forward pass.
   const bool is_forward = verdict_.where == HealthVerdict::Where::forward ||
                           verdict_.where == HealthVerdict::Where::parameters;
   if (!is_forward && verdict_.where != HealthVerdict::Where::backward) return;
@@ -424,7 +427,7 @@ bool BlockHealth::Late::is_complete() {
          std::ranges::all_of(looks, [](GradientLook& look) { return look.finish(); });
 }
 
-// Keeps the open step for later, and notes those whose figures have come by now.
+// Stores the open step for later, and records earlier steps whose figures have arrived.
 void BlockHealth::note_late(RankId rank) {
   late_.push_back({ledger_->take(), scale_, std::exchange(looks_, {})});
   while (!late_.empty() && late_.front().is_complete()) {

@@ -1,9 +1,9 @@
-// ExecutionState is what decides the bits that a function computes, besides its arguments,
-// parameters and buffers: random generators, autocast, the kernels that attention may choose, the
-// default dtype. It is captured before a step is tried, and put in force for each trial. It knows
-// the generators of the CPU and of the CUDA devices named; other generators are the function's own
-// business. All functions act on the calling thread, but attention's kernels and the default dtype
-// are flags of the whole process.
+// ExecutionState holds the state that decides a function's bits, beside arguments, parameters and
+// buffers: random generators, autocast, attention's permitted kernels, the default dtype.
+// Calibration captures the state before a step is tried, and restores it for each trial. Generators
+// other than those of the CPU and the named CUDA devices are left to the function. All functions
+// act on the calling thread, except that attention's kernels and the default dtype are flags of the
+// process.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -20,7 +20,7 @@ class Module;
 
 namespace cox::detail {
 
-// The kernels that scaled_dot_product_attention may choose: torch's process-wide flags as a value.
+// Kernels permitted to scaled_dot_product_attention: torch's process-wide flags as a value.
 struct AttentionFlags {
   bool flash = true;
   bool flash3 = false;
@@ -32,11 +32,11 @@ struct AttentionFlags {
 };
 
 AttentionFlags attention_flags();
-// Writes only when something differs.
+// Sets only flags that differ.
 void put_in_force(const AttentionFlags& wanted);
 
-// Returns this thread's mark that fp8 was asked for on the device. Autocast knows no FP8, so a
-// PrecisionScope in fp8 is bf16 autocast with this mark set.
+// Returns this thread's mark that fp8 was requested on the device. Autocast knows no FP8, so a
+// PrecisionScope in fp8 is bf16 autocast with the mark set.
 bool& fp8_mark(c10::DeviceType device);
 
 struct ExecutionState {
@@ -62,8 +62,8 @@ ExecutionState capture_state(std::span<const at::Device> devices);
 // Captures the state of the devices that hold the model's parameters.
 ExecutionState capture_state(const torch::nn::Module& model);
 
-// Puts `wanted` in force on this thread, with gradients on; its destructor puts back what was in
-// force before.
+// StateScope puts `wanted` in force on this thread, with gradients on. The destructor restores the
+// earlier state.
 class StateScope {
  public:
   explicit StateScope(const ExecutionState& wanted);

@@ -17,7 +17,7 @@ using fp8::E4m3;
 using fp8::E5m2;
 
 constexpr std::uint32_t kQuietNan = 0x7FC00000;
-constexpr std::size_t kChunk = 256;  // a known length, so that the compiler vectorises
+constexpr std::size_t kChunk = 256;  // a known length lets the compiler vectorise
 
 COX_INLINE float as_float(float value) {
   return value;
@@ -46,7 +46,7 @@ COX_INLINE void quantize_chunk(const Source* __restrict values, float scale,
   total.amax = std::max(total.amax, std::bit_cast<float>(counts.amax));
 }
 
-// The last chunk is filled up with zeros, which count as nothing.
+// Zeros fill up the last chunk and add nothing to the counts.
 template <class Format, class Source>
 COX_WIDEST_VECTORS QuantizeCounts quantize_all(const Source* values, float scale,
                                                std::uint8_t* codes, std::size_t count) {
@@ -66,8 +66,8 @@ COX_WIDEST_VECTORS QuantizeCounts quantize_all(const Source* values, float scale
   return total;
 }
 
-// Constants of a loop that decodes. The compiler must not know them: it would compare codes
-// bytewise and widen the masks, which takes longer.
+// Constants of the decoding loop. Hidden from the compiler, which would otherwise compare codes
+// bytewise and widen the masks, at a loss of speed.
 struct Decoder {
   template <class Format>
   explicit Decoder(Format)
@@ -82,7 +82,7 @@ struct Decoder {
   Bits rebias;
   Bits first_normal;
   Bits largest;
-  Bits infinite;  // 0x80, which no magnitude is, where a format has none
+  Bits infinite;  // for a format without infinities 0x80, which no magnitude is
   float unit;     // the smallest subnormal value
 };
 

@@ -20,9 +20,9 @@ namespace cox::detail {
 namespace {
 
 constexpr int kTimedPasses = 3;
-constexpr std::int64_t kHopeless = 3;  // times as slow as fp32: one run tells enough
+constexpr std::int64_t kHopeless = 3;  // times as slow as fp32: one run is enough
 
-// Returns the times of the slowest rank; a rank without a sample brings zeros.
+// Returns the times of the slowest rank. A rank without a sample contributes zeros.
 PrecisionFacts slowest_of(transport::Communicator& ranks, PrecisionFacts facts) {
   static_assert(sizeof(BlockFormats) == kPrecisions * sizeof(std::int64_t));
   require(reduce_values(ranks, std::span(facts.blocks), transport::max_u64()));
@@ -60,7 +60,7 @@ Status FormatActuator::check(LoopKind) {
   return check_formats(device);
 }
 
-// Nobody scales the losses of a loop that is not ours, so fp16 is for those who ask for it.
+// A foreign loop does not scale its losses, so fp16 needs a request there.
 PrecisionSet FormatActuator::formats_of_adopted() const {
   PrecisionSet formats = only(Precision::fp32) | only(Precision::bf16) | only(Precision::fp8);
   const bool is_forced = std::ranges::any_of(
@@ -69,7 +69,7 @@ PrecisionSet FormatActuator::formats_of_adopted() const {
   return formats;
 }
 
-// A plan may ask a format of all ranks only if all can run it.
+// A plan may request a format only if all ranks can run it.
 Status FormatActuator::negotiate(transport::Communicator& ranks) {
   if (!is_wanted_) return ok_status();
   const auto all = gather_values(ranks, formats_);
@@ -96,8 +96,7 @@ Status FormatActuator::check_formats(at::DeviceType device) const {
   return ok_status();
 }
 
-// Compared by content: the first plan is decided anew, under its old number, once formats are
-// measured.
+// Compares contents, not numbers: measured formats change the first plan under its old number.
 void FormatActuator::apply(const Plan& plan, RoundId) {
   if (!is_steered_ || followed_ == plan.precision) return;
   followed_ = plan.precision;

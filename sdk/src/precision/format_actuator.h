@@ -1,6 +1,6 @@
-// FormatActuator carries out what the plan says of number formats: it sets the format of every
-// block. It passes on what the program asks of formats while it trains. Before the first step it
-// calibrates: it times every block in every format that can be run. Training thread only.
+// FormatActuator applies the plan's number formats to all blocks, and forwards the program's
+// requests for formats while training. Before the first step it times every block in every
+// available format. Training thread only.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -28,8 +28,8 @@ class FormatActuator final : public Actuator, public Measuring, public Steering,
   FormatActuator(const Config& config, BlockWatch& blocks, Log log);
 
   const char* name() const override { return "precision"; }
-  // Returns invalid_argument for a rule that fits no block and for a format that is asked for and
-  // cannot be run here.
+  // Returns invalid_argument for a rule that fits no block, and for a requested format that cannot
+  // run here.
   Status check(LoopKind) override;
   Status negotiate(transport::Communicator& ranks) override;
   bool is_wanted() const override { return is_wanted_; }
@@ -39,14 +39,14 @@ class FormatActuator final : public Actuator, public Measuring, public Steering,
     return is_wanted_ && !config_.format && blocks_.size() > 0;
   }
   void calibrate(const SampleStep& sample, CalibrationHost& host) override;
-  // Does something only when the plan asks for something else, and nothing where the policy only
+  // Acts only on a plan with other formats than the last one. Does nothing if the policy only
   // observes.
   void apply(const Plan& plan, RoundId round) override;
   void end_step(const StepEnd& step, StepOutput& output) override;
   Fragment next_fragment() override;
 
-  // Sends the request with the next report. `block`: a name, or "*" for all. Throws cox::Error for
-  // an unknown block or a format that this job cannot run.
+  // Sends the request with the next report. `block`: a name, or "*" for all blocks. Throws
+  // cox::Error for an unknown block, or a format that the job cannot run.
   void request(std::string_view block, PrecisionRequest request);
 
   // Returns whether a block runs in the format now.
@@ -61,9 +61,8 @@ class FormatActuator final : public Actuator, public Measuring, public Steering,
   PrecisionSet formats_of_adopted() const;
   // Sets the format of every block, for all calls from now on.
   void set_formats(std::span<const Precision> formats);
-  // Returns the microseconds of every block in every format that can be run, from a few runs of
-  // `step` (forward and backward of a sample). Leaves the formats of the plan followed, also on an
-  // error.
+  // Returns the microseconds of every block in every available format, from a few runs of `step`
+  // (forward and backward of a sample). Restores the plan's formats, also after an error.
   Result<PrecisionFacts> measure(const std::function<Status()>& step);
   Status measure_format(std::size_t format, const std::function<Status()>& step,
                         PrecisionFacts& facts);
@@ -71,9 +70,9 @@ class FormatActuator final : public Actuator, public Measuring, public Steering,
   const PrecisionConfig& config_;
   BlockWatch& blocks_;
   Log log_;
-  bool is_wanted_;   // blocks may run in anything but the types of the program
-  bool is_steered_;  // not where the policy only observes: blocks then run as the program has them
-  PrecisionSet formats_ = only(Precision::fp32);  // that the plan may ask for
+  bool is_wanted_;   // blocks may run in other types than the program's
+  bool is_steered_;  // false if the policy only observes: blocks keep the program's types
+  PrecisionSet formats_ = only(Precision::fp32);  // formats that the plan may request
   PrecisionSet emulated_ = 0;
   std::vector<Precision> followed_;
   std::deque<PrecisionRequest> requests_;

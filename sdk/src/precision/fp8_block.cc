@@ -13,8 +13,8 @@
 namespace cox::detail {
 namespace {
 
-// Takes a number off the front of a saved state. Returns invalid_argument unless it is there and
-// lies from `least` to `most`.
+// Removes a number from the front of a saved state. Returns invalid_argument if there is none, or
+// if it is outside `least` to `most`.
 Result<double> take(std::span<const double>& state, double least, double most) {
   const double found = state.empty() ? std::numeric_limits<double>::quiet_NaN() : state.front();
   if (!(found >= least && found <= most)) {

@@ -1,6 +1,6 @@
-// Quantising one value, and four: the cast to E4M3 or E5M2, the scale, the counts. Two compilers
-// read it, so it includes nothing. A device compiles it with fp8_kernels.cu and casts by the
-// processor's own instruction. The host compiles it into the loops of float_codec.h and casts by
+// Quantises one value, or four: the cast to E4M3 or E5M2, the scale, the counts. Includes nothing,
+// because two compilers read the file. A device compiles it with fp8_kernels.cu and casts with the
+// processor's instruction. The host compiles it into the loops of float_codec.h and casts with
 // arithmetic that compilers vectorise. Pure.
 #pragma once
 
@@ -16,7 +16,7 @@ using Byte = unsigned char;
 using Bits = unsigned int;
 using Count = unsigned long long;
 
-constexpr Bits kMagnitude = 0x7FFFFFFFu;  // of a float's bits
+constexpr Bits kMagnitude = 0x7FFFFFFFu;  // in a float's bits
 constexpr Bits kInfinite = 0x7F800000u;
 
 COX_FP8_INLINE constexpr Bits bits_of(float value) {
@@ -35,16 +35,16 @@ COX_FP8_INLINE Bits smaller(Bits a, Bits b) {
   return a < b ? a : b;
 }
 
-// A format: the constants that its codes are made of.
+// A format: the constants of its codes.
 struct E4m3 {
   static constexpr int kMantissa = 3;
   static constexpr int kBias = 7;
   static constexpr Bits kLargest = 0x7E;
-  static constexpr Bits kInfinity = 0x7F;  // it has none
+  static constexpr Bits kInfinity = 0x7F;  // none in the format
   static constexpr Bits kNan = 0x7F;
   static constexpr float kLargestValue = 448.0f;
-  // The largest scaled magnitude, as bits, that rounds to no more than the largest value: a tie
-  // goes to the even code.
+  // The bits of the largest scaled magnitude that rounds to at most the largest value. A tie goes
+  // to the even code.
   static constexpr Bits kMostKept = 0x43E80000;  // 464
 };
 struct E5m2 {
@@ -57,8 +57,7 @@ struct E5m2 {
   static constexpr Bits kMostKept = 0x476FFFFF;  // just below 61440
 };
 
-// Returns 2^e as fp8_multiplier() does: e is what this returns. `amax` is the bits of a finite
-// magnitude.
+// Returns the exponent e of fp8_multiplier()'s 2^e. `amax`: the bits of a finite magnitude.
 template <class Format>
 COX_FP8_INLINE int free_exponent(Bits amax, Bits margin) {
   if (amax == 0) return 0;
@@ -72,7 +71,7 @@ COX_FP8_INLINE float bf16_value(Bits raw) {
   return float_of(raw << 16);
 }
 
-// A NaN keeps its sign.
+// Keeps a NaN's sign.
 COX_FP8_INLINE float fp16_value(Bits raw) {
 #if defined(__CUDA_ARCH__)
   float value;
@@ -88,8 +87,8 @@ COX_FP8_INLINE float fp16_value(Bits raw) {
 #endif
 }
 
-// Returns the code, without sign, nearest to a magnitude that is finite or, by overflow of its
-// scale, infinite. Computes both cases and selects, so that loops are vectorised.
+// Returns the code, without sign, nearest to a magnitude. The magnitude is finite, or infinite by
+// overflow of its scale. Computes both cases and selects, so that loops vectorise.
 template <class Format>
 COX_FP8_INLINE Bits nearest_code(Bits scaled) {
   constexpr int kShift = 23 - Format::kMantissa;
@@ -98,14 +97,14 @@ COX_FP8_INLINE Bits nearest_code(Bits scaled) {
   const Bits rounded = (scaled + (1u << (kShift - 1)) - 1 + odd) >> kShift;
   const Bits normal = smaller(
       rounded - (static_cast<Bits>(127 - Format::kBias) << Format::kMantissa), Format::kLargest);
-  // Its last bit weighs as much as the smallest subnormal value, so the addition rounds.
+  // The raise's last bit equals the smallest subnormal value, so the addition rounds.
   constexpr float kRaise = power_of_two(24 - Format::kBias - Format::kMantissa);
   const Bits subnormal = bits_of(float_of(scaled) + kRaise) - bits_of(kRaise);
   return scaled < kFirstNormal ? subnormal : normal;
 }
 
-// Returns two codes, that of `first` in the low byte. Infinity counts as a finite value whose
-// scaling overflowed; the code of a NaN means nothing.
+// Returns two codes, with the code of `first` in the low byte. Treats infinity as a finite value
+// whose scaling overflowed. The code of a NaN is undefined.
 template <class Format>
 COX_FP8_INLINE Bits two_codes(float first, float second) {
 #if defined(__CUDA_ARCH__)
@@ -125,14 +124,14 @@ COX_FP8_INLINE Bits two_codes(float first, float second) {
 #endif
 }
 
-// Counts of what quantising saw, as QuantizeCounts has them.
+// Counts of one quantisation, as in QuantizeCounts.
 struct Counts {
   Bits saturated = 0;
   Bits underflow = 0;
   Bits amax = 0;  // as bits
 };
 
-// Magnitudes of one value on the way to its code, as bits.
+// Bits of one value's magnitudes on the way to its code.
 struct Step {
   Bits finite;  // the value; 0 unless it is finite
   Bits scaled;
@@ -158,7 +157,7 @@ COX_FP8_INLINE Bits one_code(float value, float multiplier, Step& step) {
   return magnitude < kInfinite ? code : other | (bits_of(value) >> 24 & 0x80);
 }
 
-// Four values, whatever they are.
+// Returns the codes of any four values.
 template <class Format>
 COX_FP8_INLINE Bits any_four_codes(const float (&values)[4], float multiplier, Counts& counts) {
   Bits codes = 0;
@@ -170,7 +169,7 @@ COX_FP8_INLINE Bits any_four_codes(const float (&values)[4], float multiplier, C
   return codes;
 }
 
-// The same, quick where all are finite, none is clipped and none becomes zero.
+// The same, fast if all values are finite, none is clipped and none becomes zero.
 template <class Format>
 COX_FP8_INLINE Bits four_codes(const float (&values)[4], float multiplier, Counts& counts) {
   const Bits most =
@@ -191,17 +190,17 @@ COX_FP8_INLINE Bits four_codes(const float (&values)[4], float multiplier, Count
   return codes;
 }
 
-// The kernels of fp8_kernels.cu are started with these sizes.
+// Sizes for starting the kernels of fp8_kernels.cu.
 constexpr int kThreads = 256;
-constexpr int kSide = 64;   // of a tile
-constexpr int kAtOnce = 4;  // reads that a thread has under way
+constexpr int kSide = 64;   // a tile's side
+constexpr int kAtOnce = 4;  // concurrent reads of a thread
 
-// The arguments of a kernel of codes; a struct, so that the host fills in one thing.
+// Arguments of a kernel of codes, in one struct for the host to fill.
 struct Codes {
   const void* values;
-  Count rows;           // `codes` alone: 1
-  Count columns;        // `codes` alone: all values
-  const Bits* partial;  // of amax
+  Count rows;           // 1 for `codes` alone
+  Count columns;        // all values for `codes` alone
+  const Bits* partial;  // results of `amax`
   Bits partials;        // 0: the scale is given
   Bits margin;
   float* scale;

@@ -24,9 +24,9 @@ using fp8::kAtOnce;
 using fp8::kSide;
 using fp8::kThreads;
 
-constexpr int kOldest = 89;  // that casts to FP8 by itself
+constexpr int kOldest = 89;  // the oldest with FP8 casts
 constexpr std::int64_t kMostPartials = 1024;
-constexpr int kBlocks = 8;  // of a multiprocessor: 2,048 threads
+constexpr int kBlocks = 8;  // on a multiprocessor: 2,048 threads
 
 const char* name_of(at::ScalarType type) {
   return type == at::kBFloat16 ? "Bf16" : type == at::kHalf ? "Fp16" : "float";
@@ -59,8 +59,8 @@ std::int64_t parts_of(std::int64_t whole, std::int64_t part) {
   return (whole + part - 1) / part;
 }
 
-// Every bf16, NaN and infinities among them; an odd number of these; a small matrix, and one of
-// more tiles than `blocks`, so that a block takes several.
+// Returns test inputs: every bf16, including NaN and infinities; an odd number of values; a small
+// matrix; and one with more tiles than `blocks`, so that a block handles several.
 std::vector<at::Tensor> values_to_try(at::ScalarType type, std::int64_t blocks) {
   const at::Tensor all = at::arange(65536, at::kInt).to(at::kShort).view(at::kBFloat16);
   const auto matrix = [](std::int64_t rows, std::int64_t columns) {
@@ -88,7 +88,7 @@ bool has_counts(const at::Tensor& made, const QuantizeCounts& counts) {
          found[1] == static_cast<double>(counts.underflow) && found[2] == counts.amax;
 }
 
-// Whether a device made of the values what the CPU makes of them. `given`: the scale; 0: its own.
+// Returns whether a device's results equal the CPU's. `given`: the scale; 0: the tensor's own.
 bool is_of_cpu(const Fp8Made& made, const at::Tensor& values, FloatFormat format, float given) {
   const at::Tensor wide = values.to(at::kFloat).contiguous();
   const auto count = static_cast<std::size_t>(wide.numel());
@@ -135,7 +135,7 @@ Result<Fp8Kernels> Fp8Kernels::make(at::Device device, at::ScalarType type) {
 
 Status Fp8Kernels::check(at::Device device, at::ScalarType type) const try {
   const torch::NoGradGuard no_grad;
-  constexpr float kGiven = 0.37F;  // no power of two, and some are clipped by it
+  constexpr float kGiven = 0.37F;  // not a power of two, and clips some values
   for (const at::Tensor& values : values_to_try(type, blocks_for(INT32_MAX, kBlocks))) {
     const at::Tensor there = values.to(device);
     const at::Tensor scale = at::full({1}, kGiven, there.options().dtype(at::kFloat));

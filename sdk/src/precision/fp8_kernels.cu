@@ -1,14 +1,14 @@
-// The kernels that quantise a tensor on a device (fp8_kernels.h starts them):
+// Kernels that quantise a tensor on a device; fp8_kernels.h starts them:
 //
 //   amax     each block writes the largest finite magnitude that it met, as bits, to `partial`
 //   codes    codes in the order of the values
 //   both     these and, in the same pass, the codes of the transposed matrix, by tiles in shared
 //            memory; sides are multiples of 16 and there are less than 2^32 tiles
 //
-// A kernel of codes takes the scale from what amax found and tells it, or is given it; then it
-// finds the largest magnitude on its way. It goes through the values from their end, which amax
-// read last: that is still in the cache. Sums of counts are of whole numbers, so the order in which
-// blocks add them changes no bit. Pointers are to 16 bytes; blocks have kThreads threads.
+// With a given scale, a kernel of codes finds the largest magnitude on its way; else the scale
+// follows from the result of amax, and the kernel writes the scale. The kernel reads the values
+// from the end, which amax read last and left in the cache. Counts are whole numbers, so the order
+// of additions changes no bit. Pointers are aligned to 16 bytes; blocks have kThreads threads.
 #include "sdk/src/precision/fp8_elements.h"
 
 namespace cox::fp8 {
@@ -71,7 +71,7 @@ __device__ __forceinline__ Bits finite_magnitude(float value) {
   return magnitude < kInfinite ? magnitude : 0;
 }
 
-// Returns the largest of all threads' values, to all of them.
+// Returns the largest of all threads' values, to all threads.
 __device__ __forceinline__ Bits most_of_block(Bits mine) {
   __shared__ Bits of_warps[kThreads / 32];
   const Bits most = __reduce_max_sync(0xFFFFFFFFu, mine);
@@ -83,7 +83,7 @@ __device__ __forceinline__ Bits most_of_block(Bits mine) {
   return all;
 }
 
-// `counts` gets zeros, for the kernel of codes to add to.
+// Sets `counts` to zero, for the kernel of codes.
 template <class Value>
 __device__ void find_amax(const Value* values, Count size, Bits* partial, double* counts) {
   constexpr int kEach = 16 / sizeof(Value);
@@ -136,7 +136,7 @@ __device__ void tell(const Codes& task, const Counts& seen) {
   }
   if (task.partials != 0) return;
   const double amax = float_of(most_of_block(seen.amax));
-  // Bits of magnitudes order as they do.
+  // Bits of magnitudes have the order of the magnitudes.
   if (threadIdx.x == 0) {
     atomicMax(reinterpret_cast<Count*>(&task.counts[2]), __builtin_bit_cast(Count, amax));
   }
@@ -166,7 +166,7 @@ __device__ void write_codes(const Codes& task) {
   }
   const Count last = quads * 4 + threadIdx.x;
   if (blockIdx.x == 0 && last < task.columns) {
-    // Zeros count as nothing.
+    // Zeros add nothing to the counts.
     const float four[4] = {value_of(values[last]), 0, 0, 0};
     task.codes[last] = static_cast<Byte>(any_four_codes<Format>(four, multiplier, seen));
   }
@@ -187,7 +187,8 @@ __device__ __forceinline__ void turn(const Bits (&rows)[4], Bits (&columns)[4]) 
 
 template <class Value, class Format>
 __device__ void write_both(const Codes& task) {
-  // Two, so that one barrier a tile is enough; a word wider than a tile against conflicts of banks.
+  // Two tiles in turn, so that one barrier for each is enough. Rows are a word wider than a tile,
+  // against conflicts of banks.
   __shared__ Bits tiles[2][kSide][kQuads + 1];
   const auto* values = static_cast<const Value*>(task.values);
   const float multiplier = multiplier_of<Format>(task);
@@ -235,7 +236,7 @@ __device__ void write_both(const Codes& task) {
 
 }  // namespace cox::fp8
 
-// COX_FP8_VALUE, the type of the values, is given to the compiler.
+// The compiler defines COX_FP8_VALUE, the type of the values.
 using cox::fp8::Bf16;
 using cox::fp8::Fp16;
 

@@ -1,11 +1,11 @@
-// Kernels that quantise a tensor on its device: one that finds the largest magnitude, and one that
-// casts, counts and, where a product wants them, writes the codes of the transposed matrix too
-// (fp8_kernels.cu). They read a tensor twice and start two kernels, where LibTorch's operations
-// start about 25 and write as many tensors; codes, scales and counts are equal to the last bit.
+// Kernels that quantise a tensor on its device (fp8_kernels.cu). One finds the largest magnitude;
+// one casts, counts and, on request, writes the codes of the transposed matrix too. The two kernels
+// read a tensor twice in all; LibTorch's operations start about 25 kernels and write as many
+// tensors. Codes, scales and counts are equal to the last bit.
 //
-// They are compiled once a process for each type of values (cuda_program.h), for devices that cast
-// to FP8 themselves: compute capability 8.9 and above. Then they are tried on that device, and are
-// not used unless they give the CPU's bits. Immutable; any thread.
+// A process compiles the kernels once for each type of values (cuda_program.h), for devices with
+// FP8 casts: compute capability 8.9 and above. A trial on the device then compares bits with the
+// CPU's; kernels that differ are not used. Immutable; any thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,10 +18,10 @@
 
 namespace cox::detail {
 
-// Where codes are wanted: as the values lie, or in the order of the transposed matrix as well.
+// Order of the codes: the values' order, or also the transposed matrix's.
 enum class Fp8Order : std::uint8_t { rows, both };
 
-// What kernels made of a tensor. All of it is on the device, and on its way.
+// Results of the kernels. All are on the device and may still be computed.
 struct Fp8Made {
   at::Tensor codes;   // contiguous
   at::Tensor turned;  // the same codes, column-major; undefined with Fp8Order::rows
@@ -31,13 +31,13 @@ struct Fp8Made {
 
 class Fp8Kernels {
  public:
-  // Returns the kernels for values of `type` on `device`, or why there are none; compiles and tries
-  // them at the first call, and keeps either answer.
+  // Returns the kernels for values of `type` on `device`, or the reason for having none. The first
+  // call compiles and tries them; later calls return its answer.
   static Result<const Fp8Kernels*> of(at::Device device, at::ScalarType type);
 
-  // Quantises by a scale that leaves `margin` bits free above the largest magnitude.
-  // REQUIRES for both: the type and device of these kernels, one value or more, and for
-  // Fp8Order::both two dimensions whose sizes are multiples of 16.
+  // Quantises by a scale that leaves `margin` bits free above the largest magnitude. REQUIRES for
+  // both: values of the kernels' type and device, at least one value, and for Fp8Order::both two
+  // dimensions with sizes that are multiples of 16.
   Fp8Made quantize(const at::Tensor& values, FloatFormat format, std::uint32_t margin,
                    Fp8Order order) const;
   // Quantises by a given scale, one float on the device.
@@ -63,7 +63,7 @@ class Fp8Kernels {
   CudaKernel both_[2];
 };
 
-// The sources of the kernels, as they were when the program was built.
+// Returns the kernels' source text, included at build time.
 CudaSource fp8_kernel_source(at::ScalarType type);
 
 }  // namespace cox::detail

@@ -21,7 +21,7 @@ using Ints = c10::List<std::int64_t>;
 
 constexpr const char* kOperator = "coxswain::fp8_product";
 
-// Where a product stands: what it is scaled by, and who counts what its gradient lost.
+// Fp8Site is the place of a product: the source of its scales, and the counter of its losses.
 struct Fp8Site final : torch::CustomClassHolder {
   Fp8Site(std::shared_ptr<Fp8Block> its_block, std::size_t its_product)
       : block(std::move(its_block)), product(its_product) {}
@@ -34,7 +34,7 @@ using Results = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 using Signature = Results(const Tensor&, const Tensor&, const Scale&, const Scale&, const Ints&,
                           const Site&);
 
-// The arguments of at::convolution behind its operands as one list, which is empty for matrices.
+// The arguments of at::convolution after its operands as one list; empty for matrices.
 struct Convolution {
   std::vector<std::int64_t> stride, padding, dilation, output_padding;
   bool is_transposed = false;
@@ -51,7 +51,7 @@ struct Convolution {
     is_transposed = from[0] != 0;
     groups = from[1];
   }
-  // `arguments`: of at::convolution.
+  // `arguments`: those of at::convolution.
   static Ints list_of(std::span<const at::IValue> arguments) {
     Ints list;
     for (const std::size_t i : {3u, 4u, 5u, 7u}) list.append(arguments[i].toIntList());
@@ -61,12 +61,12 @@ struct Convolution {
   }
 };
 
-// Hardware wants the codes of a backward product in another order than those of the forward one.
+// On hardware a backward product needs its codes in another order than the forward one.
 Fp8Order order_for(Fp8Means means) {
   return means == Fp8Means::hardware ? Fp8Order::both : Fp8Order::rows;
 }
 
-// Scales by the tensor's own magnitude where none is given.
+// Without a given scale, scales by the tensor's own magnitude.
 Fp8Quantized quantized(const Tensor& values, FloatFormat format, const Scale& given,
                        const Ints& convolution, const Fp8Block& block) {
   const Fp8Order order = order_for(block.means());
@@ -92,7 +92,7 @@ Fp8Seen as_seen(const Tensor& told, std::int64_t sampled) {
   return seen;
 }
 
-// Of a product's result: that of the products around it, which are narrow on a device.
+// Returns the type of the surrounding products' results, which are narrow on a device.
 at::ScalarType result_type(const Tensor& x) {
   return x.is_cuda() ? at::kBFloat16 : at::kFloat;
 }
@@ -110,7 +110,7 @@ Tensor for_backward(const Fp8Operand& operand) {
   return operand.turned.defined() ? operand.turned : operand.codes;
 }
 
-// Below autograd. A scale is given back as a copy, since a result must not be an argument.
+// Runs below autograd. Copies a scale, because a result must not be an argument.
 Results compute(const Tensor& x, const Tensor& weight, const Scale& x_scale,
                 const Scale& /*gradient_scale*/, const Ints& convolution, const Site& site) {
   const c10::impl::ExcludeDispatchKeyGuard no_casts(c10::autocast_dispatch_keyset);
@@ -138,7 +138,7 @@ const c10::TypedOperatorHandle<Signature>& fp8_operator() {
 
 constexpr const char* kSite = "site";
 constexpr const char* kConvolution = "convolution";
-constexpr const char* kTypes = "types";  // of x and of the weight
+constexpr const char* kTypes = "types";  // x's and the weight's
 
 class Fp8ProductFunction final : public torch::autograd::Function<Fp8ProductFunction> {
  public:
@@ -231,18 +231,17 @@ bool have_types(const Tensor& x, const Tensor& weight) {
   return weight.scalar_type() == at::kFloat && (x.scalar_type() == at::kFloat || x.is_cuda());
 }
 
-// Fp8Weight names the operand of a product that is the weight; `none` where the product does not
-// run in FP8.
+// Fp8Weight selects the operand that is the weight; `none` if the product does not run in FP8.
 enum class Fp8Weight : std::uint8_t { none, left, right };
 
-// x as rows [.., M, K], the weight as [.., N, K].
+// x has rows [.., M, K], the weight [.., N, K].
 struct Fp8Operands {
   Tensor x;
   Tensor weight;
 };
 
-// Returns which side of a product a b is the weight, a parameter or a view of one; none for two
-// weights, or for no weight.
+// Returns the side of the weight, a parameter or a view of one, in a product a b. Returns none for
+// two weights or no weight.
 Fp8Weight weight_side(const Tensor& a, const Tensor& b) {
   if (!is_fit(a) || !is_fit(b) || a.device() != b.device()) return Fp8Weight::none;
   const bool left = is_parameter_or_view(a);
@@ -253,11 +252,11 @@ Fp8Weight weight_side(const Tensor& a, const Tensor& b) {
   const bool is_batch = weight.dim() == 3 && x.dim() == 3 && weight.size(0) == x.size(0);
   if (!is_matrix && !is_batch) return Fp8Weight::none;
   const std::int64_t inner = left ? x.size(x.dim() == 1 ? 0 : -2) : x.size(-1);
-  if (inner != weight.size(left ? -1 : -2)) return Fp8Weight::none;  // torch says what is wrong
+  if (inner != weight.size(left ? -1 : -2)) return Fp8Weight::none;  // torch reports the error
   return left ? Fp8Weight::left : Fp8Weight::right;
 }
 
-// Calls operators that make views, on the weight first. REQUIRES: `side` is not none.
+// Calls view operators, on the weight first. REQUIRES: `side` is not none.
 Fp8Operands operands_of(const Tensor& a, const Tensor& b, Fp8Weight side) {
   if (side == Fp8Weight::left) {
     return {b.dim() == 1 ? b.unsqueeze(0) : b.transpose(-2, -1), a};
@@ -266,7 +265,7 @@ Fp8Operands operands_of(const Tensor& a, const Tensor& b, Fp8Weight side) {
   return {b.dim() == 3 || a.dim() == 2 ? a : a.reshape({-1, a.size(-1)}), weight};
 }
 
-// Gives the product rows [.., M, N] the shape that torch's a b has.
+// Gives the product rows [.., M, N] the shape of torch's a b.
 Tensor result_of(const Tensor& rows, const Tensor& a, const Tensor& b, Fp8Weight side) {
   if (side == Fp8Weight::left) return b.dim() == 1 ? rows.squeeze(0) : rows.transpose(-2, -1);
   if (b.dim() == 3 || a.dim() == 2) return rows;
@@ -275,12 +274,12 @@ Tensor result_of(const Tensor& rows, const Tensor& a, const Tensor& b, Fp8Weight
   return rows.reshape(sizes);
 }
 
-// beta added + alpha product.
+// Returns beta * added + alpha * product.
 Tensor with_added(const Tensor& product, std::span<const at::IValue> arguments) {
   const at::Scalar beta = arguments[3].toScalar();
   const at::Scalar alpha = arguments[4].toScalar();
   const Tensor scaled = alpha.equal(1) ? product : product * alpha;
-  if (beta.equal(0)) return scaled;  // then it is not read, whatever it holds
+  if (beta.equal(0)) return scaled;  // then its values do not matter
   return at::add(scaled, arguments[0].toTensor().to(product.scalar_type()), beta);
 }
 

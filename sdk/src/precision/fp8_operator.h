@@ -1,21 +1,11 @@
-// Products in FP8 as an operator of LibTorch's, so that whoever sees operators (a tape, a recorded
-// pass) can run one again with the same bits and needs to know nothing of FP8:
+// FP8 products as an operator of LibTorch. A tape or a recorded pass repeats the operator with the
+// same bits and needs to know nothing of FP8:
 //
 //   coxswain::fp8_product(x, weight, x_scale?, gradient_scale?, convolution, site)
 //     -> result, codes and scale of x, codes and scale of the weight, what x lost
 //
-// Forward multiplies E4M3 by E4M3; of the result's gradient, cast to E5M2, the gradients of x and
-// weight are E5M2 by E4M3. All is accumulated in float. On the CPU results are float; on a device
-// they are bf16, as those of other narrow products, x may be so too, and gradients are given back
-// in the types of x and weight. Autograd keeps the codes, one byte an element, in the order that
-// backward products want, and neither x nor the weight. Scales that come from earlier steps
-// (delayed scaling) are arguments; without them a tensor is scaled by its own magnitude. So the
-// forward pass depends on its arguments alone and changes nothing; what x lost is told by its
-// caller, once. The backward pass tells the site what its gradient lost. Gradients of gradients are
-// refused with a message.
-//
-// Fp8Products calls it for products of a block. Any thread; but an Fp8Products belongs to the
-// thread that trains.
+// Fp8Products calls the operator for products of a block. The operator may run on any thread; an
+// Fp8Products belongs to the training thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,9 +20,20 @@
 
 namespace cox::detail {
 
-// Runs the products of one block in FP8 that have exactly one parameter: mm, addmm, bmm, baddbmm
-// and, where FP8 is emulated, convolutions; declines all others, and those that are not faster so
-// on the device. `block` remembers each weight's magnitudes by the weight, not by order.
+// Fp8Products runs one block's products with exactly one parameter in FP8: mm, addmm, bmm, baddbmm
+// and, if FP8 is emulated, convolutions. Declines all others, and products that FP8 would not speed
+// up on the device. `block` keeps magnitudes by weight, not by order.
+//
+// Forward multiplies E4M3 by E4M3. Backward casts the result's gradient to E5M2; the gradients of x
+// and weight are E5M2 by E4M3. All sums are in float. On the CPU results are float. On a device
+// results are bf16 like those of other narrow products, x may be bf16 too, and gradients have the
+// types of x and weight. Autograd keeps neither x nor the weight, only their codes, one byte an
+// element, in the order for backward products.
+//
+// Scales of earlier steps (delayed scaling) are arguments; without them a tensor is scaled by its
+// own magnitude. So the forward pass depends on its arguments alone and has no side effects. The
+// caller counts the loss of x once; the backward pass reports the gradient's loss to the site. A
+// gradient of a gradient throws with a message.
 class Fp8Products final : public ProductCaller {
  public:
   explicit Fp8Products(std::shared_ptr<Fp8Block> block) : block_(std::move(block)) {}
@@ -46,7 +47,7 @@ class Fp8Products final : public ProductCaller {
   std::size_t number_of(const at::Tensor& weight);
 
   const std::shared_ptr<Fp8Block> block_;
-  std::unordered_map<const c10::StorageImpl*, std::size_t> numbers_;  // of weights, as first seen
+  std::unordered_map<const c10::StorageImpl*, std::size_t> numbers_;  // by weight
 };
 
 }  // namespace cox::detail

@@ -15,9 +15,9 @@
 namespace cox::detail {
 namespace {
 
-constexpr std::int64_t kProductChunk = 1L << 16;  // elements that one thread takes at a time
+constexpr std::int64_t kProductChunk = 1L << 16;  // elements for one thread at a time
 
-// Returns what the loops on the CPU read: bf16 as it is, everything else as float.
+// Returns input for the CPU's loops: bf16 as it is, all other types as float.
 at::Tensor readable(const at::Tensor& values) {
   const bool is_bf16 = values.scalar_type() == at::kBFloat16;
   return (is_bf16 ? values : values.to(at::kFloat)).contiguous();
@@ -122,7 +122,7 @@ bool lies_by_rows(const at::Tensor& codes) {
   return codes.defined() && codes.is_contiguous();
 }
 
-// The left operand has to be row-major there, the right one column-major.
+// The hardware needs a row-major left operand and a column-major right one.
 at::Tensor by_rows(const Fp8Operand& operand) {
   return lies_by_rows(operand.turned) ? operand.turned : operand.codes.contiguous();
 }
@@ -133,14 +133,14 @@ at::Tensor hardware_product(const Fp8Operand& a, const Fp8Operand& b, at::Scalar
                         /*use_fast_accum=*/sums == Fp8Sums::fast);
 }
 
-// Null where torch's operations have to do it.
+// Returns null if torch's operations must do the work.
 const Fp8Kernels* kernels_for(const at::Tensor& values) {
   if (!values.is_cuda() || values.numel() == 0) return nullptr;
   const auto kernels = Fp8Kernels::of(values.device(), values.scalar_type());
   return kernels.ok() ? *kernels : nullptr;
 }
 
-// Only what hardware takes is wanted in both orders.
+// Both orders serve hardware only.
 Fp8Order order_for(const at::Tensor& values, Fp8Order wanted) {
   const bool fits = values.dim() == 2 && values.size(0) % kHardwareMultiple == 0 &&
                     values.size(1) % kHardwareMultiple == 0;
@@ -154,7 +154,7 @@ Fp8Quantized told(const Fp8Made& made) {
   return result;
 }
 
-// REQUIRES: `device` has an index, as that of a tensor has.
+// REQUIRES: `device` has an index, as a tensor's has.
 double seconds_of(const std::function<void()>& work, at::Device device) {
   wait_for_current_stream(device);
   const auto start = std::chrono::steady_clock::now();
@@ -163,16 +163,16 @@ double seconds_of(const std::function<void()>& work, at::Device device) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Values between -1 and 1 that look random and draw from no generator of the program's: a device
-// takes more power, and more time, to multiply those than to multiply ones.
+// Returns values between -1 and 1 that look random. Uses no generator of the program. Multiplying
+// ones would take a device less power, and less time.
 at::Tensor some_values(std::int64_t rows, std::int64_t columns, at::Device device) {
   const auto options = at::TensorOptions(device).dtype(at::kFloat);
   const at::Tensor down = at::arange(rows, options).mul_(0.7390851F).unsqueeze(1);
   return (down + at::arange(columns, options).mul_(1.3219281F)).sin_();
 }
 
-// What a step does for a product forward and backward, with every cast: x [M, K] and the gradient
-// [M, N] come in bf16, the weight [N, K] in float.
+// Does a step's work for a product, forward and backward, with every cast. x [M, K] and the
+// gradient [M, N] come in bf16, the weight [N, K] in float.
 void run_in_bf16(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& gradient) {
   const at::Tensor b = weight.to(at::kBFloat16);
   at::mm(x, b.t());
@@ -193,8 +193,8 @@ void run_in_fp8(const at::Tensor& x, const at::Tensor& weight, const at::Tensor&
   fp8_product(g.transposed(), a, at::kFloat, means);
 }
 
-// One run may be shorter than its launches take, so runs follow each other without a wait, for
-// about that long.
+// Runs follow each other without a wait for about this long, because one run may be shorter than
+// its launches.
 constexpr double kLongEnough = 2e-3;
 constexpr double kMostInARow = 16;
 
@@ -292,7 +292,7 @@ Fp8Quantized quantize_by_torch(const at::Tensor& values, FloatFormat format,
   const at::Tensor wide = values.to(at::kFloat);
   const at::Tensor is_finite = at::isfinite(wide);
   const at::Tensor scaled = wide * scale.reciprocal();
-  // E4M3 has no infinity. LibTorch's cast made NaN of one in 2.11, and makes 448 of it in 2.14.
+  // E4M3 has no infinity. LibTorch's cast of one gave NaN in 2.11, and gives 448 in 2.14.
   const at::Tensor others =
       format == FloatFormat::e4m3 ? at::copysign(at::full_like(wide, std::nanf("")), wide) : wide;
   const at::Tensor clipped = at::where(is_finite, scaled.clamp(-largest, largest), others);
@@ -344,7 +344,7 @@ std::shared_ptr<Fp8Shapes> Fp8Shapes::of(at::Device device) {
     try {
       return time_on(device, shape, path);
     } catch (const c10::OutOfMemoryError&) {
-      return kNever;  // what there is no room to time is left to bf16
+      return kNever;  // no memory for timing: bf16
     }
   });
 }

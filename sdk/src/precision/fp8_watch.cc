@@ -18,7 +18,7 @@ bool may_use_fp8(const PrecisionConfig& config) {
   return is_forced || config.format.value_or(Precision::fp8) == Precision::fp8;
 }
 
-// Ahead of the steps, because it takes a second or two.
+// Done before the first step, because compiling takes a second or two.
 void compile_fp8_kernels(c10::Device device, Log& log) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     const auto kernels = Fp8Kernels::of(device, type);
@@ -88,8 +88,9 @@ void Fp8Watch::skip_step() {
   forget_run();
 }
 
-// Figures that a device has counted come a step late, unless they scale the next step: no step
-// waits for them. While some are on their way those of a step are passed over.
+// Counts on a device arrive one step late, so that no step waits. Delayed scaling waits, because
+// the counts scale the next step. While a reading is pending, the counts of further steps are
+// dropped.
 void Fp8Watch::read() {
   const bool is_free = reading_.finish();
   Fp8Reading fresh(blocks_);
@@ -118,7 +119,7 @@ void Fp8Watch::end_step(float scale, std::span<BlockEvidence> evidence) {
   }
 }
 
-// Histories of delayed scaling; every rank has its own.
+// Histories of delayed scaling; each rank has its own.
 const SavedRow* Fp8Watch::saved_row() const {
   static constexpr SavedRow kRow{"fp8", "FP8 scaling"};
   return !blocks_.empty() && config_.fp8_scaling == Fp8Scaling::delayed ? &kRow : nullptr;

@@ -1,7 +1,6 @@
-// Fp8Watch is the actuator that lets the blocks of a rank run their products in FP8: it gives each
-// block what the products keep from step to step (Fp8Block), reads what they counted once a step as
-// evidence for the coordinator, and saves what delayed scaling remembers. Training thread only;
-// does not communicate.
+// Fp8Watch is the actuator for FP8 products of a rank's blocks. The watch gives each block an
+// Fp8Block, reads the products' counts once a step as evidence for the coordinator, and saves the
+// histories of delayed scaling. Training thread only; does not communicate.
 #pragma once
 
 #include <memory>
@@ -18,16 +17,16 @@
 
 namespace cox::detail {
 
-// Fp8Reading is what many blocks have counted on one device, on its way to the host in one copy.
-// One thread.
+// Fp8Reading copies the counts of many blocks from one device to the host in one transfer. One
+// thread.
 class Fp8Reading {
  public:
   Fp8Reading() = default;
-  // Takes over what waits in the blocks.
+  // Takes the waiting counts of the blocks.
   explicit Fp8Reading(const Fp8Blocks& blocks);
 
-  // Adds the counts to their blocks' once they have come. Returns whether nothing is on its way any
-  // more. Never waits.
+  // Adds the counts to their blocks once they have arrived. Returns whether nothing is pending.
+  // Never waits.
   bool finish();
   // Blocks until finish() would return true.
   void wait() const;
@@ -38,7 +37,7 @@ class Fp8Reading {
     Fp8Waiting waiting;
   };
   std::vector<Part> parts_;
-  HostCopy copy_;  // a row for each that waits
+  HostCopy copy_;  // a row for each waiting count
 };
 
 class Fp8Watch final : public Steering, public Saving {
@@ -51,15 +50,15 @@ class Fp8Watch final : public Steering, public Saving {
   std::vector<double> save() const override { return pack_fp8(blocks_); }
   Status load(std::span<const double> row) override { return unpack_fp8(row, blocks_); }
 
-  // Lets all blocks run products in FP8 from here on. Histories begin anew.
+  // Lets all blocks run products in FP8 from now on. Histories start empty.
   void equip(VisitParts& visits);
   void release();
-  // Whether products are counted; off while a step of the program's is run again.
+  // Turns counting of products on or off. Off while one of the program's steps is run again.
   void count(Fp8Count counting);
-  // Ends a step whose losses were multiplied by `scale`, and adds what products counted.
-  // REQUIRES: an entry a block.
+  // Ends a step whose losses were multiplied by `scale`, and adds the products' counts to
+  // `evidence`. REQUIRES: an entry for each block.
   void end_step(float scale, std::span<BlockEvidence> evidence);
-  // Ends a step that was skipped: its figures are dropped.
+  // Ends a skipped step and drops its figures.
   void skip_step();
 
  private:

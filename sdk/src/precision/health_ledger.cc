@@ -15,7 +15,7 @@ bool has_gradient(const at::Tensor& tensor) {
   return tensor.requires_grad() && !tensor.is_leaf();
 }
 
-// A tensor without a gradient may be a mask, whose -infinity is meant; it is not counted.
+// A tensor without a gradient may be a mask with -infinity on purpose; -infinity is not counted.
 PendingScan look_at_constant(const at::Tensor& tensor) {
   if (!tensor.is_cpu()) {
     return start_scan(tensor.masked_fill(at::isneginf(tensor), 0), ScanKind::extent);
@@ -25,16 +25,16 @@ PendingScan look_at_constant(const at::Tensor& tensor) {
   return pending;
 }
 
-// HookKey identifies a gradient's hook. A tensor with a gradient is known by its node's hook.
+// HookKey identifies a gradient's hook. The hook on its node identifies a tensor with a gradient.
 struct HookKey {
   std::shared_ptr<HealthLedger> ledger;
   std::uint64_t step = 0;
-  std::size_t output = 0;    // of the tensor's node
-  std::int64_t version = 0;  // of the tensor's data
+  std::size_t output = 0;    // number at the tensor's node
+  std::int64_t version = 0;  // the data's version
   friend bool operator==(const HookKey&, const HookKey&) = default;
 };
 
-// GradientHook does what Tensor::register_hook would do, in one piece of memory instead of six.
+// GradientHook replaces Tensor::register_hook, with one allocation instead of six.
 class GradientHook final : public torch::autograd::FunctionPreHook {
  public:
   GradientHook(HookKey key, Boundary& boundary) : key_(std::move(key)), boundary_(boundary) {}
@@ -51,10 +51,10 @@ class GradientHook final : public torch::autograd::FunctionPreHook {
 
  private:
   const HookKey key_;
-  Boundary& boundary_;  // of the step; not looked at in another
+  Boundary& boundary_;  // valid in the hook's step only
 };
 
-// nullptr when no hook of that key is on the tensor's node.
+// Returns null if the tensor's node has no hook with the key.
 Boundary* hooked_boundary(torch::autograd::Node& node, const HookKey& key) {
   for (const auto& hook : node.tensor_pre_hooks()) {
     const auto* own = dynamic_cast<const GradientHook*>(hook.get());
@@ -115,7 +115,7 @@ Boundary* HealthLedger::boundary_of(const at::Tensor& tensor) {
 
 std::size_t HealthLedger::input(std::size_t call, const at::Tensor& tensor) {
   const std::lock_guard lock(mutex_);
-  if (call >= calls_.size()) return 0;  // the step ended inside of it
+  if (call >= calls_.size()) return 0;  // the step ended inside the call
   return add(calls_[call], &BlockCallRecord::inputs, boundary_of(tensor));
 }
 
@@ -164,7 +164,7 @@ void HealthLedger::gradient(Boundary& boundary, std::uint64_t step,
   boundary.gradients.push_back(start_scan(gradient, kind));
   if (boundary.gradient_at == 0) boundary.gradient_at = ++now_;
 } catch (...) {
-  // Out of memory, say: it costs this look, never the backward pass.
+  // A failure, such as lack of memory, costs the scan, never the backward pass.
 }
 
 const std::vector<PendingScan*>& HealthLedger::scans() {

@@ -1,6 +1,7 @@
-// HealthLedger is where it is written down what calls of blocks saw of their tensors during a step
-// (VisitHealth, numerics_watch.h), for BlockHealth to read when it ends. See BlockHealth for who
-// owns it, what it costs and which threads use it.
+// HealthLedger records what the calls of blocks saw of their tensors during a step. VisitHealth
+// (numerics_watch.h) writes, and BlockHealth reads at the end of the step. BlockHealth and the
+// hooks on tensors share ownership; a hook may outlive BlockHealth, and does nothing in a later
+// step. The training thread writes in forward; a thread of autograd's engine also writes gradients.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,20 +22,21 @@
 
 namespace cox::detail {
 
-using Moment = std::uint64_t;  // counts what happened in a step, from 1 on; 0 = did not happen
+using Moment = std::uint64_t;  // number of an event in a step, from 1 on; 0: did not happen
 
-// Boundary is a tensor that goes into a block, comes out of one, or both. All its calls share it,
-// so it is looked at once on the way forward, and its gradient once on the way back.
+// Boundary is a tensor at a border between blocks: an input, an output, or both. All calls with the
+// tensor share one Boundary. So the tensor is scanned once in forward, and its gradient once in
+// backward.
 struct Boundary {
   PendingScan forward;
-  c10::SmallVector<PendingScan, 1> gradients;  // one for each backward pass over it
-  Moment gradient_at = 0;                      // the first of them
-  bool is_small_asked = false;                 // a block beside it computes in fp16
+  c10::SmallVector<PendingScan, 1> gradients;  // one for each backward pass over the tensor
+  Moment gradient_at = 0;                      // when the first gradient arrived
+  bool is_small_asked = false;                 // a neighbouring block computes in fp16
 };
 
-// Boundaries keeps those of one step after another: a place keeps its address and is used again,
-// because the figures are read when training has just emptied the caches. Swapped, they keep their
-// addresses, too.
+// Boundaries holds the boundaries of one step and is reused for the next. Boundaries reuses the
+// same memory, because figures are read just after training has emptied the caches. Addresses are
+// stable, also after a swap.
 class Boundaries {
  public:
   Boundary& add() {
@@ -56,67 +58,62 @@ struct BlockCallRecord {
   BlockId block{};
   bool is_fp16 = false;
   Moment begin_at = 0;
-  Moment end_at = 0;  // 0: it did not come to its end
+  Moment end_at = 0;  // 0: the call did not end
   BoundaryList inputs;
   BoundaryList outputs;
 };
 
-// HealthLedger is where the calls of blocks write down what they saw of their tensors during a
-// step: the tensors at the boundaries of blocks (Boundary) and the calls between them
-// (BlockCallRecord), in the order in which things happened. VisitHealth writes, BlockHealth reads.
-// The ledger scans each boundary once and hooks its gradient; by that hook it knows the tensor
-// again, and constants by address and version, for the length of the step. It holds figures only;
-// no tensor is kept but the few figures of a scan that is still on a device.
-//
-// BlockHealth and the hooks on the tensors own it together; the hooks may outlive it, and a hook of
-// an earlier step does nothing. The thread that trains writes in forward, and an engine's thread
-// also writes gradients. Nothing that it does throws into either.
+// HealthLedger holds the tensors at the borders of blocks (Boundary) and the calls between them
+// (BlockCallRecord), in order of time. The ledger scans each boundary once and hooks the tensor's
+// gradient. Within the step, the hook identifies the tensor again; constants are identified by
+// address and version. The ledger stores figures, no tensors, except for the few figures of a scan
+// on a device. No function throws into forward or backward.
 class HealthLedger : public std::enable_shared_from_this<HealthLedger> {
  public:
-  // Begins a step and forgets what is left of the one before.
+  // Begins a step and clears the one before.
   void open() { begin_anew(true); }
-  // Ends the step: nothing is written any more.
+  // Ends the step: later writes do nothing.
   void close() { begin_anew(false); }
   bool is_open() const { return is_open_.load(std::memory_order_relaxed); }
 
-  // Begins a call of a block in the open step and returns its number for the following functions.
+  // Begins a call of a block in the open step. Returns the call's number for the functions below.
   std::size_t begin_call(BlockId block);
-  // A tensor that is given twice counts once. input() returns how many inputs that added.
+  // Counts a repeated tensor once. input() returns how many inputs the call added.
   std::size_t input(std::size_t call, const at::Tensor& tensor);
-  // The newest `count` inputs are none of this call's.
+  // Removes the newest `count` inputs from the call.
   void take_back(std::size_t call, std::size_t count);
   void output(std::size_t call, const at::Tensor& tensor);
   void computes_in_fp16(std::size_t call);
   void end_call(std::size_t call);
 
-  // Called by the hook on a boundary's gradient. `boundary` belongs to `step` and is not looked at
-  // in another one.
+  // Called by the hook on a boundary's gradient. `boundary` belongs to `step`; in another step it
+  // is not read.
   void gradient(Boundary& boundary, std::uint64_t step, const at::Tensor& gradient);
 
-  // Returns the calls in the order in which they began; figures may be on a device yet. REQUIRES:
-  // as read().
+  // Returns the calls in order of their beginning; figures may still be on a device. REQUIRES: as
+  // read().
   const std::vector<BlockCallRecord>& calls() const { return calls_; }
-  // Returns the calls in the order in which they began, with all figures read. Waits for the device
-  // where there is one. REQUIRES: the thread that trains calls it while no backward pass runs.
+  // Returns the calls in order of their beginning, with all figures. Waits for a device. REQUIRES:
+  // called on the training thread while no backward pass runs.
   const std::vector<BlockCallRecord>& read();
 
-  // The calls of a step and the figures that they point to, of which some are still on a device.
+  // Page holds a step's calls and the figures that they point to; some may still be on a device.
   struct Page {
     std::vector<BlockCallRecord> calls;
     Boundaries boundaries;
     PendingRead figures;
-    // Completes the figures if the device has got that far. Never waits.
+    // Completes the figures if they have arrived. Never waits.
     bool is_complete() { return figures.finish(); }
   };
-  // Returns whether figures of the open step are on a device, so that read() would wait for it.
+  // Returns whether figures of the open step are on a device, so that read() would wait.
   bool is_on_device();
-  // Hands over what the open step wrote down, and lets its figures set out from the device. The
-  // step is closed. REQUIRES: as read().
+  // Moves out the records of the open step, starts copying figures from the device, and closes the
+  // step. REQUIRES: as read().
   Page take();
 
  private:
   struct Known {
-    c10::weak_intrusive_ptr<at::TensorImpl> alive;  // no other tensor gets its address
+    c10::weak_intrusive_ptr<at::TensorImpl> alive;  // keeps the address from being reused
     std::int64_t version = 0;
     Boundary* boundary = nullptr;
   };
@@ -135,7 +132,7 @@ class HealthLedger : public std::enable_shared_from_this<HealthLedger> {
   std::mutex mutex_;
   std::uint64_t step_ = 0;
   Moment now_ = 0;
-  std::vector<PendingScan*> pending_;  // of scans(); kept for its memory
+  std::vector<PendingScan*> pending_;  // result of scans(); kept for its memory
   std::vector<BlockCallRecord> calls_;
   Boundaries boundaries_;
   std::unordered_map<const void*, Known> constants_;

@@ -47,7 +47,7 @@ void LossScale::advance(const ScalerStep& step) {
 }
 
 void LossScale::roll_back(const std::optional<ScalerState>& state) {
-  if (!state) return;  // fp16 came later
+  if (!state) return;  // the snapshot is older than the first fp16 block
   const float most = state_ ? state_->scale : state->scale;
   state_ = state;
   state_->scale = std::min(state_->scale, most);

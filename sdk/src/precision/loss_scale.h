@@ -1,7 +1,7 @@
-// LossScale is the actuator that keeps the loss scaler, which moves in lockstep on all ranks. In a
-// loop of ours (a Trainer, Reducer or ManualParallel that was given the model) losses are scaled
-// while blocks run in fp16. The state is saved and restored with the training state, not as a row
-// of each rank, because it is equal on all ranks. Training thread only.
+// LossScale is the actuator of the loss scaler, which moves in lockstep on all ranks. In a loop of
+// ours (a Trainer, Reducer or ManualParallel with the model) losses are scaled while blocks run in
+// fp16. All ranks have an equal state, so a save stores it with the training state, not in each
+// rank's row. Training thread only.
 #pragma once
 
 #include <optional>
@@ -16,7 +16,7 @@ class FormatActuator;
 
 class LossScale final : public Steering, public Reporting, public Comparing {
  public:
-  // `formats` stands before this in the list of actuators. Both outlive this.
+  // `formats` precedes the loss scale in the list of actuators. Both arguments outlive it.
   LossScale(const FormatActuator& formats, const BlockWatch& blocks)
       : formats_(formats), blocks_(blocks) {}
 
@@ -32,16 +32,15 @@ class LossScale final : public Steering, public Reporting, public Comparing {
   float factor() const { return is_active_ ? state_->scale : 1.0f; }
   // Returns whether losses are scaled now.
   bool is_active() const { return is_active_; }
-  // Returns whether losses are scaled now, or may be once the policy has chosen fp16.
+  // Returns whether losses are scaled now, or may be after the policy chooses fp16.
   bool may_be_active() const;
   // Moves the scale after the open step's reduction; `step` is equal on all ranks.
   void advance(const ScalerStep& step);
 
-  // Returns nothing before a plan has needed the scaler.
+  // Returns nothing until a plan needs the scaler.
   std::optional<ScalerState> state() const { return state_; }
   void restore(const std::optional<ScalerState>& state) { state_ = state; }
-  // Goes back to an earlier state, but to no larger scale than now, because what overflowed since
-  // would again.
+  // Returns to an earlier state but never to a larger scale, which would overflow again.
   void roll_back(const std::optional<ScalerState>& state);
 
  private:
@@ -52,7 +51,7 @@ class LossScale final : public Steering, public Reporting, public Comparing {
   ScalerRules rules_{};
   std::optional<ScalerState> state_;
   bool is_active_ = false;
-  float of_round_ = 0;  // 0 = no scaler at work
+  float of_round_ = 0;  // 0: no scaler at work
 };
 
 }  // namespace cox::detail

@@ -19,7 +19,7 @@
 namespace cox::detail {
 namespace {
 
-// Returns a number in [0, 1) that is the same on every rank and machine.
+// Returns a number in [0, 1), equal on every rank and machine.
 double fraction_of(std::uint64_t seed) {
   return static_cast<double>(split_mix(seed) >> 11) * 0x1p-53;
 }
@@ -84,7 +84,7 @@ GradientNoise::GradientNoise(const std::vector<NoiseBlock>& blocks, const Precis
   }
 }
 
-// Positions in the parameters laid end to end, equal distances apart.
+// Returns evenly spaced positions in the parameters laid end to end.
 std::vector<GradientNoise::Part> GradientNoise::spread(const NoiseBlock& block,
                                                        std::uint64_t seed) {
   std::int64_t total = 0;
@@ -132,7 +132,7 @@ void GradientNoise::sample(double scale) {
   if (!is_due()) return;
   has_sampled_ = true;
   const torch::NoGradGuard no_grad;
-  take_sampled();  // what came since receive() would be lost
+  take_sampled();  // otherwise values since receive() would be lost
   SampledValues& gradients = sampled_.emplace(Sampled{{}, scale}).gradients;
   for (Block& block : blocks_) {
     block.was_sampled = has_gradients(block);
@@ -263,7 +263,7 @@ void VisitHealth::operand(const at::Tensor& tensor) noexcept try {
 } catch (...) {
 }
 
-// What the operator has read before the parameter it reads as part of the new visit.
+// Tensors read before the parameter by the same operator belong to the new visit.
 void VisitHealth::enter(BlockId block) {
   if (block_) {
     if (operands_read_by_ == operators_shown())
@@ -284,7 +284,7 @@ void VisitHealth::look(const at::Tensor& tensor) {
     awaits_data_ = awaits_data_ && parameter_read_by_ != operators_shown();
     return;
   }
-  if (node->sequence_nr() >= visit.first_node) return;  // made in it
+  if (node->sequence_nr() >= visit.first_node) return;  // made in the visit
   awaits_data_ = false;
   inputs_added_ += ledger_->input(visit.call, tensor);
   const auto later = std::ranges::upper_bound(visits_, node->sequence_nr(), {}, &Visit::first_node);
@@ -370,7 +370,7 @@ std::string NumericsWatch::blamed() const {
                                            : std::string();
 }
 
-// Says once for each time that it begins: the block whose results were bad first may be innocent.
+// Logs once for each beginning: the first block with bad results may be innocent.
 void NumericsWatch::tell_parameters() {
   const HealthVerdict& verdict = health_.verdict();
   if (verdict.where != HealthVerdict::Where::parameters) {

@@ -1,7 +1,7 @@
-// NumericsWatch is the actuator that reports what this rank sees of its blocks' numerics in a step:
-// overflows with the block to blame, magnitudes, what FP8 flushed and clipped, noise of gradients.
-// The visits of blocks and the reducer feed its parts, and it reads them once a step as evidence
-// for the coordinator. Training thread only; does not communicate.
+// NumericsWatch is the actuator for the numerics of a rank's blocks in a step: overflows and the
+// block to blame, magnitudes, values flushed or clipped by FP8, gradient noise. Visits of blocks
+// and the reducer feed its parts. Once a step it reads the parts as evidence for the coordinator.
+// Training thread only; does not communicate.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -28,30 +28,31 @@ namespace cox::detail {
 class Fp8Watch;
 class LossScale;
 
-// A block's name and its parameters that get gradients.
+// A block's name and its parameters with gradients.
 struct NoiseBlock {
   std::string name;
   std::vector<at::Tensor> parameters;
 };
 
-// SampledValues collects elements of many gradients in order. It reads what lies in the host's
-// memory at once; all else comes from its device in one copy.
+// SampledValues collects elements of many gradients in order. Host memory is read at once; elements
+// on a device arrive in one copy.
 class SampledValues {
  public:
-  // `positions`: flat; `on_device`: the same where the gradient is, undefined for the CPU's.
+  // `positions`: flat. `on_device`: the same positions on the gradient's device; undefined for the
+  // CPU.
   void add(const at::Tensor& gradient, std::span<const std::int64_t> positions,
            const at::Tensor& on_device);
   void add_zeros(std::size_t count) { values_.resize(values_.size() + count); }
   std::size_t size() const { return values_.size(); }
 
-  // Lets what is on devices set out; nothing is added from here on.
+  // Starts the copy from devices; nothing may be added later.
   void set_out();
-  // Returns whether all values are here. Never waits.
+  // Returns whether all values have arrived. Never waits.
   bool finish();
   std::span<double> values() { return values_; }
 
  private:
-  // Values go here that have not come from their device yet.
+  // Place of values that have not arrived from their device.
   struct Hole {
     std::size_t place = 0;
     std::size_t size = 0;
@@ -62,8 +63,8 @@ class SampledValues {
   HostCopy from_device_;
 };
 
-// GradientNoise estimates the noise over the signal of each block's gradient, from moving averages
-// over a fixed sample of its elements, at most kElements of them, evenly spread over the block's
+// GradientNoise estimates the noise over the signal of each block's gradient. Keeps moving averages
+// over a fixed sample of at most kElements gradient elements, spread evenly over the block's
 // parameters from a seeded start. With g a sampled element of one step's unscaled gradient:
 //
 //   m <- b m + (1-b) g,  v <- b v + (1-b) g^2,  each divided by 1 - b^n after n samples;
@@ -71,21 +72,21 @@ class SampledValues {
 //   variance = (v - m^2) / (1 - q),  signal = (m^2 - q v) / (1 - q);
 //   ratio = sum of variance / sum of signal, over the elements.
 //
-// E[m^2] = mean^2 + q variance, so both are free of the window's bias for gradients that are
-// independent from step to step; drift of the mean within the window counts as noise. The ratio is
-// the trace of the gradient's covariance over its squared norm, the "simple noise scale" of
-// McCandlish et al. (arXiv:1812.06162, section 2.2) in units of the batch in use. No unit of the
-// loss is left in it: a factor 2^k changes no bit of it. A signal lost in noise gives kLargest.
+// E[m^2] = mean^2 + q variance. So for gradients that are independent from step to step, variance
+// and signal are free of the window's bias. Drift of the mean within the window counts as noise.
+// The ratio is the trace of the gradient's covariance over its squared norm, the "simple noise
+// scale" of McCandlish et al. (arXiv:1812.06162, section 2.2) in units of the batch in use. The
+// loss's unit cancels: a factor 2^k changes no bit of the ratio. A signal lost in noise gives
+// kLargest.
 //
-// Cost: on the CPU one read of memory a sampled element, 6 us a block in a step that samples, 60
-// where no gradient is in a cache, nothing in other steps; on a device one gather a parameter and
-// one copy to the host for all blocks. A session owns it; the thread that trains uses it. It does
-// not communicate.
+// Cost on the CPU: one read of memory for each sampled element, 6 us a block in a sampled step, 60
+// if no gradient is in a cache. Cost on a device: one gather for each parameter and one copy to the
+// host. Other steps cost nothing. A session owns it. Training thread only; no communication.
 class GradientNoise {
  public:
   static constexpr std::int64_t kElements = 1024;
   static constexpr double kDecay = 0.9;        // b
-  static constexpr std::uint32_t kEnough = 8;  // samples before there is a ratio
+  static constexpr std::uint32_t kEnough = 8;  // samples before the first ratio
   static constexpr float kLargest = 1e6F;
 
   // Samples nothing.
@@ -94,31 +95,31 @@ class GradientNoise {
   GradientNoise(const std::vector<NoiseBlock>& blocks, const PrecisionConfig& config);
 
   void begin_step();
-  // Returns whether gradients are to be sampled in the open step, and whether they were.
+  // Returns whether gradients shall be sampled in the open step, and whether they were.
   bool is_due() const { return samples() && step_ % every_steps_ == 0; }
   bool has_sampled() const { return has_sampled_; }
-  // Returns whether they are sampled in some step.
+  // Returns whether any step is sampled.
   bool samples() const { return every_steps_ > 0; }
-  // Reads the .grad of the sampled elements, this rank's own gradients times `scale`. Does nothing
-  // in a step in which it is not due. A block is left out this time where all its gradients are
-  // missing, or one that was there before, or where one is not finite in the sample. Parameters
-  // that never got a gradient count as without mean and noise. What is on a device counts once it
-  // has come by itself, or never where the next sample is faster.
+  // Reads .grad of the sampled elements: this rank's own gradients times `scale`. Does nothing
+  // unless is_due(). Skips a block for this sample if all of its gradients or an earlier one are
+  // missing, or if one is not finite in the sample. A parameter that never had a gradient has no
+  // mean and no noise. Values on a device count after they arrive, or never if the next sample is
+  // faster.
   void sample(double scale);
-  // Takes what has come from a device. Returns whether a sample is complete since the last call.
-  // Never waits.
+  // Adds the values that have arrived from a device. Returns whether a sample became complete since
+  // the last call. Never waits.
   bool receive();
   // Returns nothing for a block that is not sampled, or has fewer than kEnough samples.
   std::optional<float> ratio(std::size_t block) const;
-  // Writes the ratio of each block that was part of the last sample. REQUIRES: an entry a block.
+  // Writes the ratio of each block in the last sample. REQUIRES: an entry for each block.
   void fill(std::span<BlockEvidence> evidence) const;
 
  private:
   struct Part {
     at::Tensor parameter;
     std::vector<std::int64_t> positions;  // flat
-    at::Tensor on_device;                 // the same, where the parameter is; undefined on the CPU
-    bool had_gradient = false;            // in some sample
+    at::Tensor on_device;       // the same on the parameter's device; undefined on the CPU
+    bool had_gradient = false;  // in some sample
   };
   struct Block {
     std::vector<Part> parts;
@@ -126,9 +127,9 @@ class GradientNoise {
     std::vector<double> square;
     std::uint32_t samples = 0;
     bool was_sampled = false;
-    std::size_t first = 0;  // of its values among those of a step
+    std::size_t first = 0;  // position of the block's first value in a step's sample
   };
-  // A sample of which a part may still be on its way.
+  // A sample, part of which may still be on its way.
   struct Sampled {
     SampledValues gradients;
     double scale = 1;
@@ -146,18 +147,18 @@ class GradientNoise {
   bool has_sampled_ = false;  // in the open step
 };
 
-// Adds to a row what the blocks of this rank saw. `blamed`: the name of the verdict's block; empty
-// = outside of all blocks.
+// Adds the blocks' evidence of this rank to a row. `blamed`: the name of the verdict's block;
+// empty: outside of all blocks.
 void fill_row(metrics::StepRow& row, std::span<const BlockEvidence> evidence,
               const HealthVerdict& verdict, const std::string& blamed);
 
-// VisitHealth writes down the visits of blocks in the ledger: whoever follows the operator stream
-// tells it of the tensors that operators read. What crosses from visit to visit is a result of the
-// one in which autograd made it, as the numbers of its nodes tell, and an input of each that reads
-// it. The data that a visit begins with have no node: they are an input of the visit whose
-// parameter is read first together with them. What comes out of a pass's last visit is not seen.
-// Training thread only. A look that fails (out of memory, say) costs the figures, never the
-// operator.
+// VisitHealth records the visits of blocks in the ledger. The follower of the operator stream calls
+// it for every tensor that operators read. A tensor that crosses between visits is an input of each
+// visit that reads the tensor. The tensor is an output of the visit in which autograd made its
+// node, found by the node's number. Data at the beginning of a visit has no node, and is an input
+// of the visit whose parameter is read first together with the data. Outputs of a pass's last visit
+// are not seen. Training thread only. A scan that fails (out of memory, say) costs its figures,
+// never the operator.
 class VisitHealth final : public VisitObserver {
  public:
   void watch(std::shared_ptr<HealthLedger> ledger) { ledger_ = std::move(ledger); }
@@ -168,26 +169,26 @@ class VisitHealth final : public VisitObserver {
 
  private:
   struct Visit {
-    std::size_t call;          // in the ledger
-    std::uint64_t first_node;  // of autograd's, made in it or later
+    std::size_t call;          // number in the ledger
+    std::uint64_t first_node;  // first node that autograd made in the visit or later
   };
   void enter(BlockId block);
   void look(const at::Tensor& tensor);
 
   std::shared_ptr<HealthLedger> ledger_;
-  std::vector<Visit> visits_;  // of the step
+  std::vector<Visit> visits_;  // in the step
   std::optional<BlockId> block_;
-  bool awaits_data_ = false;  // nothing was read in the visit that lasts
+  bool awaits_data_ = false;  // the current visit has read nothing
   std::uint64_t parameter_read_by_ = 0;
-  // What the operator that runs has read before it reads a parameter; valid while it runs.
+  // Tensors that the running operator read before a parameter; valid while the operator runs.
   std::uint64_t operands_read_by_ = 0;
   c10::SmallVector<at::TensorImpl*, 4> operands_;
-  std::size_t inputs_added_ = 0;  // to the visit that lasts, by that operator
+  std::size_t inputs_added_ = 0;  // inputs that the running operator added to the current visit
 };
 
 class NumericsWatch final : public Actuator, public Steering, public Reporting {
  public:
-  // All of them outlive this.
+  // All arguments outlive the watch.
   NumericsWatch(const PrecisionConfig& config, RankId rank, BlockWatch& blocks,
                 const LossScale& loss_scale, Fp8Watch& fp8, Log log)
       : config_(config),
@@ -198,32 +199,32 @@ class NumericsWatch final : public Actuator, public Steering, public Reporting {
         log_(std::move(log)) {}
 
   void release() override;
-  // In a loop that reduces, watches the blocks from here on at the latest. Returns invalid_argument
-  // where gradients of no block would be sampled.
+  // In a reducing loop, starts watching the blocks at the latest now. Returns invalid_argument if
+  // no block's gradients would be sampled.
   Status check(LoopKind loop) override;
   void restart_step() override { begin_step(); }
   void begin_step() override;
-  // A look that fails (a device in trouble) costs the evidence, not the step.
+  // A failed scan (a device in trouble) costs the evidence, not the step.
   void end_step(const StepEnd& step, StepOutput& output) noexcept override;
 
-  // Watches the blocks of an attached model from now on. `parameters` are those of the reducer, in
-  // its order; they are empty where sets of them change, and then nothing is known of their
-  // gradients. Does nothing without blocks.
+  // Watches the blocks of an attached model from now on. `parameters` are the reducer's, in its
+  // order. An empty span means that the reducer's parameters change; gradients are then not
+  // checked. Does nothing without blocks.
   void watch(std::span<const at::Tensor> parameters);
   // The same for the blocks of adopted models, with their parameters.
   void watch_adopted(std::vector<NoiseBlock> blocks);
-  // Looks at the gradients of adopted models when a backward pass has ended and nobody has changed
-  // them: whether they are finite, and now and then at their noise. Reads each once; does not wait
-  // for a device.
+  // Checks the gradients of adopted models after a backward pass and before any change: whether
+  // they are finite and, in sampled steps, their noise. Reads each gradient once; never waits for a
+  // device.
   void look_at_gradients(StepId step);
 
-  // Returns the part that finds overflows. The loop gives it losses, and the gradients of a step
-  // that goes wrong.
+  // Returns the part that finds overflows. The loop passes losses, and the gradients of a wrong
+  // step.
   BlockHealth& health() { return health_; }
   const BlockHealth& health() const { return health_; }
   // Returns the part that samples gradients.
   GradientNoise& noise() { return noise_; }
-  // Returns the block to blame for the step that ended last; empty = nobody, or outside of all
+  // Returns the block to blame for the last ended step; empty if there is none, or outside of all
   // blocks.
   std::string blamed() const;
 
@@ -242,8 +243,8 @@ class NumericsWatch final : public Actuator, public Steering, public Reporting {
   BlockHealth health_;
   VisitHealth visits_;
   GradientNoise noise_;
-  std::optional<StepId> spoiled_since_;  // parameters are not finite from before it on
-  std::vector<BlockEvidence> evidence_;  // of the step that ended last
+  std::optional<StepId> spoiled_since_;  // parameters were not finite before this step
+  std::vector<BlockEvidence> evidence_;  // evidence of the last ended step
 };
 
 }  // namespace cox::detail

@@ -39,7 +39,7 @@ bool has_device(at::DeviceType device) {
   return device == at::kCPU || (device == at::kCUDA && at::hasCUDA());
 }
 
-// Like randn, without touching a generator.
+// Returns numbers like randn's, without a generator.
 at::Tensor numbers(at::IntArrayRef shape, at::DeviceType device) {
   at::Tensor out = at::empty(shape, at::TensorOptions(device).dtype(at::kFloat));
   out.copy_(at::linspace(-1, 1, out.numel()).mul_(37).sin_().view(shape));
@@ -200,7 +200,8 @@ PrecisionSet runnable_formats(at::DeviceType device) {
 
 bool is_emulated(Precision format, at::DeviceType device) {
   if (format == Precision::fp8) return !detail::has_fp8_hardware(device);
-  // cuDNN's answer tells the compute capability 8.0, on which bf16 units depend as well.
+  // cuDNN's answer reveals whether the compute capability is at least 8.0, which bf16 units need
+  // too.
   if (format == Precision::bf16 && device == at::kCUDA && at::hasCUDA()) {
     return !at::detail::getCUDAHooks().supportsBFloat16ConvolutionWithCuDNNv8();
   }

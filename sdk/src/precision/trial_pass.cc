@@ -19,8 +19,8 @@
 namespace cox::detail {
 namespace {
 
-// Puts back the buffers that a function itself edits (statistics, counters), as they were before
-// it ran. Works below autograd, so that no version counter is raised.
+// Restores the buffers that a function itself edits (statistics, counters). Works below autograd,
+// so that no version counter changes.
 class BufferScope {
  public:
   explicit BufferScope(const std::vector<at::Tensor>& buffers) {
@@ -53,7 +53,7 @@ std::int64_t sample_stride(const at::Tensor& values) {
   return std::max<std::int64_t>(1, values.numel() / kSampled);
 }
 
-// Reads elements where they lie: a trial counts memory.
+// Reads elements in place: a trial counts memory.
 double sampled_norm(const at::Tensor& values) {
   const std::int64_t stride = sample_stride(values);
   double sum = 0;
@@ -65,8 +65,8 @@ double sampled_norm(const at::Tensor& values) {
   return std::sqrt(sum);
 }
 
-// The same where the gradient is, which may be large, and the way to the host slow. Takes little
-// memory beside it.
+// Reads on the device, because a gradient may be large and the way to the host slow. Uses little
+// memory.
 GradientPrint print_on_device(const at::Tensor& gradient) {
   const at::NoGradGuard no_grad;
   constexpr std::int64_t kElementsAtOnce = 1L << 16;
@@ -74,12 +74,12 @@ GradientPrint print_on_device(const at::Tensor& gradient) {
   const at::Tensor sample = flat.slice(0, 0, flat.numel(), sample_stride(flat));
   const at::Tensor norm = at::linalg_vector_norm(sample, 2, {}, false, at::kDouble);
   const at::Tensor bits = bits_hash_on(flat.device(), {{flat}}, kElementsAtOnce);
-  const auto size = static_cast<std::uint64_t>(flat.numel());  // zeros are not no gradient
+  const auto size = static_cast<std::uint64_t>(flat.numel());  // so that zeros are not "none"
   return {static_cast<std::uint64_t>(bits.item<std::int64_t>()) + size, norm.item<double>()};
 }
 
-// How far the norms of runs of one step may lie apart, beyond what runs under the same settings
-// did.
+// Permitted distance between the norms of runs of one step: a multiple of the distance between
+// equal runs, and a minimum.
 constexpr double kSpreads = 8, kLeastApart = 1e-3;
 
 double apart(const GradientPrint& one, const GradientPrint& other) {
@@ -117,7 +117,7 @@ std::optional<std::size_t> GradientSpread::first_unlike(const GradientPrints& on
   for (std::size_t p = 0; p < one.size(); ++p) {
     if (one[p].bits == other[p].bits) continue;
     const double spread = p < spread_.size() && spread_[p] >= 0 ? spread_[p] : widest;
-    // A comparison that NaN fails.
+    // Written so that NaN fails the comparison.
     if (spread < 0 || !(apart(one[p], other[p]) <= std::max(kLeastApart, kSpreads * spread)))
       return p;
   }
@@ -135,7 +135,7 @@ Status TrialStep::run() {
   for (std::size_t p = 0; p < parameters.size(); ++p) {
     places.emplace(parameters[p].unsafeGetTensorImpl(), p);
   }
-  // Of a model on a device autograd calls this in the device's thread; each entry has one caller.
+  // For a model on a device, autograd calls drop in the device's thread. Each entry has one caller.
   const auto drop = [&](std::size_t r) {
     const auto place = places.find(released_[r].unsafeGetTensorImpl());
     if (place != places.end()) take_gradient(place->second, released_[r]);

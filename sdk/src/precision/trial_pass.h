@@ -1,9 +1,8 @@
 // TrialStep runs forward and backward of a sample batch before the first step, as often as a
-// calibration asks for, and leaves no trace: gradients are dropped, buffers and random generators
-// put back. Its prints tell whether two runs gave the same gradients. Gradients that a real
-// step does not keep are dropped as soon as they are complete, so that memory is what it will be.
-// It refers to the model and the user's function and owns neither. Used by the thread that trains;
-// does not communicate.
+// calibration needs. A run leaves no trace: gradients are dropped; buffers and random generators
+// are restored. Prints of the gradients show whether two runs agree. Gradients that a real step
+// does not keep are dropped when complete, so that a trial uses a real step's memory. Refers to the
+// model and the user's function and owns neither. Training thread only; does not communicate.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,72 +21,72 @@ class Module;
 
 namespace cox::detail {
 
-// SampleStep is what the loop that trains gives to a calibration: a batch to try, and what a real
-// step will hold in memory that a trial does not.
+// SampleStep is the training loop's input for a calibration: a batch to try, and the memory that a
+// real step will hold in addition.
 struct SampleStep {
   torch::nn::Module& model;
-  std::function<at::Tensor()> loss;       // forward of the batch; empty on a rank that has none
-  std::int64_t resident_later_bytes = 0;  // held from some later step on: optimizer's state, copies
+  std::function<at::Tensor()> loss;       // forward of the batch; empty on a rank without a batch
+  std::int64_t resident_later_bytes = 0;  // held from a later step on: optimizer's state, copies
   MicroBatches micro_batches = MicroBatches::one;
-  // In the batch, where this rank's share decides how many that are; 0 in micro-batches of equal
-  // size, whose peak is the same whatever the share.
+  // Samples in the batch if the rank's share decides the number. 0 for micro-batches of equal size,
+  // whose peak does not depend on the share.
   std::uint64_t samples = 0;
-  // Lets go of what the last run of `loss` left beside the graph; may be empty.
+  // Releases memory that the last run of `loss` left outside the graph; may be empty.
   std::function<void()> release = {};
-  // Of other steps that the loop takes in turn, those of a GAN's other player, say.
+  // Losses of the loop's other steps, such as those of a GAN's other player.
   std::vector<std::function<at::Tensor()>> other_losses = {};
-  // Most bytes while the optimizer ran; 0 = not known.
+  // Most bytes while the optimizer ran; 0 = unknown.
   std::int64_t update_peak_bytes = 0;
-  // Bytes of the gradients that the model has now and that the loop lets go between the step's
-  // forward and backward pass.
+  // Bytes of gradients that the model has now and the loop releases between a step's forward and
+  // backward pass.
   std::int64_t released_bytes = 0;
-  // Bytes of a batch that `loss` holds beside the one that the program has now.
+  // Bytes of a batch held by `loss` in addition to the program's current one.
   std::int64_t spare_bytes = 0;
 };
 
-// What is kept of a parameter's gradient to compare it with that of another run.
+// GradientPrint is the fingerprint of a parameter's gradient, for comparing runs.
 struct GradientPrint {
-  std::uint64_t bits = 0;  // equal for equal bits; 0 where there was no gradient
-  double norm = 0;         // of some 65,536 elements that lie evenly in it
+  std::uint64_t bits = 0;  // equal for equal bits; 0: no gradient
+  double norm = 0;         // over about 65,536 evenly spaced elements
   friend bool operator==(const GradientPrint&, const GradientPrint&) = default;
 };
 GradientPrint print_of(const at::Tensor& gradient);
-using GradientPrints = std::vector<GradientPrint>;  // one per parameter, in the model's order
+using GradientPrints = std::vector<GradientPrint>;  // one for each parameter, in the model's order
 
-// GradientSpread knows which gradients differ from run to run of one and the same step, and by how
-// much. Kernels that add up in no fixed order, as the backward pass of fused attention does on a
-// GPU, give other bits in every run; such a gradient cannot tell whether something else changed it.
+// GradientSpread records which gradients differ between runs of the same step, and by how much.
+// Kernels without a fixed order of additions, such as the backward pass of fused attention on a
+// GPU, give other bits in every run. Differing bits of such a gradient prove no change.
 class GradientSpread {
  public:
-  // Two runs under the same settings. Runs of different models, or none, say nothing.
+  // Records two runs under the same settings. Ignores empty runs and runs of different models.
   void note(const GradientPrints& one, const GradientPrints& other);
-  // Returns how many gradients have differed by themselves.
+  // Returns how many gradients differed between equal runs.
   std::size_t unsteady() const;
-  // Returns the first parameter by which two runs are not of the same step: other bits where no
-  // gradient has differed by itself, else a norm that is farther off than such runs are. Where some
-  // differ, any may: one that had the same bits in three runs may have others in the fourth. A run
-  // without gradients, which failed, is like none that has some.
+  // Returns the first parameter whose gradients show that two runs are not of the same step. If no
+  // gradient ever differed by itself, other bits decide; else a norm beyond the usual distance
+  // does. Then no gradient's bits decide, because a gradient with equal bits in three runs may
+  // differ in the fourth. A run that failed has no gradients and is unlike every run with some.
   std::optional<std::size_t> first_unlike(const GradientPrints& one,
                                           const GradientPrints& other) const;
 
  private:
-  // By parameter: the largest difference of norms so far, relative; -1 where bits were the same.
+  // By parameter: the largest relative difference of norms so far; -1 for equal bits.
   std::vector<double> spread_;
 };
 
 class TrialStep {
  public:
-  // `loss` returns the mean loss of the sample batch, a scalar that requires gradients. Gradients
-  // of `released` parameters are dropped as they are completed; others stay to the end of a run.
-  // REQUIRES: no parameter has a gradient.
+  // `loss` returns the mean loss of the sample batch, a scalar that requires gradients. A run drops
+  // gradients of `released` parameters as they are completed, and others at its end. REQUIRES: no
+  // parameter has a gradient.
   TrialStep(torch::nn::Module& model, std::function<at::Tensor()> loss,
             std::vector<at::Tensor> released = {});
 
-  // Runs forward and backward once. Returns internal with the text of what `loss` or its backward
-  // pass throws.
+  // Runs forward and backward once. Returns internal with the text of an exception from `loss` or
+  // its backward pass.
   Status run();
 
-  // Returns what is kept of the gradients of the last run.
+  // Returns the prints of the last run's gradients.
   const GradientPrints& gradients() const { return gradients_; }
   std::vector<std::string> parameter_names() const;
 

@@ -14,13 +14,13 @@
 
 namespace cox::detail {
 
-// DividedModel lists the parameters and buffers of a model, in the order of registration, with the
-// block of each.
+// DividedModel lists the model's parameters and buffers in the order of registration, each with a
+// block.
 struct DividedModel {
   enum class Role {
-    owned,    // registered here first
-    further,  // registered in another place before
-    outside,  // likewise, and the module here is in no block: `block` is the owner's
+    owned,    // first registration
+    further,  // registered elsewhere before
+    outside,  // as further, but the module here has no block: `block` is the owner's
   };
   struct Parameter {
     at::Tensor tensor;
@@ -45,8 +45,8 @@ constexpr std::size_t kNoNode = ~std::size_t{0};
 
 struct ModuleParameter {
   at::Tensor tensor;
-  std::size_t owner = kNoNode;  // the node where it is registered first
-  bool is_first = false;        // here
+  std::size_t owner = kNoNode;  // the node of the first registration
+  bool is_first = false;        // whether that node is this one
 };
 
 struct ModuleNode {
@@ -54,10 +54,10 @@ struct ModuleNode {
   std::string name;
   std::size_t parent = kNoNode;
   std::vector<ModuleParameter> parameters = {};  // registered on the module itself
-  // Counts parameters of the module and all below it.
+  // Counts parameters of the module and of all modules below.
   std::uint64_t uses = 0;
   std::uint64_t owned = 0;
-  std::uint64_t elements = 0;  // of the owned ones
+  std::uint64_t elements = 0;  // in owned parameters
 
   bool owns() const { return std::ranges::any_of(parameters, &ModuleParameter::is_first); }
 };
@@ -66,13 +66,13 @@ const c10::Storage* storage_in(const c10::TensorImpl& tensor) {
   return tensor.has_storage() ? &tensor.unsafe_storage() : nullptr;
 }
 
-// Returns a weak reference to it, or one to nothing.
+// Returns a weak reference to the storage, or an empty one for null.
 auto weak_reference(const c10::Storage* storage) {
   return (storage == nullptr ? c10::Storage() : *storage).getWeakStorageImpl();
 }
 
-// Where the parameter's numbers begin: the weights of an LSTM may lie in one storage, one behind
-// the other, as cuDNN wants them.
+// Returns where the parameter's numbers begin. The weights of an LSTM may share one storage, one
+// behind the other, as cuDNN wants.
 const void* identity(const at::Tensor& parameter) {
   const c10::Storage* storage = storage_in(*parameter.unsafeGetTensorImpl());
   if (storage == nullptr) return parameter.unsafeGetTensorImpl();
@@ -81,7 +81,7 @@ const void* identity(const at::Tensor& parameter) {
   return bytes + static_cast<std::size_t>(parameter.storage_offset()) * parameter.itemsize();
 }
 
-// ModuleTree holds a model's modules in the order of their registration, parents first, each once.
+// ModuleTree holds each of a model's modules once, in the order of registration, parents first.
 class ModuleTree {
  public:
   ModuleTree(const Module& model, std::string_view name) : prefix_(name) {
@@ -130,10 +130,10 @@ class ModuleTree {
   std::string prefix_;
   std::vector<ModuleNode> nodes_;
   std::unordered_set<const Module*> seen_;
-  std::unordered_map<const void*, std::size_t> owners_;  // of parameters, by identity()
+  std::unordered_map<const void*, std::size_t> owners_;  // by identity() of the parameter
 };
 
-// One flag a module.
+// One flag for each module.
 using Flags = std::vector<char>;
 
 // Returns the node of the largest uniform container, or kNoNode.
@@ -178,7 +178,7 @@ Status fits_nothing(const ModuleTree& tree, const std::string& pattern) {
                           " with parameters; the nearest are ", nearest_names(names, pattern));
 }
 
-// Adds the outermost modules that fit; returns whether there were any.
+// Adds the outermost modules that fit; returns whether any did.
 bool choose_fitting(const ModuleTree& tree, std::string_view pattern, Flags& chosen) {
   Flags covered(tree.size(), 0);
   bool found = false;
@@ -203,10 +203,10 @@ Result<Flags> choice(const ModuleTree& tree, std::span<const std::string> patter
   return chosen;
 }
 
-// Returns for each module the one that its parameters are counted to: the innermost chosen one
-// around it, else the largest one around it that holds no chosen one, else itself.
+// Returns for each module the module whose block gets its parameters: the innermost chosen module
+// around it, else the largest one around it without chosen modules, else itself.
 std::vector<std::size_t> gathered_by(const ModuleTree& tree, const Flags& chosen) {
-  Flags holds(tree.size(), 0);  // a chosen module
+  Flags holds(tree.size(), 0);  // whether a chosen module is inside
   for (std::size_t n = tree.size(); n-- > 1;) {
     if (chosen[n] || holds[n]) holds[tree[n].parent] = 1;
   }
@@ -228,7 +228,7 @@ DividedModel divided(const ModuleTree& tree, const Flags& chosen) {
   for (std::size_t n = 0; n < tree.size(); ++n) {
     std::optional<BlockId>& block = number[gatherer[n]];
     if (block || !tree[n].owns()) continue;
-    // Wraps around above the last BlockId: make() refuses far fewer.
+    // May wrap around above the last BlockId: make() refuses far fewer blocks.
     block = BlockId(static_cast<BlockId::rep>(model.blocks.size()));
     model.blocks.push_back(tree[gatherer[n]].name);
   }
@@ -301,7 +301,8 @@ std::vector<at::Tensor> BlockMap::buffers(BlockId block) const {
 bool BlockMap::refresh() {
   bool changed = false;
   for (Use& use : uses_) {
-    // A tensor that is gone has given up its storage; its memory stays as long as this reference.
+    // A tensor's destruction releases the storage; this reference keeps only the tensor's own
+    // memory.
     const c10::Storage* storage = storage_in(*use.parameter._unsafe_get_target());
     const auto* now = storage == nullptr ? nullptr : storage->unsafeGetStorageImpl();
     if (now == use.storage._unsafe_get_target()) continue;

@@ -14,7 +14,7 @@ bool is_foreign_memory(const at::TensorBase& tensor) {
   return tensor.has_storage() && tensor.storage().allocator() == nullptr;
 }
 
-// Nothing counts the program's own writes to the memory, so values are compared.
+// Compares values, because no counter records the program's own writes to foreign memory.
 bool ForeignCopies::Copy::is_of(const at::Tensor& tensor) const {
   return storage_impl(original) == storage_impl(tensor) &&
          original.storage_offset() == tensor.storage_offset() &&

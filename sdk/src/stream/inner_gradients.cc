@@ -18,8 +18,8 @@ variable_list gradients(at::TensorList outputs, at::TensorList inputs, at::Tenso
                                /*allow_unused=*/true);
 }
 
-// A leaf is itself. The engine knows any other tensor by its place in the graph only, so an empty
-// one with that history stands for it.
+// Returns a leaf itself. The engine identifies any other tensor by its place in the graph, so an
+// empty tensor with the same history represents it.
 at::Tensor tensor_at(const Edge& edge) {
   if (!edge.is_valid()) return {};
   if (const auto* leaf = dynamic_cast<torch::autograd::AccumulateGrad*>(edge.function.get()))

@@ -21,8 +21,8 @@ ConvolutionKind convolution_kind(bool is_transposed) {
   return is_transposed ? ConvolutionKind::transposed : ConvolutionKind::plain;
 }
 
-// Of at::convolution and of our own product in FP8, which has the arguments of one in a list that
-// ends with whether it is transposed and the groups.
+// Serves at::convolution and our own FP8 product. The FP8 product has a convolution's arguments in
+// a list that ends with `transposed` and `groups`.
 ConvolutionKind convolution_of(const OperatorCall& call) {
   const auto& schema = call.handle.schema().arguments();
   for (std::size_t i = 0; i < schema.size(); ++i) {
@@ -41,7 +41,7 @@ bool is_tensor(const c10::Argument& argument) {
   return type->isSubtypeOf(*c10::OptionalType::ofTensor());
 }
 
-// Storages that no argument has, each once.
+// Counts storages that no argument has, each once.
 std::uint64_t own_bytes(std::span<const c10::IValue> results, std::vector<const void*>& known) {
   std::uint64_t bytes = 0;
   for (const c10::IValue& result : results) {

@@ -22,7 +22,7 @@ namespace {
 thread_local StreamScope* innermost = nullptr;
 thread_local std::uint64_t operators_of_thread = 0;
 
-// Whether LibTorch has no kernel of its own for the operator, only a composition of others.
+// Returns whether LibTorch has only a composition of other operators, no kernel.
 bool is_composite(const c10::OperatorHandle& handle) {
   using c10::DispatchKey;
   return handle.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd) &&
@@ -30,7 +30,7 @@ bool is_composite(const c10::OperatorHandle& handle) {
          !handle.hasKernelForDispatchKey(DispatchKey::CPU);
 }
 
-// Of the operators that this thread met so far.
+// Caches the facts of operators met by this thread.
 const OperatorFacts& known_facts(const c10::OperatorHandle& handle) {
   thread_local std::unordered_map<const void*, OperatorFacts> known;
   const void* key = &handle.operator_name();
@@ -66,7 +66,7 @@ class Stream {
     if (innermost == nullptr) return;
     for (OperatorListener* listener : innermost->listeners_) tell(*listener);
   }
-  // Shows the tensors of one operator with its arguments as they are, or boxed.
+  // Shows the tensors of one operator, whose arguments may be boxed.
   template <class... Arguments>
   static void touch_all(const StreamScope& scope, const c10::OperatorHandle& handle,
                         const Arguments&... arguments) {
@@ -74,7 +74,7 @@ class Stream {
     for_each_operand(
         handle, [&](const at::Tensor& t) { touch(scope, handle, t); }, arguments...);
   }
-  // Returns whether the scope's rewriter is to run the operator with these arguments.
+  // Returns whether the scope's rewriter runs the operator with these arguments.
   template <class... Arguments>
   static bool is_rewritten(const StreamScope& scope, const c10::OperatorHandle& handle,
                            const OperatorFacts& facts, const Arguments&... arguments) {
@@ -84,7 +84,7 @@ class Stream {
         handle, [&](const at::Tensor& t) { scope.rewriter_->touch(t); }, arguments...);
     return scope.rewriter_->wants(handle, facts);
   }
-  // Listeners whose begin() was called; tells them of a failure unless end() was called.
+  // Lists the listeners whose begin() was called. Calls their failed() unless end() was called.
   class Begun {
    public:
     explicit Begun(const StreamScope& scope) : scope_(scope) {}
@@ -126,7 +126,7 @@ class Stream {
                   const OperatorFacts& facts, c10::DispatchKeySet next, torch::jit::Stack& stack) {
     run_by(scope, handle, facts, stack, [&] { handle.redispatchBoxed(next, &stack); });
   }
-  // The same where the scope's rewriter runs it.
+  // As run(), but the scope's rewriter runs the operator.
   static void run_rewritten(const StreamScope& scope, const c10::OperatorHandle& handle,
                             const OperatorFacts& facts, torch::jit::Stack& stack) {
     const StreamPause inside;
@@ -187,9 +187,9 @@ c10::DispatchKeySet below_stream(c10::DispatchKeySet keys) {
   return keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kStreamKey);
 }
 
-// Runs a product in the format that a listener has for it, and one that stays wide in float where
-// narrow and wide tensors meet in it. Its casts are shown, and so is the product with the operands
-// that it gets. REQUIRES: the tensors were shown.
+// Runs a product in a listener's format. A product that stays wide runs in float if narrow and wide
+// tensors meet. Shows the casts, and the product with its cast operands. REQUIRES: the tensors were
+// shown.
 void call_product(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
                   torch::jit::Stack* stack) {
   const auto format = is_under_autocast_call() ? std::nullopt : Stream::product_format(*innermost);
@@ -205,14 +205,14 @@ void call_product(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
   Stream::run(*innermost, handle, facts, below_stream(keys), *stack);
 }
 
-// Runs an operator under autocast where the block that reads its tensors asks for that. FP8 is for
-// products, which it is shown as such. Returns whether it ran.
+// Runs an operator under autocast if the block that reads its tensors wants autocast. FP8 applies
+// to products only, which are shown as products. Returns whether the operator ran.
 bool call_autocast(const StreamScope& scope, const c10::OperatorHandle& handle,
                    c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   if (is_under_autocast_call() || !Stream::has_formats(scope)) return false;
   if (!autocast_type_of(handle, *stack, at::kBFloat16)) return false;
   {
-    const StreamPause inside;  // a composite was shown to nobody, and may be a block's first
+    const StreamPause inside;  // a composite is hidden and may begin a block
     Stream::touch_all(scope, handle, *stack);
   }
   const auto format = Stream::product_format(scope);
@@ -227,7 +227,7 @@ bool call_autocast(const StreamScope& scope, const c10::OperatorHandle& handle,
   return type.has_value();
 }
 
-// Runs an operator that the scope's rewriter wants.
+// Runs an operator for the scope's rewriter.
 void call_rewritten(const c10::OperatorHandle& handle, c10::DispatchKeySet,
                     torch::jit::Stack* stack) {
   Stream::run_rewritten(*innermost, handle, known_facts(handle), *stack);
@@ -253,7 +253,7 @@ void show_boxed(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
   call_product(handle, keys, stack);
 }
 
-// The arguments of one call for listeners, with lists of numbers as they are.
+// Holds the arguments of one call for listeners, with lists of numbers unboxed.
 template <std::size_t count>
 class Shown {
  public:
@@ -303,8 +303,8 @@ std::array<c10::IValue, sizeof...(Results)> results_of(const std::tuple<Results.
       results);
 }
 
-// Shows an operator that programs call often without boxing its arguments, unless a listener has a
-// format for it.
+// Shows a frequently called operator without boxing its arguments, unless a listener has a format
+// for it.
 template <class Operator, class Schema>
 struct Hot;
 template <class Operator, class Result, class... Arguments>
@@ -392,13 +392,13 @@ using HotOperators = OperatorList<
     op::addcmul_, op::addcdiv_, op::mul__Scalar, op::add__Scalar, op::div__Tensor, op::sqrt,
     op::exp, op::log, op::abs, op::mean, op::detach_, op::ones_like, op::mse_loss, op::leaky_relu,
     op::softplus, op::stack, op::_scaled_dot_product_flash_attention_for_cpu>;
-// These are composed of others and only passed on.
+// Composed of others, and only passed on.
 using HotComposites =
     OperatorList<op::linear, op::matmul, op::dropout, op::layer_norm, op::batch_norm, op::conv2d,
                  op::reshape, op::contiguous, op::softmax_int, op::log_softmax_int, op::to_dtype,
                  op::flatten_using_ints, op::scaled_dot_product_attention, op::cross_entropy_loss>;
 
-// Namespaces of operators that come with LibTorch, and our own.
+// Namespaces of LibTorch's operators and of ours.
 constexpr std::array<std::string_view, 17> kKnownNamespaces = {
     "_quantized",       "aten",   "c10d",      "coxswain",  "fb",     "inductor",
     "mkldnn",           "onednn", "mkl",       "prepacked", "prim",   "prims",

@@ -1,19 +1,13 @@
-// The operator stream shows every LibTorch operator that a thread calls, as user code called it, to
-// listeners of ours, without any change to a model. It is the ground that blocks without edits, the
-// tape and number formats by operator stand on.
+// The operator stream shows listeners every LibTorch operator of a thread, as user code called it,
+// and needs no change to the model. Blocks without edits, the tape and number formats by operator
+// use the stream. Nothing outside a StreamScope pays for the stream; docs/results has the cost
+// inside.
 //
 //   user code -> [stream: listeners, before] -> autocast -> autograd -> kernel -> [listeners,
 //   after]
 //
-// How: a StreamScope includes a dispatch key that no device uses (TESTING_ONLY_GenericMode, above
-// autocast and autograd) in the calling thread's keys; our fallback for that key tells the
-// listeners and passes the operator on without the key, so that what an operator calls inside is
-// not shown. Operators that LibTorch only composes of others (CompositeImplicit: linear, matmul,
-// dropout) are not shown themselves; their parts are. Nothing is shown on other threads, and
-// nothing of a backward pass (saved_tensors.h: the engine excludes the key while it runs one).
-//
-// Cost: nothing outside of a scope; inside, see docs/results. A listener belongs to the thread of
-// its scope and outlives it. Listeners may call operators: those are not shown.
+// A listener belongs to the thread of its scope and outlives the scope. Listeners may call
+// operators; the stream does not show those.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -37,34 +31,34 @@ struct Edge;
 
 namespace cox::detail {
 
-// What is known of an operator from its schema alone, looked up once: asking the dispatcher costs
-// as much as an operator.
+// OperatorFacts describes an operator by its schema alone. Looked up once, because a query to the
+// dispatcher costs as much as an operator.
 struct OperatorFacts {
   bool is_composite = false;              // LibTorch only composes it of others
   bool is_product = false;                // product_formats.h
-  bool is_autocast = false;               // autocast of CUDA knows it
+  bool is_autocast = false;               // CUDA's autocast has a kernel
   bool is_random = false;                 // draws from a generator
-  bool is_programs = false;               // the program, or a library of its, registered it
-  std::vector<std::uint16_t> written;     // arguments that it writes to
-  std::vector<std::uint16_t> statistics;  // that it writes to without saying so
+  bool is_programs = false;               // registered by the program or one of its libraries
+  std::vector<std::uint16_t> written;     // arguments written to
+  std::vector<std::uint16_t> statistics;  // arguments written to, undeclared in the schema
 };
 OperatorFacts facts_of(const c10::OperatorHandle& handle);
 
-// An argument that is a list of numbers, as the caller has it.
+// IntegerList is an argument that is a list of numbers, in the caller's memory.
 struct IntegerList {
   std::size_t argument = 0;
   at::IntArrayRef values;
 };
 
-// One operator that is about to run. Valid during the call that gets it.
+// OperatorCall is one operator about to run. Valid during the listener's call.
 struct OperatorCall {
   const c10::OperatorHandle& handle;
   const OperatorFacts& facts;
   std::span<const c10::IValue> arguments;
-  // Lists of numbers that are not in `arguments`, which has None in their places: to put them there
-  // takes two allocations each.
+  // Lists of numbers. `arguments` has None in their places, because boxing a list takes two
+  // allocations.
   std::span<const IntegerList> integers;
-  // Of the thread where the operator was called: autocast and autograd keys that it excludes.
+  // Autocast and autograd keys excluded on the calling thread.
   c10::DispatchKeySet excluded;
 };
 
@@ -74,77 +68,85 @@ void for_each_tensor_of(const OperatorCall& call, const Use& use) {
   for (const c10::IValue& value : call.arguments) for_each_tensor_in(value, use);
 }
 
-// What a backward pass does with gradients: backward() adds them to .grad, grad() returns them.
+// The use of a pass's gradients: backward() adds gradients to .grad, grad() returns them.
 enum class BackwardKind : std::uint8_t { accumulating, returning };
 
-// One backward pass that begins. Valid during the call that gets it.
+// BackwardPass is one backward pass that begins. Valid during the listener's call.
 struct BackwardPass {
   BackwardKind kind = BackwardKind::accumulating;
-  std::span<const torch::autograd::Edge> roots;  // where it starts
-  std::span<const at::Tensor> gradients;         // of the roots
+  std::span<const torch::autograd::Edge> roots;  // start of the pass
+  std::span<const at::Tensor> gradients;         // the roots' gradients
 };
 
-// Runs products in a format that is more than casts: FP8, whose operands have scales.
+// ProductCaller runs products in a format that needs more than casts: FP8 operands have scales.
 class ProductCaller {
  public:
   virtual ~ProductCaller() = default;
-  // Runs a product by operators that are shown, as user code would, and leaves its result on the
-  // stack in place of its arguments; or returns false and has called nothing. REQUIRES:
+  // Runs a product by operators shown to listeners, as user code would, and replaces its arguments
+  // on the stack by the result. Returns false, before any call, to decline. REQUIRES:
   // is_to_be_narrowed() (product_formats.h).
   virtual bool call(const c10::OperatorHandle& handle, torch::jit::Stack& stack) = 0;
 };
 
-// What products run in that do not run as they were written.
+// ProductFormat is a format of products other than the program's own.
 struct ProductFormat {
-  at::ScalarType type;              // float where narrow tensors of other blocks may come
-  ProductCaller* caller = nullptr;  // if any, asked first; what it declines is cast to `type`
+  at::ScalarType type;              // float if narrow tensors of other blocks may arrive
+  ProductCaller* caller = nullptr;  // asked first; null: none. A declined product is cast to `type`
 };
 
 class OperatorListener {
  public:
   virtual ~OperatorListener() = default;
-  // Called before every operator, with each defined tensor among its arguments in turn, before any
-  // listener's begin(). May throw; the operator does not run then.
+  // Called before every operator and before any listener's begin(), once for each defined tensor
+  // among the arguments. A throw cancels the operator.
   virtual void touch(const c10::OperatorHandle& /*handle*/, const at::Tensor& /*argument*/) {}
-  // Whether product_format() can have an answer at all, in this step; asked before every operator
-  // that formats are for.
+  // Returns whether product_format() can have a value in this step. Called before every operator
+  // that formats apply to.
   virtual bool has_formats() const { return false; }
-  // The format that products run in (product_formats.h), if any; asked before every product, after
-  // touch(). Of several listeners the first one that has a format counts. The operators that
-  // listeners see are then the casts and the narrow product.
+  // Returns the format of products (product_formats.h), if any. Called before every product, after
+  // touch(). The first listener with a format decides. Listeners then see the casts and the narrow
+  // product.
   virtual std::optional<ProductFormat> product_format() const { return std::nullopt; }
-  // Whether begin() and end() are to be called; asked before every operator, after touch().
+  // Returns whether to call begin() and end(). Called before every operator, after touch().
   virtual bool wants_calls() const { return false; }
   virtual void begin(const OperatorCall& /*call*/) {}
-  // Exactly one of these ends a call of begin(), in reverse order of listeners.
+  // Every begin() ends with exactly one of end() and failed(), in reverse order of listeners.
   virtual void end(std::span<const c10::IValue> /*results*/) {}
   virtual void failed() noexcept {}  // the operator threw
-  // A backward pass of this thread begins, and has ended without throwing. Passes inside a pass are
-  // not told, nor is one that is part of a forward pass (inner_gradients.h).
+  // A backward pass of this thread begins; a backward pass ended without throwing. Listeners get no
+  // call for a nested pass or for one inside a forward pass (inner_gradients.h).
   virtual void backward_begins(const BackwardPass& /*pass*/) {}
   virtual void backward_ended(BackwardKind /*kind*/) {}
 };
 
-// Runs operators with other arguments than the loop gave them. It is asked before listeners are
-// shown the operator, which they see as the loop called it.
+// OperatorRewriter runs operators with other arguments than the loop gave. The stream calls the
+// rewriter before the listeners, who see the operator as the loop called it.
 class OperatorRewriter {
  public:
   virtual ~OperatorRewriter() = default;
   // Called with each defined tensor among the arguments, before wants().
   virtual void touch(const at::Tensor& argument) = 0;
-  // Returns whether call() is to run the operator. May wait for other ranks, and throw.
+  // Returns whether call() shall run the operator. May wait for other ranks, and throw.
   virtual bool wants(const c10::OperatorHandle& handle, const OperatorFacts& facts) = 0;
-  // Runs the operator and leaves its results on the stack in place of its arguments. Operators that
-  // it calls are not shown. May throw.
+  // Runs the operator and replaces its arguments on the stack by the results. The stream does not
+  // show operators called inside. May throw.
   virtual void call(const c10::OperatorHandle& handle, const OperatorFacts& facts,
                     torch::jit::Stack& stack) = 0;
 };
 
-// Shows operators of this thread to `listeners`, in their order, from its construction on, and
-// lets `rewriter` run some of them; scopes nest, and the innermost one counts. Without a rewriter
-// that of the scope around it goes on.
-// REQUIRES: scopes and pauses of a thread end in the reverse order of their beginning, because each
-// puts back the keys that it found.
+// StreamScope shows this thread's operators to `listeners`, in order, from construction on. A
+// `rewriter` may run some of them. Scopes nest; the innermost one counts. A scope without a
+// rewriter keeps the outer scope's.
+//
+// The scope includes a dispatch key that no device uses (TESTING_ONLY_GenericMode, above autocast
+// and autograd) in the thread's keys. Our fallback for the key calls the listeners, then passes the
+// operator on without the key, so that nested operators stay hidden. The stream shows the parts of
+// composed operators (CompositeImplicit: linear, matmul, dropout), not the composed ones. Other
+// threads and backward passes stay hidden: the engine excludes the key during a pass
+// (saved_tensors.h).
+//
+// REQUIRES: scopes and pauses of a thread end in reverse order, because each restores the keys
+// found at its start.
 class StreamScope {
  public:
   explicit StreamScope(std::vector<OperatorListener*> listeners,
@@ -162,11 +164,11 @@ class StreamScope {
   const c10::impl::IncludeDispatchKeyGuard included_{kStreamKey};
 };
 
-// Returns failed_precondition where a library has kernels of its own on the stream's dispatch key:
-// its operators would not be shown. Looks through all operators, some milliseconds.
+// Returns failed_precondition if a library has kernels on the stream's dispatch key, which would
+// hide its operators. Checks all operators in some milliseconds.
 Status check_stream_key();
 
-// Hides the operators of this thread from its scope while it exists.
+// StreamPause hides this thread's operators from the scope while it exists.
 class StreamPause {
  public:
   StreamPause() = default;
@@ -177,18 +179,18 @@ class StreamPause {
   const c10::impl::ExcludeDispatchKeyGuard excluded_{kStreamKey};
 };
 
-// The engine tells the listeners of this thread of its passes (saved_tensors.cc).
+// Tell this thread's listeners about a backward pass. Called by the engine (saved_tensors.cc).
 void tell_backward_begins(const BackwardPass& pass);
 void tell_backward_ended(BackwardKind kind);
 
-// Shows what `run` does as one call of an operator, which it need not be, where a listener of this
-// thread wants calls; else only runs it. `arguments` makes the call's arguments, `run` returns its
+// Calls `run`. If a listener of this thread wants calls, shows `run` as one call of the operator,
+// although `run` need not be one. `arguments` returns the call's arguments; `run` returns its
 // results.
 void show_call(const c10::OperatorHandle& handle,
                const std::function<std::vector<c10::IValue>()>& arguments,
                const std::function<std::vector<c10::IValue>()>& run);
 
-// Returns whether a listener of this thread sees what runs now.
+// Returns whether a listener of this thread sees the operators that run now.
 bool is_shown();
 
 // Returns how many operators this thread's scopes have shown so far.

@@ -73,13 +73,13 @@ class RegionBuilder {
     region_.saved[at(storage)].push_back(note.key);
   }
 
-  // It is kept packed if all that was saved of it can be.
+  // A storage is kept packed only if all of its saved tensors can be packed.
   static void note_mask(planner::GraphStorage& storage, const TapeRecords::SavedNote& note,
                         bool is_first) {
     if (is_first || note.packed_bytes == 0) storage.packed_bytes = note.packed_bytes;
   }
 
-  // Memory that an operator saved without returning it.
+  // Memory saved by an operator that did not return it.
   std::int32_t apart(const TapeRecords::SavedNote& note) {
     if (note.key.saver != apart_of_ || note.address != apart_address_ || note.address == nullptr)
       apart_storage_ = add_storage(note.bytes, note.key.saver);
@@ -131,7 +131,7 @@ void take_lesser(MeasuredRegion& region, const MeasuredRegion& newer) {
 void learn_backward(MeasuredRegion& region) {
   std::vector<planner::BackwardLevels> levels = region.meter->end();
   std::erase_if(levels, [&region](const planner::BackwardLevels& it) {
-    return at(it.op) >= region.graph.operators.size();  // of an operator that failed
+    return at(it.op) >= region.graph.operators.size();  // an operator that failed
   });
   planner::learn_backward(region.graph, planner::KeptSet(region.graph.storages.size(), false),
                           levels);

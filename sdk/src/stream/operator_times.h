@@ -1,10 +1,10 @@
-// From a tape that measured to what the planner knows of its region: the operators with their
-// times, the storages with their bytes, and which saved tensors keep each of them.
+// Converts a measured tape for the planner: operators with times, storages with bytes, and the
+// saved tensors that keep each storage.
 //
 //   Tape::measure() -> a forward pass -> close() -> measured_region() -> backward ->
 //   learn_backward() -> planner::storage_front() -> choice_of() -> the tapes of later steps
 //
-// Thread rule: that of the tape while it records.
+// Thread rule: as for the tape while it records.
 #pragma once
 
 #include <cstdint>
@@ -18,31 +18,31 @@
 namespace cox::detail {
 
 struct MeasuredRegion {
-  planner::OperatorGraph graph;  // is_held only where the tape itself must keep something
-  // For each storage of the graph: the saved tensors that are kept or dropped with it.
+  planner::OperatorGraph graph;  // is_held only if the tape itself must keep something
+  // Saved tensors kept or dropped with each storage of the graph.
   std::vector<std::vector<TapeRecords::SavedKey>> saved;
-  std::shared_ptr<RegionMeter> meter;  // of its newest pass
+  std::shared_ptr<RegionMeter> meter;  // the newest pass's
 };
 
 // Returns the steady clock's time, for operators that run on the calling thread.
 std::int64_t steady_ns();
 
-// The order of storages is that in which they were made; behind them come those that operators
-// saved without returning them. REQUIRES: the tape measured all of its region and is closed.
+// Returns the tape's measured region. Storages are in the order of their creation, then those saved
+// by operators without being returned. REQUIRES: the tape measured its whole region and is closed.
 MeasuredRegion measured_region(const Tape& tape);
 
-// Whether two passes through a block are alike: the same operators, storages and saved tensors,
-// whatever their times.
+// Returns whether two passes through a block have the same operators, storages and saved tensors,
+// whatever the times.
 bool is_alike(const planner::OperatorGraph& a, const planner::OperatorGraph& b);
-// Takes the lesser time and bytes of each operator, and the meter of `newer`. REQUIRES: is_alike().
+// Keeps the lesser time and bytes of each operator, and `newer`'s meter. REQUIRES: is_alike().
 void take_lesser(MeasuredRegion& region, const MeasuredRegion& newer);
 
-// Ends the measuring, and learns what backward takes about each operator. REQUIRES: the tape
-// dropped all that need not be kept, and backward has ended.
+// Ends the measuring, and reads how much memory backward took for each operator. REQUIRES: the tape
+// dropped every tensor that may be dropped, and backward has ended.
 void learn_backward(MeasuredRegion& region);
 
-// Returns what tapes of passes like the measured one decide: saved tensors of storages that are not
-// in `kept` are dropped, all others kept.
+// Returns the choice for tapes of similar passes: drops saved tensors of storages missing in
+// `kept`, keeps all others.
 HoldChoice choice_of(const MeasuredRegion& region, const planner::KeptSet& kept);
 
 }  // namespace cox::detail

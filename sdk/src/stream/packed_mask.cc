@@ -14,7 +14,7 @@
 namespace cox::detail {
 namespace {
 
-// Values that one word of bits stands for; the unit of the loops below, which compilers vectorise.
+// The values packed into one word; the unit of the loops below, which compilers vectorise.
 constexpr std::int64_t kGroup = 64;
 constexpr std::int64_t kGroupsOfTask = 1024;  // for at::parallel_for
 
@@ -29,13 +29,13 @@ std::uint64_t gathered(const std::uint8_t* flags) {
   return eight * 0x0102040810204080ULL >> 56;
 }
 
-// The reverse.
+// Spreads eight bits into the lowest bits of eight bytes.
 std::uint64_t spread(std::uint64_t byte) {
   const std::uint64_t copies = byte * 0x0101010101010101ULL & 0x8040201008040201ULL;
   return (copies + 0x7F7F7F7F7F7F7F7FULL) >> 7 & 0x0101010101010101ULL;
 }
 
-// Returns whether all values of a group are one of the two.
+// Returns whether every value of a group is `zero` or `one`.
 template <class T>
 bool pack_group(const T* from, T zero, T one, std::uint8_t* to) {
   std::uint8_t flags[kGroup];
@@ -64,7 +64,7 @@ void unpack_group(const std::uint8_t* from, T zero, T one, T* to) {
   }
 }
 
-// Calls `whole` for each whole group, and `part` for what is left, with the number of its values.
+// Calls `whole` for each whole group, and `part` with the number of values left over.
 template <class Whole, class Part>
 void for_each_group(std::int64_t count, const Whole& whole, const Part& part) {
   at::parallel_for(0, count / kGroup, kGroupsOfTask, [&](std::int64_t first, std::int64_t end) {
@@ -73,7 +73,7 @@ void for_each_group(std::int64_t count, const Whole& whole, const Part& part) {
   if (count % kGroup != 0) part(count / kGroup, static_cast<std::size_t>(count % kGroup));
 }
 
-// Returns the first value and the first other one, if there is any.
+// Returns the first value, and the first different one if there is any.
 template <class T>
 TwoValues first_two(const T* from, std::int64_t count) {
   const T* const other = std::find_if(from + 1, from + count, [&](T it) { return it != *from; });

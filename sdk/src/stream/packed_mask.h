@@ -1,10 +1,9 @@
-// PackedMask holds a tensor whose values are all one of two, such as a dropout's mask, in one bit a
-// value, and gives back the same bits. A mask of bool takes an eighth, the noise of a dropout on a
-// CPU, which is a float of zero or 1/(1-p), a thirty-second part.
+// PackedMask stores a tensor with two distinct values, such as a dropout's mask, in one bit a
+// value, and restores the same bits. A bool mask shrinks to an eighth. A CPU dropout's noise,
+// floats of zero or 1/(1-p), shrinks to a thirty-second.
 //
-// It packs the whole storage that the tensor lies in, so that any view of it can be had. Values are
-// compared as bits: zeros of either sign are two values, and a NaN is one. A plain value; any
-// thread. Only memory of the CPU is packed.
+// Packs the whole storage of the tensor, so that any view can be restored. Compares values as bits:
+// +0 and -0 differ, and a NaN is a value. A plain value; any thread. CPU memory only.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,29 +16,29 @@ namespace cox::detail {
 
 class PackedMask {
  public:
-  // Returns nothing where there are more than two values, or where the tensor is not a strided one
-  // on a CPU. Reads as much as it takes to tell.
+  // Returns nothing for more than two values, and for a tensor that is not strided or not on a CPU.
+  // Reads only until the answer is known.
   static std::optional<PackedMask> pack(const at::Tensor& tensor);
-  // Returns what pack() would for another tensor of the same storage, without reading it.
+  // Returns pack()'s result for another tensor of the same storage, without reading it.
   std::optional<PackedMask> sharing(const at::Tensor& tensor) const;
 
-  // Returns all of the storage's values in memory of their own, in one dimension.
+  // Returns all of the storage's values in new memory, in one dimension.
   at::Tensor values() const;
-  // Returns the tensor that was packed, in such memory.
+  // Returns the packed tensor, in new memory.
   at::Tensor tensor() const;
 
   at::ScalarType type() const { return type_; }
   at::IntArrayRef sizes() const { return sizes_; }
-  // Of the tensor that was packed, shared with it.
+  // Returns the version counter shared with the packed tensor.
   const c10::VariableVersion& counter() const { return counter_; }
-  std::int64_t bytes() const;  // that it takes
+  std::int64_t bytes() const;  // size of the packed form
 
  private:
   PackedMask() = default;
 
-  at::Tensor bits_;  // bytes: the first value's bit is the lowest one of the first byte
+  at::Tensor bits_;  // bytes; the first value is the lowest bit of the first byte
   std::int64_t count_ = 0;
-  std::uint64_t zero_ = 0, one_ = 0;  // the bits of the value that a zero stands for, and a one
+  std::uint64_t zero_ = 0, one_ = 0;  // bit patterns of the values packed as 0 and as 1
   at::ScalarType type_ = at::kFloat;
   c10::DimVector sizes_, strides_;
   std::int64_t offset_ = 0;

@@ -1,4 +1,4 @@
-// PointerMap finds what is noted of an address: a hash table whose entries lie in one array.
+// PointerMap is a hash table from addresses to small values, with all entries in one array.
 #pragma once
 
 #include <cstddef>
@@ -9,12 +9,12 @@
 
 namespace cox::detail {
 
-// Addresses are only added, or all forgotten, so noting one more costs no allocation of its own. A
-// plain value. `Value` is small, and Value() says that nothing is noted.
+// Addresses are only added or all cleared, so adding one needs no allocation of its own. A plain
+// value. `Value` is small; Value() means that the map has nothing for the address.
 template <class Value>
 class PointerMap {
  public:
-  // Returns what is noted of `key`, or null.
+  // Returns the value of `key`, or null.
   Value* find(const void* key) {
     return const_cast<Value*>(static_cast<const PointerMap*>(this)->find(key));
   }
@@ -23,7 +23,7 @@ class PointerMap {
     const Slot& slot = slots_[place_of(key)];
     return slot.key == key ? &slot.value : nullptr;
   }
-  // Returns what is noted of `key`, Value() if it is new. REQUIRES: key is not null.
+  // Returns the value of `key`, Value() for a new key. REQUIRES: key is not null.
   Value& operator[](const void* key) {
     if (2 * (size_ + 1) > slots_.size()) grow();
     Slot& slot = slots_[place_of(key)];
@@ -53,7 +53,7 @@ class PointerMap {
     Value value{};
   };
 
-  // Returns the slot of the key, or the free slot where it belongs. REQUIRES: some slot is free.
+  // Returns the key's slot, or the free slot for a new key. REQUIRES: some slot is free.
   std::size_t place_of(const void* key) const {
     const std::size_t mask = slots_.size() - 1;
     const auto number = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(key));
@@ -71,7 +71,7 @@ class PointerMap {
     }
   }
 
-  std::vector<Slot> slots_;  // a power of two
+  std::vector<Slot> slots_;  // size is a power of two
   std::size_t size_ = 0;
 };
 

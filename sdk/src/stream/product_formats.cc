@@ -14,7 +14,7 @@
 namespace cox::detail {
 namespace {
 
-// An operator whose first arguments are its operands; of `matrices` the last two are multiplied.
+// An operator whose first arguments are operands. `matrices` multiplies the last two.
 struct Product {
   enum class Kind : std::uint8_t { matrices, other };
   std::string_view name;
@@ -22,8 +22,7 @@ struct Product {
   Kind kind;
 };
 
-// An attention mask is no operand: the kernels take it in float, and fp16 has no -1e9.
-// What autocast runs in its narrow type and programs call with parameters.
+// Operators that autocast runs in its narrow type and programs call with parameters.
 constexpr std::array<std::string_view, 14> kNarrowedByAutocast = {
     "aten::linear",
     "aten::matmul",
@@ -41,6 +40,7 @@ constexpr std::array<std::string_view, 14> kNarrowedByAutocast = {
     "aten::conv_transpose3d",
 };
 
+// An attention mask is no operand: the kernels read it in float, and fp16 has no -1e9.
 constexpr std::array kProducts = {
     Product{"aten::mm", 2, Product::Kind::matrices},
     Product{"aten::addmm", 3, Product::Kind::matrices},
@@ -64,7 +64,7 @@ std::span<const c10::IValue> operands_of(const c10::OperatorHandle& handle,
   return {stack.data() + stack.size() - arguments, product_of(handle)->operands};
 }
 
-// Scopes nest in a counter that can only be moved.
+// The nesting counter cannot be read, only moved.
 bool is_in_autocast_scope() {
   at::autocast::increment_nesting();
   return at::autocast::decrement_nesting() > 0;
@@ -78,8 +78,8 @@ bool is_narrow(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kBFloat16 || tensor.scalar_type() == at::kHalf;
 }
 
-// Autocast's kernel for it is an error, because a program that calls it had better be changed. One
-// that nobody changes gets it in float, like other losses.
+// Autocast's kernel throws for this loss, to make people change the program. An unmodified program
+// gets the loss in float, like other losses.
 constexpr std::string_view kRefusedByAutocast = "aten::binary_cross_entropy";
 
 void widen(torch::jit::Stack& stack, std::size_t arguments) {
@@ -92,7 +92,7 @@ void widen(torch::jit::Stack& stack, std::size_t arguments) {
 
 thread_local int autocast_calls = 0;
 
-// Autocast of CUDA to a type, for one call.
+// Turns CUDA's autocast to a type on for one call.
 class AutocastCall {
  public:
   explicit AutocastCall(at::ScalarType type)
@@ -224,7 +224,7 @@ void call_narrowed(const c10::OperatorHandle& handle, torch::jit::Stack& stack,
       if (is_parameter_or_view(operand) == parameters) stack[i] = operand.to(type);
     }
   };
-  // Parameters first: whoever runs these operators again finds the same first one of a block.
+  // Parameters come first, so that a replay finds the same first parameter of a block.
   cast(true);
   cast(false);
   const bool is_on_cuda = stack[first].isTensor() && stack[first].toTensor().is_cuda();

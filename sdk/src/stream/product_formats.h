@@ -1,30 +1,6 @@
-// Number formats of a program that nobody edited, as casts in its operator stream.
-//
-// On the CPU a product (of matrices, a convolution, attention) whose operands are float runs in a
-// narrow type instead:
-//
-//   mm(a, b)  ->  mm(a.to(bf16), b.to(bf16)).to(float)
-//
-// Results are given back in the type that the program expects. So no narrow tensor ever meets code
-// that was not written for it, nothing is to be converted between blocks, and all that must stay
-// wide does: norms, softmax, losses, sums, statistics, optimizers.
-//
-// On CUDA, where memory is what most operators wait for, results stay narrow, by LibTorch's own
-// rules: an operator that autocast knows runs as under autocast of the block's type. Where narrow
-// tensors reach a block that stays in float and meet wide ones, it runs as under autocast to float.
-// Autocast's cache of weights is off. What the program gets is what it would get under autocast.
-//
-// The casts are operators like any other: autograd gives them their gradients, a tape records them
-// and runs them again, so a replay has the same formats without knowing of any.
-//
-// An operator stays as the program wrote it
-// - under autocast or in a PrecisionScope of the program's own, whatever that says;
-// - with gradients off: an evaluation, the power iteration of a spectral norm, the inside of a
-//   custom Function; where narrow and wide tensors meet there, on CUDA, it runs in float;
-// - with a vector for an operand, which gains nothing on the CPU: a spectral norm's sigma, a head
-//   with one output;
-// - with operands that are not all float, or not dense.
-// Pure but for the calling thread's autocast state. Any thread.
+// Number formats of an unmodified program, as casts in its operator stream. On the CPU, products
+// run narrow and return wide results. On CUDA, operators run as under autocast. Pure except for the
+// calling thread's autocast state. Any thread.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -34,36 +10,60 @@
 
 namespace cox::detail {
 
-// Returns whether the operator is one of the products that formats are for. Looks its name up.
+// On the CPU, a product (of matrices, a convolution, attention) with float operands runs in a
+// narrow type:
+//
+//   mm(a, b)  ->  mm(a.to(bf16), b.to(bf16)).to(float)
+//
+// The result has the program's type. So narrow tensors meet only code written for narrow tensors,
+// and blocks need no conversions between them. Norms, softmax, losses, sums, statistics and
+// optimizers stay wide.
+//
+// On CUDA, where most operators wait for memory, results stay narrow by LibTorch's own rules. An
+// operator known to autocast runs as under autocast of the block's type. Narrow tensors may reach a
+// block that stays in float; if they meet wide ones there, the operator runs as under autocast to
+// float. Autocast's cache of weights is off. The program gets the results of autocast.
+//
+// The casts are ordinary operators: autograd differentiates them, and a tape records and replays
+// them. So a replay has the same formats.
+//
+// An operator stays as the program wrote it
+// - under autocast or in a PrecisionScope of the program;
+// - with gradients off: an evaluation, the power iteration of a spectral norm, the inside of a
+//   custom Function. On CUDA, it runs in float if narrow and wide tensors meet;
+// - with a vector operand, which gains nothing on the CPU: a spectral norm's sigma, a head with one
+//   output;
+// - with operands that are not all float, or not dense.
+
+// Returns whether formats apply to the operator, a product. Looks its name up.
 bool is_product(const c10::OperatorHandle& handle);
 
-// Returns whether a call with these arguments, the last ones on the stack, is to run in another
-// type than it was written in, on the CPU, or as FP8 may. REQUIRES for both: is_product(handle),
-// and `type` is narrower than float.
+// Returns whether a call with these arguments, the last ones on the stack, shall run in a narrower
+// type on the CPU, or may run as FP8. REQUIRES: is_product(handle), and `type` is narrower than
+// float.
 bool is_to_be_narrowed(const c10::OperatorHandle& handle, const torch::jit::Stack& stack,
                        at::ScalarType type);
-// Runs the call with its float operands cast to `type`, and its results cast back. The three are
-// called as by user code. REQUIRES: is_to_be_narrowed().
+// Runs the call with float operands cast to `type`, and casts the results back. The stream shows
+// the casts and the product like calls of user code. REQUIRES: is_to_be_narrowed().
 void call_narrowed(const c10::OperatorHandle& handle, torch::jit::Stack& stack,
                    at::ScalarType type);
 
-// Returns whether autocast of CUDA has a kernel of its own for the operator.
+// Returns whether CUDA's autocast has a kernel for the operator.
 bool is_known_to_autocast(const c10::OperatorHandle& handle);
-// Returns whether that kernel is for the narrow type, and has parameters for operands.
+// Returns whether autocast's kernel is for the narrow type, and has parameters as operands.
 bool is_narrowed_by_autocast(const c10::OperatorHandle& handle);
 // Casts a convolution's wide bias to the type of its narrow input, as the function around the
-// product itself wants it; for a block whose products somebody else computes.
+// product requires. For a block whose products a ProductCaller computes.
 void let_bias_follow(const c10::OperatorHandle& handle, torch::jit::Stack& stack);
-// Returns in which type autocast is to run a call with these arguments; none where it is not.
-// `type`: the block's. REQUIRES: is_known_to_autocast(handle).
+// Returns the type in which autocast shall run a call with these arguments, or none. `type` is the
+// block's. REQUIRES: is_known_to_autocast(handle).
 std::optional<at::ScalarType> autocast_type_of(const c10::OperatorHandle& handle,
                                                const torch::jit::Stack& stack, at::ScalarType type);
-// Calls autocast's kernel, which casts and calls the operator again; `keys`: those below the
-// caller's. Casts of parameters come first: whoever runs these operators again finds the same first
-// one of a block.
+// Calls autocast's kernel, which casts and calls the operator again. `keys`: those below the
+// caller's. Casts parameters first, so that a replay finds the same first parameter of a block.
 void call_under_autocast(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
                          torch::jit::Stack& stack, at::ScalarType type);
-// Whether the calling thread is in such a call, whose operators have their types.
+// Returns whether the calling thread is inside call_under_autocast().
 bool is_under_autocast_call();
 
 }  // namespace cox::detail

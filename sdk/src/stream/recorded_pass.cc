@@ -25,7 +25,7 @@ bool is_one(const at::Tensor& gradient) {
 
 }  // namespace
 
-// Results of factories are made again too: they live as long as the program had them.
+// Remakes the results of factories too, so that they live as long as in the program.
 RecordedPass::RecordedPass()
     : tape_(Tape::make("trial of the first step", {},
                        {.storages = false,
@@ -125,7 +125,7 @@ void RecordedPass::end(std::span<const c10::IValue> results) {
   }
 }
 
-// What had ended before it ends before the operator that comes next.
+// Results that had ended end before the next operator.
 void RecordedPass::failed() noexcept {
   tape_->failed();
   ended_ = std::move(ends_.back());
@@ -156,7 +156,7 @@ Status RecordedPass::close(std::span<const torch::autograd::Edge> roots,
   return not_repeatable("one that was made elsewhere");
 }
 
-// A run's own graph holds what the program's did, and lets go of it in the run's backward pass.
+// A run's own graph holds the program's results, and releases them in the run's backward pass.
 void RecordedPass::let_go_of_graph() {
   for (const Alive& it : alive_) {
     if (it.tensor.expired() && it.result != root_) ends_.back().push_back(it.result);

@@ -1,20 +1,11 @@
-// RecordedPass records one forward pass of a loop that nobody edited, so that it can be run again
-// as often as a calibration asks for: the same operators on the same batch, with the parameters as
-// they are then, shown to the operator stream as the program's own calls were.
+// RecordedPass records one forward pass of an unmodified loop, and runs it as often as a
+// calibration needs. A run calls the same operators on the same batch with the current parameters.
+// The operator stream shows a run as it showed the program's own calls. One thread.
 //
 //   operator stream -> [RecordedPass: records] -> backward() begins -> close() -> run(), run(), ...
 //
-// What is no operator is not run again: code that fills a tensor by hand, the node of a custom
-// Function. So whoever uses a pass compares the gradients of its first run with the program's own.
-//
-// A pass that writes to a leaf (the update of an earlier step, the start of a weight) is not run
-// again: its runs would change the program's own values. Nor is one with an operator that the
-// program registered, which may do anything. Memory that LibTorch did not allocate is
-// copied when the pass reads it, up to ForeignCopies::kMostBytes.
-//
-// A pass holds its batch, and no other tensor of the program beyond its life there: in a run each
-// tensor ends where it ended in the program, so memory goes up and down as it did. It belongs to
-// one thread.
+// A pass holds its batch. In a run every other tensor ends where it ended in the program, so memory
+// goes up and down in the same way.
 #pragma once
 
 #include <torch/csrc/autograd/edge.h>
@@ -31,6 +22,13 @@
 
 namespace cox::detail {
 
+// RecordedPass repeats operators only, neither code that fills a tensor by hand nor the node of a
+// custom Function. So users compare the gradients of the first run with the program's own.
+//
+// close() refuses a pass that writes to a leaf (an earlier step's update, a weight's initial
+// values), because a run would change the program's values. close() also refuses a pass with an
+// operator registered by the program, which may do anything. Reads of memory that LibTorch did not
+// allocate are copied, up to ForeignCopies::kMostBytes.
 class RecordedPass final : public OperatorListener {
  public:
   RecordedPass();
@@ -40,23 +38,22 @@ class RecordedPass final : public OperatorListener {
   void end(std::span<const c10::IValue> results) override;
   void failed() noexcept override;
 
-  // Ends the recording where a backward pass begins from these roots with these gradients. Returns
-  // failed_precondition, saying why, when no run could end in that backward pass.
+  // Ends the recording when a backward pass begins from these roots with these gradients. Returns
+  // failed_precondition with the cause if no run could end in this backward pass.
   Status close(std::span<const torch::autograd::Edge> roots, std::span<const at::Tensor> gradients);
 
-  // The program's backward pass ended. Tensors that it let go of there were the graph's alone.
+  // Ends the program's backward pass. Tensors that ended in it were the graph's alone.
   void let_go_of_graph();
 
-  // Returns the leaves that the pass reads: a run adds to their gradients. REQUIRES: close().
+  // Returns the leaves read by the pass: a run adds to their gradients. REQUIRES: close().
   std::vector<at::Tensor> leaves() const;
 
-  // Returns the bytes of tensors that nobody but the pass holds: its batch, once the program has
-  // let go of it.
+  // Returns the bytes of tensors held by the pass alone: the batch, after the program has released
+  // it.
   std::int64_t held_bytes() const;
 
-  // Runs the pass and returns the scalar that backward() is to be called on. Tensors that the
-  // program still had then stay until release(). Throws what rerun() does. REQUIRES: close()
-  // returned ok.
+  // Runs the pass and returns the scalar for backward(). Tensors that the program still held at
+  // this point stay until release(). Throws as rerun() does. REQUIRES: close() returned ok.
   at::Tensor run();
   void release() { results_.clear(); }
 
@@ -71,10 +68,10 @@ class RecordedPass final : public OperatorListener {
   const std::shared_ptr<Tape> tape_;
   bool is_open_ = true;
   std::vector<Alive> alive_;
-  std::vector<RecordedResult> ended_;              // since the last operator began
-  std::vector<std::vector<RecordedResult>> ends_;  // before each operator, and after the last
-  std::vector<const c10::StorageImpl*> written_;   // by operators; addresses, never followed
-  std::string programs_operator_;                  // one that ran; empty: none did
+  std::vector<RecordedResult> ended_;              // ended since the last operator began
+  std::vector<std::vector<RecordedResult>> ends_;  // ended before each operator, and after the last
+  std::vector<const c10::StorageImpl*> written_;   // addresses, never followed
+  std::string programs_operator_;                  // name of one that ran; empty: none
   RecordedResult root_;
   RerunResults results_;
 };

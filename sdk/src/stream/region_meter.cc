@@ -31,8 +31,8 @@ planner::BackwardLevels& RegionMeter::levels_of(std::int32_t op, std::int64_t li
   return backward_.emplace_back(planner::BackwardLevels{op, live_bytes, live_bytes});
 }
 
-// What peaks while backward asks is what was made again for it, which the planner knows. What it
-// takes until it asks for something else belongs to the operator whose tensors it had last.
+// The peak during a request is memory of the replay, which the planner computes. Memory until the
+// next request belongs to the operator whose tensors backward had last.
 void RegionMeter::note(std::int32_t op, Moment moment) noexcept {
   try {
     const std::lock_guard lock(mutex_);
@@ -50,7 +50,7 @@ void RegionMeter::note(std::int32_t op, Moment moment) noexcept {
     its.most_bytes = std::max(its.most_bytes, now.live_bytes);
     running_ = op;
   } catch (const std::exception&) {
-    read_memory_ = nullptr;  // what is known stays
+    read_memory_ = nullptr;  // known levels stay
   }
 }
 

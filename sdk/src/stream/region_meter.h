@@ -1,10 +1,10 @@
-// RegionMeter measures a region of operators: how long each takes, how many bytes it takes for
-// itself, and how many are alive when backward comes back to it.
+// RegionMeter measures the operators of a region: the time, the bytes that an operator allocates
+// for itself, and the live bytes when backward returns to the operator.
 //
 //   Tape (forward, backward) -> RegionMeter -> MeasuredRegion (operator_times.h) -> planner
 //
-// Thread rule: begin_operator() to Pause are for the thread that records; the rest is for any
-// thread. Tapes and who reads it own it together.
+// Thread rule: the recording thread calls begin_operator() to Pause; any thread calls the rest. The
+// tapes and the readers own a meter together.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,11 @@ namespace cox::detail {
 
 struct MemoryLevel {
   std::int64_t live_bytes = 0;
-  std::int64_t peak_bytes = 0;  // since it was read before
+  std::int64_t peak_bytes = 0;  // since the last reading
 };
 
 struct OperatorCost {
-  std::int64_t ns = 0;         // without what the tape itself does
+  std::int64_t ns = 0;         // without the tape's own work
   std::int64_t own_bytes = 0;  // as in planner::GraphOperator
 };
 
@@ -31,13 +31,13 @@ class RegionMeter {
   using Clock = std::function<std::int64_t()>;
   using ReadMemory = std::function<MemoryLevel()>;
 
-  // `now_ns` may wait for a device first. Without `memory` bytes are 0.
+  // `now_ns` may wait for a device first. Without `memory` all bytes are 0.
   explicit RegionMeter(Clock now_ns, ReadMemory memory = {});
 
   void begin_operator();
   OperatorCost end_operator();
 
-  // Its lifetime is not time of the operator that runs. Of null it does nothing.
+  // Excludes its own lifetime from the running operator's time. A null meter makes it a no-op.
   class Pause {
    public:
     explicit Pause(RegionMeter* meter)
@@ -53,13 +53,13 @@ class RegionMeter {
     const std::int64_t started_ns_;
   };
 
-  // Backward asks for a tensor that operator number `op` of the region saved, has it, and has let
-  // go of it. Below 0 it is nobody's.
+  // Record the three moments of a saved tensor of operator `op` in backward: requested, unpacked,
+  // released. op < 0: no operator of the region saved it.
   void asks(std::int32_t op) noexcept { note(op, Moment::asks); }
   void has(std::int32_t op) noexcept { note(op, Moment::has); }
   void lets_go(std::int32_t op) noexcept { note(op, Moment::lets_go); }
 
-  // Ends the reading of memory, and returns what backward took about each operator.
+  // Stops reading memory, and returns the memory that backward took for each operator.
   std::vector<planner::BackwardLevels> end();
 
  private:
@@ -74,9 +74,9 @@ class RegionMeter {
   std::int64_t live_bytes_ = 0;  // when the operator began
 
   std::mutex mutex_;        // guards what follows
-  ReadMemory read_memory_;  // null: does not, or no longer
+  ReadMemory read_memory_;  // null: off, or ended
   std::vector<planner::BackwardLevels> backward_;
-  std::int32_t running_ = -1;  // backward has what this operator saved
+  std::int32_t running_ = -1;  // saver of the tensor that backward has
 };
 
 }  // namespace cox::detail

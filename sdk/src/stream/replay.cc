@@ -38,7 +38,7 @@ using Saved = TapeRecords::Saved;
 constexpr std::int32_t kNone = TapeRecords::kNone;
 constexpr auto& kAutocastDevices = TapeRecords::kAutocastDevices;
 
-// The end of a graph that nobody walks: it makes autograd save as it did for a tensor with history.
+// A dead end of a graph, so that autograd saves as for a tensor with history.
 torch::autograd::Edge end_of_history() {
   static const auto node = [] {
     auto made = make_node<torch::autograd::Error>("a replayed operator has no history",
@@ -60,7 +60,7 @@ at::Tensor with_history(const at::Tensor& tensor, bool requires_grad) {
   return alone;
 }
 
-// Takes what operators save while they run again, numbered as in the first run.
+// CaptureFrame takes the tensors saved by rerun operators, numbered as in the first run.
 class CaptureFrame final : public SavedTensorFrame {
  public:
   explicit CaptureFrame(TapeRecords& records) : records_(records) {}
@@ -71,7 +71,7 @@ class CaptureFrame final : public SavedTensorFrame {
   }
 
  private:
-  // Its graph is thrown away at once, so that nothing is asked for again.
+  // The graph is discarded at once, so backward never unpacks anything.
   class Capture final : public torch::autograd::SavedVariableHooks {
    public:
     explicit Capture(CaptureFrame& frame) : frame_(frame) {}
@@ -96,8 +96,8 @@ class CaptureFrame final : public SavedTensorFrame {
   SavedKey key_;
 };
 
-// What running recorded operators again takes, whatever their arguments come from: the modes that
-// each ran in, and putting everything back afterwards.
+// Runner runs recorded operators, whatever the source of their arguments. Enters the modes of each
+// operator and restores the thread's state at its end.
 class Runner {
  public:
   explicit Runner(TapeRecords& records);
@@ -153,20 +153,20 @@ class Replay final : public Runner {
 
   struct KeptOfStorage {
     bool is_known = false;
-    std::optional<at::ScalarType> type;  // if there is one
+    std::optional<at::ScalarType> type;  // nothing kept: none
     std::shared_ptr<const PackedMask> packed;
-    at::Tensor memory;  // of a packed one, once it is read
+    at::Tensor memory;  // a packed mask's values, once read
   };
   struct OperatorPlan {
     bool is_needed = false;
     OperatorIndex last_use = kNone;
-    std::vector<Saved*> takes;         // values to read before it runs
-    std::vector<OperatorIndex> frees;  // whose results nobody reads after it
+    std::vector<Saved*> takes;         // values to read before the operator runs
+    std::vector<OperatorIndex> frees;  // last used by this operator
     std::vector<c10::IValue> results;
   };
 
   std::vector<OperatorPlan> plan_;
-  std::vector<KeptOfStorage> kept_;  // of each storage
+  std::vector<KeptOfStorage> kept_;  // for each storage
   CaptureFrame capture_;
 };
 
@@ -207,7 +207,7 @@ void Replay::for_each_reference(const Operator& it, const Use& use) const {
   }
 }
 
-// Tensors that one operator saved, or that share a storage, are made together: backward asks for
+// Tensors saved by one operator or sharing a storage are made together, because backward requests
 // them one after the other.
 void Replay::mark_needed(const Saved& first) {
   for (Saved& saved : records_.saved) {
@@ -228,7 +228,7 @@ void Replay::mark_needed(const Saved& first) {
   }
 }
 
-// A value is its storage after the writes that came before it was read.
+// A value is its storage after the writes before the read.
 void Replay::depend_on(const Reference& reference) {
   if (reference.source != Source::result || is_kept(reference)) return;
   plan_[at(reference.index)].is_needed = true;
@@ -435,7 +435,7 @@ void Runner::set_random(const Random& random) {
   generator.set_state(random.state);
 }
 
-// Runs all operators with the tensors of the pass itself in place of detached copies.
+// Rerun runs all operators with the pass's own tensors instead of detached copies.
 class Rerun final : public Runner {
  public:
   Rerun(TapeRecords& records, RerunResults& results) : Runner(records), results_(results) {}
@@ -448,7 +448,7 @@ class Rerun final : public Runner {
   RerunResults& results_;
   static at::Tensor memory_of(const Outside& it);
 
-  // In place of the memory from outside that the pass wrote to, as it was before.
+  // Replaces memory from outside that the pass wrote to; holds its values before the write.
   std::map<const c10::StorageImpl*, at::Tensor> memories_;
 };
 
@@ -482,7 +482,7 @@ at::Tensor Rerun::tensor(const Reference& reference) {
     const c10::AutoGradMode as_user_code(true);
     found = located(found.detach(), reference);
   }
-  // A leaf that the program made: requires_grad_() is no operator.
+  // A leaf made by the program: requires_grad_() is no operator.
   if (reference.requires_grad && found.is_leaf() && !found.requires_grad()) found.requires_grad_();
   if (found.requires_grad() != reference.requires_grad)
     records_.fail("a tensor has a history that no operator of the step made");
@@ -492,7 +492,7 @@ at::Tensor Rerun::tensor(const Reference& reference) {
 at::Tensor Rerun::outside(const Outside& it, bool requires_grad) {
   if (is_parameter(it.tensor)) return it.tensor;
   const StreamPause unseen;
-  const c10::AutoGradMode as_user_code(true);  // a view made without gradients takes no writes
+  const c10::AutoGradMode as_user_code(true);  // a view made without gradients refuses writes
   const auto known = memories_.find(it.storage);
   if (!it.is_copy && known == memories_.end())
     return it.tensor.detach().requires_grad_(requires_grad);

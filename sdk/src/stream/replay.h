@@ -1,6 +1,6 @@
-// replay() runs recorded operators again: those that the wanted tensors depend on, in their order,
-// each in the modes that it ran in. What is kept of a storage serves in place of the operators that
-// made it.
+// replay() runs the recorded operators that the wanted tensors depend on, in order, each in the
+// recorded modes. A kept storage replaces the operators that made it. The caller owns the records
+// and guards them.
 #pragma once
 
 #include <atomic>
@@ -11,29 +11,28 @@
 
 namespace cox::detail {
 
-// Makes the dropped tensor `first` of the saved ones again, and with it those that the same
-// operator saved, that share its storage, or that lie on the way: each is in Saved::found
-// afterwards. Leaves random generators, modes and statistics as they were. Throws cox::Error when a
-// tensor from outside was changed in a way that the stream did not show, and whatever an operator
-// throws. REQUIRES: `first` is wanted, and nobody else uses the records meanwhile.
-// Adds the nanoseconds that it takes to `spent_ns`, unless that is null.
+// Remakes the dropped tensor `first`, and with it tensors saved by the same operator, tensors of
+// the same storage, and tensors on the way. Puts each into Saved::found. Adds its own nanoseconds
+// to `spent_ns`, unless null. Restores random generators, modes and statistics. Throws cox::Error
+// if a tensor from outside was changed unseen by the stream, and any operator's exception.
+// REQUIRES: `first` is wanted, and no other thread uses the records.
 void replay(TapeRecords& records, std::int32_t first, std::atomic<std::int64_t>* spent_ns);
 
-// A tensor that a recorded operator returned; element 0 where the result is no list.
+// RecordedResult names a tensor returned by a recorded operator. Element 0 if it is no list.
 struct RecordedResult {
   TapeRecords::OperatorIndex maker = TapeRecords::kNone;
   std::int16_t output = 0;
   std::int16_t element = 0;
   friend bool operator==(const RecordedResult&, const RecordedResult&) = default;
 };
-// By operator, by output: the tensors of the output, undefined where they are let go.
+// Tensors by operator and output; undefined after their release.
 using RerunResults = std::vector<std::vector<std::vector<at::Tensor>>>;
 
-// Runs all recorded operators again as the program did: shown to the stream, with history, from
-// the parameters as they are now. `ends` has results that the program let go of: an entry for those
-// before each operator, and one for those after the last; the others are in `results` afterwards.
-// Leaves random generators, modes, statistics and tensors from outside as they were. Throws
-// cox::Error when a tensor's history is not made by operators, and whatever an operator throws.
+// Runs all recorded operators again as the program did: shown to the stream, with history, from the
+// current parameters. `ends` lists the results that the program released: one entry before each
+// operator, and one after the last. Leaves all other results in `results`. Restores random
+// generators, modes, statistics and tensors from outside. Throws cox::Error if operators did not
+// make a tensor's history, and any operator's exception.
 void rerun(TapeRecords& records, const std::vector<std::vector<RecordedResult>>& ends,
            RerunResults& results);
 

@@ -14,10 +14,10 @@ namespace {
 using torch::autograd::Engine;
 using torch::autograd::SavedVariableHooks;
 
-// Has no destructor: exit() runs those of a thread before its handlers, in which operators may run.
+// Without a destructor: exit() runs thread-local ones before its handlers, which may run operators.
 thread_local SavedTensorFrame* frame_of_thread = nullptr;
 
-// Backward passes of this thread that run inside one another.
+// Counts nested backward passes of this thread.
 class PassDepth {
  public:
   PassDepth() { ++count(); }
@@ -64,7 +64,7 @@ class SavedTensorEngine final : public OwnEngine {
     return passes_elsewhere_.load(std::memory_order_relaxed);
   }
 
-  // Never destroyed: its threads may outlive main().
+  // Never destroyed, because the engine's threads may outlive main().
   static SavedTensorEngine& instance() {
     static auto* engine = new SavedTensorEngine;
     return *engine;
@@ -72,7 +72,7 @@ class SavedTensorEngine final : public OwnEngine {
   static Engine& get() { return instance(); }
 
  private:
-  std::atomic<std::uint64_t> passes_elsewhere_ = 0;  // on threads that show no operators
+  std::atomic<std::uint64_t> passes_elsewhere_ = 0;  // on threads without a stream
 };
 
 Status foreign_engine() {

@@ -1,7 +1,7 @@
-// ScriptMirror shows a TorchScript module as the torch::nn::Module that it is not: the same
-// submodules, parameters and buffers under the same names. It owns its modules and shares the
-// tensors, so blocks, trials and averages need to know one kind of model only. It mirrors the
-// script as it is when the mirror is made, and keeps it alive. Made and used by one thread.
+// ScriptMirror shows a TorchScript module as a torch::nn::Module, with the same submodules,
+// parameters and buffers under the same names. So blocks, trials and averages handle one kind of
+// model only. The mirror owns its modules, shares the tensors, and keeps the script alive. Later
+// changes of the script are not mirrored. One thread makes and uses a mirror.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -17,13 +17,13 @@ namespace cox::detail {
 
 class ScriptMirror final : public torch::nn::Module {
  public:
-  // A submodule that the script holds in several places is one module in the mirror, too.
+  // Mirrors a submodule held in several places as one module.
   static std::shared_ptr<ScriptMirror> of(const torch::jit::Module& script);
 
-  // Whether it mirrors this very module, not a copy of it.
+  // Returns whether the mirror shows this very module, not a copy.
   bool mirrors(const torch::jit::Module& script) const;
-  // The class that the module was scripted from. Serialisation gives every class of a submodule a
-  // number of its own, which is left out here.
+  // Returns the class name of the scripted module, without the number that serialisation gives to
+  // every submodule's class.
   const std::string& type() const { return type_; }
 
  private:
@@ -34,12 +34,12 @@ class ScriptMirror final : public torch::nn::Module {
   const std::string type_;
 };
 
-// Returns a text that is equal for modules of one type, as the layers of a container are.
+// Returns a text equal for modules of one type, such as the layers of a container.
 std::string type_of(const torch::nn::Module& module);
 
-// Whether TorchScript's graph optimiser is on for what this thread calls.
+// Returns whether TorchScript's graph optimiser is on for calls of this thread.
 bool is_script_optimised();
-// Whether the operator that is shown was called by a script, or by TorchScript on its behalf.
+// Returns whether the shown operator was called by a script, or by TorchScript for a script.
 bool is_in_script();
 
 }  // namespace cox::detail

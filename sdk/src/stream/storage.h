@@ -1,6 +1,6 @@
-// Functions that tell a tensor's memory: which storage it has, and how often it was changed. Views
-// share a storage, so bytes are counted per storage; a tensor without one storage (sparse,
-// undefined) counts as itself, with no bytes. Pure; any thread.
+// Functions about a tensor's memory: the storage and the version. Views share a storage, so bytes
+// are counted per storage. A tensor without one storage (sparse, undefined) counts as its own
+// storage of no bytes. Pure; any thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -34,14 +34,14 @@ inline bool is_parameter_or_view(const at::Tensor& tensor) {
   return is_parameter(tensor) || (tensor.is_view() && is_parameter(tensor._base()));
 }
 
-// Returns the version counter of the tensor's data, 0 for an inference tensor, which has none.
+// Returns the version counter of the tensor's data; 0 for an inference tensor, which has none.
 inline std::int64_t version_of(const at::Tensor& tensor) {
   if (tensor.is_inference()) return 0;
   return static_cast<std::int64_t>(
       tensor.unsafeGetTensorImpl()->version_counter().current_version());
 }
 
-// Returns what detach() does, without asking the dispatcher.
+// Returns the result of detach(), without a query to the dispatcher.
 inline at::Tensor detached(const at::Tensor& tensor) {
   const at::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   if (tensor.is_inference()) return tensor.detach();
@@ -52,12 +52,12 @@ inline at::Tensor without_graph(const at::Tensor& tensor) {
   return is_parameter(tensor) ? tensor : detached(tensor);
 }
 
-// Whether its geometry says all: strided, and neither conjugated nor negated lazily.
+// Returns whether geometry describes all: strided, and neither conjugated nor negated lazily.
 inline bool is_strided_and_plain(const at::Tensor& tensor) {
   return tensor.layout() == at::kStrided && !tensor.is_conj() && !tensor.is_neg();
 }
 
-// Returns the sentence about a saved tensor that was changed in place before its backward pass.
+// Returns the message about a saved tensor changed in place before its backward pass.
 std::string changed_in_place(at::IntArrayRef sizes, std::int64_t expected_version,
                              std::int64_t found_version);
 
@@ -70,7 +70,7 @@ void for_each_tensor_in(const c10::IValue& value, const Use& use) {
   } else if (value.isList()) {
     for (const c10::IValue& element : value.toListRef()) {
       if (!element.isTensor()) {
-        if (!element.isNone()) return;  // a list of something else
+        if (!element.isNone()) return;  // a list of another type
         continue;
       }
       if (element.toTensor().defined()) use(element.toTensor());

@@ -17,7 +17,7 @@
 namespace cox::detail {
 namespace {
 
-// The tapes of this thread that may hold tensors from outside of their regions.
+// This thread's tapes that may hold tensors from outside of their regions.
 std::vector<std::weak_ptr<Tape>>& tapes_alive() {
   thread_local std::vector<std::weak_ptr<Tape>> tapes;
   return tapes;
@@ -31,12 +31,12 @@ bool is_tensor_list(const c10::IValue& value) {
 
 }  // namespace
 
-// What autograd holds in place of one saved tensor.
+// Autograd holds Hooks in place of one saved tensor.
 class Tape::Hooks final : public torch::autograd::SavedVariableHooks {
  public:
   explicit Hooks(std::shared_ptr<Tape> tape) : tape_(std::move(tape)) {}
   ~Hooks() override { let_go(); }
-  // Their memory is the tape's, which they may be the last to hold.
+  // The memory is the tape's; these hooks may be the tape's last owner.
   static void* operator new(std::size_t bytes, BlockArena& arena) { return arena.take(bytes); }
   static void operator delete(void*, BlockArena&) {}
   static void operator delete(Hooks* hooks, std::destroying_delete_t) {
@@ -76,8 +76,8 @@ class Tape::Hooks final : public torch::autograd::SavedVariableHooks {
 
   std::shared_ptr<Tape> tape_;
   std::int32_t saver_ = kNone;  // the operator
-  std::int32_t saved_ = kNone;  // in the records; none for a tensor that must be kept
-  Kept kept_;                   // nothing for a dropped tensor
+  std::int32_t saved_ = kNone;  // index in the records; none for a tensor that must be kept
+  Kept kept_;                   // empty for a dropped tensor
 };
 
 class Tape::Spares {
@@ -121,10 +121,10 @@ class Tape::Spares {
   }
 
  private:
-  static constexpr std::size_t kMostOperators = 4096;  // of a tape whose memory is worth keeping
-  static constexpr std::size_t kMost = 64;             // tapes
+  static constexpr std::size_t kMostOperators = 4096;  // largest tape with memory worth keeping
+  static constexpr std::size_t kMost = 64;             // most tapes
 
-  std::mutex mutex_;  // a tape ends on whatever thread runs backward
+  std::mutex mutex_;  // tapes end on any thread that runs backward
   std::unique_ptr<Recording> recording_;
   std::vector<TapeRecords> records_;
   std::vector<BlockArena> hooks_;
@@ -294,7 +294,7 @@ std::int32_t Tape::random_state(const OperatorCall& call) {
   at::Device device = at::kCPU;
   for (const c10::IValue& value : call.arguments) {
     if (value.isGenerator()) generator = value.toGenerator();
-    if (value.isDevice()) device = value.toDevice();  // a factory's, behind its tensors
+    if (value.isDevice()) device = value.toDevice();  // a factory's device follows its tensors
     for_each_tensor_in(value, [&](const auto& it) { device = it.is_cpu() ? device : it.device(); });
   }
   if (!generator.defined()) generator = at::globalContext().defaultGenerator(device);
@@ -317,7 +317,7 @@ void Tape::before_write(const at::Tensor& tensor) {
   }
 }
 
-// Whether it is memory from outside, and not copied.
+// Returns whether the storage is memory from outside, and not copied.
 bool Tape::holds_outside(const c10::StorageImpl* storage) {
   if (recording_ != nullptr) return recording_->values.stop_holding(storage);
   return std::ranges::any_of(records_.outsides,
@@ -328,7 +328,7 @@ void Tape::copy_outside(const c10::StorageImpl* storage) {
   if (!holds_outside(storage)) return;
   const std::lock_guard lock(mutex_);
   const c10::AutoGradMode no_gradients(false);
-  std::vector<at::Tensor> copies;  // one of each type
+  std::vector<at::Tensor> copies;  // one for each type
   for (TapeRecords::Outside& it : records_.outsides) {
     if (!it.lies_in(storage)) continue;
     auto copy = std::ranges::find(copies, it.tensor.scalar_type(), &at::Tensor::scalar_type);
@@ -379,13 +379,12 @@ void Tape::note_result(const at::Tensor& tensor, std::int16_t output, std::int16
   if (!tensor.defined()) return;
   const bool is_argument = std::ranges::any_of(
       recording_->current_tensors, [&](const at::Tensor& it) { return it.is_same(tensor); });
-  // It gave back a tensor from outside.
+  // The operator returned a tensor from outside.
   if (is_argument && !recording_->values.knows(tensor)) return;
   recording_->values.note_result(records_, {tensor, current_, output, element, current_is_random_});
 }
 
-// Only now it is known to which storage a tensor belongs that the operator made and saved, and only
-// now its values are all written.
+// After the operator, the storages of its new saved tensors are known, and all values are written.
 void Tape::resolve_pending() {
   const std::lock_guard lock(mutex_);
   for (const Pending& pending : recording_->pending) {
@@ -401,7 +400,7 @@ void Tape::resolve_pending() {
   recording_->pending.clear();
 }
 
-// The bits of a storage are shared by all of its saved tensors of one state.
+// All saved tensors of one state of a storage share its bits.
 void Tape::pack(Kept& kept, Saved& saved) {
   if (!is_strided_and_plain(kept.tensor) || kept.is_changed()) return;
   std::optional<PackedMask> packed;
@@ -458,7 +457,7 @@ void Tape::resolve_notes() {
   recording_->mask_notes.clear();
 }
 
-// Later writes count no more, and the counters must not be held on to.
+// Settles can_serve: later writes do not count.
 void Tape::end_measuring() {
   for (TapeRecords::SavedNote& note : records_.measured->saved) {
     if (note.counter.enabled() && note.counter.current_version() != note.version)
@@ -499,7 +498,7 @@ bool Tape::is_written_by_current(StorageIndex storage) const {
   return std::ranges::find(writes, storage) != writes.end();
 }
 
-// Returns where it lies in the records, or none where it must be kept.
+// Returns the tensor's index in the records, or kNone if it must be kept.
 std::int32_t Tape::save(const at::Tensor& tensor, Kept& kept) {
   const SavedKey key{current_, saved_++};
   const c10::StorageImpl* const storage = storage_impl(tensor);
@@ -565,7 +564,7 @@ void Tape::want(const at::Tensor& tensor, Saved& saved) {
 at::Tensor Tape::fetch(std::int32_t index) {
   const std::lock_guard lock(mutex_);
   Saved& saved = records_.saved[at(index)];
-  // Autograd's rule, which counts no writes to a neighbour within the storage (unsafe_chunk).
+  // Autograd's rule. Writes to a neighbour within the storage (unsafe_chunk) do not count.
   if (saved.counter.enabled() && saved.counter.current_version() != saved.version) {
     records_.fail(
         changed_in_place(records_.sizes_of(saved), saved.version, saved.counter.current_version()));

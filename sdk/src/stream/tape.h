@@ -1,25 +1,12 @@
-// Tape records the operators of one region of a forward pass (the visit of a block, say), so that
-// what autograd saved there need not be kept: whatever backward asks for is made again by replaying
-// the operators that it depends on, and no others.
+// Tape records the operators of one region of a forward pass, such as the visit of a block. Saved
+// tensors of the region need not be kept: a request of backward replays only the operators that the
+// requested tensor depends on.
 //
 //   operator stream -> [Tape: records] -> autograd saves -> [Tape: keeps or drops, by a choice]
 //   backward asks   -> [Tape: replays a slice from what is kept] -> saved tensor, bit for bit
 //
-// A value is a storage of the region and the number of writes to it so far, so views and in-place
-// operators cost nothing extra. What is always kept: parameters; tensors from outside of the
-// region; results of operators without tensor arguments, of those that the program registered, and
-// of those that read memory that LibTorch did not allocate; what is saved outside of any operator
-// (by a custom Function); what an operator saves that writes to a tensor from outside. Before an
-// operator writes to such a tensor, every tape alive on the thread that holds it takes a copy. A
-// replay changes nothing but memory: random generators, gradient mode, autocast and running
-// statistics are as before, and no operator of it is shown.
-//
-// Limits: writes that are no operator (through a raw pointer into a result, through .data()) cannot
-// be seen, nor can code whose second run saves other tensors (TorchScript with its optimiser on).
-// Whoever uses a tape compares bits first (see docs).
-//
-// Thread rule: one thread records; saved tensors are asked for on whatever thread runs backward.
-// The saved tensors of the region own the tape.
+// Thread rule: one thread records; requests come on the threads that run backward. The saved
+// tensors of the region own the tape.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -44,8 +31,8 @@
 
 namespace cox::detail {
 
-// BlockArena gives out memory for small objects that all end before it is cleared. Clearing keeps
-// the memory for the next ones. A plain value; one thread at a time uses it.
+// BlockArena allocates memory for small objects that all end before clear(). Clearing keeps the
+// memory for reuse. A plain value; one thread at a time.
 class BlockArena {
  public:
   // Returns memory aligned for any object. REQUIRES: 0 < bytes <= kChunkBytes.
@@ -73,52 +60,67 @@ class BlockArena {
   }
 
   std::vector<std::unique_ptr<std::byte[]>> chunks_;
-  std::size_t chunk_ = 0;  // that is given out of
-  std::size_t used_ = 0;   // of that one
+  std::size_t chunk_ = 0;  // the chunk in use
+  std::size_t used_ = 0;   // bytes used of the chunk
 };
 
-// What is known of a tensor when autograd saves it. Valid during the call that gets it.
+// SavedValue describes a tensor when autograd saves it. Valid during the call.
 struct SavedValue {
-  const c10::OperatorHandle& saver;  // saves it
-  // Made its storage; null while the saver itself makes it.
+  const c10::OperatorHandle& saver;  // the operator that saves it
+  // The maker of its storage; null while the saver itself makes the storage.
   const c10::OperatorHandle* maker = nullptr;
   const at::Tensor& tensor;
   TapeRecords::SavedKey key = {};
 };
 enum class Hold : std::uint8_t { keep, drop };
-// Called once for each tensor that need not be kept. Must not call operators.
+// Called once for each tensor that may be dropped. Must not call operators.
 using HoldChoice = std::function<Hold(const SavedValue&)>;
 
+// Tape identifies a value by its storage and the number of writes to the storage so far, so views
+// and in-place operators cost nothing extra. A tape always keeps:
+// - parameters, and tensors from outside of the region;
+// - results of operators without tensor arguments, of operators registered by the program, and of
+//   operators that read memory not allocated by LibTorch;
+// - tensors saved outside of any operator (by a custom Function);
+// - tensors saved by an operator that writes to a tensor from outside. Before such a write, each of
+//   the thread's tapes that holds the tensor takes a copy.
+//
+// A replay changes only memory. Random generators, gradient mode, autocast and running statistics
+// are restored, and the stream does not show a replay.
+//
+// Limits: the stream sees no writes without an operator (through a raw pointer into a result,
+// through .data()). A replay fails for code whose second run saves other tensors (TorchScript with
+// its optimiser on). So users of a tape compare bits first (docs/operator-stream.md).
 class Tape final : public SavedTensorFrame,
                    public OperatorListener,
                    public std::enable_shared_from_this<Tape> {
  public:
-  // `name` is for messages: "block transformer.h.0". Without a choice everything is dropped.
+  // `name` is for messages: "block transformer.h.0". Without a choice the tape drops all it may.
   static std::shared_ptr<Tape> make(std::string name, HoldChoice choice = {}, TapeRules rules = {});
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
   ~Tape() override;
 
-  // Notes from now on what each operator takes and what autograd saves of it (operator_times.h).
-  // REQUIRES: nothing was recorded yet; not null.
+  // Measures from now on each operator's cost and its saved tensors (operator_times.h). REQUIRES:
+  // the tape has recorded nothing yet; `meter` is not null.
   void measure(std::shared_ptr<RegionMeter> meter);
 
-  // Adds the nanoseconds of every replay to `spent_ns` from now on, for two readings of the clock
-  // each. REQUIRES: nobody asks for a dropped tensor meanwhile.
+  // Adds the nanoseconds of every later replay to `spent_ns`. Costs two clock readings a replay.
+  // REQUIRES: no thread requests a dropped tensor meanwhile.
   void time_replays(std::shared_ptr<std::atomic<std::int64_t>> spent_ns) {
     replay_ns_ = std::move(spent_ns);
   }
 
-  // Ends the recording: what was needed for it alone is freed. What is saved later is kept.
+  // Ends the recording and frees the memory for recording. Tensors saved later are kept.
   void close();
-  // Takes no copies of tensors from outside any more. REQUIRES: nothing that was saved is dropped.
+  // Stops copying tensors from outside. REQUIRES: no saved tensor is dropped.
   void stop_copying();
-  // REQUIRES: nobody asks for a dropped tensor meanwhile.
+  // REQUIRES: no thread requests a dropped tensor meanwhile.
   TapeRecords& records() { return records_; }
-  const std::shared_ptr<RegionMeter>& meter() const { return meter_; }  // null: it does not measure
+  const std::shared_ptr<RegionMeter>& meter() const { return meter_; }  // null: not measuring
   const TapeRecords& records() const { return records_; }
   TapeCounts counts() const;
-  std::size_t bytes() const;  // of the records, without tensors
+  std::size_t bytes() const;  // the records alone, without tensors
 
   // ---- For the stream and for autograd.
   bool wants_calls() const override { return is_open_; }
@@ -146,22 +148,22 @@ class Tape final : public SavedTensorFrame,
     Kept* kept = nullptr;  // null: dropped
     const c10::StorageImpl* storage = nullptr;
   };
-  // A tensor that may be a mask, saved while the tape measures.
+  // MaskNote is a possible mask, saved while the tape measures.
   struct MaskNote {
     std::size_t note = 0;
     at::Tensor tensor;
   };
 
-  // Used while recording.
+  // Recording is the state needed only while the tape records.
   struct Recording {
     TapeValues values;
-    std::vector<at::Tensor> current_tensors;  // arguments of the operator that runs
+    std::vector<at::Tensor> current_tensors;  // arguments of the running operator
     std::vector<Pending> pending;
     std::vector<MaskNote> mask_notes;
     ForeignCopies foreign;
     void clear();
   };
-  // Memory of tapes that are gone, so that the next ones of the thread allocate none.
+  // Memory of ended tapes, reused by the thread's next tapes.
   class Spares;
 
   Tape(std::string name, HoldChoice choice, TapeRules rules);
@@ -178,7 +180,7 @@ class Tape final : public SavedTensorFrame,
   void record_argument(const c10::IValue& value, Argument& made);
   void record_integers(at::IntArrayRef values, Argument& made);
   void record_tensor(const at::Tensor& tensor);
-  // The reference that was recorded last reads a copy of it.
+  // The last recorded reference then reads a copy.
   void copy_foreign(const at::Tensor& tensor);
   std::uint32_t current_modes(c10::DispatchKeySet excluded);
   std::int32_t random_state(const OperatorCall& call);
@@ -188,8 +190,8 @@ class Tape final : public SavedTensorFrame,
   Place place_of(const c10::StorageImpl* storage) const;
   bool is_written_by_current(StorageIndex storage) const;
 
-  // For measuring.
-  // What a custom Function saves comes behind its operators. Below 0: there is none.
+  // For measuring. Returns the newest operator, which precedes tensors saved by a custom Function;
+  // below 0 if there is none.
   OperatorIndex newest_operator() const {
     return static_cast<OperatorIndex>(records_.operators.size()) - 1;
   }
@@ -209,25 +211,25 @@ class Tape final : public SavedTensorFrame,
   void forget(std::int32_t saved) noexcept;
 
   const HoldChoice choice_;
-  std::shared_ptr<std::atomic<std::int64_t>> replay_ns_;  // null = nobody asks
+  std::shared_ptr<std::atomic<std::int64_t>> replay_ns_;  // null: not timed
   bool is_open_ = true;
   TapeRecords records_;
 
-  BlockArena hooks_;  // that autograd holds
+  BlockArena hooks_;  // owned by autograd
   const std::shared_ptr<Spares> spares_;
-  std::unique_ptr<Recording> recording_;  // null when it has ended
+  std::unique_ptr<Recording> recording_;  // null after close()
   OperatorIndex current_ = kNone;         // runs now
   bool current_is_random_ = false;
-  std::int32_t saved_ = 0;  // tensors saved by it
+  std::int32_t saved_ = 0;  // tensors saved by the current operator
 
-  std::shared_ptr<RegionMeter> meter_;  // null: does not measure
+  std::shared_ptr<RegionMeter> meter_;  // null: not measuring
 
-  // Guards what was saved, outsides and counts of the records.
+  // Guards the records' saved tensors, outsides and counts.
   mutable std::recursive_mutex mutex_;
 };
 
-// Records the operators of this thread on `tape` while it exists, and decides what autograd saves.
-// `before`: listeners that see each operator before the tape does.
+// TapeScope records this thread's operators on `tape` while it exists, and decides which tensors
+// autograd saves. `before`: listeners called before the tape.
 class TapeScope {
  public:
   explicit TapeScope(Tape& tape, std::vector<OperatorListener*> before = {});

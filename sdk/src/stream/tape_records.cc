@@ -86,7 +86,7 @@ TapeRecords::Reference TapeValues::reference(TapeRecords& records, const at::Ten
   return made;
 }
 
-// The tensor's history must not be kept: through a tensor made elsewhere it would be a cycle.
+// Keeps no history: through a tensor made elsewhere it would be a cycle.
 TapeRecords::Reference TapeValues::outside(TapeRecords& records, const at::Tensor& tensor) {
   TapeRecords::Reference made;
   made.source = TapeRecords::Source::outside;

@@ -1,8 +1,7 @@
-// TapeRecords are what a tape knows of one region of a forward pass: its operators with their
-// arguments, the storages that they made, the tensors from outside that they read, and the saved
-// tensors that were dropped. Tape (tape.h) writes them, replay() (replay.h) reads them and fills in
-// what it made again. TapeValues finds the places of values while a tape writes. Plain values;
-// whoever owns them guards them.
+// TapeRecords describe one region of a forward pass: the operators with arguments, the storages
+// made, the tensors read from outside, and the dropped saved tensors. Tape (tape.h) writes the
+// records; replay() (replay.h) reads them and fills in remade tensors. TapeValues locates values
+// while a tape writes. Plain values; the owner guards them.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -33,39 +32,39 @@ struct Node;
 
 namespace cox::detail {
 
-// TapeRules are what makes replays right. All are on; a test leaves one out at a time, to show that
-// a named program needs it.
+// TapeRules make replays right. All are on by default; a test turns one off at a time, to show a
+// program that needs the rule.
 struct TapeRules {
   bool storages = true;           // a value is (storage, writes), not a tensor object
-  bool weak_references = true;    // no address is taken for another object's
+  bool weak_references = true;    // no reused address passes for the object before
   bool detached = true;           // arguments are kept without history, with requires_grad
-  bool gradient_mode = true;      // each operator runs again with gradients on or off as it did
-  bool autocast = true;           // and under the same autocast
-  bool generators = true;         // and from the same random state
-  bool copies = true;             // a copy is taken before a write to a tensor from outside
-  bool copies_everywhere = true;  // by every tape alive, not by the recording one alone
-  bool outside_views = true;      // views of such a tensor are outside as well, once it was written
+  bool gradient_mode = true;      // each operator runs again with its gradient mode
+  bool autocast = true;           // and under its autocast
+  bool generators = true;         // and from its random state
+  bool copies = true;             // a tensor from outside is copied before a write
+  bool copies_everywhere = true;  // by every tape alive, not only the recording one
+  bool outside_views = true;      // views of a written tensor from outside are outside too
   bool factories = true;          // results of operators without tensor arguments are kept
   bool statistics = true;         // running statistics are replayed into copies
   bool after_operator = true;     // nothing is copied while an operator still runs
-  bool last_state = true;         // a kept tensor serves reads of its storage's last state only
-  bool versions = true;           // and only while nobody has written to it since
-  // Memory that LibTorch did not allocate (from_blob) is copied when an operator reads it: for
-  // records that run again after the program may have freed it.
+  bool last_state = true;         // a kept tensor serves only reads of its storage's last state
+  bool versions = true;           // and only until the next write
+  // Copies memory not allocated by LibTorch (from_blob) when an operator reads it. For records that
+  // run again after the program may have freed the memory.
   bool copies_foreign = false;
-  // A tensor with the history of a result is that result, whatever object it is: what a backward
-  // pass that is part of a step (create_graph) gets of saved tensors. In place of `storages`.
+  // Identifies a result by its history instead of its tensor object. A backward pass inside a step
+  // (create_graph) unpacks saved tensors as new objects. Replaces `storages`.
   bool histories = false;
 };
 
 struct TapeCounts {
   std::uint64_t operators = 0;      // recorded
   std::uint64_t kept = 0;           // saved tensors kept, parameters included
-  std::uint64_t packed = 0;         // of those, as masks
+  std::uint64_t packed = 0;         // kept as masks
   std::uint64_t dropped = 0;        // saved tensors dropped
-  std::uint64_t replayed = 0;       // operators run again so far
-  std::uint64_t copied_bytes = 0;   // of tensors from outside that were about to be overwritten
-  std::uint64_t foreign_bytes = 0;  // copied, of memory that LibTorch did not allocate
+  std::uint64_t replayed = 0;       // runs of operators in replays so far
+  std::uint64_t copied_bytes = 0;   // tensors from outside, copied before writes
+  std::uint64_t foreign_bytes = 0;  // copied from memory not allocated by LibTorch
 };
 
 struct TapeRecords {
@@ -73,7 +72,7 @@ struct TapeRecords {
   using StorageIndex = std::int32_t;
   static constexpr std::int32_t kNone = -1;
 
-  // A saved tensor: the operator that saved it, and the how-manieth of that operator it is.
+  // SavedKey names a saved tensor by the operator that saved it and its position among the saves.
   struct SavedKey {
     OperatorIndex saver = kNone;
     std::int32_t position = 0;
@@ -81,24 +80,24 @@ struct TapeRecords {
   };
 
   enum class Source : std::uint8_t { undefined, result, outside };
-  // Where an argument comes from when its operator runs again.
+  // Reference is the source of an argument in a replay.
   struct Reference {
     Source source = Source::undefined;
     bool requires_grad = false;
-    bool is_view = false;   // by geometry on the recorded result, whose memory it shares
+    bool is_view = false;   // by geometry, on the memory of the recorded result
     bool is_plain = false;  // strided, and neither conjugated nor negated lazily
     at::ScalarType type = at::kFloat;
-    std::int32_t index = kNone;  // of the operator, or of the outside tensor
+    std::int32_t index = kNone;  // operator, or outside tensor
     std::int16_t output = 0;
-    std::int16_t element = kNone;  // of a list
-    StorageIndex storage = kNone;  // of the region
-    std::int32_t writes = 0;       // to that storage so far
-    std::uint32_t geometry = 0;    // in numbers; REQUIRES: storage != kNone and is_plain
+    std::int16_t element = kNone;  // place in a list
+    StorageIndex storage = kNone;  // in the region
+    std::int32_t writes = 0;       // writes to the storage before the read
+    std::uint32_t geometry = 0;    // position in `numbers`; REQUIRES: storage != kNone and is_plain
   };
   enum class ArgumentKind : std::uint8_t { value, tensor, tensors, optional_tensors, integers };
   struct Argument {
-    c10::IValue value;        // where the kind is value
-    std::uint32_t first = 0;  // in references; of integers in numbers
+    c10::IValue value;        // for ArgumentKind::value
+    std::uint32_t first = 0;  // in `references`; for integers in `numbers`
     std::uint32_t count = 0;
     ArgumentKind kind = ArgumentKind::value;
   };
@@ -108,7 +107,7 @@ struct TapeRecords {
     friend bool operator==(const Autocast&, const Autocast&) = default;
   };
   static constexpr std::array<at::DeviceType, 2> kAutocastDevices = {at::kCPU, at::kCUDA};
-  // What of the thread's state decides what an operator computes.
+  // Modes is the thread's state that decides what an operator computes.
   struct Modes {
     bool has_gradients = true;
     std::array<Autocast, kAutocastDevices.size()> autocast;
@@ -123,7 +122,7 @@ struct TapeRecords {
     std::uint32_t modes = 0;
     std::int32_t generator = kNone;
     std::uint16_t arguments = 0;
-    std::uint16_t writes = 0;  // to storages of the region
+    std::uint16_t writes = 0;  // number of writes to storages of the region
     bool keeps_results = false;
     bool writes_outside = false;
     bool has_statistics = false;
@@ -135,18 +134,18 @@ struct TapeRecords {
   struct Outside {
     at::Tensor tensor;
     std::int64_t version = 0;
-    const c10::StorageImpl* storage = nullptr;  // when it was read
+    const c10::StorageImpl* storage = nullptr;  // at the time of the read
     bool is_copy = false;
-    // Whether the tensor still lies there: set_data() gives a parameter another storage, and the
-    // address may be another tensor's by now.
+    // Returns whether the tensor still lies in `memory`. set_data() gives a parameter another
+    // storage, and another tensor may have reused the address.
     bool lies_in(const c10::StorageImpl* memory) const {
       return storage == memory && !is_copy && storage_impl(tensor) == memory;
     }
   };
-  // What autograd holds of a saved tensor that is kept.
+  // Kept is autograd's reference to a kept saved tensor.
   struct Kept {
     at::Tensor tensor;                         // without history
-    std::shared_ptr<const PackedMask> packed;  // in place of the tensor
+    std::shared_ptr<const PackedMask> packed;  // replaces the tensor
     std::int64_t version = 0;
     const c10::VariableVersion& counter() const {
       return packed ? packed->counter() : tensor.unsafeGetTensorImpl()->version_counter();
@@ -160,46 +159,46 @@ struct TapeRecords {
     std::int16_t output = 0;
     std::int16_t element = kNone;
     at::ScalarType type = at::kFloat;
-    bool is_lost = false;  // an operator failed while it wrote to it
-    // Some of its tensors have a version counter of their own (unsafe_chunk), so none of them tells
-    // whether the others were written to.
+    bool is_lost = false;  // an operator failed during a write
+    // Some of its tensors have version counters of their own (unsafe_chunk), so no counter covers
+    // writes to all.
     bool counts_apart = false;
-    bool may_be_mask = false;         // of few values: drawn at random, or bool
-    std::int32_t first_kept = kNone;  // of its saved tensors
+    bool may_be_mask = false;         // few values: random or bool
+    std::int32_t first_kept = kNone;  // first of the storage's saved tensors
     std::vector<OperatorIndex> writers;
     std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> alive;
   };
-  // A saved tensor that need not be kept. Those of an operator lie one after the other.
+  // A saved tensor that may be dropped. Those of one operator are adjacent.
   struct Saved {
     SavedKey key;
     StorageIndex storage = kNone;
-    // Of a kept one, for as long as autograd holds it.
+    // For a kept one, while autograd holds it.
     const Kept* kept = nullptr;
-    std::int32_t next_kept = kNone;  // of the same storage
-    // Of a dropped one.
-    bool is_wanted = false;   // it may be asked for
-    bool by_value = false;    // it is a value of the region that its saver only reads
-    std::uint32_t sizes = 0;  // in numbers: how many, and each
+    std::int32_t next_kept = kNone;  // next with the same storage
+    // For a dropped one.
+    bool is_wanted = false;   // backward may request it
+    bool by_value = false;    // a value of the region that its saver only reads
+    std::uint32_t sizes = 0;  // position in `numbers`: the count, then each size
     Reference value;
     c10::VariableVersion counter{c10::VariableVersion::DISABLED};  // as in Kept
     std::int64_t version = 0;
-    at::Tensor found;  // made again, not yet asked for
+    at::Tensor found;  // remade, not yet requested
   };
-  // A tensor that autograd saved, noted while a tape measures.
+  // SavedNote is a tensor saved by autograd while a tape measures.
   struct SavedNote {
     SavedKey key;
-    StorageIndex storage = kNone;               // of the region, else
-    const c10::StorageImpl* address = nullptr;  // tells those apart that one operator saved
-    std::int64_t bytes = 0;                     // of its storage
-    bool is_forced = false;                     // it must be kept
+    StorageIndex storage = kNone;               // in the region, or none
+    const c10::StorageImpl* address = nullptr;  // distinguishes storages saved by one operator
+    std::int64_t bytes = 0;                     // storage size
+    bool is_forced = false;                     // must be kept
     bool is_by_value = false;                   // as in Saved
-    bool can_serve = false;                     // reads of its storage, if it is kept
-    std::int64_t packed_bytes = 0;              // of a mask: what it takes packed
+    bool can_serve = false;                     // reads of its storage, if kept
+    std::int64_t packed_bytes = 0;              // size of a mask in packed form
     Reference value;
     c10::VariableVersion counter{c10::VariableVersion::DISABLED};
     std::int64_t version = 0;
   };
-  // What a tape that measures notes besides.
+  // Further notes of a tape that measures.
   struct Measured {
     std::vector<OperatorCost> operators;
     std::vector<std::int64_t> storage_bytes;
@@ -222,7 +221,7 @@ struct TapeRecords {
   std::optional<Measured> measured;
   TapeCounts counts;
 
-  // Forgets everything but the memory of its lists.
+  // Keeps the memory of the lists.
   void clear() {
     name.clear();
     rules = {};
@@ -239,14 +238,14 @@ struct TapeRecords {
     measured.reset();
     counts = {};
   }
-  // The index of a saved tensor in `saved`, or kNone where it must be kept.
+  // Returns the index of a saved tensor in `saved`, or kNone if it must be kept.
   std::int32_t saved_index(SavedKey key) const {
     if (key.saver == kNone) return kNone;
     std::size_t s = operators[static_cast<std::size_t>(key.saver)].first_saved;
     while (s < saved.size() && saved[s].key < key) ++s;
     return s < saved.size() && saved[s].key == key ? static_cast<std::int32_t>(s) : kNone;
   }
-  // The storages of the region that an operator writes to.
+  // Returns the storages of the region written by an operator.
   std::span<const StorageIndex> writes_of(const Operator& it) const {
     return std::span(writes).subspan(it.first_write, it.writes);
   }
@@ -256,18 +255,18 @@ struct TapeRecords {
   [[noreturn]] void fail(const std::string& what) const;
 };
 
-// TapeValues knows, while a region is recorded, which tensors and storages its operators made, and
-// which memory from outside they read. It says where an argument comes from when its operator runs
-// again. Tape (tape.h) asks it; what is to stay goes into the records. A plain value, whose memory
-// is used again after clear(); one thread at a time uses it.
+// TapeValues locates values while a tape records: the tensors and storages made by the region's
+// operators, and the memory read from outside. reference() gives the source of an argument in a
+// replay. Tape (tape.h) queries it and stores lasting facts in the records. A plain value; clear()
+// keeps its memory; one thread at a time.
 class TapeValues {
  public:
   static constexpr std::int32_t kNone = TapeRecords::kNone;
   struct Place {
-    TapeRecords::StorageIndex storage = kNone;  // of the region
+    TapeRecords::StorageIndex storage = kNone;  // in the region
     bool is_outside = false;                    // held as memory from outside, and not copied
   };
-  // A tensor that an operator returned.
+  // Result is a tensor returned by an operator.
   struct Result {
     const at::Tensor& tensor;
     TapeRecords::OperatorIndex maker = kNone;
@@ -277,17 +276,17 @@ class TapeValues {
   };
 
   Place place_of(const c10::StorageImpl* storage) const;
-  // Whether an operator of the region returned this very tensor.
+  // Returns whether an operator of the region returned this very tensor.
   bool knows(const at::Tensor& tensor) const { return made_of(tensor) != nullptr; }
-  // Whether reference() finds it without holding it as a tensor from outside. REQUIRES: it lies in
-  // a storage of the region.
+  // Returns whether reference() finds the tensor without holding it as one from outside. REQUIRES:
+  // the tensor's storage is of the region.
   bool has_value(const TapeRecords& records, const at::Tensor& tensor) const;
   TapeRecords::Reference reference(TapeRecords& records, const at::Tensor& tensor);
   void note_result(TapeRecords& records, const Result& result);
 
-  // Tensors of this storage are from outside from here on.
+  // Treats tensors of this storage as from outside from now on.
   void forget_views_of(const c10::StorageImpl* storage);
-  // Returns whether it was held as memory from outside.
+  // Stops holding the storage. Returns whether it was held as memory from outside.
   bool stop_holding(const c10::StorageImpl* storage);
   void clear();
   std::size_t size() const { return places_.size(); }
@@ -310,7 +309,7 @@ class TapeValues {
   TapeRecords::Reference outside(TapeRecords& records, const at::Tensor& tensor);
   void note_storage(TapeRecords& records, const Result& result);
 
-  // A result as autograd knows it.
+  // History is a result as autograd knows it.
   struct History {
     WeakNode node;
     std::uint32_t output = 0;
@@ -319,7 +318,7 @@ class TapeValues {
 
   std::vector<MadeTensor> made_;
   PointerMap<MadeIndex> made_indices_;                       // by TensorImpl
-  std::unordered_multimap<const void*, History> histories_;  // by node, where rules ask for them
+  std::unordered_multimap<const void*, History> histories_;  // by node, if the rules use histories
   PointerMap<Place> places_;                                 // by StorageImpl
 };
 
