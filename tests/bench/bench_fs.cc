@@ -100,7 +100,7 @@ class Loop {
         start = Clock::now();
         cpu = bench::process_cpu_seconds();
         update_s = 0;
-        detail::reset_counted_peak();
+        cox::detail::reset_counted_peak();
       }
       const Batch batch = bench::d1_batch(task_.tokens, slot_, next_++);
       optimizer_.zero_grad();
@@ -125,7 +125,7 @@ class Loop {
       parameters += static_cast<std::int64_t>(each.nbytes());
     return ", \"parameter_bytes\": " + std::to_string(parameters) +
            ", \"shared_bytes\": " + std::to_string(shared_bytes()) +
-           ", \"peak_bytes\": " + std::to_string(detail::counted_memory().peak_bytes) +
+           ", \"peak_bytes\": " + std::to_string(cox::detail::counted_memory().peak_bytes) +
            ", \"predicted_bytes\": " + std::to_string(session_.report().memory_peak_bytes);
   }
 
