@@ -13,7 +13,7 @@ namespace {
 using SteadyClock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
-constexpr int kLowest = 19;  // of nice(1)
+constexpr int kLowest = 19;  // the lowest priority of nice(1)
 
 }  // namespace
 
