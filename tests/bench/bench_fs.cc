@@ -1,12 +1,12 @@
-// FS, our side: a plain LibTorch loop that is adopted, replicated or sharded by a flag. fs.py runs
-// it beside PyTorch's DDP and FSDP2 (ddp_peer.py) and tells whose turn it is.
+// FS, our side: an adopted plain LibTorch loop, replicated or sharded by a flag. fs.py runs it
+// beside PyTorch's DDP and FSDP2 (ddp_peer.py) and gives all their turns.
 //
-//   bench_fs task FOLDER TEXT                                  writes what all sides train
+//   bench_fs task FOLDER TEXT                                  writes the task of all sides
 //   mpiexec -n N bench_fs turns FOLDER PIPES ROWS [--cox...]   takes turns until told to quit
 //
 // Answers a turn with {"seconds", "update_s", "losses", "cpu", "base_kib", "pss_kib"}: the time of
-// all steps but the first, that of the updates among it, and the proportional set size of this
-// process before it had a model and now, at the end of a step.
+// all steps but the first, the part of their updates, and the proportional set size of this process
+// without a model and at the end of a step.
 #include <torch/torch.h>
 
 #include <chrono>

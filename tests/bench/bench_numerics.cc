@@ -27,7 +27,7 @@ double ratio_of(std::uint64_t torch, std::uint64_t ours) {
   return static_cast<double>(torch) / static_cast<double>(ours > 0 ? ours : 1);
 }
 
-// `traces` of every kind; kinds are shared out to threads, which changes no figure.
+// Tries `traces` of every kind. Threads share the kinds, which changes no figure.
 std::vector<Both> try_all(std::uint64_t traces) {
   std::vector<Both> tallies(kKinds);
   std::vector<std::jthread> threads;

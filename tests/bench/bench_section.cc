@@ -1,5 +1,5 @@
-// S4, its first half: what recording a section of a step costs, as PhaseScope does it: two readings
-// of a clock (TickClock), the bookkeeping, and the rank's mark in shared memory.
+// S4, first half: the cost of recording a section of a step as PhaseScope does: two readings of a
+// clock (TickClock), the bookkeeping, and the rank's mark in shared memory.
 //
 //   bench_section [--quick]
 #include <chrono>

@@ -10,8 +10,8 @@ namespace cox::bench {
 // ranks, gradients clipped at 1.
 enum class GrowingStep { small, demo };
 
-// Collective; once a session. A cox::Trainer with everything that belongs to it (coordinator,
-// telemetry, run directory) and a plain loop take turns in this process. Rank 0 prints lines.
+// Alternates a full cox::Trainer (coordinator, telemetry, run directory) with a plain loop in this
+// process. Rank 0 prints lines. Collective; once a session.
 void measure_growth(Session& session, GrowingStep which, Effort effort);
 
 }  // namespace cox::bench
