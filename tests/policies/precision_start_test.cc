@@ -1,4 +1,4 @@
-// What blocks start with, before anything is known of their values.
+// The first formats of blocks, before their values are known.
 #include <algorithm>
 #include <string>
 
