@@ -301,7 +301,8 @@ TEST_CASE("a watch that gets no descriptor names the limit on them") {
   CHECK(has(watch.status().message(), "Too many open files (ulimit -n)"));
 }
 
-// The order is certain, because the launcher's descriptors have smaller numbers than the lifeline.
+// The order is certain, because a lifeline has a higher number than the launcher's descriptors
+// (lifeline.h).
 TEST_CASE("the system closes a lifeline before any descriptor of the launcher's, however often") {
   for (int round = 0; round < 200; ++round) {
     int launcher[2];
