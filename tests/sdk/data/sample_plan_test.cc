@@ -30,7 +30,7 @@ Counts assigned(std::int64_t count, const Weights& weights) {
   return *counts;
 }
 
-// What all ranks together get for one batch, each by its own calls.
+// Returns the samples that all ranks together get for one batch, each by its own calls.
 std::vector<std::int64_t> of_all_ranks(const SamplePlan& plan, const SampleBatch& batch,
                                        const Counts& counts) {
   std::vector<std::int64_t> samples;
@@ -76,7 +76,8 @@ TEST_SUITE("sdk.data") {
     CHECK(plan.indices(0, 0, 1000) == same.indices(0, 0, 1000));
     CHECK(plan.indices(0, 0, 1000) != other.indices(0, 0, 1000));
     CHECK(plan.indices(0, 0, 1000) != plan.indices(1000, 0, 1000));
-    CHECK(plan.indices(0, 0, 5) == Counts{24, 486, 668, 61, 31});  // frozen: resumes rely on it
+    CHECK(plan.indices(0, 0, 5) == Counts{24, 486, 668, 61, 31});  // frozen, because resumes rely
+                                                                   // on these numbers
   }
 
   TEST_CASE("a sample is as likely to come early as late") {

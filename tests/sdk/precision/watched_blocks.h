@@ -42,7 +42,7 @@ class Watched {
     look.begin_step();
     following.emplace(blocks);
   }
-  // Forward, backward and the end of a step.
+  // Runs forward, backward and the end of a step.
   std::vector<cox::BlockEvidence> step(const std::function<Tensor()>& loss, float scale = 1) {
     begin(scale);
     const Tensor value = loss();
