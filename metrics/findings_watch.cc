@@ -77,7 +77,7 @@ void FindingsWatch::look_and_tell() {
 }
 
 void FindingsWatch::work() {
-  setpriority(PRIO_PROCESS, 0, kLowest);  // of this thread alone, on Linux
+  setpriority(PRIO_PROCESS, 0, kLowest);  // affects this thread alone, on Linux
   Seconds pause = kLookSeconds;
   for (;;) {
     {

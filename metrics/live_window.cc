@@ -112,7 +112,7 @@ struct Coverage {
 
 Coverage coverage_of(std::span<const std::shared_ptr<const LiveRound>> rounds,
                      const diagnosis::RunView& view) {
-  std::map<std::int64_t, std::uint32_t> steps;  // of the lowest rank's rows, by step number
+  std::map<std::int64_t, std::uint32_t> steps;  // steps in the lowest rank's rows, by step number
   for (const auto& round : rounds) {
     for (const RankSignal& report : round->reports) {
       if (report.rank.value() == view.run->lowest().rank)

@@ -81,8 +81,8 @@ struct FindingsView {
   std::size_t steps = 0;  // analysed, without warm-up
   std::int64_t first_step = 0;
   std::int64_t last_step = 0;
-  double wall_seconds = 0;  // of these steps
-  UnixTime time{};          // of the newest round; 0 = no analysis yet
+  double wall_seconds = 0;  // wall time in these steps
+  UnixTime time{};          // time of the newest round; 0 = no analysis yet
   double look_seconds = 0;  // duration of the analysis
 };
 

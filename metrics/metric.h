@@ -56,8 +56,8 @@ struct Metric {
   MetricKind kind = MetricKind::gauge;
   std::string unit;  // "seconds", "bytes", "ratio"; empty for plain counts and ids
   std::string help;  // one sentence, no full stop
-  Reader values;     // of counters and gauges
-  const BucketCounts& (*buckets)(const Snapshot&) = nullptr;  // of histograms
+  Reader values;     // counters and gauges
+  const BucketCounts& (*buckets)(const Snapshot&) = nullptr;  // histograms
   std::string group{};  // title of the topic, set by catalogue()
 };
 

@@ -29,7 +29,8 @@ class OpenPages {
 
   void fetched(Clock::time_point now);
 
-  // A new follower of events. A page stops counting as expected: it is the page fetched last.
+  // A new follower of events. A page no longer counts as expected, because the follower is the page
+  // fetched last.
   enum class Follower : std::uint8_t { page, program };
   void begins_to_follow(Follower who);
   void stops_to_follow();
@@ -110,7 +111,7 @@ class ConnectionTable {
   ConnectionLimits limits_;
   Id last_ = 0;
   std::unordered_map<Id, Entry> open_;
-  Places places_;                                      // of all connections
+  Places places_;                                      // all connections
   std::unordered_map<std::uint32_t, Places> of_peer_;  // by address
   std::size_t answering_ = 0;
 };

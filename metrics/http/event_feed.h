@@ -24,7 +24,7 @@ enum class EventsGoOn : std::uint8_t { yes, no };
 class EventFeed {
  public:
   using Version = std::uint64_t;
-  static constexpr Version kNothing = 0;  // of a follower that has seen no part
+  static constexpr Version kNothing = 0;  // the version of a follower without any part
 
   // Replaces the parts by those of the newest moment. The list never gets shorter.
   void take(std::vector<EventPart> parts, EventsGoOn go_on);
@@ -46,7 +46,7 @@ class EventFeed {
   Version version_ = kNothing;
   bool is_over_ = false;
   Version cached_since_ = kNothing;
-  std::shared_ptr<const std::string> cached_;  // of version_; null: none yet
+  std::shared_ptr<const std::string> cached_;  // events up to version_; null: none yet
 };
 
 // Encodes one event. Each line of the text becomes a data line of the protocol.

@@ -41,7 +41,7 @@ constexpr std::size_t kMostIgnoredBytes = std::size_t{64} << 10;
 // The period of updates to followers. Parts are rendered once for all followers, and never without
 // one.
 constexpr Milliseconds kEventPeriod(1000);
-constexpr std::size_t kMostFollowers = 64;    // of all streams
+constexpr std::size_t kMostFollowers = 64;    // all streams together
 constexpr int kFollowerSendBytes = 64 << 10;  // the system's buffer for a follower that does not
                                               // read
 

@@ -83,7 +83,7 @@ class TraceEvents final : public JsonEvents {
   Event event_;
   std::string name_;
   std::size_t depth_ = 0;
-  std::size_t list_depth_ = 0;  // of the list of events, while inside the list
+  std::size_t list_depth_ = 0;  // the list of events, while inside the list
   bool is_list_ = false;
   bool has_list_ = false;
 };

@@ -20,7 +20,7 @@ inline constexpr std::string_view kOperatorTableFormat = "coxswain-operators";
 inline constexpr std::int64_t kOperatorTableVersion = 1;
 
 // Returns the table as JSON with one row a line. The text ends with a line feed. Writes at most
-// kMaxOperatorRows rows: those that took the most time.
+// kMaxOperatorRows rows, the ones with the most time.
 std::string to_json(const OperatorTable& table);
 
 // Parses a table. Refuses an unknown version.

@@ -139,7 +139,7 @@ RankProfile profile_of(ProblemFields& fields, const Json& json, const std::strin
   return out;
 }
 
-// `before` and `behind` are the boundary sizes of the block: its input and its output.
+// `before` and `behind` are the sizes of the block's input and output.
 Stage block_of(ProblemFields& fields, const Json& block, std::int64_t before, std::int64_t behind,
                const std::string& where) {
   const std::int64_t interior = fields.integer(block, "interior", where);

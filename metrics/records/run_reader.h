@@ -18,8 +18,8 @@
 
 namespace cox::io {
 
-inline constexpr std::size_t kMaxStepColumns = 64;                 // of each kind
-inline constexpr std::size_t kMaxRunSteps = std::size_t{1} << 26;  // of all ranks together
+inline constexpr std::size_t kMaxStepColumns = 64;                 // in each section
+inline constexpr std::size_t kMaxRunSteps = std::size_t{1} << 26;  // all ranks together
 
 // StepLines parses the bytes of a steps.jsonl and fills the columns of a rank. Skips and counts
 // lines that are no step, and a last line that is cut off. Numbers may be the bare words NaN,

@@ -53,7 +53,7 @@ struct StepBucketSpan {
   double begin_seconds = 0;
   double end_seconds = 0;
 };
-inline constexpr std::size_t kMostBucketSpans = 32;  // of a step; later spans of a line are ignored
+inline constexpr std::size_t kMostBucketSpans = 32;  // in a step; later spans of a line are ignored
 
 // One parsed line, valid during the call that passes it. `step` is a whole number of at most 2^53
 // in magnitude. `timestamp` is Unix time in s, or absent().
@@ -104,7 +104,7 @@ class Column {
  private:
   struct Packed {
     double scale = 1;        // values are (base + code - 1) / scale
-    std::int64_t base = 0;   // of code 1; code 0 is an absent value
+    std::int64_t base = 0;   // value of code 1; code 0 is an absent value
     std::uint8_t width = 0;  // bytes of a code; 8 = plain doubles
     std::vector<std::uint8_t> bytes;
   };
@@ -159,7 +159,7 @@ struct RankRecord {
 struct PlanEvent {
   std::uint32_t incarnation = 0;     // start of the job, from 1
   std::uint64_t plan = 0;            // the plan's number
-  std::uint64_t round = 0;           // that published the plan; 0 = at the start
+  std::uint64_t round = 0;           // round of publication; 0 = at the start
   std::uint64_t step = 0;            // newest step closed by a rank at the time
   std::vector<std::string> changes;  // a line each
   std::vector<std::string> reasons;  // a sentence each
@@ -167,7 +167,7 @@ struct PlanEvent {
 
 struct PlanHistory {
   static constexpr std::size_t kMost = 200;  // events kept
-  static constexpr std::size_t kFirst = 50;  // of these, the oldest; the rest are the newest
+  static constexpr std::size_t kFirst = 50;  // the oldest of them; the rest are the newest
 
   std::vector<PlanEvent> events;  // in the order of the journal
   std::size_t left_out = 0;       // events between the two parts
@@ -175,7 +175,7 @@ struct PlanHistory {
 };
 
 struct RunRecord {
-  std::string name;               // of the directory
+  std::string name;               // the directory's
   std::vector<RankRecord> ranks;  // ascending
   std::vector<std::string> gaps;  // data left out or doubtful; a sentence each
   std::vector<Reason> decisions;  // as keep_newest() leaves them; oldest first

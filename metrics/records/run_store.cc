@@ -40,7 +40,7 @@ Result<io::InputFile> open_own(const fs::path& file) {
 }
 
 // Counts lines in parts, because the record of a job of days is larger than memory. Refuses endless
-// bytes without a line feed: they are no record.
+// bytes without a line feed, which are no record.
 Result<std::uint64_t> count_lines(const fs::path& file) {
   const auto in = open_own(file);
   if (!in.ok()) return in.status();

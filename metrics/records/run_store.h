@@ -176,7 +176,7 @@ class RunStoreWriter {
   RunStoreOptions options_;
   io::KeptFolder kept_folder_;
   AppendFile file_;
-  RunProgress progress_;            // of the writing thread; wall_time without this start
+  RunProgress progress_;            // used by the writing thread; wall_time without this start
   std::uint64_t rows_in_hand_ = 0;  // popped, but not yet written
   std::chrono::steady_clock::time_point opened_;
   RowRing<StepRow> ring_;
@@ -187,7 +187,7 @@ class RunStoreWriter {
   Status trouble_;
 
   std::mutex mutex_;              // guards the members below
-  std::condition_variable wake_;  // of the writer
+  std::condition_variable wake_;  // wakes the writer
   std::condition_variable flushed_;
   std::uint64_t flushes_asked_ = 0;
   std::uint64_t flushes_done_ = 0;

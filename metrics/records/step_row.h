@@ -56,7 +56,7 @@ struct StepRow {
   std::uint64_t memory_peak_alloc_bytes = 0;
   std::uint64_t memory_peak_reserved_bytes = 0;
   std::int64_t predicted_peak_bytes = 0;  // under the plan in force; 0 = unknown
-  AllocatorEvidence allocator{};          // of the rank's device; reserved 0 = unknown
+  AllocatorEvidence allocator{};          // for the rank's device; reserved 0 = unknown
 
   std::int64_t headroom_bytes = -1;                 // limit minus peak; -1 = no known limit
   std::uint64_t plan = 0;                           // number of the plan in force
@@ -106,7 +106,7 @@ struct StepBuckets {
   };
 
   RoundId round{};
-  std::uint32_t count = 0;  // of spans
+  std::uint32_t count = 0;  // number of spans
   std::array<Span, kSpans> spans{};
 
   // Adds the next bucket of `all`. Neighbours share a span if `all` exceeds kSpans.

@@ -66,8 +66,8 @@ struct TraceRow {
   std::int32_t stage = 0;
   std::int32_t rank = 0;  // in the job
   OperationKind kind{};
-  std::int32_t sequence = 0;       // of the kind in the step on the rank, by start time
-  std::int32_t chunk = -1;         // of the model, within the stage; -1 = does not apply
+  std::int32_t sequence = 0;       // number within step, rank and kind, by start time
+  std::int32_t chunk = -1;         // model chunk within the stage; -1 = does not apply
   std::int32_t global_chunk = -1;  // within the model
   double start_seconds = 0;        // since the step began
   double seconds = 0;

@@ -35,7 +35,7 @@ struct TraceEvent {
   std::int32_t lane = 0;
   std::string_view name;
   std::int64_t start_ns = 0;
-  std::int64_t duration_ns = 0;  // of a span
+  std::int64_t duration_ns = 0;  // spans only
   std::span<const TraceArgument> arguments{};
 };
 

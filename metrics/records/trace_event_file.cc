@@ -24,7 +24,7 @@ void put_number(std::string& out, std::int64_t number) {
   out.append(digits.data(), end);
 }
 
-// A moment has scope "t": it belongs to its lane.
+// Moments have scope "t", because they belong to their lane.
 std::string_view phase_of(TraceKind kind) {
   switch (kind) {
     case TraceKind::span:

@@ -76,7 +76,7 @@ class BarePair {
 
 struct Contestant {
   const char* name;
-  int rounds;  // of one turn
+  int rounds;  // in one turn
   std::function<bool()> round;
   std::vector<double> microseconds{};
 };
@@ -101,8 +101,8 @@ struct Scale {
   int cores;
 };
 
-// Explanatory figures have no limit. Two ranks have none either: they spin, which a sleeping thread
-// cannot match, and no rank waits for a round.
+// Explanatory figures have no limit. Two ranks have none either, because they spin, which a
+// sleeping thread cannot match, and no rank waits for a round.
 enum class Judged { yes, no };
 
 void tell(const Contestant& ours, const Contestant& bare, const Scale& scale, Judged judged,

@@ -1,4 +1,4 @@
-// C4: what a decision costs for 16,384 ranks and 256 blocks, and how large the masks are.
+// C4: the cost of a decision for 16,384 ranks and 256 blocks, and the size of masks.
 #include <malloc.h>
 #include <time.h>
 
@@ -117,7 +117,7 @@ void follow(std::vector<RankSignal>& reports, const Job& what, const JobFacts& j
   const auto samples = units_of_shares(batch, plan.shares, kRanks);
   const double even = static_cast<double>(job.global_batch) / kRanks;
   const MemoryModel& model = job.memory.models[0];
-  std::vector<std::int64_t> peaks;  // of each profile
+  std::vector<std::int64_t> peaks;  // [profile]
   for (const ActionProfile& actions : plan.profiles) {
     const auto cost = cost_of(model, actions);
     peaks.push_back(cost ? cost->peak_bytes : 0);

@@ -77,7 +77,7 @@ struct Job {
 
 void print_weights(Session& session, std::uint64_t steps) {
   Job job(session, {2, 32, 16, 16, steps});
-  std::int64_t changes = -1;  // of this rank's share; the first is none
+  std::int64_t changes = -1;  // changes of this rank's share; the first is none
   std::int64_t before = -1;
   for (auto& step : job.trainer.steps(job.dataset)) {
     const std::int64_t samples = step.batch().samples;

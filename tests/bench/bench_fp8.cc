@@ -29,8 +29,8 @@ using at::Tensor;
 using Tensors = std::vector<Tensor>;
 
 struct Extent {
-  int rounds;      // of every way, by turns
-  double seconds;  // of a round
+  int rounds;      // rounds of every way, by turns
+  double seconds;  // in a round
 };
 constexpr Extent kFull{5, 0.02}, kQuick{2, 0.002};
 

@@ -69,7 +69,7 @@ class RandomTokens final : public Dataset {
 };
 
 struct Figures {
-  std::vector<double> seconds;   // of a step, one entry a window
+  std::vector<double> seconds;   // a step's seconds, one entry a window
   std::int64_t start_bytes = 0;  // live before a step
   std::int64_t peak_bytes = 0;   // in the windows
   std::vector<double> losses;

@@ -35,7 +35,7 @@ constexpr std::int64_t kLayers = 4, kWidth = 256, kHeads = 4, kLength = 128, kRo
 
 struct Extent {
   int budgets;
-  int rounds;       // of every plan
+  int rounds;       // for every plan
   int goal_rounds;  // extra rounds for plans with goals
 };
 constexpr Extent kFull{24, 4, 12}, kQuick{4, 1, 0};
@@ -110,7 +110,7 @@ double cpu_seconds() {
 struct Step {
   std::int64_t held_bytes = 0;  // after the forward pass, above the level before
   std::int64_t peak_bytes = 0;  // counted, the highest level of the step
-  double seconds = 0;           // of this thread's CPU time
+  double seconds = 0;           // this thread's CPU time
   double loss = 0;
 };
 

@@ -81,7 +81,7 @@ double held_out_loss(bench::Task& task) {
 
 struct Runs {
   std::string text;                   // for task "text"
-  std::vector<std::string> settings;  // of the caller, applied after those below
+  std::vector<std::string> settings;  // the caller's, applied after those below
 };
 
 double learning_rate_at(const bench::Task& task, std::uint64_t step) {

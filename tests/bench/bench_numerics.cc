@@ -66,7 +66,7 @@ Line described(Line line, const Both& both, std::uint64_t traces) {
 
 int main(int argc, char** argv) {
   const bool is_quick = bench::effort_of(argc, argv) == bench::Effort::quick;
-  const std::uint64_t traces = is_quick ? 60 : 11'112;  // of each of 9 kinds
+  const std::uint64_t traces = is_quick ? 60 : 11'112;  // for each of 9 kinds
   const std::vector<Both> tallies = try_all(traces);
   Both all;
   for (std::size_t k = 0; k < kKinds; ++k) {

@@ -1,4 +1,4 @@
-// S1: how soon slow ranks are found, near the theoretical bound, in seeded scenarios, with
+// S1: the delay of finding slow ranks, near the theoretical bound, in seeded scenarios, with
 // published rules beside the estimates. Also the cost of the estimates for S4.
 #include <time.h>
 

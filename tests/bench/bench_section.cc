@@ -18,11 +18,11 @@ namespace {
 using namespace cox;
 using namespace cox::detail;
 
-constexpr int kSections = 1000;  // of a step
+constexpr int kSections = 1000;  // in a step
 constexpr std::size_t kSteps = 200;
 
 struct Cost {
-  std::vector<double> ns;  // of a section, one a step
+  std::vector<double> ns;  // a section's time, one entry a step
   long allocations = 0;
 };
 

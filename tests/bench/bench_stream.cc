@@ -148,8 +148,8 @@ enum Arm { kPlain, kWatched, kCounted, kTaped, kArms };
 constexpr int kCallsOfRegion = 32;  // about as many as in a block
 constexpr int kRegions = 8;         // in a turn
 
-// Runs regions of one operator plain, watched, watched and counted, or taped. Its operators share
-// the cost of a tape, its scope and its release.
+// Runs regions of one operator plain, watched, watched and counted, or taped. The cost of a tape,
+// its scope and its release counts among the region's operators.
 class Region {
  public:
   Region(const Call& call, BlockListener& listener) : call_(call), listener_(listener) {

@@ -202,7 +202,7 @@ Times steps_of_a_window(Step& step, Scraper* scraper, double at) {
   return out;
 }
 
-using Windows = std::vector<Times>;  // of one kind
+using Windows = std::vector<Times>;  // windows of one kind
 using Column = std::vector<double> Times::*;
 
 double p99(const Windows& windows, const std::vector<std::size_t>& chosen, Column column) {

@@ -33,7 +33,7 @@ D1Task read_d1_task(const std::filesystem::path& folder);
 struct D1Slot {
   std::int64_t rank = 0;
   std::int64_t world = 1;
-  std::int64_t rows = 4;  // of a rank and step
+  std::int64_t rows = 4;  // for each rank and step
 };
 // Returns the rows of a rank in a step. All ranks together take the samples in order and wrap at
 // the end.

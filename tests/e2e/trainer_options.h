@@ -54,7 +54,7 @@ struct Options {
   std::uint64_t throw_at = 0;
   int odd_model_on = -1;
   std::size_t blocks = 0;   // 0: a model without blocks
-  std::int64_t width = 16;  // of the model with blocks
+  std::int64_t width = 16;  // for a model with blocks
   std::vector<Injection> injections;
   std::vector<FormatRequest> requests;
   // The device time of the first block, by format; none by default.

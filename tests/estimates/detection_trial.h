@@ -53,7 +53,7 @@ struct Score {
   std::int64_t wanted = 0;
   std::int64_t found = 0;
   std::int64_t wrong = 0;        // times that a rank was named without being slow, or too early
-  std::int64_t right_phase = 0;  // of `found`
+  std::int64_t right_phase = 0;  // part of `found`
   std::int64_t delay = 0;        // rounds from the slowdown to the name, sum over `found`
 
   void add(const Score& other);

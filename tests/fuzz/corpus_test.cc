@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kChanges = 500;  // of each file
+constexpr int kChanges = 500;  // for each file
 
 std::vector<std::string> corpus_of(const Target& target) {
   std::vector<fs::path> files;

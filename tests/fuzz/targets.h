@@ -29,7 +29,7 @@ const Target* find_target(std::string_view name);
 // Put the right checksums into a copy of the bytes. Otherwise the checksums would shield the
 // decoders behind them from made-up bytes.
 
-// Repairs a journal: its file header and the checksums of all records.
+// Repairs the file header and the checksums of all records of a journal.
 std::string repaired_journal(std::string_view bytes);
 // Repairs a control state with its file header.
 std::string repaired_control_state(std::string_view bytes);

@@ -51,7 +51,7 @@ Step step_at(std::uint64_t number) {
   step.number = number;
   return step;
 }
-using Steps = std::vector<Step>;  // of a rank
+using Steps = std::vector<Step>;  // one rank's
 using Ranks = std::vector<Steps>;
 
 // Fills a report as the session does.

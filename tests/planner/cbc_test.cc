@@ -80,7 +80,7 @@ enum class Verdict { infeasible, optimal, given_up };
 
 struct Optimum {
   Verdict verdict = Verdict::infeasible;
-  double added_us = 0;  // given_up: of cbc's best plan
+  double added_us = 0;  // given_up: the time of cbc's best plan
 };
 
 // The first line is "Optimal - objective value 123.00000000", "Infeasible - ..." or "Stopped on

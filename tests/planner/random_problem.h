@@ -12,7 +12,7 @@ namespace cox::test {
 
 enum class Copies { none, some };
 enum class Caps { none, maybe };
-enum class Levels { none, some };  // of recompute, beside recompute in full
+enum class Levels { none, some };  // levels of recompute, beside full recompute
 
 // Returns any valid problem, plausible or not.
 MemoryProblem wild_problem(testing::Random& random, std::size_t stages, Copies copies, Caps caps,

@@ -333,7 +333,7 @@ class Simulator {
   const OperatorGraph& graph_;
   const KeptSet& kept_;
   SimulatedStep step_;
-  std::vector<std::vector<Bits>> history_;  // of each storage, after each write
+  std::vector<std::vector<Bits>> history_;  // [storage], after each write
   std::vector<std::vector<std::int32_t>> writers_;
   std::vector<Bits> results_;
   std::set<SaveId> wanted_;
@@ -341,7 +341,7 @@ class Simulator {
   std::set<std::pair<std::int32_t, std::int32_t>> in_kept_;  // results that are views of kept
                                                              // values
   std::set<std::int32_t> whole_;                             // masks read in this replay
-  std::int64_t unpacked_bytes_ = 0;  // of masks saved by the operator of the current backward
+  std::int64_t unpacked_bytes_ = 0;  // masks saved by the operator of the current backward
   std::int32_t now_ = 0;             // operator of the current backward
   int replays_ = 0;
 };
@@ -445,7 +445,7 @@ class Draw {
   const std::size_t count_;
   OperatorGraph graph_;
   std::vector<std::int32_t> writes_;        // to each storage so far
-  std::vector<std::int32_t> saved_states_;  // of each save
+  std::vector<std::int32_t> saved_states_;  // [save]
   std::vector<Object> objects_;
 };
 

@@ -28,7 +28,7 @@ struct SimulatedStep {
   std::int64_t bytes = 0;            // peak of remade values
   std::int64_t bytes_with_held = 0;  // peak of remade and kept values
   std::int64_t bytes_with_gradients = 0;
-  std::vector<SimulatedLevels> levels;  // of each operator
+  std::vector<SimulatedLevels> levels;  // [operator]
   std::string error;                    // empty: all bits were right
 };
 

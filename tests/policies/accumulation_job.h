@@ -152,7 +152,7 @@ class SimulatedAccumulation {
   Plan active;  // in force on all ranks
   std::uint64_t now = 0;
   int batches = 0;      // published changes of the batch
-  double overhead = 0;  // of the newest round, the true value
+  double overhead = 0;  // true value in the newest round
   std::vector<Reason> said;
 
   double micro_seconds = 0.01;

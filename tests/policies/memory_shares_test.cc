@@ -105,11 +105,11 @@ void follow_the_model(SimulatedMemoryJob& run) {
 // The course of a job of two ranks. The second is `slowness` times as slow in the middle third of
 // 450 rounds. Recompute takes time, too, and all times are noisy.
 struct Story {
-  int changes = 0;          // of shares
-  double promised_low = 0;  // of the first change: step time with it over step time without
+  int changes = 0;          // changes of shares
+  double promised_low = 0;  // for the first change: step time with it over step time without
   double promised_high = 0;
   double measured = 0;
-  std::uint64_t last_samples = 0;  // of rank 0
+  std::uint64_t last_samples = 0;  // rank 0's
   bool ends_slow = false;
 };
 

@@ -13,7 +13,7 @@ struct Case {
   const char* settings;
   const char* formats;
   ReasonCode code;
-  std::string part;  // of a reason with that code
+  std::string part;  // a part of the reason with this code
 };
 
 void expect(const Case& c, JobFacts job = precision_job()) {

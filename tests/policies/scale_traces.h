@@ -29,7 +29,7 @@ std::string_view to_string(TraceKind kind);
 
 // The gradients of one rank in one step; logarithms to base 2.
 struct TraceGradient {
-  float largest = 0;      // of the gradients
+  float largest = 0;      // largest gradient
   float spread = 0;       // bits from the largest gradient to the smallest that matters
   bool infinite = false;  // no scale can save the step
 };

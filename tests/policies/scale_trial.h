@@ -13,7 +13,7 @@ namespace cox::test {
 struct ScaleTally {
   std::uint64_t steps = 0;
   std::uint64_t skipped = 0;
-  std::uint64_t unsavable = 0;  // of these: gradients are not finite under any scale
+  std::uint64_t unsavable = 0;  // steps whose gradients are not finite under any scale
   std::uint64_t blurred = 0;    // steps in which over 15 % of the gradients became zero
   std::uint64_t not_recovered = 0;
   std::uint64_t disagreements = 0;  // steps after which the ranks' scalers differed

@@ -32,7 +32,7 @@ struct WorkerTrace {
   std::string last_path;  // control.path at the end
   Status masks;           // why masks do not use NCCL, at the end
   std::string trouble;    // the first error; empty = none
-  Status control;         // of the control plane, at the end
+  Status control;         // the control plane's, at the end
 };
 
 struct WorkerOptions {
@@ -45,11 +45,11 @@ struct WorkerOptions {
   std::filesystem::path journal{};   // rank 0's; empty = none
   std::int32_t late_rank = -1;       // posts its report of every 16th round 30 ms late
   std::string settings{};            // lines of `key = value`
-  runtime::MakeLane make_lane{};     // of ranks with a device
+  runtime::MakeLane make_lane{};     // for ranks with a device
   std::uint64_t least_switches = 0;  // runs on until all ranks have seen so many, at most a
                                      // thousand times as long
   bool leaves_nccl = false;          // rounds count from the one in which all masks leave NCCL
-  std::string nccl_library{};        // of ranks with a device
+  std::string nccl_library{};        // for ranks with a device
   bool has_numbers = false;          // gradients overflow, and evidence varies
 };
 

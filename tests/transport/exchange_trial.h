@@ -16,7 +16,7 @@ struct ExchangeTrial {
   std::size_t max_buckets = 8;
   std::size_t max_elements = 5000;
   std::int32_t ranks_per_node = 0;  // like the communicator's; 0 = all on one node
-  int delays_percent = 10;          // of a rank's chances to sleep
+  int delays_percent = 10;          // share of a rank's chances to sleep
   std::int32_t slow_rank = -1;      // sleeps ten times as often and as long
   std::int32_t doubting_rank = -1;  // treats its sums of the second round as wrong
   ExchangeOptions options;

@@ -1,5 +1,5 @@
-// One NCCL communicator of all ranks, over the fake library: its operations, its errors for misuse,
-// and a failed start on one rank, which fails on all ranks for the same reason.
+// One NCCL communicator of all ranks, over the fake library: operations, errors for misuse, and a
+// failed start on one rank, which fails on all ranks for the same reason.
 #include <algorithm>
 #include <cstring>
 #include <numeric>

@@ -22,7 +22,7 @@ namespace cox::diagnosis {
 
 struct PhaseTime {
   std::string name;
-  double seconds = 0;  // of a mean step
+  double seconds = 0;  // in a mean step
   double fraction = 0;
 };
 

@@ -35,7 +35,7 @@ struct Finding {
   std::vector<Evidence> evidence{};
   std::vector<std::int32_t> ranks{};     // ranks concerned; empty = the whole run
   std::optional<double> cost_seconds{};  // wall time to win back
-  double cost_share = 0;                 // of wall time
+  double cost_share = 0;                 // cost_seconds by wall time
   bool ends_run = false;                 // later steps are lost, so the finding sorts before all
                                          // costs
 };

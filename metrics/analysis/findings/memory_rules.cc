@@ -25,7 +25,7 @@ std::string bytes_of(double bytes) {
 // ---- The allocator.
 
 struct Unused {
-  double share = 0;               // of the reserved bytes, mean of the steps
+  double share = 0;               // unused by reserved bytes, mean of the steps
   double peak = 0;                // bytes in tensors
   std::optional<double> split{};  // share in unused parts of segments in use, if recorded
 };
@@ -128,7 +128,7 @@ void leaking(const RuleInput& input, Findings& out) {
 
 // ---- The cost of the budget: blocks that recompute activations or wait for offloaded ones.
 
-// The steps to count: those that only offload, or all that save activation memory.
+// Selects the steps to count: steps that only offload, or all that save activation memory.
 enum class Saving : std::uint8_t { by_offload, in_any_way };
 
 // Returns for each step whether the rank saved memory in this way. Time for saving memory without

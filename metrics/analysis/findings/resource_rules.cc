@@ -37,10 +37,10 @@ void flapping_plans(const RuleInput& input, Findings& out) {
 // Steps without an update: `skipped` is the same on all ranks.
 struct SkippedSteps {
   std::size_t scaled = 0;     // skipped by a loss scaler
-  std::size_t at_floor = 0;   // of these, at the smallest scale
+  std::size_t at_floor = 0;   // the part of `scaled` at the smallest scale
   std::size_t unscaled = 0;   // with no loss scaler at work
   std::size_t all_floor = 0;  // at the smallest scale, skipped or not
-  // Seconds that no other finding counts: of steps skipped by a scaler, or of the other skipped
+  // Seconds that no other finding counts. Counts steps skipped by a scaler, or the other skipped
   // steps if there are more of them.
   StepSeconds lost;
 
@@ -242,7 +242,7 @@ void stalling_saves(const RuleInput& input, Findings& out) {
 }
 
 void lost_rows(const RuleInput& input, Findings& out) {
-  constexpr double kFew = 0.005;  // of the steps; a report is late now and then
+  constexpr double kFew = 0.005;  // share of the steps; a report is late now and then
   double dropped = 0;
   for (const RankRecord& rank : input.view.run->ranks) dropped += rank.info.dropped_rows;
   const auto missing = static_cast<double>(input.view.missing);

@@ -13,7 +13,7 @@
 namespace cox::diagnosis {
 namespace {
 
-constexpr double kHighShare = 0.25;  // of wall time
+constexpr double kHighShare = 0.25;  // shares of wall time
 constexpr double kMediumShare = 0.08;
 
 Severity severity_of(double share) {

@@ -58,7 +58,7 @@ class RuleInput {
   const std::optional<Pipeline>& pipeline;
 
   const RankRecord& rank(std::size_t r) const { return view.run->ranks[r]; }
-  double seconds_of(std::string_view line) const;  // of a line of the budget
+  double seconds_of(std::string_view line) const;  // a line of the budget
   double share(double seconds) const {
     return budget.wall_seconds > 0 ? seconds / budget.wall_seconds : 0;
   }

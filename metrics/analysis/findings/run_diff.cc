@@ -305,9 +305,9 @@ std::string steps_text(const RowOfStep& rows) {
 struct RanksCompared {
   std::size_t ranks = 0;
   std::size_t with_other_losses = 0;
-  std::string steps;        // of the first rank with other steps in b than in a; empty = none
-  std::string lone_losses;  // of the first rank with losses in one run only
-  double peak_ratio = 1;    // of the rank with the largest difference
+  std::string steps;        // the first rank with other steps in b than in a; empty = none
+  std::string lone_losses;  // the first rank with losses in one run only
+  double peak_ratio = 1;    // the largest difference of a rank
   std::int32_t peak_rank = 0;
 };
 

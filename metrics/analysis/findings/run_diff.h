@@ -48,7 +48,7 @@ struct TimeRatio {
 };
 
 // The point where two journals part: the first change of plan, in order, that only one of them has.
-// nullopt: that job changed its plan no more.
+// nullopt if a job made no further change.
 struct PlanDifference {
   std::optional<PlanEvent> a;
   std::optional<PlanEvent> b;
@@ -69,15 +69,15 @@ struct RunDiff {
   std::optional<TimeRatio> time;
   std::optional<std::int64_t> plans_differ_at;  // step
   std::optional<PlanDifference> plans;
-  std::vector<std::string> gaps;         // of both records: data left out or doubtful
+  std::vector<std::string> gaps;         // data left out or doubtful in either record
   std::vector<std::string> differences;  // beyond tolerance; empty = equal
   std::vector<std::string> explanation;  // the likeliest first
 };
 
 struct DiffTolerance {
   double loss = 0;       // relative
-  double time = 0.05;    // of the ratio of step times, beyond its confidence interval
-  double memory = 0.05;  // of a rank's peak
+  double time = 0.05;    // relative to the ratio of step times, beyond its confidence interval
+  double memory = 0.05;  // relative to a rank's peak
   std::size_t warmup_steps = 0;
 };
 

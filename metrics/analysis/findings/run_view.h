@@ -23,7 +23,7 @@
 namespace cox::diagnosis {
 
 struct RankView {
-  std::vector<std::uint32_t> rows;  // of the record; empty: row = step index + RunView::first
+  std::vector<std::uint32_t> rows;  // the record's rows; empty: row = step index + RunView::first
   std::vector<float> work;          // s, all phases but comm
   std::vector<float> comm;          // s
 };
@@ -74,7 +74,7 @@ struct Budget {
 // Selects how time counts in which activations were recomputed or waited for.
 enum class RecomputeTime : std::uint8_t { apart, useful };
 struct BudgetOptions {
-  std::optional<double> flops_per_step;  // of a rank; the model's FLOPs, without recompute
+  std::optional<double> flops_per_step;  // a rank's share of the model's FLOPs, without recompute
   std::optional<double> peak_flops;
   RecomputeTime recompute = RecomputeTime::apart;
 };

@@ -237,7 +237,7 @@ class TwiceAsLong {
   }
 
   double rows() const { return static_cast<double>(is_so_.size() * is_so_[0].size()); }
-  LongSteps all() const { return all_; }  // of all ranks
+  LongSteps all() const { return all_; }  // all ranks together
   LongSteps in(std::size_t rank, Stretch stretch) const {
     LongSteps out;
     for (std::size_t s = stretch.begin; s < stretch.end; ++s) {
@@ -261,7 +261,7 @@ class TwiceAsLong {
 // logarithm of the probability (Chernoff).
 bool is_plainly_slow(const TwiceAsLong& twice, std::size_t rank, Stretch stretch,
                      double log_tests) {
-  constexpr double kMost = 0.9;  // of the steps
+  constexpr double kMost = 0.9;  // share of the steps
   const auto steps = static_cast<double>(stretch.end - stretch.begin);
   const LongSteps own = twice.in(rank, stretch);
   if (own.steps < kMost * steps) return false;

@@ -176,7 +176,7 @@ void slow_optimizer(const RuleInput& input, Findings& out) {
 // Returns the fraction of the gradient buckets' time that backward hid; nullopt if no rank recorded
 // buckets.
 std::optional<double> hidden_by_backward(const RuleInput& input) {
-  constexpr double kMostSeconds = 1e9;  // of a step
+  constexpr double kMostSeconds = 1e9;  // in a step
   double all = 0;
   double exposed = 0;
   for (std::size_t r = 0; r < input.view.ranks.size(); ++r) {

@@ -173,9 +173,9 @@ class RankBooks {
   RankIdle out_;
   std::size_t at_ = 0;
   std::size_t next_start_ = 0;
-  std::int64_t first_step_ = 0;  // of this process
+  std::int64_t first_step_ = 0;  // the process's first step
   bool has_begun_ = false;       // the process has begun its first step
-  Blame before_;                 // of the sample before, if the rank waited
+  Blame before_;                 // blame for the last sample, if the rank waited
 };
 
 // Steps through the samples of all ranks in the order of their moments.
@@ -219,7 +219,7 @@ class Moments {
 
   Blame blame_of(std::size_t rank, const TrackSample& mine) const {
     Blame out{IdleCause::averaging};
-    std::optional<IdleCause> common;  // of the activities of awaited ranks
+    std::optional<IdleCause> common;  // common to the awaited ranks' activities
     for (std::size_t r = 0; r < books_.size(); ++r) {
       if (r == rank) continue;
       const TrackSample* other = books_[r].near(mine.seconds, kTogether * spacing_);

@@ -69,7 +69,7 @@ class BlockProfiles {
     std::int64_t backward_ns = -1;
   };
   struct OfRank {
-    double round = 0;  // of the newest profile
+    double round = 0;  // round of the newest profile
     std::vector<Profile> blocks;
   };
   std::vector<std::string> names_;
@@ -128,7 +128,7 @@ class RankLanes {
   std::int32_t rank_;
   LaneClock clock_;
   BlockTimes blocks_;          // empty after drawing
-  std::vector<Phase> phases_;  // of this step, in the order of a step
+  std::vector<Phase> phases_;  // the open step's phases, in the order of a step
   std::int64_t last_end_ = 0;
   bool has_buckets_ = false;  // the lane of buckets has its name
   std::optional<OpenPlan> plan_;

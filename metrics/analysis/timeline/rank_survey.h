@@ -43,7 +43,7 @@ class ReductionEnds {
 
 struct ClockShift {
   double offset_seconds = 0;  // to add to the rank's timestamps; 0 if within the error
-  double error_seconds = 0;   // of one moment
+  double error_seconds = 0;   // error of one moment
   std::size_t rounds = 0;     // compared rounds
 };
 
@@ -64,7 +64,7 @@ class RankSurvey {
   void finish();
 
   std::uint64_t rows() const { return rows_; }
-  std::uint64_t events() const { return events_; }  // of RankLanes for all scanned steps
+  std::uint64_t events() const { return events_; }  // RankLanes' events for all scanned steps
   const ReductionEnds& reductions() const { return reductions_; }
   // The start of the first step and the end of the last; absent() if no step has a timestamp.
   double begin_seconds() const { return begin_seconds_; }

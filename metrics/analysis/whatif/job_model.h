@@ -25,7 +25,7 @@ struct OperationType {
   enum class Traffic : std::uint8_t { none, pipeline, data_parallel };
 
   std::string name;
-  std::string label;  // of the slowdown; several types may share a label
+  std::string label;  // names the slowdown; several types may share a label
   Centre centre = Centre::mean;
   Traffic traffic = Traffic::none;
 };
@@ -46,7 +46,7 @@ struct OperationGroup {
 // A graph in topological order: all dependencies of a group's members are in earlier groups.
 struct OperationGraph {
   std::vector<OperationGroup> groups;
-  std::vector<std::vector<std::uint32_t>> depends_on;  // of each operation
+  std::vector<std::vector<std::uint32_t>> depends_on;  // [operation]
 };
 
 // Sorts groups into an order for simulate(). Adds a group for each operation without one.
@@ -57,13 +57,13 @@ Result<OperationGraph> ordered(std::vector<OperationGroup> groups,
 struct JobModel {
   std::size_t dp_ranks = 0;
   std::size_t stages = 0;
-  std::size_t chunks = 1;  // of the model in each stage
+  std::size_t chunks = 1;  // model chunks in each stage
   std::vector<OperationType> types;
   std::vector<Operation> operations;
   OperationGraph graph;
   std::vector<std::int32_t> ranks;     // [dp_rank][stage]
   std::vector<std::int64_t> steps;     // step numbers, ascending
-  std::vector<double> own_seconds;     // [step][operation][dp_rank]; communication: its transfer
+  std::vector<double> own_seconds;     // [step][operation][dp_rank]; communication: the transfer
   std::vector<double> traced_seconds;  // [step]: as recorded
   std::vector<std::string> gaps;       // data left out of the figures; a sentence each
   std::string doubt;  // why no rank may be named, as "clocks of ranks disagree"; usually empty

@@ -17,7 +17,7 @@ constexpr std::size_t kReduction = kStepPhases.size() - 1;
 constexpr double kMostSeconds = 1e9;
 
 using Seconds = std::array<double, kStepPhases.size()>;
-using Steps = std::vector<Seconds>;  // of a rank, in the steps of the model
+using Steps = std::vector<Seconds>;  // a rank's seconds in the model's steps
 
 // RunPhases is the time of each rank in each phase of the common steps.
 struct RunPhases {

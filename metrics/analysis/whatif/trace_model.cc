@@ -58,7 +58,7 @@ OperationType type_of(Kind kind) {
 
 // --- Directions of pipeline communication.
 
-// A direction of pipeline communication: its compute, both ends and the distance in stages.
+// A direction of pipeline communication: the compute, both ends, and the distance in stages.
 struct Direction {
   Kind compute;
   Kind send;
@@ -357,7 +357,7 @@ class GraphBuilder {
   }
 
   const Trace& trace_;
-  int chunks_ = 0;                // of the model
+  int chunks_ = 0;                // chunks in the model
   std::vector<Indices> by_kind_;  // [stage][kind], in time order
   std::map<std::pair<int, Kind>, Indices>
       ends_;  // [stage, kind]: sends and receives with a partner

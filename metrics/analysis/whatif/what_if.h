@@ -22,7 +22,7 @@ inline constexpr double kLeastLoss = 0.01;  // lost part of S below which no ran
 
 // The cost of some operations: the job without their delays, and an ideal job with them.
 struct Blame {
-  double removed_seconds = 0;  // of a mean step
+  double removed_seconds = 0;  // in a mean step
   double added_seconds = 0;
   // Fractions of the job's loss, not bounded by 0 and 1. Absent if the job loses nothing.
   std::optional<double> removed_share;
@@ -56,7 +56,7 @@ struct TypeSeconds {
 };
 
 struct WhatIf {
-  double traced_seconds = 0;  // of a mean step, like the next two
+  double traced_seconds = 0;  // in a mean step, like the next two
   double actual_seconds = 0;
   double ideal_seconds = 0;
   double slowdown = 1;                    // S

@@ -46,9 +46,9 @@ struct Kind {
   double correlation = 0;   // with the step before
   bool is_heavy = false;
   double together = 0;  // divided by the mean, of all ranks at once: longer batches for a while
-  double slowdown = 0;  // of rank 0
+  double slowdown = 0;  // rank 0's
   double by_turns = 0;  // multiplies a step's work by e to the power of so many deviations
-  double fall = 0.02;   // of the loss, a step
+  double fall = 0.02;   // the loss's fall, a step
   double loss_noise = 0.02;
 };
 

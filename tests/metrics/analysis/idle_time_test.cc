@@ -17,7 +17,7 @@ namespace {
 struct Row {
   Activity activity;
   std::int64_t step;
-  double cpu_seconds;  // of the stretch that ends with this sample
+  double cpu_seconds;  // in the stretch that ends with this sample
 };
 
 HostTrack track_of(std::int32_t rank, const std::vector<Row>& rows, double started = 1000) {
@@ -53,11 +53,11 @@ struct Plan {
   int ranks = 4;
   int steps = 60;
   double data = 0.01;      // seconds, without computing
-  double work = 0.3;       // of a rank that is not slow
-  double slow_work = 0.3;  // of rank 2
+  double work = 0.3;       // on a rank that is not slow
+  double slow_work = 0.3;  // on rank 2
   double transfer = 0.01;
-  double save = 0;        // of rank 0, before every fifth step
-  double evaluation = 0;  // of all ranks, likewise
+  double save = 0;        // on rank 0, before every fifth step
+  double evaluation = 0;  // on all ranks, likewise
   double epoch = 0;       // likewise
   double outside = 0;     // before every step
 };

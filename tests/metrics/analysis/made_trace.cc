@@ -16,7 +16,7 @@ using Kind = diagnosis::OperationKind;
 // A forward or backward pass of one micro-batch through one chunk of the model.
 struct Pass {
   Kind kind{};
-  int place = 0;  // of the chunk in the model
+  int place = 0;  // the chunk's place in the model
   int microbatch = 0;
   auto operator<=>(const Pass&) const = default;
 };

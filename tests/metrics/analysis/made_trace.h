@@ -19,7 +19,7 @@ struct MadeLayout {
 
   int dp_ranks = 2;
   int stages = 4;
-  int chunks = 1;  // of the model in each stage
+  int chunks = 1;  // model chunks in each stage
   int microbatches = 4;
   int steps = 3;
   Recorded recorded = Recorded::with_partner;

@@ -168,7 +168,7 @@ void check_counted_once(const RunRecord& run, const Trace& trace, const BudgetOp
   }
   CHECK(costs <= budget.wall_seconds * (1 + 1e-6));
   CHECK(counted == doctest::Approx(costs).epsilon(0.02));
-  double most = 0;  // of a step's time
+  double most = 0;  // as a share of a step's time
   for (std::size_t s = 0; s < view.size(); ++s) {
     double transfer = 0;
     for (std::size_t r = 0; r < view.ranks.size(); ++r)

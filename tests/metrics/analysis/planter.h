@@ -31,10 +31,10 @@ struct Causes {
   double long_steps = 0;      // share of steps with twice the time
   std::size_t warmup = 0;     // first steps with five times the time
   std::size_t not_finite_from = std::numeric_limits<std::size_t>::max();
-  double loss_drop = 0.6;  // of 4, over the run
+  double loss_drop = 0.6;  // falls from 4, over the run
   std::size_t spike_at = 0;
   double leak_mib = 0;   // a step
-  double unused = 0.05;  // of reserved memory
+  double unused = 0.05;  // share of reserved memory
   std::size_t memory_jump_at = 0;
 
   // Quantities in our own record only.
@@ -46,11 +46,11 @@ struct Causes {
   double memory_work = 0;          // share of a step, within backward
   std::size_t skip_every = 0;      // steps; skipped with this loss scale
   double loss_scale = std::nan("");
-  const char* least_scale = nullptr;  // of the settings
+  const char* least_scale = nullptr;  // from the settings
   std::size_t save_every = 0;         // steps
   std::size_t saves = 1000;           // at most
   double save = 0;                    // divided by a step
-  std::size_t lost_rows = 0;          // of rank 1, in the middle
+  std::size_t lost_rows = 0;          // on rank 1, in the middle
   std::size_t cut_tail = 0;           // rows of rank 1
   double dropped_rows = 0;            // as run.json has them
   std::vector<Reason> decisions;

@@ -197,7 +197,7 @@ TEST_SUITE("analysis.rank_lanes") {
         now += 0.05 + 0.01 * noise();
         const auto note = [&](diagnosis::ReductionEnds& ends, double clock) {
           const double optimizer = 0.001 + 0.0005 * noise();
-          const double before = 0.0005 * noise();  // of the reduction
+          const double before = 0.0005 * noise();  // before the reduction
           const double after = 0.0005 * noise();
           const std::vector<StepValue> values = {
               {StepSection::phases, "comm", 0.002},

@@ -19,7 +19,7 @@ struct Parts {
   std::int32_t world_size = 4;
   std::int64_t first_step = 0;
   std::int64_t steps = 120;
-  double seconds = 0.1;                        // of a step
+  double seconds = 0.1;                        // in a step
   std::function<double(std::int64_t)> wobble;  // multiplies the seconds
   std::function<double(std::int32_t, std::int64_t)> loss = [](std::int32_t rank,
                                                               std::int64_t step) {

@@ -60,7 +60,7 @@ class FormatCheck {
 
   std::uint64_t events = 0;
   std::map<double, std::string> processes;
-  std::set<std::string> names;  // of spans and moments
+  std::set<std::string> names;  // spans and moments
   double end = 0;
 
  private:

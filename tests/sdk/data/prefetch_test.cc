@@ -19,7 +19,7 @@ using cox::detail::Prefetcher;
 
 namespace {
 
-// Replaces a batch: its samples, and a count of live batches.
+// Replaces a batch. Has the samples, and a count of live batches.
 struct Samples {
   explicit Samples(std::vector<std::int64_t> of, std::shared_ptr<std::atomic<int>> count)
       : indices(std::move(of)), alive(std::move(count)) {

@@ -1,4 +1,4 @@
-// Kernels compiled at run time, as far as a machine without a device can test them: they compile
+// Kernels compiled at run time, as far as a machine without a device can test them. Kernels compile
 // for every supported kind of device, and every failure has a reason.
 #include "sdk/src/device/cuda_program.h"
 

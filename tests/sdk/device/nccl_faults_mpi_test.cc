@@ -73,7 +73,7 @@ struct Trained {
 enum class Memory { suffices, ends_with_gradient, ends_with_backward };
 
 struct Fault {
-  Memory memory = Memory::suffices;  // of the last rank's device, in the third step
+  Memory memory = Memory::suffices;  // the last rank's device, in the third step
   std::size_t gradient = 0;          // the gradient at which memory ends
   std::size_t without = 0;           // parameters at the end without gradients
 };

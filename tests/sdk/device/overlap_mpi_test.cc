@@ -138,7 +138,7 @@ struct AddsInside : torch::autograd::Function<AddsInside> {
   }
 };
 
-enum class Gradient { comes_again, comes_once };  // of the parameter of AddsInside
+enum class Gradient { comes_again, comes_once };  // the gradient of AddsInside's parameter
 
 // Trains three steps. Returns which steps had to be repeated.
 std::vector<bool> repeated_with(Gradient gradient) {

@@ -15,7 +15,7 @@ struct SyntheticBlock {
   std::int64_t interior = 0;  // held by keep beside the input
   std::int64_t output = 0;
   std::int64_t scratch = 0;   // during either pass
-  std::int64_t gradient = 0;  // of the parameters, from the block's backward on
+  std::int64_t gradient = 0;  // the parameters' gradients, from the block's backward on
 };
 
 class SyntheticStep {

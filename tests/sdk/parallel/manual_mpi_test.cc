@@ -129,7 +129,7 @@ TEST_SUITE("manual parallel") {
     const double mean = (session.world_size() - 1) / 2.0;
     for (int i = 0; i < 20; ++i) {
       auto step = session.step();
-      const at::Tensor frozen = torch::ones({4});  // its own set in every step
+      const at::Tensor frozen = torch::ones({4});  // in a set for itself in every step
       for (int pass = 0; pass < 2; ++pass) {
         give_gradients(all, session.rank(), session.rank());
         (void)ranks.all_reduce_gradients(step, first);

@@ -40,7 +40,7 @@ class Checkpointed : public torch::autograd::Function<Checkpointed> {
   }
 };
 
-enum class Weights { shared, own };  // of the two functions
+enum class Weights { shared, own };  // weights in the two functions
 
 at::Tensor loss_of(const Tensors& of, Weights weights, int rank, int step) {
   const at::Tensor x = at::linspace(0.1, 1.3, 8) * (1 + rank + 0.5 * step);

@@ -18,7 +18,7 @@ inline constexpr std::array<float, 4> kTarget = {0.5f, -1.25f, 3.0f, 0.0625f};
 inline constexpr std::array<float, 4> kStart = {1.0f, 0.75f, -2.0f, 0.33f};
 
 struct Step {
-  float factor = 1;  // of the loss
+  float factor = 1;  // factor for the loss
   float scale = 0;   // after the step, like all fields below
   std::uint32_t tracker = 0;
   bool skipped = false;

@@ -33,7 +33,7 @@ constexpr int kRanks = 3;
 struct Case {
   Precision format = Precision::fp16;
   std::size_t call = 0;
-  std::size_t block = 0;  // of the call
+  std::size_t block = 0;  // the call's
   RankId rank{};
   Fault fault;
 };

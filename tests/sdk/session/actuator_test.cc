@@ -1,4 +1,4 @@
-// A capability unknown to the session: its actuator is called like all others.
+// A capability unknown to the session. The actuator is called like all others.
 #include <torch/torch.h>
 
 #include <memory>

@@ -45,7 +45,7 @@ torch::nn::Sequential wide_net() {
 
 struct Trained {
   std::vector<at::Tensor> tensors;  // parameters, then buffers
-  std::int64_t peak_bytes = 0;      // of the last step
+  std::int64_t peak_bytes = 0;      // in the last step
   std::size_t recomputed = 0;
 };
 
@@ -77,7 +77,7 @@ class WideJob {
     return steps_ - before;
   }
 
-  std::int64_t peak_bytes() const { return peak_bytes_; }  // of the last step
+  std::int64_t peak_bytes() const { return peak_bytes_; }  // in the last step
   std::size_t recomputed() const {
     const auto actions = session_.plan().profiles.front();
     return static_cast<std::size_t>(std::ranges::count_if(actions, is_recompute));

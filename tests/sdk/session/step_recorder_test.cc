@@ -135,7 +135,7 @@ TEST_SUITE("step recorder") {
 
   TEST_CASE(
       "time in the run queue leaves its phase and counts as waiting; phases sum to the wall") {
-    double queued = 100;  // of the thread, before the recorder existed
+    double queued = 100;  // the thread's, before the recorder existed
     StepRecorder recorder;
     recorder.waiting().leave_out_queueing([&queued] { return Seconds(queued); });
     queued = 103;  // between steps

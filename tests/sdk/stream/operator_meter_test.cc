@@ -194,8 +194,8 @@ struct Gpt2Case {
     return flops_in(rows_of([&] { model->loss(tokens, tokens); }));
   }
   double tokens() const { return static_cast<double>(rows * length); }
-  // Returns the number of parameters that tokens are multiplied by, N: of layers 12 width^2, and
-  // the head.
+  // Returns the number of parameters that tokens are multiplied by, N: 12 width^2 in each layer,
+  // and the head.
   double parameters() const {
     const auto width = static_cast<double>(config.n_embd);
     return static_cast<double>(config.n_layer) * 12 * width * width +

@@ -54,7 +54,7 @@ TEST_SUITE("sdk.stream.region_meter") {
     machine.free(1000);
     meter.begin_operator();
     machine.pass(30);
-    machine.take(64);  // its result
+    machine.take(64);  // the result
     machine.take(16);
     machine.free(16);
     {
@@ -80,7 +80,7 @@ TEST_SUITE("sdk.stream.region_meter") {
     machine.take(40);
     machine.free(40);
     meter.lets_go(5);
-    machine.take(20);  // of operators that saved nothing
+    machine.take(20);  // for operators that saved nothing
     meter.asks(2);
     meter.has(2);
     machine.take(90);

@@ -464,7 +464,7 @@ const RuleCase kRules[] = {
 TEST_CASE("each rule is needed: without it the program named for it goes wrong") {
   for (const RuleCase& item : kRules) {
 #ifdef __SANITIZE_ADDRESS__
-    if (item.member == &TapeRules::weak_references) continue;  // it reuses no addresses
+    if (item.member == &TapeRules::weak_references) continue;  // the sanitizer reuses no addresses
 #endif
     const auto program = std::ranges::find_if(programs(), [&](const Program& each) {
       return std::string_view(each.name) == item.program;

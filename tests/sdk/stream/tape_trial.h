@@ -20,7 +20,7 @@ namespace cox::detail {
 
 struct TapePlan {
   bool is_taped = true;
-  double keep_probability = 0;  // of each saved tensor
+  double keep_probability = 0;  // for each saved tensor
   std::uint64_t seed = 1;       // for these choices
   TapeRules rules{};
   bool holds_tapes = false;  // beyond the graph, to count replays in backward
@@ -53,7 +53,7 @@ class Workbench {
   void cut();
   // Ends the last region and the recording.
   void stop();
-  TapeCounts counts() const;  // of all regions so far
+  TapeCounts counts() const;  // all regions so far
 
  private:
   const TapePlan plan_;

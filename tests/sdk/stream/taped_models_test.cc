@@ -34,7 +34,7 @@ using stream_models::ModelCase;
 
 struct RegionPlan {
   enum class Span { forward, step };  // the content of the scope
-  double keep_probability = 0;        // of each saved tensor
+  double keep_probability = 0;        // for each saved tensor
   std::uint64_t seed = 1;
   Span span = Span::forward;
 };
@@ -266,8 +266,8 @@ struct OwnTanh : torch::autograd::Function<OwnTanh> {
   }
 };
 
-// Returns a tensor that another thread made from one of the region's: its history leads back into
-// the region.
+// Returns a tensor that another thread made from one of the region's, so the history leads back
+// into the region.
 Tensor made_on_another_thread(const Tensor& from) {
   Tensor made;
   std::thread([&] { made = from.sigmoid() * from; }).join();

@@ -49,8 +49,8 @@ ModelCase model_at(std::size_t place) {
 struct Trained {
   Tensors state;                  // losses, parameters, buffers, random state
   std::int64_t kept = 0;          // live before the last step, above the first level
-  std::int64_t last_peak = 0;     // of the last step, above the first level
-  std::int64_t counted_peak = 0;  // of the last step, in total
+  std::int64_t last_peak = 0;     // in the last step, above the first level
+  std::int64_t counted_peak = 0;  // in the last step, in total
   int steered = 0;                // blocks not kept by the last plan
 };
 

@@ -39,8 +39,8 @@ constexpr std::size_t kModels = 7;
 struct Trained {
   Tensors state;                  // losses, parameters, buffers, random state
   std::int64_t kept = 0;          // live before the last step, above the first level
-  std::int64_t last_peak = 0;     // of the last step, above the first level
-  std::int64_t counted_peak = 0;  // of the last step, in total
+  std::int64_t last_peak = 0;     // in the last step, above the first level
+  std::int64_t counted_peak = 0;  // in the last step, in total
 };
 
 Trained train(const ModelCase& it) {

@@ -483,7 +483,7 @@ TEST_SUITE("checkpoint folder") {
           if (found.ok()) {
             jobs[who]->go_on_from(*found);
             step[who] = *io::step_of_save(*found);
-            newest[0].clear();  // it continues from here, so older saves are its own to remove
+            newest[0].clear();  // the job may remove saves from before this one
             newest[1].clear();
           }
         }

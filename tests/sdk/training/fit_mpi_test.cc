@@ -253,7 +253,7 @@ TEST_SUITE("fit") {
 
   TEST_CASE("a step that is repeated counts once in the buffers of a model") {
     auto session = solo_session({"--cox.reduction.reproducible=on"});
-    const Run made = run(session, epochs(1));  // of 2, 2 and 1 micro-batches
+    const Run made = run(session, epochs(1));  // batches of 2, 2 and 1 micro-batches
     CHECK(made.result.progress.repeated > 0);
     CHECK(made.model->calls.item<std::int64_t>() == (session.world_size() == 1 ? 5 : 3));
   }

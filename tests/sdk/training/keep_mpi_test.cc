@@ -36,7 +36,7 @@ constexpr int kToTheEnd = std::numeric_limits<int>::max();
 struct Trained {
   std::vector<double> losses;
   Tensors state;
-  std::int64_t first_epoch = -1, first_batch = -1;  // of the first trained batch
+  std::int64_t first_epoch = -1, first_batch = -1;  // the first trained batch
 };
 
 // Two layers, dropout and batch statistics, and a rank's loss of some samples.
@@ -338,7 +338,7 @@ TEST_SUITE("Session::keep") {
     }
     saving.finish();
     const auto saves = io::saves_in(folder.text());
-    REQUIRE(saves.size() == 2);  // of the updates of batches 2 and 5, made by the calls after them
+    REQUIRE(saves.size() == 2);  // for the updates of batches 2 and 5, made by the calls after them
     CHECK(io::step_of_save(saves[0]) == 1);
     CHECK(io::step_of_save(saves[1]) == 2);
   }

@@ -39,7 +39,7 @@ struct DeepImpl : torch::nn::Module {
 TORCH_MODULE(Deep);
 
 struct Trained {
-  std::map<std::uint64_t, float> losses;  // of each step's last attempt
+  std::map<std::uint64_t, float> losses;  // each step's last attempt
   std::vector<std::uint64_t> attempts;    // step numbers, one for each attempt
   std::vector<std::int64_t> written;      // bytes offloaded by each attempt
 };

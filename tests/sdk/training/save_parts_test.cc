@@ -89,7 +89,7 @@ struct Ranks {
   Status publish() { return folders[0].publish(ticket, whole, 9); }
 
   std::vector<CheckpointFolder> folders;
-  SaveTicket ticket;  // of the newest save
+  SaveTicket ticket;  // the newest save's
   WholeSave whole;
 };
 

@@ -266,7 +266,7 @@ std::vector<std::string> StepRecord::calls() const {
 
 struct Recording::Taps {
   std::shared_ptr<Shared> shared = std::make_shared<Shared>();
-  cox::detail::SessionState* state = nullptr;  // of the session, after its start
+  cox::detail::SessionState* state = nullptr;  // the session's, after its start
   bool is_free = false;
 
   cox::runtime::ControlPlane& plane() const { return state->control().plane(); }

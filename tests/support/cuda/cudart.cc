@@ -290,7 +290,7 @@ cudaError_t cudaStreamCreate(cudaStream_t* stream) {
 
 cudaError_t cudaStreamDestroy(cudaStream_t) {
   return cudaSuccess;
-}  // its work continues
+}  // the stream's work continues
 
 cudaError_t cudaStreamQuery(cudaStream_t handle) {
   Lock lock;

@@ -11,7 +11,7 @@
 namespace cox::standin {
 namespace {
 
-constexpr int kExitCode = 86;           // of a process with races
+constexpr int kExitCode = 86;           // for a process with races
 constexpr greg_t kWriteFault = 1 << 1;  // in the processor's error code
 
 struct sigaction previous {};  // global, because a handler can reach no other place

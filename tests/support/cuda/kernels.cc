@@ -78,7 +78,7 @@ class Call {
   const c10::OperatorHandle& op_;
   torch::jit::Stack& stack_;
   std::size_t base_;
-  std::vector<at::Tensor> tensors_;  // of the arguments, including lists
+  std::vector<at::Tensor> tensors_;  // tensors in the arguments, including lists
   std::vector<at::Tensor> originals_, aliases_;
   c10::Device device_;
 };

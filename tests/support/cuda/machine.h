@@ -29,9 +29,9 @@ namespace cox::standin {
 struct Script {
   int devices = 1;                          // after CUDA_VISIBLE_DEVICES
   bool driver = true;                       // false: as on a machine without a driver
-  std::size_t capacity_bytes = 2ull << 30;  // of each device
+  std::size_t capacity_bytes = 2ull << 30;  // for each device
   int capability = 90;                      // 10 * major + minor
-  int unready_queries = 1;                  // how often a complete event first answers "not ready"
+  int unready_queries = 1;                  // times that a complete event first answers "not ready"
   bool go_on = false;  // after a host access to device memory, which still counts as a failure
   std::string report_folder;  // for one file a process; empty: none
 };
@@ -44,7 +44,7 @@ struct Stream {
   Clock clock;            // ordered before the stream's next work
   std::deque<std::function<bool()>>
       queue;                              // each item works and returns true when its turn can end
-  std::uint64_t submitted = 0, done = 0;  // of `queue`
+  std::uint64_t submitted = 0, done = 0;  // counts of `queue`
   int unready_queries = 0;                // "not ready" answers still to give
 };
 

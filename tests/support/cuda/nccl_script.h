@@ -1,4 +1,4 @@
-// The fake NCCL in a test: its streams in host memory, its library, and scripted faults.
+// The fake NCCL in a test: streams in host memory, the library, and scripted faults.
 #pragma once
 
 #include <cstdlib>

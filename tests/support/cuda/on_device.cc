@@ -134,7 +134,7 @@ Owner owner(const Function& function) {
 
 struct Walk {
   int depth = 0;
-  bool through_converter = false;  // of a list of numbers: torch::tensor({1, 2})
+  bool through_converter = false;  // a list of numbers: torch::tensor({1, 2})
   bool inside_torch = false;       // an operator's own numbers, which it may read on the host
   Owner owner = Owner::unknown;
 };

@@ -14,7 +14,7 @@
 namespace cox::test {
 
 inline constexpr int kMostRanks = 16;
-inline constexpr std::size_t kSlotBytes = std::size_t{64} << 10;  // of a rank's data at a time
+inline constexpr std::size_t kSlotBytes = std::size_t{64} << 10;  // a rank's data at a time
 
 // The parts of a call that must be equal on all ranks.
 struct CollectiveCall {
