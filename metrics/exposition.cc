@@ -56,7 +56,7 @@ char* put_fraction(double value, char* at, char* end) {
   const auto split = static_cast<std::uint64_t>(kPowers[static_cast<std::size_t>(places)]);
   at = std::to_chars(at, end, scaled / split).ptr;
   if (places == 0) return at;
-  // A one before the fraction keeps its leading zeros; the point replaces it.
+  // A one before the fraction keeps leading zeros; the point then replaces the one.
   char* const point = at;
   at = std::to_chars(at, end, split + scaled % split).ptr;
   *point = '.';

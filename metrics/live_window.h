@@ -70,7 +70,7 @@ struct LiveFacts {
 };
 
 // Returns the record that the run directory and the journal hold of these rounds. Leaves out ranks
-// with less than half as many rows as the rank with most; `gaps` reports them.
+// with less than half as many rows as the rank with most; `gaps` names such ranks.
 diagnosis::RunRecord record_of(std::span<const std::shared_ptr<const LiveRound>> rounds,
                                const LiveFacts& facts);
 

@@ -75,16 +75,16 @@ class ConnectionTable {
 
   explicit ConnectionTable(ConnectionLimits limits) : limits_(limits) {}
 
-  // The result for a new connection. `evicted` is no longer in the table: the oldest of its peer,
-  // or of all, in the first phase that has one.
+  // The result for a new connection. `evicted` is no longer in the table: the oldest connection of
+  // the peer, or of all, in the first phase with a connection.
   struct Admission {
     Id id = 0;
     std::optional<Id> evicted;
   };
   Admission admit(std::uint32_t address);
 
-  // Sets the phase. If too many connections are being answered, removes the oldest of them and
-  // returns it.
+  // Sets the phase. If too many connections are being answered, removes and returns the oldest of
+  // them.
   std::optional<Id> set_phase(Id id, Phase phase);
 
   // Removes and returns the connection to close when the process has no more descriptors.

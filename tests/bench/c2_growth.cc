@@ -93,8 +93,8 @@ struct Growth {
   double helpers_us = 0;           // for a step of the trainer
 };
 
-// Returns the logarithmic ratio of the step at `turn` to that at `other`. Exchanging the two
-// changes its sign, so outliers cancel.
+// Returns the logarithmic ratio of the step at `turn` to that at `other`. Exchanging the two steps
+// changes the sign of the ratio, so outliers cancel.
 double percent(const Growth& growth, double StepSeconds::*clock, std::size_t turn,
                std::size_t other) {
   return 100 * std::log(growth.steps[turn].*clock / (growth.steps[other].*clock));

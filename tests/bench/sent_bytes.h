@@ -27,8 +27,8 @@ class SentBytes {
   std::map<Sent, std::map<std::size_t, std::uint64_t>> counts_;
 };
 
-// Returns `communicator` wrapped, so that `sent` counts what it and all communicators made from it
-// send: a rank's own part of each operation. `sent` must outlive all of them.
+// Wraps `communicator`. `sent` counts a rank's own part of each operation of the wrapper and of all
+// communicators made from the wrapper. `sent` must outlive all of them.
 std::unique_ptr<transport::Communicator> counted(
     std::unique_ptr<transport::Communicator> communicator, SentBytes& sent);
 

@@ -162,8 +162,8 @@ TEST_SUITE("planner.front") {
     }
   }
 
-  // Partial recompute costs as much memory as keep, and more time. In that time a copy ends before
-  // the middle backward needs its room.
+  // Partial recompute costs as much memory as keep, and more time. The additional time lets a copy
+  // end before the middle backward needs the copy's room.
   TEST_CASE("an action that only costs time is chosen where a copy needs that time") {
     MemoryProblem problem;
     problem.copy_bytes_per_ms = 1;

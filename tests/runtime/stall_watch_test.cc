@@ -1,4 +1,4 @@
-// The coordinator's messages about ranks that keep others waiting, and its limit.
+// The coordinator's messages about ranks that keep others waiting, and the limit that ends a job.
 #include "coordinator/runtime/stall_watch.h"
 
 #include <string>

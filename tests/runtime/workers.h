@@ -62,7 +62,7 @@ WorkerTrace train(transport::Communicator& world, const WorkerOptions& options);
 // Watches only; every rank calls it, with its own number of steps.
 WorkerTrace watch(transport::Communicator& world, const WorkerOptions& options);
 
-// Keeps the coordinator's counts after its last round, and its judgements.
+// Keeps the coordinator's judgements, and the counts after the last round.
 class TallySink final : public StepSink {
  public:
   void record(const StepRecord& record) override;

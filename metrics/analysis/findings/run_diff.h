@@ -39,8 +39,8 @@ struct LossDifference {
 };
 
 // Mean step time of b divided by that of a, with its 95 % confidence interval: a bootstrap over 50
-// stretches of steps, which allows for dependent neighbours. The slowest rank of a stretch gives
-// its time.
+// stretches of steps, which allows for dependent neighbours. The slowest rank determines the time
+// of a stretch.
 struct TimeRatio {
   double ratio = 1;
   double low = 1;

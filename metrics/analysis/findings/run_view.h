@@ -52,7 +52,7 @@ struct RunView {
   }
   double transfer(std::size_t rank, std::size_t step) const;
   // Returns the seconds of each step's backward pass in which the rank recomputed activations or
-  // waited for them, else 0. Empty if its record has none.
+  // waited for them, else 0. Empty if the rank's record has no such seconds.
   std::vector<double> recompute(std::size_t rank) const;
   // Returns a column of a rank for the steps of the view; all absent if the record has none.
   std::vector<double> column(std::size_t rank, const Columns& columns, std::string_view name) const;

@@ -54,7 +54,7 @@ std::string page_of(const fs::path& run) {
   return test::read_file(page);
 }
 
-// Checks that a page requests nothing from elsewhere. The icon of its tab is inline.
+// Checks that a page requests nothing from elsewhere. The tab's icon is inline.
 void check_self_contained(const std::string& page) {
   CHECK(first_fault(page) == "");
   CHECK(page.size() < kMostBytes);

@@ -1,4 +1,4 @@
-// `cox trace`, run as users run it. Checks its output against the Trace Event Format on published
+// `cox trace`, run as users run it. Checks the output against the Trace Event Format on published
 // runs, on driven jobs, and on bad directories.
 #include <sys/stat.h>
 

@@ -4,7 +4,8 @@
 
 namespace cox::standin {
 
-// Installs the handler, again if the program has replaced it. Cheap if it is installed.
+// Installs the handler, again if the program has replaced it. A call with the handler in place is
+// cheap.
 void watch_faults();
 
 }  // namespace cox::standin

@@ -12,8 +12,8 @@
 
 #include "tests/support/cuda/generator.h"
 
-// libc10_cuda exports this function, and no header of the wheel declares it. libtorch_cuda uses it
-// to report which devices have a context.
+// Exported by libc10_cuda without a declaration in the wheel's headers. libtorch_cuda reports here
+// which devices have a context.
 namespace c10::cuda::_internal {
 C10_CUDA_API void setHasPrimaryContext(bool (*has)(DeviceIndex));
 }

@@ -1,7 +1,7 @@
 // Orders work on streams with vector clocks (Fidge, Mattern), and keeps the last accesses to every
-// interval of addresses. An actor is a stream. The host has no ticks of its own: it submits in
-// program order, and passes its clock to a stream with each submission. All host threads count as
-// one; ThreadSanitizer checks the order between host threads.
+// interval of addresses. An actor is a stream. The host has no ticks of its own, because the host
+// submits in program order and passes its clock to a stream with each submission. All host threads
+// count as one; ThreadSanitizer checks the order between host threads.
 //
 // Thread rule: the runtime calls under its lock.
 #pragma once
