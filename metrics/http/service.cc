@@ -42,8 +42,7 @@ constexpr std::size_t kMostIgnoredBytes = std::size_t{64} << 10;
 // one.
 constexpr Milliseconds kEventPeriod(1000);
 constexpr std::size_t kMostFollowers = 64;    // all streams together
-constexpr int kFollowerSendBytes = 64 << 10;  // the system's buffer for a follower that does not
-                                              // read
+constexpr int kFollowerSendBytes = 64 << 10;  // the system's buffer for an idle follower
 
 Response answer(const Request& request, const Service::Source& source) {
   try {

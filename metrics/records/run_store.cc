@@ -74,8 +74,7 @@ Result<std::uint64_t> kept_of_file(const io::InputFile& in, std::optional<StepId
     const auto text = read_end(in, static_cast<std::size_t>(bytes));
     if (!text.ok()) return text.status();
     const bool is_whole = bytes == size;
-    const std::size_t whole_lines = is_whole ? 0 : text->find('\n') + 1;  // start of the first
-                                                                          // whole line
+    const std::size_t whole_lines = is_whole ? 0 : text->find('\n') + 1;  // first whole line
     const std::size_t kept = kept_bytes(std::string_view(*text).substr(whole_lines), resume_step);
     if (is_whole || kept > 0) return size - bytes + whole_lines + kept;
   }

@@ -181,8 +181,7 @@ class RunStoreWriter {
   std::chrono::steady_clock::time_point opened_;
   RowRing<StepRow> ring_;
   RowRing<StepBuckets> buckets_;             // each before its row
-  std::optional<StepBuckets> next_buckets_;  // popped from buckets_, for the newest row or a later
-                                             // one
+  std::optional<StepBuckets> next_buckets_;  // popped, for the newest row or a later one
   std::atomic<std::uint64_t> dropped_{0};
   Status trouble_;
 

@@ -36,8 +36,7 @@ struct StepRow {
   RoundId round{};
   double timestamp = 0;  // Unix time at the end of the step, by this rank's clock
   PhaseSeconds phase_seconds{};
-  float waiting_seconds = kNotMeasuredFloat;  // the part of communication spent waiting for the
-                                              // last rank
+  float waiting_seconds = kNotMeasuredFloat;  // communication until the last rank arrived
   float recompute_seconds = 0;                // the part of backward that memory actions cost
   // All gradient buckets together: from launch to result, and the part after backward.
   float reduction_seconds = 0;
@@ -67,8 +66,8 @@ struct StepRow {
   std::uint32_t overflow = 0;  // non-finite gradient values on this rank
   bool was_skipped = false;    // the optimizer step, on all ranks
   OverflowPass overflow_pass = OverflowPass::none;
-  BlockName overflow_block{};  // in which they arose on this rank; a pass without a name: outside
-                               // all blocks
+  BlockName
+      overflow_block{};  // their origin on this rank; a pass without a name: outside all blocks
 
   // Samples of this rank in this step; 0 and kNotMeasured = none.
   std::uint32_t sampled_values = 0;

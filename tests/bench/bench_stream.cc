@@ -198,8 +198,8 @@ class Region {
 };
 
 struct CallTimes {
-  std::vector<double> plain, watched, counted, taped;  // all but the first: excess over plain in
-                                                       // the same turn
+  std::vector<double> plain, watched, counted,
+      taped;  // all but plain: excess over plain, same turn
 };
 
 CallTimes take_turns(Region& region, int turns) {

@@ -87,8 +87,7 @@ TEST_SUITE("core") {
         {&HostTexts::stat, "cpu  1 2 3 4 5 6 7 99999999999999999999", &HostEvidence::steal_ratio},
         {&HostTexts::stat, "cpu  18446744073709551615 1 3 4 5 6 7 8", &HostEvidence::steal_ratio},
         {&HostTexts::stat, "cpu0 150 0 100 700 0 0 0 150 5 0", &HostEvidence::steal_ratio},
-        {&HostTexts::stat, "cpu  100 0 100 700 0 0 0 100", &HostEvidence::steal_ratio},  // no
-                                                                                         // progress
+        {&HostTexts::stat, "cpu  100 0 100 700 0 0 0 100", &HostEvidence::steal_ratio},  // stuck
         {&HostTexts::stat, "cpu  1 0 1 1 0 0 0 1", &HostEvidence::steal_ratio},  // went backwards
         {&HostTexts::loadavg, "nan 1 1", &HostEvidence::load_per_core},
         {&HostTexts::loadavg, "inf", &HostEvidence::load_per_core},

@@ -36,8 +36,7 @@ struct SimulatedSetup {
 inline constexpr std::int64_t kSimulatedBudget = std::int64_t{13} << 29;    // 6.5 GiB
 inline constexpr std::int64_t kSimulatedKeepPeak = std::int64_t{15} << 29;  // 7.5 GiB
 inline constexpr std::int64_t kSimulatedSaving = std::int64_t{1} << 30;
-inline constexpr std::size_t kSimulatedBlocks = 4;  // blocks that can save memory, from the second
-                                                    // on
+inline constexpr std::size_t kSimulatedBlocks = 4;  // from the second on, these can save memory
 
 inline constexpr float kSimulatedFlops = 1e9f;         // for each sample
 inline constexpr double kSimulatedPeakFlops = 2.5e11;  // a device's, in a second

@@ -338,8 +338,7 @@ class Simulator {
   std::vector<Bits> results_;
   std::set<SaveId> wanted_;
   std::map<SaveId, Found> found_;
-  std::set<std::pair<std::int32_t, std::int32_t>> in_kept_;  // results that are views of kept
-                                                             // values
+  std::set<std::pair<std::int32_t, std::int32_t>> in_kept_;  // results that view kept values
   std::set<std::int32_t> whole_;                             // masks read in this replay
   std::int64_t unpacked_bytes_ = 0;  // masks saved by the operator of the current backward
   std::int32_t now_ = 0;             // operator of the current backward

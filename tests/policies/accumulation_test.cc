@@ -26,9 +26,8 @@ TEST_SUITE("policies.accumulation") {
                        {0.001, 0, 0.1, 1},    // 9 %
                        {0.00115, 0, 0.1, 1},  // 10.3 %: not worth a change
                        {0.002, 0, 0.1, 2},    // 17 % -> 9 %
-                       {0.01, 0, 0.1, 10},    // 50 %; 9 would give exactly 10 %, but the policy
-                                              // needs a margin of 5 %
-                       {0.01, 0, 0.2, 5},     // 4 would give exactly 20 %
+                       {0.01, 0, 0.1, 10},  // 50 %; 9 gives exactly 10 %, without the margin of 5 %
+                       {0.01, 0, 0.2, 5},   // 4 would give exactly 20 %
                        {0.01, 0.02, 0.1, 8},  // the optimizer's 20 ms count as work
                        {0.001, 0.5, 0.1, 1},  // such an expensive optimizer hides the cost
                        {0.05, 0, 0.1, 48},    // 45 would give exactly 10 %

@@ -254,8 +254,7 @@ TEST_SUITE("policies.memory and shares") {
     }
     CHECK(samples_under(run.job, run.active, 0) == 16);
     CHECK(run.letters(0) == "rrrk");  // 500 + 200 * 16 / 12 = 767, 900 with two blocks kept
-    CHECK(run.letters(1) == "kkkk");  // slow, so the lightest actions that fit: 500 + 500 * 8 / 12
-                                      // = 833
+    CHECK(run.letters(1) == "kkkk");  // slow, so the lightest that fit: 500 + 500 * 8 / 12 = 833
     CHECK(highest <= 850 * kMiB);
     const std::vector<Reason> told = run.said_with(ReasonCode::memory_over_budget);
     REQUIRE(told.size() == 1);

@@ -379,8 +379,7 @@ TEST_CASE("the process has none of the job's descriptors and memory") {
   Node node(1);
   const std::vector<char> memory(std::size_t{64} << 20, 'x');
   const Watch watch(node, {.world_size = 1, .run_directory = {}, .saves = {}});
-  kill(watch.process(), SIGSTOP);  // at any time: the promise holds from the process's first line
-                                   // on
+  kill(watch.process(), SIGSTOP);  // any moment: the promise always holds
   kill(watch.process(), SIGCONT);
   node.end(0, SIGKILL);
   const std::string said = watch.said();  // blocks until the watch has ended

@@ -46,8 +46,7 @@ struct WorkerOptions {
   std::int32_t late_rank = -1;       // posts its report of every 16th round 30 ms late
   std::string settings{};            // lines of `key = value`
   runtime::MakeLane make_lane{};     // for ranks with a device
-  std::uint64_t least_switches = 0;  // runs on until all ranks have seen so many, at most a
-                                     // thousand times as long
+  std::uint64_t least_switches = 0;  // runs on for so many, up to 1000 times longer
   bool leaves_nccl = false;          // rounds count from the one in which all masks leave NCCL
   std::string nccl_library{};        // for ranks with a device
   bool has_numbers = false;          // gradients overflow, and evidence varies

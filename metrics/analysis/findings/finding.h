@@ -35,9 +35,8 @@ struct Finding {
   std::vector<Evidence> evidence{};
   std::vector<std::int32_t> ranks{};     // ranks concerned; empty = the whole run
   std::optional<double> cost_seconds{};  // wall time to win back
-  double cost_share = 0;                 // cost_seconds by wall time
-  bool ends_run = false;                 // later steps are lost, so the finding sorts before all
-                                         // costs
+  double cost_share = 0;                 // cost_seconds / wall time
+  bool ends_run = false;                 // later steps are lost; sorts before all costs
 };
 
 // The rules' rate of false alarms. In a thousand runs without a fault, at most one gets a finding

@@ -25,7 +25,7 @@ std::string bytes_of(double bytes) {
 // ---- The allocator.
 
 struct Unused {
-  double share = 0;               // unused by reserved bytes, mean of the steps
+  double share = 0;               // unused / reserved bytes, mean of the steps
   double peak = 0;                // bytes in tensors
   std::optional<double> split{};  // share in unused parts of segments in use, if recorded
 };

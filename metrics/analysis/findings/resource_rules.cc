@@ -168,7 +168,7 @@ bool limits_shares(const Reason& reason) {
 }
 
 // Returns whether a later reason makes an earlier one stale. The same policy either changed the
-// same block or knob, or now withholds another format from the same block. A reason without a block
+// reason's block, or now withholds another format from the same block. A reason without a block
 // concerns several blocks.
 bool overtakes(const Reason& later, const Reason& reason) {
   if (later.policy != reason.policy || later.round == reason.round) return false;

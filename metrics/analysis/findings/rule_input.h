@@ -155,13 +155,11 @@ struct NamedRule {
 void apply(const NamedRule& rule, const RuleInput& input, Findings& out);
 
 std::span<const NamedRule> time_rules();      // time lost by ranks
-std::span<const NamedRule> file_rules();      // the last of these, which read a trace or a schedule
-                                              // only
+std::span<const NamedRule> file_rules();      // the last of these; read a trace or schedule only
 std::span<const NamedRule> rest_rules();      // time that no other rule has counted; run last
 std::span<const NamedRule> learning_rules();  // loss and gradients
 std::span<const NamedRule> memory_rules();    // memory in use, and the cost of saving memory
-std::span<const NamedRule> resource_rules();  // plans, precision, shares, saves, faults of the
-                                              // record
+std::span<const NamedRule> resource_rules();  // plans, precision, shares, saves, record faults
 
 // Runs all rules. Returns their findings unsorted.
 Findings findings_of(const RuleInput& input);

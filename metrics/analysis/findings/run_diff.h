@@ -47,8 +47,8 @@ struct TimeRatio {
   double high = 1;
 };
 
-// The point where two journals part: the first change of plan, in order, that only one of them has.
-// nullopt if a job made no further change.
+// The changes of plan at the first place in order where two journals differ. nullopt if a job made
+// no change there.
 struct PlanDifference {
   std::optional<PlanEvent> a;
   std::optional<PlanEvent> b;

@@ -131,7 +131,7 @@ void leave_out_warmup(RunView& view, std::size_t steps) {
   if (!has_rows) view.first += view.warmup;
 }
 
-// Sums the counting values of a column, mean over the ranks.
+// Sums the values of a column for which `counts` is true, mean over the ranks.
 double sum_of_column(const RunView& view, Columns RankRecord::*columns, std::string_view name,
                      bool (*counts)(double)) {
   ExactSum sum;

@@ -32,8 +32,7 @@ struct RunView {
   const RunRecord* run = nullptr;
   std::vector<RankView> ranks;
   std::vector<std::int64_t> steps;  // numbers
-  std::vector<float> saving;  // s, [step]: until the last rank had saved before the step; empty:
-                              // none
+  std::vector<float> saving;        // s, [step]: before it, until all ranks had saved; empty: none
   std::vector<float> longest_work;  // [step] over the ranks
   std::vector<float> least_comm;    // [step]
   std::size_t first = 0;            // row of the first step, if the ranks' `rows` are empty

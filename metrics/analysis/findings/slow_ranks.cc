@@ -11,8 +11,8 @@ namespace {
 
 constexpr double kLeastExcess = 0.05;  // smaller slowdowns are not worth a person's time
 constexpr std::size_t kLeastStretch = 10;
-constexpr double kDeviationOfMedian = 1.2533;  // standard error of a median relative to a mean's
-                                               // (normal noise)
+constexpr double kDeviationOfMedian =
+    1.2533;  // standard error of a median / a mean's (normal noise)
 constexpr std::array<std::string_view, 7> kPhases = {
     "data", "forward", "backward", "compute", "optimizer", "other", kRecomputePhase};
 

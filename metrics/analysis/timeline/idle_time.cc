@@ -10,8 +10,7 @@
 namespace cox::diagnosis {
 namespace {
 
-constexpr double kTogether = 1.5;  // spacings of samples within which a sample is valid for
-                                   // another's moment
+constexpr double kTogether = 1.5;  // spacings within which a sample counts for a moment
 
 // The cause of an idle stretch.
 struct Blame {

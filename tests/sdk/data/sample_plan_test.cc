@@ -76,8 +76,7 @@ TEST_SUITE("sdk.data") {
     CHECK(plan.indices(0, 0, 1000) == same.indices(0, 0, 1000));
     CHECK(plan.indices(0, 0, 1000) != other.indices(0, 0, 1000));
     CHECK(plan.indices(0, 0, 1000) != plan.indices(1000, 0, 1000));
-    CHECK(plan.indices(0, 0, 5) == Counts{24, 486, 668, 61, 31});  // frozen, because resumes rely
-                                                                   // on these numbers
+    CHECK(plan.indices(0, 0, 5) == Counts{24, 486, 668, 61, 31});  // frozen: resumes rely on it
   }
 
   TEST_CASE("a sample is as likely to come early as late") {

@@ -91,8 +91,7 @@ TEST_CASE("a step of several ranks waits for the device as often as a loop of on
   };
   train_on("cuda", {{}, {.steps = 1}});  // the first engine on a device keeps the device
   const std::uint64_t plain = waits_of_own_loop(Scaling::none);
-  const std::size_t asked = world() == 2 ? cases.size() : 3;  // the other cases do not depend on
-                                                              // ranks
+  const std::size_t asked = world() == 2 ? cases.size() : 3;  // others need no more ranks
   for (const Case& each : std::span(cases).first(asked)) {
     SessionOptions with;
     if (each.changes_shares) with.policies.push_back(std::make_shared<ChangingShares>());
@@ -193,8 +192,7 @@ TEST_CASE("ranks on devices get the losses of ranks on CPUs, with even and uneve
     Training training;
     training.options.steps = 5;
     training.options.clip_norm = 0.5;
-    training.flags.push_back("--cox.reduction.bucket_bytes=4KiB");  // many buckets in the backward
-                                                                    // pass
+    training.flags.push_back("--cox.reduction.bucket_bytes=4KiB");  // many, in backward
     if (!shares.empty()) training.flags.push_back(shares);
     const Trained here = train_on("cpu", training);
     const Trained there = train_on("cuda", training);

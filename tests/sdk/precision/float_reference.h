@@ -57,8 +57,7 @@ inline std::vector<double> finite_values(const Definition& format) {
 
 // Returns the bits of the smallest non-negative float that is >= value (or > value).
 inline std::uint32_t first_bits(double value, bool is_beyond) {
-  auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(value));  // close enough to search
-                                                                        // from
+  auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(value));  // a start for the search
   const auto is_in = [&](std::uint32_t b) {
     const double found = std::bit_cast<float>(b);
     return is_beyond ? found > value : found >= value;

@@ -129,8 +129,7 @@ TEST_SUITE("sdk.precision.fp8_product") {
           const Tensor theirs = at::_scaled_mm(a.codes, b.codes, a.scale, b.scale, {}, {}, type);
           const Tensor ours = fp8_product(a, b, type, Fp8Means::emulation);
           CHECK((has_amx ? at::allclose(ours, theirs, 1e-2, 1e-2) : same(ours, theirs)));
-          CHECK(same(fp8_product(a, b, type, Fp8Means::hardware), ours));  // the CPU has no such
-                                                                           // hardware
+          CHECK(same(fp8_product(a, b, type, Fp8Means::hardware), ours));  // the CPU has none
         }
       }
     }

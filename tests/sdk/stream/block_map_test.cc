@@ -316,8 +316,7 @@ TEST_SUITE("sdk.stream.block_map") {
       CHECK(map.elements(block) == 20);
     }
     CHECK(map.owner(storage(flat)) == id(0));
-    CHECK_FALSE(map.block_of(storage(flat)));  // an operator does not show which of the two it
-                                               // reads
+    CHECK_FALSE(map.block_of(storage(flat)));  // an operator may read either of the two
   }
 
   TEST_CASE("a parameter that one block registers twice is not shared") {

@@ -29,8 +29,7 @@
 namespace cox::standin {
 namespace {
 
-constexpr int kDeepest = 48;  // frames between a function that makes a tensor and its caller in the
-                              // program
+constexpr int kDeepest = 48;  // frames from a tensor's factory to the caller in the program
 
 struct Function {
   std::uintptr_t begin = 0;
