@@ -147,7 +147,7 @@ std::size_t events_of(const HostSample& sample);
 // GPUs if the rank reports them, and a lane of idle stretches. Holds one sample.
 class HostLanes {
  public:
-  // Draws moments from the picture's begin to `last_seconds` (Unix time, by the rank's clock).
+  // Draws moments from the picture's start to `last_seconds` (Unix time, by the rank's clock).
   // Draws every `stride`-th sample, with the changes since the sample drawn before. Skips a sample
   // whose clock was set back. REQUIRES: stride >= 1.
   HostLanes(std::int32_t rank, const LaneClock& clock, double last_seconds, std::size_t stride)

@@ -457,7 +457,8 @@ bool has_kind(const Trace& trace, Kind kind) {
   return std::ranges::count(trace.keys, kind, &TraceKey::kind) > 0;
 }
 
-// If only one side of a wait was recorded, its delay counts as the other side's own time.
+// If only one side of a wait was recorded, the delay of the missing side counts as the other side's
+// own time.
 void tell_halves(JobModel& model, const Trace& trace) {
   const auto tell = [&model](const std::string& what) {
     model.gaps.push_back("the trace lacks " + what +

@@ -133,7 +133,7 @@ void free_leaf(const Adopt& adopt, LoopTrace& trace) {
     const Tensor loss = (scale * net->forward(batch_of_step(step, {8, 4}))).pow(2).mean();
     optimizer.zero_grad();
     loss.backward();
-    // All ranks have equal gradients of it, which are not averaged.
+    // All ranks have equal gradients of `scale`, which are not averaged.
     trace.note(*net, {scale, scale.grad()});
     optimizer.step();
   }
