@@ -1,7 +1,7 @@
 // FindingsWatch analyses the newest steps of a running job as `cox analyze` would. The watch is a
 // StepSink in front of another sink: record() keeps the round (microseconds; one copy of the
 // reports) and passes the record on. A thread of the lowest priority analyses the window every
-// kLookSeconds or less often: pauses last at least 99 times as long as the last analysis, which
+// kLookSeconds or less often. Pauses last at least 99 times as long as the last analysis, which
 // limits the thread to a hundredth of a core.
 //
 //   control loop -> FindingsWatch -> next sink

@@ -2,9 +2,9 @@
 // machine by default, and to a network only with a token or http.open. The training and coordinator
 // threads never touch the server. http/service.h answers the requests.
 //
-// No client can starve the server. One thread waits for all connections, gives each request a total
-// deadline, closes the oldest idle or slow connection when a new one finds no room, and answers
-// liveness and readiness. A second thread renders pages, so that a large page delays no probe.
+// No client can starve the server. One thread waits for all connections, and answers liveness and
+// readiness. Each request has a total deadline. The oldest idle or slow connection closes when a
+// new one finds no room. A second thread renders pages, so that a large page delays no probe.
 // Streams of events (routes.h) cost one rendering a second in total; the number of followers is
 // limited, and a follower that reads too slowly is dropped.
 #pragma once

@@ -1,8 +1,8 @@
 // Reads and writes the planner's problems as files. Pure text in and out; the text may be hostile.
 // Errors: invalid_argument, naming profile or instance, stage and field; data_loss for no JSON.
 //
-// A memory profile has the measurements of every kind of rank and the names of the stages, so that
-// `cox plan` can answer what-if questions long after the run (format: docs/memory-profile.md).
+// A memory profile has the measurements of every kind of rank and the names of the stages. `cox
+// plan` answers what-if questions with it long after the run (format: docs/memory-profile.md).
 //
 // A file of instances has planning problems with known answers: chains of blocks with interior
 // activations, boundaries, workspaces, a bandwidth and a list of budgets, in MiB and microseconds.

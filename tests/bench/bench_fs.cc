@@ -4,8 +4,8 @@
 //   bench_fs task FOLDER TEXT                                  writes the task of all sides
 //   mpiexec -n N bench_fs turns FOLDER PIPES ROWS [--cox...]   takes turns until told to quit
 //
-// Answers a turn with {"seconds", "update_s", "losses", "cpu", "base_kib", "pss_kib"}: the time of
-// all steps but the first, the part of their updates, and the proportional set size of this process
+// Answers a turn with {"seconds", "update_s", "losses", "cpu", "base_kib", "pss_kib"}. Times are of
+// all steps but the first, and of their updates. The proportional set size is of this process
 // without a model and at the end of a step.
 #include <torch/torch.h>
 

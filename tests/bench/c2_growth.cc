@@ -23,9 +23,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // The order of programs in a group. Step times vary by a tenth, neighbours less, so neighbours are
-// compared. Programs change after every step but two of a group: once after a step of the trainer
-// and once after a plain one, which shows the trainer's effect on the next step. Plain and other
-// change places in every other group.
+// compared. Programs change after every step but two of a group. One exception follows a step of
+// the trainer and one a plain step, which shows the trainer's effect on the next step. Plain and
+// other change places in every other group.
 enum Program { kOn, kPlain, kOther, kPrograms };
 constexpr std::array<Program, 8> kOrder = {kOn, kPlain, kOn, kOther, kPlain, kOn, kOther, kOn};
 constexpr std::size_t kTurns = kOrder.size();

@@ -1,5 +1,5 @@
-// Shared parts of the tests of control rounds over real MPI: a world, workers whose plan changes
-// every few rounds, and a comparison of the plans in force on all ranks.
+// Shared parts of the tests of control rounds over real MPI: a world, workers with frequent new
+// plans, and a comparison of the plans in force on all ranks.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// Writes a run directory like that of a real job: steps of three ranks with recompute, saves,
-// waiting and Coxswain's own work, the host timeline with every cause of idle time, and a journal
-// of plans with their reasons.
+// Writes a run directory like that of a real job of three ranks. Steps have recompute, saves,
+// waiting and Coxswain's own work; the host timeline has every cause of idle time; the journal has
+// plans with their reasons.
 //   cox_own_run DIRECTORY
 // Simulates the job without MPI and LibTorch, and writes the same bytes each time.
 #include <cstdio>

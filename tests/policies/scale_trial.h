@@ -24,9 +24,9 @@ struct ScaleTally {
 
 enum class ScaleRule : std::uint8_t { grad_scaler, ours_without_policy, ours };
 
-// Runs a rule over a trace. The rule has not recovered if, at the end of the trace, the scale is
-// below a sixteenth or above twice of the scale that the largest gradient of the last 1000 steps
-// allows. The end is 4500 steps after the trouble. In a trace with endless trouble, the rule has
+// Runs a rule over a trace. The rule has not recovered if the final scale is below a sixteenth, or
+// above twice, of the ideal scale. The ideal follows from the largest gradient of the last 1000
+// steps. The trace ends 4500 steps after the trouble. In a trace with endless trouble, the rule has
 // not recovered if the scale has left the range of the rules.
 ScaleTally try_rule(ScaleRule rule, TraceKind kind, std::uint64_t seed);
 

@@ -39,8 +39,9 @@ struct Finding {
   bool ends_run = false;                 // later steps are lost; sorts before all costs
 };
 
-// The rules' rate of false alarms. In a thousand runs without a fault, at most one gets a finding
-// that names a rank, if steps vary independently or correlate with the step before by at most 0.3.
+// The rules' rate of false alarms. At most one of a thousand runs without a fault gets a finding
+// with a rank's name. Condition: steps are independent, or correlate with the step before by at
+// most 0.3.
 inline constexpr double kFalseAlarms = 1e-3;
 inline constexpr std::size_t kLeastSteps = 10;  // rules need as many steps
 

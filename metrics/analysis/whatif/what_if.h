@@ -1,7 +1,7 @@
 // what_if() computes how much faster a job would be without stragglers, and who costs the time.
 // Each figure comes from simulations of the same steps, in which some operations take their real
-// time and the others their ideal time: the mean over all ranks, stages and steps for work, the
-// median for communication.
+// time and the others their ideal time. The ideal time is the mean over all ranks, stages and steps
+// for work, and the median for communication.
 //
 //   JobModel -> what_if() -> WhatIf
 //

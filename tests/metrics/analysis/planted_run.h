@@ -21,8 +21,8 @@ struct PlantedRun {
 // limits.
 std::vector<PlantedRun> planted_runs(std::uint64_t seed);
 
-// Returns 8 runs of each kind that only our own rules find, and of kinds just below the limits:
-// plans, the memory budget, loss scales, withheld formats, pinned shares, saves, lost rows.
+// Returns 8 runs of each kind that only our own rules find, and of kinds just below the limits.
+// Kinds: plans, the memory budget, loss scales, withheld formats, pinned shares, saves, lost rows.
 std::vector<PlantedRun> own_planted_runs(std::uint64_t seed);
 
 // Returns a run for every pair of the causes above. The right findings are unknown.

@@ -1,5 +1,6 @@
-// Shared parts of the tests of blame: a fault for a layer (one wrong value among its operators or
-// in its result, forward or backward), and five models whose layers accept faults.
+// Shared parts of the tests of blame: a fault for a layer, and five models whose layers accept
+// faults. A fault is one wrong value among a layer's operators or in its result, forward or
+// backward.
 #pragma once
 
 #include <torch/torch.h>
