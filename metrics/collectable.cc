@@ -14,7 +14,7 @@ using prometheus::ClientMetric;
 using prometheus::MetricFamily;
 using prometheus::MetricType;
 
-// By MetricKind.
+// Indexed by MetricKind.
 constexpr std::array kTypes = {MetricType::Counter, MetricType::Gauge, MetricType::Histogram};
 
 ClientMetric histogram_of(const BucketCounts& counts) {

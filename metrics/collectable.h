@@ -1,10 +1,10 @@
-// JobCollectable gives the metrics of a job to a program that has a prometheus-cpp Exposer or
-// Gateway of its own, so that one scrape has both:
+// JobCollectable exports the metrics of a job through the program's own prometheus-cpp Exposer or
+// Gateway, so that one scrape has both:
 //
 //   exposer.RegisterCollectable(session.metrics());
 //
-// The last stage before a scraper, beside exposition.h, which /metrics of our own server uses: the
-// same rows of the same snapshot. Collect() may be called from any thread, also after the job.
+// Uses the same rows of the same snapshot as exposition() for /metrics of our own server. Any
+// thread may call Collect(), even after the job.
 #pragma once
 
 #include <prometheus/collectable.h>
@@ -21,7 +21,7 @@ namespace cox::metrics {
 
 class TelemetryState;
 
-// Returns the rows as prometheus-cpp has them. Values that are not finite are left out.
+// Returns the rows as families of prometheus-cpp. Leaves out values that are not finite.
 std::vector<prometheus::MetricFamily> families_of(std::span<const Metric> rows,
                                                   const Snapshot& snapshot);
 
@@ -31,11 +31,11 @@ class JobCollectable final : public prometheus::Collectable {
   explicit JobCollectable(const TelemetryState& state) : state_(&state) {}
 
   std::vector<prometheus::MetricFamily> Collect() const override;
-  // From here on the figures are those of now.
+  // Freezes the figures at their present values and drops the reference to `state`.
   void close();
 
  private:
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the members below
   const TelemetryState* state_;
   std::shared_ptr<const Snapshot> last_;
 };

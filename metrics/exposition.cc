@@ -16,14 +16,14 @@ namespace {
 constexpr std::array<double, 19> kPowers = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,
                                             1e7,  1e8,  1e9,  1e10, 1e11, 1e12, 1e13,
                                             1e14, 1e15, 1e16, 1e17, 1e18};  // exact
-constexpr int kDigits = 15;  // every double has that many that count
+constexpr int kDigits = 15;  // significant digits that every double has
 
 constexpr std::size_t kLargeText = 1 << 20;
 
-// Where a number's text is made.
+// A buffer for the text of a number.
 using Digits = std::array<char, 40>;
 
-// Returns the exponent of ten: 0 for 1 to 9.9, -1 for 0.1 to 0.99. REQUIRES: 1e-4 <= value < 1e15.
+// Returns the decimal exponent: 0 for 1 to 9.9, -1 for 0.1 to 0.99. REQUIRES: 1e-4 <= value < 1e15.
 int exponent_of(double value) {
   const int binary = static_cast<int>(std::bit_cast<std::uint64_t>(value) >> 52) - 1023;
   int exponent = static_cast<int>(std::floor(binary * 0.30103));
@@ -34,7 +34,7 @@ int exponent_of(double value) {
   return exponent;
 }
 
-// Takes `zeros` zeros from the end of a number with that many places, where it has them. Constants,
+// Removes `zeros` zeros from the end of a decimal fraction if they are there. Template constants,
 // because dividing by a variable takes ten times as long.
 template <int zeros, std::uint64_t power>
 void strip(std::uint64_t& scaled, int& places) {
@@ -43,8 +43,9 @@ void strip(std::uint64_t& scaled, int& places) {
   places -= zeros;
 }
 
-// Writes 15 digits of a number as a decimal fraction, without zeros at its end: by whole numbers,
-// at a third of the time that the shortest exact text takes. REQUIRES: 1e-4 <= value < 1e15.
+// Writes 15 digits of a number as a decimal fraction without trailing zeros. Uses integer
+// arithmetic, which takes a third of the time of the shortest exact text. REQUIRES: 1e-4 <= value <
+// 1e15.
 char* put_fraction(double value, char* at, char* end) {
   int places = kDigits - 1 - exponent_of(value);
   auto scaled = static_cast<std::uint64_t>(value * kPowers[static_cast<std::size_t>(places)] + 0.5);
@@ -55,14 +56,15 @@ char* put_fraction(double value, char* at, char* end) {
   const auto split = static_cast<std::uint64_t>(kPowers[static_cast<std::size_t>(places)]);
   at = std::to_chars(at, end, scaled / split).ptr;
   if (places == 0) return at;
-  // A one before the fraction keeps its leading zeros; the point replaces it.
+  // A one before the fraction keeps leading zeros; the point then replaces the one.
   char* const point = at;
   at = std::to_chars(at, end, split + scaled % split).ptr;
   *point = '.';
   return at;
 }
 
-// Whole numbers are exact, others have 15 digits; very small and large ones are exact again.
+// Writes whole numbers exactly and others with 15 digits. Very small and very large numbers are
+// exact again.
 std::string_view number_text(double value, Digits& digits) {
   char* at = digits.data();
   char* const end = at + digits.size();
@@ -79,7 +81,7 @@ std::string_view number_text(double value, Digits& digits) {
   return {digits.data(), at};
 }
 
-// Appends a text of others: a help, or the value of a label, which is in quotes.
+// Appends foreign text: a help, or a label's value, which is in quotes.
 void put_escaped(std::string& text, std::string_view raw, bool is_label) {
   const auto is_special = [is_label](char c) {
     return c == '\\' || c == '\n' || (is_label && c == '"');
@@ -95,8 +97,8 @@ void put_escaped(std::string& text, std::string_view raw, bool is_label) {
   text.append(raw, from);
 }
 
-// Appends the series of one row after the other. What is the same in all of a row is put together
-// once, in texts that keep their memory.
+// Appends the series of one row after another. The parts shared by the series of a row are
+// formatted once, in buffers that are reused.
 class SeriesWriter {
  public:
   explicit SeriesWriter(std::string& text) : text_(text) {}
@@ -127,13 +129,13 @@ class SeriesWriter {
 
  private:
   std::string& text_;
-  std::vector<std::string> before_;  // each label's value, and the number
+  std::vector<std::string> before_;  // text before each label's value and before the number
 };
 
-// Returns about how long the text becomes. Values that are known at run time only count once.
+// Estimates the length of the text. Counts a label without listed values once.
 std::size_t expected_bytes(std::span<const Metric> rows) {
   constexpr std::size_t kNumber = 20;
-  constexpr std::size_t kHead = 32;  // of the two comments, beside names and help
+  constexpr std::size_t kHead = 32;  // the two comment lines, without names and help
   std::size_t bytes = 0;
   for (const Metric& row : rows) {
     std::size_t series = row.kind == MetricKind::histogram ? BucketCounts::kMaxBuckets : 1;
@@ -175,7 +177,7 @@ void put_histogram(std::string& text, const Metric& row, const BucketCounts& cou
 
 std::string exposition(std::span<const Metric> rows, const Snapshot& snapshot) {
   std::string text;
-  // Large texts are copied less often; a small one grows in memory that the heap has at hand.
+  // Reserving saves copies of a large text; a small text grows in memory that the heap has at hand.
   const std::size_t expected = expected_bytes(rows);
   if (expected > kLargeText) text.reserve(expected);
   SeriesWriter writer(text);

@@ -13,7 +13,7 @@ namespace {
 using SteadyClock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
-constexpr int kLowest = 19;  // of nice(1)
+constexpr int kLowest = 19;  // the lowest priority of nice(1)
 
 }  // namespace
 
@@ -77,7 +77,7 @@ void FindingsWatch::look_and_tell() {
 }
 
 void FindingsWatch::work() {
-  setpriority(PRIO_PROCESS, 0, kLowest);  // of this thread alone, on Linux
+  setpriority(PRIO_PROCESS, 0, kLowest);  // affects this thread alone, on Linux
   Seconds pause = kLookSeconds;
   for (;;) {
     {

@@ -1,13 +1,13 @@
-// FindingsWatch says while a job runs what `cox analyze` would say of its newest steps. It is a
-// StepSink in front of another one: record() keeps the round (microseconds; one copy of the
-// reports) and hands it on. A thread of the watch's own, at the lowest priority, looks at the
-// window now and then: not before kLookSeconds have passed, and not before a hundred times what the
-// last look took, so that it never takes more than a hundredth of a core.
+// FindingsWatch analyses the newest steps of a running job as `cox analyze` would. The watch is a
+// StepSink in front of another sink: record() keeps the round (microseconds; one copy of the
+// reports) and passes the record on. A thread of the lowest priority analyses the window every
+// kLookSeconds or less often. Pauses last at least 99 times as long as the last analysis, which
+// limits the thread to a hundredth of a core.
 //
 //   control loop -> FindingsWatch -> next sink
 //                        \-> thread: record_of() -> own rules -> on_look
 //
-// record() runs on the coordinator's thread; the rest may be called from any thread.
+// record() runs on the coordinator's thread; any thread may call the rest.
 #pragma once
 
 #include <chrono>
@@ -28,13 +28,13 @@ namespace cox::metrics {
 class FindingsWatch final : public StepSink {
  public:
   static constexpr std::chrono::duration<double> kLookSeconds{5};
-  static constexpr double kPauseFactor = 99;  // of a look's time
+  static constexpr double kPauseFactor = 99;  // times the duration of an analysis
 
   using Found = std::shared_ptr<const FindingsView>;
 
-  // `next` must outlive this. `on_look` gets every new view, on the thread that looked.
-  // `on_trouble` gets the reason why the thread cannot start or ends early: only look() and
-  // finish() look then.
+  // `next` must outlive the watch. `on_look` receives every new view, on the thread that made it.
+  // `on_trouble` receives the reason if the thread cannot start or ends early; then only look() and
+  // finish() analyse.
   FindingsWatch(StepSink& next, std::function<void(Found)> on_look,
                 const std::function<void(const Status&)>& on_trouble = {});
   ~FindingsWatch() override;
@@ -43,14 +43,14 @@ class FindingsWatch final : public StepSink {
 
   void record(const StepRecord& record) override;
 
-  // Sets FLOPs of a rank's step and the peak of its device, from the next look on.
+  // Sets the FLOPs of a rank's step and the peak of its device, from the next analysis on.
   void set_flops(const diagnosis::BudgetOptions& options);
 
-  // Returns what the window says now: looks at once where there are rounds that nobody has looked
-  // at. Takes as long as a look (docs/diagnosis.md). Never null.
+  // Returns the findings of the window as of now, never null. Analyses first if rounds are new,
+  // which blocks for the time of an analysis (docs/diagnosis.md).
   Found look();
 
-  // Ends the thread, after one more look.
+  // Runs one more analysis and ends the thread.
   void finish();
 
  private:
@@ -59,12 +59,12 @@ class FindingsWatch final : public StepSink {
 
   StepSink& next_;
   const std::function<void(Found)> on_look_;
-  RoundShelf shelf_;  // of the recording thread
+  RoundShelf shelf_;  // used by the recording thread
 
-  std::mutex looking_;                                     // held by the one thread that looks
-  Found newest_ = std::make_shared<const FindingsView>();  // of the thread that looks
+  std::mutex looking_;                                     // held by the one thread that analyses
+  Found newest_ = std::make_shared<const FindingsView>();  // guarded by looking_
 
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable wake_;
   std::deque<std::shared_ptr<const LiveRound>> rounds_;
   LiveFacts facts_;

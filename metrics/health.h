@@ -1,6 +1,5 @@
-// Liveness and readiness, each with a sentence. Live: the control loop closes rounds, or has
-// nothing to do; the sentence names the ranks that keep others waiting. Ready: every rank has
-// reported. Pure.
+// Liveness and readiness, each with a sentence. Live: the control loop closes rounds or is idle;
+// the sentence names the ranks that keep others waiting. Ready: every rank has reported. Pure.
 #pragma once
 
 #include <string>

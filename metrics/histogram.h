@@ -1,6 +1,6 @@
-// BucketCounts is a histogram with fixed buckets that refuses values that are not finite, so that
-// they cannot spoil its sum. It is a plain value, copied into every snapshot; only the
-// coordinator's thread writes it.
+// BucketCounts is a histogram with fixed buckets. Values that are not finite are refused, because
+// they would spoil the sum. A plain value, copied into every snapshot; only the coordinator's
+// thread writes.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ class BucketCounts {
   // REQUIRES: `bounds` are ascending, at most kMaxBuckets, and outlive this value.
   explicit BucketCounts(std::span<const double> bounds) : bounds_(bounds) {}
 
-  // Counts `times` observations of `value`. A value that is not finite or negative is refused.
+  // Counts `times` observations of `value`. Refuses a value that is negative or not finite.
   void observe(double value, std::uint64_t times = 1);
 
   std::span<const double> bounds() const { return bounds_; }
@@ -29,7 +29,7 @@ class BucketCounts {
 
  private:
   std::span<const double> bounds_;
-  std::array<std::uint64_t, kMaxBuckets + 1> counts_{};  // the last: above all bounds
+  std::array<std::uint64_t, kMaxBuckets + 1> counts_{};  // the last one: above all bounds
   std::uint64_t count_ = 0;
   std::uint64_t refused_ = 0;
   double sum_ = 0;

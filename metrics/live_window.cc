@@ -21,8 +21,8 @@ using diagnosis::RunRecord;
 
 constexpr std::size_t kLeastRounds = 32;
 
-// How many steps a report covers. A rank's last one covers those that it could not send before, and
-// itself is none.
+// Returns how many steps a report covers. A rank's last report covers the steps that the rank could
+// not send before, and is no step itself.
 std::uint32_t steps_in(const RankSignal& report) {
   const std::uint32_t itself = report.has(SignalFlag::finished) ? 1 : 0;
   return report.rounds > itself ? report.rounds - itself : 0;
@@ -39,7 +39,7 @@ void count_blocks(const Plan& plan, RankId rank, StepRow& row) {
   }
 }
 
-// An allocator holds at least its tensors, also where these have grown since the evidence was sent.
+// The allocator's bytes are at least those of its tensors, which may have grown since the evidence.
 void put_allocator(const RankSignal& report, StepRow& row) {
   if (report.fragment.kind != FragmentKind::allocator_evidence) return;
   const auto evidence = read_allocator_evidence(report.fragment);
@@ -67,7 +67,7 @@ std::map<std::int32_t, std::size_t> rows_of_ranks(
   return rows;
 }
 
-// The ranks of the record, without their rows.
+// Returns a record with the ranks of the rounds, without rows.
 RunRecord empty_record(std::span<const std::shared_ptr<const LiveRound>> rounds) {
   RunRecord run;
   std::size_t most = 0;
@@ -84,7 +84,7 @@ RunRecord empty_record(std::span<const std::shared_ptr<const LiveRound>> rounds)
   return run;
 }
 
-// The settings that rules ask for, as far as the newest plan has them.
+// Returns the settings that rules read, as the newest plan has them.
 std::vector<diagnosis::RunSetting> settings_of(
     std::span<const std::shared_ptr<const LiveRound>> rounds) {
   const auto newest = std::find_if(rounds.rbegin(), rounds.rend(),
@@ -94,7 +94,7 @@ std::vector<diagnosis::RunSetting> settings_of(
   return {{"loss_scale.min", sentence("%.9g", least)}};
 }
 
-// The lowest rank of this rank's node.
+// Returns the lowest rank of this rank's node.
 std::int32_t node_of(std::span<const NodeId> node_of_rank, std::int32_t rank) {
   if (node_of_rank.empty()) return 0;
   const auto place = static_cast<std::size_t>(rank);
@@ -103,8 +103,8 @@ std::int32_t node_of(std::span<const NodeId> node_of_rank, std::int32_t rank) {
   return static_cast<std::int32_t>(lowest - node_of_rank.begin());
 }
 
-// The steps that the rows of a view stand for, and how many times the seconds of these rows they
-// took: a row has the mean of its steps.
+// The steps that a view's rows stand for, and the ratio of their time to the rows' time. A row has
+// the mean of its steps.
 struct Coverage {
   std::size_t steps = 0;
   double times = 1;
@@ -112,7 +112,7 @@ struct Coverage {
 
 Coverage coverage_of(std::span<const std::shared_ptr<const LiveRound>> rounds,
                      const diagnosis::RunView& view) {
-  std::map<std::int64_t, std::uint32_t> steps;  // of the lowest rank's rows, by their numbers
+  std::map<std::int64_t, std::uint32_t> steps;  // steps in the lowest rank's rows, by step number
   for (const auto& round : rounds) {
     for (const RankSignal& report : round->reports) {
       if (report.rank.value() == view.run->lowest().rank)

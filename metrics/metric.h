@@ -1,7 +1,6 @@
-// Metric is one row of the catalogue (metrics/catalogue.h). A row says what the metric is and how
-// its values are read from a Snapshot, so a name is written down once: the exposition,
-// docs/metrics.md and the tests follow from the rows. Topics own the rows. Plain values; reading
-// them is pure.
+// Metric is one row of the catalogue (metrics/catalogue.h): a metric's name and how to read its
+// values from a Snapshot. Each name is written once: the exposition, docs/metrics.md and the tests
+// follow from the rows. Topics own the rows. Plain values; reading them is pure.
 #pragma once
 
 #include <array>
@@ -22,15 +21,15 @@ namespace cox::metrics {
 enum class MetricKind { counter, gauge, histogram };
 std::string_view to_string(MetricKind kind);
 
-// Label is the name of a label and every value that it can take. `values` is empty where they are
-// known at run time only.
+// Label is the name of a label and all its possible values. `values` is empty if they are known at
+// run time only.
 struct Label {
   std::string name;
   std::vector<std::string> values;
 };
 
-// Emit hands on one value of a metric after the other: emit(value, label values in the order of the
-// row). Nothing is copied; texts need to last as long as the call.
+// Emit passes on the values of a metric one by one: emit(value, label values in the order of the
+// row). Copies nothing; texts must last as long as the call.
 class Emit {
  public:
   using Take = std::function<void(std::span<const std::string_view> labels, double value)>;
@@ -57,9 +56,9 @@ struct Metric {
   MetricKind kind = MetricKind::gauge;
   std::string unit;  // "seconds", "bytes", "ratio"; empty for plain counts and ids
   std::string help;  // one sentence, no full stop
-  Reader values;     // of counters and gauges
-  const BucketCounts& (*buckets)(const Snapshot&) = nullptr;  // of histograms
-  std::string group{};  // the title of its topic, filled in by catalogue()
+  Reader values;     // counters and gauges
+  const BucketCounts& (*buckets)(const Snapshot&) = nullptr;  // histograms
+  std::string group{};  // title of the topic, set by catalogue()
 };
 
 Metric counter(const char* name, std::string help, Reader values, const char* unit = "");
@@ -125,12 +124,12 @@ Reader spread(Spread View::*member) {
     return statistic(s.view<View>().*member, i);
   });
 }
-// The help of every metric with the label `stat` ends with this.
+// Ends the help of every metric with the label `stat`.
 inline const std::string kOverRanks =
     "; stat is taken over the ranks before export, so do not sum over it";
 
-// Reads whatever values there are. REQUIRES: `read` emits each with a text for each of `labels`,
-// one of theirs where they list any, and no two with the same texts.
+// Builds a reader from any function. REQUIRES: `read` emits one text for each of `labels` with each
+// value, a listed one if the label lists any, and no combination of texts twice.
 Reader open(std::vector<Label> labels, std::function<void(const Snapshot&, const Emit&)> read);
 
 }  // namespace cox::metrics

@@ -9,7 +9,7 @@
 namespace cox::metrics {
 namespace {
 
-// Anyone who reaches the port can read the answer.
+// Returns whether a value must be hidden, because anyone who reaches the port can read the answer.
 bool is_private(std::string_view key) {
   constexpr std::array<std::string_view, 6> kWords = {"directory", "journal",  "file",
                                                       "token",     "password", "secret"};

@@ -1,5 +1,5 @@
-// A request, what it is answered from, and a response, as the routes see them: HTTP without
-// sockets. Plain values; pure.
+// The routes' view of HTTP, without sockets: a request, the data for its answer, and a response.
+// Plain values; pure.
 #pragma once
 
 #include <cstdint>
@@ -27,15 +27,14 @@ struct Response {
   std::string body;
 };
 
-// Returns the answer to a request that is not served, with one sentence of why.
+// Returns a refusal with one sentence of explanation.
 Response refusal(int status, std::string_view message);
 
-// Returns the unsigned number of `name` in a query string; nullopt when it is absent,
-// invalid_argument when it is no number.
+// Returns the unsigned number of `name` in a query string; nullopt if `name` is absent,
+// invalid_argument if its value is no number.
 Result<std::optional<std::uint64_t>> query_number(std::string_view query, std::string_view name);
 
-// Returns every option of the configuration as it may be shown: values that are paths or secrets
-// are replaced by "(set)".
+// Returns every option of the configuration for display. Paths and secrets are replaced by "(set)".
 std::vector<ConfigOption> settings_of(const Config& config);
 
 // One endpoint, for the index page.
@@ -43,7 +42,7 @@ struct Endpoint {
   std::string path;
   std::string help;
 };
-// Served is everything that the pages of one moment are made from.
+// Served has all data for the pages of one moment.
 struct Served {
   std::shared_ptr<const Snapshot> snapshot;  // never null
   UnixTime now{};

@@ -1,8 +1,7 @@
-// Snapshot is everything that telemetry shows, as of one round: facts of the round, and one view
-// for each topic (metrics/topics) that has something of its own. A Snapshot is immutable once
-// published, so every page and scrape is consistent in itself. Views that did not change are shared
-// between snapshots. TelemetryState writes it; the exposition, the API and the pages read it on any
-// thread.
+// Snapshot is the state of telemetry as of one round: facts of the round, and one view for each
+// topic (metrics/topics) with state of its own. A published Snapshot is immutable, so every page
+// and scrape is consistent. Snapshots share unchanged views. TelemetryState writes snapshots; the
+// exposition, the API and the pages read them on any thread.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +22,7 @@ namespace cox::metrics {
 // Views holds at most one value of each type. Values are immutable and shared between copies.
 class Views {
  public:
-  // Returns null where no view of this type was set, or a null one.
+  // Returns the view of this type, or null if none was set.
   template <class View>
   const View* find() const {
     for (const Entry& entry : entries_) {
@@ -43,7 +42,7 @@ class Views {
   }
 
  private:
-  using Type = const void*;  // an address that stands for the type, so a look-up only compares
+  using Type = const void*;  // the address of Tag<View>, so a look-up only compares
   struct Entry {
     Type type = nullptr;
     std::shared_ptr<const void> view;
@@ -72,8 +71,8 @@ class Views {
 
 enum class JobState : std::uint8_t { waiting = 0, training = 1, finished = 2 };
 
-// BuildInfo is the build that runs. The program passes it in, so that nothing here depends on the
-// build.
+// BuildInfo describes the running build. The program passes it in, so that nothing here depends on
+// the build.
 struct BuildInfo {
   std::string version;   // "0.1.0"
   std::string revision;  // short commit, or empty
@@ -83,16 +82,16 @@ struct Snapshot {
   BuildInfo build;
   JobState state = JobState::waiting;
   UnixTime started{};                // by rank 0's clock
-  double peak_flops_per_device = 0;  // as the settings have it; 0 = not given
-  std::uint64_t last_step = 0;       // with which the job ends by itself; 0 = not known
-  UnixTime last_round_time{};        // by rank 0's clock, when it judged the round
+  double peak_flops_per_device = 0;  // from the settings; 0 = not given
+  std::uint64_t last_step = 0;       // after which the job ends by itself; 0 = unknown
+  UnixTime last_round_time{};        // by rank 0's clock, at its decision
   StepSummary summary;
   std::shared_ptr<const JobFacts> job;  // never null
-  std::shared_ptr<const Plan> plan;     // never null; the newest one
+  std::shared_ptr<const Plan> plan;     // the newest plan, never null
   ControlCounters control{};
   Views views;
 
-  // Returns a topic's view; a default one where the topic has set none.
+  // Returns a topic's view; a default view if the topic has set none.
   template <class View>
   const View& view() const {
     static const View& none = never_destroyed(View{});

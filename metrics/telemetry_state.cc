@@ -8,11 +8,11 @@
 namespace cox::metrics {
 namespace {
 
-constexpr std::int32_t kTablesEveryRound = 256;  // ranks; tables of larger jobs once a second
+constexpr std::int32_t kTablesEveryRound = 256;  // ranks; larger jobs update tables once a second
 constexpr double kTableSeconds = 1.0;
 
-// Returns a round's figures with who reported in a later one: last reports have no figures, and the
-// job's last values are those of its last training.
+// Returns a round's figures with the attendance of a later round. Last reports have no figures, so
+// the job's last values are those of its last training.
 StepSummary with_attendance(StepSummary figures, const StepSummary& later) {
   figures.reporting = later.reporting;
   figures.finished = later.finished;

@@ -1,7 +1,7 @@
-// TelemetryState is the recording end of telemetry. It takes every StepRecord on the coordinator's
-// thread, lets each topic's view follow it, and publishes an immutable Snapshot by swapping one
-// pointer. Recording costs microseconds and never waits for a reader: the mutex is held for the
-// swap alone, and old snapshots die with their last reader.
+// TelemetryState records for telemetry. Receives every StepRecord on the coordinator's thread,
+// updates each topic's view, and publishes an immutable Snapshot by swapping one pointer. Recording
+// takes microseconds and never waits for a reader: the mutex is held for the swap alone, and the
+// last reader of an old snapshot frees it.
 #pragma once
 
 #include <memory>
@@ -17,33 +17,34 @@ namespace cox::metrics {
 
 class TelemetryState final : public StepSink {
  public:
-  // Publishes a first snapshot, in which the job waits for its first round.
-  // `peak_flops_per_device`: as the settings have it, 0 = not given.
+  // Publishes a first snapshot, in which the job waits for its first round. `peak_flops_per_device`
+  // comes from the settings; 0 = not given.
   TelemetryState(const JobFacts& job, UnixTime started, BuildInfo build = {},
                  double peak_flops_per_device = 0);
 
-  // On the coordinator's thread.
+  // Called on the coordinator's thread.
   void record(const StepRecord& record) override;
 
-  // Shows who keeps whom waiting as of `now`, or that nobody does, at once. On the coordinator's
-  // thread.
+  // Publishes at once which ranks keep others waiting as of `now`, or that none does. Called on the
+  // coordinator's thread.
   void set_stall(const std::optional<Stall>& stall, UnixTime now);
 
-  // The job is over; the pages stay up and say so. On the coordinator's thread, or after it ended.
+  // Marks the job as finished; the pages stay up. Called on the coordinator's thread, or after its
+  // end.
   void finish();
 
-  // Sets a view that does not follow rounds: HeldBytes, OperatorTable, FindingsView. Pages show it
-  // from the next round on. Any thread may call it.
+  // Sets a view that does not follow rounds: HeldBytes, OperatorTable, FindingsView. Pages show the
+  // view from the next round on. Any thread may call it.
   template <class View>
   void set(std::shared_ptr<const View> view) {
     const std::lock_guard lock(mutex_);
     set_.set(std::move(view));
   }
-  // Sets the step with which the job ends by itself, likewise; 0 = not known.
+  // Sets the step after which the job ends by itself, from the next round on; 0 = unknown. Any
+  // thread may call it.
   void set_last_step(std::uint64_t step);
 
-  // Returns the newest snapshot, never null. Any thread may call it; it does not wait for
-  // recording.
+  // Returns the newest snapshot, never null. Does not wait for recording. Any thread may call it.
   std::shared_ptr<const Snapshot> snapshot() const;
 
  private:
@@ -51,9 +52,9 @@ class TelemetryState final : public StepSink {
   void publish();
 
   Snapshot now_;                         // the recording thread's own copy
-  std::optional<UnixTime> tables_time_;  // of the round from which the tables of ranks are
+  std::optional<UnixTime> tables_time_;  // time of the round of the newest tables of ranks
 
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the members below
   Views set_;
   std::uint64_t last_step_ = 0;
   std::shared_ptr<const Snapshot> published_;

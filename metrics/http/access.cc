@@ -36,7 +36,7 @@ bool is_loopback(std::uint32_t ipv4) {
   return ipv4 >> 24 == 127;
 }
 
-// A target or authority in its two halves.
+// The two halves of a target or authority.
 struct Halves {
   std::string_view first;
   std::string_view second;  // without the separator
@@ -50,7 +50,8 @@ bool is_port(std::string_view text) {
   return text.size() <= 5 && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
 }
 
-// Returns the host of "host:port" or "[v6]:port" in lower case; nullopt when it is neither.
+// Returns the host of "host:port" or "[v6]:port" in lower case; nullopt if `authority` has neither
+// form.
 std::optional<std::string> host_of(std::string_view authority) {
   const bool is_bracketed = authority.starts_with('[');
   const std::size_t end = is_bracketed ? authority.find(']') : authority.find(':');
@@ -65,8 +66,7 @@ std::optional<std::string> host_of(std::string_view authority) {
   return host;
 }
 
-// An address in the Host header is no danger where the network may ask: only names can be pointed
-// elsewhere.
+// Accepts any address if the reach is the network: DNS rebinding works with names only.
 bool names_us(const std::string& host, const Access& access) {
   const std::optional<std::uint32_t> ipv4 = ipv4_of(host);
   if (host == "localhost" || host == "::1" || (ipv4 && is_loopback(*ipv4))) return true;
@@ -80,7 +80,7 @@ std::string expected_names(const Access& access) {
   return "an address, localhost or " + access.machine;
 }
 
-// Compares in a time that depends on the length of `given` alone.
+// Compares in a time that depends only on the length of `given`.
 bool is_secret(std::string_view given, std::string_view secret) {
   volatile unsigned different = given.size() == secret.size() ? 0 : 1;
   for (std::size_t i = 0; i < given.size(); ++i) {
@@ -96,7 +96,7 @@ bool carries_token(const Head& head, const Access& access) {
   return begins_with(value, kScheme) && is_secret(value.substr(kScheme.size()), access.token);
 }
 
-// "%2F" to '/'; nullopt where the escapes are wrong or stand for a control character.
+// Decodes "%2F" to '/'. Returns nullopt for wrong escapes and for control characters.
 std::optional<std::string> decoded(std::string_view path) {
   std::string out;
   for (std::size_t i = 0; i < path.size(); ++i) {
@@ -113,7 +113,7 @@ std::optional<std::string> decoded(std::string_view path) {
   return out;
 }
 
-// Where a request goes: what it names as the server, and the path with its query.
+// The destination of a request: the servers that the request names, and the path with its query.
 struct Destination {
   std::vector<std::string> authorities;
   std::string_view path_and_query;

@@ -1,7 +1,7 @@
-// Who is answered. judge() lets a request through that is a GET or HEAD of a path, names this
-// machine in its Host header, so that a web page cannot read the job through a name that it points
-// at this machine (DNS rebinding), and carries the token where one is set. It stands between
-// parse_head() and respond(). Pure functions, plain values.
+// Access control of the HTTP server, between parse_head() and respond(). judge() accepts a GET or
+// HEAD of a path with the right token, if a token is set. The Host header must name this machine,
+// so that no web page reads the job through a name that the page points at this machine (DNS
+// rebinding). Pure functions, plain values.
 #pragma once
 
 #include <cstdint>
@@ -16,22 +16,22 @@
 
 namespace cox::metrics {
 
-// invalid_argument for a host that is no IPv4 address, for a token that no header can carry, and
-// for pages that other machines would reach without http.token or http.open.
+// Returns invalid_argument for a host that is no IPv4 address, for a token that no header can
+// carry, and for pages open to other machines without http.token or http.open.
 Status check_exposure(const HttpConfig& config);
 
 struct Access {
   enum class Reach : std::uint8_t { this_machine, network };
 
   Reach reach = Reach::this_machine;
-  std::string machine;  // its name, which a Host header may have where the reach is the network
-  std::string token;    // empty: none is asked for
+  std::string machine;  // the machine's name, accepted in a Host header if the reach is the network
+  std::string token;    // empty: no token needed
 };
 // REQUIRES: check_exposure(config).ok().
 Access access_of(const HttpConfig& config, std::string_view machine);
 
-// Returns the request to answer, or the refusal. A request with the right token may use any name:
-// no web page knows the token. Liveness and readiness are answered without it (is_probe()).
+// Returns the request to answer, or the refusal. A request with the right token may use any host
+// name: no web page knows the token. Liveness and readiness need no token (is_probe()).
 std::variant<Request, Response> judge(const Head& head, const Access& access);
 
 }  // namespace cox::metrics

@@ -102,7 +102,7 @@ void ConnectionTable::remove(Id id) {
 }
 
 ConnectionTable::Id ConnectionTable::take_out(const Place& place) {
-  const Place gone = place;  // which may stand in one of the sets
+  const Place gone = place;  // a copy: `place` may refer into a set
   const auto entry = open_.find(gone.id);
   const auto peer = of_peer_.find(entry->second.address);
   peer->second.erase(gone);

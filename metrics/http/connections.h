@@ -1,5 +1,5 @@
-// Who is connected to the HTTP server (http_server.cc): its connections, and the status pages that
-// are open. Knows no sockets and no clock: the server tells what happens and when.
+// Tracks the clients of the HTTP server (http_server.cc): connections and open status pages. Uses
+// no sockets and no clock; the server reports events with their times.
 #pragma once
 
 #include <chrono>
@@ -15,32 +15,32 @@
 
 namespace cox::metrics {
 
-// OpenPages counts the status pages that are open in browsers. Such a page follows the events of
-// the server, or fetches itself again after some seconds (status_page.h), so one that was fetched
-// lately is expected back. The server tells it of every fetch and of every follower; when the job
-// ends, rank 0 waits here until all of them have seen the end. Any thread may call it.
+// OpenPages counts the status pages that are open in browsers. Such a page follows the server's
+// events, or fetches itself again after some seconds (status_page.h), so a page fetched lately will
+// return. The server reports every fetch and every follower. When the job ends, rank 0 waits until
+// all open pages have seen the end. Any thread may call it.
 class OpenPages {
  public:
   using Clock = std::chrono::steady_clock;
   static constexpr std::size_t kMostCounted = 64;
 
-  // `period`: a page that was not fetched for so long is closed.
+  // `period`: the time without a fetch after which a page counts as closed.
   explicit OpenPages(Clock::duration period) : period_(period) {}
 
   void fetched(Clock::time_point now);
 
-  // Who follows events from now on. A page is the one that was fetched last, and is not expected
-  // back.
+  // A new follower of events. A page no longer counts as expected, because the follower is the page
+  // fetched last.
   enum class Follower : std::uint8_t { page, program };
   void begins_to_follow(Follower who);
   void stops_to_follow();
 
-  // Returns how many fetches of the last period there were, at most kMostCounted.
+  // Returns the number of fetches in the last period, at most kMostCounted.
   std::size_t count(Clock::time_point now) const;
 
-  // Blocks until as many pages were fetched after `now` as are open at `now` and nobody follows any
-  // more, at most for a period. Returns at once where none is open. REQUIRES: fetches after `now`
-  // get a page that stays, and followers are told the end.
+  // Blocks until as many pages were fetched after `now` as are open at `now`, and no follower is
+  // left; at most for a period. Returns at once if no page is open. REQUIRES: fetches after `now`
+  // get a page that does not refresh, and followers are told the end.
   void wait_for_last_look(Clock::time_point now);
 
  private:
@@ -55,42 +55,42 @@ class OpenPages {
 
 struct ConnectionLimits {
   std::size_t total = 512;
-  std::size_t per_peer = 64;  // from one address; this machine's own are not counted
-  std::size_t answers = 256;  // made or being sent at the same time: each holds a page in memory
+  std::size_t per_peer = 64;  // from one address; no limit for this machine's own
+  std::size_t answers = 256;  // in progress at the same time; each holds a page in memory
 };
 
-// Limits for a process that may open so many files: at most half of them, because training needs
-// files and sockets too.
+// Returns limits for a process with so many file descriptors: at most half of them, because
+// training needs files and sockets, too.
 ConnectionLimits connection_limits(std::uint64_t descriptors);
 
-// ConnectionTable: which connections a server holds, and which one must go when a new one comes and
-// there is no room, so that a probe always gets in, however many clients are idle or slow. The
-// server closes what it names. One thread at a time.
+// ConnectionTable decides which connection to close when a new one finds no room. A probe always
+// gets in, however many clients are idle or slow. The server closes the connections that the table
+// names. One thread at a time.
 class ConnectionTable {
  public:
-  using Id = std::uint64_t;  // rises with every connection, never used twice
-  // What a connection is at. Those that leave go first, those that are answered last; who follows
-  // events comes back by himself.
+  using Id = std::uint64_t;  // rises with every connection; never reused
+  // The state of a connection, in the order of eviction: leaving connections go first, answering
+  // ones last. A follower of events reconnects by itself.
   enum class Phase : std::uint8_t { leaving, asking, following, answering };
 
   explicit ConnectionTable(ConnectionLimits limits) : limits_(limits) {}
 
-  // A connection came in from an IPv4 address (host byte order). `evicted` is no longer in the
-  // table: the oldest of its peer, or of all, in the first phase that has one.
+  // The result for a new connection. `evicted` is no longer in the table: the oldest connection of
+  // the peer, or of all, in the first phase with a connection.
   struct Admission {
     Id id = 0;
     std::optional<Id> evicted;
   };
   Admission admit(std::uint32_t address);
 
-  // Returns the oldest connection that is answered when there are too many; it is no longer in the
-  // table.
+  // Sets the phase. If too many connections are being answered, removes and returns the oldest of
+  // them.
   std::optional<Id> set_phase(Id id, Phase phase);
 
-  // Takes out the connection that is to go when the process has no more descriptors.
+  // Removes and returns the connection to close when the process has no more descriptors.
   std::optional<Id> evict();
 
-  void remove(Id id);  // nothing when it is not there
+  void remove(Id id);  // does nothing if the table lacks `id`
   std::size_t size() const { return open_.size(); }
 
  private:
@@ -98,7 +98,7 @@ class ConnectionTable {
     std::uint32_t address = 0;
     Phase phase = Phase::asking;
   };
-  // The first one of a set goes first.
+  // Places sort by eviction order.
   struct Place {
     Phase phase = Phase::asking;
     Id id = 0;
@@ -111,7 +111,7 @@ class ConnectionTable {
   ConnectionLimits limits_;
   Id last_ = 0;
   std::unordered_map<Id, Entry> open_;
-  Places places_;                                      // of all
+  Places places_;                                      // all connections
   std::unordered_map<std::uint32_t, Places> of_peer_;  // by address
   std::size_t answering_ = 0;
 };

@@ -31,8 +31,8 @@ using asio::ip::tcp;
 using boost::system::error_code;
 using Milliseconds = std::chrono::milliseconds;
 
-constexpr Milliseconds kPauseAfterError(100);  // of accepting
-// Training comes first when all cores are busy.
+constexpr Milliseconds kPauseAfterError(100);  // before accepting again
+// A low priority: training comes first when all cores are busy.
 constexpr int kPagesPriority = 10;
 
 bool is_short_of_descriptors(const error_code& error) {
@@ -40,12 +40,12 @@ bool is_short_of_descriptors(const error_code& error) {
          error == asio::error::no_memory || error.value() == ENFILE;
 }
 
-// Takes connections in. On the I/O thread.
+// Door accepts connections. On the I/O thread.
 class Door {
  public:
   explicit Door(Service& service) : service_(service), acceptor_(service.io), pause_(service.io) {}
 
-  // Binds; `address_in_use` is worth another try.
+  // Binds. A caller may retry after `address_in_use`.
   error_code open(const tcp::endpoint& at) {
     error_code error;
     acceptor_.open(at.protocol(), error);
@@ -73,7 +73,7 @@ class Door {
   }
 
  private:
-  // Mostly the process has no descriptor left for the client that waits outside.
+  // Closes a connection if the process has no descriptor left for the waiting client; else pauses.
   void recover(const error_code& error) {
     if (is_short_of_descriptors(error) && service_.make_room()) return wait();
     pause_.expires_after(kPauseAfterError);
@@ -110,7 +110,7 @@ Status cannot_listen(const std::string& address, const error_code& error) {
 
 }  // namespace
 
-// The two threads and what runs on them.
+// The server's two threads and their work.
 class HttpServer::Threads {
  public:
   Threads(const HttpConfig& config, Source source)
@@ -142,7 +142,7 @@ class HttpServer::Threads {
   }
 
  private:
-  // Returns when stop() has been called and the last connection has ended.
+  // Returns after stop() and the end of the last connection.
   void run() {
     ::pthread_setname_np(::pthread_self(), "cox-http");
     for (;;) {
@@ -150,7 +150,7 @@ class HttpServer::Threads {
         service_.io.run();
         return;
       } catch (const std::exception&) {
-        // One connection could not be served, for want of memory. The others go on.
+        // Out of memory ends one connection only.
       }
     }
   }

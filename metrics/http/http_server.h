@@ -1,11 +1,12 @@
-// HttpServer: answers GET and HEAD on one address with respond(). Nobody can starve it: one thread
-// waits for all connections at once, gives each request a deadline as a whole, and closes the
-// oldest connection that is idle or slow when a new one finds no room. That thread also answers
-// liveness and readiness; pages are rendered on a second one, so that a large page delays no probe.
-// Streams of events (routes.h) cost that second thread one rendering a second, however many follow
-// them; their number is bounded, and a follower who does not take a piece in time is dropped.
-// Bound to this machine unless told otherwise, and beyond it only with a token or http.open. The
-// training and coordinator threads never touch it. What comes in is answered in http/service.h.
+// HttpServer answers GET and HEAD on one address with respond(). The server is bound to this
+// machine by default, and to a network only with a token or http.open. The training and coordinator
+// threads never touch the server. http/service.h answers the requests.
+//
+// No client can starve the server. One thread waits for all connections, and answers liveness and
+// readiness. Each request has a total deadline. The oldest idle or slow connection closes when a
+// new one finds no room. A second thread renders pages, so that a large page delays no probe.
+// Streams of events (routes.h) cost one rendering a second in total; the number of followers is
+// limited, and a follower that reads too slowly is dropped.
 #pragma once
 
 #include <cstdint>
@@ -20,32 +21,32 @@
 
 namespace cox::metrics {
 
-// What to do when http.port is taken.
+// The action when http.port is taken.
 enum class BusyPort { fail, take_another };
 
 class HttpServer {
  public:
-  // Gives everything that a request is answered from. Called on the server's threads.
+  // Returns everything that requests are answered from. Called on the server's threads.
   using Source = std::function<Served()>;
 
-  // Binds and starts to answer. `unavailable` when the port is taken or the address is not this
-  // machine's, `invalid_argument` as check_exposure() says.
+  // Binds and starts to answer. Errors: unavailable if the port is taken or the address is not of
+  // this machine, and those of check_exposure().
   static Result<std::unique_ptr<HttpServer>> start(const HttpConfig& config, Source source,
                                                    BusyPort busy = BusyPort::fail);
 
-  // Serves `state` (which must outlive the server) with the wall clock as the time.
+  // Serves `state` by the wall clock. `state` must outlive the server.
   static Result<std::unique_ptr<HttpServer>> start(const Config& config,
                                                    const TelemetryState& state,
                                                    BusyPort busy = BusyPort::fail);
 
-  // Waits for the answers in progress, at most two seconds.
+  // Waits at most two seconds for the answers in progress.
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 
-  // Waits until the status pages that are open in browsers have come back for the last values, at
-  // most a little longer than they take to refresh. Returns at once where none is open. REQUIRES:
-  // the source gives a job that has finished.
+  // Waits until the status pages open in browsers have fetched the last values, at most a little
+  // longer than their refresh period. Returns at once if no page is open. REQUIRES: the source
+  // returns a finished job.
   void wait_for_last_look();
 
   std::uint16_t port() const { return port_; }  // the bound one

@@ -25,24 +25,24 @@ using boost::system::error_code;
 using Phase = ConnectionTable::Phase;
 using Milliseconds = std::chrono::milliseconds;
 
-// Deadlines of a connection as a whole, however its bytes are spread over the time: for its request
-// after it came, for its answer to be made and taken after the request, and for the client to close
-// after the answer. Who follows events has the time of an answer for each piece of them.
+// Deadlines of a whole connection, however slowly its bytes come: for the request after connecting,
+// for rendering and sending the answer after the request, and for the client to close after the
+// answer. A follower of events gets the time of an answer for each piece.
 constexpr Milliseconds kTimeToAsk(5000);
 constexpr Milliseconds kTimeToAnswer(10000);
 constexpr Milliseconds kTimeToLeave(500);
-// The same for an answer when the server stops.
+// The deadline of an answer when the server stops.
 constexpr Milliseconds kLastTimeToAnswer(1000);
-// A page that refreshes itself is back by then.
+// A self-refreshing page has fetched again by then.
 constexpr Milliseconds kTimeToComeBack = kStatusRefresh + Milliseconds(1000);
-// What a client still sends when it has its answer. Some of it is read, because closing a socket
-// with unread bytes may take the answer away from the client.
+// Bytes read after the request. Closing a socket with unread bytes may destroy the answer before
+// the client has it.
 constexpr std::size_t kMostIgnoredBytes = std::size_t{64} << 10;
-// How often followers are told what has changed. The parts are made once for all of them, and not
-// at all where there are none.
+// The period of updates to followers. Parts are rendered once for all followers, and never without
+// one.
 constexpr Milliseconds kEventPeriod(1000);
-constexpr std::size_t kMostFollowers = 64;    // of all streams
-constexpr int kFollowerSendBytes = 64 << 10;  // that the system holds for one who does not read
+constexpr std::size_t kMostFollowers = 64;    // all streams together
+constexpr int kFollowerSendBytes = 64 << 10;  // the system's buffer for an idle follower
 
 Response answer(const Request& request, const Service::Source& source) {
   try {
@@ -52,7 +52,7 @@ Response answer(const Request& request, const Service::Source& source) {
   }
 }
 
-// Does the work on the thread that renders. Without memory for it the client's deadline ends its
+// Runs the work on the rendering thread. If there is no memory, the client's deadline ends its
 // wait.
 void render(Service& service, auto work) {
   asio::post(service.pages, [work = std::move(work)]() mutable {
@@ -65,8 +65,8 @@ void render(Service& service, auto work) {
 
 }  // namespace
 
-// Broadcast makes the parts of one stream about once a second, on the thread that renders, while
-// somebody follows it, and offers them to its followers. On the I/O thread.
+// Broadcast renders the parts of one stream about once a second while it has followers, on the
+// rendering thread, and offers the parts to its followers. On the I/O thread.
 class Broadcast {
  public:
   Broadcast(Service& service, const Stream& stream);
@@ -97,7 +97,7 @@ class Broadcast {
   bool is_making_ = false;
 };
 
-// One request of one client. Each operation under way keeps it alive.
+// One request of one client. Every pending operation keeps the object alive.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(Service& service, tcp::socket socket, ConnectionTable::Id id)
@@ -123,7 +123,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     service_.open.erase(id_);
   }
 
-  // Sends what has changed since the last time, unless that is still on its way.
+  // Sends the changes since the last update, unless that update is still being sent.
   void offer() {
     if (is_closed_ || !events_ || on_its_way_) return;
     on_its_way_ = events_->feed().since(seen_);
@@ -246,7 +246,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     ignore();
   }
 
-  // Reads what the client sends, until it closes. Once for a connection.
+  // Reads and drops further bytes until the client closes. Called once for a connection.
   void ignore() {
     if (std::exchange(is_ignoring_, true)) return;
     read_on();
@@ -265,13 +265,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
   asio::steady_timer deadline_;
   const ConnectionTable::Id id_;
   Phase phase_ = Phase::asking;
-  std::atomic<bool> is_closed_{false};  // also read by the thread that renders
+  std::atomic<bool> is_closed_{false};  // also read by the rendering thread
   std::array<char, 1024> piece_{};
   std::string received_;
   std::string sent_;
   std::size_t ignored_ = 0;
   bool is_ignoring_ = false;
-  Broadcast* events_ = nullptr;  // that it follows
+  Broadcast* events_ = nullptr;  // the stream that the client follows
   EventFeed::Version seen_ = EventFeed::kNothing;
   std::shared_ptr<const std::string> on_its_way_;
 };
@@ -349,21 +349,21 @@ void Broadcast::make() {
   });
 }
 
-// On the thread that renders.
+// On the rendering thread.
 Broadcast::Moment Broadcast::moment() const {
   try {
     const Served served = service_.source();
     const bool is_over = served.snapshot->state == JobState::finished;
     return {stream_.parts(served), is_over ? EventsGoOn::no : EventsGoOn::yes};
   } catch (const std::exception&) {
-    return {};  // for want of memory; the next time there may be more
+    return {};  // out of memory; the next update may succeed
   }
 }
 
 void Broadcast::tell(Moment moment) {
   is_making_ = false;
   feed_.take(std::move(moment.parts), moment.go_on);
-  const auto followers = followers_;  // who is told the end leaves
+  const auto followers = followers_;  // a copy, because a follower that is told the end leaves
   for (const auto& [id, follower] : followers) follower->offer();
   if (!followers_.empty()) wait();
 }

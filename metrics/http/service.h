@@ -1,8 +1,7 @@
-// Service answers what comes in over the connections of an HttpServer. A connection asks once: its
-// head is parsed (message.h), judged (access.h), and answered, or it follows a stream of events
-// (event_feed.h). Each has deadlines, and the table of connections makes room for new ones
-// (connections.h). Everything is called on the thread that runs `io`; pages are rendered on
-// `pages`.
+// Service answers the connections of an HttpServer. A connection sends one request. The head is
+// parsed (message.h) and judged (access.h); then the connection is answered, or follows a stream of
+// events (event_feed.h). Every stage has a deadline, and the table of connections makes room for
+// new ones (connections.h). All functions run on the thread of `io`; pages are rendered on `pages`.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -25,21 +24,21 @@ namespace cox::metrics {
 class Broadcast;
 class Connection;
 
-// On the I/O thread, but for `source`, `access`, `open_pages` and posting to `pages`.
+// Use on the I/O thread, except `source`, `access`, `open_pages` and posting to `pages`.
 struct Service {
-  // Gives everything that a request is answered from. Called on both threads.
+  // Returns everything that requests are answered from. Called on both threads.
   using Source = std::function<Served()>;
 
   Service(Source made_from, Access who, ConnectionLimits limits);
   ~Service();
 
   void take_in(boost::asio::ip::tcp::socket socket);
-  // Closes a connection, for want of descriptors. Returns whether there was one.
+  // Closes a connection to free its descriptor. Returns whether there was one.
   bool make_room();
-  // Ends all connections, those that are answered after a while.
+  // Ends all connections. Those being answered get a short deadline first.
   void stop();
 
-  // Closes the connection, where there is one.
+  // Closes the connection `id`, if any.
   void close(std::optional<ConnectionTable::Id> id);
   Broadcast* broadcast_at(std::string_view path) const;
   std::size_t followers() const;

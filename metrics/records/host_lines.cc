@@ -43,7 +43,7 @@ constexpr std::array<NodeField, 11> kNodeFields = {
      {"network_received", &NodeCounters::network_received_bytes, 0},
      {"network_sent", &NodeCounters::network_sent_bytes, 0}}};
 
-// The first member of every line, so that a file is thinned out without reading the others.
+// The first member of every line. Thinning parses only this number.
 constexpr std::string_view kTimestamp = "{\"timestamp\":";
 constexpr std::string_view kStarted = "\"started\":";
 
@@ -55,7 +55,7 @@ void put(std::string& line, std::string_view name, double value, int decimals) {
 }
 
 void put_start(std::string& line, const HostStart& start) {
-  // Always there, because the line is known by it.
+  // Always written, because readers identify the line by this member.
   put(line, "started", is_known(start.started_seconds) ? start.started_seconds : 0, 2);
   put(line, "period", start.period_seconds, 6);
   put(line, "node", start.node, 0);
@@ -67,7 +67,7 @@ std::string gpu_name(std::size_t gpu, const char* figure) {
   return concat("gpu", gpu, figure);
 }
 
-// A number of the line from `least` to `most`.
+// Returns a number of the line between `least` and `most`, else kUnknown.
 double number(const StepLine& line, std::string_view name, double least, double most) {
   const double value = value_in(line, StepSection::own, name);
   return value >= least && value <= most ? value : kUnknown;
@@ -111,13 +111,13 @@ std::optional<HostStart> start_of(const StepLine& line) {
   return out;
 }
 
-// Near a multiple of the period, of samples that are half of it apart.
+// Returns whether the moment is near a multiple of the period. Assumes samples half a period apart.
 bool is_on_grid(double moment, double period_seconds) {
   const double nearest = std::round(moment / period_seconds) * period_seconds;
   return std::fabs(moment - nearest) < period_seconds / 4;
 }
 
-// Keeps what idle_time.h asks for, of ever fewer moments as there are more of them.
+// Keeps the members that idle_time.h reads. Doubles the grid's period as samples accumulate.
 class TrackBuilder {
  public:
   TrackBuilder(std::int32_t rank, std::size_t most) : most_(most) { out_.rank = rank; }
@@ -148,13 +148,13 @@ class TrackBuilder {
     period_ *= 2;
     is_thinned_ = true;
     std::vector<TrackSample> kept;
-    std::size_t next = 0;  // of the starts
+    std::size_t next = 0;  // index in the starts
     for (std::size_t i = 0; i < out_.samples.size(); ++i) {
       const bool is_start = next < out_.starts.size() && out_.starts[next].first == i;
       if (is_start) out_.starts[next++].first = kept.size();
       if (is_start || is_on_grid(out_.samples[i].seconds, period_)) kept.push_back(out_.samples[i]);
     }
-    // On no grid at all: the first ones are as good as any.
+    // No grid fits, so the first samples serve as well as any.
     if (kept.size() > most_) {
       kept.resize(most_ / 2);
       std::erase_if(out_.starts, [&](const auto& start) { return start.first >= kept.size(); });
@@ -168,7 +168,7 @@ class TrackBuilder {
   bool is_thinned_ = false;
 };
 
-// Passes whole lines of a file that may end in a torn one, each with its line feed.
+// Passes whole lines of a file, each with its line feed. A torn last line is left out.
 Status each_line(const InputFile& file, const std::function<Status(std::string_view)>& take) {
   std::string line;
   return file.each_piece(kPieceBytes, [&](std::string_view rest) {

@@ -1,10 +1,10 @@
-// host.jsonl of a rank's folder (docs/run-directory.md): a line for each HostSample, and what a
-// reader keeps of them. Lines are read as those of steps.jsonl are (step_lines.h): numbers by name,
-// and what is damaged is passed over.
+// Formats and reads host.jsonl of a rank's folder (docs/run-directory.md): one line for each
+// HostSample. Parses lines as step_lines.h parses steps.jsonl: numbers by name, damaged lines
+// skipped.
 //
 //   HostSample -> host_line() -> host.jsonl -> read_host_samples() -> HostTrack
 //
-// Pure, but for the functions that take a path, which block on the disk.
+// Pure, except that functions with a path block on the disk.
 #pragma once
 
 #include <cstddef>
@@ -25,34 +25,34 @@
 namespace cox::io {
 
 inline constexpr const char* kHostFileName = "host.jsonl";
-inline constexpr std::size_t kMostGpus = 16;  // of a node that are told
+inline constexpr std::size_t kMostGpus = 16;  // GPUs of a node that a line reports
 
-// One line with its newline.
+// Returns the line of a sample with its newline.
 std::string host_line(const HostSample& sample);
 
-// What a line says; numbers that cannot be are kUnknown.
+// Parses a line. Numbers that are absent or impossible become kUnknown.
 HostSample host_sample_of(const diagnosis::StepLine& line);
 
-// Whether a line stays when a file is thinned out: where its moment is, to the nearest, a multiple
-// of `period_seconds`, or a process begins with it. All ranks keep the same moments.
+// Returns whether thinning keeps a line. A line stays if its moment is the sample nearest to a
+// multiple of `period_seconds`, or a process begins with it. All ranks keep the same moments.
 bool stays(std::string_view line, double period_seconds);
 
-// Thins the file out, as a whole or not at all. Holds a piece of it.
+// Thins out the file completely or leaves the file as it was. Buffers one piece of the file.
 Status thin_out(const std::filesystem::path& file, double period_seconds);
 
-// Passes the samples of a file in its order. Errors: those of InputFile; not_found where there is
-// none.
+// Passes the samples of a file in file order. Errors: those of InputFile; not_found if the file is
+// missing.
 Status each_host_sample(const std::filesystem::path& file,
                         const std::function<void(const HostSample&)>& take);
 
-// Reads the samples of a rank: of more than `most`, those of a coarser
-// grid. REQUIRES: most >= 2.
+// Reads the samples of a rank. Reads a coarser grid if there are more than `most`. REQUIRES: most
+// >= 2.
 Result<diagnosis::HostTrack> read_host_samples(const std::filesystem::path& file, std::int32_t rank,
                                                std::size_t most);
 
-// Returns the tracks of the ranks whose folders have a host.jsonl; empty where none has. Keeps at
-// most kMaxHostSamples of all ranks together. Adds to `gaps` a sentence for each file that it
-// cannot read, and one when only some of the ranks have a track.
+// Returns the tracks of the ranks whose folders have a host.jsonl; empty if none has. Keeps at most
+// kMaxHostSamples of all ranks together. Adds a sentence to `gaps` for each unreadable file, and
+// one if only some of the ranks have a track.
 inline constexpr std::size_t kMaxHostSamples = std::size_t{1} << 21;
 std::vector<diagnosis::HostTrack> read_host_tracks(const std::vector<RankFolder>& folders,
                                                    std::vector<std::string>& gaps);

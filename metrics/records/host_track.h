@@ -1,4 +1,4 @@
-// HostTrack: the samples of a rank's host timeline, as the analysis of idle time reads them. Plain
+// HostTrack holds the samples of a rank's host timeline for the analysis of idle time. Plain
 // values.
 //
 //   host.jsonl (records/host_lines.h) -> HostTrack of each rank -> timeline/idle_time.h
@@ -14,17 +14,17 @@ namespace cox::diagnosis {
 
 struct TrackSample {
   double seconds = 0;      // Unix time
-  double cpu_seconds = 0;  // of the process, since it began
+  double cpu_seconds = 0;  // used by the process since it began
   double since = 0;        // Unix time at which the activity began
   std::int64_t step = 0;
   Activity activity = Activity::unknown;
 };
 
-// One process of a rank: a resumed run has several one after another.
+// One process of a rank. A resumed run has several, one after another.
 struct HostTrackStart {
-  std::size_t first = 0;       // of its samples
-  double started_seconds = 0;  // Unix time; that of the first sample where it is not known
-  std::int32_t node = 0;       // the lowest rank of its node
+  std::size_t first = 0;       // index of the process's first sample
+  double started_seconds = 0;  // Unix time; the first sample's if unknown
+  std::int32_t node = 0;       // lowest rank of the node
 };
 
 struct HostTrack {

@@ -17,7 +17,7 @@ using Intervals = std::vector<KernelInterval>;
 
 struct CollectiveName {
   std::string_view kind;
-  std::string_view part;  // of a kernel's name
+  std::string_view part;  // substring of a kernel's name
 };
 constexpr std::array<CollectiveName, 9> kCollectives = {{{"all_reduce", "allreduce"},
                                                          {"all_reduce", "all_reduce"},
@@ -33,7 +33,7 @@ bool contains(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
 }
 
-// The kind of collective, "other" for communication of another kind, empty for computation.
+// Returns the kind of collective, "other" for other communication, or empty for computation.
 std::string_view collective_of(std::string_view name) {
   for (const CollectiveName& each : kCollectives) {
     if (contains(name, each.part)) return each.kind;
@@ -41,7 +41,7 @@ std::string_view collective_of(std::string_view name) {
   return contains(name, "nccl") || contains(name, "c10d::") ? "other" : "";
 }
 
-// Merges before it grows, so that memory follows the intervals that remain.
+// Merges before the list grows, so that memory follows the number of merged intervals.
 void put(Intervals& intervals, const KernelInterval& interval) {
   constexpr std::size_t kFew = 4096;
   if (intervals.size() == intervals.capacity() && intervals.size() >= kFew) {
@@ -57,7 +57,7 @@ double length_of(const Intervals& intervals) {
   return sum.value();
 }
 
-// What of `a` is not in `b`. REQUIRES: both are united.
+// Returns the length of the parts of `a` outside `b`. REQUIRES: both are united.
 double length_without(const Intervals& a, const Intervals& b) {
   ExactSum sum;
   std::size_t first = 0;
@@ -73,7 +73,7 @@ double length_without(const Intervals& a, const Intervals& b) {
   return sum.value();
 }
 
-// Unites the intervals of the device.
+// Computes a device's figures and unites its intervals.
 DeviceTrace trace_of(std::int64_t number, DeviceKernels& device) {
   DeviceTrace out;
   out.device = number;
@@ -92,7 +92,7 @@ DeviceTrace trace_of(std::int64_t number, DeviceKernels& device) {
   return out;
 }
 
-// Gives what it has taken back.
+// Appends `part` and frees its memory.
 void append(Intervals& all, Intervals& part) {
   if (all.empty()) {
     all = std::move(part);

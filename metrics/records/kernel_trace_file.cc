@@ -12,15 +12,16 @@
 namespace cox::io {
 namespace {
 
-constexpr std::size_t kMaxTextBytes = 4096;  // names of kernels are long, not that long
+constexpr std::size_t kMaxTextBytes = 4096;  // kernel names are long, but shorter
 
-// Processes whose names are texts count as one: those of devices are numbers.
+// Returns the device number of a process. Processes with text names share number 0; devices have
+// numbers.
 std::int64_t device_of(const JsonScalar& pid) {
   const bool is_number = pid.kind == JsonKind::number && std::fabs(pid.number) <= 0x1p53;
   return is_number ? static_cast<std::int64_t>(pid.number) : 0;
 }
 
-// An event is an object in a list: the root, or the root's member traceEvents.
+// Collects events: objects in a list, which is the root or the root's member traceEvents.
 class TraceEvents final : public JsonEvents {
  public:
   Status begin(JsonKind kind) override {
@@ -82,7 +83,7 @@ class TraceEvents final : public JsonEvents {
   Event event_;
   std::string name_;
   std::size_t depth_ = 0;
-  std::size_t list_depth_ = 0;  // of the list of events, while inside of it
+  std::size_t list_depth_ = 0;  // the list of events, while inside the list
   bool is_list_ = false;
   bool has_list_ = false;
 };

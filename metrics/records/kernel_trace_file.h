@@ -1,6 +1,6 @@
-// Reads the kernels out of a Chrome / Kineto trace (`.json`, packed by gzip or not), for the time
-// in which communication is hidden by nothing. The file is read piece by piece: what is kept are 16
-// bytes a kernel, and those of kernels that overlap are merged. Blocks on the disk; any thread.
+// Reads the kernels of a Chrome / Kineto trace (`.json`, plain or gzip) to compute exposed
+// communication. Streams the file piece by piece. Keeps 16 bytes a kernel; overlapping kernels are
+// merged. Blocks on the disk; any thread.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +12,18 @@
 
 namespace cox::io {
 
-// As text. Ten million events take some four gigabytes.
+// Limits the unpacked text. Ten million events take about four gigabytes.
 inline constexpr std::uint64_t kMaxKernelTraceBytes = std::uint64_t{16} << 30;
-// That overlap no others, of all devices and both kinds together.
+// Limits the merged intervals of all devices and both kinds together.
 inline constexpr std::size_t kMaxKernels = std::size_t{1} << 25;
 inline constexpr std::size_t kMaxDevices = 1024;
 
-// Pure. Errors: data_loss (no JSON), invalid_argument (no trace), resource_exhausted (more than
-// kMaxKernels or kMaxDevices).
+// Parses a trace. Pure. Errors: data_loss (no JSON), invalid_argument (no trace),
+// resource_exhausted (more than kMaxKernels or kMaxDevices).
 Result<diagnosis::Kernels> parse_kernel_trace(std::string_view json);
 
-// Errors: those of InputFile, GzipPieces and parse_kernel_trace(); resource_exhausted for more than
-// kMaxKernelTraceBytes.
+// Reads a trace file. Errors: those of InputFile, GzipPieces and parse_kernel_trace();
+// resource_exhausted for more than kMaxKernelTraceBytes.
 Result<diagnosis::Kernels> read_kernel_trace(const std::filesystem::path& path);
 
 }  // namespace cox::io

@@ -1,6 +1,6 @@
-// A rank's table of operators as a file, for `cox ops`; the format is on docs/operators.md. Pure
-// text in and out; the text may be hostile. Errors are invalid_argument and name the row and field;
-// data_loss where the text is no JSON.
+// Reads and writes a rank's table of operators as a file for `cox ops`. docs/operators.md describes
+// the format. Pure text in and out; the text may be hostile. Errors: invalid_argument, naming row
+// and field; data_loss if the text is no JSON.
 #pragma once
 
 #include <cstddef>
@@ -19,11 +19,11 @@ inline constexpr std::string_view kOperatorTableName = "operators.json";  // in 
 inline constexpr std::string_view kOperatorTableFormat = "coxswain-operators";
 inline constexpr std::int64_t kOperatorTableVersion = 1;
 
-// Returns the table as JSON with one row a line. The text ends with a line feed. Of more rows than
-// kMaxOperatorRows those that took the most time are written.
+// Returns the table as JSON with one row a line. The text ends with a line feed. Writes at most
+// kMaxOperatorRows rows, the ones with the most time.
 std::string to_json(const OperatorTable& table);
 
-// Refuses a version that it does not know.
+// Parses a table. Refuses an unknown version.
 Result<OperatorTable> read_operator_table(std::string_view text);
 
 }  // namespace cox::io

@@ -22,8 +22,8 @@ bool is_whole(double value, std::size_t most) {
   return value >= 0 && value <= static_cast<double>(most) && value == std::trunc(value);
 }
 
-// Takes the list of intervals and the number of micro-batches out of the root object, and stops
-// where the document is a trace.
+// Parses the intervals and the number of micro-batches of the root object. Stops if the document is
+// a trace.
 class ScheduleEvents final : public JsonEvents {
  public:
   Status begin(JsonKind kind) override {
@@ -96,12 +96,12 @@ class ScheduleEvents final : public JsonEvents {
   std::array<double, 3> interval_{};
   std::size_t numbers_ = 0;
   std::size_t depth_ = 0;
-  bool is_list_ = false;  // inside of the list of intervals
+  bool is_list_ = false;  // inside the list of intervals
   bool has_list_ = false;
   bool is_trace_ = false;
 };
 
-// Computing is busy; what a device sends and receives, and waits for in it, is not.
+// Builds stages from devices. Computing is busy; sending, receiving and waiting are not.
 PipelineFile stages_of(diagnosis::Kernels kernels) {
   PipelineFile out;
   std::int32_t stage = 0;
@@ -114,7 +114,8 @@ PipelineFile stages_of(diagnosis::Kernels kernels) {
   return out;
 }
 
-// Whether two stages or more have intervals, and some time lies between first and last moment.
+// Returns whether two stages or more have intervals, and some time lies between the first and the
+// last moment.
 bool has_two_stages(const std::vector<diagnosis::StageInterval>& intervals) {
   if (intervals.empty()) return false;
   std::int32_t least = intervals.front().stage;
@@ -136,7 +137,7 @@ Result<PipelineFile> checked(PipelineFile file) {
                           file.intervals.empty() ? "no interval" : "one, or no time");
 }
 
-// Nothing for a trace.
+// Returns nullopt for a trace.
 Result<std::optional<PipelineFile>> parse_schedule(const NextBytes& next) {
   ScheduleEvents events;
   const Status read = read_json(next, events);

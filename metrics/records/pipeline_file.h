@@ -1,12 +1,11 @@
-// Reads when the stages of a pipeline were busy, from a file of either form, packed by gzip or not:
+// Reads when the stages of a pipeline were busy, from a file of either form, plain or gzip:
 //
 //   {"microbatches": 8, "intervals": [[0, 0.0, 1.0], ...]}   stage, start and end in seconds;
 //                                                            microbatches may be null or missing
-//   a Chrome / Kineto trace (kernel_trace_file.h)            each device is a stage, in the order
-//   of
-//                                                            their numbers, busy while it computes
+//   a Chrome / Kineto trace (kernel_trace_file.h)            devices are stages, ordered by number,
+//                                                            busy while computing
 //
-// The file is read piece by piece. Blocks on the disk; any thread.
+// Streams the file piece by piece. Blocks on the disk; any thread.
 #pragma once
 
 #include <cstddef>
@@ -30,11 +29,12 @@ struct PipelineFile {
   std::optional<std::size_t> microbatches;
 };
 
-// Pure. Errors: data_loss (no JSON), invalid_argument (neither form; a number that cannot be; fewer
-// than two stages or no time), resource_exhausted (more than the limits above).
+// Parses either form. Pure. Errors: data_loss (no JSON), invalid_argument (neither form; an
+// impossible number; fewer than two stages or no time), resource_exhausted (more than the limits
+// above).
 Result<PipelineFile> parse_pipeline(std::string_view json);
 
-// Errors: those of InputFile, GzipPieces, parse_pipeline() and parse_kernel_trace().
+// Reads a file. Errors: those of InputFile, GzipPieces, parse_pipeline() and parse_kernel_trace().
 Result<PipelineFile> read_pipeline(const std::filesystem::path& path);
 
 }  // namespace cox::io

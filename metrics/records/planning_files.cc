@@ -36,7 +36,7 @@ constexpr std::array<OptionField, 6> kOptionFields = {
      {"copied_bytes", &StageOption::copied_bytes},
      {"stored_bytes", &StageOption::stored_bytes}}};
 
-// "recompute", "recompute_2".
+// Returns "recompute", "recompute_2".
 std::string member_of(std::size_t action) {
   std::string name(kMemoryActionNames[action]);
   std::ranges::replace(name, ' ', '_');
@@ -88,7 +88,7 @@ class ProblemFields : public JsonFields {
   std::int32_t small(const Json& value, std::int64_t most, const std::string& where) {
     return static_cast<std::int32_t>(integer(value, most, where));
   }
-  // Takes the problem if the planner does.
+  // Fails if the planner refuses the problem.
   void check(const MemoryProblem& problem, const std::string& where) {
     if (!ok()) return;
     if (const Status status = planner::validate(problem); !status.ok())
@@ -139,7 +139,7 @@ RankProfile profile_of(ProblemFields& fields, const Json& json, const std::strin
   return out;
 }
 
-// `before` and `behind` are the boundaries of the block: its input and its output.
+// `before` and `behind` are the sizes of the block's input and output.
 Stage block_of(ProblemFields& fields, const Json& block, std::int64_t before, std::int64_t behind,
                const std::string& where) {
   const std::int64_t interior = fields.integer(block, "interior", where);

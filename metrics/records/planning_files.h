@@ -1,11 +1,13 @@
-// The planner's problems as files. A memory profile says what was measured of every kind of rank,
-// with the names of the stages, so that `cox plan` can answer what-if questions long after the run;
-// the format is on docs/memory-profile.md. A file of instances has planning problems with known
-// answers: chains of blocks with interior activations, boundaries, workspaces, a bandwidth and a
-// list of budgets, in MiB and microseconds. Instances are a special case of MemoryProblem; numbers
-// are taken as they are, so bytes of the problem are MiB of the file. Pure text in and out; the
-// text may be hostile. Errors are invalid_argument and name profile or instance, stage and field;
-// data_loss where the text is no JSON.
+// Reads and writes the planner's problems as files. Pure text in and out; the text may be hostile.
+// Errors: invalid_argument, naming profile or instance, stage and field; data_loss for no JSON.
+//
+// A memory profile has the measurements of every kind of rank and the names of the stages. `cox
+// plan` answers what-if questions with it long after the run (format: docs/memory-profile.md).
+//
+// A file of instances has planning problems with known answers: chains of blocks with interior
+// activations, boundaries, workspaces, a bandwidth and a list of budgets, in MiB and microseconds.
+// Numbers of instances become those of a MemoryProblem unchanged, so bytes of the problem are MiB
+// of the file.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +28,7 @@ inline constexpr std::int64_t kProfileVersion = 2;
 // Returns the profile as JSON with one stage a line. The text ends with a line feed.
 std::string to_json(const planner::MemoryProfile& profile);
 
-// Reads a profile. Refuses a version that it does not know.
+// Reads a profile. Refuses an unknown version.
 Result<planner::MemoryProfile> read_memory_profile(std::string_view text);
 
 struct PlanInstance {

@@ -12,7 +12,7 @@
 namespace cox::metrics {
 namespace {
 
-// Indexed by Phase; the host phase has its own field, so that no tool books it as step time.
+// Indexed by Phase. The host phase has its own field, so that no tool books host time as step time.
 constexpr std::array<std::string_view, kPhases> kPhaseKeys = {
     "data", "forward", "backward", "compute", "comm", "optimizer", "other", ""};
 
@@ -26,7 +26,7 @@ std::string bare_number(Number value) {
   return io::json_number(value);
 }
 
-// Leaves out what was not measured.
+// Leaves out values that were not measured.
 template <class Number>
 void put_number(io::JsonWriter& json, std::string_view name, Number value) {
   if (value != std::numeric_limits<Number>::max()) json.key(name).raw(bare_number(value));
@@ -74,7 +74,7 @@ void put_memory(io::JsonWriter& json, const StepRow& row) {
   json.end_object();
 }
 
-// Left out where there is nothing to say: in fp32, with nothing sampled, that is all of it.
+// Leaves out empty fields. In fp32 with nothing sampled, no field remains.
 void put_numerics(io::JsonWriter& json, const StepRow& row) {
   if (row.overflow_pass != OverflowPass::none) {
     json.field("overflow_block", std::string_view(row.overflow_block.data()));
@@ -127,7 +127,7 @@ void put_fields(io::JsonWriter& json, const std::vector<NamedField>& fields) {
   }
 }
 
-// The text after `"key":` in JSON that we wrote ourselves; empty when it is not there.
+// Returns the text after `"key":` in our own JSON; empty if the key is missing.
 std::string_view after_key(std::string_view json, std::string_view key) {
   const std::string quoted = '"' + std::string(key) + "\":";
   const auto at = json.find(quoted);

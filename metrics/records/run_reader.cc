@@ -128,7 +128,7 @@ Status add_rank(RunRecord& run, RankFolder folder, std::size_t& steps) {
   return ok_status();
 }
 
-// Ranks of one run have the same name; one whose run.json was torn has none.
+// Ranks of one run have the same name. A rank with a torn run.json has no name.
 Status check_one_run(const fs::path& path, const std::vector<RankFolder>& ranks) {
   const RankFolder* named = nullptr;
   for (const RankFolder& rank : ranks) {

@@ -16,13 +16,14 @@
 namespace cox::diagnosis {
 namespace {
 
-// The values of a block as whole numbers, and what they are divided by.
+// The values of a block as whole numbers, with their divisor.
 struct Codes {
   double scale = 1;
   std::array<std::int64_t, Column::kBlock> of;
 };
 
-// The whole number that stands for `value` at this scale, if it gives back the same value.
+// Sets `code` to the whole number for `value` at this scale. Returns whether decoding returns the
+// same value.
 bool exact_code(double value, double scale, std::int64_t& code) {
   constexpr double kMostExact = 0x1p53;
   const double scaled = value * scale;
@@ -32,7 +33,7 @@ bool exact_code(double value, double scale, std::int64_t& code) {
   return std::bit_cast<std::uint64_t>(back) == std::bit_cast<std::uint64_t>(value);
 }
 
-// Finds the power of ten of which all values are multiples.
+// Finds a decimal scale at which all values are whole numbers.
 bool find_decimals(std::span<const double> values, Codes& codes) {
   for (const double scale : {1.0, 1e3, 1e6, 1e9, 1e12}) {
     const auto fits = [&](std::size_t i) {
@@ -46,8 +47,8 @@ bool find_decimals(std::span<const double> values, Codes& codes) {
   return false;
 }
 
-// Returns the largest power of two, as an exponent, of which the value is a multiple. REQUIRES: it
-// is finite and not 0.
+// Returns the exponent of the largest power of two that divides the value. REQUIRES: the value is
+// finite and not 0.
 int last_bit(double value) {
   int exponent = 0;
   const double mantissa = std::frexp(std::fabs(value), &exponent);
@@ -55,7 +56,7 @@ int last_bit(double value) {
   return exponent - 53 + std::countr_zero(bits);
 }
 
-// Finds the power of two of which all values are multiples.
+// Finds a binary scale at which all values are whole numbers.
 bool find_binaries(std::span<const double> values, Codes& codes) {
   constexpr int kLeast = -1000;
   constexpr double kMost = 0x1p62;
@@ -79,9 +80,9 @@ bool find_binaries(std::span<const double> values, Codes& codes) {
 struct CodeRange {
   std::int64_t least = std::numeric_limits<std::int64_t>::max();
   std::int64_t most = std::numeric_limits<std::int64_t>::min();
-  // Bytes of a code: one value stands for absent ones.
+  // Returns the bytes of a code. One code is reserved for absent values.
   std::uint8_t width() const {
-    if (least > most) return 0;  // nothing is there
+    if (least > most) return 0;  // all values are absent
     const auto codes = static_cast<std::uint64_t>(most - least) + 1;
     return static_cast<std::uint8_t>((std::bit_width(codes) + 7) / 8);
   }
@@ -110,7 +111,7 @@ std::vector<std::uint8_t> packed(std::span<const double> values, const Codes& co
   return out;
 }
 
-// A step and the last row that has it.
+// A step and its last row.
 struct StepRow {
   std::int64_t step = 0;
   std::uint32_t row = 0;
@@ -127,12 +128,12 @@ std::vector<StepRow> last_rows(const RankRecord& rank) {
   };
   const auto same = [](const StepRow& a, const StepRow& b) { return a.step == b.step; };
   if (!std::ranges::is_sorted(out, before)) std::ranges::sort(out, before);
-  // Keeps the first of each step, which is the last row.
+  // Keeps the first entry of each step, which is its last row.
   out.erase(std::unique(out.begin(), out.end(), same), out.end());
   return out;
 }
 
-// Whether all ranks have the same steps, each once and in order.
+// Returns whether all ranks have the same steps, each once and in order.
 bool rows_agree(const RunRecord& run) {
   const Column& steps = run.ranks[0].steps;
   std::vector<double> block;
@@ -154,7 +155,7 @@ bool rows_agree(const RunRecord& run) {
                              [&](const RankRecord& rank) { return rank.size() == steps.size(); });
 }
 
-// Steps that some rank recorded and another did not, though it recorded earlier and later ones.
+// Counts steps that one rank recorded and another skipped, within the time that both recorded.
 std::size_t missing_steps(const RunRecord& run, std::span<const std::int64_t> common) {
   std::int64_t first = std::numeric_limits<std::int64_t>::min();
   std::int64_t last = std::numeric_limits<std::int64_t>::max();

@@ -1,12 +1,11 @@
-// RunRecord: what a run directory says, rank by rank, as columns: a step is an index, a quantity is
-// a Column. The first stage of the diagnosis.
+// RunRecord holds a run directory as columns, rank by rank: a step is an index, a quantity is a
+// Column. First stage of the diagnosis.
 //
-//   run directory (records/run_reader.h) -> RunRecord -> figures.h -> published_rules.h,
-//   own_rules.h
+//   run directory (run_reader.h) -> RunRecord -> figures.h -> published_rules.h, own_rules.h
 //
-// Columns are packed, because a run has millions of steps and its quantities few digits: a step as
-// our own record has it, of some twenty quantities, takes about 50 bytes. Plain values; reading a
-// const record is safe from any thread.
+// Columns are packed, because a run has millions of steps and short numbers: a step of our own
+// record, about twenty quantities, takes about 50 bytes. Plain values; any thread may read a const
+// record.
 #pragma once
 
 #include <bit>
@@ -23,7 +22,7 @@
 
 namespace cox::diagnosis {
 
-// Stands for "this step has no such value", which is not the same as a value that is NaN.
+// Marks "this step has no such value". A value that is NaN has other bits.
 inline constexpr std::uint64_t kAbsentBits = 0x7FF8C0C0C0C0C0C0;
 inline double absent() {
   return std::bit_cast<double>(kAbsentBits);
@@ -32,32 +31,32 @@ inline bool is_absent(double value) {
   return std::bit_cast<std::uint64_t>(value) == kAbsentBits;
 }
 
-// StepLine and its parts: one line of a rank's steps.jsonl, as readers of run directories pass it
-// on, to the columns of a RankRecord (records/run_reader.h) and to the lanes of a picture
-// (rank_lanes.h).
+// StepLine and its parts are one line of a rank's steps.jsonl. Readers pass the line to the columns
+// of a RankRecord (records/run_reader.h) and to the lanes of a picture (rank_lanes.h).
 
-// Where in a line a value stands; `own`: outside of the three objects that all tools write.
+// The object of a line in which a value stands. `own`: outside the three objects that all tools
+// write.
 enum class StepSection : std::uint8_t { phases, scalars, memory, own };
 
-// A number; true is 1, false 0, null absent(). Names are as they stand in the file.
+// A number: true is 1, false 0, null absent(). Names are as in the file.
 struct StepValue {
   StepSection section = StepSection::own;
   std::string_view name;
   double value = 0;
 };
 
-// Gradient buckets of a step (docs/run-directory.md): seconds from the end of backward until they
-// were summed. Numbers are as they stand in the file.
+// Gradient buckets of a step (docs/run-directory.md). Seconds count from the end of backward.
+// Numbers are as in the file.
 struct StepBucketSpan {
   double buckets = 0;
   double bytes = 0;
   double begin_seconds = 0;
   double end_seconds = 0;
 };
-inline constexpr std::size_t kMostBucketSpans = 32;  // of a step; what a file has beyond is ignored
+inline constexpr std::size_t kMostBucketSpans = 32;  // in a step; later spans of a line are ignored
 
-// What a line says, valid during the call that passes it. `step` is a whole number of at most 2^53
-// in magnitude; `timestamp` is Unix time in s, absent() where the line has none.
+// One parsed line, valid during the call that passes it. `step` is a whole number of at most 2^53
+// in magnitude. `timestamp` is Unix time in s, or absent().
 struct StepLine {
   double step = 0;
   double timestamp = 0;
@@ -68,28 +67,28 @@ struct StepLine {
 // Returns the value of that name, or absent().
 double value_in(const StepLine& line, StepSection section, std::string_view name);
 
-// A list of doubles, kept in blocks of kBlock. A block is kept as whole numbers of a power of ten
-// or two, of so many bytes as their range asks for, where that is shorter than the doubles
-// themselves: none for a constant, two to four for times in nanoseconds, six or seven for most that
-// have all their digits. Every value comes back exactly.
+// Column is a list of doubles in blocks of kBlock. A block stores whole numbers, scaled by a power
+// of ten or two, if they need fewer bytes than doubles. A value takes no bytes in a constant block,
+// two to four for times in nanoseconds, six or seven for most full-precision values. Every value
+// reads back exactly.
 class Column {
  public:
   static constexpr std::size_t kBlock = 4096;
 
   // REQUIRES: close() was not called.
   void push(double value);
-  // Appends absent values until there are `size`.
+  // Appends absent values until the size is `size`.
   void pad(std::size_t size);
-  // Nothing follows: the last block is packed, too, and what is not needed given back.
+  // Packs the last block and frees unused memory. No push() may follow.
   void close();
 
   std::size_t size() const { return size_; }
   std::size_t blocks() const { return packed_.size() + (open_.empty() ? 0 : 1); }
-  // Puts the values of a block into `out`. REQUIRES: block < blocks().
+  // Copies the values of a block into `out`. REQUIRES: block < blocks().
   void read(std::size_t block, std::vector<double>& out) const;
-  // All values from `first` on.
+  // Returns all values from `first` on.
   std::vector<double> values(std::size_t first = 0) const;
-  // Passes all values from `first` on, with the memory of a block.
+  // Passes all values from `first` on. Unpacks one block at a time.
   template <class Take>
   void each(std::size_t first, const Take& take) const {
     std::vector<double> block;
@@ -99,14 +98,14 @@ class Column {
         take(block[i]);
     }
   }
-  // Whether any value is there.
+  // Returns whether any value is present.
   bool any() const;
 
  private:
   struct Packed {
     double scale = 1;        // values are (base + code - 1) / scale
-    std::int64_t base = 0;   // of code 1; code 0 is an absent value
-    std::uint8_t width = 0;  // bytes of a code; 8: the doubles themselves
+    std::int64_t base = 0;   // value of code 1; code 0 is an absent value
+    std::uint8_t width = 0;  // bytes of a code; 8 = plain doubles
     std::vector<std::uint8_t> bytes;
   };
   static Packed pack(std::span<const double> values);
@@ -117,7 +116,7 @@ class Column {
 };
 
 // One member of run.json's config or environment. `json` is the value as canonical JSON text, so
-// that equal values have equal texts; members of `environment.env` are named "env.NAME".
+// that equal values have equal texts. Members of `environment.env` are named "env.NAME".
 struct RunSetting {
   std::string key;
   std::string json;
@@ -137,89 +136,89 @@ struct RunInfo {
   double dropped_rows = 0;
 };
 
-// Returns the number that a member of `config` has; nothing where it has none.
+// Returns the number of a member of `config`; nullopt if the member is missing or no number.
 std::optional<double> number_setting(const RunInfo& info, std::string_view key);
 
 using Columns = std::map<std::string, Column, std::less<>>;
 
-// One rank's folder. All columns have as many values as there are steps.
+// One rank's folder. Every column has one value for each step.
 struct RankRecord {
   std::int32_t rank = 0;
   RunInfo info;
-  Column steps;       // numbers; they may repeat after a rollback
+  Column steps;       // step numbers; may repeat after a rollback
   Column timestamps;  // Unix time, s
   Columns phases;     // s
   Columns scalars;
   Columns memory;  // bytes
-  Columns own;     // what only our own rows have: plan, overflow, skipped (1), loss_scale, ...
+  Columns own;     // fields of our own rows only: plan, overflow, skipped (1), loss_scale, ...
 
   std::size_t size() const { return steps.size(); }
 };
 
-// PlanHistory: the plans of a job with what changed and why, as its journal has them.
+// PlanHistory has the plans of a job from its journal: the changes of each plan and their reasons.
 struct PlanEvent {
   std::uint32_t incarnation = 0;     // start of the job, from 1
-  std::uint64_t plan = 0;            // its number
-  std::uint64_t round = 0;           // in which it went out; 0 = with the start
-  std::uint64_t step = 0;            // newest one that a rank had closed then
+  std::uint64_t plan = 0;            // the plan's number
+  std::uint64_t round = 0;           // round of publication; 0 = at the start
+  std::uint64_t step = 0;            // newest step closed by a rank at the time
   std::vector<std::string> changes;  // a line each
   std::vector<std::string> reasons;  // a sentence each
 };
 
 struct PlanHistory {
-  static constexpr std::size_t kMost = 200;  // events that are kept,
-  static constexpr std::size_t kFirst = 50;  // of these from the beginning; the others are newest
+  static constexpr std::size_t kMost = 200;  // events kept
+  static constexpr std::size_t kFirst = 50;  // the oldest of them; the rest are the newest
 
   std::vector<PlanEvent> events;  // in the order of the journal
-  std::size_t left_out = 0;       // between the first kFirst and the newest ones
-  std::string gap;                // why the journal could not be read to its end; empty = it was
+  std::size_t left_out = 0;       // events between the two parts
+  std::string gap;                // why the journal was read in part; empty = read to the end
 };
 
 struct RunRecord {
-  std::string name;               // of the directory
+  std::string name;               // the directory's
   std::vector<RankRecord> ranks;  // ascending
-  std::vector<std::string> gaps;  // what was left out or is doubtful; a sentence each
+  std::vector<std::string> gaps;  // data left out or doubtful; a sentence each
   std::vector<Reason> decisions;  // as keep_newest() leaves them; oldest first
-  PlanHistory plans;              // empty where no journal lies in the directory
+  PlanHistory plans;              // empty if the directory has no journal
 
   const RankRecord& lowest() const { return ranks.front(); }
 };
 
-// Adds "rank 3: 2 damaged lines are left out" to the gaps of a record; nothing of no lines.
+// Adds "rank 3: 2 damaged lines are left out" to the gaps of a record. Adds nothing if `count` is
+// 0.
 void tell_gap(std::vector<std::string>& gaps, std::int32_t rank, std::size_t count,
               std::string_view what);
 
-// The steps that all ranks have, ascending, and where they are: a row for each step and rank; the
-// last one where a rank has a step several times, because what was done before a rollback is lost
-// work.
+// The steps that all ranks have, ascending, with a row for each step and rank. If a rank has a step
+// several times, the last row counts: work before a rollback is lost.
 struct CommonSteps {
   std::vector<std::int64_t> numbers;
-  std::vector<std::vector<std::uint32_t>> rows;  // empty where all ranks have these steps only
-  std::size_t missing = 0;  // that some rank has and another has not, among those of all their time
+  std::vector<std::vector<std::uint32_t>> rows;  // empty if all ranks have these steps only
+  std::size_t missing = 0;                       // steps of the shared time that not every rank has
 };
 // REQUIRES: the record has a rank.
 CommonSteps common_steps(const RunRecord& run);
 
-// Adds the reasons of the next decision. They replace those of earlier decisions that have the same
-// policy, code and block; of more than kMostDecisions the oldest go.
+// Adds the reasons of the next decision. Replaces earlier reasons of the same policy, code and
+// block. Drops the oldest beyond kMostDecisions.
 inline constexpr std::size_t kMostDecisions = 512;
 void keep_newest(std::vector<Reason>& kept, std::span<const Reason> reasons);
-// Adds the reasons of a start of the job, or of its new description. A policy that speaks there
-// decides anew, so its earlier reasons are out of date.
+// Adds the reasons of a job's start, or of its new description. A policy with a reason in `reasons`
+// decides anew, so its earlier reasons are dropped as stale.
 void keep_start(std::vector<Reason>& kept, std::span<const Reason> reasons);
 
-// Returns the column of that name, or null when no step has it.
+// Returns the column of that name, or null if no step has such a value.
 const Column* find(const Columns& columns, std::string_view name);
 
-// Returns the values from `first` on; all absent when no step has the column.
+// Returns the values from `first` on; all absent if no step has the column.
 std::vector<double> values_of(const Columns& columns, std::string_view name, std::size_t steps,
                               std::size_t first = 0);
 
-// Returns the value of one row. REQUIRES: the columns have that row.
+// Returns the value of one row. REQUIRES: the columns have the row.
 double value_at(const Columns& columns, std::string_view name, std::size_t row);
 
-// Returns per step the sum of all columns, each exactly rounded, from `first` on. Columns of the
-// names in `without` are left out.
+// Returns the exactly rounded sum of all columns for each step from `first` on. Leaves out columns
+// named in `without`.
 std::vector<double> row_sums(const Columns& columns, std::size_t steps, std::size_t first,
                              std::span<const std::string_view> without = {});
 

@@ -18,9 +18,9 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kPartBytes = 1 << 16;
 constexpr std::uint64_t kMostRunJsonBytes = 16 << 20;
-constexpr std::uint64_t kMostLineBytes = 16 << 20;  // thousands of times what a row takes
+constexpr std::uint64_t kMostLineBytes = 16 << 20;  // thousands of times the length of a row
 
-// Returns the error of a file or folder that the job cannot write to, with what to do.
+// Adds advice to the error of a file or folder that the job cannot write to.
 Status with_advice(const Status& status) {
   if (status.code() != StatusCode::failed_precondition) return status;
   return failed_precondition(status.message() +
@@ -32,15 +32,15 @@ Status file_error(std::string_view what, const fs::path& file, int error) {
       io::errno_status(error, "run directory: cannot " + std::string(what) + " " + file.string()));
 }
 
-// Our own files: a link or a pipe in their place is refused.
+// Opens one of our own files. Refuses a link or a pipe in its place.
 Result<io::InputFile> open_own(const fs::path& file) {
   auto opened = io::InputFile::open(file, io::Links::refused);
   if (!opened.ok()) return opened.status().with_context("run directory");
   return opened;
 }
 
-// A record of days is larger than memory, so it is read in parts. Lines of rows are short; bytes
-// without any are no record, and may be without end.
+// Counts lines in parts, because the record of a job of days is larger than memory. Refuses endless
+// bytes without a line feed, which are no record.
 Result<std::uint64_t> count_lines(const fs::path& file) {
   const auto in = open_own(file);
   if (!in.ok()) return in.status();
@@ -66,7 +66,7 @@ Result<std::string> read_end(const io::InputFile& in, std::size_t bytes) {
   return text;
 }
 
-// The same as kept_bytes() of a whole file, from an end of it that is large enough to say.
+// Returns kept_bytes() of the whole file, but reads only as much of the end as needed.
 Result<std::uint64_t> kept_of_file(const io::InputFile& in, std::optional<StepId> resume_step) {
   const std::uint64_t size = in.size_bytes();
   for (std::uint64_t end = kPartBytes;; end *= 2) {
@@ -74,13 +74,13 @@ Result<std::uint64_t> kept_of_file(const io::InputFile& in, std::optional<StepId
     const auto text = read_end(in, static_cast<std::size_t>(bytes));
     if (!text.ok()) return text.status();
     const bool is_whole = bytes == size;
-    const std::size_t whole_lines = is_whole ? 0 : text->find('\n') + 1;  // from there on
+    const std::size_t whole_lines = is_whole ? 0 : text->find('\n') + 1;  // first whole line
     const std::size_t kept = kept_bytes(std::string_view(*text).substr(whole_lines), resume_step);
     if (is_whole || kept > 0) return size - bytes + whole_lines + kept;
   }
 }
 
-constexpr double kRunJsonSeconds = 10;  // so that a killed run leaves fresh totals
+constexpr double kRunJsonSeconds = 10;  // keeps the totals of a killed run fresh
 constexpr std::size_t kBatchBytes = 64 * 1024;
 
 Status refusal(const fs::path& folder, const ExistingRun& run) {
@@ -95,13 +95,13 @@ Status other_run(const fs::path& folder, const ExistingRun& run, const RunInfo& 
                              "\", expected \"" + info.name + "\"; choose another directory");
 }
 
-// Returns the name as it stands between quotes in run.json.
+// Returns the name as written between quotes in run.json.
 std::string written_name(const RunInfo& info) {
   const std::string quoted = io::json_string(info.name);
   return quoted.substr(1, quoted.size() - 2);
 }
 
-// Makes the folder ready for rows, and says where they start.
+// Prepares the folder for rows. Returns the progress from which rows go on.
 Result<RunProgress> prepare(const fs::path& folder, RunInfo& info, const RunStoreOptions& options) {
   if (Status made = make_run_folder(folder); !made.ok()) return made;
   const auto found = look_at_run(folder);
@@ -198,7 +198,7 @@ Result<std::unique_ptr<RunStoreWriter>> RunStoreWriter::open(const fs::path& dir
   const auto progress = prepare(folder, info, options);
   if (!progress.ok()) return progress.status();
   io::remove_temporaries(folder);
-  if (info.rank == kRoot) io::remove_temporaries(directory);  // where rank 0 alone writes files
+  if (info.rank == kRoot) io::remove_temporaries(directory);  // rank 0 alone writes other files
   auto kept = io::KeptFolder::open(folder);
   if (!kept.ok()) return with_advice(kept.status().with_context("run directory"));
   auto file = AppendFile::open(folder / "steps.jsonl");
@@ -287,7 +287,7 @@ void RunStoreWriter::work() {
   }
 }
 
-// Runs a part of the work. A part for which there is no memory costs the rows that it holds.
+// Runs a part of the work. Out of memory costs the rows in hand.
 template <class Part>
 void RunStoreWriter::run_part(const Part& part) {
   try {
@@ -298,11 +298,11 @@ void RunStoreWriter::run_part(const Part& part) {
       note(io::failure_from(error).with_context("run directory"));
     }
   } catch (const std::exception&) {
-    // Without memory for a message the rows are counted all the same.
+    // The rows are counted even if there is no memory for a message.
   }
 }
 
-// In a folder that took this one's place nothing is written: it may be another run's.
+// Writes nothing into a folder that replaced this one: the folder may belong to another run.
 bool RunStoreWriter::is_in_place() {
   const Status place = kept_folder_.check().with_context("run directory");
   note(place);
@@ -310,7 +310,7 @@ bool RunStoreWriter::is_in_place() {
 }
 
 void RunStoreWriter::write_out() {
-  bool is_here = false;  // asked first: what is wrong with the folder tells more than with its rows
+  bool is_here = false;  // checked first: a folder's error explains more than its rows' errors
   run_part([&] { is_here = is_in_place(); });
   run_part([this] { drain(); });
   if (is_here) run_part([this] { write_operators(); });
@@ -336,7 +336,7 @@ void RunStoreWriter::drain() {
   flush();
 }
 
-// Rounds never repeat, and those of rows that were dropped are passed over.
+// Skips the buckets of dropped rows. Rounds never repeat.
 const StepBuckets* RunStoreWriter::buckets_of(RoundId round) {
   while (!next_buckets_ || next_buckets_->round < round) {
     next_buckets_ = buckets_.pop();

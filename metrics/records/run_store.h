@@ -1,8 +1,8 @@
-// RunStoreWriter keeps the record of every step of one rank, in DIR/rank<k>/run.json and
-// steps.jsonl, and its table of operators in operators.json. Every rank has one. The training
-// thread pushes rows, and a thread of the writer's own writes them out a few times a second. A full
-// ring, a full disk and a lack of memory cost rows, which are counted, never the training. Where no
-// thread can be started, flush() and close() write what the ring holds.
+// RunStoreWriter keeps the record of every step of one rank in DIR/rank<k>/: run.json, steps.jsonl
+// and the table of operators, operators.json. The training thread pushes rows; a thread of the
+// writer writes them a few times a second. A full ring, a full disk or a lack of memory costs rows,
+// which are counted, but never stops training. If no thread can start, flush() and close() write
+// the ring's rows.
 #pragma once
 
 #include <atomic>
@@ -31,20 +31,20 @@
 
 namespace cox::metrics {
 
-// The functions down to AppendFile open the files of one rank safely beside what is already there,
-// and repair a torn end. They block on the disk.
+// The functions down to AppendFile open the files of one rank safely beside an existing record, and
+// repair a torn end. All of them block on the disk.
 
-// Makes a run directory or a rank's folder in it, with its parents; one that is there is fine.
-// failed_precondition when it cannot be made: the message says what to do.
+// Makes a run directory, or a rank's folder in a run directory, with its parents. An existing
+// folder is fine. Error: failed_precondition, with advice in the message.
 Status make_run_folder(const std::filesystem::path& folder);
 
-// The run that a rank's folder holds already.
+// The run in a rank's existing folder.
 struct ExistingRun : WrittenRun {
   std::uint64_t steps = 0;  // whole lines in steps.jsonl
 };
 
-// nullopt when the folder holds no run. failed_precondition when one of its files is a link or no
-// regular file, data_loss when steps.jsonl has no lines.
+// Reads the existing run; nullopt if the folder holds none. Errors: failed_precondition if a file
+// is a link or no regular file, data_loss if steps.jsonl has no lines.
 Result<std::optional<ExistingRun>> look_at_run(const std::filesystem::path& folder);
 
 // Cuts a torn last line, then the newest rows whose step is >= `resume_step`. Returns the rows
@@ -57,8 +57,8 @@ class AppendFile {
  public:
   static Result<AppendFile> open(const std::filesystem::path& file);
 
-  // Appends all of `text`, or returns an error and leaves nothing but whole lines in the file:
-  // failed_precondition when the file was removed.
+  // Appends all of `text`. On an error, leaves only whole lines in the file. failed_precondition if
+  // the file was removed.
   Status append(std::string_view text);
 
  private:
@@ -69,11 +69,11 @@ class AppendFile {
 };
 
 // RowRing passes rows from one writing to one reading thread, without locks, system calls or
-// allocation after construction; a full ring refuses instead of waiting.
+// allocation after construction. A full ring refuses rows instead of waiting.
 template <class Row>
 class RowRing {
  public:
-  // REQUIRES: capacity >= 1. It is rounded up to a power of two.
+  // Rounds the capacity up to a power of two. REQUIRES: capacity >= 1.
   explicit RowRing(std::size_t capacity) : rows_(std::bit_ceil(capacity)) {}
 
   std::size_t capacity() const { return rows_.size(); }
@@ -102,46 +102,47 @@ class RowRing {
   alignas(64) std::atomic<std::size_t> read_{0};
 };
 
-// OnExisting says how to treat a folder that holds a run already.
+// OnExisting chooses what to do with a folder that already holds a run.
 enum class OnExisting { refuse, append, replace };
 
 struct RunStoreOptions {
   OnExisting on_existing = OnExisting::refuse;
-  // With append: rows from this step on belong to work that was lost, and are cut.
+  // With append: cuts rows from this step on, which belong to lost work.
   std::optional<StepId> resume_step;
-  std::size_t ring_rows = 2048;  // about 1.1 MB, with the buckets beside them
+  std::size_t ring_rows = 2048;  // about 1.1 MB, with the rows' buckets
   double flush_seconds = 0.2;
-  // Called at most once a run, on the writing thread, with the first trouble.
+  // Called at most once a run, on the writing thread, with the first error.
   std::function<void(const Status&)> on_trouble;
 };
 
 class RunStoreWriter {
  public:
-  // Creates the folder and run.json; blocks on the disk. Returns failed_precondition when the
-  // directory may not be written to, or holds a run and `on_existing` says refuse, or a run of
-  // another name.
+  // Creates the folder and run.json. Blocks on the disk. Errors: failed_precondition if the
+  // directory is not writable, holds a run of another name, or holds a run and `on_existing` is
+  // refuse.
   static Result<std::unique_ptr<RunStoreWriter>> open(const std::filesystem::path& directory,
                                                       RunInfo info, RunStoreOptions options = {});
   ~RunStoreWriter();  // close()
   RunStoreWriter(const RunStoreWriter&) = delete;
   RunStoreWriter& operator=(const RunStoreWriter&) = delete;
 
-  // Copies the row, without allocation, system call or waiting. `buckets` of the same round, or
-  // null; where there is no room for them the row goes without. Only one thread may call it.
+  // Copies the row, without allocation, system call or waiting. `buckets` are those of the same
+  // round, or null. Drops the buckets, but not the row, if there is no room. Only one thread may
+  // call push().
   void push(const StepRow& row, const StepBuckets* buckets = nullptr) {
     if (buckets != nullptr) static_cast<void>(buckets_.push(*buckets));
     if (!ring_.push(row)) dropped_.fetch_add(1, std::memory_order_relaxed);
   }
 
-  // Hands over the newest table of operators, which replaces the one in the file. Waits for no
-  // disk. Only the thread that pushes may call it.
+  // Hands over the newest table of operators, which replaces the one in the file. Does not wait for
+  // the disk. Call it on the pushing thread only.
   void keep(std::shared_ptr<const OperatorTable> operators);
 
-  // Returns the number of rows that were not kept so far. Any thread may call it.
+  // Returns the number of rows dropped so far. Any thread may call it.
   std::uint64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
 
-  // Returns when every row pushed before is in the file (or counted as dropped); waits for the
-  // disk, a millisecond as a rule. Called on the thread that pushes.
+  // Waits until every row pushed before is in the file or counted as dropped. Blocks on the disk,
+  // usually for a millisecond. Call it on the pushing thread.
   void flush();
 
   // Writes the remaining rows and the final run.json. Blocks on the disk; later calls do nothing.
@@ -151,7 +152,7 @@ class RunStoreWriter {
   const std::filesystem::path& folder() const { return folder_; }
 
  private:
-  // Parts are the open folder and file of the rank, and the run that the folder held before.
+  // The rank's open folder and file, and the progress of the folder's existing run.
   struct Parts {
     io::KeptFolder folder;
     AppendFile file;
@@ -175,21 +176,21 @@ class RunStoreWriter {
   RunStoreOptions options_;
   io::KeptFolder kept_folder_;
   AppendFile file_;
-  RunProgress progress_;            // of the writing thread; wall_time without this start
-  std::uint64_t rows_in_hand_ = 0;  // popped, and not yet in the file
+  RunProgress progress_;            // used by the writing thread; wall_time without this start
+  std::uint64_t rows_in_hand_ = 0;  // popped, but not yet written
   std::chrono::steady_clock::time_point opened_;
   RowRing<StepRow> ring_;
   RowRing<StepBuckets> buckets_;             // each before its row
-  std::optional<StepBuckets> next_buckets_;  // of buckets_, of the newest row or a later one
+  std::optional<StepBuckets> next_buckets_;  // popped, for the newest row or a later one
   std::atomic<std::uint64_t> dropped_{0};
   Status trouble_;
 
-  std::mutex mutex_;              // guards what follows
-  std::condition_variable wake_;  // of the writer
+  std::mutex mutex_;              // guards the members below
+  std::condition_variable wake_;  // wakes the writer
   std::condition_variable flushed_;
   std::uint64_t flushes_asked_ = 0;
   std::uint64_t flushes_done_ = 0;
-  bool closing_ = true;                             // also before it is open
+  bool closing_ = true;                             // also true before the writer is open
   std::shared_ptr<const OperatorTable> operators_;  // null = nothing new to write
   std::thread writer_;
 };

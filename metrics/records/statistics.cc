@@ -13,8 +13,8 @@ constexpr std::size_t kSpikeHistory = 6;
 constexpr double kSpikeDeviations = 6;
 constexpr double kDeviationOfMad = 1.4826;
 
-// The finite values before the current one, at most kSpikeWindow of them, kept sorted beside their
-// order: millions of steps come through here.
+// The last finite values before the current one, at most kSpikeWindow, in order and sorted:
+// millions of steps pass through.
 class SpikeWindow {
  public:
   bool sticks_out(double value) const {
@@ -42,10 +42,10 @@ class SpikeWindow {
   }
 
  private:
-  // Distances grow away from the middle on both sides, so the two lists are merged half way.
+  // Merges half of two lists: distances grow away from the middle on both sides.
   double median_distance(double middle) const {
     std::size_t above = size_ / 2;
-    std::size_t below = above;  // one past it
+    std::size_t below = above;  // one past the next lower value
     double last = 0;
     double before = 0;
     for (std::size_t k = 0; k <= size_ / 2; ++k) {
@@ -82,7 +82,7 @@ void ExactSum::add(double term) {
     if (low != 0) parts_[kept++] = low;
     term = high;
   }
-  if (!std::isfinite(term)) {  // the sum is beyond all doubles
+  if (!std::isfinite(term)) {  // the sum exceeds the range of doubles
     special_ += term;
     size_ = 0;
     return;
@@ -103,7 +103,7 @@ double ExactSum::value() const {
     high = above + part;
     low = part - (high - above);
   }
-  // Half-way cases round by what lies below.
+  // A half-way case rounds by the sign of the next lower part.
   const bool is_half = i > 0 && ((low < 0 && parts_[i - 1] < 0) || (low > 0 && parts_[i - 1] > 0));
   if (!is_half) return high;
   const double twice = low * 2;
@@ -150,7 +150,7 @@ std::vector<std::size_t> local_spikes(std::span<const double> values) {
   std::vector<std::size_t> spikes;
   SpikeWindow window;
   for (std::size_t i = 0; i < values.size(); ++i) {
-    if (!std::isfinite(values[i])) continue;  // absent is not finite either
+    if (!std::isfinite(values[i])) continue;  // absent values are NaN, too
     if (window.sticks_out(values[i])) spikes.push_back(i);
     window.add(values[i]);
   }

@@ -9,9 +9,9 @@
 
 namespace cox::diagnosis {
 
-// Adds doubles without rounding until value() rounds once (Shewchuk, "Adaptive precision
-// floating-point arithmetic", 1997): the order of the terms does not matter. A term that is not
-// finite makes the sum what plain addition makes of it.
+// Adds doubles without rounding; value() rounds once (Shewchuk, "Adaptive precision floating-point
+// arithmetic", 1997). The order of the terms does not matter. Terms that are not finite add up as
+// in plain addition.
 class ExactSum {
  public:
   void add(double term);
@@ -27,18 +27,18 @@ class ExactSum {
 double exact_sum(std::span<const double> terms);
 double mean_of(std::span<const double> values);  // 0 for none
 
-// Returns the middle value, or the mean of the two; 0 for none. Takes a copy that it reorders.
+// Returns the middle value, or the mean of the two middle values; 0 for none. Reorders its copy.
 double median_of(std::vector<double> values);
 
-// Linear interpolation at q (n - 1). REQUIRES: sorted; 0 <= q <= 1. 0 for none.
+// Interpolates linearly at q (n - 1); 0 for none. REQUIRES: sorted; 0 <= q <= 1.
 double percentile_of(std::span<const double> sorted, double q);
 
-// Returns 1.4826 times the median distance from the median: the standard deviation of a normal
-// distribution, whatever a few outliers are.
+// Returns 1.4826 times the median distance from the median: a robust estimate of a normal
+// distribution's standard deviation.
 double robust_deviation(const std::vector<double>& values);
 
-// Returns the indexes of values that stick out above the last twelve finite ones before them.
-// Absent and non-finite values are passed over.
+// Returns the indexes of values far above the last twelve finite values before them. Skips absent
+// and non-finite values.
 std::vector<std::size_t> local_spikes(std::span<const double> values);
 
 // Returns the medians of the first and of the last tenth. REQUIRES: not empty.

@@ -24,8 +24,8 @@ constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
 constexpr std::size_t kMaxDepth = 64;
 constexpr double kMostNumber = 0x1p53;
 
-// One line as JSON, read by hand: nlohmann-json builds a tree for each, at a fiftieth of this rate,
-// and readers that are as quick as this refuse NaN.
+// Parses one line by hand. nlohmann-json builds a tree for each line, at a fiftieth of this rate;
+// other parsers of this rate refuse NaN.
 class LineText {
  public:
   explicit LineText(std::string_view line) : at_(line.data()), end_(at_ + line.size()) {}
@@ -36,7 +36,7 @@ class LineText {
     skip_blanks();
     return at_ == end_;
   }
-  // Takes that character, behind blanks, if it is next.
+  // Skips blanks, then takes `c` if it is next.
   bool take(char c) {
     skip_blanks();
     if (at_ == end_ || *at_ != c) return false;
@@ -48,7 +48,7 @@ class LineText {
     return at_ == end_ ? '\0' : *at_;
   }
 
-  // A string without its quotes, escapes as they stand.
+  // Returns a string without its quotes. Escapes stay as written.
   std::string_view string() {
     if (!take('"')) return failed();
     const char* begin = at_;
@@ -57,7 +57,7 @@ class LineText {
     return {begin, static_cast<std::size_t>(at_++ - begin)};
   }
 
-  // A number, or a word that stands for one: true is 1, false 0, null absent.
+  // Parses a number, or a word for one: true is 1, false 0, null absent.
   double number() {
     switch (next()) {
       case 'N':
@@ -158,7 +158,7 @@ class LineText {
 
 }  // namespace
 
-// Keeps what a line says until it is known to be whole.
+// Buffers the values of a line until the line is known to be whole.
 class StepLineReader::Parser {
  public:
   explicit Parser(Take take) : take_(std::move(take)) {}
@@ -191,7 +191,7 @@ class StepLineReader::Parser {
 
  private:
   void keep(std::string_view piece) {
-    // One byte more than a line may have says that it is too long.
+    // Keeps one byte beyond the limit, which marks the line as too long.
     kept_.append(
         piece.substr(0, kMaxStepLineBytes + 1 - std::min(kept_.size(), kMaxStepLineBytes)));
   }
@@ -253,7 +253,7 @@ class StepLineReader::Parser {
     if (!text.take(']')) text.fail();
   }
 
-  // What is no list of four numbers is passed over, like all that is not known.
+  // Skips values that are no list of four numbers, like all unknown members.
   void read_bucket(LineText& text) {
     if (text.next() != '[') return text.skip_value();
     std::array<double, 4> numbers{};

@@ -1,4 +1,4 @@
-// steps.jsonl line by line, in the memory of one line:
+// Reads steps.jsonl line by line, in the memory of one line:
 //
 //   read_step_file() -> bytes -> StepLineReader -> StepLine, for each line that is a step
 //
@@ -18,8 +18,8 @@ namespace cox::io {
 
 inline constexpr std::size_t kMaxStepLineBytes = std::size_t{1} << 20;
 
-// Takes the bytes of a file as they come. Lines that are no step are skipped and counted; so is a
-// last line that is cut off. Numbers may be the bare words NaN, Infinity and -Infinity.
+// Parses the bytes of a file. Skips and counts lines that are no step, and a last line that is cut
+// off. Numbers may be the bare words NaN, Infinity and -Infinity.
 class StepLineReader {
  public:
   using Take = std::function<void(const diagnosis::StepLine&)>;
@@ -28,10 +28,10 @@ class StepLineReader {
   ~StepLineReader();
 
   void take(std::string_view bytes);
-  // Ends the file: a last line without a line feed counts if it is whole.
+  // Ends the file. A last line without a line feed counts if it is whole.
   void finish();
 
-  std::size_t damaged() const;  // lines that were skipped
+  std::size_t damaged() const;  // lines skipped
   bool is_torn() const;         // the last line was cut off
 
  private:
@@ -39,12 +39,12 @@ class StepLineReader {
   std::unique_ptr<Parser> parser_;
 };
 
-// Passes the bytes of a file piece by piece; a complaint of `take` ends the reading. Blocks on the
+// Passes the bytes of a file piece by piece. Stops at the first error of `take`. Blocks on the
 // disk. Errors: those of InputFile and of `take`.
 Status read_step_file(const std::filesystem::path& path,
                       const std::function<Status(std::string_view bytes)>& take);
 
-// Passes a whole file to the reader, and ends it. Errors: those of InputFile.
+// Passes a whole file to the reader, then finishes the reader. Errors: those of InputFile.
 Status read_step_lines(const std::filesystem::path& path, StepLineReader& lines);
 
 }  // namespace cox::io

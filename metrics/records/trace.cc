@@ -9,7 +9,7 @@
 namespace cox::diagnosis {
 namespace {
 
-constexpr std::size_t kMostGaps = 8;  // that are told one by one
+constexpr std::size_t kMostGaps = 8;  // gaps reported one by one
 
 using Rows = std::span<const TraceRow>;
 
@@ -66,7 +66,8 @@ std::vector<Part> parts_of(Rows rows) {
   return parts;
 }
 
-// Numbers of ranks and stages have no holes: a hole is something that was not recorded.
+// Returns how many numbers there are. A hole in the numbers of ranks or stages means a missing
+// record.
 Result<std::size_t> count_of(std::vector<std::int32_t> numbers, std::string_view what) {
   std::ranges::sort(numbers);
   numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
@@ -107,7 +108,7 @@ Result<std::vector<std::int32_t>> places_of(Rows rows, std::size_t dp_ranks, std
   return ranks;
 }
 
-// The operations that most parts have; of equally many the first.
+// Returns the operations of most parts. A tie goes to the first.
 Rows usual_keys(const std::vector<Part>& parts) {
   struct Kind {
     Rows rows;
@@ -124,7 +125,7 @@ Rows usual_keys(const std::vector<Part>& parts) {
   return std::ranges::max_element(kinds, {}, &Kind::count)->rows;
 }
 
-// Says in what the keys of a part differ from the usual ones; empty when in nothing.
+// Describes how the keys of a part differ from the usual ones; empty if they are equal.
 std::string difference(Rows usual, Rows found) {
   if (has_same_keys(usual, found)) return {};
   const auto by_key = [](const TraceRow& a, const TraceRow& b) { return key_of(a) < key_of(b); };
@@ -139,7 +140,7 @@ std::string difference(Rows usual, Rows found) {
                 more > 0 ? concat(" (and ", more, " more)") : "");
 }
 
-// Says what cannot be right about the times of a part; empty when nothing.
+// Describes an impossible time of a part; empty if there is none.
 std::string time_fault(Rows rows) {
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const TraceRow& row = rows[i];
@@ -161,7 +162,7 @@ std::string fault_of(const Part& part, Rows usual) {
   return fault.empty() ? time_fault(part.rows) : fault;
 }
 
-// Why a step is not whole; empty when it is. `parts` are those of the step.
+// Describes why a step is not whole; empty if it is. `parts` are those of the step.
 std::string fault_of(std::span<const Part> parts, Rows usual, std::size_t dp_ranks) {
   for (std::size_t d = 0; d < dp_ranks; ++d) {
     if (d >= parts.size() || parts[d].dp_rank != static_cast<std::int32_t>(d))
@@ -182,7 +183,7 @@ void add_step(Trace& trace, std::span<const Part> parts) {
   }
 }
 
-// Left-out steps as sentences, the first ones each by itself.
+// Collects left-out steps as sentences. Reports the first kMostGaps one by one.
 class LeftOut {
  public:
   void add(std::int64_t step, const std::string& fault) {

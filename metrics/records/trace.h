@@ -1,12 +1,11 @@
-// A trace of a training job, one row for each operation that a rank ran in a step, and its checked
-// form. The columns are those of the published straggler traces (docs/what-if.md).
+// Trace is the checked form of a training job's trace: one row for each operation that a rank ran
+// in a step. The columns are those of the published straggler traces (docs/what-if.md).
 //
 //   file (records/trace_file.h) -> TraceRows -> arrange() -> Trace -> model_of() -> JobModel ->
 //   what_if()
 //
-// A Trace is a full block: every step and data-parallel rank has the same operations. Steps that
-// break this, or whose clocks cannot be right, are left out and named; where nothing is left, or a
-// rank is missing altogether, there is no Trace. Pure; any thread.
+// A Trace is a full block: every step and data-parallel rank has the same operations. Other steps,
+// and steps whose clocks cannot be right, are left out and named. Pure; any thread.
 #pragma once
 
 #include <array>
@@ -21,7 +20,7 @@
 
 namespace cox::diagnosis {
 
-// In the order of their names, which decides between operations that start at the same time.
+// Sorted by name. This order decides between operations that start at the same time.
 enum class OperationKind : std::uint8_t {
   backward_compute,
   backward_recv,
@@ -60,15 +59,15 @@ constexpr std::string_view to_string(OperationKind kind) {
 }
 std::optional<OperationKind> operation_kind_of(std::string_view name);
 
-// REQUIRES of arrange(): times are finite and not negative, all numbers below the limits.
+// A row. REQUIRES of arrange(): times are finite and not negative, all numbers below the limits.
 struct TraceRow {
   std::int64_t step = 0;
   std::int32_t dp_rank = 0;
   std::int32_t stage = 0;
   std::int32_t rank = 0;  // in the job
   OperationKind kind{};
-  std::int32_t sequence = 0;       // of this kind in this step on this rank, by start time
-  std::int32_t chunk = -1;         // of the model, within the stage; -1 = does not apply
+  std::int32_t sequence = 0;       // number within step, rank and kind, by start time
+  std::int32_t chunk = -1;         // model chunk within the stage; -1 = does not apply
   std::int32_t global_chunk = -1;  // within the model
   double start_seconds = 0;        // since the step began
   double seconds = 0;
@@ -80,10 +79,10 @@ inline constexpr std::int32_t kMaxTraceNumber = 1 << 20;  // dp_rank, rank, sequ
 inline constexpr std::int32_t kMaxTraceStage = 1023;
 inline constexpr std::int64_t kMaxTraceStep = std::int64_t{1} << 48;
 inline constexpr double kMaxTraceSeconds = 1e9;
-// By less than this clocks may disagree without a word.
+// Clock differences below this limit are ignored.
 inline constexpr double kClockSeconds = 10e-3;
 
-// One operation as every step and data-parallel rank has it.
+// One operation. Every step and data-parallel rank has the same keys.
 struct TraceKey {
   std::int32_t stage = 0;
   OperationKind kind{};
@@ -100,7 +99,7 @@ struct Trace {
   std::vector<std::int32_t> ranks;  // [dp_rank][stage]
   std::vector<double> start;        // [step][key][dp_rank], seconds since the step began
   std::vector<double> seconds;      // likewise
-  std::vector<std::string> gaps;    // what was left out, and why; a sentence each
+  std::vector<std::string> gaps;    // data left out, and why; a sentence each
 
   std::size_t at(std::size_t step, std::size_t key, std::size_t dp_rank) const {
     return (step * keys.size() + key) * dp_ranks + dp_rank;
@@ -108,13 +107,14 @@ struct Trace {
   double end(std::size_t place) const { return start[place] + seconds[place]; }
 };
 
-// Returns the trace of the steps that are whole. The order of the rows does not matter.
-//
-// A step is left out, with a sentence in `gaps`, when a rank lacks operations that most have or has
-// others, when an operation on a rank starts kClockSeconds or more before the one before it of its
-// kind (its clock ran backwards), and when a forward or backward pass took no time at all.
-// Errors (invalid_argument): no rows; an operation that is there twice; a rank in two places; a
-// number missing among dp ranks or stages; no step that is whole.
+// Returns the trace of the whole steps. The order of the rows does not matter. A step is left out,
+// with a sentence in `gaps`, if
+//   - a rank lacks operations that most ranks have, or has others,
+//   - an operation starts kClockSeconds or more before its predecessor of the same kind on the rank
+//     (the clock ran backwards), or
+//   - a forward or backward pass took no time at all.
+// Errors (invalid_argument): no rows; a duplicate operation; a rank in two places; a missing number
+// among dp ranks or stages; no whole step.
 Result<Trace> arrange(std::vector<TraceRow> rows);
 
 }  // namespace cox::diagnosis

@@ -14,7 +14,7 @@ using diagnosis::TraceEvent;
 using diagnosis::TraceKind;
 
 constexpr std::size_t kPieceBytes = std::size_t{1} << 16;
-// Texts from outside are cut there, so that no event is longer than some thousand bytes.
+// Cuts texts from outside, so that an event has a few thousand bytes at most.
 constexpr std::size_t kMaxNameBytes = 200;
 constexpr std::size_t kMaxTextBytes = 2000;
 
@@ -24,7 +24,7 @@ void put_number(std::string& out, std::int64_t number) {
   out.append(digits.data(), end);
 }
 
-// Of a moment, "t": it belongs to its lane.
+// Moments have scope "t", because they belong to their lane.
 std::string_view phase_of(TraceKind kind) {
   switch (kind) {
     case TraceKind::span:

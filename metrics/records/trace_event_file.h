@@ -1,9 +1,9 @@
 // Writes a picture of a run as JSON in the Trace Event Format, which ui.perfetto.dev and
-// chrome://tracing open: one event a line, in the order in which they come.
+// chrome://tracing open. Writes one event a line, in the order of the calls.
 //
 //   TraceEvent (records/trace_event.h) -> TraceEventFile -> text, piece by piece
 //
-// Holds one piece of text. One thread per object.
+// Buffers one piece of text. One thread per object.
 #pragma once
 
 #include <cstddef>
@@ -21,14 +21,15 @@ namespace cox::io {
 class TraceEventFile {
  public:
   using Put = std::function<Status(std::string_view text)>;
-  // `put` takes the text, at most some 64 KiB at a time; its first complaint ends the writing.
+  // Passes text to `put`, about 64 KiB at most at a time. Stops writing at the first error of
+  // `put`.
   explicit TraceEventFile(Put put);
 
-  // From now on, at most so many spans, moments and counters are written; what comes beyond is
-  // counted. Names of lanes and processes are always written.
+  // Allows at most `events` further spans, moments and counters; further ones are counted, not
+  // written. Names of lanes and processes are always written.
   void allow(std::uint64_t events) { allowed_ = events; }
   void take(const diagnosis::TraceEvent& event);
-  // Ends the file. `facts` is a JSON object, for people and tools that ask where it came from.
+  // Ends the file. `facts` is a JSON object that tells people and tools where the file came from.
   Status finish(std::string_view facts);
 
   std::uint64_t written() const { return written_; }

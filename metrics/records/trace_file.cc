@@ -23,7 +23,7 @@ struct TraceColumn {
   std::variant<std::int64_t TraceRow::*, std::int32_t TraceRow::*, double TraceRow::*,
                OperationKind TraceRow::*>
       field;
-  std::int64_t least = 0;  // of a whole number
+  std::int64_t least = 0;  // limits of a whole number
   std::int64_t most = diagnosis::kMaxTraceNumber;
 };
 constexpr std::array<TraceColumn, 10> kColumns = {
@@ -38,7 +38,7 @@ constexpr std::array<TraceColumn, 10> kColumns = {
      {"start_s", &TraceRow::start_seconds},
      {"dur_s", &TraceRow::seconds}}};
 
-// The column that stands at each place of a line; null where it is none of `kColumns`.
+// The column at each place of a line; null if it is none of `kColumns`.
 using Header = std::vector<const TraceColumn*>;
 
 std::string_view take_line(std::string_view& text) {
@@ -48,7 +48,7 @@ std::string_view take_line(std::string_view& text) {
   return line;
 }
 
-// Calls take(place, field) for each field of a line; returns how many there are.
+// Calls take(place, field) for each field of a line. Returns the number of fields.
 std::size_t for_each_field(std::string_view line, auto&& take) {
   std::size_t place = 0;
   while (true) {
@@ -76,7 +76,7 @@ Result<Header> read_header(std::string_view line) {
   return header;
 }
 
-// The row that is being read, and the first complaint about it.
+// The row being read, and its first error.
 class RowReader {
  public:
   explicit RowReader(std::uint32_t line) { row_.line = line; }

@@ -1,6 +1,6 @@
-// Counts what this thread takes from the heap through operator new while a count is open. Linked
-// into a program it replaces operator new there, for its libraries too; what C code takes with
-// malloc (MPI's own memory) is not counted.
+// Counts what this thread allocates through operator new while a count is open. Replaces operator
+// new in the program and its libraries. Does not count malloc() of C code, such as MPI's own
+// memory.
 #pragma once
 
 namespace cox::bench {

@@ -1,5 +1,5 @@
-// Averages gradients as a data-parallel loop without a coordinator would: the same buckets, sums
-// and overlap as Coxswain's reducer, and a few numbers for loss and norm. Collective.
+// Averages gradients as a data-parallel loop without a coordinator would: with the same buckets,
+// sums and overlap as Coxswain's reducer, and a few numbers for loss and norm. Collective.
 #pragma once
 
 #include <memory>
@@ -16,10 +16,10 @@ class Averaging {
  public:
   Averaging(transport::Communicator& ranks, transport::WaitPolicy policy,
             std::vector<at::Tensor> parameters);
-  // Runs autograd; sends what is complete meanwhile.
+  // Runs autograd and sends complete buckets meanwhile.
   void backward(const at::Tensor& loss, double weight);
-  // Returns the norm of the averages. Throws std::runtime_error when gradients are not finite,
-  // cox::Error when the transport fails.
+  // Returns the norm of the averages. Throws std::runtime_error for non-finite gradients,
+  // cox::Error if the transport fails.
   double average(double loss, double weight);
 
  private:

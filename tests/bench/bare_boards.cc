@@ -42,7 +42,7 @@ Result<std::unique_ptr<BareBoards>> BareBoards::start(transport::Communicator& w
   if (!memory.ok()) return memory.status();
   const auto front = memory->bytes().first(first);
   const auto back = memory->bytes().subspan(first);
-  // Eight bytes: an operation without any would not wait for the others.
+  // Eight bytes, because an empty operation would not wait for the others.
   std::uint64_t here = 1;
   const auto meet = [&] {
     return transport::finish(

@@ -1,7 +1,8 @@
-// The floor under any coordinator that is a thread of its own: the same mailboxes and the same
-// hand-over to a sleeping thread of rank 0 as the control plane has, and nothing else: no decision,
-// no plan. A round: every rank posts 256 bytes, the thread wakes, takes them and publishes 128
-// bytes, every rank reads them. Each rank's training thread; round() and the rest are collective.
+// The lower bound for any coordinator with its own thread: the control plane's mailboxes and its
+// hand-over to a sleeping thread of rank 0, without decisions or plans.
+//
+// A round: every rank posts 256 bytes; the thread wakes, takes the bytes and publishes 128; every
+// rank reads those. Called on each rank's training thread; all functions are collective.
 #pragma once
 
 #include <atomic>
@@ -22,7 +23,7 @@ class BareBoards {
   BareBoards(const BareBoards&) = delete;
   BareBoards& operator=(const BareBoards&) = delete;
 
-  // False when nothing came within 20 seconds.
+  // Returns false if no answer came within 20 seconds.
   bool round();
 
  private:

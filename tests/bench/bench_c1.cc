@@ -1,6 +1,7 @@
 // C1: one control round against bare MPI with the same bytes, in one run: a gather of 256 bytes a
-// rank and a broadcast of 128. Under mpiexec with 2, 4, 8 ranks. All contestants run in turns, in
-// short blocks; a round's time is rank 0's, from one round's start to the next in a closed loop.
+// rank and a broadcast of 128. Runs under mpiexec with 2, 4, 8 ranks. All contestants take turns in
+// short blocks. The time of a round is rank 0's, from one round's start to the next in a closed
+// loop.
 #include <mpi.h>
 #include <sched.h>
 
@@ -50,7 +51,7 @@ class BarePair {
     poll(request);
   }
 
-  // All ranks arrive, by polling.
+  // Polls until all ranks have arrived.
   void meet() {
     MPI_Request request = MPI_REQUEST_NULL;
     MPI_Ibarrier(comm_, &request);
@@ -75,7 +76,7 @@ class BarePair {
 
 struct Contestant {
   const char* name;
-  int rounds;  // of one turn
+  int rounds;  // in one turn
   std::function<bool()> round;
   std::vector<double> microseconds{};
 };
@@ -86,7 +87,7 @@ bool take_turn(BarePair& bare, Contestant& who, bool counts) {
   for (int i = 0; i < who.rounds; ++i) {
     if (!who.round()) return false;
     const auto now = Clock::now();
-    // The first rounds of a turn find the others' caches and a sleeping coordinator.
+    // The first rounds of a turn meet cold caches and a sleeping coordinator.
     if (counts && i >= who.rounds / 10) {
       who.microseconds.push_back(std::chrono::duration<double, std::micro>(now - last).count());
     }
@@ -100,8 +101,8 @@ struct Scale {
   int cores;
 };
 
-// What only explains has no limit. Nor have two ranks: they spin, which a thread that sleeps cannot
-// match, and nobody waits for a round.
+// Explanatory figures have no limit. Two ranks have none either, because they spin, which a
+// sleeping thread cannot match, and no rank waits for a round.
 enum class Judged { yes, no };
 
 void tell(const Contestant& ours, const Contestant& bare, const Scale& scale, Judged judged,
@@ -115,7 +116,7 @@ void tell(const Contestant& ours, const Contestant& bare, const Scale& scale, Ju
     line.with("ranks", scale.ranks).with("cores", scale.cores);
     line.with("ours_us", mine).with("bare_us", theirs).with("bare", bare.name);
     if (part == 0.5) {
-      // A tenth of the rounds is this quick: what a quiet moment of the machine is like.
+      // A tenth of the rounds is this quick, which shows a quiet moment of the machine.
       line.with("ours_us_p10", bench::quantile(ours.microseconds, 0.1));
       line.with("bare_us_p10", bench::quantile(bare.microseconds, 0.1));
     }

@@ -1,4 +1,4 @@
-// C2: what Coxswain costs the training thread. Under mpiexec, with settings as --cox flags:
+// C2: the cost of Coxswain on the training thread. Under mpiexec, with settings as --cox flags:
 //
 //   bench_c2 watching|training|growth|demo [--quick] --cox.control.path=mailbox ...
 #include <torch/torch.h>

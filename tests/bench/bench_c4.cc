@@ -1,4 +1,4 @@
-// C4: what a decision costs for 16,384 ranks and 256 blocks, and how large the masks are.
+// C4: the cost of a decision for 16,384 ranks and 256 blocks, and the size of masks.
 #include <malloc.h>
 #include <time.h>
 
@@ -32,7 +32,7 @@ constexpr std::int32_t kRanks = 16384;
 constexpr std::size_t kBlocks = 256;
 constexpr std::size_t kProfiles = 4;
 
-// CPU time of this thread: the goal speaks of one core, and the machine may be busy.
+// Measures this thread's CPU time: the goal is for one core, and the machine may be busy.
 double cpu_milliseconds() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -46,7 +46,7 @@ double milliseconds_since(Clock::time_point start) {
 struct Job {
   const char* what = "";
   bool has_stragglers = false;
-  bool has_speeds = false;  // ranks of different speeds
+  bool has_speeds = false;  // ranks differ in speed
 };
 
 testing::Scenario scenario(const Job& job) {
@@ -60,7 +60,7 @@ testing::Scenario scenario(const Job& job) {
   return scenario;
 }
 
-// Every policy is on, and finds what it decides about.
+// Turns on every policy, each with something to decide.
 Config every_policy_on() {
   Config config;
   const Status applied = apply_text(config,
@@ -73,7 +73,7 @@ Config every_policy_on() {
   return config;
 }
 
-// A plan for every eighth block that is kept; all of them take 4 GiB, none 2.
+// One plan for every eighth of the blocks kept: 4 GiB with all blocks kept, 2 with none.
 MemoryModel memory_model() {
   MemoryModel model;
   for (std::size_t kept = 0; kept <= kBlocks; kept += kBlocks / 8) {
@@ -97,7 +97,7 @@ JobFacts with_everything(JobFacts job) {
   return job;
 }
 
-// What the ranks saw of their blocks in a step without trouble.
+// Evidence about the ranks' blocks in a step without trouble.
 std::vector<BlockEvidence> calm_evidence() {
   BlockEvidence seen;
   seen.sampled = 1 << 20;
@@ -109,15 +109,15 @@ std::vector<BlockEvidence> calm_evidence() {
   return std::vector<BlockEvidence>(kBlocks, with_own_ratios(seen, RankId(5)));
 }
 
-// Puts into the reports what ranks under `plan` tell: each takes the samples of its share, and with
-// `has_speeds` up to half as long again for a sample.
+// Writes the reports of ranks under `plan`. Each rank takes the samples of its share; with
+// `has_speeds`, a sample takes up to half as long again.
 void follow(std::vector<RankSignal>& reports, const Job& what, const JobFacts& job,
             const Plan& plan) {
   const std::uint64_t batch = plan.step_samples > 0 ? plan.step_samples : job.global_batch;
   const auto samples = units_of_shares(batch, plan.shares, kRanks);
   const double even = static_cast<double>(job.global_batch) / kRanks;
   const MemoryModel& model = job.memory.models[0];
-  std::vector<std::int64_t> peaks;  // of each profile
+  std::vector<std::int64_t> peaks;  // [profile]
   for (const ActionProfile& actions : plan.profiles) {
     const auto cost = cost_of(model, actions);
     peaks.push_back(cost ? cost->peak_bytes : 0);
@@ -145,8 +145,8 @@ struct Times {
   int plans = 0;
 };
 
-// One after another through decide() with the default policies, all of them on; the first rounds
-// fill the estimates and the history and are not counted. Plans apply two rounds later.
+// Runs rounds through decide() with all default policies on. The first rounds fill the estimates
+// and the history and are not counted. Plans apply two rounds later.
 Times run(const Job& what, int rounds) {
   const PolicySet policies = default_policies();
   const Config config = every_policy_on();
@@ -173,7 +173,7 @@ Times run(const Job& what, int rounds) {
     const double passed = milliseconds_since(wall);
     state = std::move(decided.state);
     if (decided.decision.plan) applies_in = i + 3;
-    job.decide_on(signals);  // without policies: moves the clock
+    job.decide_on(signals);  // without policies; advances the clock
     if (i < warmup) continue;
     times.plans += decided.decision.plan ? 1 : 0;
     times.decide_ms.push_back(spent);
@@ -207,7 +207,7 @@ JobFacts facts(std::int32_t ranks) {
   return job;
 }
 
-// `kinds`: of the first so many actions.
+// Picks among the first `kinds` actions.
 Plan varied_plan(const JobFacts& job, std::size_t profiles, std::uint64_t seed,
                  std::size_t kinds = kMemoryKinds) {
   testing::Random random(seed);
@@ -227,7 +227,7 @@ std::size_t bytes_of(const std::vector<wire::Frame>& frames) {
   return bytes;
 }
 
-// A full plan in which every block has a random precision and action.
+// Measures a full plan in which every block has a random precision and action.
 int mask_sizes() {
   const JobFacts job = facts(8);
   const auto body_of = [&job](std::size_t kinds) {
@@ -249,7 +249,7 @@ int mask_sizes() {
   return 0;
 }
 
-// Control rounds of four ranks on two nodes without a new plan: what the leaders send.
+// Measures what the leaders send in control rounds of four ranks on two nodes without a new plan.
 int unchanged_rounds() {
   constexpr std::int32_t kFew = 4;
   bench::SentBytes sent;
@@ -282,7 +282,7 @@ int unchanged_rounds() {
   return std::count(trouble.begin(), trouble.end(), "") == kFew ? 0 : 1;
 }
 
-// Every rank its own entry in the plan, four profiles of actions shared by all of them.
+// Gives every rank its own entry in the plan, with four shared profiles of actions.
 int shared_profiles(const char* what, bool is_scattered) {
   const JobFacts job = facts(kRanks);
   Plan plan = varied_plan(job, kProfiles, 11);
@@ -324,8 +324,8 @@ int shared_profiles(const char* what, bool is_scattered) {
 int main(int argc, char** argv) {
   const bool is_quick = bench::effort_of(argc, argv) == bench::Effort::quick;
   const int rounds = is_quick ? 30 : 300;
-  // What frees memory in every round would otherwise hand it back to the system, and pay for each
-  // page again in the next: by chance, depending on what else the process has allocated.
+  // Keeps freed memory in the process. Otherwise each round may return pages to the system and pay
+  // for them again, depending by chance on the process's other allocations.
   mallopt(M_MMAP_THRESHOLD, 1 << 25);
   mallopt(M_TRIM_THRESHOLD, 1 << 28);
   decide({.what = "a quiet job"}, rounds);

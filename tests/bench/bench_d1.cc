@@ -1,6 +1,6 @@
-// D1, our side. d1.py runs it beside ddp_peer.py and tells whose turn it is.
+// D1, our side. d1.py runs it beside ddp_peer.py and gives both their turns.
 //
-//   bench_d1 task FOLDER TEXT                                 writes what both sides train
+//   bench_d1 task FOLDER TEXT                                 writes the task of both sides
 //   mpiexec -n N bench_d1 turns FOLDER PIPES ROWS [--cox...]  takes turns until told to quit
 //
 // Orders and answers: orders.h, in PIPES/RANK.

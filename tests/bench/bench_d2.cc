@@ -1,5 +1,5 @@
-// D2: what an exact share assignment costs for 1,024 ranks and 16,384 units, and what it is worth
-// against the even split.
+// D2: the cost of an exact share assignment for 1,024 ranks and 16,384 units, and its gain over the
+// even split.
 #include <time.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ using testing::Random;
 constexpr std::size_t kRanks = 1024;
 constexpr std::uint64_t kUnits = 16384;
 
-// CPU time of this thread: the goal speaks of one core, and the machine may be busy.
+// Measures this thread's CPU time: the goal is for one core, and the machine may be busy.
 double cpu_milliseconds() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -31,7 +31,7 @@ struct Kind {
   const char* name;
   bool is_even;      // all ranks equally fast, but for one in sixteen
   bool has_limits;   // fixed times, minima and caps
-  bool has_present;  // an assignment to stay near to
+  bool has_present;  // with a present assignment to stay near
 };
 
 ShareProblem problem_of(const Kind& kind, std::uint64_t seed) {
@@ -51,7 +51,7 @@ ShareProblem problem_of(const Kind& kind, std::uint64_t seed) {
   return problem;
 }
 
-// Both figures of one kind; false when an assignment was worse than the even split.
+// Measures both figures of one kind. Returns false if an assignment was worse than the even split.
 bool measure(const Kind& kind, int instances) {
   std::vector<double> spent;
   std::vector<double> gains;
@@ -78,7 +78,7 @@ bool measure(const Kind& kind, int instances) {
   return least >= 1;
 }
 
-// Every whole assignment of a small batch, by recursion.
+// Tries every whole assignment of a small batch, by recursion.
 double brute_force(const ShareProblem& problem, std::size_t rank, std::uint64_t left, double so_far,
                    double best) {
   if (so_far >= best) return best;

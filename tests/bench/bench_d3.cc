@@ -1,11 +1,11 @@
-// D3: trains on ranks of different speeds and notes what each step took. d3.py starts it, with and
-// without policy `shares`, and calculates.
+// D3: trains on ranks of different speeds and records the time of each step. d3.py starts it, with
+// and without policy `shares`, and calculates.
 //
 //   mpiexec -n N bench_d3 real|imitated TRACES STEPS BATCH [RANK:FACTOR[:FROM-TO]...] [--cox...]
 //
-// real: a GPT-2; a slowed rank computes FACTOR times as much (the example's --slow).
-// imitated: a rank sleeps 1 ms x FACTOR for each of its samples, as if it waited for a device.
-// Each rank writes TRACES/RANK: a line a step with when it began, samples, and seconds of work.
+// real: a GPT-2; a slowed rank computes FACTOR times as much (the example's --slow). imitated: a
+// rank sleeps 1 ms x FACTOR for each of its samples, as if it waited for a device. Each rank writes
+// TRACES/RANK: a line a step with its start, samples, and seconds of work.
 #include <torch/torch.h>
 
 #include <chrono>
@@ -54,7 +54,7 @@ class Trace {
     out_ << std::fixed;
   }
   void begin() { began_ = Clock::now(); }
-  // Own work is over: what follows waits for others.
+  // Ends the rank's own work; later time is waiting for others.
   void worked(const TrainerStep& step) {
     const Seconds work = Clock::now() - began_;
     out_ << Seconds(began_.time_since_epoch()).count() << ' ' << step.batch().samples << ' '
@@ -73,7 +73,7 @@ TrainerOptions options_of(const Task& task) {
   return options;
 }
 
-// One epoch: at the end of an epoch a smaller batch would have other shares.
+// Returns one epoch, because a smaller batch at the end of an epoch would change shares.
 std::int64_t samples_of(const Task& task) {
   return task.batch * static_cast<std::int64_t>(task.steps);
 }
@@ -97,7 +97,7 @@ void train_real(Session& session, const Task& task) {
   }
 }
 
-// A third of the time in forward, the rest at the start of backward.
+// Sleeps a third of the time in forward, the rest at the start of backward.
 at::Tensor on_a_device(const at::Tensor& loss, Seconds busy) {
   std::this_thread::sleep_for(busy / 3);
   loss.register_hook([busy](const at::Tensor& gradient) {

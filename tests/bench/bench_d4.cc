@@ -26,7 +26,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t kMicroBatch = 2;
 
-// FNV-1a over the bytes of all weights.
+// Returns FNV-1a over the bytes of all weights.
 std::uint64_t checksum(const torch::nn::Module& model) {
   std::uint64_t sum = 0xCBF29CE484222325ull;
   for (const at::Tensor& weight : model.parameters()) {
@@ -77,7 +77,7 @@ struct Job {
 
 void print_weights(Session& session, std::uint64_t steps) {
   Job job(session, {2, 32, 16, 16, steps});
-  std::int64_t changes = -1;  // of this rank's share; the first is none
+  std::int64_t changes = -1;  // changes of this rank's share; the first is none
   std::int64_t before = -1;
   for (auto& step : job.trainer.steps(job.dataset)) {
     const std::int64_t samples = step.batch().samples;
@@ -100,7 +100,7 @@ void take_turns(Session& session, const std::string& pipes) {
     ++open;
   };
   bench::take_turns(pipes + "/" + std::to_string(session.rank()), [&](int count) {
-    step();  // finds the other side's caches
+    step();  // warms the caches after the other side's turn
     const double cpu_before = bench::process_cpu_seconds();
     const auto start = Clock::now();
     for (int i = 1; i < count; ++i) step();

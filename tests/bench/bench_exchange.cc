@@ -1,6 +1,6 @@
-// How long one sum of N MiB of fp32 takes through a BucketExchange, in shared memory and by
-// messages, beside MPI_Allreduce and a polled MPI_Iallreduce of the same bytes, which promise no
-// order of their own. Ways take turns within one run; medians of the slowest rank.
+// Times one sum of N MiB of fp32 through a BucketExchange, in shared memory and by messages, beside
+// MPI_Allreduce and a polled MPI_Iallreduce of the same bytes. Those two promise no order of
+// summation. All ways take turns within one run; prints medians of the slowest rank.
 //
 //   mpiexec -n 2 bench_exchange [repeats [chunk KiB]]
 #include <mpi.h>

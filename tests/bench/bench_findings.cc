@@ -1,7 +1,7 @@
-// What it costs to look for findings while a job runs: a full window of 2, 64 and 1,024 ranks, of
-// which none, one, or every fourth is slow, all the time or each in its own stretch. Prints the
-// milliseconds of a look and the microseconds of keeping a round, medians of five, and how often a
-// look may then come.
+// The cost of analysing findings during a run: a full window of 2, 64 and 1,024 ranks. None, one,
+// or every fourth rank is slow, always or in its own stretch. Prints the milliseconds of an
+// analysis and the microseconds of keeping a round, medians of five, and the shortest period of
+// analyses.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ class NoSink final : public StepSink {
   void record(const StepRecord&) override {}
 };
 
-// Of the ranks, each `every`th is slow.
+// The slow ranks: each `every`th.
 struct Slow {
   std::size_t every = 0;  // 0 = none
   enum class When { always, by_turns } when = When::always;

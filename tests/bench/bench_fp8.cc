@@ -1,8 +1,7 @@
-// N4: what products in FP8 gain on a device over bf16, forward and backward, as blocks run them
-// that nobody edited. Of each shape of a linear product the time in bf16, as LibTorch's autocast
-// does it, and in FP8, with activations and gradients in bf16 and a weight in float; which of the
-// two is chosen; how fast the kernels go that quantise, and the hardware's products; and a block of
-// Llama-8B's shapes.
+// N4: the gain of FP8 products over bf16 on a device, forward and backward, in blocks run unedited.
+// For each shape of a linear product: the time in bf16 under LibTorch's autocast, the time in FP8
+// with activations and gradients in bf16 and a weight in float, and the format chosen. Also the
+// speed of the quantising kernels and of the hardware's products, and a block of Llama-8B's shapes.
 //
 //   bench_fp8 [--quick]        about 15 seconds of a device
 #include <torch/torch.h>
@@ -30,12 +29,12 @@ using at::Tensor;
 using Tensors = std::vector<Tensor>;
 
 struct Extent {
-  int rounds;      // of every way, by turns
-  double seconds;  // of a round
+  int rounds;      // rounds of every way, by turns
+  double seconds;  // in a round
 };
 constexpr Extent kFull{5, 0.02}, kQuick{2, 0.002};
 
-// The products of this thread in FP8 where `block` takes them, else in bf16.
+// Runs this thread's products in FP8 if `block` takes them, else in bf16.
 class Formats final : public OperatorListener {
  public:
   explicit Formats(const std::shared_ptr<Fp8Block>& block)
@@ -49,7 +48,7 @@ class Formats final : public OperatorListener {
   std::unique_ptr<Fp8Products> products_;
 };
 
-// A block whose products run in FP8 wherever the hardware can, faster or not.
+// Returns a block whose products run in FP8 whenever the hardware can, faster or not.
 std::shared_ptr<Fp8Block> always_fp8() {
   const auto timer = [](const ProductShape& shape, ProductPath path) {
     if (path == ProductPath::bf16) return 2.0;
@@ -58,7 +57,7 @@ std::shared_ptr<Fp8Block> always_fp8() {
   return std::make_shared<Fp8Block>(Fp8Recipe{}, std::make_shared<Fp8Shapes>(timer));
 }
 
-// A run of a program forward and backward, and its counts taken as a step does.
+// Runs a program forward and backward, and drains its counts as a step does.
 std::function<void()> in_format(std::shared_ptr<Fp8Block> block, std::function<Tensor()> forward,
                                 Tensors of, Tensor gradient) {
   const auto formats = std::make_shared<Formats>(block);
@@ -81,7 +80,8 @@ double seconds_of(at::Device device, const std::function<void()>& run, int times
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count() / times;
 }
 
-// Returns the median microseconds of each way. They take turns, so that all meet the same clocks.
+// Returns the median microseconds of each way. The ways take turns, so that all meet the same clock
+// rates.
 std::vector<double> time_all(at::Device device, const std::vector<std::function<void()>>& ways,
                              const Extent& extent) {
   std::vector<int> times;
@@ -100,7 +100,7 @@ std::vector<double> time_all(at::Device device, const std::vector<std::function<
   return medians;
 }
 
-// Looks like activations: no parameter, but with a gradient.
+// Returns a tensor like an activation: no parameter, but with a gradient.
 Tensor input(at::IntArrayRef sizes, at::Device device, at::ScalarType type) {
   return torch::randn(sizes, at::TensorOptions(device).requires_grad(true)).to(type) * 1.0;
 }
@@ -134,7 +134,7 @@ void bench_shape(at::Device device, Fp8Shapes& shapes, const ProductShape& shape
       .print();
 }
 
-// Bytes that must be moved, over the time that it takes.
+// Prints the rate of necessary bytes moved.
 void bench_kernels(at::Device device, const Extent& extent) {
   const torch::NoGradGuard no_grad;
   constexpr std::int64_t kRows = 8192, kColumns = 14336;
@@ -177,7 +177,7 @@ void bench_kernels(at::Device device, const Extent& extent) {
   }
 }
 
-// What products alone take, with operands that are ready.
+// Times products alone, with operands ready.
 void bench_products(at::Device device, const Extent& extent) {
   const torch::NoGradGuard no_grad;
   constexpr std::int64_t kRows = 8192, kColumns = 14336, kInner = 4096;

@@ -1,14 +1,13 @@
-// F2 and FS, our side: a plain LibTorch loop that is adopted, replicated or sharded by a flag.
-// fs.py runs it beside PyTorch's DDP and FSDP2 (ddp_peer.py), f2.py under memory budgets; both give
-// the turns.
+// F2 and FS, our side: an adopted plain LibTorch loop, replicated or sharded by a flag. fs.py runs
+// it beside PyTorch's DDP and FSDP2 (ddp_peer.py), f2.py under memory budgets. Both give the turns.
 //
-//   bench_fs task FOLDER TEXT [LAYERS WIDTH]                   writes what all sides train
+//   bench_fs task FOLDER TEXT [LAYERS WIDTH]                   writes the task of all sides
 //   mpiexec -n N bench_fs turns FOLDER PIPES ROWS [--cox...]   takes turns until told to quit
 //
-// Answers a turn with the seconds of all steps but the first, those of the updates among them, the
-// losses, the CPU time; the proportional set size before the program had a model and at the end of
-// the last step; and bytes: of the parameters, of memory that the ranks share, the most of this
-// rank's tensors within steps but the first, and the peak that the newest memory plan predicts.
+// Answers a turn with the seconds of all steps but the first, and of their updates; the losses and
+// the CPU time; and the proportional set size before the program had a model and after the last
+// step. Bytes are those of the parameters, of memory that ranks share, of this rank's tensors at
+// their peak within steps but the first, and of the newest memory plan's predicted peak.
 #include <torch/torch.h>
 
 #include <algorithm>

@@ -1,5 +1,6 @@
-// What Coxswain costs and wins on a GPU, beside loops without it in the same process: a step of
+// The cost and gain of Coxswain on a GPU, beside loops without it in the same process: a step of
 // GPT-2 (C2), memory budgets of a Llama of 1B (M6), formats of blocks of Llama-8B's shape (N4).
+//
 //   bench_gpu C2|M6|N4 [--quick]
 #include <ATen/autocast_mode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -34,11 +35,11 @@ using Flags = std::vector<std::string>;
 
 struct Extent {
   std::uint64_t settled;  // steps before the clock runs
-  std::uint64_t windows;  // that are timed
-  std::uint64_t steps;    // of a window
+  std::uint64_t windows;  // timed
+  std::uint64_t steps;    // in a window
 };
 
-// What is trained: a model with its loss, made anew for each loop, and the batches.
+// The training task: the batches, and a model with its loss, made anew for each loop.
 struct Task {
   std::string name;
   std::function<std::shared_ptr<torch::nn::Module>()> make;
@@ -68,7 +69,7 @@ class RandomTokens final : public Dataset {
 };
 
 struct Figures {
-  std::vector<double> seconds;   // of a step, one a window
+  std::vector<double> seconds;   // a step's seconds, one entry a window
   std::int64_t start_bytes = 0;  // live before a step
   std::int64_t peak_bytes = 0;   // in the windows
   std::vector<double> losses;
@@ -80,7 +81,7 @@ void wait() {
   c10::impl::VirtualGuardImpl(at::kCUDA).synchronizeDevice(0);
 }
 
-// Times windows of steps from outside: called before each step, and once after the last.
+// Times windows of steps from outside. Called before each step, and once after the last.
 class Stopwatch {
  public:
   explicit Stopwatch(const Extent& extent) : extent_(extent) {}
@@ -123,7 +124,7 @@ Session start(Flags flags) {
 constexpr double kClip = 1.0;
 constexpr AdamWOptions kAdamW{.lr = 1e-4};
 
-// Autocast as a person turns it on.
+// Turns on autocast as a user does.
 class Autocast {
  public:
   explicit Autocast(bool on) : on_(on) {
@@ -143,8 +144,8 @@ class Autocast {
   const bool on_;
 };
 
-// A loop of one's own, that looks at its losses and clips. `adopt` gets the model before the first
-// step. In bf16 by autocast, or in the formats that the program was written in.
+// Runs a user's own loop that reads its losses and clips. `adopt` gets the model before the first
+// step. Computes in bf16 by autocast, or in the formats of the written program.
 enum class Format { written, autocast };
 Figures run_own_loop(const Task& task, const Extent& extent, Format format,
                      const std::function<void(torch::nn::Module&)>& adopt = {}) {
@@ -252,7 +253,7 @@ void tell(const std::string& what, const Task& task, const Figures& figures) {
 
 const std::string kBf16 = "--cox.precision.format=bf16";
 
-// Arms run in turn, and the turn goes the other way round each time.
+// Arms run in turn, in reverse order every other time.
 void measure_cost(Effort effort) {
   const Extent extent = effort == Effort::quick ? Extent{6, 2, 10} : Extent{8, 4, 20};
   for (const Task& task : {gpt2_task(12, 768, 8, 1024), gpt2_task(4, 128, 4, 128)}) {
@@ -288,7 +289,7 @@ std::string bytes_text(std::int64_t bytes) {
   return std::to_string(bytes / 1024) + "KiB";
 }
 
-// Every second layer from the first on.
+// Returns rules for every second layer from the first on.
 std::string half_of_layers(std::int64_t layers, const std::string& action) {
   std::string rules = "--cox.memory.force=";
   for (std::int64_t i = 0; i < layers; i += 2)
@@ -372,7 +373,7 @@ void measure_formats(Effort effort) {
 int main(int argc, char** argv) try {
   const std::string goal = argc > 1 ? argv[1] : "";
   const cox::bench::Effort effort = cox::bench::effort_of(argc, argv);
-  // Before anything asks LibTorch whether there is CUDA.
+  // Must precede LibTorch's first query for CUDA.
   cox::bench::start({}).finish();
   if (goal == "C2") {
     cox::bench::measure_cost(effort);

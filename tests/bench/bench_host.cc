@@ -1,6 +1,6 @@
-// What the host timeline costs: the recorder of a node's lowest rank, and that of another rank,
-// each for some seconds beside a process that does nothing else. Prints the CPU time of its thread,
-// as a share of a core and of a look, how often looks came, and the bytes of a line.
+// The cost of the host timeline: the recorder of a node's lowest rank, and that of another rank,
+// each for some seconds beside an idle process. Prints the CPU time of its thread, as a share of a
+// core and for each sample, the sampling rate, and the bytes of a line.
 //
 //   bench_host [SECONDS]
 #include <chrono>
@@ -28,7 +28,7 @@ int measure(const char* what, HostRecorder::Setup setup, double seconds) {
     std::fprintf(stderr, "%s\n", std::string(recorder.status().message()).c_str());
     return 1;
   }
-  // The first look opens files; it is part of a run's cost once.
+  // The first sample opens files, which a run pays for once.
   std::this_thread::sleep_for(std::chrono::seconds(1));
   const double cpu = (*recorder)->cpu_seconds();
   const auto looks = static_cast<double>((*recorder)->looks());

@@ -1,5 +1,5 @@
-// M4: predicted against counted bytes of a GPT-2 under plans for many budgets, and what the plans
-// cost in time beside keeping everything and recomputing everything.
+// M4: predicted against counted bytes of a GPT-2 under plans for many budgets, and the plans' cost
+// in time beside keeping everything and recomputing everything.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -29,17 +29,17 @@ double mib(std::int64_t bytes) {
 
 struct Seen {
   std::int64_t peak_bytes = 0;
-  std::vector<double> ratio;  // of the time of keeping everything, taken right before
+  std::vector<double> ratio;  // to the time of keeping everything, measured right before
 };
 
-// The second of two steps: the first one after another plan pays for the pages that malloc gave
-// back to the system.
+// Runs two steps and returns the second. The first step after another plan pays for pages that
+// malloc returned to the system.
 SteeredGpt::Step settled(SteeredGpt& gpt, const Actions& actions) {
   gpt.run(actions);
   return gpt.run(actions);
 }
 
-// Plans take turns with keeping everything, so that drift of the machine falls on both.
+// Alternates plans with keeping everything, so that drift of the machine affects both.
 void take_turns(SteeredGpt& gpt, const Actions& keep, std::map<Actions, Seen>& plans, int rounds) {
   for (int round = 0; round < rounds; ++round) {
     for (auto& [actions, seen] : plans) {

@@ -1,6 +1,6 @@
-// M7: what half of the activation bytes costs: a plain GPT-2 whose blocks are recomputed storage by
-// storage, under 24 budgets, beside keeping everything and beside plans that only keep or recompute
-// whole blocks.
+// M7: the cost of saving half of the activation bytes. A plain GPT-2 whose blocks are recomputed
+// storage by storage, under 24 budgets, beside keeping everything and beside plans that only keep
+// or recompute whole blocks.
 #include <time.h>
 #include <torch/torch.h>
 
@@ -35,12 +35,12 @@ constexpr std::int64_t kLayers = 4, kWidth = 256, kHeads = 4, kLength = 128, kRo
 
 struct Extent {
   int budgets;
-  int rounds;       // of every plan
-  int goal_rounds;  // more, of the plans that the goals judge
+  int rounds;       // for every plan
+  int goal_rounds;  // extra rounds for plans with goals
 };
 constexpr Extent kFull{24, 4, 12}, kQuick{4, 1, 0};
 
-// GPT-2 as anybody would write it.
+// GPT-2 as a user would write it.
 struct LayerImpl : nn::Module {
   explicit LayerImpl(double dropout)
       : p(dropout),
@@ -110,11 +110,11 @@ double cpu_seconds() {
 struct Step {
   std::int64_t held_bytes = 0;  // after the forward pass, above the level before
   std::int64_t peak_bytes = 0;  // counted, the highest level of the step
-  double seconds = 0;           // of this thread's CPU time
+  double seconds = 0;           // this thread's CPU time
   double loss = 0;
 };
 
-// The model, steered block by block as an adopted one is.
+// The model, steered block by block like an adopted one.
 class Steered final : public detail::OperatorListener {
  public:
   explicit Steered(double dropout)
@@ -126,7 +126,7 @@ class Steered final : public detail::OperatorListener {
     visits_ = blocks_.visits();
     tokens_ = at::randint(kWords, {kRows, kLength}, at::kLong);
     targets_ = at::randint(kWords, {kRows * kLength}, at::kLong);
-    loss(Watch::no).backward();  // makes what stays: the gradients' own memory is dropped again
+    loss(Watch::no).backward();  // allocates lasting memory; the gradients' own is dropped again
     model_->zero_grad();
   }
 
@@ -145,7 +145,7 @@ class Steered final : public detail::OperatorListener {
     return *problem;
   }
 
-  // Without actions: the plain model, without a stream.
+  // Runs the plain model, without a stream, if there are no actions.
   Step run(const Actions& actions) {
     if (!actions.empty()) detail::set_actions(visits_->parts().steering, actions);
     torch::manual_seed(3);
@@ -191,7 +191,7 @@ class Steered final : public detail::OperatorListener {
 
 struct Seen {
   Step step;
-  std::vector<double> ratio;  // of the time of the plain model, taken right before
+  std::vector<double> ratio;  // to the time of the plain model, measured right before
 };
 
 MemoryProblem without_levels(MemoryProblem problem) {
@@ -245,7 +245,7 @@ class Comparison {
     Actions plan;
   };
 
-  // The plans of all budgets, evenly spread from the least to keeping everything.
+  // Returns plans for budgets spread evenly from the least memory to keeping everything.
   std::vector<MemoryPoint> picked(const MemoryFront& front) const {
     std::vector<MemoryPoint> points;
     const std::int64_t least = front.front().peak_bytes, most = front.back().peak_bytes;
@@ -266,8 +266,8 @@ class Comparison {
     differing_ += gpt_.gradients() != expected_;
   }
 
-  // Of the plans by storages that take at most half, the one with the least predicted time: what
-  // is measured does not choose, or the figure would be the luckiest of several.
+  // Returns the plan by storages with the least predicted time among those that need at most half.
+  // Choosing by measured time would report the luckiest of several.
   template <class Part>
   Actions with_half(const Part& part) {
     const MemoryPoint* best = nullptr;
@@ -290,7 +290,7 @@ class Comparison {
   double held_part(const Step& step) const {
     return static_cast<double>(step.held_bytes) / static_cast<double>(plain_.held_bytes);
   }
-  // Of the peak above what a step begins with.
+  // Returns the part of the peak above the level at a step's start.
   double peak_part(const Step& step) const {
     return static_cast<double>(step.peak_bytes - problem_.base_bytes) /
            static_cast<double>(plain_.peak_bytes - problem_.base_bytes);

@@ -1,5 +1,5 @@
-// N1: that the bits of the FP8 codec are those of the formats' definitions, for every float there
-// is (with --quick, one of 61 and those where codes change), and its speed on one core.
+// N1: checks the bits of the FP8 codec against the formats' definitions, for every float (with
+// --quick, for one of 61 and those at code borders), and measures its speed on one core.
 #include <algorithm>
 #include <bit>
 #include <chrono>
@@ -21,9 +21,9 @@ using namespace cox;
 using namespace cox::detail;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t kValues = 1 << 18;  // 1 MiB of floats: stays in a core's cache
+constexpr std::size_t kValues = 1 << 18;  // 1 MiB of floats, which stays in a core's cache
 
-// The best of several runs, in gigabytes of floats a second.
+// Returns the best of several runs, in gigabytes of floats a second.
 double rate_of(const std::function<void()>& pass, int runs) {
   double best = 0;
   for (int run = 0; run < runs; ++run) {
@@ -39,7 +39,7 @@ void tell(const std::string& figure, double rate) {
   bench::Line("N1", rate, "GB/s").better(bench::Better::higher).with("figure", figure).print();
 }
 
-// Codes of either sign that decode to another value than the definition gives them.
+// Counts codes of either sign that decode to another value than the definition gives.
 int wrong_values(const codec_test::Definition& format) {
   const std::vector<double> values = codec_test::finite_values(format);
   std::vector<std::uint8_t> codes(256);

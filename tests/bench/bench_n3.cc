@@ -1,6 +1,6 @@
-// N3: what adaptive precision costs in quality, and how much of the work it moves to few bits.
-// Every seed of every task is trained twice from the same weights on the same data: in fp32, and
-// with formats that blocks choose by themselves (imitated where this machine lacks them).
+// N3: the cost of adaptive precision in quality, and the share of work in few bits. Trains every
+// seed of every task twice from the same weights on the same data: in fp32, and with formats that
+// blocks choose (imitated if this machine lacks them).
 //
 //   bench_n3 --text FILE [--quick] [TASK ...] [--cox.KEY=VALUE ...]
 #include <torch/torch.h>
@@ -23,13 +23,13 @@ using namespace cox;
 constexpr std::uint64_t kRoundsOfFlips = 200;
 
 struct Outcome {
-  double loss = 0;       // on the samples held out, computed in fp32
+  double loss = 0;       // on the held-out samples, computed in fp32
   double within_16 = 0;  // share of multiplications in at most 16 bits
   double within_8 = 0;   // ... in 8
-  double flips = 0;      // the most of a block in any 200 rounds
+  double flips = 0;      // the most by a block in any 200 rounds
 };
 
-// Counts work by format, and changes, as the plan goes.
+// Counts work by format, and changes, as plans arrive.
 class Watch {
  public:
   explicit Watch(const std::vector<bench::BlockWork>& work) : work_(work) {}
@@ -81,7 +81,7 @@ double held_out_loss(bench::Task& task) {
 
 struct Runs {
   std::string text;                   // for task "text"
-  std::vector<std::string> settings;  // of the caller, after those below
+  std::vector<std::string> settings;  // the caller's, applied after those below
 };
 
 double learning_rate_at(const bench::Task& task, std::uint64_t step) {
@@ -106,7 +106,7 @@ void train_by_trainer(bench::Task& task, Session& session, Watch& watch) {
   }
 }
 
-// A loop with torch's own parts, whose model is adopted.
+// Trains in a loop of torch's own parts, with an adopted model.
 void train_adopted(bench::Task& task, std::uint64_t seed, Session& session, Watch& watch) {
   AdoptOptions options;
   for (std::size_t b = 0; b < task.work.size(); ++b) options.blocks.push_back(std::to_string(b));

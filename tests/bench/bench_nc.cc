@@ -1,6 +1,6 @@
-// NC: what watching the numbers costs a training step: a look at every tensor between blocks,
+// NC: the cost of watching the numbers in a training step: a scan of every tensor between blocks,
 // forward and backward, sampled gradient noise, and, with fp16, the loss scale. One trainer of the
-// demo's small GPT-2; turns of steps with the watch on and off alternate.
+// demo's small GPT-2 alternates turns of steps with the watch on and off.
 //
 //   bench_nc [--quick] --cox.precision.format=bf16 ...
 #include <torch/torch.h>
@@ -24,7 +24,7 @@ using namespace cox;
 using bench::kSequences;
 using Clock = std::chrono::steady_clock;
 
-constexpr int kTurn = 9;  // the first one settles; the others hold one sample of gradients
+constexpr int kTurn = 9;  // the first step settles; the others have one sample of gradients
 
 class Contest {
  public:
@@ -38,7 +38,7 @@ class Contest {
         steps_(trainer_.steps(dataset_)),
         open_(steps_.begin()) {}
 
-  // Mean milliseconds of a step.
+  // Returns the mean milliseconds of a step.
   double turn(bool is_watched) {
     watch(is_watched);
     step();
@@ -56,7 +56,7 @@ class Contest {
   }
 
  private:
-  // Without the watch the scale is 1, so that gradients need not be divided by it.
+  // Without the watch, a scale of 1 saves dividing the gradients.
   void watch(bool is_on) {
     if (loss_scale_.is_active()) loss_scale_.restore(ScalerState{.scale = is_on ? 65536.0F : 1.0F});
     if (is_on == numerics_.health().is_watching()) return;

@@ -27,7 +27,7 @@ double ratio_of(std::uint64_t torch, std::uint64_t ours) {
   return static_cast<double>(torch) / static_cast<double>(ours > 0 ? ours : 1);
 }
 
-// `traces` of every kind; kinds are shared out to threads, which changes no figure.
+// Tries `traces` of every kind. Threads share the kinds, which changes no figure.
 std::vector<Both> try_all(std::uint64_t traces) {
   std::vector<Both> tallies(kKinds);
   std::vector<std::jthread> threads;
@@ -66,7 +66,7 @@ Line described(Line line, const Both& both, std::uint64_t traces) {
 
 int main(int argc, char** argv) {
   const bool is_quick = bench::effort_of(argc, argv) == bench::Effort::quick;
-  const std::uint64_t traces = is_quick ? 60 : 11'112;  // of each of 9 kinds
+  const std::uint64_t traces = is_quick ? 60 : 11'112;  // for each of 9 kinds
   const std::vector<Both> tallies = try_all(traces);
   Both all;
   for (std::size_t k = 0; k < kKinds; ++k) {

@@ -1,4 +1,4 @@
-// OW, our side: a plain LibTorch loop, as it is or adopted to be watched only. ow_peer.py is the
+// OW, our side: a plain LibTorch loop, unchanged or adopted for watching only. ow_peer.py is the
 // same loop in Python; ow.py starts both and gives them turns (orders.h).
 //
 //   bench_ow plain|watched PIPES [--cox.run.directory=DIR ...]
@@ -22,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kWidth = 512, kRows = 128, kLayers = 6;
 
-// The loss is the model's last module, so that both sides end forward behind it.
+// The loss is the model's last module, so that forward ends after it on both sides.
 struct MeanSquareImpl : torch::nn::Module {
   at::Tensor forward(const at::Tensor& y) { return y.square().mean(); }
 };
@@ -38,7 +38,7 @@ torch::nn::Sequential make_model() {
   return model;
 }
 
-// What a data loader would do: some milliseconds.
+// Imitates a data loader for some milliseconds.
 at::Tensor draw_batch() {
   return std::get<0>(torch::randn({kRows, kWidth}).sort(1));
 }

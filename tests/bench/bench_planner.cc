@@ -1,5 +1,7 @@
-// M1, M2, M3: how good the memory planner's answers are, that budgets are honoured, and what a
-// plan costs.   bench_planner M1|M2|M3 [--quick] [INSTANCES]
+// M1, M2, M3: the quality of the memory planner's answers, whether plans keep their budgets, and
+// the cost of a plan.
+//
+//   bench_planner M1|M2|M3 [--quick] [INSTANCES]
 #include <time.h>
 
 #include <algorithm>
@@ -25,7 +27,7 @@ using bench::Line;
 
 constexpr std::int64_t kMiB = 1 << 20;
 
-// CPU time of this thread: the goal speaks of one core, and the machine may be busy.
+// Measures this thread's CPU time: the goal is for one core, and the machine may be busy.
 double cpu_milliseconds() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -38,7 +40,7 @@ std::int64_t step_us(const MemoryProblem& problem) {
   return sum;
 }
 
-// Which actions the stages of an instance have.
+// The actions of an instance's stages.
 struct Actions {
   const char* text;
   test::Copies copies = test::Copies::none;
@@ -51,12 +53,12 @@ constexpr Actions kLeveled = {"keep, 3 to 7 levels of recompute, recompute, tile
 constexpr Actions kLeveledCopied = {"keep, 3 to 7 levels of recompute, recompute, offload, tile",
                                     test::Copies::some, test::Levels::some};
 
-// M1, on random chains: how many budgets are solved to a proof.
+// M1, on random chains: counts budgets solved to a proof.
 void proven(const Actions& actions, int chains) {
   testing::Random random(31);
   std::vector<double> ms;
   double exact = 0;
-  double over = 0;  // plans that need more than their budget
+  double over = 0;  // plans above their budget
   double worst_gap = 0;
   for (int i = 0; i < chains; ++i) {
     const MemoryProblem problem =
@@ -92,7 +94,7 @@ void proven(const Actions& actions, int chains) {
   told(Line("M1", bench::quantile(ms, 1), "ms"), "CPU time of an answer, longest");
 }
 
-// M2: what a looked-up plan needs when it is simulated.
+// M2: the memory of a looked-up plan in simulation.
 void law(int graphs) {
   testing::Random random(32);
   double over = 0;
@@ -128,8 +130,8 @@ void law(int graphs) {
   told(slower, "more bytes, more time");
 }
 
-// The front of a block: levels 1 to 6 drop ever more for ever more time, of a forward that takes
-// `forward_us` in all; half of what is inside costs a few percent.
+// Adds levels 1 to 6 of a block's front. Each drops more for more time, of a forward of
+// `forward_us` in total. Dropping half of the interior costs a few percent.
 void add_levels(const std::function<std::int64_t(double)>& about, std::int64_t inside,
                 std::int64_t edge, Stage& stage) {
   constexpr std::array<double, 6> kDropped = {0.2, 0.35, 0.5, 0.65, 0.8, 0.92};
@@ -143,8 +145,8 @@ void add_levels(const std::function<std::int64_t(double)>& about, std::int64_t i
   }
 }
 
-// A transformer of 96 layers, `parts` stages each, with sizes and times that differ by some
-// percent. Where there are levels, six of them take the place of tile.
+// Returns a transformer of 96 layers, `parts` stages each, whose sizes and times differ by some
+// percent. With levels, six of them replace tile.
 MemoryProblem transformer(std::size_t parts, const Actions& actions, std::uint64_t seed) {
   testing::Random random(seed);
   const auto about = [&](double value) {
@@ -176,7 +178,7 @@ MemoryProblem transformer(std::size_t parts, const Actions& actions, std::uint64
   return problem;
 }
 
-// M3: a cold front, and a plan for another budget from it.
+// M3: times a cold front, and a plan for another budget from the front.
 void speed(const char* what, std::size_t parts, const Actions& actions,
            const planner::FrontLimits& limits, int repeats) {
   std::vector<double> cold;
@@ -207,7 +209,7 @@ void speed(const char* what, std::size_t parts, const Actions& actions,
   told(Line("M3", bench::quantile(cached, 1), "ms").limit(1), "another budget, longest");
 }
 
-// M3 with copies: one cold plan at a budget in the middle, searched with so many labels a stage.
+// M3 with copies: times one cold plan at a middle budget, searched with so many labels a stage.
 void one_plan(const Actions& actions, std::size_t labels, int repeats) {
   std::vector<double> cold;
   double gap = 0;

@@ -1,5 +1,5 @@
-// S1: slow ranks found near the bound, in seeded scenarios, with published rules beside the
-// estimates; and of S4 what the estimates cost.
+// S1: the delay of finding slow ranks, near the theoretical bound, in seeded scenarios, with
+// published rules beside the estimates. Also the cost of the estimates for S4.
 #include <time.h>
 
 #include <algorithm>
@@ -142,7 +142,7 @@ void curves(int runs) {
   }
 }
 
-// ---- S4: what the estimates cost.
+// ---- S4: the cost of the estimates.
 
 double cpu_microseconds() {
   timespec time{};
@@ -150,7 +150,7 @@ double cpu_microseconds() {
   return 1e6 * static_cast<double>(time.tv_sec) + 1e-3 * static_cast<double>(time.tv_nsec);
 }
 
-// Of one round of 1,024 ranks that book time on six phases and measure waiting.
+// Times one round of 1,024 ranks that book time on six phases and measure waiting.
 void detector(const char* goal, int rounds) {
   testing::Scenario scenario;
   scenario.ranks = 1024;

@@ -1,12 +1,12 @@
-// S3: trains on ranks of which some are made slower. s3.py starts it and reads from the journal of
-// the run who was named.
+// S3: trains on ranks of which some are made slower. s3.py starts it and reads the named ranks from
+// the run's journal.
 //
 //   mpiexec -n N bench_s3 gpt2|small STEPS BATCH [RANK:FACTOR[:FROM-TO]...]
 //                         [data:RANK:MILLISECONDS:FROM...] [--cox...]
 //
-// gpt2: two layers; a slowed rank computes FACTOR times as much (the example's --slow).
-// small: a network whose step takes a millisecond or so, for many steps.
-// data: the rank sleeps that long each time it loads a batch, from step FROM on.
+// gpt2: two layers; a slowed rank computes FACTOR times as much (the example's --slow). small: a
+// network with steps of about a millisecond, for many steps. data: the rank sleeps so long each
+// time it loads a batch, from step FROM on.
 #include <torch/torch.h>
 
 #include <chrono>
@@ -66,7 +66,7 @@ Task task_of(const std::vector<std::string>& words) {
   return task;
 }
 
-// Rows that take a while to load. Batches are loaded once a step, by the training thread.
+// Rows that take a while to load. The training thread loads a batch once a step.
 class SlowRows final : public Dataset {
  public:
   SlowRows(const Task& task, std::int64_t length, std::int32_t rank)

@@ -3,10 +3,10 @@
 //   bench_saves continue  saves after six steps, and takes three more
 //   bench_saves steps     times steps with and without saves
 //   bench_saves save      times the start of a Trainer, and a save that its loop waits for
-//   bench_saves load      times the start of one that resumes from it
+//   bench_saves load      times the start of a Trainer that resumes from the save
 //
 // All with --cox.checkpoint.directory=DIR and, for a smaller model, --quick. Each rank prints a
-// line of JSON. f3.py and f3_peer.py go on from the save in Python.
+// line of JSON. f3.py and f3_peer.py continue from the save in Python.
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -43,7 +43,7 @@ std::string list_of(const std::vector<double>& values) {
   return "[" + text + "]";
 }
 
-// This rank's rows of a step's batch; f3_peer.py has the same.
+// Returns this rank's rows of a step's batch; f3_peer.py has the same.
 at::Tensor batch_of(std::int64_t step, const Session& session) {
   const at::Tensor all = torch::sin(torch::arange(kRows * kInputs, torch::kDouble) * 0.37 *
                                     static_cast<double>(step + 1));
@@ -63,7 +63,7 @@ std::vector<torch::optim::OptimizerParamGroup> groups_of(const torch::nn::Module
                                                 torch::optim::AdamWOptions(0.02).weight_decay(0)))};
 }
 
-// The losses of the steps after the save, of this rank's rows.
+// Prints the losses of the steps after the save, of this rank's rows.
 void go_on(Session& session) {
   torch::manual_seed(5);
   torch::nn::Sequential model(torch::nn::Linear(kInputs, 16), torch::nn::Tanh(),
@@ -85,8 +85,8 @@ void go_on(Session& session) {
   std::printf("{\"rank\": %d, \"losses\": %s}\n", session.rank(), list_of(losses).c_str());
 }
 
-// Times blocks of steps in turn, every other one with a save at its beginning: the third line is
-// called there alone, and checkpoint.every_steps is two blocks.
+// Times blocks of steps in turn, every other one with a save at its beginning. Only those blocks
+// call the third line; checkpoint.every_steps is two blocks.
 void time_steps(Session& session, std::int64_t block_steps, int pairs) {
   const int layers = block_steps < 50 ? 2 : 6;
   torch::nn::Sequential model;
@@ -108,7 +108,7 @@ void time_steps(Session& session, std::int64_t block_steps, int pairs) {
       optimizer.step();
       most = std::max(most, seconds_since(began));
     }
-    if (block == 0) continue;  // the first steps get their memory
+    if (block == 0) continue;  // the first steps allocate their memory
     (saves ? saving : plain).push_back(seconds_since(start) / static_cast<double>(block_steps));
     if (saves) longest.push_back(most);
   }
@@ -120,7 +120,7 @@ void time_steps(Session& session, std::int64_t block_steps, int pairs) {
       list_of(plain).c_str(), list_of(saving).c_str(), list_of(longest).c_str());
 }
 
-// Times the start of a Trainer, which resumes where there is a save, and a save by it.
+// Times the start of a Trainer, which resumes if there is a save, and a save by it.
 void time_disk(Session& session, int layers, bool loads) {
   torch::nn::Sequential model;
   for (int i = 0; i < layers; ++i) model->push_back(torch::nn::Linear(kWidth, kWidth));

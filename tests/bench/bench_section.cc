@@ -1,5 +1,5 @@
-// S4, its first half: what recording a section of a step costs, as PhaseScope does it: two readings
-// of a clock (TickClock), the bookkeeping, and the rank's mark in shared memory.
+// S4, first half: the cost of recording a section of a step as PhaseScope does: two readings of a
+// clock (TickClock), the bookkeeping, and the rank's mark in shared memory.
 //
 //   bench_section [--quick]
 #include <chrono>
@@ -18,11 +18,11 @@ namespace {
 using namespace cox;
 using namespace cox::detail;
 
-constexpr int kSections = 1000;  // of a step
+constexpr int kSections = 1000;  // in a step
 constexpr std::size_t kSteps = 200;
 
 struct Cost {
-  std::vector<double> ns;  // of a section, one a step
+  std::vector<double> ns;  // a section's time, one entry a step
   long allocations = 0;
 };
 

@@ -1,6 +1,6 @@
-// E5: what the operator stream and its tape cost: an operator, a training step, bytes; and whether
-// random programs give the bits of plain autograd under tapes. One thread, by its own CPU time,
-// which stands still while another program has the core.
+// E5: the cost of the operator stream and its tape, for an operator, a training step, and in bytes.
+// Also whether random programs under tapes give the bits of plain autograd. One thread, by its own
+// CPU time, which excludes time of other programs on the core.
 #include <malloc.h>
 #include <time.h>
 #include <torch/torch.h>
@@ -46,7 +46,7 @@ double cpu_nanoseconds() {
   return 1e9 * static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec);
 }
 
-// Follows the blocks of a model: looks up every tensor that an operator gets.
+// Follows the blocks of a model by looking up every tensor of an operator.
 class BlockListener final : public OperatorListener {
  public:
   explicit BlockListener(const torch::nn::Module& model)
@@ -112,7 +112,7 @@ Tensor trained(at::IntArrayRef sizes) {
   return torch::randn(sizes).requires_grad_();
 }
 
-// Small operands, so that the operator does not drown what is measured; gradients are on.
+// Small operands keep the operator's own cost low; gradients are on.
 std::vector<Call> calls() {
   const Tensor x = trained({16, 32}), y = trained({16, 32}), w = trained({32, 32});
   const Tensor b = trained({32}), image = trained({2, 4, 8, 8}), kernel = trained({4, 4, 3, 3});
@@ -145,19 +145,19 @@ std::vector<Call> calls() {
 }
 
 enum Arm { kPlain, kWatched, kCounted, kTaped, kArms };
-constexpr int kCallsOfRegion = 32;  // as many as a block has, about
-constexpr int kRegions = 8;         // of a turn
+constexpr int kCallsOfRegion = 32;  // about as many as in a block
+constexpr int kRegions = 8;         // in a turn
 
-// Runs regions of one operator plainly, watched, watched and counted, or taped. What a tape, its
-// scope and freeing it cost counts among its operators.
+// Runs regions of one operator plain, watched, watched and counted, or taped. The cost of a tape,
+// its scope and its release counts among the region's operators.
 class Region {
  public:
   Region(const Call& call, BlockListener& listener) : call_(call), listener_(listener) {
     results_.reserve(kCallsOfRegion);
   }
 
-  // Nanoseconds of a call. The first region does not count: it finds the caches and the heap as the
-  // arm before left them.
+  // Returns the nanoseconds of a call. Leaves out the first region, which meets the caches and the
+  // heap of the arm before.
   double turn(Arm arm) {
     run(arm);
     const double start = cpu_nanoseconds();
@@ -198,7 +198,8 @@ class Region {
 };
 
 struct CallTimes {
-  std::vector<double> plain, watched, counted, taped;  // but the first: more than plain, same turn
+  std::vector<double> plain, watched, counted,
+      taped;  // all but plain: excess over plain, same turn
 };
 
 CallTimes take_turns(Region& region, int turns) {
@@ -209,7 +210,7 @@ CallTimes take_turns(Region& region, int turns) {
       const int arm = turn % 2 == 0 ? i : kArms - 1 - i;
       ns[static_cast<std::size_t>(arm)] = region.turn(static_cast<Arm>(arm));
     }
-    if (turn < 0) continue;  // sizes the caches
+    if (turn < 0) continue;  // fills the caches
     times.plain.push_back(ns[kPlain]);
     times.watched.push_back(ns[kWatched] - ns[kPlain]);
     times.counted.push_back(ns[kCounted] - ns[kPlain]);
@@ -256,12 +257,12 @@ std::size_t heap_bytes() {
   return heap.uordblks + heap.hblkhd;
 }
 
-// Of a forward pass of the model, with a tape or without one.
+// Memory held by a forward pass of the model, with or without a tape.
 struct Held {
   double heap_bytes = 0;
   double tape_bytes = 0;
   double operators = 0;
-  Tensor loss;  // holds the graph, and with it the tape: the next one's memory is its own
+  Tensor loss;  // keeps the graph and the tape, so that the next pass takes new memory
 };
 Held held_by_forward(const stream_models::ModelCase& model, const std::shared_ptr<Tape>& tape) {
   const std::size_t before = heap_bytes();
@@ -322,7 +323,7 @@ class TrainingLoop {
   }
   torch::nn::Module& model() { return *model_; }
 
-  // A step that no listener and no session sees.
+  // Runs a step without listeners or a session.
   void plain_step() {
     const StreamScope nobody({});
     const detail::StreamPause unseen;
@@ -348,8 +349,8 @@ class TrainingLoop {
   Tensor inputs_, targets_;
 };
 
-// Memory of activations that goes back to the system after every step costs page faults, whose time
-// scatters.
+// Keeps freed memory. Returning activations to the system after every step costs page faults, whose
+// time scatters.
 void keep_freed_memory() {
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
@@ -369,9 +370,9 @@ void tell_percent(const StepSize& size, const char* figure, const std::vector<do
       .print();
 }
 
-// Of each group one step is seen and two are plain; each has each place equally often. The
-// logarithm of a ratio changes its sign where both change places, so outliers cancel. `seen_step`
-// returns how many operators were shown.
+// In each group, one step is shown to listeners and two are plain; each has each place equally
+// often. Exchanging two steps changes the sign of their logarithmic ratio, so outliers cancel.
+// `seen_step` returns the number of operators shown.
 void tell_growth(const StepSize& size, const char* figure, TrainingLoop& loop,
                  const std::function<std::uint64_t()>& seen_step) {
   std::uint64_t operators = 0;
@@ -407,8 +408,8 @@ void tell_followed(const StepSize& size) {
               [&] { return loop.watched_step(listener); });
 }
 
-// A job of one rank with all that it has by default, and a run directory: reports, the page's
-// server, records. What its other threads do is not counted.
+// Measures a job of one rank with all defaults and a run directory: reports, the page's server,
+// records. Excludes the work of its other threads.
 void tell_adopted(const StepSize& size) {
   TrainingLoop loop(size.sequences);
   const std::filesystem::path runs =
@@ -485,7 +486,7 @@ int run(Effort effort) {
   }
   tell_programs(effort);
   tell_plans(effort);
-  // Last, since MPI can be begun once in a process.
+  // Last, because a process can initialise MPI only once.
   tell_adopted({"4 sequences", 4, is_quick ? 24 : 300});
   return 0;
 }

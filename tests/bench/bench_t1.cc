@@ -1,4 +1,4 @@
-// T1: what updating a counter, a gauge and a histogram costs, prometheus-cpp beside it.
+// T1: the cost of updating a counter, a gauge and a histogram, beside prometheus-cpp.
 //
 //   bench_t1 [--quick]
 #include <prometheus/counter.h>
@@ -32,13 +32,14 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kBatch = 4096;  // updates between two readings of the clock
 
-// Makes the compiler write `value` to memory, as another function may read it there.
+// Makes the compiler write `value` to memory, as if another function might read it.
 template <class T>
 void stays(T& value) {
   asm volatile("" : "+m"(value));
 }
 
-// Durations over all buckets and beyond, in no order: branches on them are guessed wrong.
+// Returns durations over all buckets and beyond, in random order, so that branches are
+// mispredicted.
 std::vector<double> durations() {
   testing::Random random(5);
   std::vector<double> out;
@@ -48,7 +49,7 @@ std::vector<double> durations() {
   return out;
 }
 
-// Nanoseconds of update(i), one figure a batch.
+// Returns the nanoseconds of update(i), one figure for each batch.
 template <class Update>
 std::vector<double> batches(int count, Update update) {
   std::vector<double> ns;
@@ -71,7 +72,7 @@ void tell(std::string_view what, std::string_view by, std::string_view beside,
   line.with("p99_of_batches", bench::quantile(ns, 0.99)).print();
 }
 
-// Where the values of Coxswain stand: plain ones, of the thread that records rounds.
+// Coxswain's values: plain ones of the thread that records rounds.
 struct Values {
   ControlCounters counters;
   StepSummary summary;
@@ -122,7 +123,7 @@ void theirs(Theirs& values, int count, std::string_view beside) {
   say("histogram, 16 buckets", [&](std::size_t i) { values.many.Observe(seconds[i]); });
 }
 
-// Calls `work` again and again on another thread, as long as it lives.
+// Calls `work` repeatedly on another thread during its lifetime.
 template <class Work>
 class Beside {
  public:
@@ -140,8 +141,8 @@ class Beside {
   std::thread thread_;
 };
 
-// A whole round as the coordinator records it: all that it changes, and a new snapshot. The job
-// that makes up the round takes time too, which is measured apart and taken away.
+// Times a whole round as the coordinator records it, with all changes and a new snapshot. The time
+// of making up the round is measured apart and subtracted.
 void whole_round(int rounds) {
   class Nothing final : public StepSink {
     void record(const StepRecord&) override {}

@@ -1,5 +1,5 @@
-// T2: what a scrape costs a series, prometheus-cpp beside it, and what 100,000 series scraped once
-// a second do to a step.
+// T2: the cost of a scrape for each series, beside prometheus-cpp, and the effect of scraping
+// 100,000 series once a second on a training step.
 //
 //   bench_t2 [--quick]
 #include <prometheus/gauge.h>
@@ -38,9 +38,9 @@ using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
 constexpr std::int32_t kRanks = 10'000;
-constexpr std::size_t kRows = 10;  // of a series a rank
+constexpr std::size_t kRows = 10;  // with a series for each rank
 
-// ---- What is scraped.
+// ---- The scraped series.
 
 std::shared_ptr<const Snapshot> snapshot_of(SimulatedSetup setup, int rounds) {
   setup.numerics = true;
@@ -50,7 +50,7 @@ std::shared_ptr<const Snapshot> snapshot_of(SimulatedSetup setup, int rounds) {
   return state.snapshot();
 }
 
-// Rows that no catalogue should have: a series for each rank.
+// Returns rows that no catalogue should have: a series for each rank.
 std::vector<Metric> rows_of_ranks() {
   std::vector<std::string> ranks;
   for (std::int32_t r = 0; r < kRanks; ++r) ranks.push_back(std::to_string(r));
@@ -73,7 +73,7 @@ std::size_t series_in(const std::string& text) {
   return count;
 }
 
-// Nanoseconds a series of scrape(), which returns the text.
+// Prints the nanoseconds for each series of scrape(), which returns the text.
 template <class Scrape>
 void tell(std::string_view what, std::string_view by, int times, Scrape scrape) {
   const std::string first = scrape();
@@ -107,9 +107,9 @@ void tell_of_prometheus(std::size_t rows, std::size_t ranks, int times) {
        [&registry] { return prometheus::TextSerializer().Serialize(registry.Collect()); });
 }
 
-// ---- What it does to a step.
+// ---- The effect on a step.
 
-// A scraper: once a second the text is made and sent to somebody who reads it, as a server does.
+// Formats the text once a second and sends it to a reader, as a server does.
 class Scraper {
  public:
   Scraper(const std::vector<Metric>& rows, std::shared_ptr<const Snapshot> snapshot)
@@ -149,7 +149,7 @@ double cpu_seconds() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// A step of about 10 ms: products of rows of a matrix that only the shared cache holds.
+// A step of about 10 ms: products of rows of a matrix that fits only the shared cache.
 class Step {
  public:
   Step() : weights_(1 << 20, 0.5F), input_(1024, 0.25F), output_(1024) {}
@@ -179,7 +179,7 @@ struct Times {
   std::vector<double> cpu;
 };
 
-// The steps of a second, in which the scraper scrapes once or not at all.
+// Runs the steps of a second. The scraper scrapes once, if there is one.
 Times steps_of_a_window(Step& step, Scraper* scraper, double at) {
   const auto began = Clock::now();
   std::thread beside;
@@ -202,7 +202,7 @@ Times steps_of_a_window(Step& step, Scraper* scraper, double at) {
   return out;
 }
 
-using Windows = std::vector<Times>;  // of one kind
+using Windows = std::vector<Times>;  // windows of one kind
 using Column = std::vector<double> Times::*;
 
 double p99(const Windows& windows, const std::vector<std::size_t>& chosen, Column column) {
@@ -212,8 +212,8 @@ double p99(const Windows& windows, const std::vector<std::size_t>& chosen, Colum
   return bench::quantile(std::move(all), 0.99);
 }
 
-// How much longer the p99 is with scrapes, as a part of it; pairs of windows are drawn again for
-// the interval (bootstrap, percentiles).
+// Returns the relative change of the p99 with scrapes. The interval is a bootstrap over pairs of
+// windows (percentiles).
 bench::Median moved(const Windows& quiet, const Windows& scraped, Column column) {
   const auto change = [&](const std::vector<std::size_t>& chosen) {
     return p99(scraped, chosen, column) / p99(quiet, chosen, column) - 1;

@@ -1,8 +1,9 @@
-// Writes what t4.py has read, from seeded figures:
+// Writes the input of t4.py from seeded figures:
+//
 //   bench_t4 run FOLDER RANKS MEGABYTES         a run directory with about that many megabytes of
 //                                               steps.jsonl in all, in the rows of our own writer
 //   bench_t4 trace FILE EVENTS apart|nonsense   a trace of so many kernels: one after another, or
-//                                               in no order and over each other
+//                                               out of order and overlapping
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -89,7 +90,8 @@ Status write_run(const std::filesystem::path& run, int ranks, std::uint64_t byte
 
 enum class Kernels { apart, nonsense };
 
-// Kernels of 3 us, or of up to 10 ms, on one device or on eight; every third one communicates.
+// Writes kernels of 3 us, or of up to 10 ms, on one device or on eight. Every third one
+// communicates.
 Status write_trace(const std::filesystem::path& path, std::uint64_t events, Kernels kernels) {
   auto file = metrics::AppendFile::open(path);
   if (!file.ok()) return file.status();

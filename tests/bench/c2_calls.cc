@@ -1,5 +1,5 @@
-// The cost of Coxswain's calls on the training thread: closing a step and opening the next one,
-// timed and counted alone, in a loop that only watches and in real training steps.
+// Measures Coxswain's calls on the training thread: closing a step and opening the next one, timed
+// and counted alone, in a watching loop and in real training steps.
 #include "tests/bench/c2_calls.h"
 
 #include <torch/torch.h>
@@ -87,7 +87,7 @@ Calls train(Session& session, int steps) {
   return calls;
 }
 
-// The figures of the rank that fares worst; rank 0 prints.
+// Prints, on rank 0, the figures of the worst rank.
 void tell(Session& session, const Calls& calls, const CallsTold& told) {
   std::array<double, 3> mine = {quantile(calls.microseconds, 0.5),
                                 quantile(calls.microseconds, 0.99), calls.allocations};

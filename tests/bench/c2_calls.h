@@ -10,14 +10,14 @@ namespace cox::bench {
 
 enum class Workload { watching, training };
 
-// What the printed lines say about the run.
+// Facts about the run for the printed lines.
 struct CallsTold {
   std::string where;
-  std::string path;  // of the control plane
+  std::string path;  // control.path
   double limit_us = 0;
 };
 
-// Collective; once a session. Rank 0 prints lines.
+// Prints lines on rank 0. Collective; once a session.
 void measure_calls(Session& session, Workload workload, const CallsTold& told, Effort effort);
 
 }  // namespace cox::bench

@@ -22,13 +22,14 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Steps differ by a tenth here, and neighbours less than others: programs change places after every
-// step but two of a group, once after a step of the trainer and once after a plain one, which tells
-// what a step of the trainer costs the next one. Every other group plain and other change places.
+// The order of programs in a group. Step times vary by a tenth, neighbours less, so neighbours are
+// compared. Programs change after every step but two of a group. One exception follows a step of
+// the trainer and one a plain step, which shows the trainer's effect on the next step. Plain and
+// other change places in every other group.
 enum Program { kOn, kPlain, kOther, kPrograms };
 constexpr std::array<Program, 8> kOrder = {kOn, kPlain, kOn, kOther, kPlain, kOn, kOther, kOn};
 constexpr std::size_t kTurns = kOrder.size();
-constexpr int kStepsWith = 4;  // of a group
+constexpr int kStepsWith = 4;  // in a group
 
 Program program_of(std::size_t turn) {
   const Program program = kOrder[turn % kTurns];
@@ -43,13 +44,12 @@ double cpu_seconds(clockid_t clock) {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// CPU time of this process outside the training thread.
+// Returns the CPU time of this process outside the training thread.
 double helpers_cpu_seconds() {
   return cpu_seconds(CLOCK_PROCESS_CPUTIME_ID) - cpu_seconds(CLOCK_THREAD_CPUTIME_ID);
 }
 
-// By the clock on the wall and by the training thread's own, which stands still while another
-// program has the core.
+// Wall time, and the training thread's CPU time, which excludes time of other programs on the core.
 struct StepSeconds {
   double wall = 0;
   double cpu = 0;
@@ -68,7 +68,7 @@ struct Measured {
   const char* name;
   StepWork work;
   int groups;
-  bool is_judged;  // the goal speaks of the demo's step
+  bool is_judged;  // the goal is for the demo's step
 };
 
 Measured measured(GrowingStep which, int ranks, Effort effort) {
@@ -81,20 +81,20 @@ Measured measured(GrowingStep which, int ranks, Effort effort) {
           true};
 }
 
-// Of neighbours.
+// Ratios of neighbouring steps.
 struct Percents {
-  std::vector<double> growth;      // a step with Coxswain, of a plain one
-  std::vector<double> difference;  // a step of the second plain loop, of the first one's
-  std::vector<double> after;       // a step after one with Coxswain, of one after a plain one
+  std::vector<double> growth;      // a step with Coxswain against a plain one
+  std::vector<double> difference;  // a step of the second plain loop against the first one's
+  std::vector<double> after;       // a step after one with Coxswain against one after a plain one
 };
 
 struct Growth {
-  std::vector<StepSeconds> steps;  // in the order of their turns
-  double helpers_us = 0;           // a step of the trainer
+  std::vector<StepSeconds> steps;  // in the order of turns
+  double helpers_us = 0;           // for a step of the trainer
 };
 
-// The step at `turn`, of that at `other`. A logarithm: exchanged, they give the same with the other
-// sign, so outliers cancel.
+// Returns the logarithmic ratio of the step at `turn` to that at `other`. Exchanging the two steps
+// changes the sign of the ratio, so outliers cancel.
 double percent(const Growth& growth, double StepSeconds::*clock, std::size_t turn,
                std::size_t other) {
   return 100 * std::log(growth.steps[turn].*clock / (growth.steps[other].*clock));
@@ -116,7 +116,7 @@ Percents compare(const Growth& growth, double StepSeconds::*clock) {
   return percents;
 }
 
-// The median step of the trainer, or of the loops without it.
+// Returns the median step of the programs for which `is_meant` holds.
 double median_ms(const Growth& growth, const std::function<bool(Program)>& is_meant) {
   std::vector<double> ms;
   for (std::size_t turn = 0; turn < growth.steps.size(); ++turn) {
@@ -177,7 +177,7 @@ void tell(const Session& session, const Measured& step, const Growth& growth) {
       .print();
 }
 
-// What a plain loop over several ranks needs.
+// Returns the averaging of a plain loop over several ranks; null for one rank.
 std::unique_ptr<Averaging> averaging_of(Session& session, const gpt2::Gpt2& model) {
   if (session.world_size() == 1) return nullptr;
   return std::make_unique<Averaging>(session.state().job().data(),
@@ -185,8 +185,8 @@ std::unique_ptr<Averaging> averaging_of(Session& session, const gpt2::Gpt2& mode
                                      model->parameters());
 }
 
-// A loop that gives the memory of its activations back to the system after every step, as the
-// default settings have it, spends its time on page faults, whose cost scatters.
+// Keeps freed memory. By default a loop returns activations to the system after every step and
+// spends its time on page faults, whose cost scatters.
 void keep_freed_memory() {
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());

@@ -1,4 +1,4 @@
-// Second half of C2: how much longer a training step takes with Coxswain than without.
+// Second half of C2: the additional time of a training step with Coxswain.
 #pragma once
 
 #include "coxswain/session.h"
@@ -6,12 +6,12 @@
 
 namespace cox::bench {
 
-// small: 4 sequences a rank, nothing clipped. demo: what scripts/demo trains, 16 sequences over all
-// ranks, gradients clipped at 1.
+// small: 4 sequences a rank, nothing clipped. demo: the training of scripts/demo, 16 sequences over
+// all ranks, gradients clipped at 1.
 enum class GrowingStep { small, demo };
 
-// Collective; once a session. A cox::Trainer with everything that belongs to it (coordinator,
-// telemetry, run directory) and a plain loop take turns in this process. Rank 0 prints lines.
+// Alternates a full cox::Trainer (coordinator, telemetry, run directory) with a plain loop in this
+// process. Rank 0 prints lines. Collective; once a session.
 void measure_growth(Session& session, GrowingStep which, Effort effort);
 
 }  // namespace cox::bench

@@ -9,7 +9,7 @@
 namespace cox::bench {
 namespace {
 
-// Asks for another plan in every round, so that every round ends with a mask.
+// Proposes another plan in every round, so that every round ends with a mask.
 class EveryRound final : public Policy {
  public:
   PolicyKind kind() const override { return PolicyKind::custom; }
@@ -54,7 +54,7 @@ Result<std::unique_ptr<ControlRounds>> ControlRounds::start(transport::Communica
   runtime::ControlPlaneSetup setup;
   setup.job = facts(world.size(), blocks);
   setup.config.control.path = path;
-  setup.config.control.late_seconds = 60;  // a busy machine is no missing rank
+  setup.config.control.late_seconds = 60;  // a rank on a busy machine is not missing
   setup.policies = default_policies();
   setup.policies.push_back(std::make_shared<EveryRound>());
   setup.make_sink = [sink = &rounds->answers_](const JobFacts&) { return sink; };
@@ -90,7 +90,7 @@ bool ControlRounds::is_over(std::uint64_t held_before) const {
 bool ControlRounds::round() {
   const std::uint64_t held = plane_->plan_held();
   ++rounds_;
-  StepBallot with_mask;  // every round is measured with a frame on its way down
+  StepBallot with_mask;  // every measured round has a frame on its way down
   with_mask.mask_waits_max = 1;
   plane_->agree(round_, with_mask);
   plane_->report(signal(), {}, runtime::MayOpen::yes);

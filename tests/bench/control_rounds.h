@@ -1,11 +1,10 @@
-// Control rounds one after another on all ranks, as fast as they go: what bench_c1 compares with
-// bare MPI. A round is over for a rank when it may open the next one and the coordinator's answer
-// to this one is out:
-// - through mailboxes: when the plan that the coordinator published for this very round has been
-//   read and put together here (a policy changes the plan in every round);
-// - over MPI: when this rank's exchange is over and, on rank 0, the coordinator has taken the
-//   signals, decided and left its mask for the next broadcast.
-// Each rank's training thread; round() is collective.
+// Runs control rounds on all ranks as fast as possible; bench_c1 compares them with bare MPI. A
+// round ends for a rank when the rank may open the next one and the coordinator has answered:
+// - through mailboxes: the rank has read and assembled the plan published for this round (a policy
+//   changes the plan in every round);
+// - over MPI: the rank's exchange is complete and, on rank 0, the coordinator has taken signals,
+//   decided and left its mask for the next broadcast.
+// Called on each rank's training thread; round() is collective.
 #pragma once
 
 #include <atomic>
@@ -19,7 +18,7 @@
 
 namespace cox::bench {
 
-// The coordinator's side of the flow: counts answers, keeps what decisions took.
+// The coordinator's side: counts answers and records the times of decisions.
 class AnswerCount final : public StepSink {
  public:
   void record(const StepRecord& record) override;
@@ -34,10 +33,11 @@ class AnswerCount final : public StepSink {
 
 class ControlRounds {
  public:
-  // Collective. `path` is mailbox or mpi; `blocks` is how many have evidence.
+  // Starts the control plane; the first `blocks` blocks have evidence. `path` is mailbox or mpi.
+  // Collective.
   static Result<std::unique_ptr<ControlRounds>> start(transport::Communicator& world,
                                                       ControlPath path, std::size_t blocks);
-  // False when the answer did not come within 20 seconds.
+  // Returns false if no answer came within 20 seconds.
   bool round();
   void finish();
   const AnswerCount& answers() const { return answers_; }

@@ -12,7 +12,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// As in the other side's file.
+// The same optimizer as in ddp_peer.py.
 AdamW optimizer_of(const gpt2::Gpt2& model) {
   const gpt2::DecayGroups groups = gpt2::decay_groups(*model);
   return AdamW({{groups.decayed, {.lr = 3e-4, .beta2 = 0.95, .weight_decay = 0.1}},

@@ -14,10 +14,10 @@
 namespace cox::bench {
 
 struct D1Turn {
-  double seconds = 0;          // of all steps but the first
-  double cpu_seconds = 0;      // of this process, in the same steps
-  std::vector<double> losses;  // of every step, averaged over ranks
-  D1Overlap overlap;           // of all steps but the first
+  double seconds = 0;          // all steps but the first
+  double cpu_seconds = 0;      // this process, in the same steps
+  std::vector<double> losses;  // every step, averaged over ranks
+  D1Overlap overlap;           // all steps but the first
   std::string text() const;    // one line of JSON
 };
 

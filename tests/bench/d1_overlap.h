@@ -1,5 +1,5 @@
-// How much of averaging the gradients lies behind the backward pass, over the steps of a turn.
-// Plain value; std only.
+// Measures how much of averaging the gradients lies behind the backward pass, over the steps of a
+// turn. Plain value; std only.
 #pragma once
 
 #include <string>
@@ -11,10 +11,11 @@ namespace cox::bench {
 
 class D1Overlap {
  public:
-  // Steps with another layout of buckets than the newest are forgotten.
+  // Adds a step. A new layout of buckets discards the steps before.
   void add(const ReductionReport& report);
-  // An object of JSON: means over the steps, in seconds. "due" is the time from the start of each
-  // bucket but the last until it was done, "hidden" the part of it within the backward pass.
+  // Returns a JSON object of means over the steps, in seconds. "due" is the time from the start of
+  // each bucket but the last until it was done; "hidden" is the part of "due" within the backward
+  // pass.
   std::string text() const;
 
  private:

@@ -1,5 +1,5 @@
-// What D1 trains: a GPT-2 and rows of text, in files that the other side reads too, so that both
-// start from the same weights and see the same samples. Blocks on the disk.
+// The task of D1: a GPT-2 and rows of text, in files that the other side reads, too. Both sides
+// start from the same weights and train on the same samples. Blocks on the disk.
 #pragma once
 
 #include <torch/torch.h>
@@ -33,10 +33,10 @@ D1Task read_d1_task(const std::filesystem::path& folder);
 struct D1Slot {
   std::int64_t rank = 0;
   std::int64_t world = 1;
-  std::int64_t rows = 4;  // of a rank and step
+  std::int64_t rows = 4;  // for each rank and step
 };
-// The rows of a rank in a step: all ranks together take the samples in order, again from the start
-// at the end.
+// Returns the rows of a rank in a step. All ranks together take the samples in order and wrap at
+// the end.
 Batch d1_batch(const at::Tensor& tokens, const D1Slot& slot, std::int64_t step);
 
 }  // namespace cox::bench

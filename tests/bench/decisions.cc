@@ -1,10 +1,10 @@
-// Digests of what is decided in simulated jobs, one line a job. Two builds that decide the same,
-// give the same reasons and remember the same print the same lines:
+// Prints digests of the decisions in simulated jobs, one line a job. Two builds with equal
+// decisions, reasons and memory print equal lines:
 //
 //   diff <(old/bin/decisions) <(new/bin/decisions)
 //
-// The jobs: every kind of straggler among few ranks, with reports that get lost or damaged and with
-// every policy on; some with hundreds of ranks, and one with 16,384.
+// The jobs: every kind of straggler among few ranks, with lost or damaged reports and every policy
+// on; some jobs of hundreds of ranks, and one of 16,384.
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -42,7 +42,7 @@ Config every_policy_on(std::uint64_t seed) {
   return config;
 }
 
-// A plan for every quarter of the blocks that is kept; all of them take 4 GiB, none 2.
+// One plan for every quarter of the blocks kept: 4 GiB with all blocks kept, 2 with none.
 MemoryModel memory_model() {
   MemoryModel model;
   const std::int64_t each = (std::int64_t{2} << 30) / static_cast<std::int64_t>(kBlocks);
@@ -82,7 +82,7 @@ std::vector<BlockEvidence> evidence(Random& random, std::size_t ranks) {
   return all;
 }
 
-// What travels beside a report now and then.
+// Adds an occasional fragment beside a report.
 void add_fragment(Random& random, RankSignal& report) {
   if (random.chance(0.02)) {
     HostEvidence host;
@@ -103,7 +103,7 @@ void add_fragment(Random& random, RankSignal& report) {
   }
 }
 
-// The ranks take the samples of their shares and the memory of their plans, now and then more.
+// Sets the samples of the ranks' shares and the memory of their plans, with occasional excess.
 void follow(Random& random, const JobFacts& job, const Plan& plan, double pace,
             std::vector<RankSignal>& reports) {
   const std::uint64_t batch = plan.step_samples > 0 ? plan.step_samples : job.global_batch;

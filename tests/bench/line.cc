@@ -14,7 +14,7 @@ std::string number(double value) {
   return text;
 }
 
-// Keys and values are this folder's own words: plain text without control characters.
+// Needs no escapes: keys and values are this folder's own plain text.
 std::string quoted(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {

@@ -1,6 +1,6 @@
-// What a benchmark prints: one JSON object a line, on stdout and nothing else there. scripts/bench
-// passes the lines on, report.py makes pages of them. A line without a limit is a figure beside the
-// goal: it explains, it is not judged. Any thread; plain values.
+// Prints benchmark results: one JSON object a line on stdout, and no other output there.
+// scripts/bench passes the lines on; report.py turns them into pages. A line without a limit
+// explains the goal and is not judged. Any thread; plain values.
 #pragma once
 
 #include <cstddef>
@@ -17,9 +17,9 @@ class Line {
   Line(std::string_view goal, double value, std::string_view unit);
 
   Line& limit(double value, Better better = Better::lower);
-  // Of a line without a limit.
+  // Sets the better direction of a line without a limit.
   Line& better(Better better);
-  // What was measured, and under which settings; keys in the order of the calls.
+  // Adds a fact or setting of the measurement. Keys keep the order of the calls.
   Line& with(std::string_view key, std::string_view text);
   Line& with(std::string_view key, double value);
 
@@ -37,11 +37,11 @@ class Line {
   std::string config_;
 };
 
-// Returns the value at or below which `part` (0 .. 1) of the samples lie. REQUIRES: `samples` is
-// not empty.
+// Returns the value at or below which the fraction `part` (0 .. 1) of the samples lies. REQUIRES:
+// `samples` is not empty.
 double quantile(std::vector<double> samples, double part);
 
-// Median is a centre with the interval that holds the true one with 95 % confidence.
+// A centre with a 95 % confidence interval of the true one.
 struct Median {
   double value = 0;
   double low = 0;
@@ -52,10 +52,9 @@ struct Median {
 // distribution. REQUIRES: `samples` is not empty.
 Median median_of(std::vector<double> samples);
 
-// Returns the centre of a distribution that is symmetric up to outliers: the median of the means of
-// all pairs, and the 95 % interval that belongs to it (Hodges and Lehmann 1963, by the signed-rank
-// statistic). About as sharp as the mean, and as robust to outliers as a trimmed mean. Quadratic.
-// REQUIRES: `samples` is not empty.
+// Returns the centre of a symmetric distribution with outliers: the median of the means of all
+// pairs, and its 95 % interval (Hodges and Lehmann 1963, by the signed-rank statistic). About as
+// sharp as the mean, and as robust as a trimmed mean. Quadratic. REQUIRES: `samples` is not empty.
 Median centre_of(const std::vector<double>& samples);
 
 enum class Effort { full, quick };

@@ -1,5 +1,5 @@
 // Blocks of Llama's shape for benchmarks on a device: RMS norms, rotary positions, grouped
-// attention, a gated MLP. Written as anybody would, without anything of Coxswain.
+// attention, a gated MLP. Written as a user would, without Coxswain.
 #pragma once
 
 #include <torch/torch.h>
@@ -17,7 +17,7 @@ struct LlamaShape {
 class LlamaBlockImpl : public torch::nn::Module {
  public:
   explicit LlamaBlockImpl(const LlamaShape& shape);
-  // x [rows, length, width], cos and sin [length, width of a head]; returns the shape of x.
+  // Returns the shape of x. x: [rows, length, width]; cos and sin: [length, width of a head].
   at::Tensor forward(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin);
 
  private:

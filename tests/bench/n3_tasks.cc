@@ -33,7 +33,7 @@ std::vector<std::int64_t> numbers(std::int64_t first, std::int64_t count) {
   return all;
 }
 
-// The first `count` samples of a data set, or those behind them.
+// The first `count` samples of a data set, or the rest.
 class Part final : public Dataset {
  public:
   Part(std::shared_ptr<const Dataset> whole, std::int64_t first, std::int64_t count)
@@ -78,7 +78,7 @@ struct HeadImpl : torch::nn::Module {
 };
 TORCH_MODULE(Head);
 
-// As gpt2::Gpt2 does for the layers of a whole model.
+// Initialises layers as gpt2::Gpt2 does for a whole model.
 void initialize_layers(torch::nn::Sequential& model) {
   const at::NoGradGuard no_grad;
   for (const auto& item : model->named_parameters()) {
@@ -176,7 +176,7 @@ struct MeanHeadImpl : torch::nn::Module {
 };
 TORCH_MODULE(MeanHead);
 
-// Which of ten patterns lies under the noise.
+// Asks which of ten patterns lies under the noise.
 Task mixer_task() {
   constexpr std::int64_t kPlaces = 16;
   constexpr std::int64_t kPatch = 16;
@@ -234,7 +234,7 @@ struct PooledHeadImpl : torch::nn::Module {
 };
 TORCH_MODULE(PooledHead);
 
-// Which of ten images, moved about, lies under the noise.
+// Asks which of ten shifted images lies under the noise.
 Task resnet_task() {
   constexpr std::int64_t kSide = 12;
   constexpr std::int64_t kWidth = 16;

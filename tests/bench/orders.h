@@ -1,4 +1,4 @@
-// The other end of turns.py: a rank that waits for its turn, asleep in read().
+// The rank's end of turns.py: waits for a turn, asleep in read().
 #pragma once
 
 #include <functional>
@@ -6,11 +6,11 @@
 
 namespace cox::bench {
 
-// Reads "turn VARIANT STEPS" or "quit" from PIPE.in until there is no more, and answers each turn
-// with the line of JSON that `turn` returns, in PIPE.out; "{}" first, when this rank is ready.
+// Reads "turn VARIANT STEPS" or "quit" from PIPE.in until the end. Answers each turn in PIPE.out
+// with the JSON line that `turn` returns. Answers "{}" first, when this rank is ready.
 void take_turns(const std::string& pipe, const std::function<std::string(int steps)>& turn);
 
-// CPU time of this process so far, all threads.
+// Returns the CPU time of this process so far, all threads.
 double process_cpu_seconds();
 
 }  // namespace cox::bench

@@ -7,7 +7,7 @@
 
 namespace cox::bench {
 
-// Some ranks get nothing now and then, but never all.
+// Some ranks get no samples now and then, but never all.
 PolicyOutput RandomShares::propose(const PolicyInput& input, PolicyState state) const {
   PolicyOutput output;
   output.state = std::move(state);

@@ -1,5 +1,5 @@
-// A policy that gives the ranks other shares every few rounds, drawn at random: what reproducible
-// mode must not notice. Pure: everything follows from seed and round.
+// A policy that draws new shares at random every few rounds, which must not affect reproducible
+// mode. Pure: depends on seed and round only.
 #pragma once
 
 #include <cstdint>

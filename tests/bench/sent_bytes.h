@@ -1,4 +1,4 @@
-// Counts what is really sent: a communicator that passes every call on and writes down the sizes.
+// A communicator that passes every call on and counts the bytes sent.
 #pragma once
 
 #include <cstddef>
@@ -13,13 +13,13 @@ namespace cox::bench {
 
 enum class Sent : std::uint8_t { gather, broadcast, reduce, other };
 
-// Sizes of the operations that ranks have started, by kind. Any thread.
+// Sizes of operations started by ranks, by kind. Any thread.
 class SentBytes {
  public:
   void add(Sent kind, std::size_t bytes);
-  // Returns the size that most operations of a kind had; 0 = there was none.
+  // Returns the most frequent size of a kind's operations; 0 = none.
   std::size_t most_common(Sent kind) const;
-  // Returns how many operations of a kind had that size.
+  // Returns how many operations of a kind had this size.
   std::uint64_t count(Sent kind, std::size_t bytes) const;
 
  private:
@@ -27,8 +27,8 @@ class SentBytes {
   std::map<Sent, std::map<std::size_t, std::uint64_t>> counts_;
 };
 
-// Returns `communicator` with what it and all that come from it send counted in `sent`, a rank's
-// own part of each operation. `sent` must outlive them.
+// Wraps `communicator`. `sent` counts a rank's own part of each operation of the wrapper and of all
+// communicators made from the wrapper. `sent` must outlive all of them.
 std::unique_ptr<transport::Communicator> counted(
     std::unique_ptr<transport::Communicator> communicator, SentBytes& sent);
 

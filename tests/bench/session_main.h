@@ -1,5 +1,5 @@
-// main() of a benchmark that runs in a session: starts it, does the work, finishes it, and reports
-// what was thrown.
+// main() of a benchmark with a session: starts the session, does the work, finishes, and reports
+// exceptions.
 #pragma once
 
 #include <functional>

@@ -1,6 +1,6 @@
-// What the benchmarks of C2 train: a small GPT-2 on random bytes, with Coxswain and in loops
-// without it. All of them work on the same weights and the same state of one optimizer, so that
-// none is faster for where its memory happens to lie.
+// The model of the C2 benchmarks: a small GPT-2 on random bytes, trained with Coxswain and in plain
+// loops. All loops share the same weights and optimizer state, so that the place in memory favours
+// none.
 #pragma once
 
 #include <torch/torch.h>
@@ -21,11 +21,12 @@ namespace cox::bench {
 inline constexpr std::int64_t kSequences = 4;  // a rank and step
 inline constexpr std::int64_t kLength = 128;   // bytes a sequence
 
-// What a step of a loop does beside backward and update.
+// The work of a step beside backward and update.
 struct StepWork {
   std::int64_t sequences = kSequences;  // a rank and step
   double clip_norm = 0;                 // 0 = gradients are not clipped
-  // Shuffles the samples. Each loop its own: what another has just read lies in the caches.
+  // Shuffles the samples. Each loop has its own order, because another loop's samples are in the
+  // caches.
   std::uint64_t order_seed = 7;
 };
 
@@ -45,15 +46,15 @@ struct Trained {
 };
 Trained make_trained();
 
-// A model with parameters of its own that lie in the memory of those of `model`.
+// Returns a model whose own parameters share the memory of those of `model`.
 gpt2::Gpt2 twin_of(const gpt2::Gpt2& model);
 
-// The same training without Coxswain: no session, no control plane, no blocks; over more than one
-// rank the same buckets, sums and norm. Trains the weights of `trained` through a twin, which no
-// session knows. One per rank; step() is collective.
+// The same training without Coxswain: no session, no control plane, no blocks. Several ranks use
+// the same buckets, sums and norm. Trains the weights of `trained` through a twin, which no session
+// knows. One object for each rank; step() is collective.
 class PlainLoop {
  public:
-  // `averaging`: of the twin's parameters.
+  // `averaging` averages the twin's parameters.
   PlainLoop(Trained& trained, gpt2::Gpt2 twin, const Dataset& dataset, const StepWork& work,
             std::unique_ptr<Averaging> averaging);
   void step();

@@ -1,4 +1,4 @@
-// Rows of tokens as a data set, for benchmarks that train on whatever there is.
+// Rows of tokens as a data set, for benchmarks that accept any data.
 #pragma once
 
 #include <torch/torch.h>
@@ -12,7 +12,7 @@ namespace cox::bench {
 
 class TokenRows final : public Dataset {
  public:
-  // Random bytes, the same in every process.
+  // Fills the rows with random bytes, the same in every process.
   TokenRows(std::int64_t samples, std::int64_t length);
   std::int64_t size() const override { return tokens_.size(0); }
   Batch get(std::span<const std::int64_t> indices) const override;

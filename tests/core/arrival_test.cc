@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t kSecond = 1'000'000'000;
 
-// A node whose clock runs at `rate` times rank 0's, and started `ahead_ns` before it.
+// A node whose clock runs at `rate` times rank 0's, and started `ahead_ns` earlier.
 struct Node {
   std::int64_t ahead_ns = 0;
   double rate = 1;
@@ -27,7 +27,7 @@ std::int64_t below(std::mt19937_64& random, std::int64_t limit) {
   return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(limit));
 }
 
-// Exchanges that begin at `true_ns`; messages take 5 to 400 us, each way its own time.
+// Exchanges that begin at `true_ns`. Messages take 5 to 400 us, differing in each direction.
 ClockOffset compare(const Node& node, std::int64_t true_ns, int exchanges,
                     std::mt19937_64& random) {
   OffsetBounds bounds;
@@ -88,11 +88,11 @@ TEST_SUITE("core") {
         }
         const ArrivalStamp stamp = model.stamp(node.clock(now));
         REQUIRE(stamp.error_ns != ArrivalStamp::kUnknown);
-        // What passes during a comparison counts to neither.
+        // Time that passes during a comparison counts for neither side.
         CHECK(error_ns(stamp, now) <= static_cast<double>(stamp.error_ns) + 1000);
         if (now > 300 * kSecond) largest = std::max(largest, stamp.error_ns);
       }
-      CHECK(largest < 2'000'000);  // 2 ms of bound; what is found is closer
+      CHECK(largest < 2'000'000);  // 2 ms of bound; the actual error is smaller
       CHECK(comparisons < 130);
     }
   }
@@ -121,13 +121,13 @@ TEST_SUITE("core") {
       std::optional<double> seconds;
     };
     const std::vector<Row> rows = {
-        {{100, 0}, {100, 0}, 0.0},                            // the last rank itself
+        {{100, 0}, {100, 0}, 0.0},                            // this is the last rank
         {{1000, 0}, {2'000'001'000, 0}, 2.0},                 // one clock
         {{0, 400}, {1000, 500}, 1e-6},                        // more than both errors
-        {{0, 500}, {1000, 500}, 0.0},                         // nobody knows who was first
+        {{0, 500}, {1000, 500}, 0.0},                         // the first rank is uncertain
         {{2000, 10}, {1000, 10}, 0.0},                        // merged without this rank
-        {{0, ArrivalStamp::kUnknown}, {5, 0}, std::nullopt},  // not compared here
-        {{0, 0}, {5, ArrivalStamp::kUnknown}, std::nullopt},  // or elsewhere
+        {{0, ArrivalStamp::kUnknown}, {5, 0}, std::nullopt},  // not compared on this rank
+        {{0, 0}, {5, ArrivalStamp::kUnknown}, std::nullopt},  // not compared on the last rank
     };
     for (const Row& row : rows) {
       const auto found = waiting_seconds(row.mine, row.latest);
@@ -158,7 +158,7 @@ TEST_SUITE("core") {
         REQUIRE(waited);
         const double truth = static_cast<double>(last - arrivals[rank]) * 1e-9;
         const auto bound = static_cast<double>(stamps[rank].error_ns + latest.error_ns);
-        // Nothing is claimed of what may be either way, which is up to both errors twice.
+        // An undecided order counts as no wait, which may be wrong by twice both errors.
         const double most = *waited == 0 ? 2 * bound : bound;
         CHECK(std::abs(*waited - truth) <= most * 1e-9 + 1e-6);
       }

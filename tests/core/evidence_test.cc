@@ -11,7 +11,7 @@
 
 namespace {
 
-// Noise in quarters, so that its sums are exact.
+// Noise in quarters, so that sums are exact.
 cox::BlockEvidence random_evidence(cox::testing::Random& random) {
   cox::BlockEvidence e;
   e.overflow_forward = static_cast<std::uint32_t>(random.below(3));

@@ -48,7 +48,7 @@ TEST_SUITE("core") {
   TEST_CASE("what a machine's files say becomes evidence") {
     HostTexts now = plain_texts();
     now.stat = "cpu  150 0 100 700 0 0 0 150 5 0\n";
-    now.group_cpu = "nr_periods 200\nnr_throttled 60\nthrottled_time 7\n";  // as version 1 ends
+    now.group_cpu = "nr_periods 200\nnr_throttled 60\nthrottled_time 7\n";  // as in version 1
     const HostEvidence found = evidence_of(plain_texts(), now);
     CHECK(std::string(found.host.data()) == "node-7");
     CHECK(found.steal_ratio == doctest::Approx(0.5));
@@ -70,7 +70,7 @@ TEST_SUITE("core") {
     HostTexts some;
     some.loadavg = "1.0 ";
     CHECK(evidence_of({}, some).load_per_core == doctest::Approx(0.5));
-    CHECK(evidence_of({}, plain_texts()).steal_ratio == kNotKnown);  // needs two readings
+    CHECK(evidence_of({}, plain_texts()).steal_ratio == kNotKnown);  // one reading is too few
   }
 
   TEST_CASE("odd texts of a file are not known") {
@@ -87,7 +87,7 @@ TEST_SUITE("core") {
         {&HostTexts::stat, "cpu  1 2 3 4 5 6 7 99999999999999999999", &HostEvidence::steal_ratio},
         {&HostTexts::stat, "cpu  18446744073709551615 1 3 4 5 6 7 8", &HostEvidence::steal_ratio},
         {&HostTexts::stat, "cpu0 150 0 100 700 0 0 0 150 5 0", &HostEvidence::steal_ratio},
-        {&HostTexts::stat, "cpu  100 0 100 700 0 0 0 100", &HostEvidence::steal_ratio},  // stood
+        {&HostTexts::stat, "cpu  100 0 100 700 0 0 0 100", &HostEvidence::steal_ratio},  // stuck
         {&HostTexts::stat, "cpu  1 0 1 1 0 0 0 1", &HostEvidence::steal_ratio},  // went backwards
         {&HostTexts::loadavg, "nan 1 1", &HostEvidence::load_per_core},
         {&HostTexts::loadavg, "inf", &HostEvidence::load_per_core},

@@ -72,10 +72,10 @@ TEST_SUITE("core") {
     texts.group_limit = "204800\n";
     CHECK(read(texts).memory_used_bytes == 102400);
     CHECK(read(texts).memory_available_bytes == 102400);
-    texts.group_limit = "1024\n";  // more in use than it may be
+    texts.group_limit = "1024\n";  // usage above the limit
     CHECK(read(texts).memory_available_bytes == 0);
     texts.group_limit = "1000000\n";
-    CHECK(read(texts).memory_available_bytes == 400 * 1024);  // no more than the machine has
+    CHECK(read(texts).memory_available_bytes == 400 * 1024);  // limited by the machine's memory
   }
 
   TEST_CASE("what a machine does not tell is not known, and the rest is") {

@@ -1,4 +1,4 @@
-// Texts of ours under a program's locale that writes decimal commas.
+// Our texts under a program's locale with decimal commas.
 #include <cmath>
 #include <cstdarg>
 #include <cstdio>

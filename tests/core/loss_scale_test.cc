@@ -23,7 +23,7 @@ ScalerRules torch_rules() {
   return rules;
 }
 
-// GradScaler's update by its own description, in its own words.
+// GradScaler's update, written from its documentation.
 struct TorchScaler {
   float scale;
   int growth_tracker = 0;

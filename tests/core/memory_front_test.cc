@@ -177,7 +177,7 @@ TEST_SUITE("core") {
     };
     CHECK(cost({kKeep, kAgain})->peak_bytes == 80);
     CHECK(cost({kKeep, kAgain})->added_us == 10);
-    CHECK(cost({kAgain, kKeep})->peak_bytes == 75);  // 60 and what block 1 keeps
+    CHECK(cost({kAgain, kKeep})->peak_bytes == 75);  // 60 and the bytes kept by block 1
     CHECK(cost({kAgain, kKeep})->added_us == 30);
     CHECK_FALSE(cost({kAway, kKeep}).has_value());
     cox::MemoryModel vague = model;

@@ -25,7 +25,7 @@ OperatorShapes call(std::string_view name, std::vector<TensorShape> operands, Si
   return shapes;
 }
 
-// Multiplications and additions of [b, m, k] by [b, k, n], one by one.
+// Counts multiplications and additions of [b, m, k] by [b, k, n], one by one.
 double counted_one_by_one(std::int64_t b, std::int64_t m, std::int64_t k, std::int64_t n) {
   double flops = 0;
   for (std::int64_t i = 0; i < b * m * n; ++i) {

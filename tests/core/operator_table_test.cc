@@ -86,6 +86,6 @@ TEST_SUITE("core.operators") {
     sort_rows(rows, OperatorOrder::flops);
     CHECK(rows[0].flops == OperatorFlops{1000, 2000});
     CHECK_FALSE(rows[3].flops);
-    CHECK(rows[2].block == "embed");  // equals go by name and block
+    CHECK(rows[2].block == "embed");  // ties sort by name and block
   }
 }

@@ -12,7 +12,7 @@ namespace {
 using cox::testing::Random;
 using Values = std::vector<double>;
 
-// Few different values, many, one far away from the others, in rising order, or all equal.
+// Draws few different values, many, one far from the others, ascending, or all equal.
 Values draw(std::size_t n, std::uint64_t kind, Random& random) {
   Values values(n);
   for (double& value : values) {
@@ -24,7 +24,7 @@ Values draw(std::size_t n, std::uint64_t kind, Random& random) {
   return values;
 }
 
-// Every value that a sample of each n-th one sees is large, the others are small.
+// Returns values of which a sample of every n-th sees only large ones; the others are small.
 Values hidden_from_samples(std::size_t n) {
   Values values(n, 1);
   for (std::size_t i = 0; i < n; i += n / 512) values[i] = 2 + static_cast<double>(i);

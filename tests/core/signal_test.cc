@@ -21,7 +21,7 @@ cox::RankSignal sealed_signal() {
   return s;
 }
 
-// Small whole numbers, so that sums are exact whatever their order.
+// Small whole numbers, so that sums are exact in any order.
 cox::RankSignal report(std::uint32_t n) {
   cox::RankSignal s;
   s.rank = cox::RankId(1);

@@ -1,5 +1,5 @@
-// Who is named in a stall: a table of situations, then jobs that never stall and jobs that do,
-// simulated with their marks.
+// Tests which ranks a stall names: a table of situations, then simulated jobs with and without
+// stalls.
 #include "coordinator/core/stall.h"
 
 #include <algorithm>
@@ -166,7 +166,7 @@ TEST_SUITE("stall") {
 
   TEST_CASE("a wait that began before the round was complete counts from there") {
     RankMark late_to_notice = mark(0, kWaits, 60);
-    late_to_notice.round_seconds = 0.5;  // the round before has just come to its end
+    late_to_notice.round_seconds = 0.5;  // the round before has just ended
     CHECK_FALSE(find_stall(std::vector{late_to_notice, mark(1, kBackward, 0.5)}, {}));
   }
 
@@ -175,7 +175,7 @@ TEST_SUITE("stall") {
     CHECK(patience_for(0.01).seconds == 3);
     CHECK(patience_for(20).seconds == 60);
     CHECK(patience_for(20).stopped_seconds == 1);
-    CHECK(patience_for(1e300).seconds == 3);  // no step that anybody measured
+    CHECK(patience_for(1e300).seconds == 3);  // an impossible step time
   }
 
   TEST_CASE("the sentence says who, where, for how long and who waits") {
@@ -225,8 +225,8 @@ TEST_SUITE("stall") {
 
 namespace {
 
-// Ranks in step: each works for a while, gives its part, and waits until all have. Time jumps from
-// look to look.
+// Ranks in step: each works for a while, gives its part, and waits for all others. Time advances
+// from check to check.
 class Ranks {
  public:
   Ranks(std::uint64_t seed, std::size_t ranks, double step_seconds, double longest_pause)
@@ -260,7 +260,7 @@ class Ranks {
     }
     return marks;
   }
-  // How long the first rank to arrive has waited; 0 where none has.
+  // Returns how long the first rank to arrive has waited; 0 if none waits.
   double longest_wait() const {
     double first = now_;
     for (const Rank& each : rank_) first = std::min(first, each.is_stopped ? now_ : each.arrives);
@@ -276,7 +276,7 @@ class Ranks {
     bool is_stopped = false;
   };
 
-  // A loaded machine: steps vary, and any rank may lose its core for a while.
+  // Imitates a loaded machine: steps vary, and any rank may lose its core for a while.
   void begin_step() {
     for (Rank& each : rank_) {
       const double pause = random_.chance(0.05) ? random_.uniform() * longest_pause_ : 0;
@@ -300,7 +300,7 @@ TEST_SUITE("stall") {
     for (std::uint64_t seed = 1; seed <= 300; ++seed) {
       testing::Random random(seed);
       const double step = 0.005 + 5 * random.uniform() * random.uniform();
-      // Pauses up to what patience there is: a longer one is a stall.
+      // Pauses within the patience: a longer pause is a stall.
       const double pause = patience_for(step).seconds - step;
       Ranks ranks(seed, 2 + random.below(15), step, std::max(0.0, pause));
       for (int look = 0; look < 400; ++look) {

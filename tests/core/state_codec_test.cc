@@ -134,7 +134,7 @@ TEST_SUITE("core") {
   }
 
   TEST_CASE("a count allocates no more than the bytes that are left can hold") {
-    // 2^62 rows in four bytes, then many rows of which none is there.
+    // Claims 2^62 rows in four bytes, then many rows without data.
     CHECK_FALSE(decode_state<Wide>("\x01\x09\xff\xff\xff\xff\xff\xff\xff\xff\x3f").ok());
     CHECK_FALSE(decode_state<Wide>(std::string("\x01\x04\x03\x01\x01\x01")).ok());
   }

@@ -33,7 +33,7 @@ cox::StepSignals collected(const std::vector<cox::RankSignal>& received, std::in
   return cox::collect(kRound, kIncarnation, world, received, {}, {5});
 }
 
-// Returns what collect() promises, by sorting. REQUIRES: no report is damaged.
+// Returns the promised result of collect(), by sorting. REQUIRES: no report is damaged.
 cox::StepSignals by_sorting(const std::vector<cox::RankSignal>& received, std::int32_t world) {
   cox::StepSignals s;
   std::vector<cox::RankSignal> fresh;
@@ -109,7 +109,7 @@ TEST_SUITE("core") {
       for (int i = 0; i < 20; ++i) {
         const auto rank = static_cast<std::int32_t>(random.below(8));
         received.push_back(report(rank, 9 + random.below(3), 2 - (random.below(8) == 0)));
-        if (random.chance(0.1)) received.back().loss = 7;  // after sealing: damaged
+        if (random.chance(0.1)) received.back().loss = 7;  // changed after sealing
       }
       const cox::StepSignals before = collected(received, 7);
       for (std::size_t i = received.size(); i > 1; --i) {

@@ -21,7 +21,7 @@ struct AskedBy {
   static auto fields(auto& self) { return std::tie(self.world_size); }
 };
 
-// Wants something before the first round, and remembers that it was asked.
+// Requests a change before the first round, and records that it was asked.
 class Early final : public cox::Policy {
  public:
   explicit Early(cox::PlanChange request) : request_(std::move(request)) {}
@@ -98,7 +98,7 @@ TEST_SUITE("core") {
     CHECK(begun.reasons[0].outcome == Outcome::changed);
     CHECK(begun.reasons[1].code == ReasonCode::override_applied);
     CHECK(begun.reasons[1].outcome == Outcome::vetoed);
-    // Asked again, once more is known of the job.
+    // A second call, with more facts of the job.
     CHECK(cox::begin_job(job, config, {}, begun.state).reasons.empty());
   }
 

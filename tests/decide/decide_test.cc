@@ -33,7 +33,7 @@ struct Calls {
   static auto fields(auto& self) { return std::tie(self.count); }
 };
 
-// Asks for the same in every round, and counts the rounds in its state.
+// Requests the same change in every round, and counts the rounds in its state.
 class Requesting final : public cox::Policy {
  public:
   explicit Requesting(Requests requests, PolicyKind kind = PolicyKind::custom)

@@ -33,7 +33,7 @@ Reason change_of(ReasonCode code, double promised) {
 const Reason kPromise = change_of(ReasonCode::shares_changed, 0.8);
 const Reason kNecessity = change_of(ReasonCode::shares_limited, 0);
 
-// A job whose rounds take what the test says; plans are decided and applied by hand.
+// A job with given round times. The tests decide and apply plans by hand.
 struct Job {
   Effects effects;
   Estimates estimates;
@@ -65,7 +65,7 @@ struct Job {
           learn_effects(std::move(effects), summary(seconds), estimates, plan_of(plan), samples);
     }
   }
-  // Decides plan number plan + 1 in the last round; it applies at once.
+  // Decides plan number plan + 1 in the last round. The plan applies at once.
   void decide(const std::vector<Reason>& reasons, double seconds = 1) {
     const StepSummary last = summary(seconds);
     effects = learn_effects(std::move(effects), last, estimates, plan_of(plan), samples);
@@ -129,7 +129,7 @@ TEST_SUITE("decide.effects") {
     CHECK(job.newest().before.rounds == Effects::kRoundsBefore);
     CHECK(job.newest().after.rounds == 0);
     job.peak_bytes = 9000;
-    job.run(kSettled, 9.0);  // these do not count
+    job.run(kSettled, 9.0);  // these rounds do not count
     job.peak_bytes = 2000;
     job.run(Effects::kRoundsAfter, 1.0);
     job.peak_bytes = 7000;
@@ -263,11 +263,11 @@ TEST_SUITE("decide.effects") {
     job.run(10, 1.6);
     job.become_slow(1, onset);
     job.run(1, 1.6);
-    CHECK(job.newest().verdict == Verdict::helped);  // by the 20 rounds before that
+    CHECK(job.newest().verdict == Verdict::helped);  // judged by the 20 rounds before the slowdown
     CHECK(job.newest().after.rounds == 20);
     CHECK(job.newest().measured.ratio == doctest::Approx(0.8).epsilon(0.01));
 
-    Job late;  // the same rank was slow before the decision, and is found only under the plan
+    Job late;  // the same rank was slow before the decision, but is found only under the plan
     late.run(70, 1.0);
     const std::uint64_t before = late.round + 1;
     late.run(30, 2.0);

@@ -1,4 +1,5 @@
-// What docs/writing-a-policy.md shows about testing a policy: simulated jobs, no ranks, no torch.
+// The examples of docs/writing-a-policy.md for testing a policy: simulated jobs, no ranks, no
+// torch.
 #include <filesystem>
 #include <memory>
 
@@ -19,7 +20,7 @@ cox::PolicySet with_speed_shares() {
   return policies;
 }
 
-// Four ranks, of which rank 2 needs twice the time.
+// Returns a job of four ranks, of which rank 2 needs twice the time.
 cox::testing::SimulatedJob job_with_a_slow_rank(const cox::Config& config = {}) {
   cox::testing::Scenario scenario;
   scenario.ranks = 4;

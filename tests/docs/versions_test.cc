@@ -1,4 +1,4 @@
-// The versions of files and frames that the pages name are those that are written.
+// The pages name the versions of files and frames that the code writes.
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -13,7 +13,7 @@
 namespace cox {
 namespace {
 
-// The part of a page below a heading, up to the next one.
+// Returns the part of a page below a heading, up to the next one.
 std::string section(const std::string& name, const std::string& heading) {
   std::ifstream file(std::string(COX_SOURCE_DIR "/docs/") + name);
   std::ostringstream page;
@@ -24,7 +24,7 @@ std::string section(const std::string& name, const std::string& heading) {
   return text.substr(begin, text.find("\n## ", begin + 1) - begin);
 }
 
-// The little-endian number of four bytes behind a magic of eight.
+// Returns the little-endian number in the four bytes behind a magic of eight.
 std::string version_in(const std::string& file) {
   REQUIRE(file.size() >= 12);
   unsigned version = 0;

@@ -1,7 +1,7 @@
-// A loop that knows nothing of Coxswain but for two lines, for adopt.py:
+// A plain loop with two lines of Coxswain, for adopt.py:
 //   e2e_adopt STEPS [--ask | --same | --late | --beside]
-// --ask: the loop asks whether it is to stop; --same: all ranks draw the same batches; --late: a
-// layer is registered after adopt(); --beside: a leaf that no module has is trained as well
+// --ask: the loop asks whether to stop; --same: all ranks draw the same batches; --late: a layer is
+// registered after adopt(); --beside: also trains a leaf outside all modules.
 #include <torch/torch.h>
 
 #include <chrono>
@@ -22,7 +22,7 @@ torch::nn::Sequential make_model() {
   return model;
 }
 
-// Each rank's own data; that of the last rank comes slowly.
+// Returns each rank's own data; the last rank's comes slowly.
 torch::Tensor next_batch(const cox::Session& session) {
   const bool is_slow = session.rank() == session.world_size() - 1;
   std::this_thread::sleep_for(std::chrono::milliseconds(is_slow ? 12 : 2));

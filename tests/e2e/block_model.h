@@ -1,7 +1,7 @@
-// A model of blocks ("block0", "block1", ...) for the end-to-end tests of
-// numerics. On request a layer multiplies a value of its own, or that value's gradient, so that it
-// overflows. Each layer notes the format that its products run in, and waits as long as a device
-// would compute that is faster the narrower the format. Training thread only.
+// A model of blocks ("block0", "block1", ...) for the end-to-end tests of numerics. On request a
+// layer multiplies a value, or its gradient, until it overflows. Each layer records the format of
+// its products, and sleeps like a device on which narrower formats are faster. Training thread
+// only.
 #pragma once
 
 #include <torch/torch.h>
@@ -35,21 +35,21 @@ class StackImpl : public torch::nn::Module {
   StackImpl(std::size_t blocks, std::int64_t width);
   at::Tensor forward(const at::Tensor& x);
 
-  // What goes wrong on this rank in the step that begins.
+  // Injects this rank's faults for the step that begins.
   void inject(const std::vector<Injection>& all, int rank, std::uint64_t step);
-  // How long the device of the first layer takes from now on, by format.
+  // Sets the device time of the first layer from now on, by format.
   void set_device(const std::array<double, cox::kPrecisions>& ms, double times);
   cox::Precision first_format() const { return blocks_.front()->found; }
-  // The formats found in the last forward pass, a digit a layer (1 = fp32 ... 4 = fp8).
+  // Returns the formats of the last forward pass, a digit a layer (1 = fp32 ... 4 = fp8).
   double formats() const;
 
  private:
-  at::Tensor widen_, sum_;  // fixed: what is trained are the blocks
+  at::Tensor widen_, sum_;  // fixed: only the blocks are trained
   std::vector<Layer> blocks_;
 };
 TORCH_MODULE(Stack);
 
-// A number that differs when any bit of any parameter does; it is exact as a double.
+// Returns a number that changes with any bit of any parameter; exact as a double.
 double checksum(const torch::nn::Module& model);
 
 }  // namespace e2e

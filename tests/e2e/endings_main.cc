@@ -3,9 +3,8 @@
 //               [--break RANK STEP] [--batch RANK SIZE]
 // --leave: RANKS ("all" or "0,2") leave the loop after STEP by WAY: exit0, exit3, _exit0, _exit3,
 // quick_exit0, kill, finalize (MPI_Finalize within the session), return or throw. --shift: the rank
-// adds to a weight after the update of STEP.
-// --break: the rank's weight is not finite after that update. --after: the rank adds to a weight
-// after its loop (the step is 0).
+// adds to a weight after the update of STEP. --break: the rank's weight is not finite after the
+// update. --after: the rank adds to a weight after its loop (the step is 0).
 #include <mpi.h>
 #include <torch/torch.h>
 #include <unistd.h>
@@ -28,7 +27,7 @@ namespace {
 constexpr std::uint64_t kNever = ~0ull;
 
 struct Event {
-  std::string ranks;  // "all", or numbers with commas between
+  std::string ranks;  // "all", or numbers separated by commas
   std::uint64_t after_step = kNever;
   std::string way;
 
@@ -76,7 +75,7 @@ struct Task {
   }
 };
 
-// Returns whether the loop is to be left.
+// Returns whether to leave the loop.
 bool leaves(const Event& event) {
   std::fprintf(stderr, "leaves by %s\n", event.way.c_str());
   if (event.way == "exit0") std::exit(0);
@@ -90,7 +89,7 @@ bool leaves(const Event& event) {
   return true;
 }
 
-// After the update of a step; returns whether the loop is to be left.
+// Runs after the update of a step. Returns whether to leave the loop.
 bool meddle(const Options& options, int rank, std::uint64_t step, Task& task) {
   const torch::NoGradGuard guard;
   torch::Tensor weight = task.model->parameters().front();

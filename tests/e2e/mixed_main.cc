@@ -1,9 +1,9 @@
-// A rank of a job whose ranks need not do the same, for mixed.py:
+// One rank of a job whose ranks may act differently, for mixed.py:
 //   e2e_mixed LOOP [--absent SECONDS] [--late SECONDS [--late-at STEP]] [--together-at STEP]
 //             [--leave-at STEP [--leave-by return|exit|finish|throw]] [--save-at STEP]
 //             [--width N] [--batch N] [--steps N]
 // LOOP: trainer, accumulating, fit, reducer, manual, scaler, adopted, watching, together, idle.
-// --absent is before Session::start, --late after it: before the loop, or in the middle of it.
+// --absent sleeps before Session::start, --late after it: before the loop, or in the middle of it.
 #include <torch/torch.h>
 
 #include <chrono>
@@ -71,7 +71,7 @@ class Numbers final : public cox::Dataset {
   std::int64_t size_;
 };
 
-// One rank's part: its session, its model, and what it does wrong between its steps.
+// One rank's part: session, model, and faults between steps.
 struct Rank {
   cox::Session& session;
   const Options& options;
@@ -126,7 +126,7 @@ void run_accumulating(Rank& rank) {
   });
 }
 
-// Nothing but an exception ends fit on one rank.
+// Only an exception ends fit on one rank.
 void run_fit(Rank& rank) {
   const Numbers data(rank.options.batch * rank.options.steps / 3);
   const Numbers evaluation(64);

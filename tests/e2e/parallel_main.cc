@@ -1,18 +1,17 @@
 // A small data-parallel job for the end-to-end tests: a model with dropout, batch normalisation and
 // a parameter that is not always used. Prints a checksum of its weights and buffers at the end.
 //
-//   e2e_parallel trainer|own|adopted [--steps N] [--batch N] [--micro-batch N] [--random-shares
-//   SEED]
+//   e2e_parallel trainer|own|adopted [--steps N] [--batch N] [--micro-batch N]
+//                [--random-shares SEED]
 //                [--jitter-us N] [--slow RANK FACTOR FIRST LAST] [--throw-on RANK STEP]
 //                [--stop-on RANK STEP] [--swap-on RANK] [--no-norm] [--leave-on RANK STEP]
 //                [--sleep-on RANK STEP SECONDS] [--ask-every] [--die-on RANK STEP abort|exit|stray]
 //
-// trainer: cox::Trainer with accumulate(). own: a loop with cox::Reducer, where a rank may end
-// early (--stop-on) and joins the others, or forgets to (--leave-on), and sleeps between its steps.
-// adopted: a loop that knows nothing of the job but Session::adopt and Session::keep.
-// --die-on: abort(), exit(3), or a write to memory that is not its own, in its own code of the
-// step.
-// --ask-every: every step asks all ranks whether to stop.
+// trainer: cox::Trainer with accumulate(). own: a loop with cox::Reducer. A rank may end early
+// (--stop-on) and join the others, or forget to (--leave-on), and may sleep between its steps.
+// adopted: a loop that uses only Session::adopt and Session::keep. --die-on: abort(), exit(3), or a
+// write to foreign memory, in the rank's own code of the step. --ask-every: every step asks all
+// ranks whether to stop.
 #include <torch/torch.h>
 #include <unistd.h>
 
@@ -54,7 +53,7 @@ struct Options {
   std::uint64_t die_at = 0;
   std::string die_by;
   bool asks_every = false;
-  int swap_on = -1;  // two parameters of one shape stand in another order there
+  int swap_on = -1;  // swaps two parameters of one shape there
   bool has_norm = true;
 };
 
@@ -120,7 +119,7 @@ struct NetImpl : torch::nn::Module {
     at::Tensor hidden = first(x);
     if (norm) hidden = norm(hidden);
     hidden = dropout(torch::relu(hidden));
-    if (x[0][0].item<float>() > 0) hidden = hidden * sometimes;  // depends on the micro-batch alone
+    if (x[0][0].item<float>() > 0) hidden = hidden * sometimes;  // depends only on the micro-batch
     return last(hidden);
   }
   torch::nn::Linear first{nullptr}, last{nullptr};
@@ -143,7 +142,7 @@ class Waves final : public cox::Dataset {
   }
 };
 
-// Other shares every three rounds, from a seed: what a job must not notice in reproducible mode.
+// Draws new shares every three rounds from a seed, which must not affect reproducible mode.
 class RandomShares final : public cox::Policy {
  public:
   explicit RandomShares(std::uint64_t seed) : seed_(seed) {}
@@ -165,7 +164,7 @@ class RandomShares final : public cox::Policy {
   std::uint64_t seed_;
 };
 
-// Any bit that differs shows in one of the sums.
+// Any different bit changes one of the sums.
 std::string checksum(const torch::nn::Module& model) {
   std::uint64_t sum = 14695981039346656037ull;
   const auto add = [&sum](const at::Tensor& tensor) {
@@ -213,7 +212,7 @@ std::int64_t resident_kib() {
   return pages * (sysconf(_SC_PAGESIZE) / 1024);
 }
 
-// What a long job holds on to: memory after it has settled, and at its end.
+// Records the memory of a long job: after settling, and at the end.
 class Resident {
  public:
   void look(std::uint64_t step) {
@@ -269,7 +268,7 @@ void train_own(cox::Session& session, const Options& o, Net& model) {
   for (std::uint64_t i = 0; i < steps; ++i) {
     sleep_if_due(o, session.rank(), i);  // between steps
     const bool leaves = session.rank() == o.leave_on && i == o.leave_at;
-    if (leaves && o.asks_every) return;  // the others are about to ask
+    if (leaves && o.asks_every) return;  // the others will ask
     auto step = session.step();
     if (o.asks_every) static_cast<void>(session.stop_requested_anywhere());
     misbehave(o, session.rank(), i);
@@ -318,7 +317,7 @@ void train_adopted(cox::Session& session, const Options& o, Net& model) {
 }
 
 int run(int argc, char** argv) {
-  // Read twice: policies must be there before the session starts.
+  // Parsed twice, because policies must exist before the session starts.
   const Options early = parse({argv + 1, argv + argc});
   cox::SessionOptions wanted;
   wanted.program = "e2e_parallel";

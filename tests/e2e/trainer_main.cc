@@ -1,6 +1,6 @@
-// A small trainer for the end-to-end tests: says which samples it used, and misbehaves on request
-// (trainer_options.h). With blocks it logs, each step, what its blocks computed in, what its loss
-// was multiplied with, and a checksum of the weights before the update.
+// A small trainer for the end-to-end tests. Logs its samples, and misbehaves on request
+// (trainer_options.h). A model with blocks also logs, for each step, the formats of its blocks, the
+// loss scale, and a checksum of the weights before the update.
 #include <torch/torch.h>
 
 #include <chrono>
@@ -40,7 +40,7 @@ class Numbers final : public cox::Dataset {
 struct Model {
   std::shared_ptr<torch::nn::Module> module;
   std::function<at::Tensor(const at::Tensor&)> forward;
-  std::shared_ptr<StackImpl> blocks;  // null: it has none
+  std::shared_ptr<StackImpl> blocks;  // null: a model without blocks
 };
 
 Model make_model(const Options& options, int rank) {
@@ -72,7 +72,7 @@ void request(cox::Session& session, const std::vector<FormatRequest>& requests,
   }
 }
 
-// The first block's device in the step that begins; the same on all ranks but for the slow one.
+// The first block's device in the step that begins; equal on all ranks but the slow one.
 class Device {
  public:
   enum class State { as_it_was, left_8_bits };
@@ -104,7 +104,7 @@ void train_step(cox::TrainerStep& step, Model& model, const Options& options) {
     const auto made = torch::mse_loss(model.forward(batch.inputs), batch.targets);
     return is_bad ? made * std::numeric_limits<double>::quiet_NaN() : made;
   });
-  double scale = 0;  // what backward() really multiplies with
+  double scale = 0;  // the actual factor of backward()
   if (model.blocks && loss.defined()) {
     loss.register_hook([&scale](const at::Tensor& g) { scale = g.item<double>(); });
   }

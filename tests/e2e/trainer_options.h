@@ -1,4 +1,4 @@
-// What e2e_trainer is asked to do. Numbers of steps count from 0, of ranks and blocks too.
+// The options of e2e_trainer. Steps, ranks and blocks count from 0.
 //   e2e_trainer [--steps N] [--size N] [--samples DIR] [--sleep-ms N] [--nan-steps FIRST LAST]
 //               [--throw-on RANK] [--throw-at STEP] [--odd-model-on RANK] [--blocks N] [--width N]
 //               [--inject STEP RANK BLOCK forward|backward FACTOR]...
@@ -15,7 +15,7 @@
 
 namespace e2e {
 
-// In that step, on that rank, the block multiplies a value of its own (or the gradient of it).
+// A block multiplies one of its values, or the value's gradient, in one step on one rank.
 struct Injection {
   std::uint64_t step = 0;
   int rank = 0;
@@ -24,7 +24,7 @@ struct Injection {
   float factor = 1;
 };
 
-// At the beginning of that step, that rank asks for a format.
+// A rank requests a format at the beginning of a step.
 struct FormatRequest {
   std::uint64_t step = 0;
   int rank = 0;
@@ -34,8 +34,8 @@ struct FormatRequest {
   std::uint32_t rounds = 0;
 };
 
-// From that step on the device of that rank takes that many times as long, until its block was in 8
-// bits for so many steps. The training ends when the block has left them again.
+// From a step on, a rank's device takes `factor` times as long, until its block was in 8 bits for
+// some steps. Training ends when the block has left 8 bits again.
 struct SlowDevice {
   int rank = -1;
   double factor = 1;
@@ -54,10 +54,10 @@ struct Options {
   std::uint64_t throw_at = 0;
   int odd_model_on = -1;
   std::size_t blocks = 0;   // 0: a model without blocks
-  std::int64_t width = 16;  // of the model with blocks
+  std::int64_t width = 16;  // for a model with blocks
   std::vector<Injection> injections;
   std::vector<FormatRequest> requests;
-  // Of the device on which the first block computes, by format; it takes no time by default.
+  // The device time of the first block, by format; none by default.
   std::array<double, cox::kPrecisions> device_ms{};
   SlowDevice slow;
   bool hold = false;  // serve the status page after the last step, until SIGTERM

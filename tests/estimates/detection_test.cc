@@ -1,4 +1,4 @@
-// What the estimates promise, over a sample of the scenarios of the benchmark S1.
+// The promises of the estimates, on a sample of the scenarios of the benchmark S1.
 #include <array>
 
 #include "tests/estimates/detection_trial.h"

@@ -1,6 +1,6 @@
-// Detection trial: plays straggler scenarios (coordinator/testing) to a rule that names slow ranks,
-// and counts what it got right. Used by the test of the estimates and by the benchmark S1; the
-// estimates are one rule, published ones (published_rules.h) are others.
+// Plays straggler scenarios (coordinator/testing) to a rule that names slow ranks, and counts right
+// and wrong names. The test of the estimates and the benchmark S1 use it. The estimates are one
+// rule; published_rules.h has others.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,8 @@ struct NamedRank {
   Phase phase = Phase::other;
 };
 
-// Rule names the ranks that it holds slow after a round. It sees the rounds of one job in turn.
+// Rule names the ranks that it considers slow after each round. Gets the rounds of one job in
+// order.
 class Rule {
  public:
   virtual ~Rule() = default;
@@ -42,8 +43,8 @@ class EstimatesRule final : public Rule {
   Estimates estimates_;
 };
 
-// Score adds up over scenarios. Ranks whose slowdown is at least `kWanted` are wanted; naming a
-// rank that is slow by less is neither right nor wrong.
+// Score adds up over scenarios. Ranks with a slowdown of at least `kWanted` are wanted. Naming a
+// rank with a smaller slowdown is neither right nor wrong.
 inline constexpr double kWanted = 1.10;
 
 struct Score {
@@ -51,9 +52,9 @@ struct Score {
   std::int64_t rank_rounds = 0;
   std::int64_t wanted = 0;
   std::int64_t found = 0;
-  std::int64_t wrong = 0;        // times that a rank was named which is not slow, or not yet
-  std::int64_t right_phase = 0;  // of `found`
-  std::int64_t delay = 0;        // rounds from the first slow one to the name, sum over `found`
+  std::int64_t wrong = 0;        // times that a rank was named without being slow, or too early
+  std::int64_t right_phase = 0;  // part of `found`
+  std::int64_t delay = 0;        // rounds from the slowdown to the name, sum over `found`
 
   void add(const Score& other);
   double f1() const;
@@ -63,8 +64,8 @@ struct Score {
 // Plays the scenario to the rule.
 Score play(const testing::StragglerScenario& scenario, Rule& rule);
 
-// The same to the estimates; counts as well whether the slow job and the slow host were named, and
-// whether the interval of a named rank's size, at the end, holds its true size.
+// Plays the scenario to the estimates. Also counts whether the slow job and the slow host were
+// named, and whether the final interval of a named rank's size holds the true size.
 struct EstimatesScore {
   Score ranks;
   std::int64_t slow_jobs = 0, slow_jobs_found = 0, slow_jobs_wrong = 0;
@@ -75,17 +76,17 @@ struct EstimatesScore {
 };
 EstimatesScore play_to_estimates(const testing::StragglerScenario& scenario);
 
-// Rounds until a slowdown that begins after 60 quiet ones is named, over `runs` seeds: jobs of
-// `ranks` ranks with normal noise of 3 % a step. A run in which it is not named within `limit`
-// rounds counts as `limit`.
+// Rounds until a slowdown is named that begins after 60 quiet rounds, over `runs` seeds. Jobs have
+// `ranks` ranks with normal noise of 3 % a step. A run without the name within `limit` rounds
+// counts as `limit`.
 struct Delay {
   double mean = 0;
   double p99 = 0;
-  double found = 0;                     // part of the runs
+  double found = 0;                     // fraction of the runs
   double false_alarms_per_million = 0;  // other ranks named, or this one early, in rank-rounds
 };
 enum class PublishedRule : int;  // published_rules.h
-// Without a rule: of the estimates.
+// Without a rule: the delay of the estimates.
 Delay delay_of(std::optional<PublishedRule> rule, double extra_ratio, std::int32_t ranks, int runs,
                int limit);
 

@@ -1,4 +1,4 @@
-// Estimates: what one round, and what many, make of reports.
+// Estimates from one round and from many rounds of reports.
 #include "coordinator/estimates/estimates.h"
 
 #include <algorithm>
@@ -43,7 +43,7 @@ struct Rounds {
         cox::estimate(std::move(estimates), job, config, plan, signals, cox::summarize(signals));
     return estimates;
   }
-  // The excess of a channel in the first round is its level.
+  // Returns the excess of a channel, which in the first round is its level.
   const std::vector<double>& level(std::size_t channel) const {
     return estimates.slowness.channels[channel].level;
   }
@@ -63,7 +63,7 @@ double median_of_others(const std::vector<double>& values, std::size_t skip) {
   return cox::median_of(rest);
 }
 
-// Ranks whose steps take a time for each sample and a time beside them.
+// Ranks whose steps take a time for each sample and a fixed time.
 struct Worker {
   double per_sample = 1e-3;
   double fixed = 0;
@@ -160,7 +160,7 @@ TEST_SUITE("core") {
         if (!c.has_cores) reports.back().set(cox::SignalFlag::without_queueing);
       }
       rounds.see(reports);
-      // Rank 3 is the last to arrive and needs 2 s where the others need 1.
+      // Rank 3 arrives last and needs 2 s; the others need 1.
       CHECK(rounds.level(0)[3] == doctest::Approx(counts ? std::log(5.0 / 4) : 0));
       CHECK(rounds.level(kCommunicationChannel)[3] ==
             doctest::Approx(counts ? std::log(5.0 / 4) : 0));
@@ -230,7 +230,7 @@ TEST_SUITE("core") {
     }
     MESSAGE("intervals that hold the true size: " << covered << " of 200");
     CHECK(covered >= 180);
-    CHECK(suspected >= 100);  // the others were confirmed at once
+    CHECK(suspected >= 100);  // the other runs were confirmed at once
   }
 
   TEST_CASE("times of zero and absurd times give finite levels") {
@@ -275,7 +275,7 @@ TEST_SUITE("core") {
     REQUIRE(play(60) == nullptr);
     work_takes(1e-3, 2);
     REQUIRE(play(40) != nullptr);
-    work_takes(0.5e-3, 2);  // as long as it took at first
+    work_takes(0.5e-3, 2);  // the original time
     for (int i = 0; i < 400; ++i) REQUIRE(play(1) != nullptr);
     work_takes(0.5e-3, 1);
     CHECK(play(60) == nullptr);

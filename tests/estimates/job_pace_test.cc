@@ -9,7 +9,7 @@
 
 namespace {
 
-// A job whose ranks all take the same time, with noise that resembles that of the round before.
+// A job whose ranks all take the same time, with noise correlated to the round before.
 struct Pace {
   explicit Pace(std::uint64_t seed, double of_neighbours = 0)
       : random(seed), correlation(of_neighbours) {}

@@ -14,7 +14,7 @@ namespace {
 constexpr std::array<Phase, 5> kSections = {Phase::data, Phase::forward, Phase::backward,
                                             Phase::compute, Phase::optimizer};
 
-// The phase in which a rank is furthest above the median rank, for rules that name none.
+// Returns the phase furthest above the median rank, for rules that name no phase.
 Phase furthest_phase(const Timings& timings, std::size_t i) {
   Phase furthest = kSections[0];
   double most = -std::numeric_limits<double>::infinity();
@@ -122,8 +122,8 @@ class ChangePoint final : public Rule {
     if (change <= -0.1 && at != named_.end()) named_.erase(at);
   }
 
-  // The relative change of the mean at the most likely step; 0 where the posterior of a change is
-  // below 0.9.
+  // Returns the relative change of the mean at the most likely step; 0 if the posterior of a change
+  // is below 0.9.
   double surest_change(std::size_t i) const {
     const auto n = static_cast<double>(window_.size());
     double sum = 0, squares = 0;

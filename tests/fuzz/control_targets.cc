@@ -1,5 +1,5 @@
-// What the control plane reads: journals, saved states, masks, plans and signals. Each decoder is
-// followed by what its values are for, with the policies that come with Coxswain.
+// The inputs of the control plane: journals, saved states, masks, plans and signals. After each
+// decoder runs the code that uses its values, with Coxswain's policies.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -31,10 +31,10 @@ namespace {
 constexpr std::int32_t kRanks = 3;
 constexpr std::size_t kBlocks = 5;
 
-// The units that shares are counted in, and so what policies learn.
+// The units of shares, which policies learn in.
 enum class Units { samples, micro_batches };
 
-// A job that was measured, so that every policy has something to decide.
+// Returns a measured job, so that every policy has something to decide.
 JobFacts job(Units units = Units::samples) {
   JobFacts facts = test::capable_job(kRanks, kBlocks);
   if (units == Units::micro_batches) facts.micro_batch = 4;
@@ -55,7 +55,7 @@ JobFacts job(Units units = Units::samples) {
   return facts;
 }
 
-// Every policy acts, and as soon as it may.
+// Returns settings under which every policy acts as soon as possible.
 Config eager_settings() {
   Config config;
   const Status applied = apply_text(config,
@@ -79,7 +79,7 @@ Config eager_settings() {
   return config;
 }
 
-// Read once: it takes longer than a round.
+// Parsed once, because parsing takes longer than a round.
 const Config& eager() {
   static const Config config = eager_settings();
   return config;
@@ -96,7 +96,7 @@ std::uint64_t number(std::string_view bytes) {
   return value;
 }
 
-// A file without a disk.
+// A file in memory.
 class MemoryFile {
  public:
   explicit MemoryFile(std::string_view content) : descriptor_(::memfd_create("fuzz", MFD_CLOEXEC)) {
@@ -114,7 +114,7 @@ class MemoryFile {
   int descriptor_;
 };
 
-// The start of a job and some rounds of it, with every decision valid.
+// Starts a job and runs some rounds. Every decision must be valid.
 class Deciding {
  public:
   Deciding(JobFacts facts, ControlState state) : job_(std::move(facts)) {
@@ -136,7 +136,7 @@ class Deciding {
   ControlState state_;
 };
 
-// Cuts pieces of a fixed size off the front; the last one is filled up with zeros.
+// Cuts pieces of a fixed size off the front. Pads the last piece with zeros.
 class Pieces {
  public:
   explicit Pieces(std::string_view bytes) : rest_(bytes) {}
@@ -165,7 +165,7 @@ void read_fragments(const RankSignal& signal) {
   static_cast<void>(read_allocator_evidence(signal.fragment).ok());
 }
 
-// A signal that its rank could have sent: what is made up are its values.
+// Returns a signal that its rank could have sent: only its values are made up.
 RankSignal sealed(RankSignal signal, const JobFacts& facts) {
   signal.magic = RankSignal::kMagic;
   signal.version = RankSignal::kVersion;
@@ -202,7 +202,7 @@ std::string repaired_control_state(std::string_view bytes) {
 }
 
 std::string repaired_frame(std::string_view bytes) {
-  constexpr std::size_t kChecksum = 4;  // the offset of its 4 bytes
+  constexpr std::size_t kChecksum = 4;  // the checksum's 4 bytes
   std::string frame(bytes);
   if (frame.size() < wire::kContinuationHeaderBytes) return frame;
   frame[0] = static_cast<char>(wire::kMaskVersion);

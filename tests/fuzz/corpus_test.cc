@@ -1,5 +1,5 @@
-// The corpora of the fuzz targets, and small changes of their files, through the same functions
-// that libFuzzer calls: needs no clang. With COX_TEST_CORPUS=DIR it writes the seeds there first.
+// Runs the corpora of the fuzz targets, and small changes of their files, through the functions
+// that libFuzzer calls. Needs no clang. With COX_TEST_CORPUS=DIR, first writes the seeds to DIR.
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kChanges = 500;  // of each file
+constexpr int kChanges = 500;  // for each file
 
 std::vector<std::string> corpus_of(const Target& target) {
   std::vector<fs::path> files;
@@ -30,7 +30,7 @@ std::vector<std::string> corpus_of(const Target& target) {
   return contents;
 }
 
-// The bytes with a few of them flipped, cut off, left out or doubled.
+// Returns the bytes with a few of them flipped, cut off, left out or doubled.
 std::string changed(std::string bytes, std::mt19937& random) {
   for (auto edits = 1 + random() % 4; edits > 0 && !bytes.empty(); --edits) {
     const std::size_t at = random() % bytes.size();

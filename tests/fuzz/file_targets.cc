@@ -1,4 +1,4 @@
-// Files that people and other programs write: configurations, JSON, profiles, safetensors,
+// Files written by people and other programs: configurations, JSON, profiles, safetensors,
 // manifests of saves, run directories.
 #include <algorithm>
 #include <cstdint>
@@ -45,7 +45,7 @@ std::vector<std::string> lines_of(std::string_view bytes) {
   return lines;
 }
 
-// What was accepted is the same when it is written and read again.
+// An accepted configuration survives writing and reading.
 void check_config(const Config& config) {
   const std::string written = text(config);
   Config again;
@@ -161,7 +161,7 @@ Taken fuzz_phases(std::string_view bytes) {
   return Taken::yes;
 }
 
-// Whatever the steps are, their spans have a length, and none of them lies beyond the picture.
+// For any steps, every span has a length, and none lies beyond the picture.
 void draw_steps(std::string_view bytes) {
   const diagnosis::TraceSink sink = [](const diagnosis::TraceEvent& event) {
     expect(event.start_ns >= 0 && event.duration_ns >= 0, "spans that have a beginning and an end");
@@ -174,7 +174,7 @@ void draw_steps(std::string_view bytes) {
   lanes.finish(sink);
 }
 
-// Whatever the steps are, no rule fails, and the budget adds up.
+// For any steps, no rule fails, and the budget adds up.
 Taken fuzz_steps(std::string_view bytes) {
   const diagnosis::RunRecord run = run_of(bytes);
   if (run.lowest().size() == 0) return Taken::no;

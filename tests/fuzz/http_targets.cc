@@ -1,4 +1,4 @@
-// What clients of the HTTP server send: the head of a request, whether it is answered, its query.
+// The input of the HTTP server: the head of a request, its access check, its query.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -61,7 +61,7 @@ bool same_kind(const Parsed& a, const Parsed& b) {
 
 }  // namespace
 
-// The answer may depend on the head alone: not on what follows it, nor on how it came in.
+// The answer may depend only on the head: neither on later bytes nor on how the bytes arrived.
 Taken fuzz_http_head(std::string_view bytes) {
   const Parsed parsed = metrics::parse_head(bytes);
   if (!parsed) return Taken::no;

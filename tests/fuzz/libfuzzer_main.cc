@@ -1,4 +1,4 @@
-// The program that scripts/fuzz runs: `fuzz_target TARGET [options of libFuzzer] [folders]`.
+// The program of scripts/fuzz: `fuzz_target TARGET [options of libFuzzer] [folders]`.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -16,7 +16,7 @@ const cox::fuzz::Target*& chosen() {
 
 }  // namespace
 
-// The names are libFuzzer's.
+// libFuzzer requires these names.
 extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
   if (*argc > 1) chosen() = cox::fuzz::find_target((*argv)[1]);
   if (chosen() == nullptr) {

@@ -77,7 +77,8 @@ Seeds instances() {
 "budgets": [{"budget": 160}, 120]}]})"};
 }
 
-// The journal with few settings in its starts, which otherwise would be most of its bytes.
+// Returns the journal with few settings in its starts. Otherwise settings would be most of its
+// bytes.
 std::string with_few_settings(const std::filesystem::path& path) {
   auto reader = runtime::JournalReader::open(path);
   if (!reader.ok()) return {};
@@ -96,7 +97,7 @@ std::string with_few_settings(const std::filesystem::path& path) {
   }
 }
 
-// A journal of a job with the most that a journal can hold: other plans, a first decision, memory.
+// Returns a journal with every kind of content: other plans, a first decision, memory.
 std::string full_journal() {
   const JobFacts job = test::capable_job(kRanks, kBlocks);
   const test::TempFolder folder;
@@ -113,7 +114,7 @@ std::string full_journal() {
   return (*writer)->close().ok() ? with_few_settings(folder / "j") : std::string();
 }
 
-// A journal of a job with a slow rank, in the last rounds that there are numbers for.
+// Returns a journal of a job with a slow rank, in the last representable rounds.
 std::string last_rounds() {
   constexpr std::uint64_t kRounds = 24;
   const JobFacts job = test::driven_job(2);
@@ -244,7 +245,7 @@ Seeds safetensors() {
   return {size + io::format_safetensors_header(header), std::string(2, '\0') + "{}"};
 }
 
-// What gzip(1) makes of a few lines, and two such files one after another.
+// Returns gzip(1) output for a few lines, and two such files one after another.
 Seeds packed() {
   constexpr char kPacked[] =
       "\037\213\010\000\000\000\000\000\002\003\053\056\111\055\320\111\051\210\057\112"
@@ -259,7 +260,7 @@ Seeds phases() {
       "{\"loss\":NaN}}\n{\"step\":1,\"timestamp\":6,\"phases\":{\"forward\":0.75}}\n{\"step\":2,"};
 }
 
-// The second one has gradient buckets.
+// Only the second seed has gradient buckets.
 Seeds steps() {
   Seeds seeds = phases();
   seeds.emplace_back(

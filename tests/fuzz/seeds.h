@@ -1,4 +1,4 @@
-// Valid files of every target, to start from: made by the code that writes them, so that they
+// Valid files of every target as starting points. Made by the writing code, so that the seeds
 // follow its formats.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace cox::fuzz {
 
-// The same in every run. REQUIRES: the name of a target.
+// Returns the same seeds in every run. REQUIRES: the name of a target.
 std::vector<std::string> seeds_of(std::string_view target);
 
 }  // namespace cox::fuzz

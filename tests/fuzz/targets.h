@@ -1,7 +1,7 @@
-// The decoders of bytes from outside, each as a function that takes any bytes. libFuzzer calls them
-// with what it makes up (scripts/fuzz), the test fuzz.corpus with the files below corpus/ and small
-// changes of them. A find is a crash, a report of a sanitizer, or expect() of something false.
-// Functions keep nothing between calls; one thread.
+// The decoders of outside bytes, each as a function of any bytes. libFuzzer calls them with made-up
+// bytes (scripts/fuzz); the test fuzz.corpus with the files below corpus/ and small changes of
+// these. A find is a crash, a sanitizer report, or expect() of a false value. Functions keep no
+// state between calls; one thread.
 #pragma once
 
 #include <span>
@@ -10,35 +10,35 @@
 
 namespace cox::fuzz {
 
-// Ends the process with the message when `holds` is false, in every build.
+// Ends the process with the message if `holds` is false, in every build.
 void expect(bool holds, const char* message);
 
-// Whether a decoder took the bytes for what it reads.
+// Whether a decoder accepted the bytes.
 enum class Taken { no, yes };
 
 struct Target {
-  std::string_view name;  // also that of its folder below corpus/
+  std::string_view name;  // also the name of the target's folder below corpus/
   Taken (*run)(std::string_view bytes);
 };
 
-// All targets, in the order of their names.
+// Returns all targets, in the order of their names.
 std::span<const Target> targets();
 // Returns null for an unknown name.
 const Target* find_target(std::string_view name);
 
-// Checksums stand between made-up bytes and the decoders behind them. These functions put the right
-// ones into a copy, so that what is tested is not the checksum.
+// Put the right checksums into a copy of the bytes. Otherwise the checksums would shield the
+// decoders behind them from made-up bytes.
 
-// A journal with its file header, and checksums of all records.
+// Repairs the file header and the checksums of all records of a journal.
 std::string repaired_journal(std::string_view bytes);
-// A control state with its file header.
+// Repairs a control state with its file header.
 std::string repaired_control_state(std::string_view bytes);
-// The manifest of a save; what the bytes end with counts as the hash when it stands where one does.
+// Repairs the manifest of a save. Trailing bytes in place of a hash count as the hash.
 std::string repaired_manifest(std::string_view bytes);
-// One frame of a mask.
+// Repairs one frame of a mask.
 std::string repaired_frame(std::string_view bytes);
 
-// The targets themselves.
+// The targets.
 Taken fuzz_config(std::string_view bytes);
 Taken fuzz_control_state(std::string_view bytes);
 Taken fuzz_gzip(std::string_view bytes);

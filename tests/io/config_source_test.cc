@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A file in a folder of its own, gone with the object.
+// A file in a folder of its own. The destructor removes both.
 class TempFile {
  public:
   explicit TempFile(const std::string& text)

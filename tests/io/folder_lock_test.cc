@@ -25,7 +25,7 @@ Result<FolderLock> take(const TempFolder& folder, const std::string& who) {
   return FolderLock::take(folder.path(), "saves.lock", "job " + who, "token-" + who);
 }
 
-// A lock that is another process's for the first three calls.
+// Imitates a lock held by another process for the first three calls.
 int held_for_a_moment(int) {
   static int calls = 0;
   return ++calls <= 3 ? EWOULDBLOCK : 0;

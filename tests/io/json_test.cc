@@ -13,7 +13,7 @@ namespace {
 
 using namespace cox::io;
 
-// Keeps the scalars of a document.
+// Collects the scalars of a document.
 class Scalars : public JsonEvents {
  public:
   cox::Status begin(JsonKind) override { return cox::ok_status(); }

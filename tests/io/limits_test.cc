@@ -103,7 +103,7 @@ TEST_SUITE("io.limits") {
             allow_files_of(1000);
             static_cast<void>(written(folder / "b"));
           }) == SIGXFSZ);
-    CHECK(folder.files() <= 1);  // the temporary file of the process that was killed
+    CHECK(folder.files() <= 1);  // the killed process's temporary file
   }
 
   TEST_CASE("the program's own disposition of SIGXFSZ stays, be it older or newer") {
@@ -114,7 +114,7 @@ TEST_SUITE("io.limits") {
             {
               const io::FileSizeSignal first;
               { const io::FileSizeSignal nested; }
-              ::raise(SIGXFSZ);  // is still taken
+              ::raise(SIGXFSZ);  // is still caught
               ::signal(SIGXFSZ, SIG_IGN);
             }
             if (::signal(SIGXFSZ, SIG_DFL) != SIG_IGN) ::raise(SIGKILL);

@@ -7,7 +7,7 @@
 namespace cox::io {
 namespace {
 
-// A header of `count` tensors without elements, which is as many as fit into its bytes.
+// Returns a header of `count` tensors without elements, the most that its bytes can hold.
 std::string empty_tensors(std::size_t count) {
   std::string json = "{";
   for (std::size_t i = 0; i < count; ++i) {

@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 using namespace cox;
 using namespace cox::io;
 
-// A file of tensors with the bytes "ello", which one tensor of that shape has.
+// Returns a file of tensors with the bytes "ello", the data of one tensor of the shape.
 std::string tensors(std::uint64_t step = 120, std::vector<std::int64_t> shape = {1}) {
   const std::string json = format_safetensors_header(
       {.entries = {{.name = "w", .dtype = "F32", .shape = std::move(shape), .begin = 0, .end = 4}},

@@ -15,7 +15,7 @@ using namespace cox;
 
 namespace {
 
-// Returns what a thread with this work tells at its end.
+// Returns the status that a thread with this work reports at its end.
 Status ends_with(const std::function<void()>& work) {
   Status told;
   auto thread = io::start_thread("pump", work, [&](const Status& status) { told = status; });
@@ -38,7 +38,7 @@ TEST_SUITE("io.thread") {
     const Status memory = ends_with([] { throw std::bad_alloc(); });
     CHECK(memory.code() == StatusCode::resource_exhausted);
     CHECK(contains(memory.message(), "pump ends: Cannot allocate memory"));
-    CHECK(ends_with([] { throw 7; }).ok());  // nothing to tell
+    CHECK(ends_with([] { throw 7; }).ok());  // nothing to report
     auto thread = io::start_thread(
         "pump", [] { throw std::bad_alloc(); }, [](const Status&) { throw std::bad_alloc(); });
     REQUIRE(thread.ok());

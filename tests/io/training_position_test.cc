@@ -21,7 +21,7 @@ TrainingPosition position() {
   return p;
 }
 
-// Returns the complaint about a position of which one field was changed; nullopt removes it.
+// Returns the error for a position with one changed field; nullopt removes the field.
 std::string complaint(const std::string& field, const std::optional<std::string>& value) {
   Metadata metadata = describe(position());
   metadata.erase("coxswain." + field);

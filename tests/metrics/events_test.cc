@@ -1,5 +1,5 @@
-// Server-sent events over real sockets: what followers get, how many there may be, and that one who
-// reads nothing costs the others nothing.
+// Server-sent events over real sockets: the followers' events, their largest number, and a follower
+// that reads nothing, which must cost the others nothing.
 #include <memory>
 #include <string>
 #include <utility>
@@ -103,7 +103,7 @@ TEST_SUITE("metrics.events") {
     CHECK(get(f.server->port(), "/status").starts_with("HTTP/1.1 200"));
     followers.pop_back();
     std::string again = "503";
-    while (contains(again, "503"))  // until the server has seen that it left
+    while (contains(again, "503"))  // until the server has noticed the closed connection
       again = f.follow("/api/v1/events")->receive_until("HTTP/1.1 200");
     CHECK(contains(again, "200"));
     f.state.finish();
@@ -127,6 +127,6 @@ TEST_SUITE("metrics.events") {
     }
     f.state.finish();
     CHECK(follower->receive_all().ends_with(kEnd));
-    f.server.reset();  // waits for answers, but not for those
+    f.server.reset();  // waits for answers, but not for events
   }
 }

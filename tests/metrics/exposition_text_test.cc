@@ -30,7 +30,7 @@ std::string serialized(std::span<const Metric> rows, const Snapshot& snapshot) {
   return text.str();
 }
 
-// Series -> value; comments, and buckets by the number that `le` is.
+// Returns series -> value. Skips comments; names buckets by the number of `le`.
 std::map<std::string, double> parsed(const std::string& text) {
   std::map<std::string, double> out;
   std::istringstream lines(text);

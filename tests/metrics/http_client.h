@@ -1,4 +1,4 @@
-// The least HTTP client for tests: sends bytes to 127.0.0.1, returns what comes back.
+// A minimal HTTP client for tests: sends bytes to 127.0.0.1, returns the response.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@ class RawConnection {
   RawConnection& operator=(const RawConnection&) = delete;
 
   bool connected() const { return socket_ >= 0; }
-  // Returns whether the server still took them.
+  // Returns whether the server accepted the bytes.
   bool send(std::string_view bytes);
-  // Until the server closes, or thirty seconds pass.
+  // Receives until the server closes, thirty seconds at most.
   std::string receive_all();
-  // Until `text` has come; the same limits.
+  // Receives until `text` has arrived, thirty seconds at most.
   std::string receive_until(std::string_view text);
 
  private:
@@ -29,7 +29,7 @@ class RawConnection {
 // Sends `bytes` on a connection of its own and returns the response.
 std::string response_to(std::uint16_t port, std::string_view bytes);
 
-// The whole response to a GET.
+// Returns the whole response to a GET.
 std::string get(std::uint16_t port, std::string_view target);
 
 }  // namespace cox::metrics

@@ -179,12 +179,12 @@ TEST_SUITE("metrics") {
     const Fixture f;
     std::vector<std::unique_ptr<RawConnection>> idle;
     for (int i = 0; i < 3; ++i) idle.push_back(std::make_unique<RawConnection>(f.port()));
-    CHECK(contains(get(f.port(), "/readyz"), "200 OK"));  // the idle ones are in by now
+    CHECK(contains(get(f.port(), "/readyz"), "200 OK"));  // the idle connections are open by now
     const test::FileLimit few(256);
     std::vector<int> taken;
     for (int file = ::dup(2); file >= 0; file = ::dup(2)) taken.push_back(file);
     REQUIRE(taken.size() > 4);
-    ::close(taken.back());  // for the client itself
+    ::close(taken.back());  // frees a descriptor for the client
     taken.pop_back();
     CHECK(contains(get(f.port(), "/readyz"), "200 OK"));
     for (const int file : taken) ::close(file);
@@ -288,7 +288,7 @@ TEST_SUITE("metrics") {
       CHECK(server.status().code() == StatusCode::invalid_argument);
     }
     Config config;
-    config.http.host = "192.0.2.1";  // for documentation only, so nobody has it
+    config.http.host = "192.0.2.1";  // reserved for documentation, so no machine has it
     config.http.open = true;
     const auto server = HttpServer::start(config, state);
     REQUIRE_FALSE(server.ok());

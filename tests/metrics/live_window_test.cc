@@ -1,5 +1,5 @@
-// What is found while a job runs equals what `cox analyze` finds afterwards in the same steps. The
-// same steps go both ways: as reports through telemetry, and as rows through run directories.
+// Findings during a run equal those of `cox analyze` afterwards for the same steps. The steps take
+// both ways: as reports through telemetry, and as rows through run directories.
 #include "metrics/live_window.h"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ namespace fs = std::filesystem;
 
 using diagnosis::Finding;
 
-// One step of one rank, before it becomes a report and a row.
+// One step of one rank, the source of a report and a row.
 struct Step {
   std::uint64_t number = 0;
   PhaseSeconds phases{};
@@ -44,17 +44,17 @@ struct Step {
   std::uint64_t used = 0;
   std::uint64_t peak = 0;
   std::uint64_t limit = 0;
-  AllocatorEvidence allocator{};  // none reserved: a rank on the CPU
+  AllocatorEvidence allocator{};  // reserved 0: a rank on the CPU
 };
 Step step_at(std::uint64_t number) {
   Step step;
   step.number = number;
   return step;
 }
-using Steps = std::vector<Step>;  // of a rank
+using Steps = std::vector<Step>;  // one rank's
 using Ranks = std::vector<Steps>;
 
-// As the session fills them in.
+// Fills a report as the session does.
 RankSignal report_of(const Step& step, std::size_t rank) {
   RankSignal out;
   out.rank = RankId(static_cast<std::int32_t>(rank));
@@ -77,7 +77,7 @@ RankSignal report_of(const Step& step, std::size_t rank) {
   out.memory_used_bytes = step.used;
   out.memory_peak_bytes = step.peak;
   out.memory_limit_bytes = step.limit;
-  // Sent seldom: what changes in between is not worth a report.
+  // Sent rarely, because small changes are not worth a report.
   if (step.allocator.reserved_bytes > 0 && step.number % 40 == 0)
     out.fragment = make_fragment(step.allocator);
   return out;
@@ -120,7 +120,7 @@ JobFacts job_of(std::size_t ranks) {
   return job;
 }
 
-// Through the telemetry of a job that runs.
+// Returns the findings of the running job's telemetry.
 FindingsView live(const Ranks& ranks) {
   NoSink end;
   FindingsWatch watch(end, [](FindingsWatch::Found) {});
@@ -137,7 +137,7 @@ FindingsView live(const Ranks& ranks) {
   return *watch.look();
 }
 
-// Through run directories that hold the last steps only.
+// Returns the findings of run directories with only the last steps.
 std::vector<Finding> afterwards(const Ranks& ranks, std::size_t steps) {
   const TemporaryFolder directory;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
@@ -158,7 +158,7 @@ std::vector<Finding> afterwards(const Ranks& ranks, std::size_t steps) {
   return diagnosis::own_findings({&view, &budget, std::nullopt});
 }
 
-// Two ranks of which the second is slower, and the first waits for it.
+// Returns two ranks. The second is slower, and the first waits for it.
 Ranks half_slow_run(std::size_t steps) {
   Ranks ranks(2);
   std::mt19937_64 random(7);
@@ -185,7 +185,7 @@ RankSignal last_report(std::size_t rank, std::size_t step) {
   return last;
 }
 
-// Ranks whose reports wait, and are merged with those that follow, until they are sent.
+// Ranks whose reports wait, merged with later ones, until they are sent.
 class LateRanks {
  public:
   LateRanks(FindingsWatch& watch, std::size_t ranks) : watch_(watch), job_(job_of(ranks)) {}
@@ -233,7 +233,7 @@ void check_same(const std::vector<Finding>& a, const std::vector<Finding>& b) {
   }
 }
 
-// Seeded; each third seed has a cause of its own, and each has noise.
+// Returns a noisy seeded run. Every third seed has its own cause.
 Ranks made_run(std::uint64_t seed) {
   std::mt19937_64 random(seed);
   const auto noise = [&random] {
@@ -271,7 +271,7 @@ Ranks made_run(std::uint64_t seed) {
   return ranks;
 }
 
-// What a rank of a recorded run did, as far as a report can say it.
+// Returns the steps of a recorded rank, with the fields that a report has.
 Steps steps_of(const diagnosis::RankRecord& rank) {
   const auto column = [&rank](const diagnosis::Columns& columns, const char* name) {
     return diagnosis::values_of(columns, name, rank.size());
@@ -331,7 +331,7 @@ TEST_SUITE("metrics.live_window") {
       fragmented += std::ranges::count(view.findings, "MEMORY.FRAGMENTATION", &Finding::code);
     }
     CHECK(found >= 20);
-    CHECK(fragmented == 5);  // each fourth seed trains on devices
+    CHECK(fragmented == 5);  // every fourth seed trains on devices
   }
 
   TEST_CASE("live equals after: the recorded runs") {
@@ -375,7 +375,7 @@ TEST_SUITE("metrics.live_window") {
     for (RankSignal& report : signals.reports) report.plan_applied = 1;
     REQUIRE(shelf.round_of({signals, decision, plan, job, {}}) != nullptr);
     Plan newer = plan;
-    newer.id.number = 2;  // published, and not applied yet
+    newer.id.number = 2;  // published, but not applied yet
     newer.profiles = {{MemoryAction::keep, MemoryAction::keep, MemoryAction::keep}};
     newer.rank_profile.clear();
     const auto round = shelf.round_of({signals, decision, newer, job, {}});
@@ -409,7 +409,7 @@ TEST_SUITE("metrics.live_window") {
     CHECK(row.allocator == AllocatorEvidence{100, 60, 40, 7});
     CHECK(row.memory_reserved_bytes == 100);
     CHECK(row.memory_peak_reserved_bytes == 120);
-    // A row claims nothing about a rank that sent no evidence.
+    // A row has no memory fields for a rank that sent no evidence.
     for (const std::size_t r : {0u, 2u})
       CHECK(row_of(round->reports[r], nullptr, {}).memory_reserved_bytes == 0);
   }
@@ -447,7 +447,7 @@ TEST_SUITE("metrics.live_window") {
 
   TEST_CASE("steps that reports brought late, several at once, cost what they took") {
     constexpr std::size_t kSteps = 120;
-    constexpr std::size_t kWithTheEnd = 5;  // go out with the ranks' last reports
+    constexpr std::size_t kWithTheEnd = 5;  // sent with the ranks' last reports
     const Ranks ranks = half_slow_run(kSteps);
     NoSink end;
     FindingsWatch watch(end, [](FindingsWatch::Found) {});

@@ -1,5 +1,5 @@
-// Plays a simulated job, with troubles that are found with every severity, and serves its pages
-// until standard input closes:
+// Plays a simulated job whose troubles give findings of every severity, and serves its pages until
+// standard input closes:
 //   cox_metrics_serve [rounds per second, default 20] [blocks, default 14]
 // Prints the address as the first line.
 #include <poll.h>

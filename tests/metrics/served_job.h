@@ -1,4 +1,4 @@
-// Makes what the pages of a simulated job are made from after some rounds.
+// Returns the data of a simulated job's pages after some rounds.
 #pragma once
 
 #include <utility>

@@ -9,7 +9,7 @@ namespace cox::metrics {
 namespace {
 
 constexpr std::uint32_t kMicroBatch = 4;
-constexpr std::uint64_t kLeakBytes = 2 << 20;  // of a round
+constexpr std::uint64_t kLeakBytes = 2 << 20;  // in each round
 
 std::uint32_t micro_batches(std::int32_t rank) {
   return 2 + 2 * (static_cast<std::uint32_t>(rank) % 3);
@@ -19,7 +19,7 @@ bool is_saving(std::size_t block) {
   return block >= 1 && block <= kSimulatedBlocks;
 }
 
-// Two plans: those blocks have `saving`, or all are kept.
+// Returns a model of two plans: those blocks have `saving`, or all are kept.
 MemoryModel memory_model(std::size_t blocks, MemoryAction saving) {
   MemoryModel model;
   model.base_bytes = std::int64_t{1} << 30;
@@ -201,7 +201,7 @@ void SimulatedJob::split_ranks() {
   }
 }
 
-// Every 60 rounds four blocks begin, or cease, to be recomputed.
+// Every 60 rounds, four blocks start or stop recomputing.
 void SimulatedJob::toggle_recompute(Decision& decision) {
   const bool begin = round_ % 120 == 60;
   if (setup_.ranks_differ) split_ranks();
@@ -216,7 +216,7 @@ void SimulatedJob::toggle_recompute(Decision& decision) {
                        : "h.0 to h.3 are kept again: headroom is 1.9 GiB on all ranks"));
 }
 
-// Not in a round that publishes a plan already.
+// Skips rounds that already publish a plan.
 void SimulatedJob::change_formats(Decision& decision) {
   std::vector<Reason> why = numerics_.change_formats(round_, plan_.precision);
   if (why.empty()) return;

@@ -1,5 +1,6 @@
 // A seeded job for the tests of telemetry: ranks with blocks, a falling loss, a straggler, plans
-// that go out and become active, reasons of several policies. Deterministic; no clock, no threads.
+// that are published and become active, reasons of several policies. Deterministic; no clock, no
+// threads.
 #pragma once
 
 #include <cstdint>
@@ -22,25 +23,25 @@ struct SimulatedSetup {
   std::int32_t slow_rank = 2;  // -1 = none
   double start = 1'780'000'000;
   double step_seconds = 0.41;
-  bool plans_memory = true;  // blocks 1 to 4 were measured under another action as well
-  MemoryAction saving = MemoryAction::recompute;  // the action that they were measured under
-  bool ranks_differ = false;  // in their actions: only the upper half recomputes
-  bool uneven = false;        // ranks compute 2, 4, 6, 2, ... micro-batches of a larger batch
-  bool numerics = false;      // formats, a loss scaler, overflows (simulated_numerics.h)
-  bool troubled = false;      // all ranks wait for their data, and rank 1 leaks memory
+  bool plans_memory = true;  // blocks 1 to 4 have measurements of a second action
+  MemoryAction saving = MemoryAction::recompute;  // the second action
+  bool ranks_differ = false;                      // in actions: only the upper half recomputes
+  bool uneven = false;    // ranks compute 2, 4, 6, 2, ... micro-batches of a larger batch
+  bool numerics = false;  // formats, a loss scaler, overflows (simulated_numerics.h)
+  bool troubled = false;  // all ranks wait for data, and rank 1 leaks memory
 };
 
-// Bytes of every rank where memory is planned: its budget, the peak with every block kept, and the
-// part of that peak which recomputing saves.
+// Bytes of every rank if memory is planned: the budget, the peak with every block kept, and the
+// part of the peak saved by recomputing.
 inline constexpr std::int64_t kSimulatedBudget = std::int64_t{13} << 29;    // 6.5 GiB
 inline constexpr std::int64_t kSimulatedKeepPeak = std::int64_t{15} << 29;  // 7.5 GiB
 inline constexpr std::int64_t kSimulatedSaving = std::int64_t{1} << 30;
-inline constexpr std::size_t kSimulatedBlocks = 4;  // of which memory can be saved, from the second
+inline constexpr std::size_t kSimulatedBlocks = 4;  // from the second on, these can save memory
 
-inline constexpr float kSimulatedFlops = 1e9f;         // of a sample
-inline constexpr double kSimulatedPeakFlops = 2.5e11;  // that a device does in a second
+inline constexpr float kSimulatedFlops = 1e9f;         // for each sample
+inline constexpr double kSimulatedPeakFlops = 2.5e11;  // a device's, in a second
 
-// Rank 0's operators in two blocks.
+// Returns rank 0's operators in two blocks.
 std::shared_ptr<const OperatorTable> simulated_operators();
 
 class SimulatedJob {
@@ -53,11 +54,11 @@ class SimulatedJob {
   void step(StepSink& sink);
   void steps(StepSink& sink, int count);
 
-  // Changes what the next rounds look like.
+  // Changes for the next rounds.
   std::int32_t missing_rank = -1;
   bool repeating = false;  // a sum was out of range
   bool nonfinite = false;
-  bool finishing = false;  // all ranks send their last report
+  bool finishing = false;  // all ranks send their last reports
   double now() const { return now_; }
   void set_now(double now) { now_ = now; }
   std::uint64_t round() const { return round_; }

@@ -78,7 +78,7 @@ std::vector<Reason> SimulatedNumerics::change_formats(std::uint64_t round,
              b % 7 == 6 ? "fp8 is 1.31x faster here and 0.07 % of values were clipped"
                         : "fp16 is 1.08x faster here than bf16, and its range suffices");
   }
-  const std::size_t next = first + 1;  // comes and goes
+  const std::size_t next = first + 1;  // appears and disappears
   if (round > kFormatsRound && round % 40 == 12)
     change(next, Precision::bf16, ReasonCode::precision_raised,
            "0.9 % of values underflowed, above the limit of 0.5 %");

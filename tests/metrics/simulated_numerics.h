@@ -1,5 +1,5 @@
-// The numerics of a simulated job: formats that come and go, a loss scaler, overflows in a known
-// block, pass and rank, evidence of every other round. Deterministic; no clock, no threads.
+// The numerics of a simulated job: changing formats, a loss scaler, overflows in a known block,
+// pass and rank, evidence in every second round. Deterministic; no clock, no threads.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace cox::metrics {
 
-// From round 30 on a third of the inner blocks is in fp16 and some in fp8; every 25 rounds, first
+// From round 30 on, a third of the inner blocks is in fp16 and some in fp8. Every 25 rounds, first
 // in round 45, kOverflowValues values overflow on the last rank in backward of the first fp16
 // block.
 inline constexpr std::uint64_t kFormatsRound = 30;
@@ -24,18 +24,18 @@ class SimulatedNumerics {
  public:
   SimulatedNumerics(std::size_t blocks, std::int32_t ranks, std::uint64_t seed);
 
-  // Blocks of the job that fp16 and fp8 go to, and the one that overflows; -1 in tiny models.
+  // Returns the block that overflows; -1 in tiny models.
   std::int32_t culprit() const;
   bool overflows_in(std::uint64_t round) const;
-  // 0 before the scaler is at work.
+  // Returns 0 before the scaler works.
   float loss_scale(std::uint64_t round) const;
 
   std::vector<BlockEvidence> evidence(std::uint64_t round);
-  // After the round: the scaler goes on.
+  // Advances the scaler after the round.
   void advance(std::uint64_t round, const ScalerRules& rules);
-  // The formats that the job changes to in this round, with a reason each block; empty = none.
+  // Changes the formats of this round. Returns a reason for each block; empty = no change.
   std::vector<Reason> change_formats(std::uint64_t round, std::vector<Precision>& formats) const;
-  // A reason without a change.
+  // Returns reasons without a change.
   std::vector<Reason> remarks(std::uint64_t round, const std::vector<std::string>& names) const;
 
  private:

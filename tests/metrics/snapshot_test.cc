@@ -139,7 +139,7 @@ TEST_SUITE("metrics") {
       state.record({signals, decision, plan, job.job(), {}});
     };
     round(10, true);
-    round(13, true);  // the first is in force everywhere, and gone
+    round(13, true);  // the first plan is in force everywhere, so no longer in flight
     CHECK(state.snapshot()->view<PlanView>().activation_lag_rounds == 3);
     round(14, false);
     round(18, true);

@@ -225,8 +225,8 @@ TEST_SUITE("metrics") {
     CHECK(contains(page, "Round 30, step 30. Plan"));
     CHECK(contains(page, ", ended " + utc_text(ended->last_round_time) + ". </p>"));
     CHECK(contains(page, "0 of 4 training, 4 finished"));
-    CHECK_FALSE(contains(page, "http-equiv=\"refresh\""));  // nobody may answer
-    CHECK_FALSE(contains(page, " ago"));                    // would be wrong soon
+    CHECK_FALSE(contains(page, "http-equiv=\"refresh\""));  // the server may be gone
+    CHECK_FALSE(contains(page, " ago"));                    // would soon be wrong
   }
 
   TEST_CASE(
@@ -245,7 +245,7 @@ TEST_SUITE("metrics") {
           doctest::Approx(999 * state.snapshot()->summary.wall_seconds.median).epsilon(0.1));
     CHECK(contains(status_page(shown()), "step 11 of 1,010, closed"));
     CHECK(contains(status_page(shown()), ", about " + duration_text(*left) + " left. "));
-    state.set_last_step(5);  // a job that was told to go on beyond it
+    state.set_last_step(5);  // the job was told to continue beyond that step
     job.step(state);
     CHECK(seconds_left(*state.snapshot()) == 0.0);
     state.finish();

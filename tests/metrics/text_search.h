@@ -1,4 +1,4 @@
-// Looking for words in pages, for tests of what is served.
+// Searches texts in served pages.
 #pragma once
 
 #include <cstddef>

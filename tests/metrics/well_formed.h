@@ -1,5 +1,4 @@
-// first_fault(): whether a page's tags are in order, for tests of pages. Text of scripts is not
-// looked at.
+// first_fault() checks the order of a page's tags, for tests of pages. Skips the text of scripts.
 #pragma once
 
 #include <cctype>
@@ -9,7 +8,7 @@
 
 namespace cox::metrics {
 
-// Walks all tags; "" when every one is closed in order and every attribute is quoted.
+// Returns "" if every tag is closed in order and every attribute is quoted.
 inline std::string first_fault(const std::string& html) {
   std::vector<std::string> open;
   for (std::size_t at = html.find('<'); at != std::string::npos; at = html.find('<', at + 1)) {

@@ -19,7 +19,7 @@ using transport::Communicator;
 
 constexpr std::uint64_t kRounds = 1'000;
 
-// What every rank had in force, in rank order.
+// Gathers the plans in force on every rank, in rank order.
 std::vector<InForce> everybodys(Communicator& c, const WorkerTrace& trace) {
   std::vector<InForce> all(trace.rounds.size() * static_cast<std::size_t>(c.size()));
   const Status gathered = transport::finish(

@@ -1,5 +1,5 @@
 // All ranks switch plans in the same round over real MPI, on every path, and the journal of such a
-// run replays. The ranks compare what they wrote down by an all-gather in the end.
+// run replays. The ranks compare their records by an all-gather at the end.
 #include "tests/mpi/agreement.h"
 
 #include "tests/runtime/driven_job.h"

@@ -1,5 +1,4 @@
-// The step path allocates nothing once it is warm: counted through operator new, which MPI's own
-// memory does not pass.
+// The warm step path allocates nothing. Counts operator new, which excludes MPI's own memory.
 #include <algorithm>
 #include <array>
 #include <vector>
@@ -24,7 +23,7 @@ struct Buffers {
   std::vector<float> large = std::vector<float>(50'000, 1.0f);
 };
 
-// One of everything, several at once.
+// Starts every kind of operation, several at once.
 bool step(Communicator& c, Buffers& b) {
   const WaitPolicy policy = wait_policy(c.ranks_on_node(), 1);
   const Bytes large = std::as_writable_bytes(std::span(b.large));
@@ -69,9 +68,9 @@ bool exchange_round(BucketExchange& exchange) {
   return well && exchange.wait_all({}).ok();
 }
 
-// The most rounds in a row without an allocation. Which request an operation gets, and so which
-// one's scratch memory grows, depends on timing, so a few rounds may not be enough to be warm; but
-// each of the few requests grows a few times at most.
+// Returns the most rounds in a row without an allocation. Timing decides which request an operation
+// gets, and so which request's scratch memory grows. A few rounds may be too few to warm up, but
+// each of the few requests grows only a few times.
 int quiet_rounds(BucketExchange& exchange) {
   int quiet = 0;
   int most = 0;
@@ -121,7 +120,7 @@ TEST_CASE("posting and collecting a report and looking for a plan allocate nothi
     const bool posted = signals.post(0, RankSignal{}, evidence);
     const bool seen = reader.poll();
     signals.collect(collected);
-    if (i > 1) spent += count.so_far();  // the first two size what is used in turns
+    if (i > 1) spent += count.so_far();  // the first two rounds size alternating buffers
     CHECK(posted);
     CHECK(seen);
     CHECK(collected.signals.size() == 1);

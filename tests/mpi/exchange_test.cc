@@ -1,4 +1,4 @@
-// BucketExchange over real MPI and real shared memory, at as many ranks as mpiexec started.
+// BucketExchange over real MPI and real shared memory, with as many ranks as mpiexec started.
 #include <string>
 
 #include "coordinator/transport/mpi/runtime.h"
@@ -87,7 +87,8 @@ TEST_CASE("a folder that cannot hold the buckets falls back to messages") {
   CHECK(((*made)->note().find("/nowhere") != std::string::npos) == (c->size() > 1));
 }
 
-// Empty, or what a rank heard when the last one left after the first bucket of the second round.
+// Lets the last rank leave after the first bucket of the second round. Returns another rank's
+// error; empty if there is none.
 std::string hear_of_a_leaver(Communicator& c, SharedMemory shared_memory) {
   auto made = BucketExchange::create(c, std::vector<BucketSpec>(2, {4000, sum_f32()}),
                                      impatient_options(shared_memory, 256));

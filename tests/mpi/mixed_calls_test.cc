@@ -1,5 +1,5 @@
-// Ranks that do not make the same calls are told apart by name, over real MPI: calls that come
-// together, and calls that wait for each other. A rank that is late is named.
+// Ranks with different calls get errors that name the calls, over real MPI: for calls that meet,
+// and for calls that wait for each other. A late rank is named.
 #include <chrono>
 #include <cstring>
 #include <functional>
@@ -18,7 +18,7 @@ namespace {
 
 using Name = CallBook::Name;
 
-// A world of its own for each case, because ranks that have parted stay apart.
+// A new world for each case, because ranks that have parted stay apart.
 struct Job {
   Job() : runtime(*MpiRuntime::start(nullptr, nullptr)), world(*runtime.world({})) {}
   MpiRuntime runtime;
@@ -133,8 +133,8 @@ TEST_CASE("a round of averaging and another call are told apart") {
   CHECK(has(status, "Session::together"));
 }
 
-// Rank 0 waits in a round, of which the others have given a part, as gradients are one, and whose
-// rounds before `complete` are over. The others then go to a call of all.
+// Rank 0 waits in a round to which the others gave a part, as for gradients, and whose rounds
+// before `complete` are over. Then the others enter a collective call.
 Status wait_in_round(const Job& job, RoundId complete, std::chrono::seconds most) {
   const auto since = CallBook::Clock::now();
   job.calls->begin_round(RoundId(4));
@@ -164,7 +164,7 @@ TEST_CASE("a rank that is done with a round may wait elsewhere for one that is n
   CHECK_MESSAGE(status.ok(), status.text());
 }
 
-// Waits at the end until all ranks have come to the same gather.
+// Waits at the end until all ranks have reached the same gather.
 Status wait_at_end(const Job& job, Communicator& meeting) {
   const auto since = CallBook::Clock::now();
   job.calls->begin_end();

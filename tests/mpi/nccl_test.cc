@@ -1,5 +1,5 @@
-// Masks over the fake NCCL between MPI processes, and the real library where there is no driver:
-// all ranks have the same plan in every round, and leave NCCL together.
+// Masks over the fake NCCL between MPI processes, and over the real library without a driver. All
+// ranks have the same plan in every round, and leave NCCL together.
 #include <algorithm>
 #include <memory>
 #include <string>

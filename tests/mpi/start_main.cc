@@ -1,4 +1,4 @@
-// A program that leaves MPI's start and end to us: exits 0 when both work and the world adds up.
+// A program that lets Coxswain start and end MPI. Exits with 0 if both work and the world adds up.
 #include <cstdio>
 #include <memory>
 #include <vector>

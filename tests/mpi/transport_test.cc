@@ -1,5 +1,5 @@
-// The transport over real MPI, at as many ranks as mpiexec started. The main function has called
-// MPI_Init, so this is also the case of a program with its own.
+// The transport over real MPI, with as many ranks as mpiexec started. The main function has called
+// MPI_Init, so this also tests a program with its own MPI.
 #include <string>
 
 #include "coordinator/transport/mpi/runtime.h"
@@ -11,7 +11,7 @@
 namespace cox::transport {
 namespace {
 
-// A world of its own, from the program's MPI.
+// Returns a new world, from the program's MPI.
 std::unique_ptr<Communicator> world(const MpiOptions& options = {}) {
   Result<MpiRuntime> runtime = MpiRuntime::start(nullptr, nullptr);
   REQUIRE(runtime.ok());

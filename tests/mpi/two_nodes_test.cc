@@ -1,5 +1,5 @@
-// Four ranks on two nodes that share no memory (tests/support/two_nodes): what is pretended
-// elsewhere by a setting is true here.
+// Four ranks on two nodes without shared memory (tests/support/two_nodes). Other tests imitate
+// nodes by a setting.
 #include <unistd.h>
 
 #include <array>

@@ -1,8 +1,8 @@
-// Writes a run directory as a job of ours leaves it: steps of three ranks with recompute, saves,
-// waiting and Coxswain's own work, the host timeline with every cause of idle time, and a journal
-// of plans with their reasons.
+// Writes a run directory like that of a real job of three ranks. Steps have recompute, saves,
+// waiting and Coxswain's own work; the host timeline has every cause of idle time; the journal has
+// plans with their reasons.
 //   cox_own_run DIRECTORY
-// The job is a simulated one: no MPI, no LibTorch, and the same bytes each time.
+// Simulates the job without MPI and LibTorch, and writes the same bytes each time.
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -29,11 +29,11 @@ constexpr int kSteps = 240;
 constexpr double kStart = 1.7e9;
 constexpr double kStepSeconds = 0.2;
 constexpr double kSamplePeriod = 0.1;
-constexpr int kSamples = 480;  // in as many seconds as the steps take
+constexpr int kSamples = 480;  // over the seconds of the steps
 constexpr std::uint64_t kRoundsPerSave = 60;
 constexpr float kSaveSeconds = 0.3F;
 
-// Rank 0 saves, and the others wait for it in their communication.
+// Rank 0 saves; the others wait for the save in their communication.
 void add_save(metrics::StepRow& row, std::int32_t rank) {
   if (row.round.value() % kRoundsPerSave != 0) return;
   if (rank == 0)
@@ -42,7 +42,7 @@ void add_save(metrics::StepRow& row, std::int32_t rank) {
     row.phase_seconds[static_cast<std::size_t>(Phase::communication)] += kSaveSeconds;
 }
 
-// Keeps what ranks and coordinator would write.
+// Writes the files of ranks and coordinator.
 class Record final : public StepSink {
  public:
   explicit Record(runtime::JournalWriter& journal) : journal_(journal) {}

@@ -1,4 +1,4 @@
-// The planner against a mixed-integer program: cbc, a solver that shares nothing with it.
+// The planner against a mixed-integer program, solved independently by cbc.
 #include <stdlib.h>
 
 #include <algorithm>
@@ -39,7 +39,7 @@ class Folder {
   fs::path path_;
 };
 
-// " + 12 x3_1" for each allowed action of the stage.
+// Returns " + 12 x3_1" for each allowed action of the stage.
 std::string terms(const Stage& stage, std::size_t index, std::int64_t StageOption::*value) {
   std::string out;
   for (std::size_t a = 0; a < kActions; ++a) {
@@ -50,7 +50,7 @@ std::string terms(const Stage& stage, std::size_t index, std::int64_t StageOptio
   return out;
 }
 
-// Least added time with one action a stage, every pass within the budget.
+// Returns the program: least added time with one action a stage, every pass within the budget.
 std::string program(const MemoryProblem& problem, std::int64_t budget) {
   std::ostringstream objective, rows, names;
   std::string kept;
@@ -80,11 +80,11 @@ enum class Verdict { infeasible, optimal, given_up };
 
 struct Optimum {
   Verdict verdict = Verdict::infeasible;
-  double added_us = 0;  // given_up: of the best plan that cbc had found
+  double added_us = 0;  // given_up: the time of cbc's best plan
 };
 
-// "Optimal - objective value 123.00000000", "Infeasible - ..." or "Stopped on ..." come first.
-// Chains of equal blocks are hard for branch and bound: it may give up after so many nodes.
+// The first line is "Optimal - objective value 123.00000000", "Infeasible - ..." or "Stopped on
+// ...". Chains of equal blocks are hard for branch and bound: cbc may give up after so many nodes.
 Optimum by_cbc(const Folder& folder, const MemoryProblem& problem, std::int64_t budget) {
   std::ofstream(folder / "p.lp") << program(problem, budget);
   const std::string command = "cbc '" + (folder / "p.lp").string() +
@@ -98,7 +98,7 @@ Optimum by_cbc(const Folder& folder, const MemoryProblem& problem, std::int64_t 
   std::string line;
   REQUIRE(std::getline(file, line));
   if (line.find("nfeasible") != std::string::npos) return {};
-  // Then the value is that of the relaxation.
+  // Without an integer solution, the value is that of the relaxation.
   if (line.find("no integer solution") != std::string::npos)
     return {Verdict::given_up, std::numeric_limits<double>::infinity()};
   const bool is_optimal = line.starts_with("Optimal");

@@ -41,7 +41,7 @@ void check_point(const MemoryProblem& problem, const MemoryPoint& point) {
   CHECK(planner::is_permitted(problem, point.actions));
 }
 
-// One budget of a small problem against the table of all its plans.
+// Checks one budget of a small problem against the table of all plans.
 void check_budget(const MemoryProblem& problem, const std::vector<PricedPlan>& plans,
                   std::int64_t budget, TieBreak tie_break) {
   const auto answer = planner::solve_budget(problem, budget, 4096, tie_break);
@@ -61,7 +61,7 @@ void check_budget(const MemoryProblem& problem, const std::vector<PricedPlan>& p
     CHECK_FALSE((p.added_us == want && p.peak_bytes < answer->best->peak_bytes));
 }
 
-// The looked-up plan of a budget: fits, and is as fast as the front says it may be.
+// Checks that the plan for a budget fits, and is as fast as the front promises.
 void check_lookup(const MemoryProblem& problem, const planner::SolvedFront& solved,
                   const std::vector<PricedPlan>& plans, std::int64_t budget) {
   const auto index = lookup(solved.front, budget);
@@ -74,7 +74,7 @@ void check_lookup(const MemoryProblem& problem, const planner::SolvedFront& solv
   CHECK(point.added_us - solved.gap_us <= want);
 }
 
-// 200 budgets from below the least to above the largest peak.
+// Checks 200 budgets from below the least to above the largest peak.
 void check_law(const MemoryProblem& problem, const planner::SolvedFront& solved) {
   const MemoryFront& front = solved.front;
   const std::int64_t low = front.front().peak_bytes;
@@ -93,7 +93,7 @@ void check_law(const MemoryProblem& problem, const planner::SolvedFront& solved)
   }
 }
 
-// Four budgets of a small problem.
+// Checks four budgets of a small problem.
 void check_small(const MemoryProblem& problem, testing::Random& random) {
   REQUIRE(planner::validate(problem).ok());
   const std::vector<PricedPlan> plans = test::all_plans(problem);
@@ -110,7 +110,7 @@ void check_small(const MemoryProblem& problem, testing::Random& random) {
   }
 }
 
-// One stage under several actions of the same cost; recompute in full has the least enum value.
+// Returns one stage with several actions of the same cost. Full recompute has the least enum value.
 MemoryProblem tied_stage(std::initializer_list<MemoryAction> allowed) {
   MemoryProblem problem;
   problem.copy_bytes_per_ms = 1;
@@ -162,8 +162,8 @@ TEST_SUITE("planner.front") {
     }
   }
 
-  // Recompute in part costs what keep does, and time: that time lets a copy end before the backward
-  // in the middle needs its room.
+  // Partial recompute costs as much memory as keep, and more time. The additional time lets a copy
+  // end before the middle backward needs the copy's room.
   TEST_CASE("an action that only costs time is chosen where a copy needs that time") {
     MemoryProblem problem;
     problem.copy_bytes_per_ms = 1;

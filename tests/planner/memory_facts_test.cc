@@ -51,7 +51,7 @@ TEST_SUITE("memory facts") {
 
   TEST_CASE("plans go by the number of a block, whatever the order in which blocks run") {
     MemoryProblem problem = problem_of(500, 10);
-    problem.stages[1].block = 3;  // runs first, and only it can be recomputed
+    problem.stages[1].block = 3;  // runs first; the only block that can be recomputed
     problem.stages[2].block = 1;
     problem.stages[2].options[0].kept_bytes = 40;
     problem.stages[2].options[1].allowed = false;

@@ -1,5 +1,5 @@
-// Slices and fronts of operator graphs against a simulator of the tape's rules and against all sets
-// of kept storages.
+// Slices and fronts of operator graphs against a simulator of the tape's rules, and against all
+// sets of kept storages.
 #include "coordinator/planner/operator_graph.h"
 
 #include <algorithm>
@@ -88,9 +88,9 @@ TEST_SUITE("planner.operators") {
   }
 
   TEST_CASE("a dropped result that the next operator saved as its argument is fetched by value") {
-    // Attention runs for its own result, of which the last product wants the value.
+    // Attention runs again for its own result, because the last product needs the result's value.
     CHECK(slice_of(attention(), 0b1011).operators == Operators{5});
-    // The logarithms alone: attention runs again, and all that it reads is kept.
+    // Only the logarithms are missing: attention runs again, and all of its inputs are kept.
     CHECK(slice_of(attention(), 0b0111).operators == Operators{5});
   }
 
@@ -117,7 +117,7 @@ TEST_SUITE("planner.operators") {
   }
 
   TEST_CASE("a mask is kept in fewer bits, and whole where it is read") {
-    OperatorGraph graph;  // y = x * noise; z = y * y, where y, the noise and x are saved
+    OperatorGraph graph;  // y = x * noise; z = y * y; x, the noise and y are saved
     graph.storages = {{32, 0}, {32, 1, false, 1}, {32, 2}};
     graph.operators = {
         {"x", 3, {}, {}, {}},
@@ -132,10 +132,10 @@ TEST_SUITE("planner.operators") {
     const Slice kept = slice_of(graph, 0b111);
     CHECK(kept.operators.empty());
     CHECK(kept.bytes == 32);            // for multiply's backward
-    CHECK(kept.bytes_with_held == 65);  // before it y is gone
+    CHECK(kept.bytes_with_held == 65);  // y is freed before that
     const Slice remade = slice_of(graph, 0b011);
     CHECK(remade.operators == Operators{2});
-    CHECK(remade.bytes == 64);  // y, and the noise that it reads
+    CHECK(remade.bytes == 64);  // y, and the noise that y needs
     CHECK(remade.bytes_with_held == 97);
     CHECK(slice_of(graph, 0b001).operators == Operators{1, 2});
     graph.storages[1].packed_bytes = 33;
@@ -151,7 +151,7 @@ TEST_SUITE("planner.operators") {
         {"write", 3, {read(0, 0)}, {0}, {saved_result(0)}},
         {"user", 0, {read(1, 1)}, {}, {saved_input(read(1, 1))}},
     };
-    // The early user needs the storage as it was before the write.
+    // The early user needs the storage before the write.
     CHECK(slice_of(graph, 0b01).operators == Operators{0, 1});
     graph.operators[1].reads[0] = {};
     graph.operators[1].reads.clear();
@@ -255,7 +255,7 @@ TEST_SUITE("planner.operators") {
         const auto step = test::simulate(graph, kept);
         all.push_back({kept, planner::held_bytes(graph, kept), step.ns, step.bytes});
       }
-      for (const StoragePoint& it : all) {  // none beats a point
+      for (const StoragePoint& it : all) {  // no point beats the front
         const bool is_matched = std::ranges::any_of(front.points, [&](const StoragePoint& p) {
           if (p.held_bytes > it.held_bytes || p.replay_ns > it.replay_ns) return false;
           const bool is_equal = p.held_bytes == it.held_bytes && p.replay_ns == it.replay_ns;
@@ -263,7 +263,7 @@ TEST_SUITE("planner.operators") {
         });
         CHECK(is_matched);
       }
-      for (const StoragePoint& p : front.points) {  // and each is real
+      for (const StoragePoint& p : front.points) {  // and every point of the front exists
         const auto same = std::ranges::find(all, p.kept, &StoragePoint::kept);
         REQUIRE(same != all.end());
         CHECK(same->held_bytes == p.held_bytes);
@@ -308,14 +308,13 @@ TEST_SUITE("planner.operators") {
     CHECK(100 * best >= 98 * graphs);
   }
 
-  // What was alive in a pass, less what was kept and made again there, says what it will be in
-  // passes that keep something else.
+  // A pass's live bytes, less the kept and remade ones, predict passes with other kept sets.
   TEST_CASE("what backward takes besides is learnt from one pass and holds for all others") {
     std::mt19937_64 random(23);
     for (int i = 0; i < 200; ++i) {
       CAPTURE(i);
       OperatorGraph graph = test::random_graph(random, 3 + random() % 14);
-      // One operator takes nothing besides, so that levels say all that there is to know.
+      // One operator has no extra bytes, so that levels determine those of all others.
       GraphOperator& first = graph.operators[random() % graph.operators.size()];
       first.asking_bytes = first.backward_bytes = 0;
       const KeptSet seen = set_of(graph, static_cast<std::uint32_t>(random()));

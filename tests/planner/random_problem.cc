@@ -33,7 +33,7 @@ Stage wild_stage(testing::Random& random, std::int64_t bytes, std::int64_t time,
   return stage;
 }
 
-// Not in order: a heavier level may keep more and take less time.
+// Unordered levels: a heavier level may keep more and take less time.
 void add_wild_levels(testing::Random& random, std::int64_t bytes, std::int64_t time, Stage& stage) {
   for (unsigned n = 1; n <= kRecomputeLevels; ++n) {
     if (random.chance(0.7)) continue;
@@ -77,7 +77,7 @@ void add_levels(testing::Random& random, Stage& block) {
   }
 }
 
-// All plans that begin with the first `decided` of the actions.
+// Adds all plans that begin with the first `decided` of the actions.
 void add_plans(const MemoryProblem& problem, std::size_t decided,
                std::vector<MemoryAction>& actions, std::vector<PricedPlan>& plans) {
   if (decided == actions.size()) {

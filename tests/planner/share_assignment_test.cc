@@ -20,7 +20,8 @@ using cox::ShareProblem;
 using cox::testing::Random;
 using Units = std::vector<std::uint64_t>;
 
-// Small and nasty: equal speeds, no fixed times, free ranks, hopelessly slow ones, caps, minima.
+// Returns a small hard problem: equal speeds, no fixed times, free ranks, very slow ones, caps,
+// minima.
 ShareProblem random_problem(std::uint64_t seed) {
   Random random(seed);
   ShareProblem problem;
@@ -52,7 +53,7 @@ std::uint64_t moved(const Units& from, const Units& to) {
   return moves;
 }
 
-// The least time of all whole assignments, and the fewest moves among those that have it.
+// The least time of all whole assignments, and the fewest moves at this time.
 struct Best {
   bool exists = false;
   double seconds = 0;
@@ -91,7 +92,7 @@ class BruteForce {
   Units units_;
 };
 
-// Unit by unit to the rank that finishes it soonest, the lower one on ties.
+// Gives each unit to the rank that finishes it soonest, the lower rank on ties.
 Units one_by_one(const ShareProblem& problem) {
   Units units;
   for (const RankCost& rank : problem.ranks) units.push_back(rank.min_units);
@@ -110,7 +111,7 @@ Units one_by_one(const ShareProblem& problem) {
   return units;
 }
 
-// The same, with a heap of what each rank would finish next.
+// Does the same with a heap of the next finishing times.
 Units from_a_heap(const ShareProblem& problem) {
   using Next = std::pair<double, std::size_t>;
   std::priority_queue<Next, std::vector<Next>, std::greater<>> queue;
@@ -131,7 +132,7 @@ Units from_a_heap(const ShareProblem& problem) {
   return units;
 }
 
-// Thousands of ranks, most of them alike, with caps that matter for some or for nearly all.
+// Returns thousands of ranks, mostly alike, with caps that matter for some or for nearly all.
 ShareProblem crowd(std::uint64_t seed) {
   Random random(seed);
   ShareProblem problem;

@@ -27,7 +27,7 @@ struct SaveId {
   friend auto operator<=>(const SaveId&, const SaveId&) = default;
 };
 
-// One replay's memory: what was remade, and how often it was written to.
+// The memory of one replay: remade bits and the number of writes to them.
 struct Memory {
   Bits bits = 0;
   std::int32_t writes = 0;
@@ -36,7 +36,7 @@ struct Memory {
 struct Found {
   Bits bits = 0;
   std::int32_t storage = planner::kOutside;
-  int replay = -1;  // whose memory it lies in; -1: a kept one
+  int replay = -1;  // the replay that owns the memory; -1: kept
 };
 
 class Simulator {
@@ -105,7 +105,7 @@ class Simulator {
     std::erase_if(wanted_, [&](const SaveId& id) { return id.saver == op; });
   }
 
-  // Autograd still holds a kept tensor for an operator whose backward has not yet ended.
+  // Autograd still holds a kept tensor for an operator whose backward has not ended.
   bool serves(const ValueRead& read) const {
     if (read.storage == planner::kOutside || !read.can_be_kept || !kept_[at(read.storage)])
       return false;
@@ -232,7 +232,7 @@ class Simulator {
     }
   }
 
-  // A result is there until the last operator that reads it has run.
+  // A result lives until the last operator that reads it has run.
   std::map<std::int32_t, std::int32_t> last_uses(const std::set<std::int32_t>& needed,
                                                  const std::vector<SaveId>& takes) const {
     std::map<std::int32_t, std::int32_t> last;
@@ -247,7 +247,7 @@ class Simulator {
     return last;
   }
 
-  // Whether a result that is still there lies in the storage.
+  // Returns whether a live result is in the storage.
   bool is_used(std::int32_t storage, const std::map<std::int32_t, std::int32_t>& last,
                const std::set<std::int32_t>& needed, std::int32_t after) const {
     const auto is_there = [&](std::int32_t op) {
@@ -271,7 +271,7 @@ class Simulator {
     return kept_[at(storage)] && !it.is_held && it.packed_bytes > 0;
   }
 
-  // Masks that the operator saved are made whole, one for each saved value.
+  // Unpacks masks that the operator saved, one for each saved value.
   void unpack() {
     for (const SavedRead& save : graph_.operators[at(now_)].saves) {
       if (is_packed(save.storage)) unpacked_bytes_ += graph_.storages[at(save.storage)].bytes;
@@ -285,7 +285,8 @@ class Simulator {
     step_.bytes_with_gradients = std::max(step_.bytes_with_gradients, alive_bytes(now) + gradients);
   }
 
-  // Bytes of the kept ones that autograd still holds and of what replays found and have now.
+  // Returns the bytes of kept values that autograd still holds, and of values that replays have
+  // now.
   std::int64_t alive_bytes(const std::set<std::int32_t>& now) const {
     std::int64_t sum = remade_bytes(now);
     for (std::size_t s = 0; s < graph_.storages.size(); ++s) {
@@ -332,15 +333,15 @@ class Simulator {
   const OperatorGraph& graph_;
   const KeptSet& kept_;
   SimulatedStep step_;
-  std::vector<std::vector<Bits>> history_;  // of each storage, after each write
+  std::vector<std::vector<Bits>> history_;  // [storage], after each write
   std::vector<std::vector<std::int32_t>> writers_;
   std::vector<Bits> results_;
   std::set<SaveId> wanted_;
   std::map<SaveId, Found> found_;
-  std::set<std::pair<std::int32_t, std::int32_t>> in_kept_;  // results that are views of kept ones
-  std::set<std::int32_t> whole_;                             // masks that this replay has read
-  std::int64_t unpacked_bytes_ = 0;  // of masks that the operator saved which backward is at
-  std::int32_t now_ = 0;             // backward is at this operator
+  std::set<std::pair<std::int32_t, std::int32_t>> in_kept_;  // results that view kept values
+  std::set<std::int32_t> whole_;                             // masks read in this replay
+  std::int64_t unpacked_bytes_ = 0;  // masks saved by the operator of the current backward
+  std::int32_t now_ = 0;             // operator of the current backward
   int replays_ = 0;
 };
 
@@ -443,7 +444,7 @@ class Draw {
   const std::size_t count_;
   OperatorGraph graph_;
   std::vector<std::int32_t> writes_;        // to each storage so far
-  std::vector<std::int32_t> saved_states_;  // of each save
+  std::vector<std::int32_t> saved_states_;  // [save]
   std::vector<Object> objects_;
 };
 

@@ -1,6 +1,6 @@
-// A job of a few ranks for tests of policy `accumulation`: a virtual clock in which a step takes
-// what its slowest rank works plus what synchronising costs, and everybody else waits. Plans apply
-// some rounds later. Header only.
+// A job of a few ranks for tests of policy `accumulation`, on a virtual clock. A step takes the
+// slowest rank's work plus the cost of synchronising; the other ranks wait. Plans apply some rounds
+// later. Header only.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@
 
 namespace cox::test {
 
-// Four ranks, micro-batches of 4 samples, one for each rank.
+// Returns a job of four ranks with micro-batches of 4 samples, one for each rank.
 inline JobFacts accumulation_job() {
   JobFacts job;
   job.incarnation = 1;
@@ -30,7 +30,7 @@ inline JobFacts accumulation_job() {
   return job;
 }
 
-// Stands in for policy `shares`: shares as the speeds that it is told.
+// Replaces policy `shares`: proposes shares for the given speeds.
 class TrueShares final : public Policy {
  public:
   explicit TrueShares(std::vector<std::uint32_t> shares) : shares_(std::move(shares)) {}
@@ -59,7 +59,7 @@ class SimulatedAccumulation {
     keep(begun.reasons);
   }
 
-  // Whole micro-batches of each rank: the largest remainders get the rest.
+  // Returns the whole micro-batches of each rank. The largest remainders get the rest.
   std::vector<std::uint64_t> micro_batches() const {
     const auto ranks = static_cast<std::size_t>(job.world_size);
     std::vector<std::uint32_t> shares = active.shares;
@@ -149,10 +149,10 @@ class SimulatedAccumulation {
   JobFacts job;
   Config config;
   ControlState state;
-  Plan active;  // what all ranks do
+  Plan active;  // in force on all ranks
   std::uint64_t now = 0;
-  int batches = 0;      // changes of the batch that were published
-  double overhead = 0;  // of the newest round, in truth
+  int batches = 0;      // published changes of the batch
+  double overhead = 0;  // true value in the newest round
   std::vector<Reason> said;
 
   double micro_seconds = 0.01;

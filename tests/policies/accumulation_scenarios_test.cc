@@ -1,5 +1,5 @@
-// Policy `accumulation` over whole jobs on a virtual clock: changes of the network, noise,
-// pauses, replay.
+// Policy `accumulation` in whole jobs on a virtual clock: changes of the network, noise, pauses,
+// replay.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -29,9 +29,9 @@ TEST_SUITE("policies.accumulation") {
       run.sync_seconds = 0.016;
       const std::uint64_t at = run.now;
       while (run.batches == 1 && run.now < at + 100) run.rounds(1);
-      CHECK(run.now <= at + 32);  // half of the rounds looked back, and to spare
+      CHECK(run.now <= at + 32);  // half of the observed rounds, with a margin
       run.rounds(300);
-      CHECK(run.batches <= 3);  // the first may be made from rounds of both
+      CHECK(run.batches <= 3);  // the first change may use rounds of both speeds
       CHECK(run.total() > 3 * before);
       CHECK(run.total() < 5 * before);
       CHECK(run.overhead < 0.11);
@@ -71,7 +71,7 @@ TEST_SUITE("policies.accumulation") {
       run.rounds(30);
       REQUIRE(run.total() == 40);
       run.noise_ratio = 0.03;
-      run.sync_seconds = 0.0100 * (0.50 + 0.01 * i);  // just around half of what it was
+      run.sync_seconds = 0.0100 * (0.50 + 0.01 * i);  // close to half of the original time
       run.rounds(800);
       CHECK(run.batches <= 2);
       CHECK(run.said_with(ReasonCode::accumulation_raised).size() == 1);
@@ -96,7 +96,7 @@ TEST_SUITE("policies.accumulation") {
     struct {
       std::vector<double> slowness;
       double noise;
-      std::uint64_t least, most;  // micro-batches of a step in the end
+      std::uint64_t least, most;  // final micro-batches of a step
     } const table[] = {{{1, 1, 0.5, 0.25}, 0, 72, 88},
                        {{1, 1, 0.5, 0.25}, 0.03, 68, 96},
                        {{1, 1, 1, 1}, 0.03, 36, 48},

@@ -1,4 +1,4 @@
-// Policy `accumulation`, single decisions: given a cost of synchronising, which batch follows.
+// Policy `accumulation`, single decisions: the batch for a given cost of synchronising.
 #include "coordinator/policies/accumulation/accumulation.h"
 
 #include <string>
@@ -26,11 +26,11 @@ TEST_SUITE("policies.accumulation") {
                        {0.001, 0, 0.1, 1},    // 9 %
                        {0.00115, 0, 0.1, 1},  // 10.3 %: not worth a change
                        {0.002, 0, 0.1, 2},    // 17 % -> 9 %
-                       {0.01, 0, 0.1, 10},    // 50 %; 9 would be 10 % exactly, 5 % more is asked
-                       {0.01, 0, 0.2, 5},     // 4 would be 20 % exactly
+                       {0.01, 0, 0.1, 10},  // 50 %; 9 gives exactly 10 %, without the margin of 5 %
+                       {0.01, 0, 0.2, 5},   // 4 would give exactly 20 %
                        {0.01, 0.02, 0.1, 8},  // the optimizer's 20 ms count as work
-                       {0.001, 0.5, 0.1, 1},  // so dear an optimizer hides it
-                       {0.05, 0, 0.1, 48},    // 45 would be 10 % exactly
+                       {0.001, 0.5, 0.1, 1},  // such an expensive optimizer hides the cost
+                       {0.05, 0, 0.1, 48},    // 45 would give exactly 10 %
                        {1, 0, 0.1, 64}};      // the cap
     for (const auto& row : table) {
       CAPTURE(row.sync);
@@ -73,7 +73,7 @@ TEST_SUITE("policies.accumulation") {
     CHECK(run.batches == 0);
     run.rounds(1);
     CHECK(run.batches == 1);
-    run.sync_seconds = 0.1;  // dear again, but rounds of the old batch do not count
+    run.sync_seconds = 0.1;  // expensive again, but rounds of the old batch do not count
     run.rounds(2 + 11);
     CHECK(run.batches == 1);
     run.rounds(1);
@@ -96,7 +96,7 @@ TEST_SUITE("policies.accumulation") {
       REQUIRE(told.size() == 1);
       CHECK(told[0].outcome == Outcome::reported);
       CHECK(contains(told[0].text, row.says));
-      run.job.micro_batch = std::max<std::uint64_t>(1, row.micro_batch);  // the loop's own affair
+      run.job.micro_batch = std::max<std::uint64_t>(1, row.micro_batch);  // chosen by the loop
       for (int i = 0; i < 30; ++i) {
         StepSignals signals = run.next_signals();
         run.job.micro_batch = row.micro_batch;
@@ -213,12 +213,12 @@ TEST_SUITE("policies.accumulation") {
       return step_micro_batches(anchor, ratios, job, shares);
     };
     CHECK(batch(1, {1, 1, 1, 1}) == 4);
-    CHECK(batch(3, {1, 1.5, 2, 0}) == 3 + 5 + 6);  // 4.5 is rounded up
+    CHECK(batch(3, {1, 1.5, 2, 0}) == 3 + 5 + 6);  // 4.5 rounds up
     CHECK(batch(1, {1, 1.2, 1.4, 1.6}) == 5);
     CHECK(batch(1, {0.2, 1, 1, 1}) == 4);
     shares.max_samples = {{1, 10}};  // two micro-batches
     CHECK(batch(8, {1, 1, 1, 1}) == 26);
-    shares.max_samples = {{1, 3}};  // not one
+    shares.max_samples = {{1, 3}};  // less than one
     CHECK(batch(8, {1, 1, 1, 1}) == 24);
     shares.max_samples.clear();
     job.global_batch = 401;
@@ -226,7 +226,7 @@ TEST_SUITE("policies.accumulation") {
     job.global_batch = 0;
     CHECK(batch(1, {1, 1, 1, 1}) == 4);
     job.micro_batch = std::uint64_t{1} << 30;
-    CHECK(batch(50, {1, 1, 1, 1}) == 2);  // what a plan can carry
+    CHECK(batch(50, {1, 1, 1, 1}) == 2);  // the most that a plan can hold
   }
 
   TEST_CASE("reports that tell nothing about the plan in force do not count") {

@@ -19,7 +19,7 @@ using cox::RoundId;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-// One rank's losses, round by round; the plan follows what guard proposes when `obeys`.
+// Plays one rank's losses round by round. With `obeys`, the plan follows guard's proposals.
 struct Play {
   cox::JobFacts job;
   cox::Config config;
@@ -28,7 +28,7 @@ struct Play {
   cox::PolicyState state;
   bool obeys = true;
   std::uint64_t round = 0;
-  std::vector<std::uint64_t> holds, rollbacks;  // rounds in which they were proposed
+  std::vector<std::uint64_t> holds, rollbacks;  // rounds of the proposals
   std::vector<ReasonCode> found;
 
   Play() {
@@ -77,7 +77,7 @@ double sorted_median(std::vector<double> values) {
   return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
-// REQUIRES: losses that are positive in the middle of every window.
+// A second definition of a spike. REQUIRES: losses in the middle of every window are positive.
 bool is_spike(double loss, const std::vector<double>& before, const cox::GuardConfig& config) {
   const std::size_t count = std::min<std::size_t>(before.size(), config.window_rounds);
   if (count < 8) return false;
@@ -191,7 +191,7 @@ TEST_SUITE("policies") {
     CHECK(play.holds.empty());
   }
 
-  // What a spike is, said once more and computed the long way.
+  // Compares with a second, slow definition of a spike.
   TEST_CASE("the first spike of any course of losses is found in its round") {
     int found = 0;
     for (std::uint64_t seed = 1; seed <= 400; ++seed) {
@@ -269,7 +269,7 @@ TEST_SUITE("policies") {
     play.see(2, 10);
     play.see(kNan, 6);
     REQUIRE(play.rollbacks.size() == 1);
-    play.plan.id.number = 5;  // in flight: the reports still apply an older one
+    play.plan.id.number = 5;  // in flight: reports still apply an older plan
     play.see(kNan, 50);
     CHECK(play.rollbacks.size() == 1);
   }

@@ -21,7 +21,7 @@ BlockEvidence calm_evidence() {
   return evidence;
 }
 
-// A job of three blocks, the middle one in fp16; plans are in force in the next round.
+// A job of three blocks, the middle one in fp16. Plans are in force in the next round.
 class SimulatedScaleJob {
  public:
   explicit SimulatedScaleJob(const std::string& settings = {}) {

@@ -6,7 +6,7 @@
 namespace cox::test {
 namespace {
 
-constexpr std::uint64_t kTraces = 25;  // of each kind
+constexpr std::uint64_t kTraces = 25;  // for each kind
 
 TEST_SUITE("policies.loss_scale") {
   TEST_CASE(

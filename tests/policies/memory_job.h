@@ -1,5 +1,5 @@
-// A job of a few ranks for tests of policy `memory`: fronts that are known by heart, ranks that
-// report the peaks that their plans really cause, plans that apply two rounds later. Header only.
+// A job of a few ranks for tests of policy `memory`: known fronts, ranks that report the true peaks
+// of their plans, plans that apply two rounds later. Header only.
 #pragma once
 
 #include <algorithm>
@@ -36,7 +36,7 @@ inline std::string letters_of(const std::vector<MemoryAction>& actions) {
   return letters;
 }
 
-// Four blocks: 1000 MiB kept, 100 ms a step; each recomputed block saves 100 MiB and costs 4 ms.
+// Four blocks: 1000 MiB if kept, 100 ms a step. Each recomputed block saves 100 MiB and costs 4 ms.
 inline MemoryModel plain_model() {
   MemoryModel model;
   const std::vector<std::string> plans = {"rrrr", "rrrk", "rrkk", "rkkk", "kkkk"};
@@ -50,7 +50,7 @@ inline MemoryModel plain_model() {
   return model;
 }
 
-// The same blocks, where level 2 saves half of that for 1 ms.
+// The same blocks, with a level 2 that saves half as much for 1 ms.
 inline MemoryModel leveled_model() {
   MemoryModel model = plain_model();
   model.front.clear();
@@ -86,7 +86,7 @@ class SimulatedMemoryJob {
     real_peak = [this](std::size_t rank) { return predicted(rank); };
   }
 
-  // What the first step runs under.
+  // Starts the job. Returns the reasons of the first plan.
   std::vector<Reason> begin() {
     Begun begun = begin_job(job, config, policies, std::move(state));
     state = std::move(begun.state);
@@ -125,7 +125,7 @@ class SimulatedMemoryJob {
     return cost ? cost->peak_bytes : 0;
   }
 
-  // The reasons with a code, in the order of their rounds.
+  // Returns the reasons with a code, in round order.
   std::vector<Reason> said_with(ReasonCode code) const {
     std::vector<Reason> found;
     for (const Reason& reason : said) {
@@ -138,7 +138,7 @@ class SimulatedMemoryJob {
   Config config;
   PolicySet policies{std::make_shared<MemoryPolicy>()};
   ControlState state;
-  Plan active;  // what all ranks do
+  Plan active;  // in force on all ranks
   std::uint64_t now = 0;
   int plans = 0;  // published
   std::vector<Reason> said;

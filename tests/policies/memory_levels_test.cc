@@ -1,4 +1,4 @@
-// Policy `memory` where blocks have levels of recompute: what it chooses, what rests, what it says.
+// Policy `memory` with levels of recompute: choices, resting actions, reasons.
 #include <string>
 #include <vector>
 
@@ -65,7 +65,7 @@ TEST_SUITE("policies.memory.levels") {
         {"memory.budget = 850MiB\nmemory.forbid = h.0=recompute", "k222"},
         {"memory.budget = 950MiB\nmemory.recompute = off", "kkkk"},
         {"memory.budget = 850MiB\nmemory.force = h.0=recompute", "222k"},
-        {"memory.force = head=recompute", "kkkr"},  // in full: it was not measured with a level
+        {"memory.force = head=recompute", "kkkr"},  // full recompute: no level was measured
         {"memory.budget = 700MiB\nmemory.force = *=keep", "kkkk"}};
     for (const auto& row : table) {
       CAPTURE(row.settings);

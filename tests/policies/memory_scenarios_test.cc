@@ -23,7 +23,7 @@ bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-// A fine front: 40 points from 600 to 990 MiB.
+// Returns a job with a fine front: 40 points from 600 to 990 MiB.
 cox::JobFacts fine_job(std::int32_t ranks) {
   cox::JobFacts job = memory_job(ranks);
   job.blocks.assign(39, "");
@@ -87,14 +87,15 @@ TEST_SUITE("policies.memory") {
   TEST_CASE("a breach that depends on the plan never makes it go back and forth") {
     SimulatedMemoryJob run(memory_job(2), "memory.budget = 850MiB");
     run.begin();
-    // Two blocks kept cost more than predicted, three recomputed less: tempting to go back.
+    // Two kept blocks cost more than predicted and three recomputed ones less, which tempts the
+    // policy to go back.
     run.real_peak = [&run](std::size_t rank) {
       return run.predicted(rank) + (run.letters(rank) == "rrkk" ? 100 : -80) * kMiB;
     };
     run.rounds(900);
     CHECK(run.letters(0) == "rrrk");
     CHECK(run.plans == 1);
-    run.rounds(300);  // then the breach is forgotten, and a lighter plan tried that does fit
+    run.rounds(300);  // then the breach is forgotten, and a lighter plan fits
     CHECK(run.plans == 2);
     CHECK(run.letters(0) == "rkkk");
   }
@@ -258,7 +259,7 @@ TEST_SUITE("policies.memory") {
     SimulatedMemoryJob restarted(memory_job(2), "memory.budget = 850MiB");
     restarted.state.policies = calm.state.policies;
     restarted.begin();
-    restarted.real_peak = [&restarted](std::size_t) {  // what starting up took
+    restarted.real_peak = [&restarted](std::size_t) {  // the peak of starting up
       return restarted.now == 1 ? 2000 * kMiB : 800 * kMiB;
     };
     restarted.rounds(20);

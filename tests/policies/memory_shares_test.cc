@@ -1,5 +1,5 @@
-// Shares and budgets agree: predictions are per share, and no share is granted without the actions
-// that hold it within the budget.
+// Shares and budgets agree: predictions scale with the share, and every granted share comes with
+// actions that keep it within the budget.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -45,7 +45,7 @@ const MemoryModel& model_of(const JobFacts& job, std::size_t rank) {
   return facts.models[facts.model_of_rank.empty() ? 0 : facts.model_of_rank[rank]];
 }
 
-// The peak of a rank's step under the actions of one plan and with the samples of another.
+// Returns the peak of a rank's step under one plan's actions and another plan's samples.
 std::int64_t peak_under(const JobFacts& job, const Plan& actions, const Plan& shares,
                         std::size_t rank) {
   const MemoryModel& model = model_of(job, rank);
@@ -54,7 +54,7 @@ std::int64_t peak_under(const JobFacts& job, const Plan& actions, const Plan& sh
   return cost ? peak_with(model, cost->peak_bytes, samples_under(job, shares, rank)) : 0;
 }
 
-// Asks for other shares again and again, as large as it is allowed to.
+// Keeps requesting other shares, as large as allowed.
 class RandomShares final : public Policy {
  public:
   explicit RandomShares(Random& random) : random_(random) {}
@@ -84,7 +84,7 @@ class RandomShares final : public Policy {
   Random& random_;
 };
 
-// Ranks do what the model says, with the samples of the plan in force.
+// Ranks follow the model exactly, with the samples of the plan in force.
 SimulatedMemoryJob shared_job(JobFacts facts, const std::string& settings) {
   facts.capabilities.shares = true;
   return SimulatedMemoryJob(std::move(facts), settings);
@@ -102,14 +102,14 @@ void follow_the_model(SimulatedMemoryJob& run) {
   };
 }
 
-// Two ranks, the second of which is `slowness` times as slow in the middle third of 450 rounds.
-// Recomputing takes time as well, and all times have some noise.
+// The course of a job of two ranks. The second is `slowness` times as slow in the middle third of
+// 450 rounds. Recompute takes time, too, and all times are noisy.
 struct Story {
-  int changes = 0;          // of shares
-  double promised_low = 0;  // of the first one: step with over without
+  int changes = 0;          // changes of shares
+  double promised_low = 0;  // for the first change: step time with it over step time without
   double promised_high = 0;
   double measured = 0;
-  std::uint64_t last_samples = 0;  // of rank 0
+  std::uint64_t last_samples = 0;  // rank 0's
   bool ends_slow = false;
 };
 
@@ -226,7 +226,7 @@ TEST_SUITE("policies.memory and shares") {
           const std::int64_t budget =
               run.config.memory.budget_of_rank.at(static_cast<std::int32_t>(r)).bytes;
           REQUIRE(peak_under(run.job, run.state.plan, run.state.plan, r) <= budget);
-          // The actions of a plan may be in force some steps before its shares.
+          // Actions of a plan may be in force some steps before its shares.
           REQUIRE(peak_under(run.job, run.state.plan, run.active, r) <= budget);
           REQUIRE(run.real_peak(r) <= budget);
         }
@@ -254,13 +254,13 @@ TEST_SUITE("policies.memory and shares") {
     }
     CHECK(samples_under(run.job, run.active, 0) == 16);
     CHECK(run.letters(0) == "rrrk");  // 500 + 200 * 16 / 12 = 767, 900 with two blocks kept
-    CHECK(run.letters(1) == "kkkk");  // slow, so the lightest that fits: 500 + 500 * 8 / 12 = 833
+    CHECK(run.letters(1) == "kkkk");  // slow, so the lightest that fit: 500 + 500 * 8 / 12 = 833
     CHECK(highest <= 850 * kMiB);
     const std::vector<Reason> told = run.said_with(ReasonCode::memory_over_budget);
     REQUIRE(told.size() == 1);
     const std::vector<Reason> shares = run.said_with(ReasonCode::shares_changed);
     REQUIRE_FALSE(shares.empty());
-    CHECK(told[0].round == shares[0].round);  // in one plan
+    CHECK(told[0].round == shares[0].round);  // in the same plan
     CHECK(told[0].text.find("with its share of 16 samples a step") != std::string::npos);
   }
 

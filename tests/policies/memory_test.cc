@@ -123,7 +123,7 @@ TEST_SUITE("policies.memory") {
       const char* plan;
     } const table[] = {{"0.7", 1000, "rrrk"},
                        {"0.7", 2000, "kkkk"},
-                       {"2GiB", 800, "rrkk"},           // more than there is
+                       {"2GiB", 800, "rrkk"},           // larger than available
                        {"conservative", 1200, "kkkk"},  // keeping all fits 85 %: 1020
                        {"conservative", 1100, "rrkk"},  // 0.9 * 935 = 841
                        {"balanced", 1100, "rrrk"},      // 0.75 * 935 = 701
@@ -189,7 +189,7 @@ TEST_SUITE("policies.memory") {
     struct {
       const char* rules;
       const char* plan;
-    } const table[] = {{"memory.force = h.*=keep", "kkkr"},  // the least that is left
+    } const table[] = {{"memory.force = h.*=keep", "kkkr"},  // the least remaining
                        {"memory.force = head=offload", "rrko"},
                        {"memory.forbid = h.0=recompute", "krrk"},
                        {"memory.recompute = off", "kkkk"},
@@ -209,7 +209,7 @@ TEST_SUITE("policies.memory") {
     CHECK(has(free.begin().back().text,
               "rank 0: 1 of 4 blocks recomputed, predicted peak 1000 MiB, "
               "no budget"));
-    // A plan from before the rules, as after a restart with other settings.
+    // A plan older than the rules, as after a restart with other settings.
     SimulatedMemoryJob changed(memory_job(2),
                                "memory.budget = 850MiB\nmemory.forbid = h.1=recompute");
     changed.state.plan.profiles = {cox::test::actions_of("rrkk")};
@@ -287,7 +287,7 @@ TEST_SUITE("policies.memory") {
     run.begin();
     run.rounds(50);
     CHECK(run.plans == 0);
-    REQUIRE(run.said.size() == 2);  // predicted, then measured
+    REQUIRE(run.said.size() == 2);  // once predicted, once measured
     CHECK(run.said[0].code == ReasonCode::memory_over_budget);
     CHECK(run.said[1].code == ReasonCode::memory_breach);
     for (const Reason& reason : run.said) {
@@ -369,6 +369,6 @@ TEST_SUITE("policies.memory") {
     };
     run.begin();
     run.rounds(6);
-    CHECK(budgets_in_mib(run) == std::vector<std::int64_t>{1020, 918});  // on rank 1 it does not
+    CHECK(budgets_in_mib(run) == std::vector<std::int64_t>{1020, 918});  // rank 1 exceeds that
   }
 }

@@ -1,5 +1,5 @@
-// A job of four blocks for tests of policy `precision`: what ranks report and what blocks go
-// through is set from outside, plans apply two rounds later. Header only.
+// A job of four blocks for tests of policy `precision`. Tests set the ranks' reports and the
+// blocks' values; plans apply two rounds later. Header only.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ inline JobFacts precision_job(std::int32_t ranks = 4) {
   return job;
 }
 
-// "bbb8" for bf16, bf16, bf16, fp8; 3 and h stand for fp32 and fp16.
+// Returns "bbb8" for bf16, bf16, bf16, fp8; 3 and h are fp32 and fp16.
 inline std::string letters_of(const std::vector<Precision>& formats) {
   std::string letters;
   for (const Precision format : formats) letters += "3bh8"[static_cast<std::size_t>(format)];
@@ -52,7 +52,7 @@ class SimulatedPrecisionJob {
     evidence.assign(job.blocks.size(), good_evidence());
   }
 
-  // One round: all ranks report, the plan that goes out is in force two rounds later.
+  // Plays one round: all ranks report; a published plan is in force two rounds later.
   void play() {
     if (state.plan.id.number != applied_.id.number && round + 1 >= due_) applied_ = state.plan;
     StepSignals signals;
@@ -83,7 +83,7 @@ class SimulatedPrecisionJob {
   std::string planned() const { return letters_of(state.plan.precision); }
   std::string in_force() const { return letters_of(applied_.precision); }
 
-  // The newest reason of that code; null = there is none.
+  // Returns the newest reason of this code; null if there is none.
   const Reason* last(ReasonCode code) const {
     for (auto at = reasons.rbegin(); at != reasons.rend(); ++at) {
       if (at->code == code) return &*at;
@@ -104,7 +104,7 @@ class SimulatedPrecisionJob {
   Config config;
   ControlState state;
   std::vector<BlockEvidence> evidence;
-  std::function<void(RankSignal&)> adjust;  // rank -1 = it is missing
+  std::function<void(RankSignal&)> adjust;  // rank -1 = missing
   std::vector<Reason> reasons;
   std::uint64_t round = 0;
 

@@ -1,4 +1,4 @@
-// What holds in every round, whatever ranks report.
+// Properties of every round, for any reports.
 #include <cmath>
 #include <string>
 #include <utility>
@@ -56,7 +56,7 @@ void some_report(testing::Random& random, RankSignal& report) {
   if (random.chance(0.1)) report.rank = RankId(-1);
 }
 
-// Whether `to` gives up safety that `from` has.
+// Returns whether `to` is less safe than `from`.
 bool is_lower(Precision from, Precision to) {
   return from != to && nearest_safe(to, only(from)) == from;
 }

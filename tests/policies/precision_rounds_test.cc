@@ -1,4 +1,4 @@
-// How formats follow what the ranks report.
+// Formats follow the ranks' reports.
 #include <string>
 #include <vector>
 
@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* kAuto = "precision.format = auto\n";
 
-// A run in which all blocks have come to 8 bits.
+// Returns a run whose blocks have all reached 8 bits.
 SimulatedPrecisionJob in_8_bits(const std::string& more = {}) {
   SimulatedPrecisionJob run(precision_job(), kAuto + more);
   run.play(40);
@@ -30,7 +30,7 @@ Fragment request(PrecisionRequest::What what, Precision format, std::uint32_t ro
   return make_fragment(asked);
 }
 
-// Rank 2 asks once, in the next round.
+// Rank 2 sends one request in the next round.
 void ask(SimulatedPrecisionJob& run, const Fragment& fragment) {
   run.adjust = [&](RankSignal& report) {
     if (report.rank == RankId(2)) report.fragment = fragment;

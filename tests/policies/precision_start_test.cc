@@ -1,4 +1,4 @@
-// What blocks start with, before anything is known of their values.
+// The first formats of blocks, before their values are known.
 #include <algorithm>
 #include <string>
 
@@ -13,7 +13,7 @@ struct Case {
   const char* settings;
   const char* formats;
   ReasonCode code;
-  std::string part;  // of a reason with that code
+  std::string part;  // a part of the reason with this code
 };
 
 void expect(const Case& c, JobFacts job = precision_job()) {

@@ -7,7 +7,7 @@ namespace cox::test {
 namespace {
 
 constexpr std::uint64_t kTail = 4500;  // steps after the trouble
-constexpr float kLargest = 14;         // bits: finite in fp16 without any scale
+constexpr float kLargest = 14;         // bits; finite in fp16 without a scale
 constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();
 constexpr std::array<std::string_view, kTraceKinds> kNames = {"calm",
                                                               "bursts",
@@ -42,7 +42,7 @@ ScaleTrace::ScaleTrace(TraceKind kind, std::uint64_t seed) : kind_(kind), random
   if (kind == TraceKind::overflow_drift) drift_ = bits / static_cast<float>(trouble_ends_);
 }
 
-// The next burst begins after the last one.
+// Each burst begins after the last one.
 void ScaleTrace::plan_trouble() {
   if (kind_ == TraceKind::infinite_forever || step_ < until_ || step_ < from_) return;
   const bool seldom = kind_ == TraceKind::infinite_while;
@@ -53,7 +53,7 @@ void ScaleTrace::plan_trouble() {
   burst_is_infinite_ = seldom || (kind_ == TraceKind::bad_rank && random_.chance(0.2));
 }
 
-// Roughly normal, cheap.
+// Returns roughly normal noise, cheaply.
 float ScaleTrace::wiggle() {
   const std::uint64_t bits = random_.bits();
   const auto part = [bits](int shift) { return static_cast<float>((bits >> shift) & 0xFFFF); };

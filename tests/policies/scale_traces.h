@@ -1,6 +1,6 @@
-// Adversarial traces of gradient magnitudes, against which rules of loss scaling are tried: what
-// the largest gradient of each rank is in each step before any scaling, and how far the smaller
-// ones that matter lie below it. Seeded; drawn step by step.
+// Adversarial traces of gradient magnitudes for rules of loss scaling. For each rank and step: the
+// largest gradient before scaling, and the distance to the smallest one that matters. Seeded; drawn
+// step by step.
 #pragma once
 
 #include <array>
@@ -15,10 +15,10 @@ inline constexpr std::size_t kTraceRanks = 4;
 
 enum class TraceKind : std::uint8_t {
   calm = 0,
-  bursts = 1,          // a few bits to a thousandfold and more, for 1 to 200 steps
+  bursts = 1,          // a few bits to over a thousandfold, for 1 to 200 steps
   periodic = 2,        // spikes of one step, every 20 to 900 steps
-  bad_rank = 3,        // bursts and infinities of one rank alone
-  infinite_while = 4,  // 1 to 300 steps in a row are not finite
+  bad_rank = 3,        // bursts and infinities on one rank only
+  infinite_while = 4,  // 1 to 300 non-finite steps in a row
   infinite_forever = 5,
   underflow_drift = 6,  // gradients vanish over time
   overflow_drift = 7,   // ... or grow
@@ -27,11 +27,11 @@ enum class TraceKind : std::uint8_t {
 inline constexpr std::size_t kTraceKinds = 9;
 std::string_view to_string(TraceKind kind);
 
-// Of one rank in one step; logarithms to base 2.
+// The gradients of one rank in one step; logarithms to base 2.
 struct TraceGradient {
-  float largest = 0;      // of the gradients
-  float spread = 0;       // bits from the largest to the smallest that matters
-  bool infinite = false;  // no scale could save the step
+  float largest = 0;      // largest gradient
+  float spread = 0;       // bits from the largest gradient to the smallest that matters
+  bool infinite = false;  // no scale can save the step
 };
 using TraceStep = std::array<TraceGradient, kTraceRanks>;
 
@@ -39,7 +39,7 @@ class ScaleTrace {
  public:
   ScaleTrace(TraceKind kind, std::uint64_t seed);
 
-  // Trouble is over after this many steps; largest number where it never is.
+  // Returns the number of steps until the trouble ends; the largest number if it never ends.
   std::uint64_t trouble_ends() const { return trouble_ends_; }
   std::uint64_t steps() const { return steps_; }
   TraceStep next();
@@ -57,11 +57,11 @@ class ScaleTrace {
   float noise_ = 0;
   float drift_ = 0;  // bits a step
   std::uint64_t period_ = 0;
-  std::uint64_t from_ = 0;  // the burst in view
+  std::uint64_t from_ = 0;  // the current or next burst
   std::uint64_t until_ = 0;
   float height_ = 0;
   bool burst_is_infinite_ = false;
-  std::size_t rank_ = 0;  // of a bad one
+  std::size_t rank_ = 0;  // the bad rank
 };
 
 }  // namespace cox::test

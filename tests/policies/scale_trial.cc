@@ -27,7 +27,8 @@ ScalerRules rules_of(ScaleRule rule) {
   return rules;
 }
 
-// The part of the gradients that fp16 flushes to zero, if they are spread evenly over their bits.
+// Returns the fraction of gradients that fp16 flushes to zero, if gradients are spread evenly over
+// their bits.
 double lost(const TraceGradient& gradient, float log2_scale) {
   const double smallest = gradient.largest - gradient.spread;
   return std::clamp((-25.0 - log2_scale - smallest) / gradient.spread, 0.0, 1.0);
@@ -130,7 +131,7 @@ class Trial {
     PolicyOutput output = policy_.propose(
         {job_, config_, plan_, signals, summary, {}, history_, {}}, std::move(policy_state_));
     policy_state_ = std::move(output.state);
-    if (round < due_) return;  // a plan is on its way
+    if (round < due_) return;  // a plan is in flight
     for (const Proposal& proposal : output.proposals) {
       plan_.scaler = proposal.change.to.scaler;
       due_ = round + kPlanTakes;

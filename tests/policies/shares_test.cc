@@ -1,4 +1,4 @@
-// Policy `shares` round by round: what it says, what it waits for, what it does not count.
+// Policy `shares` round by round: reasons, delays, ignored reports.
 #include "coordinator/policies/shares/shares.h"
 
 #include <algorithm>
@@ -59,7 +59,7 @@ class SharesRounds {
     for (const Reason& finding : output.findings) findings.push_back(finding);
     return output;
   }
-  // Rounds until something is proposed, at most; the proposal goes into force.
+  // Plays rounds until a proposal, `rounds` at most. The proposal goes into force.
   std::optional<Proposal> play(int rounds) {
     for (int i = 0; i < rounds; ++i) {
       PolicyOutput output = ask(reports());
@@ -97,7 +97,7 @@ Shares shares_in(const Proposal& proposal) {
   return proposal.change.to.shares;
 }
 
-// The state as the policy keeps it.
+// The policy's state.
 struct KeptShares {
   static constexpr std::uint32_t kVersion = 2;
   std::uint32_t worth_rounds = 0;
@@ -123,7 +123,7 @@ TEST_SUITE("policies") {
 
   TEST_CASE("shares follow speeds after settle_rounds, and say what they expect") {
     SharesRounds rounds({1, 1, 0.5, 0.25});
-    CHECK_FALSE(rounds.play(10).has_value());  // one round to warm up, 8 to settle, 3 to be sure
+    CHECK_FALSE(rounds.play(10).has_value());  // one round of warm-up, 8 to settle, 3 for certainty
     const auto proposal = rounds.play(1);
     REQUIRE(proposal.has_value());
     CHECK(shares_in(*proposal) == Shares{8, 8, 16, 32});
@@ -213,7 +213,7 @@ TEST_SUITE("policies") {
       if (i >= 20) reports.erase(reports.begin());
       REQUIRE(rounds.ask(std::move(reports)).proposals.empty());
     }
-    rounds.plan.id.number = 1;  // of another policy
+    rounds.plan.id.number = 1;  // by another policy
     for (int i = 0; i < 50; ++i) {
       auto reports = rounds.reports();
       for (RankSignal& report : reports) report.plan_applied = 0;

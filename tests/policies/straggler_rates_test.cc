@@ -1,5 +1,5 @@
-// What the detector promises, measured over a sample of seeded simulated jobs; `scripts/bench S1`
-// has 10^4.
+// The detector's promises, measured on a sample of seeded simulated jobs; `scripts/bench S1` has
+// 10^4.
 #include <algorithm>
 #include <set>
 #include <string>
@@ -30,7 +30,7 @@ int alarms_of(Scenario scenario, int rounds) {
   return alarms;
 }
 
-// Rounds from the onset to the naming; the limit when it was not named.
+// Returns the rounds from the onset to the naming; the limit if the rank was not named.
 double delay_of(const Scenario& scenario, int limit) {
   SimulatedJob job(scenario, {}, cox::default_policies());
   const Slowdown& slowdown = scenario.slowdowns.front();
@@ -65,11 +65,11 @@ TEST_SUITE("policies") {
   TEST_CASE("a slowdown of 5 % under 3 % of noise is found within 1.25 times the bound") {
     CHECK(mean_delay(0.05, std::nullopt, 40) <= 13);
     CHECK(mean_delay(0.05, Phase::backward, 40) <= 13);
-    CHECK(mean_delay(0.20, std::nullopt, 20) <= 8);  // 7 rounds tell it from a pause
+    CHECK(mean_delay(0.20, std::nullopt, 20) <= 8);  // 7 rounds distinguish it from a pause
   }
 
   TEST_CASE("noise without stragglers names nobody beyond the stated rate") {
-    // The stated 1e-6 makes 0.9 alarms; 5 or more come by chance once in 400 times.
+    // The stated rate 1e-6 gives 0.9 alarms; 5 or more occur by chance once in 400 times.
     int alarms = 0;
     for (const NoiseKind kind : {NoiseKind::normal, NoiseKind::student, NoiseKind::pauses}) {
       Scenario scenario;
@@ -88,7 +88,7 @@ TEST_SUITE("policies") {
     CHECK(alarms <= 4);
   }
 
-  // As on a machine with fewer cores than ranks.
+  // Imitates a machine with fewer cores than ranks.
   TEST_CASE("in noise larger than the smallest slowdown, what stands out is named all the same") {
     constexpr int kRuns = 60;
     double sum = 0;
@@ -109,7 +109,7 @@ TEST_SUITE("policies") {
   }
 
   TEST_CASE("noise as large as that names nobody beyond the stated rate") {
-    // The stated 1e-6 makes 0.24 alarms; 3 or more come by chance once in 500 times.
+    // The stated rate 1e-6 gives 0.24 alarms; 3 or more occur by chance once in 500 times.
     int alarms = 0;
     for (const NoiseKind kind : {NoiseKind::normal, NoiseKind::student}) {
       Scenario scenario;

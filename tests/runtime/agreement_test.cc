@@ -1,5 +1,5 @@
 // All ranks switch plans in the same round, whatever happens to control messages: many rounds, with
-// ranks as threads, on every path that control traffic takes.
+// ranks as threads, on every path of control traffic.
 #include <string>
 #include <utility>
 
@@ -19,7 +19,7 @@ using testing::FaultScript;
 using testing::LoopbackOptions;
 using testing::LoopbackWorld;
 
-// The thread sanitizer makes threads many times slower.
+// The thread sanitizer slows threads down many times.
 #ifdef __SANITIZE_THREAD__
 constexpr std::uint64_t kShorter = 10;
 #else
@@ -37,8 +37,9 @@ struct Scenario {
   const char* expected_path;
 };
 
-// The communicators of an exchange between leaders, as loopback names them: the world's third child
-// (after the data of the job and the nodes), in it the group of leaders, of that the duplicates.
+// Loopback's names for the communicators of an exchange between leaders. The exchange is the
+// world's third child, after the data of the job and the nodes. In it is the group of leaders, then
+// its duplicates.
 constexpr const char* kGathers = "world.2:0.0";
 constexpr const char* kMasks = "world.2:0.1";
 

@@ -1,4 +1,4 @@
-// The coordinator alone, its boards filled by hand.
+// The coordinator alone; the tests fill its boards.
 #include "coordinator/runtime/control_loop.h"
 
 #include <atomic>
@@ -29,7 +29,7 @@ struct Seen {
   std::vector<Reason> reasons;
 };
 
-// Keeps what the loop recorded and lets the test wait for it.
+// Keeps the loop's records, and lets the test wait for them.
 class SeenSink final : public StepSink {
  public:
   void record(const StepRecord& record) override {
@@ -43,7 +43,7 @@ class SeenSink final : public StepSink {
                      record.decision.reasons});
     changed_.notify_all();
   }
-  // The `count`-th round (from 1) once it is there; an empty one after 20 s.
+  // Waits for the `count`-th round (from 1). Returns an empty one after 20 s.
   Seen round(std::size_t count) {
     std::unique_lock lock(mutex_);
     const bool there =
@@ -54,7 +54,7 @@ class SeenSink final : public StepSink {
     const std::scoped_lock lock(mutex_);
     return seen_.size();
   }
-  // The next `count` rounds are not recorded.
+  // Fails to record the next `count` rounds.
   void fail(int count) {
     const std::scoped_lock lock(mutex_);
     failures_ = count;
@@ -67,7 +67,7 @@ class SeenSink final : public StepSink {
   int failures_ = 0;
 };
 
-// Proposes a step with one sample more in every round.
+// Proposes one sample more a step in every round.
 class Growing final : public Policy {
  public:
   PolicyKind kind() const override { return PolicyKind::custom; }
@@ -77,7 +77,7 @@ class Growing final : public Policy {
   }
 };
 
-// Finds in every round that all is well, and something else.
+// Reports in every round that all is well, with another detail.
 class Content final : public Policy {
  public:
   PolicyKind kind() const override { return PolicyKind::memory; }
@@ -124,7 +124,7 @@ class Bench {
     signal.weight = 1;
     return signal;
   }
-  // Posts once the last report of this rank was taken.
+  // Posts after the coordinator has taken this rank's last report.
   void post(RankSignal signal) {
     seal(signal);
     while (!inbox.post(signal.rank.value(), signal, {})) std::this_thread::yield();
@@ -133,7 +133,7 @@ class Bench {
   void post_all(std::uint64_t round) {
     for (std::int32_t r = 0; r < kRanks; ++r) post(r, round);
   }
-  // How many lines of the log so far have this text.
+  // Returns how many lines of the log contain this text.
   std::ptrdiff_t logged(std::string_view text) {
     const std::scoped_lock lock(lines_mutex_);
     return std::ranges::count_if(lines_, [&](const auto& line) { return line.ends_with(text); });
@@ -167,7 +167,7 @@ class Bench {
     parts.start_reasons = {Content::said(ReasonCode::memory_unknown, "not measured yet")};
     parts.log = Log(LogLevel::info, RankId(0), [this](std::string_view line) {
       const std::scoped_lock lock(lines_mutex_);
-      lines_.emplace_back(line.substr(0, line.size() - 1));  // without the end of the line
+      lines_.emplace_back(line.substr(0, line.size() - 1));  // without the line feed
     });
     parts.now = [this] { return clock_fails ? throw std::bad_alloc() : UnixTime{}; };
     return parts;
@@ -211,8 +211,8 @@ TEST_SUITE("runtime.control_loop") {
     CHECK(without.round == RoundId(7));
     CHECK(without.missing == 1);
     CHECK(without.counters.missing_reports == 1);
-    bench.post(1, 7);  // too late: no round of its own, but its rank may go on
-    bench.post(1, 8);  // waits until that one is taken
+    bench.post(1, 7);  // too late: gets no round of its own, but frees its rank
+    bench.post(1, 8);  // waits until the late one is taken
     bench.post(0, 8);
     bench.post(2, 8);
     Seen with;
@@ -307,7 +307,7 @@ TEST_SUITE("runtime.control_loop") {
 }
 
 TEST_SUITE("runtime.publishing") {
-  // Reads one plan from the board, or nothing.
+  // Reads one plan from the board, if there is one.
   std::uint64_t newest_on(transport::MaskReader & reader, wire::PlanAssembler & assembler) {
     if (reader.poll()) {
       for (const auto frame : reader.frames()) CHECK(assembler.feed(frame).ok());
@@ -337,7 +337,7 @@ TEST_SUITE("runtime.publishing") {
     CHECK(newest_on(reader, assembler) == 1);
     CHECK(row(false).counters.full_plans_resent == 0);
     CHECK(row(true).counters.full_plans_resent == 1);
-    CHECK(row(true).counters.full_plans_resent == 1);  // the answer is on its way
+    CHECK(row(true).counters.full_plans_resent == 1);  // the answer is in flight
     CHECK(row(true).counters.full_plans_resent == 2);
     Seen seen;
     for (int i = 0; i < 20; ++i) seen = row(false);
@@ -417,7 +417,7 @@ TEST_SUITE("runtime.publishing") {
     test::TempFolder folder;
     auto journal = JournalWriter::open(folder / "j", {job, {}, initial_state(job), {}});
     REQUIRE(journal.ok());
-    REQUIRE((*journal)->close().ok());  // from here on appends are errors
+    REQUIRE((*journal)->close().ok());  // further appends fail
     Bench bench(kLong, {}, journal->get());
     Seen seen;
     for (std::uint64_t round = 0; round < 10; ++round) {
@@ -443,7 +443,7 @@ TEST_SUITE("runtime.publishing") {
     CHECK(bench.sink.round(1).counters.plans_published == 1);
     bench.clock_fails = true;
     bench.post_all(1);
-    bench.post_all(2);  // each is taken once the one before it was
+    bench.post_all(2);  // each report is taken after the one before
     for (std::int32_t r = 0; r < kRanks; ++r) {
       bench.post_flagged(r, 3, SignalFlag::finished, SignalFlag::finished);
     }

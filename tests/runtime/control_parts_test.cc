@@ -1,4 +1,4 @@
-// Boards, topology, plan book and mask relay: what communicates with nobody.
+// Boards, topology, plan book and mask relay: the parts without communication.
 #include <random>
 #include <string>
 
@@ -123,9 +123,9 @@ TEST_SUITE("runtime.plan_book") {
     for (const Row& row : {
              Row{5, 1, 3, false},                      // round 4 is before 5
              Row{5, 1, 4, true},                       // 5 is the next round
-             Row{5, 1, 9, true}, Row{5, 0, 9, false},  // somebody does not hold it
+             Row{5, 1, 9, true}, Row{5, 0, 9, false},  // a rank does not hold it
              Row{0, 1, 0, true},
-             Row{0, 2, 0, true},  // cannot happen, and would mean that all hold more
+             Row{0, 2, 0, true},  // impossible: would mean that all hold a newer plan
          }) {
       CAPTURE(row.earliest);
       CAPTURE(row.round);
@@ -133,7 +133,7 @@ TEST_SUITE("runtime.plan_book") {
       hold(book, numbered(1, row.earliest));
       CHECK(book.held_number() == 1);
       book.agree(RoundId(row.round), held_by_all(row.held_min));
-      CHECK(book.active().id.number == 0);  // the round goes on as it began
+      CHECK(book.active().id.number == 0);  // the plan stays until the round ends
       book.begin_round();
       CHECK(book.active().id.number == (row.becomes_active ? 1u : 0u));
       if (row.becomes_active) CHECK(book.active().activated_round == RoundId(row.round + 1));
@@ -170,7 +170,7 @@ TEST_SUITE("runtime.plan_book") {
     hold(book, numbered(3, 0));
     book.note_damage();
     CHECK(book.full_plan_wanted());
-    hold(book, numbered(2, 0));  // old news is no answer
+    hold(book, numbered(2, 0));  // an old plan is no answer
     CHECK(book.full_plan_wanted());
     hold(book, numbered(3, 0));
     CHECK_FALSE(book.full_plan_wanted());
@@ -212,11 +212,11 @@ TEST_SUITE("runtime.mask_relay") {
       CHECK(bench.relay.pass(frames[i].used()).ok());
       CHECK(bench.frames_seen() == i + 1);
     }
-    CHECK(bench.relay.pass(frames[1].used()).ok());  // twice is no other frame
+    CHECK(bench.relay.pass(frames[1].used()).ok());  // a repeated frame is no new frame
     CHECK(bench.frames_seen() == frames.size());
     CHECK(bench.relay.pass(frames_of(numbered(2, 0))[0].used()).ok());
     CHECK(bench.frames_seen() == 1);
-    CHECK(bench.relay.pass(frames[0].used()).ok());  // old news
+    CHECK(bench.relay.pass(frames[0].used()).ok());  // an old plan
     CHECK(bench.frames_seen() == 0);
   }
 

@@ -1,5 +1,5 @@
-// Which end of a rank's process is a death, the sentence about it, and the process that tells: over
-// forked children that die in a known order.
+// Deaths of ranks: the ends that count as deaths, their sentences, and the reporting process. Uses
+// forked children, which die in a known order.
 #include "coordinator/runtime/death_watch.h"
 
 #include <fcntl.h>
@@ -47,13 +47,13 @@ std::string text_of(const RankEnd& end) {
 
 constexpr std::int32_t kExit3 = 3 << 8;
 
-// A node whose ranks are children of the test; each waits until it is killed.
+// A node whose ranks are children of the test. Each child waits until it is killed.
 class Node {
  public:
   explicit Node(std::size_t ranks) : marks_(marks_of(ranks)), port_(*LifelinePort::open()) {
     sigemptyset(&goodbye_);
     sigaddset(&goodbye_, SIGUSR2);
-    sigprocmask(SIG_BLOCK, &goodbye_, nullptr);  // inherited
+    sigprocmask(SIG_BLOCK, &goodbye_, nullptr);  // inherited by the children
     for (std::size_t r = 0; r < ranks; ++r) {
       marks_.ranks.push_back(rank_id(r + 10));
       processes_.push_back(fork_rank(r));
@@ -73,14 +73,14 @@ class Node {
   LifelinePort take_port() { return std::move(port_); }
   MarkWriter writer(std::size_t slot) const { return marks_.board.writer(slot); }
   pid_t process(std::size_t slot) const { return processes_[slot]; }
-  // Returns when it has.
+  // Lets a rank say goodbye. Returns after it has.
   void say_goodbye(std::size_t slot) const {
     kill(processes_[slot], SIGUSR2);
     int state = 0;
     REQUIRE(waitpid(processes_[slot], &state, WUNTRACED) == processes_[slot]);
     REQUIRE(WIFSTOPPED(state));
   }
-  // Returns when the process has ended; it stays for its exit code to be read.
+  // Ends a process and waits for its end. The exit code stays readable.
   void end(std::size_t slot, int signal) const {
     kill(processes_[slot], signal);
     siginfo_t info{};
@@ -119,7 +119,7 @@ class Node {
   std::vector<pid_t> processes_;
 };
 
-// A watch that writes its line into a pipe, whose end comes with the end of the process.
+// A watch that writes its line into a pipe. The pipe ends with the process.
 class Watch {
  public:
   Watch(Node& node, DeathWatchSetup setup) {
@@ -139,7 +139,7 @@ class Watch {
     for (char c = 0; c != '\n' && ::read(pipe_[0], &c, 1) == 1;) text += c;
     return text;
   }
-  // All that it says until it leaves.
+  // Returns all output of the watch until its end.
   std::string said() const {
     std::string text;
     std::array<char, 512> part;
@@ -286,7 +286,7 @@ TEST_CASE("who has said goodbye is not told, and who dies afterwards is") {
 TEST_CASE("a lifeline from a process that is no rank's ends the waiting for the others") {
   Node node(2);
   const transport::ProcessId nobody{1, transport::this_process().space};
-  node.writer(1).sign(nobody);  // so rank 1's own lifeline comes from a stranger, whenever it does
+  node.writer(1).sign(nobody);  // makes rank 1's own lifeline that of a stranger, at any time
   const auto watch = DeathWatch::start(node.take_port(), node.marks(),
                                        {.world_size = 2, .run_directory = {}, .saves = {}});
   CHECK(watch.status().code() == StatusCode::unavailable);
@@ -301,7 +301,8 @@ TEST_CASE("a watch that gets no descriptor names the limit on them") {
   CHECK(has(watch.status().message(), "Too many open files (ulimit -n)"));
 }
 
-// Why the order is certain, as death_watch.h has it: what the launcher holds has a smaller number.
+// The order is certain, because a lifeline has a higher number than the launcher's descriptors
+// (lifeline.h).
 TEST_CASE("the system closes a lifeline before any descriptor of the launcher's, however often") {
   for (int round = 0; round < 200; ++round) {
     int launcher[2];
@@ -378,10 +379,10 @@ TEST_CASE("the process has none of the job's descriptors and memory") {
   Node node(1);
   const std::vector<char> memory(std::size_t{64} << 20, 'x');
   const Watch watch(node, {.world_size = 1, .run_directory = {}, .saves = {}});
-  kill(watch.process(), SIGSTOP);  // whenever that is: what follows holds from its first line on
+  kill(watch.process(), SIGSTOP);  // any moment: the promise always holds
   kill(watch.process(), SIGCONT);
   node.end(0, SIGKILL);
-  const std::string said = watch.said();  // it has done all by then
+  const std::string said = watch.said();  // blocks until the watch has ended
   CHECK(said.starts_with("coxswain[10] error: "));
   CHECK(has(said, "No saves were kept"));
   CHECK_FALSE(has(said, "launcher ends"));

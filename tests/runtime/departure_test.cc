@@ -1,5 +1,5 @@
-// A rank that leaves while others wait for it in a round to come is told so, on one node and across
-// nodes; ranks that leave together are not.
+// A rank that leaves while others wait for it in a later round gets an error, on one node and
+// across nodes. Ranks that leave together get none.
 #include <atomic>
 #include <chrono>
 #include <string>
@@ -32,14 +32,14 @@ RankSignal last_of(const ControlPlane& plane, RankId rank) {
   return signal;
 }
 
-// What each rank's finish() returned; rank 1 comes to it while the others wait in round 3.
+// Returns the result of each rank's finish(). Rank 1 finishes while the others wait in round 3.
 std::vector<std::string> leave_alone(std::int32_t ranks, std::int32_t ranks_per_node,
                                      std::uint64_t round_of_the_others) {
   testing::LoopbackOptions options;
   options.ranks_per_node = ranks_per_node;
   const testing::LoopbackWorld world(ranks, options);
   std::atomic<bool> has_left{false};
-  std::atomic<std::int32_t> looked{0};  // ranks that wait no more
+  std::atomic<std::int32_t> looked{0};  // ranks that no longer wait
   return transport::on_every_rank(world, ranks, [&](transport::Communicator& c) -> std::string {
     auto plane = ControlPlane::start(c, setup_of(c.size()));
     if (!plane.ok()) return plane.status().text();

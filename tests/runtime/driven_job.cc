@@ -32,7 +32,7 @@ DrivenJob::DrivenJob(JobFacts job, Config config, PolicySet policies, ControlSta
       state_(std::move(state)),
       engine_(seed) {}
 
-// Not std::normal_distribution, whose numbers differ between libraries.
+// std::normal_distribution would give other numbers with other libraries.
 double DrivenJob::noise(double scale) {
   return scale * (static_cast<double>(engine_() >> 11) * 0x1p-53 - 0.5);
 }

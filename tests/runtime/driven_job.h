@@ -1,6 +1,6 @@
-// A job without ranks: seeded signals with stragglers, spikes, non-finite steps, missing and faulty
-// reports go through Decide round after round, plans are applied two rounds after they were
-// published, and all of it goes into a journal. The same seed gives the same job.
+// A job without ranks. Seeded signals with stragglers, spikes, non-finite steps, missing and faulty
+// reports go through Decide round after round. Plans apply two rounds after their publication, and
+// a journal records everything. The same seed gives the same job.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ class DrivenJob {
   std::uint64_t plans() const { return plans_; }
   std::uint64_t reasons() const { return reasons_; }
 
-  // Runs `rounds` rounds into the journal, which stays open.
+  // Runs `rounds` rounds into the journal and leaves it open.
   void run(std::uint64_t rounds, runtime::JournalWriter& journal);
 
  private:
@@ -50,7 +50,7 @@ class DrivenJob {
 void write_journal(const std::filesystem::path& path, std::int32_t ranks, std::uint64_t rounds,
                    std::uint64_t seed);
 
-// A folder of its own under the temporary directory, removed in the end.
+// A temporary folder. The destructor removes it.
 class TempFolder {
  public:
   TempFolder();

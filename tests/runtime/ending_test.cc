@@ -1,5 +1,5 @@
-// How a job ends: ranks that finish at different times all leave, none hangs, and what they did
-// matches.
+// Jobs end well: ranks that finish at different times all leave, none hangs, and their records
+// match.
 #include <algorithm>
 #include <string>
 
@@ -30,7 +30,7 @@ const std::vector<Ending> kEndings = {{"mailbox", ControlPath::automatic, 1, 0},
                                       {"mailbox+mpi", ControlPath::automatic, 5, 2},
                                       {"mailbox+mpi", ControlPath::automatic, 8, 4}};
 
-// Runs `watch` with a number of steps per rank; returns how often each rank was heard.
+// Runs `watch` with a number of steps for each rank. Returns how often each rank reported.
 TallySink watch_all(const Ending& ending, const std::vector<std::uint64_t>& steps,
                     testing::FaultScript faults = {}) {
   LoopbackOptions loopback;
@@ -90,7 +90,7 @@ TEST_SUITE("runtime.ending") {
          {testing::FaultKind::blank, testing::FaultKind::garbage, testing::FaultKind::repeat}) {
       testing::FaultRule rule;
       rule.kind = kind;
-      rule.communicator = "world.1:0.1";  // of the masks: watchers have no communicator for data
+      rule.communicator = "world.1:0.1";  // the masks' communicator: watchers have none for data
       rule.rank = RankId(1);
       rule.probability = 0.2;
       const TallySink tally =
@@ -102,7 +102,7 @@ TEST_SUITE("runtime.ending") {
   TEST_CASE("where a leader cannot start its exchange, all leave and know its name") {
     struct Broken {
       Ending ending;
-      const char* gathers;  // the leaders' communicator; workers that train have one more for data
+      const char* gathers;  // the leaders' communicator; training workers have one more for data
       WorkerTrace (*run)(transport::Communicator&, const WorkerOptions&);
     };
     const std::vector<Broken> jobs = {
@@ -118,7 +118,7 @@ TEST_SUITE("runtime.ending") {
         rule.kind = testing::FaultKind::refuse;
         rule.communicator = job.gathers;
         rule.rank = RankId(leader);
-        rule.first = 6;  // two operations a round
+        rule.first = 6;  // two operations in each round
         LoopbackOptions loopback;
         loopback.ranks_per_node = job.ending.ranks_per_node;
         loopback.faults = {1, {rule}};
@@ -169,7 +169,7 @@ TEST_SUITE("runtime.ending") {
       CHECK(world.verify().ok());
       CHECK(tally.counters.rounds > 0);
       CHECK(tally.reports_of_rank[1] > 0);
-      // Between nodes a rank alone on its node cannot be late: the leaders wait for each other.
+      // A rank alone on its node cannot be late, because leaders wait for each other.
       if (ending.path != "mpi") CHECK(tally.counters.missing_reports > 0);
     }
   }

@@ -1,5 +1,5 @@
-// The first step already runs under the plan that policies want before it: rank 0 alone knows the
-// fronts, and all ranks start from its plan.
+// The first step runs under the policies' first plan: only rank 0 knows the fronts, and all ranks
+// start from its plan.
 #include <memory>
 #include <string>
 #include <utility>
@@ -42,7 +42,7 @@ runtime::ControlPlaneSetup setup_of(RankId rank, const MemoryFacts& facts) {
   return setup;
 }
 
-// The actions that each rank starts with.
+// Returns the first actions of each rank.
 std::vector<std::vector<MemoryAction>> first_actions(const MemoryFacts& facts) {
   const testing::LoopbackWorld world(kRanks, {});
   std::vector<std::vector<MemoryAction>> actions(kRanks);

@@ -1,5 +1,4 @@
-// Which round a set of reports is of, what becomes of late ones, and how often the coordinator
-// looks.
+// The round of a set of reports, the handling of late reports, and the coordinator's polling rate.
 #include "coordinator/runtime/inbox.h"
 
 #include <initializer_list>
@@ -119,7 +118,7 @@ TEST_SUITE("runtime.late_reports") {
     turns.fold(10, {report(0, 10, 1), report(1, 5, 20)});
     turns.fold(11, {report(0, 11, 1), report(1, 5, 20)});
     CHECK(turns.fold(12, {report(1, 12, 100)}).signals[0].samples == 130);
-    turns.fold(13, {report(0, 13, 1), report(1, 12, 100)});  // counted before
+    turns.fold(13, {report(0, 13, 1), report(1, 12, 100)});  // already counted
     CHECK(turns.fold(14, {report(1, 14, 3)}).signals[0].samples == 3);
   }
 
@@ -146,7 +145,7 @@ TEST_SUITE("runtime.late_reports") {
   }
 }
 
-// A pace after rounds that took so many milliseconds each.
+// Returns the pace after rounds of so many milliseconds.
 RoundPace after(std::initializer_list<int> rounds) {
   RoundPace pace;
   RoundPace::Clock::time_point now{};

@@ -1,5 +1,4 @@
-// A disk that is full: the size of files of this process is limited, so writes fail as on a device
-// without space.
+// A full disk, imitated by a limit on this process's file size: writes fail as on a full device.
 #include "coordinator/io/file.h"
 #include "coordinator/policies/registry.h"
 #include "coordinator/runtime/journal.h"

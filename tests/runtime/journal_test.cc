@@ -249,10 +249,9 @@ TEST_SUITE("runtime.journal") {
     TempFolder folder;
     write_journal(folder / "whole", 2, 6, 4);
     const std::string whole = read_file(folder / "whole");
-    const auto step_at =
-        [&](std::size_t at) {  // the long text of the configuration: not every byte
-          return at < 64 || at + 900 > whole.size() ? std::size_t{1} : std::size_t{11};
-        };
+    const auto step_at = [&](std::size_t at) {  // only some bytes of the long configuration text
+      return at < 64 || at + 900 > whole.size() ? std::size_t{1} : std::size_t{11};
+    };
     for (std::size_t at = 0; at < whole.size(); at += step_at(at)) {
       std::string bytes = whole;
       bytes[at] = static_cast<char>(bytes[at] ^ (1 << (at % 8)));

@@ -1,4 +1,4 @@
-// Marks on their way between nodes: hostile letters, and a courier that finds its way to the post.
+// Marks between nodes: hostile letters, and a courier that finds the post.
 #include "coordinator/runtime/mark_relay.h"
 
 #include <chrono>
@@ -32,7 +32,7 @@ RankMark mark(std::int32_t rank, Activity activity, double seconds) {
   return mark;
 }
 
-// The board of a node whose ranks are given.
+// Returns the board of a node with these ranks.
 NodeMarks node_of(const std::vector<RankId>& ranks) {
   auto memory = transport::heap_segment(MarkBoard::bytes_needed(ranks.size()));
   const MarkBoard board = *MarkBoard::format(memory.bytes(), ranks.size());
@@ -143,14 +143,14 @@ TEST_SUITE("runtime.mark_relay") {
     std::vector<RankMark> all(4);
     (*post)->fill(all, now);
     CHECK(all[1].activity == Activity::unknown);
-    // Heard for a while, and then no more.
+    // The stranger is heard for a while, then forgotten.
     CHECK(comes_true([&] {
       stranger->send(letter, loopback);
       (*post)->collect(now);
       (*post)->fill(all, now);
       return all[1].activity == Activity::data;
     }));
-    // Not from before the round that a rank of rank 0's node is in.
+    // A mark from before the round of a rank on rank 0's node is ignored.
     for (const double round_seconds : {9.0, 0.5}) {
       std::vector<RankMark> in_round(4);
       in_round[0] = mark(0, Activity::waiting, round_seconds / 2);

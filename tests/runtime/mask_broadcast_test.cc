@@ -1,6 +1,6 @@
-// Masks over NCCL: all ranks switch plans in the same round whatever becomes of the broadcasts, and
-// where NCCL fails all ranks leave it together and training goes on. Ranks are threads, NCCL is the
-// fake one, devices are host memory.
+// Masks over NCCL. All ranks switch plans in the same round whatever happens to the broadcasts. If
+// NCCL fails, all ranks leave it together and training goes on. Ranks are threads, NCCL is the
+// fake, devices are host memory.
 #include "coordinator/runtime/mask_broadcast.h"
 
 #include <chrono>
@@ -23,7 +23,7 @@ using runtime::MaskBroadcast;
 using testing::LoopbackOptions;
 using testing::LoopbackWorld;
 
-// The thread sanitizer makes threads many times slower.
+// The thread sanitizer slows threads down many times.
 #ifdef __SANITIZE_THREAD__
 constexpr std::uint64_t kShorter = 10;
 #else

@@ -1,5 +1,5 @@
-// What a node's leader does: collecting its node's reports, and control rounds between leaders,
-// over loopback.
+// A node's leader: collecting the node's reports, and control rounds between leaders, over
+// loopback.
 #include "coordinator/runtime/node_leader.h"
 
 #include <functional>
@@ -78,7 +78,7 @@ LeaderExchange::Links links(Communicator& leaders) {
   return links;
 }
 
-// What every leader saw in every round; `look` is called at the root after each.
+// Returns each leader's view of every round. Calls `look` on the root after each round.
 std::vector<std::vector<Round>> run_rounds(const LoopbackWorld& world, std::int32_t leaders,
                                            std::uint64_t rounds,
                                            const std::function<void(LeaderExchange&)>& look) {
@@ -118,7 +118,7 @@ TEST_SUITE("runtime.leader_exchange") {
           CHECK(check(gathered[0]).ok());
           CHECK(gathered[0].rank == RankId(10 * n));
           CHECK(gathered[0].round == RoundId(round));
-          CHECK(gathered[1].magic == 0);  // nobody there
+          CHECK(gathered[1].magic == 0);  // no report
         }
         for (const BlockEvidence& block : root.evidence()) {
           CHECK(block.sampled == 10 * static_cast<std::uint32_t>(leaders));
@@ -142,7 +142,7 @@ TEST_SUITE("runtime.leader_exchange") {
       const auto seen = run_rounds(world, 3, 5, [](LeaderExchange&) {});
       for (std::size_t leader = 0; leader < 3; ++leader) {
         for (std::size_t round = 0; round < 5; ++round) {
-          // Half of this small parcel is zero anyway, so cutting it changes nothing.
+          // Half of this small parcel is zeros, so truncating it changes nothing.
           const bool is_hit = leader == 1 && round == 2 && kind != FaultKind::truncate;
           CHECK(seen[leader][round].error == "");
           CHECK(seen[leader][round].is_sound != is_hit);
@@ -254,7 +254,7 @@ TEST_SUITE("runtime.node_reports") {
     node.reports.sent();
     node.post(1, sealed(6, 1));
     node.reports.take_when_complete();
-    CHECK(node.board.consumed(1));  // so that its rank can vote for another round
+    CHECK(node.board.consumed(1));  // frees the rank for another vote
     node.reports.open();
     node.post(0, sealed(4, 2));
     node.post(1, sealed(6, 2));

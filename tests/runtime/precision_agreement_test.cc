@@ -1,5 +1,5 @@
-// Formats and loss scale are the same on all ranks in every round, whatever happens to control
-// messages: 100000 rounds in all, with policies that follow what ranks really report.
+// Formats and loss scale are equal on all ranks in every round, whatever happens to control
+// messages: 100000 rounds in total, with policies that follow the ranks' true reports.
 #include <memory>
 #include <string>
 #include <utility>
@@ -61,7 +61,7 @@ struct Scenario {
   const char* format;
 };
 
-// Counts the formats of plans that went out.
+// Counts the formats of published plans.
 class FormatSink final : public StepSink {
  public:
   void record(const StepRecord& record) override {

@@ -31,7 +31,7 @@ struct Calls {
   static auto fields(auto& self) { return std::tie(self.count); }
 };
 
-// Says something in every tenth round.
+// Gives a reason in every tenth round.
 class Talker : public Policy {
  public:
   explicit Talker(std::string name) : name_(std::move(name)) {}
@@ -53,7 +53,7 @@ class Talker : public Policy {
   std::string name_;
 };
 
-// Ranks that were measured: every block may be kept or recomputed.
+// Returns a job with measurements: every block may be kept or recomputed.
 JobFacts measured_job() {
   JobFacts facts = driven_job(4);
   facts.capabilities.actions = kEveryAction;
@@ -254,7 +254,7 @@ TEST_SUITE("runtime.replay") {
     for (const std::string& line : known->differences) MESSAGE(line);
     CHECK(known->equal());
     CHECK(known->reasons == job.reasons());
-    CHECK(known->reasons >= 15);  // the talkers say one in ten rounds each
+    CHECK(known->reasons >= 15);  // each talker gives one in ten rounds
     const auto unknown = replayed(folder / "j");
     CHECK(unknown.status().code() == StatusCode::failed_precondition);
     CHECK(unknown.status().message().find("of_a_user") != std::string::npos);

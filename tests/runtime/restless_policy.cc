@@ -17,7 +17,7 @@ SetShares some_shares(Dice& dice, std::int32_t ranks) {
   for (std::int32_t r = 0; r < ranks; ++r) {
     change.shares.push_back(static_cast<std::uint32_t>(roll(dice, 3)));
   }
-  change.shares[roll(dice, change.shares.size())] += 1;  // somebody works
+  change.shares[roll(dice, change.shares.size())] += 1;  // at least one rank works
   return change;
 }
 

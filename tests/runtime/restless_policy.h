@@ -1,6 +1,6 @@
-// A policy that wants another plan in every second round: random shares (zeros among them),
-// precisions, memory actions, batches, short holds and rollbacks. A pure function of seed and
-// round, so a journal of it replays.
+// Proposes another plan in every second round: random shares (also zeros), precisions, memory
+// actions, batches, short holds and rollbacks. A pure function of seed and round, so its journal
+// replays.
 #pragma once
 
 #include <cstdint>

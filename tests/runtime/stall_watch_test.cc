@@ -1,4 +1,4 @@
-// What the coordinator says of ranks that keep others waiting, and when it gives up.
+// The coordinator's messages about ranks that keep others waiting, and the limit that ends a job.
 #include "coordinator/runtime/stall_watch.h"
 
 #include <string>
@@ -14,7 +14,7 @@ StallWatch::Clock::time_point at(double seconds) {
       std::chrono::duration_cast<StallWatch::Clock::duration>(Seconds(seconds)));
 }
 
-// Two ranks of which rank 1 stands in backward from second 100 on.
+// Two ranks. Rank 1 stalls in backward from second 100 on.
 struct Watched {
   std::vector<std::string> lines;
   std::vector<std::optional<Stall>> shown;
@@ -50,7 +50,7 @@ struct Watched {
   }
 };
 
-// Looks every half second, as the coordinator does.
+// Polls every half second, as the coordinator does.
 void look(StallWatch& watch, double from, double until) {
   for (double now = from; now <= until; now += 0.5) watch.look(at(now));
 }

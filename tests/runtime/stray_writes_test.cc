@@ -1,6 +1,6 @@
-// Stray writes of another process into every shared segment: no crash, no access outside of it, no
-// plan that nobody published, no mark that nobody left. Random damage by a seed, 2,000 times a
-// segment; COX_TEST_STRAY_WRITES=100000 runs as many.
+// Stray writes of another process into every shared segment cause no crash, no access outside the
+// segment, no unpublished plan and no false mark. Seeded random damage, 2,000 times a segment;
+// COX_TEST_STRAY_WRITES=100000 sets another number.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -42,8 +42,7 @@ int trials() {
   return wanted != nullptr ? std::max(1, std::atoi(wanted)) : 2000;
 }
 
-// Memory between two pages that nobody may touch; it ends at the second one, or less than a line
-// before it.
+// Memory between two inaccessible pages. Ends at the second page, or less than a line before it.
 class FencedMemory {
  public:
   explicit FencedMemory(std::size_t bytes)
@@ -70,7 +69,7 @@ class FencedMemory {
   std::span<std::byte> bytes_;
 };
 
-// Words that counters, sizes and flags are likely to mistake for theirs.
+// Returns values that counters, sizes and flags could mistake for their own.
 std::uint64_t likely_word(Random& random) {
   constexpr std::array<std::uint64_t, 10> kWords = {
       0, 1, 2, 3, ~0ull, ~1ull, 1ull << 31, 1ull << 32, 1ull << 62, 0x7FFF'FFFFull};
@@ -79,7 +78,7 @@ std::uint64_t likely_word(Random& random) {
   return pick == kWords.size() ? random() : random() % 4096;
 }
 
-// One to four writes; half of them hit the first lines, where the counters lie.
+// Makes one to four writes. Half of them hit the first lines, which hold the counters.
 void damage(std::span<std::byte> memory, Random& random) {
   for (std::uint64_t writes = 1 + random() % 4; writes > 0; --writes) {
     const bool in_front = random() % 2 == 0;
@@ -261,7 +260,7 @@ struct TwoSeats {
           transport::make_shared_exchange(layout, {}, std::move(parts));
     }
   }
-  // Returns whether every call went well and all buckets are done.
+  // Returns whether every call succeeded and all buckets are done.
   bool run_round(std::span<std::byte> memory, Random& random) {
     for (std::size_t bucket = 0; bucket < seats[0]->buckets(); ++bucket) {
       for (auto& seat : seats) {

@@ -68,7 +68,7 @@ runtime::ControlPlaneSetup setup_for(std::int32_t ranks, const WorkerOptions& op
   return setup;
 }
 
-// A rank under way.
+// A running rank.
 class Worker {
  public:
   Worker(transport::Communicator& world, ControlPlane& plane, const WorkerOptions& options)
@@ -101,17 +101,17 @@ class Worker {
   ControlPlane& plane_;
   const WorkerOptions& options_;
   RoundId round_{};
-  std::uint64_t held_by_all_ = 0;  // as the last merged ballot had it
+  std::uint64_t held_by_all_ = 0;  // from the last merged ballot
   InForce in_force_{};
   std::vector<BlockEvidence> evidence_;
-  testing::Random numbers_;  // every rank draws its own
+  testing::Random numbers_;  // different on every rank
   ScalerState scaler_;
-  float gradient_ = 0;  // largest of this round, scale taken out
+  float gradient_ = 0;  // the round's largest, unscaled
   bool overflows_ = false;
   transport::WaitPolicy patience_;
 };
 
-// A rank's gradients of one round. Each block may go wrong, of which only its rank knows.
+// Draws a rank's gradients of one round. Each block may go wrong, which only its rank knows.
 void Worker::draw_numbers() {
   gradient_ = std::exp2(static_cast<float>(2 * numbers_.normal() - 6));
   overflows_ = numbers_.chance(0.002) || gradient_ * scaler_.scale > 65504.0f;
@@ -175,9 +175,9 @@ void Worker::note_plan(WorkerTrace& trace) {
   trace.rounds.push_back(in_force_);
 }
 
-// Rounds without work would outrun the coordinator. Half of them do, and merge their reports; the
-// others take as long as a control round, so that there are many of those as well. Where other
-// programs have the cores, the coordinator gets one only while a rank sleeps.
+// Slows down half of the rounds. Rounds without work would outrun the coordinator and merge their
+// reports; slow ones take as long as a control round. On a busy machine the coordinator gets a core
+// only while a rank sleeps.
 void Worker::let_control_catch_up() {
   constexpr int kYields = 300;
   constexpr int kSleeps = 4;

@@ -1,6 +1,6 @@
-// One rank of a job without tensors: round after round it votes, agrees and reports through a
-// ControlPlane as a trainer does, and writes down which plan was in force. Runs over any transport;
-// ranks are compared afterwards. Reports what went wrong as text, so ranks may be threads.
+// One rank of a job without tensors. In every round it votes, agrees and reports through a
+// ControlPlane like a trainer, and records the plan in force. Runs over any transport; tests
+// compare the ranks afterwards. Reports errors as text, so ranks may be threads.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,10 @@
 
 namespace cox::test {
 
-// The plan and the loss scaler that a rank had in force in one round.
+// The plan and the loss scaler in force on a rank in one round.
 struct InForce {
   std::uint64_t number = 0;
-  std::uint64_t effect = 0;  // a hash of all that the plan says
+  std::uint64_t effect = 0;  // a hash of the plan's content
   std::uint64_t scaler = 0;  // a hash of the rank's own loss scaler
   friend bool operator==(const InForce&, const InForce&) = default;
 };
@@ -28,11 +28,11 @@ struct InForce {
 struct WorkerTrace {
   std::vector<InForce> rounds;
   std::uint64_t switches = 0;
-  std::string path;       // of the control plane
-  std::string last_path;  // the same at the end
-  Status masks;           // why masks do not go over NCCL, at the end
-  std::string trouble;    // the first thing that was wrong; empty = all well
-  Status control;         // of the control plane, at the end
+  std::string path;       // control.path
+  std::string last_path;  // control.path at the end
+  Status masks;           // why masks do not use NCCL, at the end
+  std::string trouble;    // the first error; empty = none
+  Status control;         // the control plane's, at the end
 };
 
 struct WorkerOptions {
@@ -42,27 +42,26 @@ struct WorkerOptions {
   std::size_t blocks = 4;
   PolicySet policies{};
   StepSink* sink = nullptr;          // rank 0's, may be null
-  std::filesystem::path journal{};   // rank 0's, empty = none
+  std::filesystem::path journal{};   // rank 0's; empty = none
   std::int32_t late_rank = -1;       // posts its report of every 16th round 30 ms late
   std::string settings{};            // lines of `key = value`
-  runtime::MakeLane make_lane{};     // of ranks with a device
-  std::uint64_t least_switches = 0;  // goes on until so many have come, at most a thousand times
-                                     // as long: all ranks see them alike
-  bool leaves_nccl = false;    // rounds count from where masks go without NCCL: all see it alike
-  std::string nccl_library{};  // of such ranks
-  bool has_numbers = false;    // gradients overflow, and evidence says all kinds of things
+  runtime::MakeLane make_lane{};     // for ranks with a device
+  std::uint64_t least_switches = 0;  // runs on for so many, up to 1000 times longer
+  bool leaves_nccl = false;          // rounds count from the one in which all masks leave NCCL
+  std::string nccl_library{};        // for ranks with a device
+  bool has_numbers = false;          // gradients overflow, and evidence varies
 };
 
-// A job that can do everything.
+// Returns a job with all capabilities.
 JobFacts job_of_workers(std::int32_t ranks, std::size_t blocks);
 
-// Every rank calls it. From half of the rounds on, odd ranks have no samples left.
+// Trains; every rank calls it. In the second half, odd ranks have no samples left.
 WorkerTrace train(transport::Communicator& world, const WorkerOptions& options);
 
-// Every rank calls it, with any number of steps of its own: a rank that only watches.
+// Watches only; every rank calls it, with its own number of steps.
 WorkerTrace watch(transport::Communicator& world, const WorkerOptions& options);
 
-// Counts of the coordinator after its last round, and what it judged.
+// Keeps the coordinator's judgements, and the counts after the last round.
 class TallySink final : public StepSink {
  public:
   void record(const StepRecord& record) override;

@@ -1,5 +1,5 @@
-// The bytes of the tensors where a model lies: the CPU's, where a counting allocator is installed,
-// or a device's. Tests of budgets hold on both.
+// Counts the bytes of tensors on a model's device: the CPU, with a counting allocator installed, or
+// a GPU. Budget tests work on both.
 #pragma once
 
 #include <torch/torch.h>

@@ -1,4 +1,4 @@
-// A folder that all ranks know, named after rank 0's process and removed by it. Collective.
+// A folder for all ranks, named after rank 0's process and removed by rank 0. Collective.
 #pragma once
 
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// A new, empty folder that is removed with everything in it when the object goes.
+// A new, empty folder. The destructor removes the folder with its content.
 #pragma once
 
 #include <stdlib.h>

@@ -1,6 +1,6 @@
-// DecimalComma makes this process write numbers as a German program does, "1.234,5", while it
-// lives: through the C++ global locale always, and through the C locale where the system has one
-// with a decimal comma, or can make one with localedef.
+// DecimalComma makes this process format numbers as in German, "1.234,5", during its lifetime.
+// Always sets the C++ global locale. Sets the C locale, too, if the system has one with a decimal
+// comma, or can make one with localedef.
 #pragma once
 
 #include <stdlib.h>
@@ -38,7 +38,7 @@ class DecimalComma {
   DecimalComma(const DecimalComma&) = delete;
   DecimalComma& operator=(const DecimalComma&) = delete;
 
-  // False where only the C++ streams write commas.
+  // Returns false if only the C++ streams write commas.
   bool has_c_locale() const { return has_c_locale_; }
 
  private:

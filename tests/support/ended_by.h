@@ -1,4 +1,4 @@
-// ended_by() tells how a child process ends, for tests of signals.
+// ended_by() returns how a child process ends, for tests of signals.
 #pragma once
 
 #include <sys/wait.h>
@@ -6,7 +6,7 @@
 
 #include <csignal>
 
-// Returns the signal that ends a child which calls `work`; 0 when the child ends by itself.
+// Returns the signal that ends a child which calls `work`; 0 if the child ends by itself.
 template <class Work>
 int ended_by(Work&& work) {
   const pid_t child = ::fork();

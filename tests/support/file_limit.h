@@ -1,4 +1,4 @@
-// Lets the process open fewer files, for as long as it lives.
+// Lowers the process's limit of open files during its lifetime.
 #pragma once
 
 #include <sys/resource.h>

@@ -1,5 +1,5 @@
-// The main function of tests that run under mpiexec: every rank runs the same test cases, rank 0
-// prints, another rank prints only when something failed on it, and the exit code is the worst.
+// The main function of tests under mpiexec. Every rank runs the same test cases. Rank 0 prints;
+// other ranks print failures only. The worst exit code counts.
 #include <mpi.h>
 
 #include <iostream>

@@ -1,5 +1,5 @@
-// While a NoMemory lives, this process gets no more memory: neither from the system nor from what
-// its heap still holds. Blocks are freed at its end. For a process of its own.
+// NoMemory denies further memory to this process during its lifetime: from the system, and from the
+// free memory of the heap. The destructor frees the blocks. Use NoMemory in a process of its own.
 #pragma once
 
 #include <sys/resource.h>

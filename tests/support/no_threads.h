@@ -1,5 +1,4 @@
-// While a NoThreads lives, no thread can be started: the stacks that threads get by default are
-// larger than the address space.
+// Prevents new threads while a NoThreads lives: the default stack size exceeds the address space.
 #pragma once
 
 #include <pthread.h>

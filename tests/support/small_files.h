@@ -1,5 +1,5 @@
-// SmallFiles lets files of this process have at most so many bytes, as a full disk would, while it
-// lives.
+// SmallFiles limits the size of files written by this process during its lifetime, as a full disk
+// would.
 #pragma once
 
 #include <sys/resource.h>

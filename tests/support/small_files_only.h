@@ -1,5 +1,5 @@
-// Files of this process cannot grow beyond some bytes while this lives: writing then fails at the
-// same call as on a full disk.
+// Limits the growth of this process's files during its lifetime. Writes fail at the same call as on
+// a full disk.
 #pragma once
 
 #include <signal.h>

@@ -1,4 +1,4 @@
-// Properties of decisions over whole simulated jobs with everything going wrong at once.
+// Properties of decisions in whole simulated jobs with all faults at once.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -23,7 +23,7 @@ struct Calls {
   static auto fields(auto& self) { return std::tie(self.count); }
 };
 
-// Proposes anything, sound or not, or throws.
+// Proposes anything, valid or not, or throws.
 class Monkey final : public cox::Policy {
  public:
   cox::PolicyKind kind() const override { return cox::PolicyKind::custom; }

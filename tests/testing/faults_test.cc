@@ -19,7 +19,7 @@ LoopbackOptions with(FaultRule rule) {
   return options;
 }
 
-// Rank 0 gathers a counting byte of each rank, twice; returns what it got as text.
+// Rank 0 gathers a counting byte of each rank, twice. Returns the bytes as text.
 std::string gathered_twice(const LoopbackWorld& world) {
   std::string seen;
   on_every_rank(world, 2, [&](Communicator& c) -> std::string {
@@ -76,7 +76,7 @@ TEST_CASE("sums are never touched") {
 TEST_CASE("a delay counts polls, never lasts, an error is unavailable") {
   struct Row {
     FaultRule rule;
-    int polls_until_done;  // -1 = not within 100
+    int polls_until_done;  // -1 = not within 100 polls
     StatusCode code;
   };
   const std::array<Row, 3> rows = {

@@ -1,5 +1,5 @@
-// What follows on a straggler where shares are off: lighter recompute on it, or a faster format on
-// all ranks, in whole simulated jobs; and both end once it has recovered.
+// Reactions to a straggler without shares, in whole simulated jobs: lighter recompute on it, or a
+// faster format on all ranks. Both end after its recovery.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -27,7 +27,7 @@ constexpr std::int64_t kMiB = 1 << 20;
 constexpr std::uint64_t kSlowFrom = 200;
 constexpr std::uint64_t kSlowUntil = 600;
 
-// Twelve blocks of 50 MiB; each recomputed one costs 2 of 100 ms.
+// Returns twelve blocks of 50 MiB; recomputing each costs 2 of 100 ms.
 cox::MemoryModel fine_model() {
   cox::MemoryModel model;
   for (std::size_t kept = 0; kept <= 12; ++kept) {
@@ -52,7 +52,7 @@ cox::JobFacts ladder_job() {
   return job;
 }
 
-// Three blocks of twelve gain much by 8 bits, the others nothing.
+// Three of twelve blocks gain much from 8 bits, the others nothing.
 cox::JobFacts format_job(std::int32_t ranks) {
   cox::JobFacts job = ladder_job();
   job.world_size = ranks;
@@ -144,11 +144,11 @@ TEST_SUITE("testing.ladder") {
   }
 
   TEST_CASE("a faster format for a straggler shortens the step, and ends with it") {
-    // Of two ranks the slow one takes as long in 8 bits as it took before it was slow.
+    // With two ranks, the slow one in 8 bits is as fast as before its slowdown.
     for (const std::int32_t ranks : {2, 4}) {
       CAPTURE(ranks);
       cox::JobFacts facts = format_job(ranks);
-      // Only a straggler brings 8 bits before the others' time: patience is long.
+      // Patience is long, so only a straggler brings 8 bits early.
       SteeredJob job(
           with_straggler(1.3, RankId(ranks - 1)), facts,
           settings("precision.format = auto\nprecision.patience_rounds = 700"),
@@ -166,7 +166,7 @@ TEST_SUITE("testing.ladder") {
       job.rounds(120);
       CHECK(job.active().precision[0] == cox::Precision::bf16);
       CHECK(first_said(job, ReasonCode::taken_back) == nullptr);
-      // Three blocks once there and once back, and nobody else named on the way.
+      // Three blocks change once there and once back, and no other rank is named.
       CHECK(times_said(job, ReasonCode::precision_straggler) == 6);
       CHECK(times_said(job, ReasonCode::straggler_found) == 1);
       CHECK(times_said(job, ReasonCode::straggler_gone) == 1);

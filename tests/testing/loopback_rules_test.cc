@@ -1,5 +1,5 @@
-// What would hang or corrupt under MPI: each misuse is an error on every rank, and the message says
-// where, who and what.
+// Misuses that would hang or corrupt data under MPI: each is an error on every rank, and the
+// message names the place, the rank and the call.
 #include <array>
 #include <functional>
 #include <string>
@@ -21,7 +21,7 @@ struct Buffer {
   std::array<std::byte, 256> receive{};
 };
 
-// Operation 0 is the same on all ranks; operation 1 is `usual` on all ranks but the last.
+// Operation 0 is equal on all ranks; operation 1 is `usual` on all ranks but the last.
 std::vector<std::string> run_misuse(const LoopbackWorld& world, std::int32_t ranks,
                                     const std::function<Start(Buffer&)>& usual,
                                     const std::function<Start(Buffer&)>& odd) {

@@ -1,5 +1,5 @@
-// A thousand decisions in simulated jobs: what was measured of each against the truth, and which
-// ones were taken back.
+// A thousand decisions in simulated jobs: their measured effects against the truth, and which of
+// them were taken back.
 #include <cmath>
 #include <map>
 #include <memory>
@@ -21,7 +21,7 @@ using cox::testing::Random;
 using cox::testing::SteeredJob;
 using cox::testing::SteeredScenario;
 
-// Promises that all blocks are a tenth faster in bf16, from a round on and again and again.
+// Keeps promising, from a round on, that all blocks are a tenth faster in bf16.
 class Optimist final : public cox::Policy {
  public:
   explicit Optimist(cox::RoundId from, cox::Motive motive = cox::Motive::gain)
@@ -67,7 +67,8 @@ SteeredScenario planted(std::uint64_t seed, double ratio, const PaceNoise& noise
   return scenario;
 }
 
-// Of several kinds: independent, of heavy tails, with pauses, resembling the step before.
+// Returns one of several kinds of noise: independent, heavy-tailed, with pauses, correlated to the
+// step before.
 PaceNoise noise_of_kind(std::uint64_t kind) {
   PaceNoise noise;
   noise.rank = kind % 2 == 0 ? 0.03 : 0.02;
@@ -143,13 +144,13 @@ TEST_SUITE("testing.promises") {
     CHECK(back->text.find("policy optimist may not promise a shorter step by that again before "
                           "round ") != std::string::npos);
     CHECK(back->forecast.step_ratio == doctest::Approx(1 / 1.2).epsilon(0.03));
-    // The policy asks again in every round; that it may not is told once.
+    // The policy asks again in every round; the refusal is reported once.
     CHECK(count_said(job, ReasonCode::resting) == 1);
     REQUIRE_FALSE(job.last().scores.empty());
     CHECK(job.last().scores.back().policy == cox::PolicyKind::custom);
     CHECK(job.last().scores.back().taken_back == 1);
     CHECK(job.last().scores.back().seconds_lost > 0);
-    job.rounds(512);  // and then once more, with the same end
+    job.rounds(512);  // and then once more, with the same result
     CHECK(count_said(job, ReasonCode::taken_back) == 2);
     job.rounds(800);
     CHECK(count_said(job, ReasonCode::taken_back) == 2);
@@ -195,7 +196,7 @@ TEST_SUITE("testing.promises") {
   }
 
   TEST_CASE("deciding again on the same signals from saved states gives the same plans") {
-    // Every 40 rounds the state goes through its bytes, as in a save.
+    // Encodes and decodes the state every 40 rounds, as a save does.
     const auto play = [](bool saves) {
       SteeredJob job = optimistic_job(planted(9, 1.2, noise_of_kind(3)));
       std::string said;

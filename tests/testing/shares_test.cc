@@ -33,7 +33,7 @@ SharesScenario scenario(std::uint64_t seed, const Speeds& speeds) {
   return scenario;
 }
 
-// Rounds until the step is within 5 % of the best one and stays so.
+// Returns the rounds until the step stays within 5 % of the best one.
 int rounds_to_settle(SharesJob& job, int rounds) {
   int settled = 0;
   for (int i = 0; i < rounds; ++i) {
@@ -71,7 +71,7 @@ struct Steps {
   }
 };
 
-// Every rank at a speed of its own, for long; then it steps or ramps to another one.
+// Gives every rank its own long-lasting speed, then steps or ramps to another.
 std::vector<Speeds> drifting_speeds(std::uint64_t seed, std::size_t ranks, std::size_t rounds) {
   Random random(seed);
   std::vector<Speeds> speeds(ranks);
@@ -193,7 +193,7 @@ TEST_SUITE("sim") {
 
   TEST_CASE("a rank never takes more samples than its memory holds, and the reason says so") {
     SharesScenario of = scenario(1, {1, 1, 2, 4});
-    of.memory_limit[3] = 5000 + 100 * 1000;  // the best shares would give it 128
+    of.memory_limit[3] = 5000 + 100 * 1000;  // the best shares would give the rank 128 samples
     SharesJob job(of, config());
     for (int i = 0; i < 600; ++i) {
       job.round();

@@ -1,4 +1,4 @@
-// What ranks hear when one of them does not take part any more, or not in time.
+// Errors on the ranks when one of them no longer takes part, or is late.
 #include <array>
 #include <atomic>
 #include <cstring>
@@ -53,8 +53,8 @@ Status whole_round(BucketExchange& exchange) {
   return status.ok() ? exchange.wait_all({}) : status;
 }
 
-// What the ranks of a case tell each other beside the exchange. One whose create() failed (its
-// limit was too short for the machine, say) ends the loops of all.
+// The ranks' communication beside the exchange. A rank whose create() failed (for instance, because
+// its limit was too short for the machine) ends all ranks' loops.
 struct Aside {
   std::atomic<bool> left{false};
   std::atomic<int> waiting{0};
@@ -66,7 +66,7 @@ struct Aside {
     failed = true;
     return made.status().text();
   }
-  // For each turn of a loop: ok, or why there is nothing to loop for.
+  // Called in each turn of a loop. Returns ok, or why the loop should end.
   Status go_on() const {
     std::this_thread::yield();
     if (failed) return internal_error("another rank could not make its exchange");
@@ -90,7 +90,7 @@ void on_all_cases(const Run& run) {
   }
 }
 
-// Empty when it names the rank that left and its reason.
+// Returns empty if the error names the rank that left and its reason.
 std::string verdict(const Status& status, const Case& item) {
   const std::string expected = "rank " + std::to_string(item.leaver) + " takes no further part";
   const bool right = status.code() == StatusCode::unavailable &&
@@ -126,7 +126,7 @@ TEST_CASE("a rank that leaves between rounds is named in the next one") {
       (*made)->leave("out of coal");
       return "";
     }
-    // Somebody may still be in the first round when the word comes.
+    // A rank may still be in the first round when the news arrives.
     return verdict(first.ok() ? whole_round(**made) : first, item);
   });
 }
@@ -177,10 +177,10 @@ TEST_CASE("a leader that ends without having looked still tells who of its node 
 
 struct LateCase {
   Case item;
-  const char* on_its_node;  // what a rank there says; without shared memory any rank
+  const char* on_its_node;  // the error on the rank's node; without shared memory, on any rank
 };
 
-// The rank that is late goes on moving: a leader also carries the sums of others.
+// The late rank keeps polling, because a leader also carries the sums of others.
 std::string come_late(BucketExchange& exchange, const Aside& aside) {
   Status status = start(exchange, 1);
   while (aside.waiting > 0 && status.ok()) {
@@ -238,12 +238,12 @@ TEST_CASE("a wait that times out names who did not start the bucket, or who may 
   }
 }
 
-// The first rank is kept away from its wait for longer than its limit, while the other ends it.
+// Keeps the first rank from its wait for longer than its limit, while the other rank ends the wait.
 std::string stay_away(BucketExchange& exchange, Aside& aside) {
   Status status = start(exchange, kBuckets);
   int calls = 0;
   const auto pump = [&] {
-    if (++calls != 20) return;  // by now it rests between two polls
+    if (++calls != 20) return;  // now the rank sleeps between two polls
     aside.left = true;
     std::this_thread::sleep_for(std::chrono::milliseconds(1200));
     while (aside.waiting > 0 && aside.go_on().ok()) continue;

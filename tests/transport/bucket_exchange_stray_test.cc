@@ -1,5 +1,5 @@
-// Stray writes of another process into a segment of tensors: sums may be wrong, but ranks come to
-// an end and nothing outside of the segment is touched (it lies between pages that nobody may use).
+// Stray writes of another process into a segment of tensors: sums may be wrong, but all ranks end,
+// and no access leaves the segment (it lies between inaccessible pages).
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -22,7 +22,7 @@ using cox::testing::Random;
 constexpr std::int32_t kRanks = 2;
 constexpr std::size_t kElements = 700;
 
-// One to eight bytes, in the first page in half of all cases: there lie the counters.
+// Writes one to eight bytes, half of the time into the first page, which holds the counters.
 void write_astray(std::span<std::byte> segment, Random& random) {
   const std::size_t reach =
       random.chance(0.5) ? std::min<std::size_t>(segment.size(), 4096) : segment.size();
@@ -35,7 +35,7 @@ void write_astray(std::span<std::byte> segment, Random& random) {
   }
 }
 
-// Returns why the rank left before the end, or nothing.
+// Returns why the rank left early; empty if it did not.
 std::string exchange_with_strays(Communicator& ranks, std::uint64_t seed) {
   Random random(seed * kRanks + static_cast<std::uint64_t>(ranks.rank().value()));
   const std::vector<BucketSpec> specs(3, {kElements * sizeof(float), sum_f32()});
@@ -66,7 +66,7 @@ std::string exchange_with_strays(Communicator& ranks, std::uint64_t seed) {
 
 TEST_SUITE_BEGIN("bucket exchange");
 
-// COX_TEST_STRAYS in the environment says how many segments are written to.
+// COX_TEST_STRAYS sets the number of damaged segments.
 TEST_CASE("whatever stray writes do to a segment of tensors, its ranks come to an end") {
   const char* const asked = std::getenv("COX_TEST_STRAYS");
   const std::uint64_t segments = asked != nullptr ? std::strtoull(asked, nullptr, 10) : 300;

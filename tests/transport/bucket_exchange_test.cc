@@ -39,7 +39,7 @@ const char* expected_path(const Layout& layout, SharedMemory shared_memory) {
   return one_node ? "shared memory" : "shared memory and mpi";
 }
 
-// Empty, or what each rank found wrong: one of them names the cause.
+// Returns each rank's error, empty if there is none. One of them names the cause.
 std::string run_trial(const Layout& layout, const ExchangeTrial& trial) {
   LoopbackOptions options;
   options.ranks_per_node = layout.per_node;
@@ -59,7 +59,7 @@ ExchangeTrial trial_of(const Layout& layout, SharedMemory shared_memory, std::ui
   ExchangeTrial trial;
   trial.seed = seed;
   trial.ranks_per_node = layout.per_node;
-  // Small chunks, so that ranks meet at them; sometimes as by default.
+  // Small chunks, so that ranks meet within buckets; sometimes the default.
   const std::array<std::size_t, 4> chunks = {64, 256, 3000, 0};
   trial.options = impatient_options(shared_memory, chunks[seed % chunks.size()]);
   trial.expected_path = expected_path(layout, shared_memory);

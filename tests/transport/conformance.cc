@@ -33,7 +33,7 @@ std::vector<std::byte> pattern(std::int32_t rank, std::size_t size, std::uint64_
   return bytes;
 }
 
-// Magnitudes from 2^-20 to 2^20: any other order of the sum gives other bits.
+// Returns magnitudes from 2^-20 to 2^20: another order of the sum gives other bits.
 std::vector<float> values(std::int32_t rank, std::size_t count) {
   std::vector<float> out(count);
   for (std::size_t i = 0; i < count; ++i) {
@@ -73,7 +73,7 @@ std::vector<std::byte> everyone(std::int32_t ranks, std::size_t size, std::uint6
   return all;
 }
 
-// Every root for what is small, the ends for what takes time.
+// Returns every root for small sizes, the first and last for large ones.
 std::vector<std::int32_t> roots(const Communicator& c, std::size_t size) {
   std::vector<std::int32_t> all(static_cast<std::size_t>(c.size()));
   std::iota(all.begin(), all.end(), 0);
@@ -81,7 +81,7 @@ std::vector<std::int32_t> roots(const Communicator& c, std::size_t size) {
   return all;
 }
 
-// "" or a complaint that names the size.
+// Returns "" or an error that names the size.
 std::string verdict(const Status& status, bool right, const char* what, std::size_t size) {
   if (!status.ok()) return std::string(what) + " " + std::to_string(size) + ": " + status.text();
   return right ? "" : std::string(what) + " " + std::to_string(size) + ": wrong result";
@@ -278,7 +278,7 @@ std::string nodes_share_memory(Communicator& c) {
   return verdict(met, right, "segment of ranks", ranks);
 }
 
-// A call that is wrong by itself fails here and counts for nobody: the next operation matches.
+// An invalid call fails alone and counts for no rank: the next operation matches.
 std::string wrong_calls_are_refused(Communicator& c) {
   std::vector<std::byte> eight(8);
   std::vector<std::byte> wrong(8 * static_cast<std::size_t>(c.size()) + 1);
@@ -312,7 +312,7 @@ std::string requests_end_once(Communicator& c) {
   const Result<Progress> again = c.test(*started);
   if (!again.ok() || *again != Progress::done) return "an inactive request is not done";
   Request stale = copy;
-  const bool checked = c.size() > 1;  // alone there is nothing to confuse it with
+  const bool checked = c.size() > 1;  // a single rank cannot confuse it with another request
   if (checked && c.test(stale).status().code() != StatusCode::failed_precondition) {
     return "a stale request was accepted";
   }

@@ -1,6 +1,6 @@
-// What every transport must do, as cases that each rank runs on its end of a communicator. A case
-// returns an empty text, or what went wrong on this rank; it never throws, so that ranks that are
-// threads or processes both report and go on.
+// The duties of every transport, as cases. Each rank runs a case on its end of a communicator. A
+// case returns this rank's error, empty on success, and never throws, so that all ranks report and
+// go on.
 #pragma once
 
 #include <string>

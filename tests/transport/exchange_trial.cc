@@ -30,7 +30,7 @@ struct Kind {
   void (*fill)(std::byte* at, std::uint64_t bits);
 };
 
-// Magnitudes from 2^-20 to 2^20: any other order of a sum gives other bits.
+// Writes magnitudes from 2^-20 to 2^20: another order of the sum gives other bits.
 void fill_f32(std::byte* at, std::uint64_t bits) {
   const std::uint32_t exponent = 107 + static_cast<std::uint32_t>(bits >> 32) % 41;
   const auto raw = static_cast<std::uint32_t>(bits & 0x807F'FFFF) | exponent << 23;
@@ -82,7 +82,7 @@ class Rank {
         trial_(trial),
         buckets_(random_buckets(trial)),
         dawdles_(trial.seed * 64 + static_cast<std::uint64_t>(c.rank().value())) {}
-  // Empty, or why this rank has left the exchange.
+  // Returns why this rank left the exchange; empty if it did not.
   std::string run();
 
  private:
@@ -117,7 +117,7 @@ void Rank::dawdle() {
   }
 }
 
-// Ranks of a node ascending, then nodes ascending.
+// Adds the ranks of a node in ascending order, then the nodes in ascending order.
 void Rank::expect_sum(int round, std::size_t bucket) {
   const Bucket& it = buckets_[bucket];
   const std::int32_t per_node = trial_.ranks_per_node > 0 ? trial_.ranks_per_node : c_.size();

@@ -1,4 +1,4 @@
-// Marks of ranks in shared memory, and what the operating system says of a process.
+// Marks of ranks in shared memory, and the operating system's state of a process.
 #include "coordinator/transport/shared/mark_board.h"
 
 #include <signal.h>
@@ -49,7 +49,7 @@ TEST_CASE("a mark says what a rank does, in which step and round, and since when
   CHECK(marks[1].round_seconds == doctest::Approx(5));
   CHECK(marks[1].silent_seconds == doctest::Approx(3));
   CHECK(marks[1].process == ProcessState::unknown);
-  CHECK(it.board.read(at(11), Look::marks)[1].activity_seconds == 0);  // a clock that went back
+  CHECK(it.board.read(at(11), Look::marks)[1].activity_seconds == 0);  // the clock went back
 }
 
 TEST_CASE("a beat says that the thread lives, and changes nothing else") {
@@ -91,7 +91,7 @@ TEST_CASE("no mark is ever seen half moved") {
   std::thread rank([&] {
     MarkWriter writer = it.board.writer(0);
     for (std::uint64_t i = 1; i <= 200'000; ++i) {
-      // Step, round and time belong together.
+      // Step, round and time stay consistent.
       writer.begin_round(RoundId(i), at(static_cast<double>(i)));
       writer.enter(i % 2 == 0 ? Activity::data : Activity::forward, StepId(i),
                    at(static_cast<double>(i)));

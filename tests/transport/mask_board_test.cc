@@ -19,7 +19,7 @@ Status publish(MaskBoard& board, const std::vector<Frame>& frames) {
   return board.publish(views);
 }
 
-// The set of a number: 1 to 4 frames of sizes and bytes that only this number has.
+// Returns the set of a number: 1 to 4 frames with sizes and bytes unique to it.
 std::vector<Frame> set_of(std::uint64_t number) {
   std::vector<Frame> frames(1 + number % 4);
   for (std::size_t i = 0; i < frames.size(); ++i) {
@@ -93,7 +93,7 @@ TEST_CASE("no reader ever sees a torn set, and every reader sees the last one") 
       MaskReader reader(*MaskBoard::attach(memory.bytes()));
       while (reader.sets() < kSets) {
         if (!reader.poll()) std::this_thread::yield();
-        // A poll that failed in the middle leaves the set before it as it was.
+        // A failed poll leaves the earlier set unchanged.
         if (reader.sets() > 0 && copy(reader) != set_of(reader.sets())) ++torn;
       }
       ++last_seen;

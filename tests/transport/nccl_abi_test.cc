@@ -1,4 +1,4 @@
-// The interface that Coxswain declares for itself is that of the real nccl.h.
+// Coxswain's own declarations match the real nccl.h.
 #include <nccl.h>
 
 #include <cstddef>

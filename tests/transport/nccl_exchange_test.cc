@@ -1,5 +1,5 @@
 // Buckets in device memory, summed over the fake NCCL: equal to the host path, in order behind the
-// training stream, and errors that are final.
+// training stream, with final errors.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -22,7 +22,7 @@ DeviceExchangeOptions exchange_options() {
   return options;
 }
 
-// A rank with buckets of float32 of these sizes.
+// A rank with float32 buckets of these sizes.
 class Trainer {
  public:
   Trainer(Communicator& ranks, const std::vector<std::size_t>& sizes,
@@ -44,7 +44,7 @@ class Trainer {
     return take(DeviceExchange::create(ranks, group_, lane_, buckets_, options), exchange);
   }
 
-  // Backward's kernel for a bucket: what it writes is there once the training stream comes to it.
+  // Backward's kernel for a bucket: writes when the training stream reaches it.
   void fill(std::size_t bucket, const std::vector<float>& values) {
     training_.give([values, to = buckets_[bucket].address] {
       std::memcpy(to, values.data(), values.size() * sizeof(float));
@@ -61,13 +61,13 @@ class Trainer {
     });
   }
 
-  // Ends the round, with the sums on the device.
+  // Ends the round with the sums on the device.
   Status sums() {
     Status taken = exchange->wait_all({});
     return taken.ok() ? exchange->wait_for_device([] { return ok_status(); }) : taken;
   }
 
-  // Returns whether the training stream came to its end.
+  // Returns whether the training stream has ended.
   bool finish() {
     Waiter waiter(patient());
     while (!training_.drain()) {
@@ -88,10 +88,10 @@ class Trainer {
   Status status_;
 
  public:
-  std::unique_ptr<DeviceExchange> exchange;  // goes first
+  std::unique_ptr<DeviceExchange> exchange;  // destroyed first
 };
 
-// Notes what the stream of the lane is given.
+// Records the work submitted to the lane's stream.
 class NotingLane final : public test::HostLane {
  public:
   Status mark(Mark mark) override {
@@ -118,7 +118,7 @@ std::vector<float> gradient(std::int32_t rank, std::size_t bucket, int round) {
   return values;
 }
 
-// What rank 0 to n - 1 add up to, on the host path's terms.
+// Returns the sum of ranks 0 to n - 1 in the host path's order.
 std::vector<double> expected_sum(std::int32_t ranks, std::size_t bucket, int round) {
   std::vector<double> sum(kSizes[bucket], 0);
   for (std::int32_t r = 0; r < ranks; ++r) {
@@ -251,7 +251,7 @@ TEST_SUITE("nccl exchange") {
       REQUIRE(exchange.ok());
       for (std::size_t b = 0; b < 2; ++b) CHECK((*exchange)->start(b).ok());
       CHECK((*exchange)->wait_all({}).ok());
-      // Of a bucket what fills it, and its sum; then the round.
+      // For each bucket: the fill and the sum; then the round.
       CHECK(lane->given() == "follow 0, mark 1, follow 2, mark 3, mark 4, ");
       CHECK((*exchange)->wait_for_device([] { return ok_status(); }).ok());
       return "";

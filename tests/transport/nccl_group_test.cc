@@ -1,5 +1,5 @@
-// One NCCL communicator of all ranks, over the fake library: its operations, what is said of wrong
-// uses, and that a start that fails on one rank fails on all for the same reason.
+// One NCCL communicator of all ranks, over the fake library: operations, errors for misuse, and a
+// failed start on one rank, which fails on all ranks for the same reason.
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -34,7 +34,7 @@ void check_all(const std::vector<std::string>& results) {
   }
 }
 
-// Runs an operation on floats between an upload and a download. Returns what went wrong.
+// Runs an operation on floats between an upload and a download. Returns an error, empty on success.
 std::string transform(NcclRank& rank, Numbers<float>& in, Numbers<float>& out,
                       const std::function<Status()>& operation) {
   Status s = rank.lane.upload(in.buffer, in.bytes());
@@ -45,7 +45,8 @@ std::string transform(NcclRank& rank, Numbers<float>& in, Numbers<float>& out,
   return s.ok() ? "" : s.text();
 }
 
-// The operations on more numbers than the fake moves at a time. Each returns what was wrong.
+// Operations on more numbers than the fake moves at a time. Each returns an error, empty on
+// success.
 class Operations {
  public:
   Operations(NcclRank& rank, const Communicator& ranks)

@@ -1,4 +1,4 @@
-// What is said where NCCL is missing, old, or has no driver. The real library is tried where the
+// Errors for an NCCL that is missing, old, or without a driver. Tests the real library if the
 // machine has one.
 #include "tests/transport/nccl_trial.h"
 

@@ -1,5 +1,5 @@
-// What the tests of NCCL's transport share: the fake library, its script, a rank with a group and a
-// lane, and the wait for the end of what was given to it.
+// Shared parts of the tests of NCCL's transport: the fake library, its script, a rank with a group
+// and a lane, and a wait for the end of submitted work.
 #pragma once
 
 #include <chrono>
@@ -27,19 +27,19 @@ inline NcclGroupOptions test_options() {
   return options;
 }
 
-// A rank under test. The group goes before its lane.
+// A rank under test. The group is destroyed before its lane.
 struct NcclRank {
   test::HostStream training;
   test::HostLane lane{training};
   std::unique_ptr<NcclGroup> group;
 
-  // Returns why there is no group; empty = there is.
+  // Joins the group. Returns an error, empty on success.
   std::string join(Communicator& ranks, const NcclGroupOptions& options = test_options()) {
     const Status made = take(NcclGroup::create(ranks, fake_nccl(), options), group);
     return made.ok() ? "" : made.text();
   }
 
-  // Polls until what the lane was given is over. Returns the first error.
+  // Polls until the lane's work is done. Returns the first error.
   Status finish() {
     Waiter waiter(patient());
     for (bool is_behind = false;;) {

@@ -17,7 +17,7 @@ using testing::FaultScript;
 using testing::LoopbackOptions;
 using testing::LoopbackWorld;
 
-// What each rank's call returned, in rank order. The communicators are gone when it returns.
+// Returns the result of each rank's call, in rank order. The communicators are destroyed on return.
 inline std::vector<std::string> on_every_rank(
     const LoopbackWorld& world, std::int32_t ranks,
     const std::function<std::string(Communicator&)>& run) {

@@ -55,7 +55,7 @@ TEST_CASE("a folder that cannot hold it is an error on every rank that says what
     std::string path;
     std::size_t bytes;
   };
-  // A size that no file system takes stands for one that is full.
+  // An impossible size imitates a full file system.
   const std::vector<Row> rows = {{folder.path / "missing", 4096},
                                  {folder.path, std::size_t{1} << 62}};
   for (const Row& row : rows) {

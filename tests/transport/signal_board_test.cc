@@ -22,7 +22,8 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// A report all of whose parts tell who made it and when, so that a mixture of two shows.
+// Returns a report whose parts all identify its rank and time, so that a mixture of two is
+// detected.
 RankSignal report(std::int32_t rank, std::uint64_t number) {
   RankSignal signal;
   signal.rank = RankId(rank);
@@ -123,8 +124,8 @@ TEST_CASE("memory that holds no board of this shape is refused") {
         StatusCode::invalid_argument);
 }
 
-// Writers post as soon as they may, the reader sleeps in between. A missed wake-up would show as a
-// timeout, a torn report as one that is not whole, a lost or doubled one in the numbers.
+// Writers post as soon as they may; the reader sleeps in between. A missed wake-up appears as a
+// timeout, a torn report as an invalid one, a lost or doubled one in the numbers.
 void rounds_with_threads(std::int32_t ranks, std::uint64_t rounds) {
   const std::uint32_t blocks = 8;
   Board shared({ranks, blocks});
@@ -148,7 +149,7 @@ void rounds_with_threads(std::int32_t ranks, std::uint64_t rounds) {
   while (taken < total) {
     const auto left = static_cast<std::int32_t>(
         std::min<std::uint64_t>(static_cast<std::uint64_t>(ranks), total - taken));
-    // Near the end only some ranks still post; one report is then enough.
+    // Near the end only some ranks still post, so one report is enough.
     const std::int32_t expected = left < ranks ? 1 : (taken % 3 == 0 ? 1 : ranks);
     const bool may_starve = expected > 1 && std::ranges::max(seen) >= rounds;
     const BoardWake wake = shared.board.wait(may_starve ? 1 : expected, seconds(30));

@@ -19,7 +19,7 @@ JournalStart start_of(const JobFacts& job) {
   return {job, "", initial_state(capable_job(1, 1)), {}};
 }
 
-// The facts as a journal gives them back.
+// Returns the facts after writing and reading a journal start.
 Result<JobFacts> again(const JobFacts& job) {
   const Result<JournalStart> read = parse_journal_start(serialize(start_of(job)));
   if (!read.ok()) return read.status();
@@ -146,7 +146,7 @@ TEST_SUITE("wire.control") {
       ByteWriter history;
       history.varint(rounds);
       ByteWriter field;
-      field.varint(2 << 3 | 2);  // ControlState.history, of bytes
+      field.varint(2 << 3 | 2);  // ControlState.history, a bytes field
       field.varint(history.text().size() + rounds * round_bytes);
       return without + std::string(field.text()) + std::string(history.text()) +
              std::string(rounds * round_bytes, '\0');

@@ -1,5 +1,5 @@
-// Bytes from elsewhere: whatever comes, the assembler answers with a step or an error, holds a plan
-// that is valid, and never reads past the end (run under the address sanitizer in CI).
+// Hostile bytes: the assembler always answers with a step or an error, holds a valid plan, and
+// never reads past the end (run under the address sanitizer in CI).
 #include <algorithm>
 #include <memory>
 #include <vector>
@@ -19,7 +19,8 @@ using test::RandomValues;
 
 using Bytes = std::vector<std::byte>;
 
-// An allocation of exactly these bytes, so that a sanitizer sees any read past them.
+// Copies the bytes into an allocation of exact size, so that a sanitizer detects any read past the
+// end.
 Result<Assembly> feed_exactly(PlanAssembler& assembler, const Bytes& bytes) {
   const auto copy = std::make_unique<std::byte[]>(bytes.size());
   std::copy(bytes.begin(), bytes.end(), copy.get());
@@ -46,7 +47,7 @@ void mutate(Bytes& bytes, const Bytes& other, RandomValues& random) {
   }
 }
 
-// Makes the checksum fit again, so that mutations reach the code behind it.
+// Repairs the checksum, so that mutations reach the code behind the check.
 void reseal(Bytes& bytes) {
   if (bytes.size() < 8 || bytes.size() > kFrameBytes) return;
   bytes[2] = static_cast<std::byte>(bytes.size());
@@ -169,7 +170,7 @@ TEST_SUITE("wire.mask.hostile") {
     CHECK_FALSE(with({9, 1, 1, 9, 1, 1}).ok());
     CHECK_FALSE(with({9, 1, 1, 7, 1, 1}).ok());  // ascending order
     CHECK_FALSE(with({255, 1, 1}).ok());
-    CHECK_FALSE(with({5, 1, 2}).ok());  // an id that is not used any more
+    CHECK_FALSE(with({5, 1, 2}).ok());  // a retired id
     const std::initializer_list<unsigned> too_long = {9,    11,   0xFF, 0xFF, 0xFF, 0xFF, 0xFF,
                                                       0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 1};
     CHECK_FALSE(with(too_long).ok());
@@ -226,7 +227,7 @@ TEST_SUITE("wire.mask.hostile") {
       for (std::size_t size = 0; size < whole.size(); ++size) {
         const auto cut =
             read_full_payload(std::span(whole).first(size), size_of(job), block_bits(plan));
-        // A cut between two entries is a plan with fewer of them.
+        // A cut between two entries gives a plan with fewer entries.
         if (cut.ok() && block_bits(*cut) == block_bits(plan))
           CHECK(full_payload(*cut).size() == size);
       }

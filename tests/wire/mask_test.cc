@@ -27,7 +27,7 @@ std::size_t bytes_of(const std::vector<Frame>& frames) {
   return bytes;
 }
 
-// The plan that a rank holding `held` has after these frames.
+// Returns the plan of a rank that holds `held` after these frames.
 Plan received(const JobFacts& job, const Plan& held, const std::vector<Frame>& frames) {
   PlanAssembler assembler(job, held);
   for (std::size_t i = 0; i < frames.size(); ++i) {

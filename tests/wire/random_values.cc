@@ -223,7 +223,7 @@ Reason RandomValues::reason() {
   reason.rank = RankId(static_cast<std::int32_t>(below(5)) - 1);
   reason.block = static_cast<std::int32_t>(below(5)) - 1;
   for (auto length = below(30); length > 0; --length) {
-    reason.text.push_back(static_cast<char>(bits()));  // names of users need not be UTF-8
+    reason.text.push_back(static_cast<char>(bits()));  // users' names may not be UTF-8
   }
   reason.forecast = {static_cast<double>(below(1000)) / 7, static_cast<double>(below(1000)) / 7,
                      static_cast<double>(below(1000)) / 7, static_cast<std::int64_t>(bits() >> 1)};

@@ -22,27 +22,27 @@ class RandomValues {
   double number();  // also NaN, infinities, -0 and denormals
 
   Plan plan(const JobFacts& job, std::uint64_t number);
-  // A valid plan that differs from `base` in a few places, numbered one higher.
+  // Returns a valid plan that differs from `base` in a few places, with the next number.
   Plan next_plan(const JobFacts& job, const Plan& base);
   RankSignal signal(const JobFacts& job, RankId rank, RoundId round);
   StepSignals signals(const JobFacts& job, RoundId round);
   Reason reason();
   MemoryFacts memory(const JobFacts& job);
-  PrecisionFacts precision(const JobFacts& job);  // valid for it
+  PrecisionFacts precision(const JobFacts& job);  // valid for the job
   ControlState state(const JobFacts& job);
 
  private:
-  // Of the first `kinds` actions: all, or those that are no levels.
+  // Draws from the first `kinds` actions: all, or those that are no levels.
   std::vector<MemoryAction> actions(std::size_t blocks, std::uint64_t kinds);
   std::vector<ProfileId> rank_profile(std::size_t ranks, std::size_t profiles);
 
   std::mt19937_64 engine_;
 };
 
-// A job that can do everything.
+// Returns a job with all capabilities.
 JobFacts capable_job(std::int32_t ranks, std::size_t blocks);
 
-// Bit for bit, so that NaN equals itself and 0 differs from -0.
+// Compares bit for bit, so that NaN equals itself and 0 differs from -0.
 bool same_bits(double a, double b);
 bool same_bits(const RankSignal& a, const RankSignal& b);
 bool same_bits(const StepSignals& a, const StepSignals& b);

@@ -28,7 +28,7 @@ std::size_t rows_after(const RankRecord& rank, std::size_t first) {
   return rank.size() - std::min(first, rank.size());
 }
 
-// The names of the phases that any step has, in the order of a step.
+// Returns the names of the phases of any step, in the order of a step.
 std::vector<std::string> phase_names(const Columns& phases) {
   std::vector<std::string> names;
   for (const std::string_view name : kPhaseOrder) {
@@ -59,7 +59,7 @@ Trend trend_of(const std::vector<double>& losses) {
   return change > kTrendTolerance ? Trend::worsening : Trend::plateau;
 }
 
-// The numbers of the steps in these rows, counted from `first` on. REQUIRES: ascending rows.
+// Returns the step numbers of these rows, counted from `first` on. REQUIRES: ascending rows.
 std::vector<std::int64_t> step_numbers(const RankRecord& rank, std::size_t first,
                                        const std::vector<std::size_t>& rows) {
   std::vector<std::int64_t> out;
@@ -73,10 +73,10 @@ std::vector<std::int64_t> step_numbers(const RankRecord& rank, std::size_t first
   return out;
 }
 
-// What may stick out in a row, as bits; in the order of their names.
+// Quantities that may spike in a row, as bits; in the order of their names.
 constexpr std::array<std::string_view, 4> kAxes = {"grad_norm", "loss", "memory", "step_time"};
 enum Axis : std::uint8_t { kGradientNorm = 1, kLoss = 2, kMemory = 4, kStepTime = 8 };
-using Axes = std::vector<std::uint8_t>;  // one a row: as many bytes, whatever sticks out
+using Axes = std::vector<std::uint8_t>;  // one byte a row, whatever the number of spikes
 
 void add_spikes(Axes& axes, Axis axis, std::span<const double> values) {
   for (const std::size_t row : local_spikes(values)) axes[row] |= axis;
@@ -95,7 +95,7 @@ Axes axes_of(const RankRecord& rank, std::size_t first, const std::vector<double
   return axes;
 }
 
-// Rows close together in which several quantities stick out.
+// Rows close together in which several quantities spike.
 struct EventRows {
   std::size_t first = 0;
   std::size_t last = 0;
@@ -103,7 +103,7 @@ struct EventRows {
   std::uint8_t axes = 0;
 };
 
-// The first few.
+// Returns the first few events.
 std::vector<EventRows> events_of(const Axes& axes, const std::vector<double>& loss) {
   const auto known = [&loss](std::size_t row) { return is_absent(loss[row]) ? 0.0 : loss[row]; };
   std::vector<EventRows> out;
@@ -149,9 +149,9 @@ std::vector<Instability> instabilities_of(const RankRecord& rank, std::size_t fi
   return out;
 }
 
-// One rank's steps that all ranks have, by step number.
+// One rank's steps in common with all ranks, by step number.
 struct AlignedRank {
-  std::vector<double> compute;  // all that is no communication; later relative to the median
+  std::vector<double> compute;  // all but communication; later relative to the median
   std::vector<double> comm;
 };
 
@@ -181,7 +181,7 @@ std::vector<AlignedRank> aligned(const RunRecord& run) {
   return out;
 }
 
-// What one step is over the ranks.
+// The spread of one step over the ranks.
 struct StepSpread {
   double longest = 0;
   double mean = 0;
@@ -203,7 +203,7 @@ StepSpread spread_of(const std::vector<double>& compute) {
   return out;
 }
 
-// Collects the steps of distributed_of().
+// Accumulates the steps of distributed_of().
 class RankComparison {
  public:
   explicit RankComparison(std::vector<AlignedRank> ranks)
@@ -241,7 +241,7 @@ class RankComparison {
     sum_longest_ += spread.longest;
     sum_lost_ += spread.longest - spread.mean;
     ++slowest_[spread.slowest];
-    // From here on only the ratio is needed: a column more would double the memory.
+    // Replaces times by ratios in place, because another column would double the memory.
     for (AlignedRank& rank : ranks_)
       rank.compute[s] = spread.median > 0 ? rank.compute[s] / spread.median - 1 : absent();
   }
@@ -300,7 +300,7 @@ std::optional<Efficiency> efficiency_of(const RankRecord& rank, const FigureOpti
   return out;
 }
 
-// The largest of the peaks, or of what stands for them in steps that have none.
+// Returns the largest peak. A step without a peak counts with its value of `instead`.
 double largest(const RankRecord& rank, std::string_view peaks, std::size_t first,
                const std::vector<double>& instead) {
   double most = 0;

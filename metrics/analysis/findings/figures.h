@@ -1,6 +1,6 @@
-// The published figures of a run: timing, memory, convergence, ranks beside each other, kernels of
-// a trace, efficiency and pipelines, as pytscope 0.2.1 defines them (docs/diagnosis.md). All sums
-// are exactly rounded, and shares are fractions.
+// Computes the published figures of a run: timing, memory, convergence, ranks beside each other,
+// kernels of a trace, efficiency and pipelines. pytscope 0.2.1 defines them (docs/diagnosis.md).
+// All sums are exactly rounded; shares are fractions.
 //
 //   RunRecord -> figures_of() -> Figures -> published_findings()
 //
@@ -22,7 +22,7 @@ namespace cox::diagnosis {
 
 struct PhaseTime {
   std::string name;
-  double seconds = 0;  // of a mean step
+  double seconds = 0;  // in a mean step
   double fraction = 0;
 };
 
@@ -33,7 +33,7 @@ struct Timing {
   double p50_seconds = 0;
   double p95_seconds = 0;
   double total_seconds = 0;
-  std::vector<PhaseTime> phases;  // in the order of a step; names that are not known follow
+  std::vector<PhaseTime> phases;  // in the order of a step; unknown names follow
 
   double steps_per_second() const { return mean_seconds > 0 ? 1 / mean_seconds : 0; }
   double variation() const { return mean_seconds > 0 ? deviation_seconds / mean_seconds : 0; }
@@ -102,26 +102,26 @@ struct Efficiency {
   std::optional<double> mfu;
   std::optional<double> flops_per_step;
   std::optional<double> peak_flops;
-  std::vector<BudgetLine> lines;  // useful first; they sum to the wall time
+  std::vector<BudgetLine> lines;  // useful first; the seconds sum to the wall time
 
   double useful_fraction() const { return lines.empty() ? 0 : lines.front().fraction; }
-  // The recoverable lines with time, the largest first.
+  // Returns the recoverable lines with time, the largest first.
   std::vector<BudgetLine> recoverable() const;
 };
 
-// One step on which several quantities stick out, or several such steps close together.
+// One step in which several quantities spike, or several such steps close together.
 struct Instability {
   std::int64_t first_step = 0;
   std::int64_t last_step = 0;
   std::vector<std::string> axes;  // sorted
-  std::optional<double> loss;     // at the step with the largest loss, like the others
+  std::optional<double> loss;     // at the step with the largest loss, like the figures below
   std::optional<double> gradient_norm;
   std::optional<double> step_seconds;
   std::optional<double> alloc_bytes;
 };
 
-// The bubble is the part of the stages' time in which they are idle; ideal is what filling and
-// draining takes at least with so many micro-batches, excess what goes beyond.
+// The bubble is the part of the stages' time in which they are idle. The ideal bubble is the least
+// time to fill and drain the pipeline with so many micro-batches; the excess is the rest.
 struct Pipeline {
   double makespan_seconds = 0;
   double busy_seconds = 0;
@@ -148,24 +148,24 @@ struct Figures {
 
 struct FigureOptions {
   std::size_t warmup_steps = 0;
-  std::optional<double> flops_per_step;  // else those of run.json
+  std::optional<double> flops_per_step;  // overrides run.json
   std::optional<double> peak_flops;      // likewise
 };
 
-// Returns the values that are there.
+// Returns the values without absent ones.
 std::vector<double> present(std::vector<double> values);
 
-// Returns the figures of the lowest rank without its warm-up, and those of all ranks with it.
+// Computes the figures of the lowest rank without warm-up, and those of all ranks with warm-up.
 // REQUIRES: the record has a rank.
 Figures figures_of(const RunRecord& run, const FigureOptions& options);
 
 Timing timing_of(const RankRecord& rank, std::size_t first);
 MemoryUse memory_of(const RankRecord& rank, std::size_t first);
 Convergence convergence_of(const RankRecord& rank, std::size_t first);
-// Nothing for fewer than two ranks, or none of whose steps are common.
+// Returns nullopt for fewer than two ranks, or if no step is common.
 std::optional<Distributed> distributed_of(const RunRecord& run);
 
-// Nothing for fewer than two stages or no time.
+// Returns nullopt for fewer than two stages or no time.
 std::optional<Pipeline> pipeline_of(const std::vector<StageInterval>& intervals,
                                     std::optional<std::size_t> microbatches);
 

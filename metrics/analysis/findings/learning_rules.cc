@@ -18,9 +18,9 @@ namespace {
 
 // ---- Learning.
 
-// Steps of a rank whose loss is not finite, without those that a loss scaler skipped: they are its
-// normal work. A step that was skipped with no loss scaler at work changed no weights, so one or
-// two in a row are a bad batch; more are a run that learns no more.
+// Steps of a rank with a non-finite loss. Steps that a loss scaler skipped are normal and do not
+// count. A step skipped without a loss scaler changed no weights: one or two in a row are a bad
+// batch; more mean that the run stopped learning.
 struct BadLosses {
   std::size_t first = 0;
   std::size_t steps = 0;
@@ -72,18 +72,18 @@ void diverging(const RuleInput& input, Findings& out) {
   out.push_back(std::move(f));
 }
 
-// The change of a loss from the first to the last tenth, and how sure it is.
+// The change of a loss from the first to the last tenth, with its standard error.
 struct LossChange {
   double first = 0;  // medians of the tenths
   double last = 0;
-  double error = 0;  // standard error of their difference
+  double error = 0;  // standard error of the difference
   double drop() const { return first - last; }
   double least() const { return 0.02 * (std::fabs(first) > 0 ? std::fabs(first) : 1); }
   bool is_worse() const { return drop() < -least() && drop() < -3 * error; }
   bool is_flat() const { return std::fabs(drop()) <= least() && drop() <= 5 * error; }
 };
 
-// Nothing for fewer than 50 losses, or where one is not finite: that is told as such.
+// Returns nullopt for fewer than 50 losses, or if a loss is not finite, which another rule reports.
 std::optional<LossChange> change_of(std::vector<double> losses) {
   const std::vector<double> loss = present(std::move(losses));
   const bool is_finite = std::ranges::all_of(loss, [](double v) { return std::isfinite(v); });
@@ -96,7 +96,8 @@ std::optional<LossChange> change_of(std::vector<double> losses) {
   return LossChange{ends.first, ends.last, error};
 }
 
-// What each step has of a scalar, mean of the ranks whose is finite, else what any of them has.
+// Returns a scalar for each step: the mean over the ranks with a finite value, else any rank's
+// value.
 std::vector<double> mean_scalar(const RuleInput& input, std::string_view name) {
   if (input.view.ranks.size() == 1) return input.scalar(0, name);
   std::vector<double> out(input.view.size(), absent());
@@ -114,7 +115,8 @@ std::vector<double> mean_scalar(const RuleInput& input, std::string_view name) {
   return out;
 }
 
-// Deviations beyond which no rank of so many is by chance, but in one of 1 / kFalseAlarms runs.
+// Returns the deviations that no rank of so many exceeds by chance, except in one of 1 /
+// kFalseAlarms runs.
 double bound_for(std::size_t ranks) {
   return std::sqrt(2 * std::log(static_cast<double>(ranks) / kFalseAlarms));
 }
@@ -132,8 +134,8 @@ Finding no_progress(const LossChange& change, const std::string& whose) {
   return f;
 }
 
-// Losses of a rank's own samples, which do not fall as those of all ranks together do: by more than
-// chance, however many ranks there are.
+// Finds ranks whose losses, each on the rank's own samples, fall less than the job's loss. The
+// difference must exceed chance for this number of ranks.
 Concerned<LossChange> left_behind(const RuleInput& input, const LossChange& of_all) {
   const double bound = bound_for(input.view.ranks.size());
   const auto change_behind = [&](const RuleInput&, std::size_t r) {
@@ -166,8 +168,8 @@ void flat_loss(const RuleInput& input, Findings& out) {
   out.push_back(std::move(f));
 }
 
-// Steps that stick out above the 24 values before them by so many deviations and a fifth,
-// ascending.
+// Returns the steps, ascending, whose value exceeds the 24 values before them by `deviations`
+// deviations and by a fifth.
 std::vector<std::size_t> far_spikes(const std::vector<double>& values, double deviations) {
   constexpr std::size_t kWindow = 24;
   std::vector<std::size_t> out;
@@ -177,7 +179,7 @@ std::vector<std::size_t> far_spikes(const std::vector<double>& values, double de
   };
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (!std::isfinite(values[i])) continue;
-    // Cheap, and rarely true: half of the window must be a fifth below the value.
+    // A cheap test that rarely holds: half of the window must be a fifth below the value.
     const auto below = static_cast<std::size_t>(std::ranges::count_if(window, is_far_below(i)));
     if (window.size() >= kLeastSteps && 2 * below >= window.size()) {
       const double middle = median_of(window);
@@ -192,7 +194,7 @@ std::vector<std::size_t> far_spikes(const std::vector<double>& values, double de
 
 using StepSet = std::set<std::size_t>;
 
-// Learning must take part: a slow step with a large allocation is no instability.
+// The loss or the gradients must take part: a slow step with a large allocation is no instability.
 StepSet jumps(const std::vector<std::size_t>& loss, const StepSet& norm,
               const std::vector<std::size_t>& time) {
   StepSet out;
@@ -214,10 +216,10 @@ std::vector<double> mean_work(const RunView& view) {
   return out;
 }
 
-// Steps in which several figures of the job jump, or those of a rank. Of many ranks some figure
-// sticks out in many steps. Where noise has heavy tails (Student's t, three degrees of freedom), so
-// many times fewer steps do beyond the cube root of that: all ranks together are to give a quarter
-// of what the job does.
+// Returns the steps in which several figures of the job, or of a rank, jump. With many ranks, some
+// figure jumps by chance in many steps. For heavy-tailed noise (Student's t, three degrees of
+// freedom), the number of such steps falls with the cube of the limit. So the cube root of the
+// number of ranks scales the limit: all ranks together add a quarter of the job's own chance jumps.
 StepSet jumps_of_any(const RuleInput& input) {
   constexpr double kDeviations = 8;
   const auto norms = far_spikes(mean_scalar(input, "grad_norm"), kDeviations);

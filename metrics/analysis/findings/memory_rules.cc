@@ -16,18 +16,18 @@ namespace cox::diagnosis {
 namespace {
 
 constexpr double kMebibyte = 1024 * 1024;
-constexpr double kSoon = 20;  // times as many steps as were looked at
+constexpr double kSoon = 20;  // times the steps of the view
 
 std::string bytes_of(double bytes) {
   return bytes_text(static_cast<std::uint64_t>(std::max(0.0, bytes)));
 }
 
-// ---- What the allocator holds.
+// ---- The allocator.
 
 struct Unused {
-  double share = 0;               // of what is reserved, mean of the steps
+  double share = 0;               // unused / reserved bytes, mean of the steps
   double peak = 0;                // bytes in tensors
-  std::optional<double> split{};  // share in pieces of segments that are in use, where it is told
+  std::optional<double> split{};  // share in unused parts of segments in use, if recorded
 };
 
 std::optional<Unused> much_unused(const RuleInput& input, std::size_t r) {
@@ -74,7 +74,7 @@ void fragmented(const RuleInput& input, Findings& out) {
 struct Growth {
   double bytes_per_step = 0;
   double bytes = 0;                    // in all
-  std::optional<double> steps_left{};  // until the rank has no memory left, where a limit is known
+  std::optional<double> steps_left{};  // until the rank runs out of memory, if a limit is known
 };
 
 std::optional<double> steps_left(const RuleInput& input, std::size_t r, double bytes_per_step) {
@@ -100,7 +100,7 @@ std::optional<Growth> leak_of(const RuleInput& input, std::size_t r) {
   return Growth{slope, total, steps_left(input, r, slope)};
 }
 
-// The rank that ends the run first, else the one that grows most.
+// The rank that ends the run first, else the rank that grows most, is the worst.
 bool is_worse_leak(const Growth& a, const Growth& b) {
   if (a.steps_left && b.steps_left) return *a.steps_left < *b.steps_left;
   if (a.steps_left.has_value() != b.steps_left.has_value()) return a.steps_left.has_value();
@@ -126,20 +126,20 @@ void leaking(const RuleInput& input, Findings& out) {
   out.push_back(std::move(f));
 }
 
-// ---- What the budget costs: blocks that are computed again or wait for what was moved away.
+// ---- The cost of the budget: blocks that recompute activations or wait for offloaded ones.
 
-// In which steps: those that only offload, or all that save activation memory.
+// Selects the steps to count: steps that only offload, or all that save activation memory.
 enum class Saving : std::uint8_t { by_offload, in_any_way };
 
-// Whether the rank saved memory so, for each step. It recomputed, too, where it took time for
-// saving memory while no block is known to have been offloaded.
+// Returns for each step whether the rank saved memory in this way. Time for saving memory without
+// an offloaded block counts as recompute.
 std::vector<bool> saves_in(const RuleInput& input, std::size_t r, Saving saving) {
   const std::vector<double> recomputed = input.own(r, "recomputed_blocks");
   const std::vector<double> offloaded = input.own(r, "offloaded_blocks");
   const std::vector<double> seconds = input.own(r, "recompute");
   std::vector<bool> out(input.view.size());
   for (std::size_t s = 0; s < out.size(); ++s) {
-    // What is absent is a NaN and compares as false.
+    // Absent values are NaN and compare as false.
     const bool only_offloads = offloaded[s] > 0 && !(recomputed[s] > 0);
     out[s] =
         only_offloads || (saving == Saving::in_any_way && (recomputed[s] > 0 || seconds[s] > 0));
@@ -147,7 +147,8 @@ std::vector<bool> saves_in(const RuleInput& input, std::size_t r, Saving saving)
   return out;
 }
 
-// Seconds that saving memory so takes the rank in each step; empty where the record has none.
+// Returns the rank's seconds for saving memory in this way in each step; empty if the record has
+// none.
 std::vector<double> saving_seconds(const RuleInput& input, std::size_t r, Saving saving) {
   std::vector<double> seconds = input.view.recompute(r);
   if (seconds.empty()) return seconds;
@@ -178,7 +179,7 @@ std::optional<Saved> offloads_often(const RuleInput& input, std::size_t r) {
   return saved_often(input, r, Saving::by_offload, saving_steps(input, r, Saving::by_offload));
 }
 
-// Of a rank that only offloads in no more than half of these steps.
+// Returns nullopt for a rank that only offloads in more than half of these steps.
 std::optional<Saved> recomputes_often(const RuleInput& input, std::size_t r) {
   const std::size_t steps = saving_steps(input, r, Saving::in_any_way);
   if (2 * saving_steps(input, r, Saving::by_offload) > steps) return std::nullopt;
@@ -189,7 +190,7 @@ bool takes_longer(const Saved& a, const Saved& b) {
   return a.seconds > b.seconds;
 }
 
-// Seconds by which each step would be shorter, had these ranks saved no memory so.
+// Returns how much shorter each step would be if these ranks saved no memory in this way.
 StepSeconds price_of(const RuleInput& input, const Ranks& ranks, Saving saving) {
   std::vector<float> longest(input.view.size(), 0);
   for (std::size_t r = 0; r < input.view.ranks.size(); ++r) {
@@ -206,7 +207,7 @@ StepSeconds price_of(const RuleInput& input, const Ranks& ranks, Saving saving) 
   return saved;
 }
 
-// The least memory that a rank had left, and its largest peak. Nothing where a step does not tell.
+// The least free memory of a rank, and its largest peak. Missing if a step lacks a value.
 struct Headroom {
   double least = 0;
   double peak = 0;
@@ -227,7 +228,7 @@ std::optional<Headroom> headroom_of(const RuleInput& input, std::size_t r) {
   return out;
 }
 
-// Of a rank that recomputes in most steps.
+// Considers only ranks that recompute in most steps.
 std::optional<Headroom> needless_room(const RuleInput& input, std::size_t r) {
   if (!recomputes_often(input, r)) return std::nullopt;
   const auto memory = headroom_of(input, r);
@@ -239,17 +240,17 @@ std::optional<Headroom> little_room(const RuleInput& input, std::size_t r) {
   return memory && memory->ratio() < 0.03 ? memory : std::nullopt;
 }
 
-// Adds whom it is about, and that the others wait for these.
+// Adds the ranks, and that the others wait for them.
 void tell_ranks(const RuleInput& input, const Ranks& ranks, Finding& f) {
   name_ranks(input, ranks, f);
   if (ranks.size() < input.view.ranks.size() && *f.cost_seconds > 0)
     f.detail += " The other ranks wait for that in every step.";
 }
 
-// What the budget makes ranks do in most steps, and whether it need not.
+// The work that the budget causes in most steps, and whether it is needless.
 struct TightBudget {
   Concerned<Saved> ranks;
-  Concerned<Headroom> with_room;  // of these
+  Concerned<Headroom> with_room;  // subset of `ranks`
   StepSeconds price;
   bool is_needless = false;
 
@@ -266,13 +267,13 @@ std::optional<TightBudget> tightness(const RuleInput& input) {
   out.price = price_of(input, out.ranks.ranks, Saving::in_any_way);
   const bool is_dear = input.share(sum_of(out.price)) >= 0.05;
   if (!is_dear && out.with_room.ranks.empty()) return std::nullopt;
-  // What all of them pay is told before what some need not.
+  // If only some ranks save needlessly, the price of all ranks comes first.
   out.is_needless = !is_dear || out.with_room.ranks == out.ranks.ranks;
   if (!is_dear) out.price = price_of(input, out.with_room.ranks, Saving::in_any_way);
   return out;
 }
 
-// Ranks that wait for offloaded activations, and what that takes.
+// Ranks that wait for offloaded activations, and the price in seconds.
 struct SlowTier {
   Concerned<Saved> ranks;
   StepSeconds price;
@@ -295,7 +296,7 @@ struct MemorySaving {
 
 namespace {
 
-// The cost of waiting for a tier leaves out the cost of the budget.
+// Excludes the cost of the budget from the cost of waiting for a tier.
 MemorySaving find_saving(const RuleInput& input) {
   MemorySaving out{tightness(input), slowness_of_tier(input)};
   if (!out.budget || !out.tier) return out;
@@ -310,7 +311,7 @@ MemorySaving& saving_of(const RuleInput& input) {
   return *input.memory_saving;
 }
 
-// Memory that is saved by work although there is room, or at a high price.
+// Reports memory saved by work although there is room, or at a high price.
 void tight_budget(const RuleInput& input, Findings& out) {
   std::optional<TightBudget>& budget = saving_of(input).budget;
   if (!budget) return;
@@ -341,7 +342,7 @@ void tight_budget(const RuleInput& input, Findings& out) {
   out.push_back(std::move(f));
 }
 
-// A budget that lets a rank come close to the end of its memory.
+// Reports a budget that leaves a rank almost no memory.
 void loose_budget(const RuleInput& input, Findings& out) {
   const auto found = concerned<Headroom>(
       input, little_room,

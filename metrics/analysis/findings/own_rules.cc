@@ -47,14 +47,14 @@ std::span<const std::string_view> own_codes() {
 Findings findings_of(const RuleInput& input) {
   Findings out;
   if (input.view.size() < kLeastSteps) {
-    // A record without steps still has the files beside it: a trace or a schedule.
+    // A record without steps may still have a trace or a schedule beside it.
     if (input.view.run->lowest().size() == 0) {
       for (const NamedRule& rule : file_rules()) apply(rule, input, out);
     }
-    apply(resource_rules().back(), input, out);  // what is wrong with the record
+    apply(resource_rules().back(), input, out);  // faults of the record
     return out;
   }
-  Findings of_memory;  // first, because what they count belongs to no other
+  Findings of_memory;  // first, because no other rule may count their time
   for (const NamedRule& rule : memory_rules()) apply(rule, input, of_memory);
   for (const auto rules : {time_rules(), learning_rules()}) {
     for (const NamedRule& rule : rules) apply(rule, input, out);

@@ -1,12 +1,12 @@
-// Our own rules: what a run lost, why and what to change. What ends the run comes first, then what
-// costs most; one that tells no cost stands where the least cost of its severity would. Codes of
-// published_rules.h keep their meaning; what those get wrong is mended here, and there are codes
-// for what only our own record has. docs/diagnosis.md lists them.
+// Our own rules find losses of a run, their reasons and remedies. Findings sort by cost, after
+// those that end the run. A finding without a cost sorts by the least cost of its severity. Codes
+// of published_rules.h keep their meaning; our rules correct their errors, and new codes use our
+// own record. docs/diagnosis.md lists all codes.
 //
-//   RunView -> own_findings() -> findings, what costs most first
+//   RunView -> own_findings() -> findings, most costly first
 //
-// A rule that throws or that comes to a number which cannot be is told as RULE.FAILED, and the
-// other rules go on. Pure; any thread.
+// A rule that throws or computes an impossible number becomes a finding RULE.FAILED; the other
+// rules go on. Pure; any thread.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +29,7 @@ struct OwnInput {
   std::optional<Pipeline> pipeline{};
 };
 
-// Returns every code that own_findings() gives, in the order of docs/diagnosis.md.
+// Returns every code of own_findings(), in the order of docs/diagnosis.md.
 std::span<const std::string_view> own_codes();
 
 std::vector<Finding> own_findings(const OwnInput& input);

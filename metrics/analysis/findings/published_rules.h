@@ -1,5 +1,5 @@
-// The sixteen rules of pytscope 0.2.1 with its codes, thresholds, severities and order, for those
-// who compare; own_rules.h has better ones. The sentences are ours.
+// The sixteen rules of pytscope 0.2.1 with its codes, thresholds, severities and order, for
+// comparison; own_rules.h has better rules. The sentences are ours.
 //
 //   Figures -> published_findings() -> findings, the severest first
 //

@@ -15,7 +15,7 @@
 namespace cox::diagnosis {
 namespace {
 
-// ---- What the coordinator did.
+// ---- The coordinator's actions.
 
 void flapping_plans(const RuleInput& input, Findings& out) {
   const std::vector<double> plans = input.own(0, "plan");
@@ -34,20 +34,20 @@ void flapping_plans(const RuleInput& input, Findings& out) {
   out.push_back(std::move(f));
 }
 
-// Steps that were not applied: `skipped` is the same on all ranks.
+// Steps without an update: `skipped` is the same on all ranks.
 struct SkippedSteps {
-  std::size_t scaled = 0;     // by a loss scaler
-  std::size_t at_floor = 0;   // of these, at the smallest scale
+  std::size_t scaled = 0;     // skipped by a loss scaler
+  std::size_t at_floor = 0;   // the part of `scaled` at the smallest scale
   std::size_t unscaled = 0;   // with no loss scaler at work
-  std::size_t all_floor = 0;  // skipped or not, at the smallest scale
-  // Seconds that no other finding counts: of steps that a scaler skipped, or of the other skipped
-  // steps where these are more.
+  std::size_t all_floor = 0;  // at the smallest scale, skipped or not
+  // Seconds that no other finding counts. Counts steps skipped by a scaler, or the other skipped
+  // steps if there are more of them.
   StepSeconds lost;
 
   std::size_t most() const { return std::max(scaled, unscaled); }
 };
 
-// The smallest loss scale that the run allows; one of less than 1 is no help whatever is allowed.
+// Returns the smallest loss scale that the run allows, at least 1: a smaller scale never helps.
 double scale_floor(const RuleInput& input) {
   return std::max(1.0, input.setting("loss_scale.min").value_or(1));
 }
@@ -79,7 +79,7 @@ std::string scale_text(double scale) {
   return sentence("%.6g", scale);
 }
 
-// What to do where the smallest scale is too large, or no scale is small enough.
+// Returns advice if the smallest scale is too large, or no scale is small enough.
 std::string advice_at_floor(double floor) {
   if (floor <= 1) return "fp16 cannot hold these gradients: use bf16 for the blocks that overflow.";
   return concat("Lower loss_scale.min, which holds the scale at ", scale_text(floor),
@@ -107,7 +107,7 @@ Finding scaler_skips(const RuleInput& input, const SkippedSteps& steps) {
   return f;
 }
 
-// No scale is to blame where none is at work.
+// Reports skipped steps without a loss scaler, which no scale explains.
 Finding unscaled_skips(const RuleInput& input, const SkippedSteps& steps) {
   Finding f = costly(input, "PRECISION.SKIPPED_STEPS",
                      "Many steps are skipped, and no loss scaler is at work", sum_of(steps.lost));
@@ -122,8 +122,8 @@ Finding unscaled_skips(const RuleInput& input, const SkippedSteps& steps) {
   return f;
 }
 
-// A scale that stays at its floor and seldom overflows there trains on, but what is small in the
-// gradients becomes zero. One that nothing overflows at may have been chosen.
+// Reports a scale at its floor with few overflows: training goes on, but small gradients become
+// zero. A scale without any overflow may be the user's choice.
 Finding low_scale(const RuleInput& input, const SkippedSteps& steps) {
   const double floor = scale_floor(input);
   Finding f{"PRECISION.SCALE_LOW", Severity::low, "The loss scale stays at its smallest"};
@@ -167,9 +167,9 @@ bool limits_shares(const Reason& reason) {
                                                  reason.code == ReasonCode::shares_unmeetable);
 }
 
-// Whether a reason of a later decision makes an earlier one out of date: the same policy changed
-// what the reason is about, or withholds something else from the same block now. A reason without a
-// block is about several of them.
+// Returns whether a later reason makes an earlier one stale. The same policy either changed the
+// reason's block, or now withholds another format from the same block. A reason without a block
+// concerns several blocks.
 bool overtakes(const Reason& later, const Reason& reason) {
   if (later.policy != reason.policy || later.round == reason.round) return false;
   const bool is_same = later.block == reason.block;
@@ -178,7 +178,7 @@ bool overtakes(const Reason& later, const Reason& reason) {
   return is_same && reason.block >= 0 && withholds(later);
 }
 
-// Returns the reasons of that kind that no later decision has overtaken, oldest first.
+// Returns the reasons of a kind that are not stale, oldest first.
 std::vector<const Reason*> in_force(const RuleInput& input, bool (*is_kind)(const Reason&)) {
   const std::span<const Reason> all = input.view.run->decisions;
   std::vector<const Reason*> out;
@@ -242,7 +242,7 @@ void stalling_saves(const RuleInput& input, Findings& out) {
 }
 
 void lost_rows(const RuleInput& input, Findings& out) {
-  constexpr double kFew = 0.005;  // of the steps; a report comes late now and then
+  constexpr double kFew = 0.005;  // share of the steps; a report is late now and then
   double dropped = 0;
   for (const RankRecord& rank : input.view.run->ranks) dropped += rank.info.dropped_rows;
   const auto missing = static_cast<double>(input.view.missing);

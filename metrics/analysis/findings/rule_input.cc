@@ -13,7 +13,7 @@
 namespace cox::diagnosis {
 namespace {
 
-constexpr double kHighShare = 0.25;  // of wall time
+constexpr double kHighShare = 0.25;  // shares of wall time
 constexpr double kMediumShare = 0.08;
 
 Severity severity_of(double share) {
@@ -21,7 +21,8 @@ Severity severity_of(double share) {
   return share >= kMediumShare ? Severity::medium : Severity::low;
 }
 
-// A finding without a cost counts by its severity: a leak ends a run, though it slows no step down.
+// Returns the share by which a finding without a cost sorts. A leak ends a run, though no step gets
+// slower.
 double least_share(Severity severity) {
   if (severity == Severity::high) return kHighShare;
   return severity == Severity::medium ? kMediumShare : 0;

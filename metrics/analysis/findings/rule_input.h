@@ -1,5 +1,5 @@
-// What our own rules share: the view of a run as they ask for it, and how a finding says what it
-// costs. A rule adds its findings to a list; own_findings() runs them all. Pure; any thread.
+// The shared input and helpers of our own rules: the view of a run, and the cost of a finding. A
+// rule appends its findings to a list; own_findings() runs all rules. Pure; any thread.
 #pragma once
 
 #include <cstddef>
@@ -22,20 +22,20 @@
 namespace cox::diagnosis {
 
 using Findings = std::vector<Finding>;
-using Ranks = std::set<std::size_t>;  // by their index in the view
+using Ranks = std::set<std::size_t>;  // indexes in the view
 
 struct MemorySaving;  // memory_rules.cc
 struct RankDelays;    // time_rules.cc
 
 using StepSeconds = std::vector<double>;  // [step] of the view
 
-// CountedTime is what findings have counted of the time of each step so far, so that no second is
-// counted twice. A loss that is not finite and a pipeline's schedule are apart: all that follows
-// the one is lost, and the other has a clock of its own.
+// CountedTime accumulates the seconds of each step that findings have counted, so that no second
+// counts twice. A non-finite loss and a pipeline's schedule are excluded: the loss costs all later
+// time, and the schedule has its own clock.
 class CountedTime {
  public:
   void add(const Finding& finding, StepSeconds of_steps);
-  // Returns the seconds that a finding of that code counts; null without such a finding.
+  // Returns the seconds that the finding `code` counts; null without such a finding.
   const StepSeconds* of(std::string_view code) const;
   double in_step(std::size_t step) const;
   bool has_any() const { return !of_codes_.empty(); }
@@ -44,7 +44,7 @@ class CountedTime {
   std::map<std::string, StepSeconds, std::less<>> of_codes_;
 };
 
-// What all rules look at. One thread per object.
+// The input of all rules. One thread per object.
 class RuleInput {
  public:
   RuleInput(const RunView& run_view, const Budget& run_budget,
@@ -58,14 +58,15 @@ class RuleInput {
   const std::optional<Pipeline>& pipeline;
 
   const RankRecord& rank(std::size_t r) const { return view.run->ranks[r]; }
-  double seconds_of(std::string_view line) const;  // of the budget
+  double seconds_of(std::string_view line) const;  // a line of the budget
   double share(double seconds) const {
     return budget.wall_seconds > 0 ? seconds / budget.wall_seconds : 0;
   }
-  // Seconds in a phase, mean over the ranks but for those `without`; all where none would be left.
+  // Returns the seconds in a phase, mean over the ranks not in `without`; over all ranks if none
+  // remains.
   double phase_seconds(std::string_view name, const Ranks& without = {}) const;
   StepSeconds phase_of_steps(std::string_view name, const Ranks& without) const;
-  // The number that a setting of the run has; nothing where the record does not tell it.
+  // Returns the number of a setting; nullopt if the record has none.
   std::optional<double> setting(std::string_view key) const {
     return number_setting(view.run->lowest().info, key);
   }
@@ -79,7 +80,7 @@ class RuleInput {
     return view.column(r, rank(r).memory, name);
   }
 
-  // Null until the first rule asks for it.
+  // Null until a rule first needs them.
   mutable std::shared_ptr<MemorySaving> memory_saving;
   mutable std::shared_ptr<const RankDelays> rank_delays;
   mutable CountedTime counted;
@@ -88,46 +89,46 @@ class RuleInput {
   std::vector<std::size_t> ranks_without(const Ranks& without) const;
 };
 
-// Returns a finding whose severity follows from what it costs.
+// Returns a finding with the severity of its cost.
 Finding costly(const RuleInput& input, std::string code, std::string title, double seconds);
 
-// Counts of a finding what those of these codes leave of it, and at most what is left of each step:
-// such seconds are counted once, though there are two ways to win them back. Its severity stays;
-// where nothing is left it has no cost.
+// Reduces a finding's seconds by those of the findings `codes`, and limits them to the uncounted
+// part of each step, so that no second counts twice. Keeps the severity; removes the cost if
+// nothing is left.
 void count_rest(const RuleInput& input, std::initializer_list<std::string_view> codes, Finding& f,
                 StepSeconds of_steps);
 
 double sum_of(const StepSeconds& steps);
 
-// Returns the seconds of each step by `seconds(rank, step)` of the view, mean over the ranks.
+// Returns `seconds(rank, step)` of the view for each step, mean over the ranks.
 StepSeconds mean_of_steps(const RunView& view,
                           double (RunView::*seconds)(std::size_t, std::size_t) const);
 
-// Returns what a finding counts for among others: the share of time that it costs, or the least
-// share of its severity where it tells no cost.
+// Returns the weight for sorting findings: the share of time that a finding costs, or the least
+// share of its severity if it has no cost.
 double weight_of(const Finding& finding);
 
 // Returns "rank 3", "ranks 0-2, 5" or "all 4 ranks".
 std::string ranks_named(const RunView& view, const Ranks& ranks);
-// Says whom the finding is about: in its ranks, and behind its title where it is not all of them
-// (" on ranks 3, 5 of 8").
+// Sets the finding's ranks. Adds them to its title unless all ranks are concerned (" on ranks 3, 5
+// of 8").
 void name_ranks(const RuleInput& input, const Ranks& ranks, Finding& finding);
 
-// The ranks of which something is so, and what is known of the one with the worst of it.
+// The ranks with a problem, and the figures of the worst.
 template <class Figures>
 struct Concerned {
   Ranks ranks;
   std::size_t worst = 0;
   Figures of_worst{};
 
-  // "rank 3", and where it is not the only one "rank 3, the worst,".
+  // Returns "rank 3", or "rank 3, the worst," if there are others.
   std::string worst_named(const RuleInput& input) const {
     return ranks_named(input.view, {worst}) + (ranks.size() > 1 ? ", the worst," : "");
   }
 };
 
-// Asks `figures(input, rank)` of every rank, which gives nothing where it is not so. Of ranks that
-// are equally bad the lowest is the worst.
+// Calls `figures(input, rank)` for every rank; nullopt means no problem. Among equally bad ranks,
+// the lowest is the worst.
 template <class Figures, class Ask, class IsWorse>
 Concerned<Figures> concerned(const RuleInput& input, const Ask& figures, const IsWorse& is_worse) {
   Concerned<Figures> out;
@@ -149,45 +150,46 @@ struct NamedRule {
   const char* name;
   void (*rule)(const RuleInput&, Findings&);
 };
-// Adds what the rule finds; one that throws, or comes to a number that cannot be, is told instead.
+// Appends the rule's findings. Appends RULE.FAILED if the rule throws or computes an impossible
+// number.
 void apply(const NamedRule& rule, const RuleInput& input, Findings& out);
 
-std::span<const NamedRule> time_rules();      // where the time of the ranks went
-std::span<const NamedRule> file_rules();      // of these, by a trace or a schedule alone
-std::span<const NamedRule> rest_rules();      // what no other rule has counted; these run last
+std::span<const NamedRule> time_rules();      // time lost by ranks
+std::span<const NamedRule> file_rules();      // the last of these; read a trace or schedule only
+std::span<const NamedRule> rest_rules();      // time that no other rule has counted; run last
 std::span<const NamedRule> learning_rules();  // loss and gradients
-std::span<const NamedRule> memory_rules();    // what ranks keep, and what saving memory costs
-std::span<const NamedRule> resource_rules();  // plans, precision, shares, saves, the record itself
+std::span<const NamedRule> memory_rules();    // memory in use, and the cost of saving memory
+std::span<const NamedRule> resource_rules();  // plans, precision, shares, saves, record faults
 
-// Runs all rules. Findings are in no order.
+// Runs all rules. Returns their findings unsorted.
 Findings findings_of(const RuleInput& input);
 
-// Whether the loss of a rank is not finite, and no loss scaler is at work there.
+// Returns whether a rank's loss is not finite while no loss scaler works.
 bool has_diverged(const RuleInput& input);
 
-// Seconds of each step that ranks took for saving memory, mean over the ranks but for those
-// `without`, where a finding tells of that; else none.
+// Returns the seconds that ranks spend on saving memory in each step, mean over the ranks not in
+// `without`; none unless a finding reports them.
 StepSeconds told_recompute(const RuleInput& input, const Ranks& without);
 
-// Returns the ranks that a finding about memory names because saving it takes them time.
+// Returns the ranks that a memory finding names because saving memory costs them time.
 Ranks ranks_slowed_by_memory(const RuleInput& input);
 
-// What each rank worked in each step. Of ranks whose time for saving memory is told elsewhere that
-// time is taken out.
+// The work of each rank in each step. Excludes the time of `without_recompute` ranks for saving
+// memory, which another finding reports.
 struct Work {
   std::vector<std::vector<float>> seconds;  // [rank][step]
   Ranks without_recompute;
 };
 Work work_of(const RunView& view, Ranks without_recompute);
 
-// A rank that works more slowly than most, in a stretch of steps.
+// A rank that works more slowly than most in a stretch of steps.
 inline constexpr std::string_view kRecomputePhase = "recomputation";
 struct SlowRank {
   std::size_t rank = 0;  // index
   std::size_t begin = 0;
   std::size_t end = 0;  // steps of the view
   double slowdown = 0;  // 0.2: a fifth longer
-  std::string phase;    // that has most of it; or kRecomputePhase, which is a part of backward
+  std::string phase;    // the phase with most of the delay, or kRecomputePhase (a part of backward)
 };
 std::vector<SlowRank> slow_ranks(const RunView& view, const Work& work);
 

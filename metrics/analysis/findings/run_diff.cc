@@ -46,7 +46,7 @@ std::vector<SettingDiff> differences_of(const Settings& a, const Settings& b) {
   return out;
 }
 
-// The figures of one run that the published comparison shows.
+// The figures of one run in the published comparison.
 struct Side {
   Timing timing;
   MemoryUse memory;
@@ -143,7 +143,7 @@ std::vector<std::string> published_notes(const RunDiff& diff, const Settings& en
   return notes;
 }
 
-// ---- What is not published.
+// ---- The unpublished part.
 
 using RowOfStep = std::map<std::int64_t, std::size_t>;
 
@@ -164,7 +164,7 @@ bool differ(double a, double b, double tolerance) {
   return std::fabs(a - b) > tolerance * std::max(std::fabs(a), std::fabs(b));
 }
 
-// The same rank of both runs, and where its steps are.
+// One rank in both runs, with the rows of its steps.
 struct Pair {
   const RankRecord& a;
   const RankRecord& b;
@@ -172,7 +172,7 @@ struct Pair {
   RowOfStep rows_b = rows_of(b);
 };
 
-// The first step that both have and in which the values of its rows differ.
+// The first common step whose values differ.
 struct OtherRows {
   std::int64_t step = 0;
   std::size_t a = 0;
@@ -212,8 +212,8 @@ std::optional<std::int64_t> first_plan(const Pair& pair) {
   return first;
 }
 
-// Of long histories, the middle of which is left out, only the beginnings can be laid side by side.
-// Where a journal ends early, or there is none, what the other has beyond it tells nothing.
+// Compares only the beginnings of long histories, which lack their middle. If a journal is missing
+// or ends early, the other's further changes are no difference.
 std::optional<PlanDifference> plan_difference(const PlanHistory& a, const PlanHistory& b) {
   const auto [shortest, longest] = std::minmax({a.events.size(), b.events.size()});
   const bool is_read = shortest > 0 && a.gap.empty() && b.gap.empty();
@@ -240,7 +240,7 @@ void raise_to(std::vector<double>& most, const RankRecord& rank, std::size_t fir
   }
 }
 
-// Of each stretch the mean step time of the slowest rank.
+// Returns the mean step time of the slowest rank for each stretch.
 std::vector<double> stretch_means(const RunRecord& run, std::size_t first) {
   std::size_t steps = run.lowest().size();
   for (const RankRecord& rank : run.ranks) steps = std::min(steps, rank.size());
@@ -270,7 +270,7 @@ std::optional<TimeRatio> time_ratio(const RunRecord& a, const RunRecord& b, std:
                    percentile_of(ratios, 0.975)};
 }
 
-// ---- What differs: a sentence each.
+// ---- Differences: a sentence each.
 
 using Texts = std::vector<std::string>;
 
@@ -301,13 +301,13 @@ std::string steps_text(const RowOfStep& rows) {
   return concat(rows.size(), " steps (", rows.begin()->first, " to ", rows.rbegin()->first, ")");
 }
 
-// What the ranks that both runs have differ in, so far.
+// Accumulates the differences between the common ranks.
 struct RanksCompared {
   std::size_t ranks = 0;
   std::size_t with_other_losses = 0;
-  std::string steps;        // of the first that has others in b than in a; empty = none
-  std::string lone_losses;  // of the first that has losses in one of them alone
-  double peak_ratio = 1;    // of the rank whose peak differs most
+  std::string steps;        // the first rank with other steps in b than in a; empty = none
+  std::string lone_losses;  // the first rank with losses in one run only
+  double peak_ratio = 1;    // the largest difference of a rank
   std::int32_t peak_rank = 0;
 };
 
@@ -330,7 +330,7 @@ std::string lone_losses(const Pair& pair) {
   return concat("only ", has_loss(pair.a) ? "A" : "B", " has losses of rank ", pair.a.rank);
 }
 
-// 1 where they are equal within the tolerance, or one is not known.
+// Returns 1 if the peaks are equal within the tolerance, or one is unknown.
 double peak_ratio(const Pair& pair, const DiffTolerance& tolerance) {
   const MemoryUse a = memory_of(pair.a, tolerance.warmup_steps);
   const MemoryUse b = memory_of(pair.b, tolerance.warmup_steps);
@@ -356,7 +356,7 @@ void compare_rank(const Pair& pair, const DiffTolerance& tolerance, RunDiff& dif
   seen.peak_rank = pair.a.rank;
 }
 
-// One pair at a time: where the steps of a long run are takes as much memory as its record.
+// Compares one pair at a time: the step index of a long run needs as much memory as its record.
 RanksCompared compare_each_rank(const RunRecord& a, const RunRecord& b,
                                 const DiffTolerance& tolerance, RunDiff& diff) {
   RanksCompared seen;
@@ -383,14 +383,14 @@ void tell_differences(const RanksCompared& seen, const DiffTolerance& tolerance,
                          seen.peak_rank, ")"));
 }
 
-// ---- What explains it.
+// ---- Likely reasons.
 
-// Settings of Coxswain by which no loss may change: what it promises of plans for memory, and what
-// concerns the record, the pages and the control path.
+// Returns whether a setting of Coxswain must not change losses. Memory plans keep them bitwise;
+// settings of the record, the pages and the control path do not touch them.
 bool leaves_losses(const std::string& key) {
   constexpr std::array<std::string_view, 5> kFamilies = {"run.", "http.", "control.", "memory.",
                                                          "stragglers."};
-  // The last one sets the order in which ranks are summed up.
+  // The last key sets the order of summation over ranks.
   constexpr std::array<std::string_view, 3> kNot = {"run.seed", "run.device",
                                                     "control.ranks_per_node"};
   const auto is_of = [&](std::string_view family) { return key.starts_with(family); };
@@ -425,7 +425,7 @@ void explain_settings(const RunDiff& diff, Texts& out) {
     out.push_back("The environment differs: " + keys_text(diff.environment, all) + ".");
 }
 
-// Of losses for which no setting, no environment and no plan accounts.
+// Describes losses that no setting, environment or plan explains.
 std::string unexplained_losses(const LossDifference& loss, std::int64_t first_step) {
   return loss.step == first_step
              ? "The first losses differ already: other initial weights or another order of the "
@@ -458,7 +458,7 @@ Texts explanation_of(const RunDiff& diff, std::int64_t first_step, const Texts& 
   return out;
 }
 
-// What is not published: all ranks, the job's step times, plans, and why.
+// Compares the unpublished part: all ranks, the job's step times, plans, and reasons.
 void compare_jobs(const RunRecord& a, const RunRecord& b, const DiffTolerance& tolerance,
                   RunDiff& diff) {
   Texts ranks;

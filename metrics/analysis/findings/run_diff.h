@@ -1,9 +1,8 @@
-// Two runs beside each other: settings, figures, the first step in which their losses differ, and
-// what explains it.
+// Compares two runs: settings, figures, the first step with different losses, and likely reasons.
+// The published part has pytscope's meaning; the rest tells a slower run from a noisy one.
 //
 //   RunRecord a, RunRecord b -> diff_of() -> RunDiff
 //
-// The part that is published has pytscope's meaning; the rest tells a slower run from a noisy one.
 // Pure; any thread.
 #pragma once
 
@@ -18,7 +17,7 @@ namespace cox::diagnosis {
 
 struct SettingDiff {
   std::string key;
-  std::string a;  // JSON text; a quoted "<absent>" where the run has no such setting
+  std::string a;  // JSON text; a quoted "<absent>" if the run lacks the setting
   std::string b;
 };
 
@@ -39,17 +38,17 @@ struct LossDifference {
   std::optional<double> plan_b;
 };
 
-// Mean step time of b by that of a, with the interval in which it lies with 95 % confidence
-// (bootstrap over 50 stretches of steps, so that neighbours may depend on each other). The time of
-// a stretch is that of the rank which was slowest in it.
+// Mean step time of b divided by that of a, with its 95 % confidence interval: a bootstrap over 50
+// stretches of steps, which allows for dependent neighbours. The slowest rank determines the time
+// of a stretch.
 struct TimeRatio {
   double ratio = 1;
   double low = 1;
   double high = 1;
 };
 
-// Where the journals part: the first change of plan that stands in one of them and not, at the same
-// place of the order, in the other. Nothing where that job changed its plan no more.
+// The changes of plan at the first place in order where two journals differ. nullopt if a job made
+// no change there.
 struct PlanDifference {
   std::optional<PlanEvent> a;
   std::optional<PlanEvent> b;
@@ -65,25 +64,25 @@ struct RunDiff {
   bool is_identical = false;                    // in all losses of the lowest rank
   std::vector<std::string> published_notes;
 
-  // Of all ranks that both runs have, by their numbers.
+  // Over all ranks that both runs have, matched by number.
   std::optional<LossDifference> loss;
   std::optional<TimeRatio> time;
   std::optional<std::int64_t> plans_differ_at;  // step
   std::optional<PlanDifference> plans;
-  std::vector<std::string> gaps;         // of both records: what was left out or is doubtful
+  std::vector<std::string> gaps;         // data left out or doubtful in either record
   std::vector<std::string> differences;  // beyond tolerance; empty = equal
   std::vector<std::string> explanation;  // the likeliest first
 };
 
 struct DiffTolerance {
   double loss = 0;       // relative
-  double time = 0.05;    // of the ratio of step times, beyond its confidence
-  double memory = 0.05;  // of a rank's peak
+  double time = 0.05;    // relative to the ratio of step times, beyond its confidence interval
+  double memory = 0.05;  // relative to a rank's peak
   std::size_t warmup_steps = 0;
 };
 
-// Runs of another number of ranks, of other ranks or of other steps differ, whatever the tolerance.
-// REQUIRES: both have a rank.
+// Compares two runs. Other ranks or other steps always count as a difference, whatever the
+// tolerance. REQUIRES: both have a rank.
 RunDiff diff_of(const RunRecord& a, const RunRecord& b, const DiffTolerance& tolerance);
 
 }  // namespace cox::diagnosis

@@ -27,7 +27,7 @@ std::vector<float> chosen(std::vector<double> values, const std::vector<std::uin
   return out;
 }
 
-// Leaves out the steps for which `keeps` is false.
+// Keeps the steps for which `keeps` is true.
 template <class Keeps>
 void filter(RunView& view, const Keeps& keeps) {
   std::vector<std::size_t> kept;
@@ -52,9 +52,9 @@ void filter(RunView& view, const Keeps& keeps) {
   pick(view.saving);
 }
 
-// Takes what ranks waited for the saves of others out of their communication.
+// Moves time spent waiting for the saves of other ranks out of communication.
 void find_saving(const RunRecord& run, RunView& view) {
-  std::vector<std::vector<float>> saved(run.ranks.size());  // empty of ranks that never saved
+  std::vector<std::vector<float>> saved(run.ranks.size());  // empty for ranks that never saved
   for (std::size_t r = 0; r < run.ranks.size(); ++r) {
     const Column* column = find(run.ranks[r].own, "save");
     if (column == nullptr) continue;
@@ -131,7 +131,7 @@ void leave_out_warmup(RunView& view, std::size_t steps) {
   if (!has_rows) view.first += view.warmup;
 }
 
-// Sums the values of a column that count, mean over the ranks.
+// Sums the values of a column for which `counts` is true, mean over the ranks.
 double sum_of_column(const RunView& view, Columns RankRecord::*columns, std::string_view name,
                      bool (*counts)(double)) {
   ExactSum sum;
@@ -150,7 +150,7 @@ double sum_of_phase(const RunView& view, std::string_view phase) {
                        [](double value) { return !is_absent(value); });
 }
 
-// What is neither computing nor data nor communication, on any rank.
+// Returns phases other than computing, data and communication, on any rank.
 std::set<std::string> other_phases(const RunView& view) {
   std::set<std::string> names;
   for (const RankRecord& rank : view.run->ranks) {
@@ -161,7 +161,7 @@ std::set<std::string> other_phases(const RunView& view) {
   return names;
 }
 
-// Seconds that a rank waited and transferred, mean over the ranks.
+// Seconds of waiting and transfer, mean over the ranks.
 struct CommSplit {
   double wait = 0;
   double transfer = 0;
@@ -180,14 +180,14 @@ CommSplit comm_split(const RunView& view) {
   return {wait.value() / ranks, transfer.value() / ranks};
 }
 
-// Seconds of our own columns that are no part of a phase, mean over the ranks.
+// Returns the seconds of one of our own columns outside the phases, mean over the ranks.
 double sum_of_own(const RunView& view, std::string_view name) {
   return sum_of_column(view, &RankRecord::own, name,
                        [](double value) { return value > 0 && std::isfinite(value); });
 }
 
-// Seconds of the backward pass in which a rank made activations again or waited for them, mean over
-// the ranks.
+// Returns the seconds of backward in which ranks recomputed activations or waited for them, mean
+// over the ranks.
 double recompute_seconds(const RunView& view) {
   ExactSum sum;
   for (std::size_t r = 0; r < view.ranks.size(); ++r) {
@@ -196,8 +196,8 @@ double recompute_seconds(const RunView& view) {
   return sum.value() / static_cast<double>(view.ranks.size());
 }
 
-// What the model's FLOPs take at the device's peak, or all that was computed where one of both is
-// unknown. Sets the figures that this rests on.
+// Returns the time for the model's FLOPs at the device's peak, or all compute time if either is
+// unknown. Sets the figures behind the result.
 double useful_seconds(const RunView& view, const BudgetOptions& options, double compute,
                       Budget& out) {
   const RunInfo& info = view.run->lowest().info;
@@ -223,7 +223,7 @@ std::vector<double> RunView::recompute(std::size_t rank) const {
   std::vector<double> out = column(rank, record.own, "recompute");
   const std::vector<double> backward = column(rank, record.phases, "backward");
   for (std::size_t s = 0; s < size(); ++s) {
-    // No more than the phase that it is a part of; what is absent is a NaN and compares as false.
+    // At most the backward phase. Absent values are NaN and compare as false.
     out[s] = out[s] > 0 && backward[s] > 0 ? std::min(out[s], backward[s]) : 0;
   }
   return out;

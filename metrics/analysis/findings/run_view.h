@@ -1,18 +1,13 @@
-// RunView: the steps that all ranks of a run have, without the warm-up, as our own rules look at
-// them: work apart from waiting, and waiting apart from communication.
-//
-//   RunRecord -> view_of() -> RunView -> own_findings(), budget_of()
-//
-// Whether time booked on communication contains waiting for the last rank depends on who wrote the
-// record, so waiting is found from the work. In each step
+// RunView is the input of our own rules: the steps common to all ranks of a run, without warm-up.
+// docs/diagnosis.md ("Where the time goes") explains the split of a step's wall time:
 //
 //   wait     = longest own work of all ranks - own work of this rank
 //   transfer = max(least communication of all ranks, communication - wait)
+//   wall     = work + wait + transfer + saving
 //
-// as in run_model.h, and the wall time is work + wait + transfer. Where one rank saved before the
-// step, the others waited for that in the step's communication; that time is told apart as saving,
-// and is part of the wall time. A view takes eight bytes a step
-// and rank beside the record, to which it refers. Pure; any thread.
+//   RunRecord -> view_of() -> RunView -> own_findings(), budget_of()
+//
+// A view refers to the record and takes eight bytes a step and rank beside it. Pure; any thread.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +23,7 @@
 namespace cox::diagnosis {
 
 struct RankView {
-  std::vector<std::uint32_t> rows;  // of the record; empty: row = step index + RunView::first
+  std::vector<std::uint32_t> rows;  // the record's rows; empty: row = step index + RunView::first
   std::vector<float> work;          // s, all phases but comm
   std::vector<float> comm;          // s
 };
@@ -37,17 +32,17 @@ struct RunView {
   const RunRecord* run = nullptr;
   std::vector<RankView> ranks;
   std::vector<std::int64_t> steps;  // numbers
-  std::vector<float> saving;  // s, [step]: before it, until the last rank had saved; empty: none
+  std::vector<float> saving;        // s, [step]: before it, until all ranks had saved; empty: none
   std::vector<float> longest_work;  // [step] over the ranks
   std::vector<float> least_comm;    // [step]
-  std::size_t first = 0;            // row of the first step, where rows are those of the record
-  std::size_t warmup = 0;           // steps left out before
-  std::size_t missing = 0;          // steps left out: not recorded by each rank that was at it
+  std::size_t first = 0;            // row of the first step, if the ranks' `rows` are empty
+  std::size_t warmup = 0;           // leading steps left out
+  std::size_t missing = 0;          // steps left out: recorded by some ranks only
   std::size_t impossible = 0;       // steps left out: times below zero or not finite
 
   std::size_t size() const { return steps.size(); }
-  // Seconds that a step takes, without saving: the longest work, then the communication that nobody
-  // waited in.
+  // Returns the seconds of a step without saving: the longest work, then the communication in which
+  // no rank waited.
   double wall(std::size_t step) const {
     return static_cast<double>(longest_work[step]) + static_cast<double>(least_comm[step]);
   }
@@ -55,18 +50,19 @@ struct RunView {
     return static_cast<double>(longest_work[step]) - static_cast<double>(ranks[rank].work[step]);
   }
   double transfer(std::size_t rank, std::size_t step) const;
-  // Seconds of each step's backward pass in which the rank made activations again or waited for
-  // them, 0 where it did not. Empty where its record has none.
+  // Returns the seconds of each step's backward pass in which the rank recomputed activations or
+  // waited for them, else 0. Empty if the rank's record has no such seconds.
   std::vector<double> recompute(std::size_t rank) const;
-  // A column of a rank for the steps of the view; absent where the record has none.
+  // Returns a column of a rank for the steps of the view; all absent if the record has none.
   std::vector<double> column(std::size_t rank, const Columns& columns, std::string_view name) const;
 };
 
-// REQUIRES: the record has a rank, and outlives the view. `warmup` none: leading steps that took
-// more than 1.3 times the median of all, 50 or a tenth of the run at most.
+// Builds the view. `warmup` nullopt: leaves out leading steps that took more than 1.3 times the
+// median step, at most 50 steps or a tenth of the run. REQUIRES: the record has a rank, and
+// outlives the view.
 RunView view_of(const RunRecord& run, std::optional<std::size_t> warmup);
 
-// Where the wall time of the ranks went, mean over the ranks; the lines sum to the wall time.
+// The budget of the ranks' wall time, mean over the ranks. The lines sum to the wall time.
 struct Budget {
   std::vector<BudgetLine> lines;
   double wall_seconds = 0;
@@ -74,17 +70,16 @@ struct Budget {
   std::optional<double> flops_per_step;
   std::optional<double> peak_flops;
 };
-// How time counts in which activations were made again or waited for, as the record tells it.
+// Selects how time counts in which activations were recomputed or waited for.
 enum class RecomputeTime : std::uint8_t { apart, useful };
 struct BudgetOptions {
-  std::optional<double> flops_per_step;  // of a rank; those of the model, without recompute
+  std::optional<double> flops_per_step;  // a rank's share of the model's FLOPs, without recompute
   std::optional<double> peak_flops;
   RecomputeTime recompute = RecomputeTime::apart;
 };
-// The lines are useful_compute, compute_overhead, recompute, data_stall, exposed_communication,
-// waiting, control (Coxswain's own work between steps), other and saving; recompute, control and
-// saving only where there is any. The MFU knows no
-// recompute, however it counts.
+// Returns the lines useful_compute, compute_overhead, recompute, data_stall, exposed_communication,
+// waiting, control (Coxswain's own work between steps), other and saving. Leaves out empty lines of
+// recompute, control and saving. The MFU never counts recompute.
 Budget budget_of(const RunView& view, const BudgetOptions& options);
 
 }  // namespace cox::diagnosis

@@ -9,13 +9,14 @@
 namespace cox::diagnosis {
 namespace {
 
-constexpr double kLeastExcess = 0.05;  // less is not worth a person's time
+constexpr double kLeastExcess = 0.05;  // smaller slowdowns are not worth a person's time
 constexpr std::size_t kLeastStretch = 10;
-constexpr double kDeviationOfMedian = 1.2533;  // of a median, by that of a mean (normal noise)
+constexpr double kDeviationOfMedian =
+    1.2533;  // standard error of a median / a mean's (normal noise)
 constexpr std::array<std::string_view, 7> kPhases = {
     "data", "forward", "backward", "compute", "optimizer", "other", kRecomputePhase};
 
-// The lower of the two middle values where their number is even: half of the ranks may be slow.
+// Returns the lower of two middle values, because half of the ranks may be slow.
 double lower_median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
   std::nth_element(values.begin(), middle, values.end());
@@ -28,7 +29,7 @@ struct Stretch {
   friend bool operator==(const Stretch&, const Stretch&) = default;
 };
 
-// What the usual rank took in each step.
+// Returns the usual rank's work in each step.
 std::vector<double> usual_work(const Work& work) {
   std::vector<double> out;
   std::vector<double> of_step(work.seconds.size());
@@ -40,8 +41,8 @@ std::vector<double> usual_work(const Work& work) {
   return out;
 }
 
-// The stretch in which a rank was late by most: the largest sum of what it took beyond 2.5 %
-// (Kadane). Whether it is late at all is for others to say.
+// Returns the stretch in which a rank was latest: the largest sum of time beyond 2.5 % over the
+// usual rank (Kadane). Callers decide whether the rank is slow.
 Stretch latest_stretch(const std::vector<float>& work, const std::vector<double>& usual) {
   Stretch best;
   double most = 0;
@@ -67,14 +68,14 @@ std::vector<double> cut(const std::vector<Value>& values, Stretch stretch) {
           values.begin() + static_cast<std::ptrdiff_t>(stretch.end)};
 }
 
-// The logarithm of the tests by false alarms in them: all ranks and all stretches of the run are
-// looked at.
+// Returns the logarithm of the number of tests per false alarm. Every rank and every stretch of the
+// run counts as a test.
 double log_of_tests(const Work& work) {
   const auto steps = static_cast<double>(work.seconds[0].size());
   return std::log(steps * steps * static_cast<double>(work.seconds.size()) / kFalseAlarms);
 }
 
-// What a rank took for a phase in each step; what saving memory took it is a phase of its own.
+// Returns a rank's seconds for a phase in each step. Time for saving memory is a phase of its own.
 std::vector<double> seconds_of_phase(const RunView& view, const Work& work, std::size_t rank,
                                      std::string_view phase) {
   std::vector<double> recompute;
@@ -90,20 +91,20 @@ std::vector<double> seconds_of_phase(const RunView& view, const Work& work, std:
   return values;
 }
 
-// The medians of all ranks in a stretch. Ranks that are slow all the time share one, and of many
-// ranks a quarter may be slow, so the newest stretch is kept.
+// Caches all ranks' medians in the newest stretch. Ranks that are always slow share a stretch, and
+// a quarter of many ranks may be slow.
 class StretchMedians {
  public:
   StretchMedians(const RunView& view, const Work& work) : view_(view), work_(work) {}
 
-  // Of what each rank worked.
+  // Returns the medians of the ranks' work.
   const std::vector<double>& of_work(Stretch stretch) {
     turn_to(stretch);
     for (std::size_t r = of_work_.size(); r < work_.seconds.size(); ++r)
       of_work_.push_back(median_of(cut(work_.seconds[r], stretch)));
     return of_work_;
   }
-  // Of what each rank took for a phase.
+  // Returns the medians of the ranks' times for a phase.
   const std::vector<double>& of_phase(std::size_t phase, Stretch stretch) {
     turn_to(stretch);
     std::vector<double>& out = of_phase_[phase];
@@ -127,7 +128,7 @@ class StretchMedians {
   std::array<std::vector<double>, kPhases.size()> of_phase_;
 };
 
-// The work phase in which the rank is behind the usual rank by most.
+// Returns the work phase with the largest delay against the usual rank.
 std::string slow_phase(StretchMedians& medians, std::size_t rank, Stretch stretch) {
   std::string slowest;
   double most = 0;
@@ -140,7 +141,7 @@ std::string slow_phase(StretchMedians& medians, std::size_t rank, Stretch stretc
   return slowest;
 }
 
-// What each step took all ranks together.
+// Returns the sum over all ranks for each step.
 std::vector<double> sums_of(const Work& work) {
   std::vector<double> out(work.seconds[0].size(), 0);
   for (const std::vector<float>& rank : work.seconds) {
@@ -149,8 +150,8 @@ std::vector<double> sums_of(const Work& work) {
   return out;
 }
 
-// A rank's work by the mean of the others', in each step: what makes a step long for all of them is
-// not in it.
+// Returns a rank's work divided by the mean of the others' in each step. The ratio removes causes
+// that make a step long for all ranks.
 std::vector<double> beside_others(const Work& work, const std::vector<double>& sums,
                                   std::size_t rank) {
   const auto others = static_cast<double>(work.seconds.size() - 1);
@@ -163,7 +164,7 @@ std::vector<double> beside_others(const Work& work, const std::vector<double>& s
   return out;
 }
 
-// The deviation of moves over so many steps. A change that stays leaves it as it is.
+// Returns the deviation of changes over so many steps. One lasting change does not affect it.
 double deviation_of_moves(const std::vector<double>& values, std::size_t steps) {
   std::vector<double> moves;
   for (std::size_t s = steps; s < values.size(); ++s)
@@ -171,9 +172,9 @@ double deviation_of_moves(const std::vector<double>& values, std::size_t steps) 
   return robust_deviation(moves);
 }
 
-// How much a step resembles the one before it, mean of the ranks: 0 where steps vary independently.
-// Where each keeps so much of the one before (AR(1)), the variance of moves over two steps is 1 +
-// that times the variance of moves over one.
+// Returns the correlation of neighbouring steps, mean over the ranks; 0 for independent steps. In
+// an AR(1) series with correlation r, changes over two steps have 1 + r times the variance of
+// changes over one step.
 double correlation_of_steps(const Work& work, const std::vector<double>& sums) {
   constexpr double kMost = 0.9;
   double sum = 0;
@@ -189,8 +190,8 @@ double correlation_of_steps(const Work& work, const std::vector<double>& sums) {
   return ranks > 0 ? std::clamp(sum / static_cast<double>(ranks), 0.0, kMost) : 0;
 }
 
-// The standard error of the rank's median in its stretch, by that median. Few steps may be alike by
-// chance, so the moves of the whole run say, too, how much they vary.
+// Returns the standard error of the rank's median in its stretch, divided by the median. Uses the
+// changes of the whole run, too, because a few steps may be alike by chance.
 double error_of_median(const std::vector<double>& values, Stretch stretch, double correlation) {
   const std::vector<double> own = cut(values, stretch);
   const double of_moves = deviation_of_moves(values, 1) / std::sqrt(2 * (1 - correlation));
@@ -201,7 +202,7 @@ double error_of_median(const std::vector<double>& values, Stretch stretch, doubl
   return middle > 0 ? kDeviationOfMedian * deviation / middle / std::sqrt(independent) : 0;
 }
 
-// How much longer a rank takes than the usual one in a stretch of its work.
+// A rank's delay against the usual rank in a stretch of its work.
 struct Slowness {
   double slowdown = 0;
   double own_seconds = 0;    // median
@@ -215,7 +216,7 @@ Slowness slowness_in(StretchMedians& medians, std::size_t rank, Stretch stretch)
   return out;
 }
 
-// Steps in which a rank takes twice as long as the usual one, and how many runs of such steps.
+// Steps in which a rank takes twice as long as the usual one, and the number of runs of such steps.
 struct LongSteps {
   double steps = 0;
   double runs = 0;
@@ -236,7 +237,7 @@ class TwiceAsLong {
   }
 
   double rows() const { return static_cast<double>(is_so_.size() * is_so_[0].size()); }
-  LongSteps all() const { return all_; }  // of all ranks
+  LongSteps all() const { return all_; }  // all ranks together
   LongSteps in(std::size_t rank, Stretch stretch) const {
     LongSteps out;
     for (std::size_t s = stretch.begin; s < stretch.end; ++s) {
@@ -248,17 +249,19 @@ class TwiceAsLong {
   }
 
  private:
-  std::vector<std::vector<bool>> is_so_;  // [rank][step]
+  std::vector<std::vector<bool>> is_so_;  // twice as long: [rank][step]
   LongSteps all_;
 };
 
-// Twice as long in nine steps of ten, where that is no chance however much steps vary: where the
-// other ranks' work is short, its noise by itself is as large as what a rank takes. All other steps
-// tell how often chance makes one twice as long, and for how many in a row; the logarithm of the
-// probability of so many is bounded by their number times the relative entropy (Chernoff).
+// Returns whether a rank takes twice as long in nine steps of ten, beyond chance. This test works
+// for short work, whose noise may be as large as the rank's own time.
+//
+// The other steps give the rate at which a step takes twice as long by chance, and the mean number
+// of such steps in a row. The relative entropy times the number of independent steps bounds the
+// logarithm of the probability (Chernoff).
 bool is_plainly_slow(const TwiceAsLong& twice, std::size_t rank, Stretch stretch,
                      double log_tests) {
-  constexpr double kMost = 0.9;  // of the steps
+  constexpr double kMost = 0.9;  // share of the steps
   const auto steps = static_cast<double>(stretch.end - stretch.begin);
   const LongSteps own = twice.in(rank, stretch);
   if (own.steps < kMost * steps) return false;
@@ -289,7 +292,7 @@ Work work_of(const RunView& view, Ranks without_recompute) {
   return out;
 }
 
-// A rank is slow when its median in its stretch is above the usual rank's by more than chance.
+// A rank is slow if its median in its stretch exceeds the usual rank's by more than chance.
 std::vector<SlowRank> slow_ranks(const RunView& view, const Work& work) {
   std::vector<SlowRank> out;
   if (view.ranks.size() < 2 || view.size() < kLeastSteps) return out;

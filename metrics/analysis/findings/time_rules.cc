@@ -18,11 +18,11 @@
 
 namespace cox::diagnosis {
 
-// RankDelays names the slow ranks, and has the seconds that the job loses in each step by slow
-// ranks and by ranks that are late by turns.
+// RankDelays has the slow ranks, and the job's lost seconds in each step: by slow ranks, and by
+// ranks that are late by turns.
 struct RankDelays {
   std::vector<SlowRank> slow;
-  Ranks slow_ranks;  // these, by their index
+  Ranks slow_ranks;  // their indexes
   StepSeconds of_slow;
   StepSeconds by_turns;
 };
@@ -44,7 +44,8 @@ float longest_of(const Work& work, std::size_t step, const auto& is_left_out) {
   return out;
 }
 
-// A rank counts as slow in its stretch of steps alone. Nothing where all ranks are slow in a step.
+// A rank counts as slow in its stretch of steps only. A step in which all ranks are slow counts
+// nothing.
 StepSeconds lost_by_slow(const Work& work, const std::vector<SlowRank>& slow) {
   if (slow.empty()) return {};
   StepSeconds out(work.seconds[0].size(), 0);
@@ -61,7 +62,7 @@ StepSeconds lost_by_slow(const Work& work, const std::vector<SlowRank>& slow) {
   return out;
 }
 
-// Seconds for which ranks wait for the last one of them, mean over those that are not left out.
+// Returns the mean wait for the last rank in each step, among the ranks not left out.
 StepSeconds lost_by_turns(const Work& work, const Ranks& left_out) {
   const std::size_t ranks = work.seconds.size() - left_out.size();
   if (ranks < 2) return {};
@@ -88,7 +89,7 @@ const RankDelays& delays_of(const RuleInput& input) {
   return *input.rank_delays;
 }
 
-// ---- Where the time of all ranks went.
+// ---- Time of all ranks.
 
 void data_stall(const RuleInput& input, Findings& out) {
   const double data = input.seconds_of("data_stall");
@@ -107,7 +108,7 @@ void data_stall(const RuleInput& input, Findings& out) {
   out.push_back(std::move(f));
 }
 
-// Returns the part of the ranks that recompute blocks.
+// Returns the fraction of ranks that recompute blocks.
 double recomputing_part(const RuleInput& input) {
   std::size_t ranks = 0;
   for (std::size_t r = 0; r < input.view.ranks.size(); ++r) {
@@ -117,8 +118,8 @@ double recomputing_part(const RuleInput& input) {
   return static_cast<double>(ranks) / static_cast<double>(input.view.ranks.size());
 }
 
-// Seconds of recomputation beyond the one forward pass that is normal for `part` of the ranks, in
-// each step, where another finding counts them.
+// Returns the seconds of recomputation in each step that another finding counts. One forward pass
+// for the fraction `part` of the ranks is normal and excluded.
 StepSeconds told_beyond(const RuleInput& input, double part) {
   const Ranks& slow = delays_of(input).slow_ranks;
   StepSeconds out = told_recompute(input, slow);
@@ -138,7 +139,7 @@ void slow_backward(const RuleInput& input, Findings& out) {
   const StepSeconds told = told_beyond(input, normal - 2);
   const double lost = input.phase_seconds("backward", slow) -
                       normal * input.phase_seconds("forward", slow) - sum_of(told);
-  if (lost <= 0) return;  // other findings count all of it
+  if (lost <= 0) return;  // other findings count all seconds
   Finding f = costly(input, "TIMING.BACKWARD_HEAVY", "The backward pass is slow", lost);
   StepSeconds of_steps = input.phase_of_steps("backward", slow);
   const StepSeconds of_forward = input.phase_of_steps("forward", slow);
@@ -172,10 +173,10 @@ void slow_optimizer(const RuleInput& input, Findings& out) {
   out.push_back(std::move(f));
 }
 
-// The part of the time for which gradient buckets were under way that backward hid; nothing where
-// no rank tells of any.
+// Returns the fraction of the gradient buckets' time that backward hid; nullopt if no rank recorded
+// buckets.
 std::optional<double> hidden_by_backward(const RuleInput& input) {
-  constexpr double kMostSeconds = 1e9;  // of a step
+  constexpr double kMostSeconds = 1e9;  // in a step
   double all = 0;
   double exposed = 0;
   for (std::size_t r = 0; r < input.view.ranks.size(); ++r) {
@@ -244,7 +245,7 @@ void exposed_kernels(const RuleInput& input, Findings& out) {
   out.push_back(std::move(f));
 }
 
-// As published; what a pipeline idles beyond what it must can be won back.
+// Has the published meaning. Only idle time beyond the ideal bubble can be won back.
 void pipeline_bubble(const RuleInput& input, Findings& out) {
   if (!input.pipeline) return;
   for (Finding& f : published_findings(*input.pipeline)) {
@@ -258,8 +259,7 @@ void pipeline_bubble(const RuleInput& input, Findings& out) {
   }
 }
 
-// Steps that took more than 1.5 times the median step, without the seconds that other findings
-// count.
+// Reports steps of more than 1.5 times the median step, without seconds that other findings count.
 void uneven_steps(const RuleInput& input, Findings& out) {
   const std::size_t n = input.view.size();
   std::vector<double> walls;
@@ -290,7 +290,7 @@ void uneven_steps(const RuleInput& input, Findings& out) {
 
 constexpr std::array kComputing = {"forward", "backward", "compute", "optimizer"};
 
-// Returns the seconds that slow ranks compute longer than the others, mean over the ranks.
+// Returns the extra compute seconds of slow ranks, mean over the ranks.
 double longer_by_slow(const RuleInput& input) {
   const Ranks& slow = delays_of(input).slow_ranks;
   double sum = 0;
@@ -299,8 +299,8 @@ double longer_by_slow(const RuleInput& input) {
   return sum;
 }
 
-// Returns the seconds of computing beyond the model's FLOPs at the peak of the device, without the
-// longer times of slow ranks.
+// Returns the compute seconds beyond the model's FLOPs at the device's peak, without the extra
+// seconds of slow ranks.
 StepSeconds overhead_of_steps(const RuleInput& input) {
   const Ranks& slow = delays_of(input).slow_ranks;
   StepSeconds out(input.view.size(), 0);
@@ -332,14 +332,14 @@ void low_utilization(const RuleInput& input, Findings& out) {
   out.push_back(std::move(f));
 }
 
-// ---- Ranks beside each other.
+// ---- Differences between ranks.
 
 std::string capital(std::string text) {
   if (!text.empty() && text[0] >= 'a' && text[0] <= 'z') text[0] = static_cast<char>(text[0] - 32);
   return text;
 }
 
-// Slow ranks that are told as one: those of a machine, or a single rank.
+// Slow ranks in one finding: those of a machine, or a single rank.
 struct SlowGroup {
   std::vector<SlowRank> ranks;
   Ranks host{};  // all ranks of the machine; empty: a single rank
@@ -347,7 +347,7 @@ struct SlowGroup {
   bool is_host() const { return !host.empty(); }
 };
 
-// Nothing about hosts where the record does not tell them, or there is one.
+// Returns the ranks of each host; empty for one host or an unknown one.
 std::map<std::int32_t, Ranks> ranks_on_hosts(const RunRecord& run) {
   std::map<std::int32_t, Ranks> hosts;
   for (std::size_t r = 0; r < run.ranks.size(); ++r) hosts[run.ranks[r].info.node].insert(r);
@@ -355,7 +355,8 @@ std::map<std::int32_t, Ranks> ranks_on_hosts(const RunRecord& run) {
   return hosts;
 }
 
-// A host all of whose ranks are slow; or two thirds of them, where there are some, and no others.
+// Returns whether a host is slow: all of its ranks are, or two thirds of at least four, and no rank
+// elsewhere.
 bool is_slow_host(const Ranks& host, std::size_t slow_on_it, std::size_t all_slow) {
   if (slow_on_it == host.size()) return slow_on_it > 1;
   return host.size() >= 4 && 3 * slow_on_it >= 2 * host.size() && slow_on_it == all_slow;
@@ -377,7 +378,7 @@ std::vector<SlowGroup> groups_of(const RunRecord& run, const std::vector<SlowRan
   return out;
 }
 
-// The rank in the middle, which speaks for the group.
+// Returns the middle rank of the group, which represents the group.
 const SlowRank& usual_of(const SlowGroup& group) {
   std::vector<const SlowRank*> ranks;
   for (const SlowRank& s : group.ranks) ranks.push_back(&s);
@@ -385,7 +386,7 @@ const SlowRank& usual_of(const SlowGroup& group) {
   return *ranks[ranks.size() / 2];
 }
 
-// "rank 3", "the host of ranks 4-7", "the host of ranks 4-7, but for rank 6,".
+// Returns "rank 3", "the host of ranks 4-7", "the host of ranks 4-7, but for rank 6,".
 std::string name_of(const RuleInput& input, const SlowGroup& group) {
   const Ranks slow = indices_of(group.ranks);
   if (!group.is_host()) return ranks_named(input.view, slow);
@@ -395,7 +396,8 @@ std::string name_of(const RuleInput& input, const SlowGroup& group) {
                 others.empty() ? "" : ", but for " + ranks_named(input.view, others) + ",");
 }
 
-// "the host of ranks 4-7 takes 31.0 % longer than most, mostly in forward (steps 40 to 80)".
+// Returns "the host of ranks 4-7 takes 31.0 % longer than most, mostly in forward (steps 40 to
+// 80)".
 std::string sentence_of(const RuleInput& input, const SlowGroup& group) {
   const SlowRank& s = usual_of(group);
   std::string text =
@@ -447,7 +449,7 @@ Finding slow_finding(const RuleInput& input, const RankDelays& delays) {
   return f;
 }
 
-// A rank that is late is told as such; what others lose by turns is imbalance.
+// Reports slow ranks one by one, and time lost by turns as imbalance.
 void ranks_apart(const RuleInput& input, Findings& out) {
   const RankDelays& delays = delays_of(input);
   if (!delays.slow.empty()) {
@@ -474,7 +476,7 @@ constexpr std::array<NamedRule, 7> kTimeRules = {{{"ranks apart", ranks_apart},
                                                   {"communication", communication},
                                                   {"pipeline bubble", pipeline_bubble},
                                                   {"exposed kernels", exposed_kernels}}};
-constexpr std::size_t kFileRules = 2;  // the last of these
+constexpr std::size_t kFileRules = 2;  // the last ones of the list above
 
 constexpr std::array<NamedRule, 2> kRestRules = {
     {{"uneven steps", uneven_steps}, {"low utilization", low_utilization}}};

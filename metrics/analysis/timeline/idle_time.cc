@@ -10,12 +10,12 @@
 namespace cox::diagnosis {
 namespace {
 
-constexpr double kTogether = 1.5;  // spacings of samples within which one tells of another's moment
+constexpr double kTogether = 1.5;  // spacings within which a sample counts for a moment
 
-// What an idle stretch is booked on.
+// The cause of an idle stretch.
 struct Blame {
   IdleCause cause = IdleCause::unexplained;
-  std::vector<std::int32_t> ranks{};  // that are waited for
+  std::vector<std::int32_t> ranks{};  // ranks that are waited for
 };
 
 bool waits(Activity activity) {
@@ -33,8 +33,8 @@ bool is_step_begun(Activity activity) {
          activity == Activity::saving;
 }
 
-// Whether a rank that does this keeps one waiting that has come as far as `mine`: it is not there
-// yet, or in the same step and not past its average.
+// Returns whether a waiting rank at `mine` waits for `other`: `other` is in an earlier step, or in
+// the same step before its average.
 bool is_awaited(const TrackSample& other, const TrackSample& mine) {
   if (waits(other.activity) || other.activity == Activity::unknown) return false;
   if (mine.activity == Activity::finished || other.step < mine.step) return true;
@@ -56,7 +56,7 @@ IdleCause own_cause(Activity activity) {
   }
 }
 
-// The median distance of neighbours; 0 for fewer than two samples.
+// Returns the median distance of neighbouring samples; 0 for fewer than two.
 double spacing_of(const HostTrack& track) {
   std::vector<double> distances;
   for (std::size_t i = 1; i < track.samples.size(); ++i) {
@@ -69,7 +69,7 @@ double spacing_of(const HostTrack& track) {
   return *middle;
 }
 
-// What a rank did from one moment to another.
+// A rank's activity between two moments.
 struct Stretch {
   Activity activity = Activity::unknown;
   double begin = 0;
@@ -79,7 +79,7 @@ struct Stretch {
   double busy_seconds() const { return waits(activity) || computes(activity) ? seconds() : 0; }
 };
 
-// Goes through the samples of one rank in their order and books what each stands for.
+// Steps through the samples of one rank and books the time before each.
 class RankBooks {
  public:
   explicit RankBooks(const HostTrack& track) : track_(track) {
@@ -91,7 +91,7 @@ class RankBooks {
   const TrackSample& sample() const { return track_.samples[at_]; }
   bool is_done() const { return at_ == track_.samples.size(); }
 
-  // Books the next sample, on `waiting` if its rank waited.
+  // Books the next sample, on `waiting` if the rank waited.
   void take(const Blame& waiting) {
     const TrackSample& now = sample();
     if (next_start_ < track_.starts.size() && track_.starts[next_start_].first == at_) {
@@ -105,7 +105,8 @@ class RankBooks {
     ++at_;
   }
 
-  // The sample nearest to that moment, among those around the next one; null where none is near.
+  // Returns the sample nearest to the moment among the neighbours of the next one; null if none is
+  // near.
   const TrackSample* near(double moment, double most) const {
     const TrackSample* best = nullptr;
     for (std::size_t i = at_ > 0 ? at_ - 1 : 0; i < std::min(at_ + 2, track_.samples.size()); ++i) {
@@ -129,8 +130,8 @@ class RankBooks {
     if (idle > 0) book(start.started_seconds, start.started_seconds + idle, {IdleCause::startup});
   }
 
-  // Two stretches: one with what the rank did before, and one with what it does now. Where one of
-  // them computes or polls, the CPU time is that one's first.
+  // Splits the time into two stretches: the old activity and the new one. CPU time counts first for
+  // the stretch that computes or polls.
   void judge(const TrackSample& before, const TrackSample& now, const Blame& waiting) {
     out_.watched_seconds += now.seconds - before.seconds;
     const double change = std::clamp(now.since, before.seconds, now.seconds);
@@ -171,12 +172,12 @@ class RankBooks {
   RankIdle out_;
   std::size_t at_ = 0;
   std::size_t next_start_ = 0;
-  std::int64_t first_step_ = 0;  // of this process
-  bool has_begun_ = false;       // its first step
-  Blame before_;                 // of the sample before, if its rank waited
+  std::int64_t first_step_ = 0;  // the process's first step
+  bool has_begun_ = false;       // the process has begun its first step
+  Blame before_;                 // blame for the last sample, if the rank waited
 };
 
-// Goes through the samples of all ranks in the order of their moments.
+// Steps through the samples of all ranks in the order of their moments.
 class Moments {
  public:
   explicit Moments(const std::vector<HostTrack>& tracks) {
@@ -201,7 +202,7 @@ class Moments {
   }
 
  private:
-  // Blames first and moves on afterwards, so that all ranks are seen at the same moment.
+  // Blames first and advances afterwards, so that all ranks are compared at the same moment.
   void take_until(double moment) {
     std::vector<std::size_t> due;
     for (std::size_t r = 0; r < books_.size(); ++r) {
@@ -217,7 +218,7 @@ class Moments {
 
   Blame blame_of(std::size_t rank, const TrackSample& mine) const {
     Blame out{IdleCause::averaging};
-    std::optional<IdleCause> common;  // of what they do that are waited for
+    std::optional<IdleCause> common;  // common to the awaited ranks' activities
     for (std::size_t r = 0; r < books_.size(); ++r) {
       if (r == rank) continue;
       const TrackSample* other = books_[r].near(mine.seconds, kTogether * spacing_);

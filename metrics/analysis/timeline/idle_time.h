@@ -1,13 +1,13 @@
-// Why the ranks of a run were idle: each stretch between two samples of the host timeline in which
-// a rank waited, or neither computed nor used its cores, is booked on a cause.
+// Explains why the ranks of a run were idle. Each stretch between two samples of the host timeline
+// in which a rank waited, or neither computed nor used its cores, is booked on a cause. Pure; any
+// thread.
 //
 //   host.jsonl (records/host_lines.h) -> HostTrack of each rank -> idle_time_of() -> IdleTime
 //
-// What a rank did between two samples is known by when the second one's activity began: before that
-// it is taken to have done what it did at the first one. Samples of all ranks are taken at the same
-// moments (multiples of the period, by each node's clock), so what the others did while one rank
-// waited is known: those that did not wait are whom it waited for, and where they saved or
-// evaluated that is the cause. Pure; any thread.
+// The start of the second sample's activity splits a stretch: before it, the rank did what the
+// first sample shows. All ranks sample at the same moments (multiples of the period, by each node's
+// clock), so the samples show what the others did while a rank waited. The rank waited for those
+// that did not wait; if these saved or evaluated, that is the cause.
 #pragma once
 
 #include <array>
@@ -25,26 +25,26 @@ namespace cox::diagnosis {
 enum class IdleCause : std::uint8_t {
   startup,           // from the process's start to its first step
   epoch_boundary,    // between the last step of an epoch and the next one's first
-  save,              // on this rank, or while others that it waited for saved
+  save,              // on this rank, or on ranks that this rank waited for
   evaluation,        // likewise
   averaging,         // all ranks were in a call of all ranks
   data,              // in the phase of that name, without computing
-  waiting_for_rank,  // that still worked
+  waiting_for_rank,  // for a rank that still worked
   unexplained,
 };
 inline constexpr std::size_t kIdleCauses = 8;
 std::string_view to_string(IdleCause cause);  // "epoch boundary", for people
 std::string_view key_of(IdleCause cause);     // "epoch_boundary", for JSON
 
-// Below this share of one core a process counts as idle for the whole of a stretch; above it, for
-// what its CPU time leaves of it.
+// A process below this share of one core counts as idle for the whole stretch. Above it, the
+// stretch minus its CPU time counts.
 inline constexpr double kIdleCores = 0.1;
 
 struct IdleSpan {
   double begin_seconds = 0;  // Unix time, by the rank's clock
   double end_seconds = 0;
   IdleCause cause = IdleCause::unexplained;
-  std::int32_t waits_for = -1;  // a rank; -1: nobody, or several
+  std::int32_t waits_for = -1;  // a rank; -1: none or several
 };
 
 struct RankIdle {
@@ -53,7 +53,7 @@ struct RankIdle {
   double watched_seconds = 0;  // from the start of its processes to their last samples
   std::array<double, kIdleCauses> seconds{};
   std::map<std::int32_t, double> waited_for;  // seconds of waiting_for_rank, by rank
-  std::vector<IdleSpan> spans;                // ascending; neighbours of one cause are one
+  std::vector<IdleSpan> spans;                // ascending; neighbours of one cause are merged
 };
 
 struct IdleWait {
@@ -68,7 +68,7 @@ struct IdleTime {
   std::array<double, kIdleCauses> seconds{};
   std::map<std::int32_t, double> waited_for;
 
-  // Whom the ranks waited for, the longest waits first.
+  // Returns the ranks that others waited for, the longest waits first.
   std::vector<IdleWait> longest_waits() const;
 };
 

@@ -21,14 +21,14 @@ constexpr std::array<std::string_view, 5> kLaneNames = {"steps and their phases"
 
 constexpr std::string_view kBlocksName = "blocks in one step, as last measured";
 
-// The order of a step; names that are not known come before the rest.
+// The order of a step. Unknown names come first.
 constexpr std::array<std::string_view, 6> kPhaseOrder = {"data",    "forward", "backward",
                                                          "compute", "comm",    "optimizer"};
 constexpr std::string_view kRest = "other";
 
 constexpr double kMostPhaseSeconds = 1e6;
 constexpr double kMostUnixSeconds = 1e11;
-// Steps that are moved by less are in order: what is stored of times is rounded.
+// Smaller overlaps are no error, because stored times are rounded.
 constexpr std::int64_t kToleratedNs = 1'000'000;
 
 std::int64_t nanoseconds(double seconds) {
@@ -56,13 +56,13 @@ double positive(double value) {
   return value > 0 ? value : 0;
 }
 
-// Of a profile, whose numbers may be anything.
+// Bounds the numbers of a profile, which may be arbitrary.
 std::int64_t bounded_nanoseconds(float seconds) {
   constexpr float kMost = 1e5;
   return nanoseconds(double{std::clamp(seconds, 0.0F, kMost)});
 }
 
-// Below the lanes that each rank has.
+// Comes after the lanes of every rank.
 constexpr std::int32_t kIdleLane = 7;
 constexpr std::string_view kIdleName = "idle time, by its cause";
 constexpr std::int32_t kBucketsLane = 8;
@@ -70,18 +70,17 @@ constexpr std::string_view kBucketsName = "gradient buckets under way";
 constexpr std::string_view kHiddenName = "hidden by backward";
 constexpr std::string_view kExposedName = "exposed";
 
-// Buckets that are under way together: those of one span of a record, or all that are in a stretch
-// of time.
+// Buckets in flight together: those of one span of a record, or all in a stretch of time.
 struct BucketsUnderWay {
   std::int64_t begin = 0;
   std::int64_t end = 0;
-  std::int64_t first = 0;  // the lowest number of them
-  std::int64_t last = 0;   // the highest
+  std::int64_t first = 0;  // the lowest bucket number
+  std::int64_t last = 0;   // the highest bucket number
   std::int64_t count = 0;
   double bytes = 0;
 };
 
-// The buckets of a span from number `first` on; nothing for numbers that cannot be.
+// Returns the buckets of a span from number `first` on; nullopt for impossible numbers.
 std::optional<BucketsUnderWay> placed(const StepBucketSpan& span, std::int64_t zero,
                                       std::int64_t first) {
   constexpr double kMostBuckets = 1e6;
@@ -100,8 +99,8 @@ std::optional<BucketsUnderWay> placed(const StepBucketSpan& span, std::int64_t z
                          span.bytes};
 }
 
-// The stretches in which the same buckets are under way, ascending, none of them across `cut`:
-// buckets overlap, and slices of one lane may not.
+// Splits overlapping buckets into ascending stretches with the same buckets, because slices of one
+// lane may not overlap. No stretch crosses `cut`.
 std::vector<BucketsUnderWay> stretches_of(std::span<const BucketsUnderWay> buckets,
                                           std::int64_t cut) {
   std::vector<std::int64_t> edges = {cut};
@@ -132,7 +131,7 @@ void put_stretch(const BucketsUnderWay& stretch, std::int32_t process, const Tra
         arguments});
 }
 
-// Above stretches that follow each other without a gap stands what they are together.
+// Draws a total above stretches that follow each other without a gap.
 void put_stretches(const std::vector<BucketsUnderWay>& all, std::int64_t backward_end,
                    std::int32_t process, const TraceSink& sink) {
   const auto is_end = [backward_end](const BucketsUnderWay& a, const BucketsUnderWay& b) {
@@ -148,7 +147,7 @@ void put_stretches(const std::vector<BucketsUnderWay>& all, std::int64_t backwar
   }
 }
 
-// What a sum grew by in a second; no value where it went back, or is not known.
+// Returns the growth of a sum in a second; absent if the sum fell or is unknown.
 double rate(double before, double now, double seconds) {
   return now >= before ? (now - before) / seconds : absent();
 }
@@ -241,7 +240,7 @@ void RankLanes::read_phases(const StepLine& line) {
   std::ranges::stable_sort(phases_, {}, [](const Phase& phase) { return order_of(phase.name); });
 }
 
-// Where the step begins; nothing for one that is not drawn.
+// Returns the start of the step; nullopt for a step that is not drawn.
 std::optional<std::int64_t> RankLanes::place(const StepLine& line, std::int64_t wall_ns) {
   constexpr double kMostSeconds = static_cast<double>(kMostTraceNs) / 1e9;
   std::int64_t start = last_end_;
@@ -258,7 +257,7 @@ std::optional<std::int64_t> RankLanes::place(const StepLine& line, std::int64_t 
   return std::nullopt;
 }
 
-// The record has how long the rank saved since its step before, not when it began.
+// The record has only the length of saves since the rank's last step, not their start.
 void RankLanes::draw_save(const StepLine& line, std::int64_t start, const TraceSink& sink) const {
   const double seconds = own(line, "save");
   if (!is_time(seconds)) return;
@@ -294,7 +293,7 @@ void RankLanes::draw_recompute(const StepLine& line, std::int64_t start, std::in
         std::min(nanoseconds(seconds), ns), arguments});
 }
 
-// No bucket begins before backward does, or ends after the communication behind it.
+// Buckets lie between the start of backward and the end of the communication behind it.
 std::optional<RankLanes::BucketRoom> RankLanes::room_for_buckets(std::int64_t start) const {
   std::optional<BucketRoom> room;
   std::int64_t at = start;
@@ -306,7 +305,7 @@ std::optional<RankLanes::BucketRoom> RankLanes::room_for_buckets(std::int64_t st
   return room;
 }
 
-// Told from the end of backward, where that is in the picture.
+// Draws buckets relative to the end of backward, if that is in the picture.
 void RankLanes::draw_buckets(const StepLine& line, std::int64_t start, const TraceSink& sink) {
   const auto room = room_for_buckets(start);
   if (!room) return;
@@ -329,7 +328,7 @@ void RankLanes::draw_buckets(const StepLine& line, std::int64_t start, const Tra
   put_stretches(all, room->backward_end, process_of(rank_), sink);
 }
 
-// From where each pass begins; both keep what was measured, whatever this step took.
+// Draws blocks from the start of each pass, with the measured times rather than this step's.
 void RankLanes::draw_blocks(const StepLine& line, std::int64_t start, const TraceSink& sink) {
   if (blocks_.blocks.empty() || !(own(line, "round") >= blocks_.round)) return;
   std::int64_t at = start;
@@ -383,7 +382,7 @@ void RankLanes::draw_events(const StepLine& line, std::int64_t end, const TraceS
   if (!std::isfinite(loss) && !is_absent(loss)) tell("loss that is not finite", {}, absent());
 }
 
-// Counters stand where their value changes; memory at the step's beginning with what it peaked at.
+// Counters change with their values; memory shows the step's peak at its start.
 void RankLanes::draw_counters(const StepLine& line, std::int64_t start, std::int64_t end,
                               const TraceSink& sink) {
   const double alloc = value_in(line, StepSection::memory, "alloc");
@@ -428,7 +427,7 @@ void HostLanes::draw(const HostSample& sample, const TraceSink& sink) {
   before_ = sample;
 }
 
-// Counters without any value that is known are none.
+// Draws nothing if no value of the counter is known.
 void HostLanes::put(std::string_view name, std::initializer_list<TraceArgument> series,
                     std::int64_t at, const TraceSink& sink) const {
   std::array<TraceArgument, 4> known{};
@@ -483,7 +482,7 @@ void HostLanes::draw_levels(const HostSample& sample, std::int64_t at,
 }
 
 void HostLanes::draw_idle(std::span<const IdleSpan> spans, const TraceSink& sink) const {
-  std::optional<std::int64_t> last;  // end of the one before
+  std::optional<std::int64_t> last;  // end of the span before
   for (const IdleSpan& span : spans) {
     const auto start = place(span.begin_seconds);
     const auto end = place(span.end_seconds);

@@ -1,16 +1,13 @@
-// RankLanes draws the steps of one rank: a lane for steps with their phases and the saves between
-// them, one for communication (waiting apart from the rank's own part), one for what memory actions
-// cost, one for gradient buckets (those that backward hides apart from the rest), one for plans,
-// one for what happened, and counters of memory and loss.
+// RankLanes draws the steps of one rank in lanes and counters. docs/traces.md lists the lanes, and
+// explains how sums of phases become spans.
 //
 //   StepLine (run_record.h)                    -> RankLanes -> TraceEvent (trace_event.h)
 //   signals of a journal -> BlockProfiles -> BlockTimes ->
 //   HostSample, IdleSpan (idle_time.h)         -> HostLanes ->
 //
-// A record has sums per step. So a step ends where its timestamp is, begins as much earlier as its
-// phases take, and its phases stand in the order of a step, each in one piece. A save ends where
-// the step begins that tells of it, and has no more room than the gap before. Steps that would
-// overlap, because a clock was set back or times are wrong, are drawn one after another, and
+// A step ends at its timestamp and starts earlier by the sum of its phases. A save ends at the
+// start of the step that records the save, and is no longer than the gap before. Steps that would
+// overlap, because a clock was set back or times are wrong, are drawn one after another and
 // counted. Holds some hundred bytes. Pure; one thread per object.
 #pragma once
 
@@ -35,34 +32,35 @@ namespace cox::diagnosis {
 
 struct LaneClock {
   double origin_seconds = 0;  // Unix time at which the picture begins
-  double offset_seconds = 0;  // what is added to the rank's timestamps
+  double offset_seconds = 0;  // added to the rank's timestamps
 };
 
-// Returns the Unix time at which the step began by the rank's clock; absent() where the line has no
-// timestamp that can be.
+// Returns the Unix time at which the step began by the rank's clock; absent() without a plausible
+// timestamp.
 double begin_of(const StepLine& line);
 
-// What the blocks of a rank take, by the newest profile of each (BlockProfile of core/signal.h).
+// The times of a rank's blocks, from the newest profile of each (BlockProfile of core/signal.h).
 struct BlockTimes {
   struct Block {
     std::string name;
     std::int64_t forward_ns = 0;
     std::int64_t backward_ns = 0;
   };
-  double round = 0;           // in which the last of them was measured
-  std::vector<Block> blocks;  // in the order in which they run
+  double round = 0;           // round of the last measurement
+  std::vector<Block> blocks;  // in execution order
 };
 
-// Keeps 16 bytes a block and rank, of up to kMostBlocks; the ranks that report later have none.
+// Keeps 16 bytes for each block and rank, up to kMostBlocks. Ranks that report later get no
+// profile.
 class BlockProfiles {
  public:
   static constexpr std::size_t kMostBlocks = std::size_t{1} << 20;
 
-  // `names` of a job's blocks, in the order in which they run.
+  // `names` are those of a job's blocks, in execution order.
   explicit BlockProfiles(std::vector<std::string> names = {}) : names_(std::move(names)) {}
-  // Keeps the profile that the report carries, if it does and fits the job.
+  // Keeps the profile in the report, if there is one that fits the job.
   void note(const RankSignal& report);
-  // No blocks until all of the rank's have been measured.
+  // Returns no blocks until all blocks of the rank have been measured.
   BlockTimes times(std::int32_t rank) const;
 
  private:
@@ -71,7 +69,7 @@ class BlockProfiles {
     std::int64_t backward_ns = -1;
   };
   struct OfRank {
-    double round = 0;  // of the newest
+    double round = 0;  // round of the newest profile
     std::vector<Profile> blocks;
   };
   std::vector<std::string> names_;
@@ -80,7 +78,7 @@ class BlockProfiles {
 
 class RankLanes {
  public:
-  // `blocks` are drawn once, in the first step of their round or a later one.
+  // Draws `blocks` once, in the first step of their round or a later one.
   RankLanes(std::int32_t rank, const LaneClock& clock, BlockTimes blocks = {})
       : rank_(rank), clock_(clock), blocks_(std::move(blocks)) {}
 
@@ -88,11 +86,11 @@ class RankLanes {
   void begin(const TraceSink& sink);
   // Draws the next step of the file.
   void draw(const StepLine& line, const TraceSink& sink);
-  // Draws what is still open.
+  // Draws open spans.
   void finish(const TraceSink& sink);
 
-  std::size_t moved() const { return moved_; }            // steps drawn later than they were
-  std::size_t impossible() const { return impossible_; }  // times within steps that cannot be
+  std::size_t moved() const { return moved_; }            // steps drawn later than recorded
+  std::size_t impossible() const { return impossible_; }  // impossible times within steps
   std::size_t beyond() const { return beyond_; }          // steps beyond kMostTraceNs, left out
 
  private:
@@ -107,7 +105,7 @@ class RankLanes {
                           const TraceSink& sink) const;
   void draw_recompute(const StepLine& line, std::int64_t start, std::int64_t ns,
                       const TraceSink& sink) const;
-  // Where buckets may stand.
+  // Limits for buckets.
   struct BucketRoom {
     std::int64_t least = 0;
     std::int64_t backward_end = 0;
@@ -129,10 +127,10 @@ class RankLanes {
 
   std::int32_t rank_;
   LaneClock clock_;
-  BlockTimes blocks_;          // none once they are drawn
-  std::vector<Phase> phases_;  // of this step, in the order of a step
+  BlockTimes blocks_;          // empty after drawing
+  std::vector<Phase> phases_;  // the open step's phases, in the order of a step
   std::int64_t last_end_ = 0;
-  bool has_buckets_ = false;  // their lane is named
+  bool has_buckets_ = false;  // the lane of buckets has its name
   std::optional<OpenPlan> plan_;
   double loss_ = 0;
   double alloc_ = 0;
@@ -142,17 +140,16 @@ class RankLanes {
   std::size_t beyond_ = 0;
 };
 
-// The most events that one sample becomes.
+// Returns the largest number of events for one sample.
 std::size_t events_of(const HostSample& sample);
 
-// HostLanes draws the host timeline of one rank: counters of what its process used, of the machine
-// and its GPUs where the rank tells of them, and a lane of the stretches in which the rank was
-// idle. Holds one sample.
+// HostLanes draws the host timeline of one rank: counters of its process, of the machine and its
+// GPUs if the rank reports them, and a lane of idle stretches. Holds one sample.
 class HostLanes {
  public:
-  // Moments beyond `last_seconds` (Unix time, by the rank's clock) are not drawn, nor any before
-  // the picture begins. Every `stride`-th sample is drawn, with what passed since the one drawn
-  // before; one whose clock was set back is not. REQUIRES: stride >= 1.
+  // Draws moments from the picture's start to `last_seconds` (Unix time, by the rank's clock).
+  // Draws every `stride`-th sample, with the changes since the sample drawn before. Skips a sample
+  // whose clock was set back. REQUIRES: stride >= 1.
   HostLanes(std::int32_t rank, const LaneClock& clock, double last_seconds, std::size_t stride)
       : rank_(rank), clock_(clock), last_seconds_(last_seconds), stride_(stride) {}
 
@@ -171,8 +168,8 @@ class HostLanes {
   LaneClock clock_;
   double last_seconds_;
   std::size_t stride_;
-  std::size_t since_ = 0;      // samples since the one drawn last
-  std::int64_t drawn_at_ = 0;  // that one's moment
+  std::size_t since_ = 0;      // samples since the last one drawn
+  std::int64_t drawn_at_ = 0;  // moment of the last sample drawn
   std::optional<HostSample> before_;
 };
 

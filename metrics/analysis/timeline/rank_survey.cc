@@ -32,7 +32,7 @@ void ReductionEnds::note(const StepLine& line) {
   while (ends_.size() > kMost) {
     stride_ *= 2;
     std::erase_if(ends_, [this](const End& end) { return end.round % stride_ != 0; });
-    if (stride_ > (std::int64_t{1} << 52)) ends_.clear();  // one round, again and again
+    if (stride_ > (std::int64_t{1} << 52)) ends_.clear();  // the same round, again and again
   }
 }
 

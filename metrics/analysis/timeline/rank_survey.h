@@ -1,14 +1,13 @@
-// RankSurvey: what a first look at the steps of a rank tells, in some hundred kilobytes whatever
-// their number: how many events a picture of them has, where steps stand in time, and the ends of
-// reductions, by which clocks are compared.
+// RankSurvey scans the steps of a rank once, in some hundred kilobytes whatever their number. A
+// survey counts the events of a picture, notes the times of steps, and collects the ends of
+// reductions.
 //
 //   StepLine (run_record.h) -> RankSurvey -> the steps and the beginning of a picture
 //                                        -> ReductionEnds -> shift_between() -> ClockShift
 //
-// How far the clocks of two ranks are apart is known from the record alone: ranks leave a reduction
-// at the same time, so the ends of the reductions of the same rounds show the difference. A record
-// says when a step ended, not when its reduction did. The optimizer's time lies between, and the
-// step's `other` time before or after: half of it is the doubt. Pure; one thread per object.
+// Ranks leave a reduction at the same time, so the ends of the same reductions show the difference
+// of two clocks. The end of a reduction is estimated; docs/traces.md ("Clocks") explains the error.
+// Pure; one thread per object.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +20,8 @@
 
 namespace cox::diagnosis {
 
-// The ends of up to kMost reductions, of rounds that are spread evenly over the run: those that are
-// multiples of a power of two, the least that will do. So two ranks have the same ones.
+// Keeps the ends of up to kMost reductions, spread evenly over the run. Rounds are multiples of the
+// least sufficient power of two, so that two ranks keep the same rounds.
 class ReductionEnds {
  public:
   static constexpr std::size_t kMost = 4096;
@@ -33,7 +32,7 @@ class ReductionEnds {
     double doubt_seconds = 0;
   };
 
-  // Looks at the next line of the file; lines without a reduction or a timestamp are passed over.
+  // Scans the next line of the file. Skips lines without a reduction or a timestamp.
   void note(const StepLine& line);
   const std::vector<End>& ends() const { return ends_; }
 
@@ -43,14 +42,14 @@ class ReductionEnds {
 };
 
 struct ClockShift {
-  double offset_seconds = 0;  // to add to the rank's timestamps; 0 where it is within the error
-  double error_seconds = 0;   // of one moment
-  std::size_t rounds = 0;     // that were compared
+  double offset_seconds = 0;  // to add to the rank's timestamps; 0 if within the error
+  double error_seconds = 0;   // error of one moment
+  std::size_t rounds = 0;     // compared rounds
 };
 
-// Returns what to add to timestamps of `rank` to have them by the clock of `reference`: the median
-// of the differences. The error is their robust deviation and the doubt of both. Nothing for fewer
-// than eight common rounds.
+// Returns the shift of `rank` against the clock of `reference`: the median of the differences. The
+// error combines their robust deviation and both doubts. nullopt for fewer than eight common
+// rounds.
 std::optional<ClockShift> shift_between(const ReductionEnds& reference, const ReductionEnds& rank);
 
 class RankSurvey {
@@ -61,20 +60,20 @@ class RankSurvey {
   };
 
   void note(const StepLine& line);
-  // Looks at what the last step leaves open.
+  // Counts the events that the last step leaves open.
   void finish();
 
   std::uint64_t rows() const { return rows_; }
-  std::uint64_t events() const { return events_; }  // of RankLanes for all of these steps
+  std::uint64_t events() const { return events_; }  // RankLanes' events for all scanned steps
   const ReductionEnds& reductions() const { return reductions_; }
-  // When the first step began and the last one ended; absent() where no step has a timestamp.
+  // The start of the first step and the end of the last; absent() if no step has a timestamp.
   double begin_seconds() const { return begin_seconds_; }
   double end_seconds() const { return end_seconds_; }
 
-  // The first of some evenly spread steps before which a `part` of all steps lies. REQUIRES:
-  // rows() > 0, 0 <= part <= 1.
+  // Returns the first of some evenly spread steps behind the fraction `part` of all steps.
+  // REQUIRES: rows() > 0, 0 <= part <= 1.
   const Place& behind(double part) const;
-  // The first of them whose number is not below `step`; null where there is none.
+  // Returns the first of the spread steps whose number is at least `step`; null if there is none.
   const Place* from(double step) const;
 
  private:
@@ -82,7 +81,7 @@ class RankSurvey {
 
   std::optional<RankLanes> lanes_;
   ReductionEnds reductions_;
-  std::vector<Place> places_;  // each stride-th step
+  std::vector<Place> places_;  // every stride-th step
   std::uint64_t stride_ = 1;
   std::uint64_t rows_ = 0;
   std::uint64_t events_ = 0;

@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::uint32_t kNoGroup = ~0u;
 
-// Gives operations that are in no group one of their own; returns the group of each operation.
+// Adds a group for each operation without one. Returns the group of each operation.
 std::vector<std::uint32_t> complete(std::vector<OperationGroup>& groups, std::size_t operations) {
   std::vector<std::uint32_t> group_of(operations, kNoGroup);
   for (std::uint32_t g = 0; g < groups.size(); ++g) {
@@ -22,7 +22,7 @@ std::vector<std::uint32_t> complete(std::vector<OperationGroup>& groups, std::si
   return group_of;
 }
 
-// One step with the times of each operation side by side for all lanes.
+// One step, with the times of each operation side by side for all lanes.
 class Step {
  public:
   Step(const JobModel& model, std::size_t lanes)
@@ -72,7 +72,7 @@ Result<OperationGraph> ordered(std::vector<OperationGroup> groups,
                                std::vector<std::vector<std::uint32_t>> depends_on) {
   const std::vector<std::uint32_t> group_of = complete(groups, depends_on.size());
   std::vector<std::vector<std::uint32_t>> followers(groups.size());
-  std::vector<std::uint32_t> open(groups.size());  // dependencies that are not in the order yet
+  std::vector<std::uint32_t> open(groups.size());  // dependencies not yet in the order
   for (std::uint32_t operation = 0; operation < depends_on.size(); ++operation) {
     for (const std::uint32_t input : depends_on[operation]) {
       followers[group_of[input]].push_back(group_of[operation]);

@@ -10,20 +10,20 @@
 namespace cox::diagnosis {
 namespace {
 
-// In the order of a step, as run directories call them.
+// In the order of a step, with the names in run directories.
 constexpr std::array<std::string_view, 7> kStepPhases = {
     "data", "forward", "backward", "compute", "optimizer", "other", "comm"};
 constexpr std::size_t kReduction = kStepPhases.size() - 1;
 constexpr double kMostSeconds = 1e9;
 
 using Seconds = std::array<double, kStepPhases.size()>;
-using Steps = std::vector<Seconds>;  // of a rank, in the steps of the model
+using Steps = std::vector<Seconds>;  // a rank's seconds in the model's steps
 
-// RunPhases is the time of the ranks in each phase of the steps that all ranks have.
+// RunPhases is the time of each rank in each phase of the common steps.
 struct RunPhases {
   std::vector<std::int64_t> steps;
   std::vector<Steps> ranks;
-  std::size_t older = 0;  // steps before these, which are left out
+  std::size_t older = 0;  // earlier steps, left out
 };
 
 double own_work(const Seconds& seconds) {
@@ -32,7 +32,7 @@ double own_work(const Seconds& seconds) {
   return sum;
 }
 
-// A rank that did nothing in a step was not measured in it.
+// Returns whether a step was measured: a measured rank has some work.
 bool has_worked(const Seconds& seconds) {
   return own_work(seconds) > 0 && std::isfinite(own_work(seconds) + seconds[kReduction]);
 }
@@ -44,8 +44,8 @@ bool has_phases(const RankRecord& rank) {
   });
 }
 
-// The seconds of a rank in the steps that all have from number `first` of them on. `rows` has their
-// places in its record, and is empty where these are the same.
+// Returns a rank's seconds in `count` common steps from index `first` on. `rows` has the steps'
+// rows in the record; empty if row and index are equal.
 Steps steps_of(const RankRecord& rank, const std::vector<std::uint32_t>& rows, std::size_t first,
                std::size_t count) {
   Steps out(count);
@@ -73,7 +73,7 @@ RunPhases common_phases(const RunRecord& run, std::size_t most_steps) {
   return out;
 }
 
-// Seconds that are not finite are those of a step that was not measured.
+// Returns whether seconds are impossible. Non-finite seconds mean an unmeasured step.
 bool is_wrong(double seconds) {
   return std::isfinite(seconds) && (seconds < 0 || seconds > kMostSeconds);
 }
@@ -93,7 +93,7 @@ Status check_seconds(const RunPhases& phases) {
   return ok_status();
 }
 
-// Leaves the steps in which all ranks have worked.
+// Keeps the steps in which all ranks have worked.
 void leave_worked(RunPhases& phases) {
   std::size_t kept = 0;
   for (std::size_t s = 0; s < phases.steps.size(); ++s) {
@@ -138,7 +138,7 @@ std::size_t different_steps(const RankRecord& rank) {
   return static_cast<std::size_t>(std::unique(steps.begin(), steps.end()) - steps.begin());
 }
 
-// What each rank spent on the phases of a step that all have, with the waiting taken out of the
+// Returns each rank's seconds in the phases of a common step, with waiting removed from the
 // reduction.
 std::vector<Seconds> without_waiting(const std::vector<Steps>& ranks, std::size_t step) {
   std::vector<Seconds> out;
@@ -222,7 +222,7 @@ void tell_gaps(JobModel& model, const RunRecord& run, std::size_t older) {
     model.gaps.emplace_back("there is one rank: nothing to compare it with but its other steps");
 }
 
-// Returns the model of a run whose phases with time these are, without its steps.
+// Builds the model of a run with these non-empty phases, without steps.
 Result<JobModel> chain_model(const std::vector<std::size_t>& phases, std::size_t ranks) {
   JobModel model;
   model.dp_ranks = ranks;

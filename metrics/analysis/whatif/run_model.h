@@ -1,21 +1,13 @@
-// Turns the phases of a data-parallel run into a JobModel, so that the questions of what_if.h can
-// be asked of a run directory too.
+// Builds a JobModel from the phases of a data-parallel run, so that what_if() works on run
+// directories, too. Pure; any thread.
 //
 //   run directory (records/run_reader.h) -> RunRecord -> model_of() -> JobModel -> what_if()
 //
-// A run directory has durations and no starts, so the model is simple: in each step a rank does its
-// own work, phase by phase (data, forward, backward, compute, optimizer, other), then all ranks
-// reduce gradients together, which ends for all at once. Time booked on communication contains
-// waiting for the last rank. What a rank books beyond that wait is its transfer, and nobody's
-// transfer is shorter than the least that any rank booked in that step, for that rank waited least:
-//
-//   wait     = longest own work of all ranks - own work of this rank
-//   transfer = max(least communication of all ranks, communication - wait)
-//
-// Work behind the reduction delays the next step, not this one; it is counted in its own step,
-// which comes to the same over a run. Reductions that overlap with backward count as far as they
-// delay it. Shares are not known here: a rank with twice the samples counts as slow. Pure; any
-// thread.
+// In each step of the model, a rank does its own work phase by phase, then all ranks reduce
+// gradients together and end at once. docs/what-if.md ("Run directories") explains how waiting and
+// transfer are told apart; run_view.h has the formulas. Work after the reduction counts in its own
+// step, which gives the same total over a run. Shares are unknown: a rank with twice the samples
+// counts as slow.
 #pragma once
 
 #include <cstddef>
@@ -26,14 +18,15 @@
 
 namespace cox::diagnosis {
 
-// Counts the steps of all ranks together, so that the model takes less than 256 MiB.
+// Limits the steps of all ranks together, which keeps the model under 256 MiB.
 inline constexpr std::size_t kMostPhaseSteps = std::size_t{3} << 18;
 
-// Takes the steps in which all ranks have worked, the newest of a long run; a step that is there
-// several times counts as it was last (steps repeat after a rollback). Steps that are left out are
-// told in `gaps`. Workers are the ranks, operations the phases that somebody spent time on. Errors
-// (invalid_argument): no ranks, a rank without phases, no step in which all ranks have worked;
-// seconds that are negative or too large.
+// Builds the model of the steps in which all ranks have worked, the newest of a long run. Workers
+// are the ranks; operations are the phases with any time. A repeated step counts with its last
+// record (steps repeat after a rollback). `gaps` reports steps left out.
+//
+// Errors (invalid_argument): no ranks; a rank without phases; no step in which all ranks have
+// worked; negative or too large seconds.
 Result<JobModel> model_of(const RunRecord& run, std::size_t most_steps = kMostPhaseSteps);
 
 }  // namespace cox::diagnosis

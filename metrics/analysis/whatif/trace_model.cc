@@ -13,11 +13,11 @@ namespace cox::diagnosis {
 namespace {
 
 using Kind = OperationKind;
-using Indices = std::vector<std::uint32_t>;  // of keys
+using Indices = std::vector<std::uint32_t>;  // indexes of keys
 using Reach = OperationGroup::Reach;
 
 constexpr double kNotLaunchedSeconds = 50e-6;
-constexpr double kDoubtfulShare = 0.01;  // of the operations, from which nobody is to be named
+constexpr double kDoubtfulShare = 0.01;  // share of faulty operations from which no rank is named
 
 constexpr std::array kPipelineKinds = {Kind::forward_send, Kind::forward_recv, Kind::backward_send,
                                        Kind::backward_recv};
@@ -32,7 +32,8 @@ bool is_data_parallel(Kind kind) {
   return std::ranges::count(kDataParallelKinds, kind) > 0;
 }
 
-// Whether it is simulated as waiting for partners; the all-reduce of layer norms is not.
+// Returns whether the simulation lets an operation wait for partners. The all-reduce of layer norms
+// does not wait.
 bool is_communication(Kind kind) {
   return is_pipeline(kind) || is_data_parallel(kind) || kind == Kind::embedding_grads_all_reduce ||
          kind == Kind::optimizer_clip_main_grad;
@@ -55,9 +56,9 @@ OperationType type_of(Kind kind) {
   return type;
 }
 
-// --- Who sends to whom.
+// --- Directions of pipeline communication.
 
-// A kind of pipeline communication and its other end.
+// A direction of pipeline communication: the compute, both ends, and the distance in stages.
 struct Direction {
   Kind compute;
   Kind send;
@@ -133,7 +134,8 @@ class GraphBuilder {
 
   // --- Chunks of the model.
 
-  // Where a compute's chunk stands in the model; by the interleaved layout where nothing tells.
+  // Returns the place of a compute's chunk in the model. Assumes the interleaved layout if the
+  // trace has no global chunk.
   int place_in_model(std::uint32_t compute) const {
     const TraceKey& key = trace_.keys[compute];
     if (key.global_chunk >= 0) return key.global_chunk;
@@ -148,7 +150,7 @@ class GraphBuilder {
   }
   bool is_interleaved() const { return chunks_ > stages(); }
 
-  // Chunks go around the stages, so a stage that was not recorded leaves holes.
+  // Chunks go around the stages, so an unrecorded stage leaves holes.
   Status check_chunks() const {
     std::set<int> seen;
     for (std::uint32_t k = 0; k < trace_.keys.size(); ++k) {
@@ -168,7 +170,7 @@ class GraphBuilder {
                             " stages, found ", seen.size(), " chunks, the last is ", chunks_ - 1);
   }
 
-  // Whether the model goes on behind this compute in the direction `by`.
+  // Returns whether the model continues after this compute in the direction `by`.
   bool has_neighbour(std::uint32_t compute, int by) const {
     const int place = place_in_model(compute) + by;
     return place >= 0 && place < chunks_;
@@ -176,8 +178,8 @@ class GraphBuilder {
 
   // --- Sends and receives.
 
-  // Those that the recorder wrote down but the program did not launch start after the last compute,
-  // or end before the first.
+  // Returns the operations that the program launched. Others were recorded only: receives start
+  // after the last compute, or sends end before the first.
   Indices launched(int stage, const Direction& direction, Kind kind) {
     const Indices& all = of(stage, kind);
     const Indices& work = of(stage, direction.compute);
@@ -195,9 +197,9 @@ class GraphBuilder {
     return kept;
   }
 
-  // Indices of the computes that so many operations belong to, in time order. A program with
-  // several chunks a stage records them for each compute, for those that have a partner, or leaves
-  // out the first receive.
+  // Returns the indexes of the computes with `count` operations, in time order. A program with
+  // several chunks a stage records an operation for each compute, for those with a partner, or for
+  // all but the first receive.
   std::vector<std::size_t> partners(const Indices& work, std::size_t count, int by,
                                     bool receives) const {
     std::vector<std::size_t> all;
@@ -282,7 +284,7 @@ class GraphBuilder {
     const Indices& gathers = of(stage, Kind::params_all_gather);
     const Indices& scatters = of(stage, Kind::grads_reduce_scatter);
     add_chain(merged(gathers, scatters));
-    std::map<std::int32_t, std::uint32_t> newest;  // gather of each chunk
+    std::map<std::int32_t, std::uint32_t> newest;  // newest gather of each chunk
     for (const std::uint32_t k : gathers) {
       const auto [at, is_new] = newest.try_emplace(trace_.keys[k].chunk, k);
       if (!is_new && trace_.keys[k].sequence > trace_.keys[at->second].sequence) at->second = k;
@@ -291,12 +293,12 @@ class GraphBuilder {
       const auto gather = newest.find(trace_.keys[compute].chunk);
       if (gather == newest.end()) continue;
       depend(compute, gather->second);
-      newest.erase(gather);  // only the earliest compute of the chunk
+      newest.erase(gather);  // only the earliest compute of the chunk depends on the gather
     }
     if (is_overlapped(stage)) add_early_scatters(stage);
   }
 
-  // Gradients are reduced while others are still computed.
+  // Returns whether gradients are reduced while others are still computed.
   bool is_overlapped(int stage) { return !of(stage, Kind::separate_grads_all_reduce).empty(); }
   void add_early_scatters(int stage) {
     std::set<std::int32_t> seen;
@@ -355,7 +357,7 @@ class GraphBuilder {
   }
 
   const Trace& trace_;
-  int chunks_ = 0;                // of the model
+  int chunks_ = 0;                // chunks in the model
   std::vector<Indices> by_kind_;  // [stage][kind], in time order
   std::map<std::pair<int, Kind>, Indices>
       ends_;  // [stage, kind]: sends and receives with a partner
@@ -365,7 +367,7 @@ class GraphBuilder {
 
 // --- Own times.
 
-// The latest start of a group's members in a step, for each data-parallel rank.
+// Returns the latest start of a group's members in a step, for each data-parallel rank.
 std::vector<double> latest_starts(const Trace& trace, const OperationGroup& group,
                                   std::size_t step) {
   std::vector<double> latest(trace.dp_ranks);
@@ -378,7 +380,7 @@ std::vector<double> latest_starts(const Trace& trace, const OperationGroup& grou
   return latest;
 }
 
-// Takes the waiting out of communication. Returns how many times were less than nothing.
+// Removes waiting from communication. Returns how many negative times were set to zero.
 std::size_t set_own_seconds(JobModel& model, const Trace& trace) {
   model.own_seconds = trace.seconds;
   std::size_t set_to_zero = 0;
@@ -400,9 +402,9 @@ std::size_t set_own_seconds(JobModel& model, const Trace& trace) {
   return set_to_zero;
 }
 
-// --- What is said about the figures.
+// --- Gaps and doubts.
 
-// What starts well before all that it depends on has ended.
+// Operations that start well before a dependency has ended.
 struct EarlyStarts {
   std::size_t count = 0;
   std::string first;
@@ -455,8 +457,8 @@ bool has_kind(const Trace& trace, Kind kind) {
   return std::ranges::count(trace.keys, kind, &TraceKey::kind) > 0;
 }
 
-// Where some of those that wait for each other are not recorded, their delay passes for the time of
-// those that are.
+// If only one side of a wait was recorded, the delay of the missing side counts as the other side's
+// own time.
 void tell_halves(JobModel& model, const Trace& trace) {
   const auto tell = [&model](const std::string& what) {
     model.gaps.push_back("the trace lacks " + what +

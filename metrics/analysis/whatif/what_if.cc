@@ -13,7 +13,7 @@ using Traffic = OperationType::Traffic;
 constexpr std::size_t kWorstPercent = 3;
 constexpr double kCulpritShare = 0.5;
 
-// Not exactly rounded, as the published figures are not.
+// Plain addition, as in the published figures.
 double plain_mean(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
@@ -43,7 +43,7 @@ std::vector<double> ideal_seconds(const JobModel& model) {
   return ideal;
 }
 
-// The simulations: each keeps the real times of some operations.
+// Runs the simulations, each with the real times of some operations.
 class Simulations {
  public:
   explicit Simulations(const JobModel& model)
@@ -52,14 +52,15 @@ class Simulations {
   const std::vector<double>& ideal_of_types() const { return ideal_; }
 
   std::vector<double> actual() const { return simulate(model_, model_.own_seconds); }
-  // Real where is_real(operation, dp_rank) says so, ideal elsewhere.
+  // Uses real times where is_real(operation, dp_rank) holds, ideal times elsewhere.
   std::vector<double> with_real(auto&& is_real) {
     for_each_time(model_, [&](std::size_t place, const Operation& operation, std::size_t d) {
       own_[place] = is_real(operation, d) ? model_.own_seconds[place] : ideal_[operation.type];
     });
     return simulate(model_, own_);
   }
-  // With the real times of one data-parallel rank. The others are alike, so one stands for them.
+  // Uses the real times of one data-parallel rank. The others are alike, so one lane represents
+  // them.
   std::vector<double> with_real_rank(std::size_t rank) {
     const std::size_t lanes = std::min<std::size_t>(2, model_.dp_ranks);
     std::vector<double> own;
@@ -94,7 +95,7 @@ Blame blame_of(Simulations& simulations, const WhatIf& so_far, auto&& is_blamed)
       [&](const Operation& operation, std::size_t d) { return !is_blamed(operation, d); }));
   blame.added_seconds = plain_mean(simulations.with_real(is_blamed));
   const double lost = so_far.actual_seconds - so_far.ideal_seconds;
-  // What rounding leaves of a job without delays is no loss.
+  // Rounding errors of a job without delays are no loss.
   constexpr double kRounding = 1e-12;
   if (std::abs(lost) <= kRounding * so_far.ideal_seconds) return blame;
   blame.removed_share = (so_far.actual_seconds - blame.removed_seconds) / lost;
@@ -133,7 +134,7 @@ void add_places(WhatIf& figures, Simulations& simulations, const JobModel& model
   }
 }
 
-// Places of the workers that cost the most; of equal ones the lower rank comes first.
+// Returns the places of the most costly workers. The lower rank wins a tie.
 std::vector<std::size_t> worst_places(const WhatIf& figures, const JobModel& model) {
   std::vector<std::size_t> places(model.ranks.size());
   std::iota(places.begin(), places.end(), std::size_t{0});

@@ -1,13 +1,12 @@
-// what_if(): how much faster a job would be without stragglers, and who costs it. Each figure comes
-// from simulations of the same steps in which some operations take their real time and the others
-// their ideal one: the mean over all ranks, stages and steps for work, the median for
-// communication.
+// what_if() computes how much faster a job would be without stragglers, and who costs the time.
+// Each figure comes from simulations of the same steps, in which some operations take their real
+// time and the others their ideal time. The ideal time is the mean over all ranks, stages and steps
+// for work, and the median for communication.
 //
 //   JobModel -> what_if() -> WhatIf
 //
-// The names S, S_t, S_w, M_W, M_S are those of the published analysis, whose definitions
-// docs/what-if.md repeats. Takes as many simulations as there are types and stages, and a few more.
-// Pure; any thread.
+// The names S, S_t, S_w, M_W, M_S are those of the published analysis; docs/what-if.md repeats
+// their definitions. Runs one simulation for each type and stage, and a few more. Pure; any thread.
 #pragma once
 
 #include <cstdint>
@@ -19,13 +18,13 @@
 
 namespace cox::diagnosis {
 
-inline constexpr double kLeastLoss = 0.01;  // of S, below which nobody is named
+inline constexpr double kLeastLoss = 0.01;  // lost part of S below which no rank is named
 
-// What some operations cost: the job without their delays, and an ideal job with them.
+// The cost of some operations: the job without their delays, and an ideal job with them.
 struct Blame {
-  double removed_seconds = 0;  // a mean step
+  double removed_seconds = 0;  // in a mean step
   double added_seconds = 0;
-  // Of what the job loses; not bounded by 0 and 1. Absent where the job loses nothing.
+  // Fractions of the job's loss, not bounded by 0 and 1. Absent if the job loses nothing.
   std::optional<double> removed_share;
   std::optional<double> added_share;
 };
@@ -36,9 +35,9 @@ struct LabelSlowdown {
   std::vector<double> of_steps;  // [step]
 };
 
-// Workers that each alone cost at least half of what the job loses. `ranks` is empty where nobody
-// stands out: more than half of the workers do, or taking them away gains less than half; and where
-// the model has a doubt.
+// Workers that each alone cost at least half of the job's loss. `ranks` is empty if no worker
+// stands out: more than half of the workers qualify, or removing them wins back less than half.
+// Also empty if the model has a doubt.
 struct Culprits {
   std::vector<std::int32_t> ranks;  // ascending
   Blame blame;
@@ -57,7 +56,7 @@ struct TypeSeconds {
 };
 
 struct WhatIf {
-  double traced_seconds = 0;  // of a mean step, like the next two
+  double traced_seconds = 0;  // in a mean step, like the next two
   double actual_seconds = 0;
   double ideal_seconds = 0;
   double slowdown = 1;                    // S
@@ -67,10 +66,10 @@ struct WhatIf {
   std::vector<double> of_stages;          // [stage]: S_stage
   std::vector<double> of_workers;         // [dp_rank][stage]: S_w
   std::vector<double> work_seconds;       // [dp_rank][stage][label]: own times of a mean step
-  std::vector<std::int32_t> worst_ranks;  // of the job; 3 % of them, at least one
+  std::vector<std::int32_t> worst_ranks;  // numbers in the job; 3 % of the ranks, at least one
   Blame worst;                            // removed_share is M_W
   Blame last_stage;                       // removed_share is M_S
-  Culprits culprits;                      // not published: who is to be named
+  Culprits culprits;                      // not published: the ranks to name
   std::optional<double> pipeline_free;    // speed-up; absent without such communication
   std::optional<double> data_parallel_free;
   std::vector<TypeSeconds> types;
@@ -78,7 +77,7 @@ struct WhatIf {
   double simulation_gap() const { return traced_seconds / actual_seconds; }
 };
 
-// invalid_argument when the operations take no time at all.
+// Returns invalid_argument if the operations take no time at all.
 Result<WhatIf> what_if(const JobModel& model);
 
 }  // namespace cox::diagnosis

@@ -35,7 +35,7 @@ TEST_SUITE("core") {
                        {"1000B", 1000, "1000"},
                        {"6GiB", std::int64_t{6} << 30, "6GiB"},
                        {"1.5MiB", 1572864, "1536KiB"},
-                       {"4.8MiB", 5033165, "5033165"},  // as messages name budgets; to the nearest
+                       {"4.8MiB", 5033165, "5033165"},  // as in messages; rounded to the nearest
                        {"1024TiB", std::int64_t{1} << 50, "1024TiB"},
                        {"1125899906842623", (std::int64_t{1} << 50) - 1, "1125899906842623"}};
     for (const auto& row : table) {
@@ -129,7 +129,7 @@ TEST_SUITE("core") {
       CAPTURE(row.lines);
       Config config = with(row.lines);
       CHECK(cox::mode_of(config, "memory") == row.mode);
-      config.policy_modes["memory"] = PolicyMode::observe;  // as of a program's own policies
+      config.policy_modes["memory"] = PolicyMode::observe;  // as for a program's own policy
       CHECK(cox::mode_of(with(cox::text(config)), "memory") == row.mode);
     }
   }

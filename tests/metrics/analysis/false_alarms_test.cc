@@ -1,4 +1,4 @@
-// How often our own rules find something in runs in which nothing is wrong.
+// The rate of findings of our own rules in runs without faults.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -18,7 +18,7 @@ namespace {
 
 using namespace diagnosis;
 
-// Portable: the distributions of the standard library differ between libraries.
+// Portable: distributions of the standard library differ between libraries.
 class Noise {
  public:
   explicit Noise(std::uint64_t seed) : engine_(seed) {}
@@ -26,7 +26,8 @@ class Noise {
   double normal() {
     return std::sqrt(-2 * std::log(uniform())) * std::cos(2 * 3.14159265358979 * uniform());
   }
-  // Student's t with three degrees of freedom, divided by its deviation: now and then ten of them.
+  // Returns Student's t with three degrees of freedom, divided by its deviation. Reaches ten
+  // deviations now and then.
   double heavy() {
     const double a = normal();
     const double b = normal();
@@ -39,19 +40,19 @@ class Noise {
   std::mt19937_64 engine_;
 };
 
-// How the work of a rank varies from step to step.
+// The variation of a rank's work from step to step.
 struct Kind {
-  double deviation = 0.03;  // by its mean
-  double correlation = 0;   // of a step with the one before
+  double deviation = 0.03;  // divided by the mean
+  double correlation = 0;   // with the step before
   bool is_heavy = false;
-  double together = 0;  // by the mean, of all ranks at once: batches that are longer for a while
-  double slowdown = 0;  // of rank 0
-  double by_turns = 0;  // a step's work is multiplied by e to the power of so many deviations
-  double fall = 0.02;   // of the loss, a step
+  double together = 0;  // divided by the mean, of all ranks at once: longer batches for a while
+  double slowdown = 0;  // rank 0's
+  double by_turns = 0;  // multiplies a step's work by e to the power of so many deviations
+  double fall = 0.02;   // the loss's fall, a step
   double loss_noise = 0.02;
 };
 
-// 2 to 8 ranks that are equally fast, 40 to 120 steps, a loss that falls.
+// Returns a run of 2 to 8 equally fast ranks with 40 to 120 steps and a falling loss.
 RunRecord quiet_run(const Kind& kind, std::uint64_t seed) {
   Noise noise(seed);
   RunRecord run;
@@ -85,7 +86,7 @@ RunRecord quiet_run(const Kind& kind, std::uint64_t seed) {
 
 const std::string kNamingRanks = " that names ranks";
 
-// How many of so many runs have a finding of each code.
+// Returns the number of runs with a finding of each code.
 std::map<std::string, std::size_t> found_in(const Kind& kind, std::size_t runs) {
   std::map<std::string, std::size_t> out;
   for (std::size_t i = 0; i < runs; ++i) {
@@ -119,7 +120,7 @@ TEST_SUITE("analysis.false_alarms") {
   TEST_CASE("steps that vary by 3 % are no finding of any code") {
     const auto normal = found_in({}, 1000);
     CHECK_MESSAGE(normal.empty(), text_of(normal));
-    // Loss, gradients and times with heavy tails stick out at once now and then.
+    // Heavy-tailed losses, gradients and times spike together now and then.
     auto heavy = found_in({.is_heavy = true}, 1000);
     CHECK(heavy["CROSS.CORRELATED_INSTABILITY"] <= 2);
     heavy.erase("CROSS.CORRELATED_INSTABILITY");

@@ -1,4 +1,4 @@
-// Why ranks were idle: on samples made by hand, and on seeded jobs with planted causes.
+// Causes of idle time: on hand-made samples, and on seeded jobs with planted causes.
 #include "metrics/analysis/timeline/idle_time.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 struct Row {
   Activity activity;
   std::int64_t step;
-  double cpu_seconds;  // of the stretch that ends with this sample
+  double cpu_seconds;  // in the stretch that ends with this sample
 };
 
 HostTrack track_of(std::int32_t rank, const std::vector<Row>& rows, double started = 1000) {
@@ -27,7 +27,7 @@ HostTrack track_of(std::int32_t rank, const std::vector<Row>& rows, double start
   double cpu = 0;
   for (const Row& row : rows) {
     const double seconds = 1000 + 0.1 * static_cast<double>(out.samples.size());
-    // What it does at a sample it has done since the one before.
+    // The activity at a sample began at the sample before.
     out.samples.push_back({seconds, cpu += row.cpu_seconds, seconds - 0.1, row.step, row.activity});
   }
   return out;
@@ -38,7 +38,7 @@ double seconds_of(const RankIdle& rank, IdleCause cause) {
 }
 
 constexpr Row kBegun = {Activity::forward, 1, 0.1};
-constexpr Row kWaits = {Activity::waiting, 1, 0.1};  // it polls, so its core is busy
+constexpr Row kWaits = {Activity::waiting, 1, 0.1};  // polling keeps the core busy
 
 IdleTime idle_of(const std::vector<std::vector<Row>>& ranks) {
   std::vector<HostTrack> tracks;
@@ -47,17 +47,17 @@ IdleTime idle_of(const std::vector<std::vector<Row>>& ranks) {
   return idle_time_of(tracks);
 }
 
-// ---- Seeded jobs: what each rank did and when, sampled as the recorder does.
+// ---- Seeded jobs: the ranks' activities over time, sampled as the recorder does.
 
 struct Plan {
   int ranks = 4;
   int steps = 60;
   double data = 0.01;      // seconds, without computing
-  double work = 0.3;       // of a rank that is not slow
-  double slow_work = 0.3;  // of rank 2
+  double work = 0.3;       // on a rank that is not slow
+  double slow_work = 0.3;  // on rank 2
   double transfer = 0.01;
-  double save = 0;        // of rank 0, before every fifth step
-  double evaluation = 0;  // of all ranks, likewise
+  double save = 0;        // on rank 0, before every fifth step
+  double evaluation = 0;  // on all ranks, likewise
   double epoch = 0;       // likewise
   double outside = 0;     // before every step
 };
@@ -68,7 +68,7 @@ class MadeJob {
     for (int step = 1; step <= plan.steps; ++step) add_step(step);
   }
 
-  // The last stretch of the job ends with a sample, too.
+  // Ends the last stretch of the job with a sample, too.
   std::vector<HostTrack> tracks(double period) {
     std::vector<HostTrack> out;
     for (std::size_t r = 0; r < ranks_.size(); ++r) {
@@ -173,7 +173,7 @@ class MadeJob {
   std::vector<Rank> ranks_;
 };
 
-// A cause that was planted, and the seconds of each rank that it took.
+// A planted cause, and its seconds on each rank.
 struct Planted {
   const char* name;
   Plan plan;
@@ -218,7 +218,7 @@ TEST_SUITE("analysis.idle_time") {
   TEST_CASE("a rank waits for those that are not there yet, or in what they all do") {
     struct Case {
       const char* name;
-      std::vector<Row> others;  // at the moment in which rank 0 waits
+      std::vector<Row> others;  // at the moment when rank 0 waits
       IdleCause cause;
       std::vector<std::int32_t> ranks;
     };
@@ -324,14 +324,14 @@ TEST_SUITE("analysis.idle_time") {
           double found_seconds = seconds_of(rank, row.cause);
           double rest = 0;
           for (const double each : rank.seconds) rest += each;
-          // While rank 0 saves the others still work; so later they wait for its work, too.
+          // While rank 0 saves, the others still work; later they also wait for its work.
           if (row.cause == IdleCause::save && rank.rank > 0) {
             CHECK(found_seconds > planted / 2);
             found_seconds += seconds_of(rank, IdleCause::waiting_for_rank);
           }
           CHECK(found_seconds == doctest::Approx(planted).epsilon(0.12));
           rest -= found_seconds;
-          // What is always there: short loads, transfers, and waits for what varies.
+          // The usual rest: short loads, transfers, and waits for random variation.
           CHECK(rest < job.loaded + job.transferred + 0.05 * rank.watched_seconds);
         }
       }

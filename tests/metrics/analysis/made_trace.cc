@@ -13,10 +13,10 @@ namespace {
 using diagnosis::TraceRow;
 using Kind = diagnosis::OperationKind;
 
-// A forward or backward of one micro-batch through one chunk of the model.
+// A forward or backward pass of one micro-batch through one chunk of the model.
 struct Pass {
   Kind kind{};
-  int place = 0;  // of the chunk in the model
+  int place = 0;  // the chunk's place in the model
   int microbatch = 0;
   auto operator<=>(const Pass&) const = default;
 };
@@ -28,7 +28,7 @@ class Pipeline {
            std::vector<TraceRow>& rows)
       : layout_(layout), seconds_(seconds), step_(step), dp_rank_(dp_rank), rows_(rows) {}
 
-  // Runs all passes; returns when each stage is done. The first pass of a chunk waits for its
+  // Runs all passes. Returns when each stage is done. The first pass of a chunk waits for its
   // parameters, [stage][chunk].
   std::vector<double> run(const std::vector<std::vector<double>>& gathered) {
     std::vector<std::vector<Pass>> orders;
@@ -123,9 +123,9 @@ class Pipeline {
     return pass.kind == Kind::forward_compute ? Kind::forward_recv : Kind::backward_recv;
   }
 
-  // When the receive for a pass is posted: after the one before it in its lane, and after the pass
-  // before it in its direction; the first backward one when all but one of the passes before it
-  // have ended.
+  // Returns when the receive for a pass is posted: after the last receive in the lane, and after
+  // the last pass in the same direction. The first backward receive is posted when all but one of
+  // the earlier passes have ended.
   double posted_at(int stage, const std::vector<Pass>& order, std::size_t at) {
     const Pass& pass = order[at];
     const double posted = std::max(lane_[{stage, receive_of(pass)}], ends_[{stage, pass.kind}]);
@@ -241,7 +241,7 @@ class Step {
   const MadeLayout& layout_;
   std::vector<std::vector<double>> at_;  // [dp_rank][stage]
   std::vector<Pipeline> ranks_;
-  std::vector<std::vector<std::vector<double>>> gathered_;  // [dp_rank][stage][chunk]: when
+  std::vector<std::vector<std::vector<double>>> gathered_;  // times, [dp_rank][stage][chunk]
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
-// Traces of jobs that are made up: a pipeline of stages with one forward and one backward of each
-// micro-batch in turn, or, with several model chunks a stage, all forwards before all backwards.
-// The timeline is worked out here, micro-batch by micro-batch, without the code that analyses it.
+// Made-up traces of jobs: a pipeline of stages that alternates forward and backward micro-batches,
+// or, with several model chunks a stage, runs all forwards before all backwards. Computes the
+// timeline micro-batch by micro-batch, without the analysing code.
 #pragma once
 
 #include <cstddef>
@@ -14,18 +14,18 @@
 namespace cox::test {
 
 struct MadeLayout {
-  // Programs with several chunks write down sends and receives that have no partner, or do not.
+  // Whether programs with several chunks record sends and receives without a partner.
   enum class Recorded : std::uint8_t { with_partner, all };
 
   int dp_ranks = 2;
   int stages = 4;
-  int chunks = 1;  // of the model in each stage
+  int chunks = 1;  // model chunks in each stage
   int microbatches = 4;
   int steps = 3;
   Recorded recorded = Recorded::with_partner;
 };
 
-// What an operation takes by itself; of communication: its transfer.
+// An operation's own time. For communication: the transfer.
 struct MadeOperation {
   diagnosis::OperationKind kind{};
   int step = 0;
@@ -35,15 +35,15 @@ struct MadeOperation {
 };
 using MadeSeconds = std::function<double(const MadeOperation&)>;
 
-// About the same for all operations of a kind; forward 10 ms, backward 20 ms.
+// Returns about the same time for all operations of a kind; forward 10 ms, backward 20 ms.
 double usual_seconds(const MadeOperation& operation);
 
-// Rank = stage * dp_ranks + dp_rank; steps are 10, 11, ... The layer norms' all-reduce takes no
-// time, like gc.
+// Returns the rows. Rank = stage * dp_ranks + dp_rank; steps are 10, 11, ... The layer norms'
+// all-reduce takes no time, like gc.
 std::vector<diagnosis::TraceRow> made_trace(const MadeLayout& layout,
                                             const MadeSeconds& seconds = usual_seconds);
 
-// As a file of records/trace_file.h, every number with all its digits.
+// Returns a file for records/trace_file.h, with all digits of every number.
 std::string csv_of(const std::vector<diagnosis::TraceRow>& rows);
 
 }  // namespace cox::test

@@ -41,12 +41,12 @@ std::vector<Finding> published(const RunRecord& run, const Trace& trace = {},
   Figures figures = figures_of(run, {warmup, std::nullopt, std::nullopt});
   figures.trace = trace;
   std::vector<Finding> found = published_findings(figures);
-  // It repeats the budget's largest line, which other codes have named.
+  // Repeats the budget's largest line, which other codes have named.
   std::erase_if(found, [](const Finding& f) { return f.code == "EFFICIENCY.RECOVERABLE"; });
   return found;
 }
 
-// A finding is right when its code was planted, and for a slow rank also the ranks.
+// A finding is right if its code was planted, and, for a slow rank, if the ranks match.
 struct Score {
   std::size_t right = 0;
   std::size_t wrong = 0;
@@ -72,7 +72,7 @@ struct Score {
   }
 };
 
-// The published finding names its rank in the title only, behind one word.
+// The published finding names its rank only in the title, behind one word.
 std::vector<Finding> with_ranks(std::vector<Finding> found) {
   for (Finding& f : found) {
     if (f.code == "DIST.STRAGGLER") f.ranks = {std::stoi(f.title.substr(5))};
@@ -93,7 +93,7 @@ std::string text_of(const std::string& path) {
   return text.str();
 }
 
-// A row of the table in docs/diagnosis.md.
+// Returns a row of the table in docs/diagnosis.md.
 std::string row_of(const std::string& rules, const Score& planted, const Score& on_published) {
   std::string row = "| " + rules + " |";
   for (const double part :
@@ -105,10 +105,10 @@ std::string row_of(const std::string& rules, const Score& planted, const Score& 
 struct PublishedCase {
   test::PlantedRun planted;
   Trace trace;
-  std::size_t warmup = 0;  // that the published rules have to be told
+  std::size_t warmup = 0;  // leading steps that the published rules must be told
 };
 
-// The published runs with what was planted in each, which its name says; the others are healthy.
+// Returns the published runs with their planted cause, given by the name; the others are healthy.
 std::vector<PublishedCase> published_cases() {
   const std::map<std::string, std::string> planted = {
       {"backward-heavy", "TIMING.BACKWARD_HEAVY"},
@@ -145,14 +145,14 @@ std::vector<PublishedCase> published_cases() {
   return cases;
 }
 
-// Codes whose costs may lie over others: all that follows a loss that is not finite is lost, and a
-// pipeline's schedule and saves have time of their own.
+// Returns whether a finding's cost may overlap others: a non-finite loss costs all later time, and
+// a pipeline's schedule and saves have their own time.
 bool counts_apart(const Finding& f) {
   return f.code == "CONVERGENCE.DIVERGED" || f.code == "DIST.PIPELINE_BUBBLE" ||
          f.code == "SAVE.STALLS";
 }
 
-// No second of a step is counted by two findings, and the costs are what is counted.
+// Checks that no second of a step counts in two findings, and that costs equal the counted seconds.
 void check_counted_once(const RunRecord& run, const Trace& trace, const BudgetOptions& options) {
   const RunView view = view_of(run, std::nullopt);
   const Budget budget = budget_of(view, options);
@@ -168,7 +168,7 @@ void check_counted_once(const RunRecord& run, const Trace& trace, const BudgetOp
   }
   CHECK(costs <= budget.wall_seconds * (1 + 1e-6));
   CHECK(counted == doctest::Approx(costs).epsilon(0.02));
-  double most = 0;  // of a step's time
+  double most = 0;  // as a share of a step's time
   for (std::size_t s = 0; s < view.size(); ++s) {
     double transfer = 0;
     for (std::size_t r = 0; r < view.ranks.size(); ++r)
@@ -410,7 +410,7 @@ TEST_SUITE("analysis.own_rules") {
     const std::vector<Finding> lasting = found_with(60, 60);
     REQUIRE(codes_of(lasting) == "CONVERGENCE.DIVERGED ");
     CHECK(lasting[0].detail.starts_with("From step 60 on 60 steps have a loss that is not finite"));
-    CHECK(codes_of(found_with(60, 2)) == "");  // a bad batch, which was skipped as it should be
+    CHECK(codes_of(found_with(60, 2)) == "");  // a bad batch, skipped correctly
   }
 
   TEST_CASE("steps skipped with no loss scaler at work are not blamed on its scale") {
@@ -555,7 +555,7 @@ TEST_SUITE("analysis.own_rules") {
     const std::vector<Finding> found = own(run);
     REQUIRE(codes_of(found) == "DIST.STRAGGLER ");
     CHECK(*found[0].cost_seconds == 40 * 0.125);
-    for (RankRecord& rank : run.ranks) {  // and steps that are long for all of them
+    for (RankRecord& rank : run.ranks) {  // and steps that are long for all ranks
       Column& optimizer = rank.phases["optimizer"];
       for (std::size_t s = 0; s < 200; ++s) optimizer.push(s % 20 == 10 ? 0.25 : 0);
     }

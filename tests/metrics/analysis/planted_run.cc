@@ -9,7 +9,7 @@
 namespace cox::test {
 namespace {
 
-// Adds one cause to those of a run, and what it must be called.
+// Adds one cause to a run, with its expected code.
 struct Plant {
   const char* kind;
   void (*plant)(Causes&, PlantedRun&, Noise&);
@@ -157,7 +157,7 @@ const std::vector<Plant> kPlants = {
      }},
 };
 
-// What the policies say of such a thing, in their words.
+// Returns a policy's sentence about such a reason.
 const char* sentence_of(ReasonCode code) {
   switch (code) {
     case ReasonCode::shares_limited:

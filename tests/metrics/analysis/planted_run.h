@@ -1,4 +1,4 @@
-// Runs with causes that were planted in them, for the rules: seeded, the same everywhere.
+// Runs with planted causes for the rules: seeded, the same everywhere.
 #pragma once
 
 #include <cstdint>
@@ -13,18 +13,19 @@ namespace cox::test {
 struct PlantedRun {
   std::string kind;
   diagnosis::RunRecord run;
-  std::set<std::string> codes;  // that are right
+  std::set<std::string> codes;  // the right codes
   std::set<std::int32_t> slow;  // ranks that are slow
 };
 
-// 240 runs: quiet ones, single causes, two at once, and causes just above and below what counts.
+// Returns 240 runs: quiet ones, single causes, two at once, and causes just above and below the
+// limits.
 std::vector<PlantedRun> planted_runs(std::uint64_t seed);
 
-// 8 runs of each kind with what only our own rules find, and of kinds just below it: plans, the
-// memory budget, loss scales, withheld formats, pinned shares, saves, lost rows.
+// Returns 8 runs of each kind that only our own rules find, and of kinds just below the limits.
+// Kinds: plans, the memory budget, loss scales, withheld formats, pinned shares, saves, lost rows.
 std::vector<PlantedRun> own_planted_runs(std::uint64_t seed);
 
-// A run of every two of the causes above together. What is right of it is not known.
+// Returns a run for every pair of the causes above. The right findings are unknown.
 std::vector<PlantedRun> paired_planted_runs(std::uint64_t seed);
 
 }  // namespace cox::test

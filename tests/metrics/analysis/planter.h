@@ -1,4 +1,4 @@
-// Planter makes the record of a run with causes in it, step by step. Pure; one thread per object.
+// Planter makes the record of a run with causes, step by step. Pure; one thread per object.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace cox::test {
 
-// Causes are planted into a run. The defaults are a run in which nothing is wrong.
+// Causes to plant into a run. The defaults give a run without faults.
 struct Causes {
   std::size_t ranks = 4;
   std::size_t steps = 150;
@@ -21,36 +21,36 @@ struct Causes {
   std::vector<std::int32_t> slow;
   double slowdown = 0;
   std::size_t slow_from = 0;
-  bool slow_data = false;  // the slowness is in loading
+  bool slow_data = false;  // loading is slow
   double data = 0.03;      // shares of a step of a quiet rank
   double backward = 2;     // by forward
   double optimizer = 0.06;
   double comm = 0.08;
-  double turns = 0;           // one rank a step, by turns, takes this much longer
-  bool waits_in_comm = true;  // communication holds the wait, as in a real job
-  double long_steps = 0;      // share of steps that take twice as long
-  std::size_t warmup = 0;     // first steps that take five times as long
+  double turns = 0;           // extra time of one rank a step, by turns
+  bool waits_in_comm = true;  // communication includes the wait, as in a real job
+  double long_steps = 0;      // share of steps with twice the time
+  std::size_t warmup = 0;     // first steps with five times the time
   std::size_t not_finite_from = std::numeric_limits<std::size_t>::max();
-  double loss_drop = 0.6;  // of 4, over the run
+  double loss_drop = 0.6;  // falls from 4, over the run
   std::size_t spike_at = 0;
   double leak_mib = 0;   // a step
-  double unused = 0.05;  // of reserved memory
+  double unused = 0.05;  // share of reserved memory
   std::size_t memory_jump_at = 0;
 
-  // Quantities that only our own record has.
+  // Quantities in our own record only.
   std::size_t plan_every = 0;      // steps
   std::size_t plan_until = 0;      // no change from this step on
-  double headroom = std::nan("");  // by the peak
+  double headroom = std::nan("");  // divided by the peak
   double recomputed = 0;           // blocks
   double offloaded = 0;            // blocks
   double memory_work = 0;          // share of a step, within backward
   std::size_t skip_every = 0;      // steps; skipped with this loss scale
   double loss_scale = std::nan("");
-  const char* least_scale = nullptr;  // of the settings
+  const char* least_scale = nullptr;  // from the settings
   std::size_t save_every = 0;         // steps
   std::size_t saves = 1000;           // at most
-  double save = 0;                    // by a step
-  std::size_t lost_rows = 0;          // of rank 1, in the middle
+  double save = 0;                    // divided by a step
+  std::size_t lost_rows = 0;          // on rank 1, in the middle
   std::size_t cut_tail = 0;           // rows of rank 1
   double dropped_rows = 0;            // as run.json has them
   std::vector<Reason> decisions;

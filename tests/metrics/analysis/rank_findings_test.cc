@@ -1,4 +1,5 @@
-// Whom our own rules name: what is wrong on any rank is found, told as one, with the worst of it.
+// Ranks in findings of our own rules: a fault on any rank is found, reported once, with its worst
+// rank.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -25,7 +26,7 @@ constexpr std::size_t kSteps = 80;
 constexpr double kMib = 1024 * 1024;
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-// Puts value(step) in the place of a column, on these ranks.
+// Replaces a column by value(step) on these ranks.
 template <class Value>
 void put(RunRecord& run, const Numbers& ranks, Columns RankRecord::*columns, const char* name,
          Value value) {
@@ -46,7 +47,7 @@ Numbers all_ranks() {
   return out;
 }
 
-// Eight ranks and 80 steps of 100 ms in which nothing is wrong, with half of the memory in use.
+// Returns a run without faults: eight ranks and 80 steps of 100 ms, with half of the memory in use.
 RunRecord quiet_run() {
   RunRecord run;
   for (std::int32_t r = 0; r < kRanks; ++r) {
@@ -66,7 +67,7 @@ RunRecord quiet_run() {
   return run;
 }
 
-// Makes these ranks recompute blocks in the steps from `from` on, for so long.
+// Makes these ranks recompute blocks for `seconds` in the steps from `from` on.
 void recompute(RunRecord& run, const Numbers& ranks, double seconds, std::size_t from = 0) {
   put(run, ranks, &RankRecord::own, "headroom", always(300 * kMib));
   put(run, ranks, &RankRecord::phases, "backward",
@@ -84,7 +85,7 @@ std::vector<Finding> found_in(const RunRecord& run,
   return own_findings({&view, &budget, trace});
 }
 
-// What is found, which must be one thing.
+// Returns the finding. REQUIRES: there is exactly one.
 Finding only_finding(const RunRecord& run) {
   const std::vector<Finding> found = found_in(run);
   Codes codes;
@@ -211,7 +212,7 @@ TEST_SUITE("analysis.rank_findings") {
     RunRecord run = quiet_run();
     put(run, {6}, &RankRecord::scalars, "loss",
         [](std::size_t s) { return s == 40 ? 9 : 4 - 0.02 * static_cast<double>(s); });
-    CHECK(found_in(run).empty());  // a loss alone
+    CHECK(found_in(run).empty());  // a loss alone is no finding
     put(run, all_ranks(), &RankRecord::scalars, "grad_norm", jump(1, 20));
     const Finding f = only_finding(run);
     CHECK(f.code == "CROSS.CORRELATED_INSTABILITY");
@@ -236,7 +237,7 @@ TEST_SUITE("analysis.rank_findings") {
     CHECK(evidence(told, "hidden_share") == doctest::Approx(0.7));
     CHECK(contains(told.detail, "backward hides 70 %"));
     CHECK_FALSE(contains(told.suggestion, "while backward still runs"));
-    put(run, {4}, &RankRecord::own, "reduction_exposed", always(1e300));  // more than there is
+    put(run, {4}, &RankRecord::own, "reduction_exposed", always(1e300));  // more than the phase has
     put(run, {2}, &RankRecord::own, "reduction", always(1e300));
     CHECK(only_finding(run).evidence.size() == 1);
   }
@@ -318,7 +319,7 @@ TEST_SUITE("analysis.rank_findings") {
   }
 
   TEST_CASE("a rank that takes many times as long is named, however much the others' steps vary") {
-    // Milliseconds of two ranks on a busy machine, of which one does six times the work.
+    // Milliseconds of two ranks on a busy machine; one rank has six times the work.
     const std::array<std::vector<int>, 2> work = {
         {{48, 42, 47, 38, 40, 27, 29, 20, 26, 34, 26, 28, 21, 22,
           26, 42, 27, 23, 25, 28, 32, 23, 13, 22, 31, 27, 33, 21},

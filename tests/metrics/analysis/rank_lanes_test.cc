@@ -1,4 +1,4 @@
-// Where the steps of a rank stand in a picture, and what its clock is found to be off.
+// The places of a rank's steps in a picture, and the error of its clock.
 #include "metrics/analysis/timeline/rank_lanes.h"
 
 #include <cmath>
@@ -83,7 +83,7 @@ TEST_SUITE("analysis.rank_lanes") {
                                              {StepSection::own, "save", save}};
       lanes.draw({number, end, values}, canvas.sink());
     };
-    step(0, 100.002, 0.5);  // before the picture begins
+    step(0, 100.002, 0.5);  // before the picture starts
     step(1, 100.012, 0.003);
     step(2, 100.022, 0.050);
     step(3, 100.032, -1);
@@ -107,7 +107,7 @@ TEST_SUITE("analysis.rank_lanes") {
       if (each.name == "step 0") starts.push_back(each.start_us);
     }
     CHECK(starts == std::vector<std::int64_t>{1000000, 2000000, 3000000, 4000000, 5000000});
-    CHECK(lanes.moved() == 1);  // half a millisecond is rounding; no timestamp is none
+    CHECK(lanes.moved() == 1);  // half a millisecond is rounding; a missing timestamp is no move
   }
 
   TEST_CASE("times that cannot be are counted, and draw nothing") {
@@ -197,7 +197,7 @@ TEST_SUITE("analysis.rank_lanes") {
         now += 0.05 + 0.01 * noise();
         const auto note = [&](diagnosis::ReductionEnds& ends, double clock) {
           const double optimizer = 0.001 + 0.0005 * noise();
-          const double before = 0.0005 * noise();  // of the reduction
+          const double before = 0.0005 * noise();  // before the reduction
           const double after = 0.0005 * noise();
           const std::vector<StepValue> values = {
               {StepSection::phases, "comm", 0.002},
@@ -226,7 +226,7 @@ TEST_SUITE("analysis.rank_lanes") {
                                          {StepSection::own, "round", 0}};
     const std::vector<StepValue> none = {{StepSection::phases, "forward", 1}};
     for (int step = 0; step < 10000; ++step) {
-      same.note({0, 5, comm});  // a hostile file: one round, for ever
+      same.note({0, 5, comm});  // a hostile file repeats one round
       with.note({static_cast<double>(step), 5, std::span(comm).first(1)});
       without.note({static_cast<double>(step), 5, none});
     }

@@ -1,5 +1,5 @@
-// Prints what our own rules say of runs in which one thing was made to go wrong, for the runbook:
-// CODE, a tab, the title, a full stop and the detail; a line for each code. Deterministic.
+// Prints the findings of our own rules in runs with one planted fault, for the runbook: CODE, a
+// tab, the title, a full stop and the detail; a line for each code. Deterministic.
 #include <cstddef>
 #include <cstdio>
 #include <map>
@@ -31,7 +31,7 @@ void say(const RunRecord& run, const std::string& code) {
   }
 }
 
-// No run is known that makes a rule fail, so a rule is made that does.
+// No known run makes a rule fail, so this applies a failing rule.
 void say_of_failing_rule(const RunRecord& run) {
   const diagnosis::RunView view = diagnosis::view_of(run, std::nullopt);
   const diagnosis::Budget budget = diagnosis::budget_of(view, {});
@@ -45,7 +45,7 @@ void say_of_failing_rule(const RunRecord& run) {
   for (const diagnosis::Finding& f : found) say(f);
 }
 
-// A kind of planted_run.h, and what is found in its first run.
+// A kind of planted_run.h, and the findings in its first run.
 struct Case {
   const char* kind;
   const char* code;
@@ -70,7 +70,7 @@ constexpr Case kCases[] = {
     {"rank 1 lost four rows", "RECORD.DROPPED"},
 };
 
-// Puts value(step) in the place of a column.
+// Replaces a column by value(step).
 template <class Value>
 void replace(RunRecord& run, diagnosis::Columns RankRecord::*columns, const char* name,
              Value value) {

@@ -13,14 +13,14 @@
 namespace cox::diagnosis {
 namespace {
 
-// What a run is made of; two made of equal parts are equal.
+// The parts of a run. Equal parts give equal runs.
 struct Parts {
   std::vector<std::int32_t> ranks = {0, 1, 2, 3};
   std::int32_t world_size = 4;
   std::int64_t first_step = 0;
   std::int64_t steps = 120;
-  double seconds = 0.1;                        // of a step
-  std::function<double(std::int64_t)> wobble;  // times the seconds
+  double seconds = 0.1;                        // in a step
+  std::function<double(std::int64_t)> wobble;  // multiplies the seconds
   std::function<double(std::int32_t, std::int64_t)> loss = [](std::int32_t rank,
                                                               std::int64_t step) {
     return 4 - 0.01 * static_cast<double>(step) + 0.1 * rank;

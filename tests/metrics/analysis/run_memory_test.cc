@@ -1,6 +1,6 @@
-// What the diagnosis of a run takes of memory, counted byte by byte: everything that is taken from
-// the heap through operator new, which this program replaces. A run of a gigabyte has some 1.8
-// million steps and is to be read within 256 MiB: 150 bytes a step, with all that rules look at.
+// Measures the memory of the diagnosis of a run: every byte allocated through operator new, which
+// this program replaces. A run of a gigabyte has about 1.8 million steps, and must be read within
+// 256 MiB: 150 bytes a step, including all inputs of the rules.
 #include <malloc.h>
 
 #include <algorithm>
@@ -56,8 +56,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Rows as our own writer makes them (metrics/records/run_format.h): times in nanoseconds, losses
-// with all their digits; with Times::digits, times have all of theirs, too.
+// Writes rows like our own writer (metrics/records/run_format.h): times in nanoseconds, losses with
+// all digits; with Times::digits, times have all digits, too.
 enum class Times { nanoseconds, digits };
 
 class Folder {
@@ -102,11 +102,11 @@ class Folder {
 };
 
 struct Bytes {
-  double kept = 0;  // by the record alone
-  double most = 0;  // at any time
+  double kept = 0;  // held by the record alone
+  double most = 0;  // the peak
 };
 
-// What `cox analyze` does.
+// Runs the steps of `cox analyze`.
 Bytes analyze(const Folder& folder) {
   const std::size_t before = live_bytes;
   most_bytes = before;
@@ -120,8 +120,8 @@ Bytes analyze(const Folder& folder) {
   return {static_cast<double>(kept), static_cast<double>(most_bytes - before)};
 }
 
-// What each further step of a long run takes: blocks that are being filled and a piece of the file
-// do not count.
+// Returns the cost of each further step of a long run. Excludes open blocks and a piece of the
+// file.
 Bytes per_step(Times times) {
   constexpr int kFew = 20000;
   constexpr int kMany = 60000;

@@ -20,7 +20,7 @@ struct Step {
   double comm = 0;
 };
 
-// The record of ranks with these steps.
+// Returns the record of ranks with these steps.
 RunRecord run_of(const std::vector<std::vector<Step>>& ranks) {
   RunRecord run;
   for (const std::vector<Step>& steps : ranks) {
@@ -37,7 +37,7 @@ RunRecord run_of(const std::vector<std::vector<Step>>& ranks) {
   return run;
 }
 
-// The record of one rank whose steps.jsonl has these lines.
+// Returns the record of one rank whose steps.jsonl has these lines.
 RunRecord run_from(const std::string& lines) {
   RunRecord run;
   io::StepLines reader(run.ranks.emplace_back());
@@ -93,7 +93,7 @@ TEST_SUITE("analysis.run_model") {
     steps[0].push_back({2, 1, 1, 1});
     steps[0].push_back({3, 1, 1, 1});
     steps[1].push_back({3, 0, 0, 2});
-    steps[1].push_back({1, 2, 3, 1});  // again
+    steps[1].push_back({1, 2, 3, 1});  // a repeated step
     RunRecord run = run_of(steps);
     run.gaps = {"from the reader"};
     const auto model = model_of(run);

@@ -177,7 +177,7 @@ TEST_SUITE("analysis.model") {
     for (TraceRow& row : rows)
       if (row.stage == 1 && row.chunk == 1) row.global_chunk = 2;
     CHECK_FALSE(model_of_rows(rows).ok());
-    for (TraceRow& row : rows) row.global_chunk = -1;  // then the layout tells
+    for (TraceRow& row : rows) row.global_chunk = -1;  // then the layout decides
     CHECK(model_of_rows(rows).ok());
   }
 
@@ -254,7 +254,7 @@ TEST_SUITE("analysis.model") {
       REQUIRE(model.ok());
       REQUIRE(model->gaps.size() == 1);
       CHECK_MESSAGE(model->gaps[0].find(it.words) != std::string::npos, model->gaps[0]);
-      CHECK(model->doubt.empty() == (it.by < 0));  // one operation is nothing
+      CHECK(model->doubt.empty() == (it.by < 0));  // one operation is too few
     }
   }
 }

@@ -49,7 +49,7 @@ double slowdown_of(const WhatIf& figures, const std::string& label) {
   return found->slowdown;
 }
 
-// Two data-parallel ranks and one stage, so that each figure can be worked out by hand.
+// Returns two data-parallel ranks and one stage, so that each figure can be computed by hand.
 JobModel tiny() {
   JobModel model;
   model.dp_ranks = 2;
@@ -71,7 +71,7 @@ JobModel tiny() {
 TEST_SUITE("analysis.what_if") {
   TEST_CASE("figures of a job of two ranks, worked out by hand") {
     const WhatIf figures = figures_of(tiny());
-    // Ideal work is the mean 3, ideal sync the median 1.
+    // Ideal work is the mean 3; ideal sync is the median 1.
     CHECK(figures.types[0].ideal_seconds == 3);
     CHECK(figures.types[1].ideal_seconds == 1);
     CHECK(figures.ideal_seconds == 4);

@@ -1,4 +1,4 @@
-// `cox analyze` and `cox diff`, run as people run them, on the published cases.
+// `cox analyze` and `cox diff`, run as users run them, on the published cases.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -57,12 +57,12 @@ std::string text_of(const Json& schedule) {
   return out.take();
 }
 
-// The sentences of the published tool are its own; ours say the same in other words.
+// Sentences differ in wording from those of the published tool.
 bool is_sentence(const std::string& name) {
   return name == "title" || name == "detail" || name == "notes";
 }
 
-// Texts are equal and numbers to 1e-9; what is there besides does not matter.
+// Compares texts exactly and numbers to 1e-9. Ignores additional members.
 void check_equal(const Json& wanted, const Json& found, const std::string& where) {
   CAPTURE(where);
   REQUIRE(wanted.kind == found.kind);
@@ -82,7 +82,7 @@ void check_equal(const Json& wanted, const Json& found, const std::string& where
   }
 }
 
-// A variable of the environment, for as long as it lives; programs started meanwhile see it.
+// Sets a variable of the environment during its lifetime, also for programs started meanwhile.
 class Variable {
  public:
   Variable(const char* name, const std::string& value) : name_(name) {
@@ -96,13 +96,13 @@ class Variable {
   const char* name_;
 };
 
-// Characters, not bytes.
+// Returns characters, not bytes.
 std::size_t width_of(const std::string& line) {
   return static_cast<std::size_t>(std::ranges::count_if(
       line, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }
 
-// A line may be longer only where a single word is.
+// Checks that only single words make a line longer.
 void check_width(const std::string& arguments, std::size_t columns) {
   CAPTURE(arguments);
   CAPTURE(columns);

@@ -1,5 +1,5 @@
-// Run directories that nobody would want, before every command that reads one: one line that says
-// what is wrong, and exit code 2; or, where something can be read, an answer.
+// Bad run directories against every command that reads one: one line with the error and exit code
+// 2, or an answer if some data can be read.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -47,7 +47,7 @@ void write_steps(const fs::path& run, const std::string& bytes) {
     test::write_file(run / ("rank" + std::to_string(rank)) / "steps.jsonl", bytes);
 }
 
-// Every command that reads a run directory. `other` is a good one, `out` a file to write.
+// Returns every command that reads a run directory. `other` is a good one, `out` a file to write.
 std::vector<std::string> commands(const fs::path& run, const fs::path& other, const fs::path& out) {
   const std::string at = " '" + run.string() + "'";
   const std::string to = " --out '" + out.string() + "'";
@@ -63,7 +63,7 @@ std::vector<std::string> commands(const fs::path& run, const fs::path& other, co
 
 struct BadRun {
   std::string what;
-  std::function<void(const fs::path& run)> spoil;  // a good run
+  std::function<void(const fs::path& run)> spoil;  // damages a good run
 };
 
 std::vector<BadRun> bad_runs() {
@@ -91,7 +91,7 @@ std::vector<BadRun> bad_runs() {
       {"one line that does not end",
        [](const fs::path& run) {
          write_steps(run, "");
-         for (int rank = 0; rank < kRanks; ++rank)  // zeros, which take no room
+         for (int rank = 0; rank < kRanks; ++rank)  // zeros, which take no disk space
            fs::resize_file(run / ("rank" + std::to_string(rank)) / "steps.jsonl", 8 << 20);
        }},
       {"JSON of another kind",

@@ -1,4 +1,4 @@
-// `cox checkpoint`, run as people run it: beside a job that writes and removes saves, too.
+// `cox checkpoint`, run as users run it, also beside a job that writes and removes saves.
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -42,7 +42,7 @@ std::string model_of(std::uint64_t step, std::uint64_t says_step) {
   return length + json + data;
 }
 
-// A file with one tensor of two elements.
+// Returns a file with one tensor of two elements.
 std::string file_of(const char* dtype, const std::string& data) {
   const std::string json = io::format_safetensors_header(
       {.entries = {{.name = "w", .dtype = dtype, .shape = {2}, .begin = 0, .end = data.size()}},
@@ -61,7 +61,7 @@ std::string bytes_of(Number first, Number second) {
   return bytes;
 }
 
-// A file of tensors of bytes.
+// Returns a file of tensors of bytes.
 std::string file_of_tensors(const std::map<std::string, std::uint64_t>& bytes_of_tensor) {
   io::SafetensorsHeader header;
   std::string data;
@@ -91,7 +91,7 @@ Outcome diff(const fs::path& before, const fs::path& after) {
   return test::run_cox("checkpoint diff '" + before.string() + "' '" + after.string() + "'");
 }
 
-// A save without a manifest, as version 0.2 made them.
+// Makes a save without a manifest, like those of version 0.2.
 fs::path make_unsealed(const TempFolder& folder, std::uint64_t step, std::uint64_t says_step) {
   const fs::path save = folder / io::save_name(step);
   fs::create_directory(save);
@@ -99,7 +99,7 @@ fs::path make_unsealed(const TempFolder& folder, std::uint64_t step, std::uint64
   return save;
 }
 
-// Writes a save as a job does: whole under another name, then renamed.
+// Writes a save as a job does: in whole under another name, then renamed.
 void make_save(const TempFolder& folder, std::uint64_t step) {
   const std::string work = ".writing-" + std::to_string(step);
   fs::create_directory(folder / work);
@@ -122,7 +122,7 @@ void make_save(const TempFolder& folder, std::uint64_t step) {
   fs::rename(folder / work, folder / io::save_name(step));
 }
 
-// Removes a save as a job does: out of the list at once, then its files.
+// Removes a save as a job does: first from the list, then its files.
 void remove_save(const TempFolder& folder, std::uint64_t step) {
   const fs::path going = folder / (".removing-" + std::to_string(step));
   fs::rename(folder / io::save_name(step), going);

@@ -1,4 +1,4 @@
-// The real `cox` program, run as people run it.
+// The real `cox` program, run as users run it.
 #include <sys/stat.h>
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// `cox ops`, run as people run it.
+// `cox ops`, run as users run it.
 #include <filesystem>
 #include <string>
 
@@ -17,7 +17,7 @@ Outcome cox_ops(const std::string& arguments) {
   return test::run_cox("ops " + arguments);
 }
 
-// Sums of two steps.
+// Returns the sums of two steps.
 OperatorTable table() {
   OperatorTable table;
   table.steps = 2;

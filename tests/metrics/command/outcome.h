@@ -1,4 +1,4 @@
-// What a run of the real `cox` program came to, as people run it.
+// Runs the real `cox` program as users run it.
 #pragma once
 
 #include <string>
@@ -6,13 +6,13 @@
 namespace cox::test {
 
 struct Outcome {
-  int exit_code = -1;  // -1: it did not end by itself
+  int exit_code = -1;  // -1: killed
   std::string output;  // stdout and stderr
   long lines() const;
   bool says(const std::string& text) const { return output.find(text) != std::string::npos; }
 };
 
-// `arguments`: as in a shell.
+// Runs `cox` with `arguments`, quoted as in a shell.
 Outcome run_cox(const std::string& arguments);
 
 }  // namespace cox::test

@@ -1,4 +1,4 @@
-// `cox plan`, run as people run it.
+// `cox plan`, run as users run it.
 #include <string>
 
 #include "metrics/records/planning_files.h"
@@ -84,7 +84,7 @@ TEST_SUITE("command.plan") {
     CHECK(cox_plan(run + " --budget 1B --budget 1GiB").exit_code == 0);
     planner::MemoryProfile two = profile();
     two.profiles.push_back(two.profiles[0]);
-    two.profiles[1].problem.base_bytes += std::int64_t{1} << 31;  // a kind of rank that needs more
+    two.profiles[1].problem.base_bytes += std::int64_t{1} << 31;  // this kind of rank needs more
     test::write_file(folder / "memory_profile.json", io::to_json(two));
     CHECK(cox_plan(run + " --budget 1GiB").exit_code == 1);
     std::string only_small(kInstances);

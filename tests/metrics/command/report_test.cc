@@ -1,4 +1,4 @@
-// `cox report` and `cox analyze --html`, run as people run them.
+// `cox report` and `cox analyze --html`, run as users run them.
 #include <cmath>
 #include <filesystem>
 #include <string>
@@ -54,7 +54,7 @@ std::string page_of(const fs::path& run) {
   return test::read_file(page);
 }
 
-// Everything that a page could ask somebody else for, but for the mark in its tab, which is inline.
+// Checks that a page requests nothing from elsewhere. The tab's icon is inline.
 void check_self_contained(const std::string& page) {
   CHECK(first_fault(page) == "");
   CHECK(page.size() < kMostBytes);

@@ -1,5 +1,5 @@
-// `cox trace`, run as people run it: what it writes is held against the Trace Event Format, on
-// published runs, on driven jobs, and on directories that nobody would write.
+// `cox trace`, run as users run it. Checks the output against the Trace Event Format on published
+// runs, on driven jobs, and on bad directories.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -33,8 +33,8 @@ using io::JsonKind;
 using test::Outcome;
 using test::TempFolder;
 
-// Holds events against the format: what each phase type must have, spans that nest in their lane,
-// times that do not go back in it, names for every process. Keeps what tests ask for.
+// Checks events against the format: the fields of each phase type, nested spans in each lane,
+// ascending times in each lane, names for every process. Keeps events that tests query.
 class FormatCheck {
  public:
   Status take(const Json& event) {
@@ -60,7 +60,7 @@ class FormatCheck {
 
   std::uint64_t events = 0;
   std::map<double, std::string> processes;
-  std::set<std::string> names;  // of spans and moments
+  std::set<std::string> names;  // spans and moments
   double end = 0;
 
  private:
@@ -98,7 +98,7 @@ class FormatCheck {
     else
       complain("metadata that is not known");
   }
-  // Doubles of microseconds tell nanoseconds apart up to some weeks only.
+  // Microseconds as doubles resolve nanoseconds for some weeks only.
   static double tolerance(double time) { return 1e-4 + time * 0x1p-50; }
   void advance(double& last, double time) {
     if (time < last - tolerance(time)) complain("a time before the one before");
@@ -126,7 +126,7 @@ class FormatCheck {
   }
 
   std::string complaint_;
-  std::map<Place, std::vector<double>> open_;  // ends of spans that later ones may lie in
+  std::map<Place, std::vector<double>> open_;  // ends of spans that may contain later ones
   std::map<Place, double> starts_;
   std::map<Place, double> moments_;
   std::map<std::pair<Place, std::string>, double> counters_;
@@ -134,7 +134,7 @@ class FormatCheck {
 
 struct Picture {
   FormatCheck format;
-  Json rest;  // but for the events
+  Json rest;  // the document without its events
   std::uint64_t bytes = 0;
 };
 
@@ -160,7 +160,7 @@ Picture picture_of(const fs::path& run, const TempFolder& folder, const std::str
   return read_picture(out);
 }
 
-// A job's steps at `ranks` ranks, 0.2 s each, beside what DrivenJob writes into its journal.
+// Writes a job's steps of 0.2 s at `ranks` ranks, beside DrivenJob's journal.
 void write_steps(const fs::path& run, int ranks, int steps, double clock_off) {
   for (int r = 0; r < ranks; ++r) {
     std::string lines;
@@ -218,7 +218,7 @@ TEST_SUITE("command.trace") {
     CHECK(text.find("\"why\":\"") != std::string::npos);
     CHECK(text.find("decisions: guard") != std::string::npos);
     for (const Json& clock : picture.rest.find("otherData")->find("clocks")->items)
-      CHECK(clock.find("error_seconds")->number == 0);  // one node, as the journal says
+      CHECK(clock.find("error_seconds")->number == 0);  // one node, by the journal
   }
 
   TEST_CASE("a clock that is off is put right, and the error is stated") {
@@ -270,11 +270,11 @@ TEST_SUITE("command.trace") {
         sample.activity = i % 2 == 0 ? Activity::forward
                           : r == 0   ? Activity::waiting
                                      : Activity::data;
-        sample.user_seconds = 0.08 * ((i + 1) / 2);  // nothing while it waits or loads
+        sample.user_seconds = 0.08 * ((i + 1) / 2);  // no use while the rank waits or loads
         if (i == 0) sample.start = HostStart{1.7e9 - 3, 0.1, 0, 2, -1};
         if (r == 0) {
           sample.node = NodeCounters{};
-          sample.node->disk_read_bytes = i == 100 ? 0 : 1000.0 * i;  // once a counter goes back
+          sample.node->disk_read_bytes = i == 100 ? 0 : 1000.0 * i;  // one counter goes back
         }
         lines += io::host_line(sample);
       }
@@ -287,7 +287,7 @@ TEST_SUITE("command.trace") {
     for (const char* words : {"process: cores in use", "node: disks (bytes a second)",
                               "idle time, by its cause", "no NVML, so GPUs are not drawn"})
       CHECK_MESSAGE(text.find(words) != std::string::npos, words);
-    CHECK(text.find("node: network") == std::string::npos);  // nobody knows it
+    CHECK(text.find("node: network") == std::string::npos);  // not in the samples
     const Picture small = picture_of(run, folder, "--events 1000");
     CHECK(small.format.events <= 1000);
     CHECK(small.format.names.contains("step 99"));

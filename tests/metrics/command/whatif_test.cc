@@ -1,4 +1,4 @@
-// `cox whatif`, run as people run it.
+// `cox whatif`, run as users run it.
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -26,7 +26,7 @@ Outcome whatif(const std::string& arguments) {
   return test::run_cox("whatif " + arguments);
 }
 
-// Rank 5 is slow by half.
+// Returns a trace in which rank 5 is slow by half.
 std::vector<TraceRow> slow_trace() {
   return test::made_trace({.dp_ranks = 4, .stages = 2, .microbatches = 4},
                           [](const test::MadeOperation& o) {
@@ -35,7 +35,7 @@ std::vector<TraceRow> slow_trace() {
                           });
 }
 
-// The keys of an object, and of the objects in it that have fixed ones.
+// Checks the keys of an object, and of nested objects with fixed keys.
 void check_keys(const io::Json& expected, const io::Json& found, const std::string& where) {
   for (const io::JsonMember& member : expected.members) {
     const io::Json* value = found.find(member.name);

@@ -70,7 +70,7 @@ TEST_SUITE("metrics") {
     CHECK_FALSE(table.set_phase(first, Phase::answering));
     CHECK(table.set_phase(third, Phase::answering) == first);
     CHECK_FALSE(table.set_phase(second, Phase::leaving));
-    CHECK_FALSE(table.set_phase(first, Phase::answering));  // is gone
+    CHECK_FALSE(table.set_phase(first, Phase::answering));  // no longer in the table
     CHECK(table.size() == 2);
   }
 

@@ -48,7 +48,7 @@ TEST_SUITE("metrics.http") {
     CHECK(feed.since(EventFeed::kNothing).get() == one.get());
     feed.take({{"part", "b"}}, EventsGoOn::yes);
     CHECK(feed.since(EventFeed::kNothing).get() != one.get());
-    CHECK(text(one) == "event: part\ndata: a\n\n");  // a slow client still sends it
+    CHECK(text(one) == "event: part\ndata: a\n\n");  // a slow client's send still holds it
   }
 
   TEST_CASE("the end is told once to everybody, with the last values") {

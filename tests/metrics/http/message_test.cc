@@ -21,7 +21,7 @@ int status_of(const Parsed& parsed) {
   return refused != nullptr ? refused->status : 200;
 }
 
-// The answer to bytes that come in pieces: the first one that is an answer.
+// Feeds the bytes in pieces. Returns the first answer.
 Parsed in_pieces(const std::string& bytes, std::size_t piece) {
   for (std::size_t end = piece; end < bytes.size(); end += piece) {
     if (Parsed parsed = parse_head(std::string_view(bytes).substr(0, end))) return parsed;
@@ -38,7 +38,7 @@ bool same(const Parsed& a, const Parsed& b) {
          x.hosts == y.hosts && x.authorizations == y.authorizations;
 }
 
-// Requests that are nearly right, which get further into a parser than noise does.
+// Makes nearly valid requests, which get further into a parser than noise.
 class Mutator {
  public:
   explicit Mutator(unsigned seed) : random_(seed) {}
@@ -160,7 +160,7 @@ TEST_SUITE("metrics") {
       REQUIRE(is_known);
       REQUIRE(same(parsed, in_pieces(bytes, 1 + mutator.below(60))));
     }
-    CHECK(whole > 2000);  // some of them were still requests
+    CHECK(whole > 2000);  // some were still valid requests
   }
 
   TEST_CASE("responses close the connection, forbid everything, and end with their body") {

@@ -27,7 +27,7 @@ TEST_SUITE("metrics") {
     OpenPages pages(hours(1));  // a wait for the whole period would fail the test
     pages.wait_for_last_look(now);
     pages.fetched(now - hours(2));
-    pages.wait_for_last_look(now);  // that page was closed long ago
+    pages.wait_for_last_look(now);  // the page closed long ago
 
     pages.fetched(now - seconds(2));
     pages.fetched(now - seconds(1));

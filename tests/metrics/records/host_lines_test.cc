@@ -1,4 +1,4 @@
-// host.jsonl: what comes back of a line, of files that are thinned out, and of bad ones.
+// host.jsonl: lines written and read, files thinned out, and bad files.
 #include "metrics/records/host_lines.h"
 
 #include <cmath>
@@ -68,7 +68,7 @@ std::vector<HostSample> samples_in(const fs::path& file) {
   return out;
 }
 
-// A start and so many samples, a tenth of a second apart, each a little late.
+// Returns a start and so many samples, a tenth of a second apart, each slightly late.
 std::string lines_of(std::size_t count, double begin = 1.7e9) {
   std::mt19937 random(5);
   std::string out;

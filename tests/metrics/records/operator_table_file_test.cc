@@ -1,4 +1,4 @@
-// A rank's table of operators as a file, as it is written and as it may come from anywhere.
+// A rank's table of operators as a file, well-formed and hostile.
 #include "metrics/records/operator_table_file.h"
 
 #include <string>

@@ -1,4 +1,4 @@
-// Schedules of pipelines from files: both forms, and what bad input gives.
+// Schedules of pipelines from files: both forms, and bad input.
 #include "metrics/records/pipeline_file.h"
 
 #include <cstdlib>
@@ -22,7 +22,7 @@ std::string kernel(int device, const char* name, double start_us, double duratio
          ",\"dur\":" + std::to_string(duration_us) + "}";
 }
 
-// Two stages of which the second works half as long; what it receives is no work.
+// Returns two stages. The second works half as long: receiving is no work.
 std::string two_devices() {
   return "{\"schemaVersion\":1,\"deviceProperties\":[{\"id\":0}],\"traceEvents\":[" +
          kernel(7, "gemm", 0, 1000) + "," + kernel(7, "gemm", 500, 500) + "," +

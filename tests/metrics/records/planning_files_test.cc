@@ -1,4 +1,4 @@
-// The planner's files, as they are written and as they may come from anywhere.
+// The planner's files, well-formed and hostile.
 #include "metrics/records/planning_files.h"
 
 #include <string>
@@ -29,7 +29,7 @@ MemoryProfile sample(std::uint64_t seed) {
                                                p == 1 ? Levels::none : Levels::some);
     for (std::size_t i = 0; i < rank.problem.stages.size(); ++i)
       rank.stage_names.push_back("block \"" + std::to_string(i) + "\"\n");
-    for (Stage& stage : rank.problem.stages) {  // what is not allowed is not in the file
+    for (Stage& stage : rank.problem.stages) {  // the file leaves out forbidden actions
       for (StageOption& o : stage.options) {
         if (!o.allowed) o = {};
       }
@@ -95,7 +95,7 @@ TEST_SUITE("records.planning_files") {
     CHECK(peak(MemoryAction::keep) == 15);
     CHECK(peak(MemoryAction::recompute) == 15);
     const auto step = planner::schedule(problem, std::vector{MemoryAction::offload});
-    CHECK(step.added_us == 2 * 1334);  // out and in again, 4 MiB at 3 MiB/ms, rounded up
+    CHECK(step.added_us == 2 * 1334);  // out and back, 4 MiB at 3 MiB/ms, rounded up
   }
 
   TEST_CASE("what is wrong with a file of instances is said with its place") {

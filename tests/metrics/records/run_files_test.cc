@@ -37,7 +37,7 @@ TEST_SUITE("metrics") {
   TEST_CASE("rows from the resume step on are cut, and only at the end") {
     const TemporaryFolder folder;
     const auto file = folder.path() / "steps.jsonl";
-    // A rollback within the run: steps 3 and 4 were done twice.
+    // A rollback within the run: steps 3 and 4 ran twice.
     const std::string kept = lines(0, 5) + lines(3, 5);
     write_text(file, kept + lines(5, 9));
     const auto left = trim_steps(file, StepId(5));

@@ -118,7 +118,7 @@ TEST_SUITE("metrics") {
     CHECK(many.spans[24].bytes == 40);
     CHECK(many.spans[24].begin_seconds == 96);
     CHECK(many.spans[24].end_seconds == 101);
-    for (int b = 0; b < 1000; ++b) many.add({1, 10, 0, 1}, 100);  // more than were announced
+    for (int b = 0; b < 1000; ++b) many.add({1, 10, 0, 1}, 100);  // more than announced
     CHECK(many.count == StepBuckets::kSpans);
   }
 

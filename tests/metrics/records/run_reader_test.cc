@@ -1,4 +1,4 @@
-// Run directories as records: what comes back, and what bad input does.
+// Run directories as records: good input and bad.
 #include "metrics/records/run_reader.h"
 
 #include <bit>
@@ -204,7 +204,7 @@ TEST_SUITE("records.run_reader") {
     CHECK(words(run).find("of 4 ranks, found none of rank 3") != std::string::npos);
     CHECK(io::read_whole_run(run.path() / "rank0").ok());
     run.write("rank0/run.json", R"({"world_size": 4, "x)");
-    CHECK(io::read_whole_run(run.path()).ok());  // torn: nobody knows better
+    CHECK(io::read_whole_run(run.path()).ok());  // torn, so the world size is unknown
     fs::remove(run.path() / "rank2" / "steps.jsonl");
     CHECK(io::read_whole_run(run.path()).status().code() == StatusCode::not_found);
     fs::create_symlink(run.path() / "rank0" / "steps.jsonl", run.path() / "rank2" / "steps.jsonl");
@@ -232,7 +232,7 @@ TEST_SUITE("records.run_reader") {
     };
     constexpr int kMany = 20000;
     for (int i = 0; i < kMany; ++i) {
-      const double at = (i * 7919) % kMany;  // in no order, each over the next nine
+      const double at = (i * 7919) % kMany;  // in random order, each overlapping the next nine
       add("gemm", at, 10);
       add("ncclAllReduce", at + 0.5, 1e6);
     }
@@ -240,7 +240,7 @@ TEST_SUITE("records.run_reader") {
     add("gemm", 0, 1e300);
     const auto kernels = io::parse_kernel_trace(text + "]");
     REQUIRE(kernels.ok());
-    CHECK(kernels->devices.at(0).compute.size() < 5000);  // they were merged on the way
+    CHECK(kernels->devices.at(0).compute.size() < 5000);  // merged while reading
     const auto trace = diagnosis::kernel_trace_of(*kernels);
     REQUIRE(trace);
     CHECK(trace->compute_kernels == kMany);

@@ -104,7 +104,7 @@ TEST_SUITE("metrics") {
       buckets.add({1, static_cast<std::int64_t>(step), 0, 1}, 1);
       (*store)->push(row(step), step % StepBuckets::kEveryRounds == 0 ? &buckets : nullptr);
     };
-    for (std::uint64_t step = 0; step < 40; ++step) push(step);  // from 16 on there is no room
+    for (std::uint64_t step = 0; step < 40; ++step) push(step);  // no room from 16 on
     (*store)->flush();
     for (std::uint64_t step = 40; step < 50; ++step) push(step);
     CHECK((*store)->close().ok());
@@ -252,7 +252,7 @@ TEST_SUITE("metrics") {
       std::vector<std::string> told;
       RunStoreOptions options;
       options.on_trouble = [&](const Status& trouble) { told.push_back(trouble.message()); };
-      options.flush_seconds = 3600;  // looks at nothing before it is asked to
+      options.flush_seconds = 3600;  // the thread acts only on request
       auto store = RunStoreWriter::open(directory, info(), std::move(options));
       REQUIRE(store.ok());
       std::filesystem::remove_all(directory);
@@ -353,7 +353,7 @@ TEST_SUITE("metrics") {
   TEST_CASE("a writer without memory costs rows that are counted, and never the process") {
     const TemporaryFolder folder;
     CHECK(ended_by([&] {
-            ::mallopt(M_ARENA_MAX, 1);  // threads share the memory that is used up below
+            ::mallopt(M_ARENA_MAX, 1);  // threads share the exhausted memory below
             RunStoreOptions options;
             options.flush_seconds = 3600;
             auto store = RunStoreWriter::open(folder.path(), info(), std::move(options));

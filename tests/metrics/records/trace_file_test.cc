@@ -1,4 +1,4 @@
-// Traces as files, as recorders write them and as they may come from anywhere.
+// Traces as files, well-formed and hostile.
 #include "metrics/records/trace_file.h"
 
 #include <string>
@@ -14,7 +14,7 @@ namespace {
 const std::string kHeader = "step,dp_rank,stage,rank,op,seq,chunk,global_chunk,start_s,dur_s\n";
 const std::string kRow = "7,1,0,3,forward-compute,2,0,4,0.5,1.25e-2\n";
 
-// The line of kRow with one of its fields replaced.
+// Returns the line of kRow with one field replaced.
 std::string with(const std::string& what, const std::string& instead) {
   std::string row = kRow;
   row.replace(row.find(what), what.size(), instead);

@@ -29,7 +29,7 @@ std::shared_ptr<const DecisionList> add(const DecisionList& list, std::uint64_t 
   return extended(list, {signals, decision, plan, job, {}}, capacity);
 }
 
-// A change of shares that was measured, and one that is not applied yet.
+// Returns a measured change of shares, and an unapplied one.
 Snapshot snapshot_with_effects() {
   Effect shares;
   shares.reason.policy = PolicyKind::shares;

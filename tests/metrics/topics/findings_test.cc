@@ -1,4 +1,4 @@
-// What the newest steps lost, as it is shown: in the API, in metrics, on the page.
+// The findings of the newest steps in the API, in metrics, and on the page.
 #include "metrics/topics/findings.h"
 
 #include <string>

@@ -24,7 +24,7 @@ RankSignal report(std::size_t rank, float seconds) {
   return s;
 }
 
-// Plays rounds of which each rank's own seconds are given, to a job of that many ranks.
+// Plays rounds with given own seconds of each rank.
 class Rounds {
  public:
   explicit Rounds(std::size_t ranks) : state_(job_of(ranks), UnixTime{1}), job_(job_of(ranks)) {}

@@ -23,7 +23,7 @@ namespace {
 constexpr auto kKeep = MemoryAction::keep;
 constexpr auto kRecompute = MemoryAction::recompute;
 
-// Two blocks, three plans; `factor` makes kinds of ranks differ.
+// Returns two blocks and three plans. `factor` makes kinds of ranks differ.
 MemoryModel model(std::int64_t factor = 1) {
   MemoryModel made;
   made.front = {{100 * factor, 30, {kRecompute, kRecompute}},
@@ -55,7 +55,7 @@ StepSignals peaks(const std::vector<std::uint64_t>& bytes) {
   return signals;
 }
 
-// The exposition's value of a series, as text.
+// Returns the exposition's value of a series, as text.
 std::string value_of(const std::string& exposition, const std::string& series) {
   const auto at = exposition.find("\n" + series + " ");
   if (at == std::string::npos) return "none";

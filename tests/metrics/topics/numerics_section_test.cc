@@ -24,7 +24,7 @@ std::string section_after(std::size_t blocks, int rounds, bool numerics = true) 
   return numerics_section(*state.snapshot());
 }
 
-// The section of a job with these blocks in that round.
+// Returns the section of a job with these blocks in this round.
 std::string section_of(NumericsView view, std::uint64_t round) {
   JobFacts job;
   job.blocks.resize(view.blocks.size());

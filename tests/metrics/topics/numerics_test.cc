@@ -66,7 +66,7 @@ TEST_SUITE("numerics shown") {
 
   TEST_CASE("neighbours that share a series are told by the worst of them, overflows add up") {
     const std::string text =
-        page_after(96, 100, "/metrics");  // the 33rd overflows, fp16 from there
+        page_after(96, 100, "/metrics");  // the 33rd block overflows; fp16 starts there
     CHECK(contains(text, "coxswain_block_precision{block=\"h.31 to h.32\"} 2\n"));
     CHECK(contains(text, "coxswain_overflows_total{block=\"h.31 to h.32\",pass=\"backward\"} 3\n"));
   }

@@ -39,7 +39,7 @@ std::string page_of(const Served& served) {
   return {};
 }
 
-// The block profiles of a round, one of which has no FLOPs.
+// Returns the block profiles of a round. One block has no FLOPs.
 StepSignals profiles() {
   StepSignals signals;
   for (std::uint16_t b = 0; b < 3; ++b) {
@@ -97,7 +97,7 @@ TEST_SUITE("metrics") {
     CHECK(contains(page, "32.0 GFLOP"));  // 4 ranks of 8 samples
     CHECK(contains(page, "of 250 GFLOP/s a device"));
     CHECK(contains(page, "aten::mm"));
-    CHECK(contains(page, "<th class=\"n\">FLOP/s</th>"));  // a slash of its own
+    CHECK(contains(page, "<th class=\"n\">FLOP/s</th>"));  // an actual slash
     CHECK(contains(page, "mean of 2 sampled steps"));
     CHECK(contains(page, "3.00 ms in operators whose FLOPs are not counted"));
     const std::string status = respond({"GET", "/api/v1/status", ""}, served).body;

@@ -86,7 +86,7 @@ TEST_SUITE("overflow log") {
           "step 123, round 125: outside of all blocks, backward, rank 1: 12 values not finite at "
           "loss scale 8");
     for (BlockEvidence& block : round.signals.evidence) block = {};
-    CHECK(round.overflows(8).empty());  // nobody looked: nothing is claimed
+    CHECK(round.overflows(8).empty());  // no evidence, so no claim
     Reason reason;
     reason.code = ReasonCode::overflow_outside;
     round.decision.reasons.push_back(reason);

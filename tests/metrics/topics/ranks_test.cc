@@ -28,7 +28,7 @@ SlowRank slow_rank(std::int32_t rank, SlowState state) {
   return slow;
 }
 
-// The pages of a job of eight ranks after one round with these findings.
+// Returns the pages of a job of eight ranks after one round with these findings.
 Served served_with(const SlowFindings& slow, std::int32_t ranks = 8) {
   JobFacts job;
   job.world_size = ranks;
@@ -41,7 +41,7 @@ Served served_with(const SlowFindings& slow, std::int32_t ranks = 8) {
     report.phase_seconds[static_cast<std::size_t>(Phase::backward)] = 4;
     report.phase_seconds[static_cast<std::size_t>(Phase::communication)] = 2;
     report.recompute_seconds = 1;
-    report.waiting_seconds = 99;  // more than the phase: cut to it
+    report.waiting_seconds = 99;  // exceeds the phase, so clamped to it
     if (rank != 1) report.set(SignalFlag::waiting_measured);
   }
   Decision decision;
@@ -162,7 +162,7 @@ TEST_SUITE("metrics") {
     signals.reports[0].fragment = make_fragment(evidence);
     signals.reports.emplace_back().rank = RankId(6);
     signals.reports[1].fragment = signals.reports[0].fragment;
-    signals.reports[1].fragment.size = 3;  // does not read
+    signals.reports[1].fragment.size = 3;  // cannot be decoded
     RanksView view = snapshot.view<RanksView>();
     view.hosts.add(signals, view.slow);
     CHECK(view.hosts.find(RankId(6)) == nullptr);

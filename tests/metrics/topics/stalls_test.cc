@@ -1,4 +1,4 @@
-// How a rank that keeps others waiting is shown: on the page, in the API, in metrics, by /livez.
+// A rank that keeps others waiting: on the page, in the API, in metrics, in /livez.
 #include "metrics/topics/stalls.h"
 
 #include <optional>
@@ -19,7 +19,7 @@ using namespace cox::metrics;
 
 namespace {
 
-// Rank 1 of four keeps the others waiting.
+// Returns a stall in which rank 1 of four keeps the others waiting.
 Stall stall_of(Activity activity, ProcessState process, double seconds) {
   Stall stall;
   stall.seconds = seconds;

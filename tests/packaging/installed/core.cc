@@ -1,4 +1,4 @@
-// A consumer of the core alone: a configuration mistake comes back as a sentence.
+// A program that uses the core alone: a configuration mistake becomes a sentence.
 #include <coordinator/core/status.h>
 
 #include <cstdio>

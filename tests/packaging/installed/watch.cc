@@ -1,5 +1,5 @@
-// The first depth of use, against the installed package: a loop of one's own that is only watched.
-// The program of docs/use-it.md, which use_it.py builds, includes every header and trains.
+// The first depth of use with the installed package: a user's own loop, only watched. The program
+// of docs/use-it.md, built by use_it.py, includes every header and trains.
 #include <coxswain/session.h>
 
 #include <cstdio>

@@ -16,7 +16,7 @@ using cox::detail::BlockMeasurement;
 using cox::detail::BlockMeasurements;
 using cox::detail::BlockWatch;
 
-// Steps of a net on inputs of `rows`, and those after which a profile was sent.
+// Runs steps of a net on inputs of `rows`. Returns the steps after which a profile was sent.
 std::vector<std::uint64_t> told_in(BlockWatch& watch, torch::nn::Linear& net,
                                    const std::vector<std::int64_t>& rows) {
   std::vector<std::uint64_t> told;

@@ -14,10 +14,10 @@
 using namespace visits_test;
 
 TEST_SUITE("sdk.blocks.tiles") {
-  // The gradients of a net whose second block computes in tiles, with dropout inside of them.
+  // The gradients of a net whose second block computes in tiles with dropout inside.
   struct Tiled {
     std::vector<Tensor> tensors;
-    std::uint64_t saved_bytes = 0;  // of the tiled block
+    std::uint64_t saved_bytes = 0;  // saved by the tiled block
     bool has_tiles = false;
   };
   Tiled tiled(MemoryAction action, bool pinned = false) {

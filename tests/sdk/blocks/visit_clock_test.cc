@@ -1,4 +1,4 @@
-// Times, saved bytes and shapes of visits, as they are reported.
+// Reported times, saved bytes and shapes of visits.
 #include "sdk/src/blocks/visit_clock.h"
 
 #include <torch/torch.h>
@@ -30,7 +30,7 @@ TEST_SUITE("sdk.blocks.visit_clock") {
     watched.sink.reports.assign(2, std::nullopt);
     net->b(net->middle()).sum().backward();
     watched.visits.end_step();
-    CHECK_FALSE(watched.sink.reports[0]);  // was not visited
+    CHECK_FALSE(watched.sink.reports[0]);  // not visited
     CHECK(watched.sink.reports[1]);
   }
 
@@ -53,7 +53,7 @@ TEST_SUITE("sdk.blocks.visit_clock") {
     Watched watched(*net, MeasureMode::full);
     Tensor x = net->middle();
     Tensor y = net->a(x).exp();  // saves x, and the result of exp
-    net->b(y).sum().backward();  // saves that result again
+    net->b(y).sum().backward();  // saves the result of exp again
     watched.visits.end_step();
     CHECK(watched.sink.reports[0]->saved_bytes == 2 * 3 * 4 * 4);
     CHECK(watched.sink.reports[1]->saved_bytes == 0);

@@ -1,4 +1,4 @@
-// Visits of blocks as a forward pass goes through them: scopes, regions, engines and release.
+// Visits of blocks during a forward pass: scopes, regions, engines and release.
 #include "sdk/src/blocks/visit_watch.h"
 
 #include <malloc.h>
@@ -34,7 +34,7 @@ TEST_SUITE("sdk.blocks.visit_watch") {
     {
       const auto scope = cox::block("scope");
       CHECK(watched.visits.current() == BlockId(2));
-      y = net->b(y).sigmoid();  // saves y, a parameter of another block and the result
+      y = net->b(y).sigmoid();  // saves y, another block's parameter and the result
     }
     CHECK(watched.visits.current() == BlockId(0));
     (y * y).sum().backward();
@@ -70,7 +70,7 @@ TEST_SUITE("sdk.blocks.visit_watch") {
       static_cast<void>(net->b(x));
       CHECK(current() == BlockId(2));
     }
-    CHECK(current() == BlockId(2));  // until the next parameter
+    CHECK(current() == BlockId(2));  // stays until the next parameter
     static_cast<void>(net->b(net->middle()));
     CHECK(current() == BlockId(1));
     const auto named = cox::block("a");
@@ -212,7 +212,7 @@ TEST_SUITE("sdk.blocks.visit_watch") {
         }
       };
       steps(200);
-      // malloc settles at some time by some thousand bytes; what leaks grows in every part.
+      // malloc grows by some thousand bytes before it settles; a leak grows in every part.
       constexpr int kPart = 400;
       std::int64_t least = std::numeric_limits<std::int64_t>::max();
       for (int part = 0; part < 3; ++part) {

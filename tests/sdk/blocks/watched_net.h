@@ -1,4 +1,4 @@
-// A small net whose visits of blocks are followed, with their reports.
+// A small net with followed visits of blocks, and their reports.
 #pragma once
 
 #include <torch/torch.h>
@@ -38,13 +38,13 @@ struct Sink final : cox::detail::BlockSink {
   std::string edges;  // "<0>0" forward, "[0]0" backward
 };
 
-// Advances by one each time it is read, so a duration counts the events inside of it.
+// Advances by one at each reading, so a duration counts the readings inside.
 inline cox::Nanoseconds counting_clock() {
   static std::int64_t reads = 0;
   return cox::Nanoseconds(++reads);
 }
 
-// A net of layers that multiply by a parameter, whose operators are shown to a VisitListener.
+// A net whose layers multiply by a parameter. A VisitListener sees its operators.
 class Watched final : public cox::detail::OperatorListener {
  public:
   Watched(torch::nn::Module& net, MeasureMode mode)
@@ -79,7 +79,7 @@ class Watched final : public cox::detail::OperatorListener {
  public:
   Sink sink;
   std::shared_ptr<cox::detail::VisitListener> listener;
-  cox::detail::VisitWatch& visits;  // the listener's
+  cox::detail::VisitWatch& visits;  // owned by the listener
 
  private:
   std::optional<cox::detail::SavedTensorScope> saving_;

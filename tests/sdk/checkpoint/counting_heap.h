@@ -1,5 +1,5 @@
-// Replaces the program's operator new to remember the largest single request. For tests that prove
-// a reader claims no more memory than a hostile file has bytes. Safe from any thread.
+// Replaces the program's operator new to record the largest single request. Proves in tests that a
+// reader claims no more memory than a hostile file has bytes. Any thread.
 #pragma once
 
 #include <cstddef>

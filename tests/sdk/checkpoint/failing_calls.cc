@@ -1,5 +1,4 @@
-// The calls by which files are written, in the place of the C library's, so that one of them can
-// fail.
+// Replaces the C library's calls for writing files, so that one of them can fail.
 #include "tests/sdk/checkpoint/failing_calls.h"
 
 #include <fcntl.h>
@@ -72,7 +71,7 @@ int fsync(int descriptor) {
   return static_cast<int>(::syscall(SYS_fsync, descriptor));
 }
 
-// A descriptor that fails to close is closed.
+// A descriptor is closed even if close() fails.
 int close(int descriptor) {
   const bool has_failed = fails(EIO);
   const int closed = static_cast<int>(::syscall(SYS_close, descriptor));

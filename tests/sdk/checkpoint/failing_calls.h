@@ -1,18 +1,18 @@
-// Lets one call fail of those by which this program writes files: open, write, pread, fsync, close,
-// mkdir, rename. One at a time; any thread makes the calls.
+// Lets one of this program's calls for writing files fail: open, write, pread, fsync, close, mkdir,
+// rename. One object at a time; any thread makes the calls.
 #pragma once
 
 namespace sdk_test {
 
 class FailingCall {
  public:
-  // The call of this number fails from now on, the first one is 1; 0 lets none fail.
+  // Makes the call of this number fail from now on, counted from 1; 0 lets none fail.
   explicit FailingCall(int number);
   ~FailingCall();
   FailingCall(const FailingCall&) = delete;
   FailingCall& operator=(const FailingCall&) = delete;
 
-  // Returns how many calls there were since the newest one was made.
+  // Returns the number of calls since the newest object was made.
   static int calls_made();
 };
 

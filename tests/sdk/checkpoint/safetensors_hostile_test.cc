@@ -129,7 +129,7 @@ TEST_SUITE("sdk.checkpoint") {
     }
   }
 
-  // A valid file with a few bytes changed, removed or doubled.
+  // Returns a valid file with a few bytes changed, removed or doubled.
   std::string mutated(const std::string& valid, std::mt19937& random) {
     static constexpr std::string_view kDigits = "0123456789[]{},:\"-";
     std::string bytes = valid;
@@ -174,7 +174,7 @@ TEST_SUITE("sdk.checkpoint") {
       for (const auto& named : file->tensors) data += named.tensor.nbytes();
       REQUIRE(data < bytes.size());
     }
-    CHECK(accepted > 0);  // changes inside the data are no damage that a reader can see
+    CHECK(accepted > 0);  // no reader can detect changes inside the data
     CHECK(accepted < 4000);
   }
 }

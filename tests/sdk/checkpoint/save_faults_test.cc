@@ -1,4 +1,4 @@
-// A save at one to four ranks in which one call fails, each of its calls in turn.
+// A save at one to four ranks with one failing call, each call in turn.
 #include <torch/torch.h>
 
 #include <cstdint>
@@ -33,7 +33,7 @@ Checkpoint state_at(std::uint64_t step) {
   return made;
 }
 
-// Ranks of one job write their parts one after the other, as far as they get.
+// Ranks of one job write their parts one after the other, as far as possible.
 struct Ranks {
   Ranks(const std::filesystem::path& directory, std::size_t count) {
     for (std::size_t r = 0; r < count; ++r) {
@@ -79,7 +79,7 @@ std::set<std::string> names_in(const std::filesystem::path& folder) {
   return names;
 }
 
-// Returns whether the call of that number was made, so that it failed.
+// Returns whether the call of this number was made, and so failed.
 bool check_failing_call(std::size_t ranks, int number) {
   CAPTURE(ranks);
   CAPTURE(number);
@@ -96,7 +96,7 @@ bool check_failing_call(std::size_t ranks, int number) {
   const auto before = CheckpointFolder::read(job.folders[0].save_of(1));
   REQUIRE(before.ok());
   CHECK(before->model.size() == 4);
-  // A call that fails behind the last rename leaves the new save, which is whole then.
+  // A failure after the last rename leaves the new save, which is whole.
   std::set<std::string> expected{"saves.lock", "step-000000000001"};
   const bool is_there = io::is_there(job.folders[0].save_of(2));
   if (is_there) {

@@ -17,7 +17,7 @@ using Stage = SaveProgress::Stage;
 using Next = SaveProgress::Next;
 using Outcome = SaveProgress::Outcome;
 
-// Job is the ranks of a job that saves: each step merges their votes and tells all of them.
+// The ranks of a saving job. Each step merges their votes and passes the result to all of them.
 struct Job {
   explicit Job(std::size_t count) {
     for (std::size_t r = 0; r < count; ++r)

@@ -19,7 +19,7 @@ using cox::detail::Prefetcher;
 
 namespace {
 
-// What stands for a batch: its samples, and a count of those alive.
+// Replaces a batch. Has the samples, and a count of live batches.
 struct Samples {
   explicit Samples(std::vector<std::int64_t> of, std::shared_ptr<std::atomic<int>> count)
       : indices(std::move(of)), alive(std::move(count)) {
@@ -42,7 +42,7 @@ struct Source {
     if (!indices.empty() && indices[0] < 0) throw std::out_of_range("sample below 0");
     return Samples({indices.begin(), indices.end()}, alive);
   }
-  std::shared_future<void> gate{};  // closed until somebody opens it
+  std::shared_future<void> gate{};  // closed until a test opens it
   std::shared_ptr<std::atomic<int>> calls = std::make_shared<std::atomic<int>>(0);
   std::shared_ptr<std::atomic<int>> alive = std::make_shared<std::atomic<int>>(0);
 };

@@ -30,7 +30,7 @@ Counts assigned(std::int64_t count, const Weights& weights) {
   return *counts;
 }
 
-// What all ranks together get for one batch, each by its own calls.
+// Returns the samples of all ranks for one batch. Each rank makes its own calls.
 std::vector<std::int64_t> of_all_ranks(const SamplePlan& plan, const SampleBatch& batch,
                                        const Counts& counts) {
   std::vector<std::int64_t> samples;

@@ -1,5 +1,5 @@
-// The hash of the bits of tensors on a device: it shows what differs, depends on no order of
-// adding, and needs little memory.
+// The hash of the bits of tensors on a device: detects differences, does not depend on the order of
+// additions, and needs little memory.
 #include "sdk/src/device/bits_hash.h"
 
 #include <torch/torch.h>
@@ -65,7 +65,7 @@ TEST_SUITE("hashes of bits on a device") {
     CHECK(apart.item<std::int64_t>() == hash_of(values));
   }
 
-  // A step whose bits are compared has a budget of memory as any other.
+  // A step with compared bits has a memory budget like any other.
   TEST_CASE("eight bytes are needed for each element that is looked at at once") {
     const cox::detail::TensorMemory memory(kDevice);
     for (const at::ScalarType type : kTypes) {

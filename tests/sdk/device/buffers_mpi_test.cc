@@ -25,7 +25,7 @@ TEST_CASE("buffers on devices become those of one rank without a wait for the de
   };
   std::vector<at::Tensor> buffers;
   for (const at::Tensor& value : values_of(session.rank())) buffers.push_back(there(value));
-  buffers.back() = buffers.back().cpu();  // one that stayed behind
+  buffers.back() = buffers.back().cpu();  // one buffer that stayed on the CPU
   cox::detail::BufferSync sync(buffers);
   buffers[1].add_(1);
   const std::uint64_t before = synchronisations();

@@ -21,7 +21,10 @@ TEST_CASE("a rank takes the device of its number on its node, and the CPU where 
       {DeviceSetting::automatic, {4, {}, {}}, 0, "cuda:0"},
       {DeviceSetting::automatic, {4, {}, {}}, 3, "cuda:3"},
       {DeviceSetting::automatic, {2, {}, {}}, 3, "cuda:1"},  // more ranks than devices
-      {DeviceSetting::automatic, {1, {}, {}}, 5, "cuda:0"},  // the launcher shows each its own
+      {DeviceSetting::automatic,
+       {1, {}, {}},
+       5,
+       "cuda:0"},  // the launcher shows each rank one device
       {DeviceSetting::automatic, none, 0, "cpu"},
       {DeviceSetting::automatic, unusable, 1, "cpu"},
       {DeviceSetting::cuda, {2, {}, {}}, 1, "cuda:1"},

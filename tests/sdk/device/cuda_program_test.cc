@@ -1,5 +1,5 @@
-// Kernels that are compiled when a program runs, as far as a machine without a device can show it:
-// they compile for every kind of device that they are for, and what goes wrong has a reason.
+// Kernels compiled at run time, as far as a machine without a device can test them. Kernels compile
+// for every supported kind of device, and every failure has a reason.
 #include "sdk/src/device/cuda_program.h"
 
 #include <c10/core/ScalarType.h>
@@ -19,7 +19,7 @@ using cox::detail::fp8_kernel_source;
 
 namespace {
 
-// Whether there is a compiler here; says why not.
+// Returns whether a compiler is available. Prints the reason if not.
 bool can_compile() {
   const auto tried = compile_for(90, {{"none.cu", ""}, {}, {}});
   if (tried.ok() || tried.status().code() != StatusCode::not_found) return true;

@@ -1,4 +1,4 @@
-// A job on a device describes that device at its start, in run.json, in its reports and in its
+// A job on a device describes the device at its start, in run.json, in its reports and in its
 // record.
 #include <ATen/Context.h>
 #include <torch/torch.h>
@@ -29,14 +29,14 @@ namespace {
 
 const c10::Device kDevice(c10::DeviceType::CUDA, 0);
 constexpr std::int64_t kMebibyte = 1 << 20;
-constexpr std::uint64_t kRounds = 60;  // short steps share reports, so steps say little
+constexpr std::uint64_t kRounds = 60;  // short steps share reports, so their number varies
 constexpr int kMostSteps = 20'000;
 
 at::Tensor bytes_on_device(std::int64_t bytes) {
   return torch::empty({bytes}, at::TensorOptions(kDevice).dtype(at::kByte));
 }
 
-// Tensors of which every second one was given back, so that no segment is free as a whole.
+// Returns tensors after freeing every second one, so that no segment is wholly free.
 std::vector<at::Tensor> holes() {
   std::vector<at::Tensor> pieces;
   for (int i = 0; i < 40; ++i) pieces.push_back(bytes_on_device(6 * kMebibyte));
@@ -67,7 +67,7 @@ std::string setting(const diagnosis::RunInfo& info, const std::string& key) {
   return found == info.environment.end() ? std::string("none") : found->json;
 }
 
-// Returns the text that the work writes to standard error.
+// Returns the text that `work` writes to standard error.
 template <class Work>
 std::string said_by(const Work& work) {
   const TempFolder folder;

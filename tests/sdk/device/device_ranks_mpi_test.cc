@@ -1,4 +1,4 @@
-// Gradients of several ranks, each with a device of its own: the losses are those of the CPU.
+// Gradients of several ranks with a device each: the losses are those of the CPU.
 #include <torch/torch.h>
 
 #include <cmath>
@@ -26,7 +26,7 @@ using namespace cox;
 
 namespace {
 
-// Other shares every second round.
+// Sets other shares every second round.
 class ChangingShares final : public Policy {
  public:
   PolicyKind kind() const override { return PolicyKind::custom; }
@@ -43,7 +43,7 @@ class ChangingShares final : public Policy {
   }
 };
 
-// Returns the norm of the averages that the last step of an adopted loop tells.
+// Returns the gradient norm of the last step of an adopted loop.
 double last_norm_on(const std::string& device, int steps) {
   auto session = solo_session({"--cox.run.device=" + device});
   gpt2::Gpt2 model = small_gpt();
@@ -89,9 +89,9 @@ TEST_CASE("a step of several ranks waits for the device as often as a loop of on
       {"a budget", {"--cox.memory.budget=1GiB"}},
       {"sums in the backward pass", {"--cox.reduction.bucket_bytes=4KiB"}},
   };
-  train_on("cuda", {{}, {.steps = 1}});  // the first engine that runs on a device keeps it
+  train_on("cuda", {{}, {.steps = 1}});  // the first engine on a device keeps the device
   const std::uint64_t plain = waits_of_own_loop(Scaling::none);
-  const std::size_t asked = world() == 2 ? cases.size() : 3;  // the rest is no matter of ranks
+  const std::size_t asked = world() == 2 ? cases.size() : 3;  // others need no more ranks
   for (const Case& each : std::span(cases).first(asked)) {
     SessionOptions with;
     if (each.changes_shares) with.policies.push_back(std::make_shared<ChangingShares>());
@@ -121,7 +121,7 @@ TEST_CASE("an adopted loop of several ranks waits for the device as often as one
 }
 
 TEST_CASE("where NCCL does not start, gradients go through host memory with the CPU's bits" *
-          doctest::skip(!on_stand_in())) {  // the fake NCCL is told to fail
+          doctest::skip(!on_stand_in())) {  // scripts the fake NCCL to fail
   Training training;
   training.options.steps = 5;
   const Trained here = train_on("cpu", training);
@@ -154,7 +154,7 @@ TEST_CASE("masks go over NCCL where plans act, and a job that only watches does 
   }
 }
 
-// The fake refuses a call while another group of the rank has one that is not with its stream yet.
+// The fake refuses a call while another group of the rank has one on its way to a stream.
 TEST_CASE(
     "a mask that NCCL is slow to hand over comes to each device before the next step's sums") {
   const test::NcclScriptHere script(concat("rank=", world() - 1, " settle=60"));
@@ -192,7 +192,7 @@ TEST_CASE("ranks on devices get the losses of ranks on CPUs, with even and uneve
     Training training;
     training.options.steps = 5;
     training.options.clip_norm = 0.5;
-    training.flags.push_back("--cox.reduction.bucket_bytes=4KiB");  // many, in the backward pass
+    training.flags.push_back("--cox.reduction.bucket_bytes=4KiB");  // many, in backward
     if (!shares.empty()) training.flags.push_back(shares);
     const Trained here = train_on("cpu", training);
     const Trained there = train_on("cuda", training);
@@ -223,7 +223,7 @@ TEST_CASE("weights that part on a device are found, with the parameter") {
   } catch (const Error& error) {
     found = error.what();
   }
-  CHECK(last == 5);  // hashed in step 4, compared in the next one
+  CHECK(last == 5);  // hashed in step 4, compared in step 5
   CHECK(found.find("parameter 2 of 40") != std::string::npos);
 }
 

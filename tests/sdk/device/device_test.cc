@@ -1,5 +1,5 @@
-// The parts of the device layer, on the stand-ins for CUDA, which report every access without
-// order and every access by the host.
+// The parts of the device layer on the stand-ins for CUDA, which report every unordered access and
+// every access by the host.
 #include <torch/torch.h>
 
 #include <cmath>
@@ -117,7 +117,7 @@ TEST_CASE("phases are timed by events, and a step's times come when the device h
   double sum = 0;
   for (const double each : seconds) sum += each;
   CHECK(sum == doctest::Approx(times->host.wall_seconds));
-  CHECK(times->host.waiting_seconds == 0);  // there was no communication
+  CHECK(times->host.waiting_seconds == 0);  // without communication
 }
 
 TEST_CASE("steps that the device ends together are told one by one, in their order") {
@@ -147,7 +147,7 @@ TEST_CASE("a step that was spoiled has no times, and neither has one that was no
 }
 
 TEST_CASE("a step one of whose phases runs on another stream has times when that one is over, too" *
-          doctest::skip(!on_stand_in())) {  // work that ends when it is told to
+          doctest::skip(!on_stand_in())) {  // work with a scripted end
   PhaseEvents events(kDevice);
   const c10::impl::VirtualGuardImpl devices(kDevice.type());
   const c10::Stream side = devices.getStreamFromGlobalPool(kDevice, false);
@@ -179,7 +179,7 @@ TEST_CASE("the bytes of tensors on a device are those of its allocator") {
   CHECK(memory.count().live_bytes == before.live_bytes);
   CHECK(memory.count().peak_bytes - before.live_bytes == 1 << 20);
   const MemoryCount reserved = memory.reserved();
-  CHECK(reserved.live_bytes > memory.count().live_bytes);  // what was given back is kept
+  CHECK(reserved.live_bytes > memory.count().live_bytes);  // freed memory stays reserved
   CHECK(reserved.peak_bytes >= memory.count().peak_bytes);
   CHECK(memory.free_bytes().value_or(0) > 0);
   MemoryProbe probe;
@@ -253,7 +253,7 @@ TEST_CASE("figures of scans come from the device without a wait") {
   CHECK(scans[0].scan.nonfinite == 2);
   CHECK(scans[0].scan.amax == 8);
   CHECK(scans[1].scan.values == 4);
-  CHECK(scans[1].scan.nonfinite == 1);  // the cheap look tells whether, not how many
+  CHECK(scans[1].scan.nonfinite == 1);  // the cheap scan detects values without counting them
   CHECK(scans[1].scan.amax == 0);
   CHECK(scans[2].scan.nonfinite == 0);
   CHECK(scans[2].scan.amax == 8);

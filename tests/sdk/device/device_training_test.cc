@@ -1,6 +1,6 @@
 // A Trainer and an adopted loop on a device give the CPU's bits, whatever the coordinator does to
-// their blocks. On the stand-ins, whose kernels are the CPU's and which report every race; on a GPU
-// they give its losses to rounding, and the same bits under every action.
+// their blocks. The stand-ins use the CPU's kernels and report every race. A GPU gives the CPU's
+// losses up to rounding, and the same bits under every action.
 #include <torch/csrc/autograd/variable.h>
 #include <torch/torch.h>
 
@@ -134,7 +134,7 @@ TEST_CASE("a loss scale that is too large skips the same steps on the device as 
   CHECK(is_alike(there, here, kNarrowTolerance));
 }
 
-// Which products run on the device's units is chosen by speed; fp8_units_test.cc makes them fast.
+// Speed decides which products run on the device's units; fp8_units_test.cc makes the units fast.
 TEST_CASE("a trainer in fp8 on the device is near what the CPU emulates") {
   const Training training{{"--cox.precision.format=fp8"}, steps(3)};
   const Trained here = train_on("cpu", training);
@@ -185,7 +185,7 @@ TEST_CASE("a run that was saved on the device goes on there, and on the CPU, wit
   }
 }
 
-// A program that looks at its losses has waited for the gradients, too.
+// A program that reads its losses has also waited for the gradients.
 TEST_CASE("a gradient that is not finite on the device is laid to its block without a wait") {
   for (const bool looks_at_losses : {true, false}) {
     CAPTURE(looks_at_losses);
@@ -211,9 +211,9 @@ TEST_CASE("a gradient that is not finite on the device is laid to its block with
       waits = synchronisations() - before;
       if (looks_at_losses) CHECK(std::isfinite(loss.item<double>()));
       const torch::NoGradGuard no_grad;
-      for (at::Tensor& parameter : model->parameters()) parameter.add_(0);  // an update
+      for (at::Tensor& parameter : model->parameters()) parameter.add_(0);  // imitates an update
     }
-    // Known when the next step begins; where nobody waits, perhaps one step later.
+    // Known when the next step begins; without waits, perhaps one step later.
     const bool is_late = !looks_at_losses && blamed[7] != "";
     const std::size_t told = is_late ? 7 : 6;
     for (std::size_t step = 0; step < blamed.size(); ++step)

@@ -1,5 +1,5 @@
-// Number formats on a device: a narrow block computes what LibTorch's autocast makes of it, blocks
-// of different formats meet, and recompute gives the same bits.
+// Number formats on a device. A narrow block computes like LibTorch's autocast, blocks of different
+// formats meet, and recompute gives the same bits.
 #include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::int64_t kRows = 8, kWidth = 16;
 
-// Keeps the types that its parts came in.
+// Records the types of its parts.
 struct PartsImpl : torch::nn::Module {
   PartsImpl() {
     torch::manual_seed(3);
@@ -34,7 +34,7 @@ struct PartsImpl : torch::nn::Module {
     for (std::size_t i = 0; i < layers->size(); ++i) {
       x = torch::gelu(layers->at<torch::nn::SequentialImpl>(i).forward(x));
       types.push_back(x.scalar_type());
-      const torch::NoGradGuard no_grad;  // a statistic that nobody trains
+      const torch::NoGradGuard no_grad;  // an untrained statistic
       const at::Tensor& weight = layers->at<torch::nn::SequentialImpl>(i).parameters().back();
       last_seen = at::matmul(x, weight).sum();
     }
@@ -84,7 +84,7 @@ TrainedOnDevice train_adopted(std::vector<std::string> flags) {
 }
 
 TrainedOnDevice train_under_autocast(at::ScalarType type) {
-  auto session = solo_session({"--cox.run.device=cuda"});  // LibTorch's library may not be there
+  auto session = solo_session({"--cox.run.device=cuda"});  // LibTorch's library may be missing
   Parts model;
   model->to(session.device());
   at::autocast::set_autocast_cache_enabled(false);
@@ -102,7 +102,7 @@ TrainedOnDevice train_under_autocast(at::ScalarType type) {
 
 const std::string kFormat = "--cox.precision.format=";
 
-// Packed sequences: the last rows of a batch are of one text alone, a vector.
+// Packed sequences: the last rows of a batch belong to one text, so they form a vector.
 struct TextsOfOtherLengths {
   explicit TextsOfOtherLengths(Session& session) {
     torch::manual_seed(5);

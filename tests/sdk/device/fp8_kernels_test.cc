@@ -1,6 +1,6 @@
-// Tensors that are quantised on a device, by kernels where it has them and by torch's operations
-// where not: codes, scales and counts are those of the CPU to the last bit. The stand-ins have no
-// kernels, so there this is about torch's operations alone.
+// Quantised tensors on a device, by kernels if it has them, else by torch's operations: codes,
+// scales and counts equal the CPU's to the last bit. The stand-ins have no kernels, so they test
+// torch's operations.
 #include <torch/torch.h>
 
 #include <array>
@@ -34,7 +34,7 @@ bool has_kernels(at::ScalarType type) {
   return kernels.ok();
 }
 
-// Torch's operations know one order only.
+// Torch's operations support one order only.
 std::vector<Fp8Order> orders(bool has_some) {
   if (has_some) return {Fp8Order::rows, Fp8Order::both};
   return {Fp8Order::both};
@@ -56,7 +56,7 @@ void check_same(const Fp8Quantized& there, const Fp8Quantized& here) {
   }
 }
 
-// The values on the device are `view` of what is there; those here are its copy.
+// The device's values are `view`; the CPU's are a copy.
 void check_view(const at::Tensor& view, FloatFormat format, Fp8Order order) {
   const at::Tensor copy = view.cpu();
   const auto tensor = Fp8Granularity::tensor;
@@ -64,7 +64,7 @@ void check_view(const at::Tensor& view, FloatFormat format, Fp8Order order) {
     check_same(quantize_tensor(view, format, tensor, margin, order),
                quantize_tensor(copy, format, tensor, margin));
   }
-  // Scales from elsewhere: that clip a part, that make a part zero, and that are no power of two.
+  // Foreign scales: some clip values, some flush values to zero, some are no power of two.
   const at::Tensor own = current_scale(copy, format, tensor, 0);
   for (const float factor : {1.0F, 1.0F / 64, 4096.0F, 0.3F}) {
     const at::Tensor scale = own * factor;
@@ -74,7 +74,7 @@ void check_view(const at::Tensor& view, FloatFormat format, Fp8Order order) {
   }
 }
 
-// Of many magnitudes.
+// Returns values of many magnitudes.
 at::Tensor some_values(at::IntArrayRef sizes) {
   return at::randn(sizes) * at::exp(at::randn(sizes) * 4);
 }

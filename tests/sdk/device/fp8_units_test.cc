@@ -1,6 +1,6 @@
-// FP8 products on the device's own units. The stand-in has them as LibTorch's kernel for the CPU,
-// which is slower than a product in bf16 there, so by speed none would be chosen. A real device
-// adds up in another order and with fewer bits, so only the stand-in has the bits of the CPU.
+// FP8 products on the device's own units. The stand-in uses LibTorch's CPU kernel, which is slower
+// than a bf16 product, so speed would never choose it. A real device adds in another order and with
+// fewer bits, so only the stand-in gives the CPU's bits.
 #include <ATen/record_function.h>
 #include <torch/torch.h>
 
@@ -34,7 +34,7 @@ namespace {
 std::atomic<int> scaled_products{0};
 std::atomic<bool> is_bf16_slow{false};
 
-thread_local int scaled_depth = 0;  // the CPU's kernel is made of a product of floats
+thread_local int scaled_depth = 0;  // the CPU's kernel calls a product of floats
 
 std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& call) {
   const std::string_view name = call.name();
@@ -52,7 +52,7 @@ void end(const at::RecordFunction& call, at::ObserverContext*) {
   if (std::string_view(call.name()) == "aten::_scaled_mm") --scaled_depth;
 }
 
-// While it lives, products on the units of the device are counted, and others may be slow.
+// Counts products on the device's units during its lifetime, and can slow down the others.
 class ProductsSeen {
  public:
   explicit ProductsSeen(bool with_slow_bf16)
@@ -74,7 +74,8 @@ Fp8Operand quantized(const at::Tensor& values, FloatFormat format) {
   return quantize_tensor(values, format, scale).operand;
 }
 
-// Whether a product has the bits of `here`, or on a real device is as near as its sums allow.
+// Returns whether a product has the bits of `here`, or, on a real device, is within the error of
+// its sums.
 bool is_product(const at::Tensor& there, const at::Tensor& here, const Fp8Operand& a,
                 const Fp8Operand& b) {
   if (on_stand_in()) return there.equal(here);
@@ -84,7 +85,7 @@ bool is_product(const at::Tensor& there, const at::Tensor& here, const Fp8Operan
   return (error <= sums * 0x1p-10 + here.to(at::kFloat).abs() * rounding).all().item<bool>();
 }
 
-// The size of what differs, beside that of all.
+// Returns the norm of the difference relative to the norm of the whole.
 double distance(const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor wide = b.to(at::kCPU, at::kFloat);
   return ((a.to(at::kCPU, at::kFloat) - wide).norm() / wide.norm()).item<double>();

@@ -1,5 +1,5 @@
-// What goes wrong between ranks on devices while gradients are summed over NCCL (the fake of it):
-// all ranks train on the same averages, or all of them hear of an error soon.
+// Faults between ranks on devices while the fake NCCL sums gradients: all ranks train on the same
+// averages, or all get an error soon.
 #include <torch/csrc/autograd/engine.h>
 #include <torch/torch.h>
 
@@ -22,7 +22,7 @@ using namespace cox;
 
 namespace {
 
-// Takes the device's memory.
+// Allocates the device's memory.
 class FullDevice {
  public:
   void fill(c10::Device device) {
@@ -40,8 +40,9 @@ class FullDevice {
   std::vector<at::Tensor> taken_;
 };
 
-// A matrix, many small parameters and two that fill a bucket of 1 KiB; the last ones are sent
-// first. Gradients in bf16 stay beside their buckets, so that gathering them frees no memory.
+// The order of parameters: a matrix, many small ones and two that fill a bucket of 1 KiB. The last
+// ones are sent first. Gradients in bf16 stay beside their buckets, so that gathering frees no
+// memory.
 constexpr std::size_t kEndsFirstBucket = 41;
 constexpr std::size_t kEndsSecondBucket = 25;
 std::vector<at::Tensor> parameters_on(c10::Device device) {
@@ -72,9 +73,9 @@ struct Trained {
 enum class Memory { suffices, ends_with_gradient, ends_with_backward };
 
 struct Fault {
-  Memory memory = Memory::suffices;  // of the last rank's device, in the third step
-  std::size_t gradient = 0;          // the one that it ends with
-  std::size_t without = 0;           // so many parameters at the end have no gradients
+  Memory memory = Memory::suffices;  // the last rank's device, in the third step
+  std::size_t gradient = 0;          // the gradient at which memory ends
+  std::size_t without = 0;           // parameters at the end without gradients
 };
 
 // Trains six steps.
@@ -106,7 +107,7 @@ Trained train(const Fault& fault) {
       reducer.backward(step, loss_of(used, input), 4);
       CHECK_FALSE(is_short);
     } catch (const c10::OutOfMemoryError&) {
-      CHECK(parameters[fault.gradient].grad().defined());  // so it was gathering
+      CHECK(parameters[fault.gradient].grad().defined());  // so gathering had begun
       reducer.abandon();
     }
     full.free();
@@ -126,8 +127,8 @@ Trained train(const Fault& fault) {
 }  // namespace
 
 TEST_CASE("ranks train on the same averages after one ran out of memory while it gathered") {
-  // The first two buckets set out in the backward pass. Without all of its gradients the first one,
-  // and therefore all, set out at its end.
+  // The first two buckets start in the backward pass. If the first lacks a gradient, it and all
+  // others start at the end of the pass.
   const Fault faults[] = {{Memory::ends_with_gradient, kEndsFirstBucket},
                           {Memory::ends_with_gradient, kEndsSecondBucket},
                           {.memory = Memory::ends_with_backward, .without = 1}};
@@ -171,10 +172,10 @@ TEST_CASE(
     "an error, or a rank that is lost, while gradients are summed soon ends it on all ranks") {
   struct Case {
     std::string script;
-    std::string error;  // part of it on the rank that sees it first
+    std::string error;  // part of the error on the rank that fails first
   };
-  // The first, the third and the last of a step's four sums: early, later and at the end of its
-  // backward pass.
+  // The first, third and last of a step's four sums: early, late and at the end of its backward
+  // pass.
   const std::string lost = "expected the device to finish its sums";
   const Case cases[] = {{"op=20 error=6", "remote error (6)"},
                         {"op=22 error=6", "remote error (6)"},
@@ -231,7 +232,7 @@ TEST_CASE("a rank whose backward pass throws in its middle soon ends it on all r
   }
   CAPTURE(found);
   CHECK(steps <= 3);
-  CHECK(steps >= (is_last ? 3 : 2));  // others may hear of it while they end the step before
+  CHECK(steps >= (is_last ? 3 : 2));  // others may get the error while they end the step before
   const std::string error = is_last ? "no such gradient" : "takes no further part in the exchange";
   CHECK(found.find(error) != std::string::npos);
   for (const at::Tensor& p : parameters) CHECK(p.detach().cpu().defined());  // the stream is free

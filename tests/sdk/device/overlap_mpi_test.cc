@@ -1,5 +1,5 @@
-// Sums of gradients over NCCL (the fake of it) run beside the rest of the backward pass, and are
-// those of the CPU whatever comes in which order.
+// Sums of gradients over the fake NCCL run beside the rest of the backward pass, and equal the
+// CPU's for any order of gradients.
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -30,7 +30,7 @@ Session session_on(const std::string& device) {
   return solo_session({"--cox.run.device=" + device, "--cox.reduction.bucket_bytes=1KiB"});
 }
 
-// Vectors that are multiplied one after the other: the last one's gradient comes first.
+// Returns vectors that are multiplied one after the other, so the last one's gradient comes first.
 std::vector<at::Tensor> chain_on(c10::Device device, double value = 1) {
   std::vector<at::Tensor> made;
   for (std::size_t p = 0; p < kDepth; ++p)
@@ -38,7 +38,7 @@ std::vector<at::Tensor> chain_on(c10::Device device, double value = 1) {
   return made;
 }
 
-// The bytes of the stand-in's device, as they are now.
+// Reads the bytes of the stand-in's device at once, without waiting.
 float first_value(const at::Tensor& on_device) {
   void* here = of_stand_in<void*(const void*)>("cox_standin_shadow")(on_device.const_data_ptr());
   return std::atomic_ref(*static_cast<float*>(here)).load();
@@ -53,11 +53,11 @@ bool comes_true(const std::function<bool()>& what) {
   return true;
 }
 
-// What a rank does in a step.
+// A rank's part in a step.
 struct Part {
   int micro_batches = 1;                 // 0: none
-  std::optional<std::size_t> without{};  // the parameter that its loss does not depend on
-  std::optional<std::size_t> aside{};    // the one that is used on another stream than the others
+  std::optional<std::size_t> without{};  // the parameter without influence on the loss
+  std::optional<std::size_t> aside{};    // the parameter used on another stream
 };
 using PartOf = std::function<Part(int rank, int step)>;
 
@@ -84,7 +84,7 @@ at::Tensor product_on(const c10::Stream& aside, const at::Tensor& x, const at::T
   return product;
 }
 
-// Multiplies on a stream of its own, on a device.
+// Multiplies on a separate stream of a device.
 at::Tensor product_aside(const at::Tensor& x, const at::Tensor& parameter) {
   return x.is_cpu() ? x * parameter : product_on(some_stream(x.device()), x, parameter);
 }
@@ -98,7 +98,7 @@ at::Tensor loss_of(const std::vector<at::Tensor>& parameters, const Part& part, 
   return x.mean();
 }
 
-// Trains five steps; returns the parameters, on the CPU.
+// Trains five steps. Returns the parameters, on the CPU.
 std::vector<at::Tensor> trained_on(const std::string& device, const PartOf& part_of) {
   auto session = session_on(device);
   const std::vector<at::Tensor> parameters = chain_on(session.device(), 0.9);
@@ -122,8 +122,8 @@ std::vector<at::Tensor> trained_on(const std::string& device, const PartOf& part
   return here;
 }
 
-// Gives x on; in its backward pass another backward pass adds to the parameter's gradient. Autograd
-// calls the parameter's hook there, and once more behind it, for the nothing that this returns.
+// Returns x. In backward(), another backward pass adds to the parameter's gradient. Autograd calls
+// the parameter's hook inside, and once more afterwards, for the empty gradient.
 struct AddsInside : torch::autograd::Function<AddsInside> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
                             const at::Tensor& parameter) {
@@ -138,9 +138,9 @@ struct AddsInside : torch::autograd::Function<AddsInside> {
   }
 };
 
-enum class Gradient { comes_again, comes_once };  // that of the parameter of AddsInside
+enum class Gradient { comes_again, comes_once };  // the gradient of AddsInside's parameter
 
-// Trains three steps; returns which of them had to be repeated.
+// Trains three steps. Returns which steps had to be repeated.
 std::vector<bool> repeated_with(Gradient gradient) {
   auto session = session_on("cuda");
   const std::vector<at::Tensor> parameters = chain_on(session.device());
@@ -175,10 +175,9 @@ TEST_CASE("a bucket's sum is over before the last gradient of the backward pass 
   REQUIRE(reducer.path() == std::string("nccl"));
   const int ranks = session.world_size();
   const auto sum = static_cast<float>(ranks * (ranks + 1) / 2);
-  std::size_t over = 0;  // buckets, when the last gradient comes
+  std::size_t over = 0;  // buckets already summed when the last gradient comes
   parameters[0].register_hook([&](const at::Tensor&) {
-    // Calls of NCCL are moved on when a gradient comes: the last but one is still to be handed
-    // over.
+    // Arriving gradients advance calls of NCCL; the last call but one is still to be handed over.
     for (std::size_t p = kDepth - 1; p > 2; --p)
       over += comes_true([&] { return first_value(parameters[p].grad()) == sum; }) ? 1 : 0;
   });
@@ -251,7 +250,7 @@ TEST_CASE("the memory of a gradient of another stream is not given out before it
 TEST_CASE(
     "a gradient that comes once more behind its bucket has the step repeated, and is right then") {
   CHECK(repeated_with(Gradient::comes_again) == std::vector{true, false, false});
-  // Of the first step, whose sums nobody uses.
+  // Drops the races of the first step, whose sums are not used.
   if (on_stand_in()) of_stand_in<std::uint64_t()>("cox_standin_take_races")();
 }
 

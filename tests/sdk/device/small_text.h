@@ -1,4 +1,4 @@
-// A small GPT-2 and made-up text for training it on a device and on the CPU, and what came of it.
+// A small GPT-2 and made-up text for training on a device and on the CPU, and the results.
 #pragma once
 
 #include <torch/torch.h>
@@ -14,7 +14,7 @@
 #include "stand_in_counts.h"
 #include "tests/sdk/session/solo.h"
 
-// Sample i is made from i alone.
+// Sample i depends on i alone.
 class SmallText final : public cox::Dataset {
  public:
   static constexpr std::int64_t kLength = 16;
@@ -69,8 +69,8 @@ inline std::size_t count_unequal(const std::vector<at::Tensor>& a,
   return unequal;
 }
 
-// Whether a training on a device is the CPU's: to the last bit on the stand-ins, and on a GPU,
-// whose kernels add up in another order, by losses no farther apart than `tolerance`, relative.
+// Returns whether a training on a device equals the CPU's: to the last bit on the stand-ins; on a
+// GPU, whose kernels add in another order, by losses within the relative `tolerance`.
 inline bool is_alike(const Trained& there, const Trained& here, double tolerance = 1e-4) {
   if (there.losses.size() != here.losses.size()) return false;
   if (on_stand_in())
@@ -81,7 +81,7 @@ inline bool is_alike(const Trained& there, const Trained& here, double tolerance
   }
   return true;
 }
-constexpr double kNarrowTolerance = 2e-3;  // of bf16 and fp16
+constexpr double kNarrowTolerance = 2e-3;  // for bf16 and fp16
 
 struct Training {
   std::vector<std::string> flags{};

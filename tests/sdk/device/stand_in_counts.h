@@ -1,5 +1,5 @@
-// What the stand-in for CUDA has counted so far in this process, or, on a GPU, what is counted in
-// its place (tests/support/cuda/real_counts.cc).
+// The counts of the stand-in for CUDA in this process, or, on a GPU, of
+// tests/support/cuda/real_counts.cc.
 #pragma once
 
 #include <dlfcn.h>
@@ -9,12 +9,13 @@
 
 #include "tests/support/cuda/stand_in.h"
 
-// Whether the device is a stand-in, whose kernels are the CPU's, to the last bit, and run at once.
+// Returns whether the device is a stand-in, whose kernels are the CPU's to the last bit and run at
+// once.
 inline bool on_stand_in() {
   return dlsym(RTLD_DEFAULT, "cox_standin_launch") != nullptr;
 }
 
-// Throws where the program does not run on the stand-ins.
+// Throws if the program does not run on the stand-ins.
 template <class Function>
 Function* of_stand_in(const char* name) {
   auto* found = reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
@@ -23,7 +24,7 @@ Function* of_stand_in(const char* name) {
   return found;
 }
 
-// How often the host has waited for the device.
+// Returns how often the host has waited for the device.
 inline std::uint64_t synchronisations() {
   return of_stand_in<std::uint64_t()>("cox_standin_synchronisations")();
 }

@@ -1,5 +1,5 @@
-// Steps on a device whose gradients differ from run to run, as those of fused attention do: what
-// backward gets tells whether a block may be recomputed.
+// Steps on a device with gradients that differ from run to run, as from fused attention. The
+// gradients given to backward decide whether a block may be recomputed.
 #include <torch/library.h>
 #include <torch/torch.h>
 
@@ -20,7 +20,7 @@ using namespace cox;
 
 namespace {
 
-// Gradients that differ each time by themselves, as those of kernels that add in any order.
+// Returns gradients that differ each time, like those of kernels that add in any order.
 at::Tensor unrepeatable(const at::Tensor& loss) {
   loss.register_hook([](const at::Tensor& gradient) {
     static double calls = 0;
@@ -29,8 +29,8 @@ at::Tensor unrepeatable(const at::Tensor& loss) {
   return loss;
 }
 
-// An operator that gives something else on another thread than the one that trains: where it runs
-// again in a backward pass on a device.
+// An operator whose result differs outside the training thread, as when it runs again in a backward
+// pass on a device.
 at::Tensor other_elsewhere(const at::Tensor& x) {
   static const std::thread::id here = std::this_thread::get_id();
   return x * (std::this_thread::get_id() == here ? 1.0 : 1.5);

@@ -1,5 +1,5 @@
-// How often a step waits for its device, on the stand-ins for CUDA: under a Trainer, in an adopted
-// loop, and in the loops that a person writes without Coxswain.
+// Counts a step's waits for its device on the stand-ins for CUDA: under a Trainer, in an adopted
+// loop, and in loops written without Coxswain.
 #pragma once
 
 #include <torch/torch.h>
@@ -17,12 +17,12 @@
 #include "small_text.h"
 #include "stand_in_counts.h"
 
-// Counts the waits of steps that have settled: what is made once, such as the optimizer's state and
-// a calibration, is over by then.
+// Counts the waits of settled steps, after one-time work such as the optimizer's state and a
+// calibration.
 class StepWaits {
  public:
   static constexpr std::uint64_t kSettled = 5;
-  // Called at the start of every step, and after the last.
+  // Called at the start of every step, and after the last one.
   void next_step() {
     if (steps_++ > kSettled) most_ = std::max(most_, synchronisations() - before_);
     before_ = synchronisations();
@@ -35,8 +35,8 @@ class StepWaits {
   std::uint64_t most_ = 0;
 };
 
-// Blocks whose parts are computed one after the other, and logits that exist for a part of the rows
-// at a time.
+// Blocks that compute in parts, one after the other, and logits that exist for some of the rows at
+// a time.
 struct TiledTextImpl : torch::nn::Module {
   TiledTextImpl() {
     torch::manual_seed(3);
@@ -61,7 +61,7 @@ struct TiledTextImpl : torch::nn::Module {
 };
 TORCH_MODULE(TiledText);
 
-// The most waits of a step of a Trainer that clips; `look` gets the session in each step.
+// Returns the most waits of a step of a clipping Trainer. `look` gets the session in each step.
 template <class Model>
 std::uint64_t waits_of_trainer(
     const std::vector<std::string>& flags, Model model, cox::TrainerOptions options = {},
@@ -93,14 +93,13 @@ std::uint64_t waits_of_trainer(
   return waits.most();
 }
 
-// A loop that a person writes, who clips and reads each step's loss; with a LossScaler where losses
-// are scaled.
+// A user's own loop that clips and reads each step's loss; with a LossScaler if losses are scaled.
 enum class Scaling { none, losses };
 
-// Whether the loss of a step in the middle, and of all behind it, is no number.
+// Whether losses become NaN from a middle step on.
 enum class Losses { finite, end_in_nan };
 
-// The most waits of a step of that loop; `begin` gets the model before the first one.
+// Returns the most waits of a step of the loop. `begin` gets the model before the first step.
 inline std::uint64_t waits_of_own_loop(
     Scaling scaling, const std::function<void(torch::nn::Module&)>& begin = [](auto&) {},
     Losses losses = Losses::finite) {

@@ -1,5 +1,4 @@
-// The host waits for the device in a step as often as in the loop that a person writes without
-// Coxswain, whatever is steered.
+// The host waits for the device as often as in a user's loop without Coxswain, whatever is steered.
 #include "waits.h"
 
 #include <torch/torch.h>
@@ -39,7 +38,7 @@ TrainerOptions micro_batches_of(std::int64_t samples) {
   return options;
 }
 
-// All blocks at another level of recompute every second round.
+// Sets all blocks to another level of recompute every second round.
 class EveryLevel final : public Policy {
  public:
   PolicyKind kind() const override { return PolicyKind::custom; }
@@ -56,7 +55,7 @@ class EveryLevel final : public Policy {
   }
 };
 
-// The most waits of a step of a loop that averages gradients by a Reducer and reads its loss.
+// Returns the most waits of a step of a loop with a Reducer that reads its loss.
 std::uint64_t waits_of_reducer_loop() {
   auto session = solo_session({"--cox.run.device=cuda"});
   gpt2::Gpt2 model = small_gpt();
@@ -86,7 +85,7 @@ std::uint64_t waits_of_reducer_loop() {
 }  // namespace
 
 TEST_CASE("a Trainer adds no wait for the device to a step, whatever it steers") {
-  train_on("cuda", {{}, {.steps = 1}});  // the first engine that runs on a device keeps it
+  train_on("cuda", {{}, {.steps = 1}});  // the first engine on a device keeps the device
   const std::uint64_t plain = waits_of_own_loop(Scaling::none);
   MESSAGE("waits of a plain step: ", plain);
   const TrainerOptions prefetched{.prefetch = 2};
@@ -132,7 +131,7 @@ TEST_CASE("a step waits as often at every level of recompute, and when the level
   const auto look = [&](const Session& session) {
     levels.insert(level_of(action_of(session.plan(), kRoot, BlockId(1))));
   };
-  // A plan of its own would be in the policy's way.
+  // Observes memory only, because its plans would interfere with the policy's.
   const std::vector<std::string> flags = {"--cox.run.device=cuda", "--cox.memory.budget=1GiB",
                                           "--cox.memory.mode=observe"};
   const std::uint64_t waits =

@@ -19,7 +19,8 @@ using gpt2::Attention;
 using gpt2::Config;
 using gpt2::Gpt2;
 
-// Small, and unlike the recorded model: another number of heads, another inner width.
+// Returns a small configuration unlike the recorded model: another number of heads, another inner
+// width.
 Config small_config() {
   return {
       .vocab_size = 50, .n_positions = 12, .n_embd = 24, .n_layer = 3, .n_head = 6, .n_inner = 40};

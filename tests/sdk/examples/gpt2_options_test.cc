@@ -113,7 +113,7 @@ TEST_SUITE("gpt2 options") {
     CHECK(without == 17);
     CHECK(text.find("--steps N=600 ") != std::string::npos);
     CHECK(text.find("--precision FORMAT=fp32 ") != std::string::npos);
-    CHECK(text.find("--memory-budget 40MiB") != std::string::npos);  // what --story asks for
+    CHECK(text.find("--memory-budget 40MiB") != std::string::npos);  // requested by --story
   }
 
   TEST_CASE("who asks for help gets nothing else to read") {

@@ -14,7 +14,7 @@ namespace {
 using gpt2::ProgressBar;
 using std::chrono::seconds;
 
-// How many lines a run of so many steps of a second each prints.
+// Returns the number of lines that a run of so many one-second steps prints.
 std::ptrdiff_t lines_of_run(ProgressBar::Kind kind, std::uint64_t steps) {
   const ProgressBar::Clock::time_point start{};
   ProgressBar bar(kind, steps, start);
@@ -84,7 +84,7 @@ TEST_SUITE("gpt2 progress") {
     const ProgressBar::Clock::time_point start{};
     ProgressBar bar(ProgressBar::Kind::terminal, 10, start);
     CHECK(bar.finish().empty());  // nothing was shown
-    // The first step also measured the blocks, so nothing is foretold from it.
+    // The first step also measured the blocks, so no forecast uses it.
     CHECK(bar.update(1, 1.0, 300, start + seconds(60), 80).ends_with("1/10  loss 1.0000\033[K\r"));
     const std::string second = bar.update(3, 1.0, 600, start + seconds(64), 80);
     CHECK(second.ends_with("3/10  loss 1.0000  150 tokens/s  0:14 left\033[K\r"));

@@ -44,7 +44,7 @@ std::vector<std::string> failures(const std::vector<Check>& checks) {
   return names;
 }
 
-// Two ranks played by one process: this rank's rows and the other's, gradients averaged.
+// Two ranks in one process: this rank's rows and the other's, with averaged gradients.
 class TwoRanksInOne final : public gpt2::ReferenceTrainer {
  public:
   TwoRanksInOne(const gpt2::ReferenceTask& task, std::vector<gpt2::ReferenceTask> parts)

@@ -19,7 +19,7 @@ using cox::detail::reset_counted_peak;
 
 namespace {
 
-// Bytes live since the installation, above what was live when the object was made.
+// Returns the live bytes since the installation, minus those at construction.
 class Growth {
  public:
   Growth() {
@@ -147,7 +147,7 @@ TEST_CASE("operations that go through oneDNN run and give back what they took") 
     torch::conv2d(torch::ones({2, 3, 16, 16}), torch::ones({4, 3, 3, 3}));
   };
   run();
-  const std::int64_t after_first = growth.live();  // caches that stay
+  const std::int64_t after_first = growth.live();  // lasting caches
   run();
   CHECK(growth.live() == after_first);
   CHECK(growth.peak() > 0);
@@ -170,7 +170,7 @@ TEST_CASE("four threads that allocate and free at once leave an exact count") {
   CHECK(growth.live() == 4 * 100 * 1000);
   CHECK(growth.peak() >= growth.live());
   CHECK(growth.peak() <= growth.live() + 4 * 300);
-  for (std::vector<Tensor>& tensors : kept) {  // freed by another thread than made them
+  for (std::vector<Tensor>& tensors : kept) {  // freed on another thread
     std::thread([&tensors] { tensors.clear(); }).join();
   }
   CHECK(growth.live() == 0);

@@ -1,4 +1,4 @@
-// While it lives, no file of this process grows beyond a size: a disk that is full, without one.
+// Limits the size of this process's files during its lifetime, which imitates a full disk.
 #pragma once
 
 #include <sys/resource.h>

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::int32_t kRanks = 3;
 
-// Calls `body` with the communicator of each rank, on a thread of its own.
+// Calls `body` with the communicator of each rank, on a thread for each.
 void on_each_rank(const std::function<void(transport::Communicator&)>& body) {
   const cox::testing::LoopbackWorld world(kRanks);
   std::vector<std::thread> threads;
@@ -31,7 +31,7 @@ void on_each_rank(const std::function<void(transport::Communicator&)>& body) {
   CHECK(world.verify().ok());
 }
 
-// A block that did not run, and one with two operators that a rank measured in its own way.
+// Returns a block that did not run, and one with two operators, measured differently on each rank.
 MeasuredRegions regions_of(std::int32_t rank) {
   MeasuredRegion ran;
   for (const char* name : {"aten::mm", "aten::gelu"}) {

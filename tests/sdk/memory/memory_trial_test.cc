@@ -39,7 +39,7 @@ cox::detail::TrialPass pass_of(SyntheticStep& step, int& passes, std::int64_t& m
 }
 
 std::int64_t predicted_peak(const MemoryProblem& problem, const Actions& actions) {
-  Actions per_stage = actions;  // the stages before and after the blocks are always kept
+  Actions per_stage = actions;  // stages around the blocks are always kept
   per_stage.insert(per_stage.begin(), MemoryAction::keep);
   per_stage.push_back(MemoryAction::keep);
   return planner::schedule(problem, per_stage).peak_bytes;

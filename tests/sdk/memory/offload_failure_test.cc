@@ -65,13 +65,13 @@ TEST_CASE("a disk that is full keeps tensors in memory, with one report and the 
   const auto kept = step(net, nullptr);
   std::vector<Status> reports;
   Offloader offloader(options(folder.path(), reports));
-  const FileSizeLimit limit(40000);  // room for the first few storages
+  const FileSizeLimit limit(40000);  // room for the first few storages only
   for (int i = 0; i < 3; ++i) CHECK(same_bits(step(net, &offloader), kept));
   REQUIRE(reports.size() == 1);
   CHECK(reports[0].code() == StatusCode::resource_exhausted);
   CHECK(reports[0].message().find("block mlp") != std::string::npos);
   CHECK(offloader.tier_status().code() == StatusCode::resource_exhausted);
-  CHECK(offloader.counts().written_bytes == 0);  // of the last step
+  CHECK(offloader.counts().written_bytes == 0);  // in the last step
   CHECK(offloader.counts().stayed_bytes > 0);
   CHECK(offloader.counts().tier_bytes == 0);
 }

@@ -24,7 +24,8 @@ OffloadOptions options(const TempFolder& folder, std::int64_t in_flight) {
           .report = {}};
 }
 
-// Live bytes after forward, with the graph alive and the inputs and outputs of blocks let go.
+// Returns the live bytes after forward, with the graph alive and the blocks' inputs and outputs
+// freed.
 std::int64_t live_after_forward(Net& net, Offloader* offloader) {
   const Counted counted;
   const Tensor loss = net.forward(net.input(), offloader).square().mean();
@@ -60,7 +61,7 @@ TEST_CASE("the peak is lower than with keeping, and the same in 10 of 10 runs at
     Offloader offloader(options(folder, in_flight));
     std::set<std::int64_t> peaks;
     for (int run = 0; run < 10; ++run) {
-      std::thread other([us = random() % 3000] {  // takes its share of a core
+      std::thread other([us = random() % 3000] {  // competes for a core
         const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(us);
         while (std::chrono::steady_clock::now() < until) {
         }

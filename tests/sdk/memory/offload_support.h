@@ -1,5 +1,5 @@
-// What the tests of offloading share: small nets whose blocks run with or without an offloader, and
-// one training step that returns every gradient.
+// Shared parts of the offload tests: small nets whose blocks run with or without an offloader, and
+// a training step that returns every gradient.
 #pragma once
 
 #include <torch/torch.h>
@@ -21,7 +21,7 @@ using at::Tensor;
 using cox::detail::Offloader;
 using cox::detail::OffloadOptions;
 
-// Where tensors lie that are made without naming a device.
+// Returns the device of tensors made without naming a device.
 inline c10::Device usual_device() {
   return at::empty({0}).device();
 }
@@ -38,7 +38,7 @@ inline std::shared_ptr<cox::detail::OffloadFrame> frame_of(Offloader& offloader,
   return frame;
 }
 
-// One block's function as a module may be called; `name` is the block's.
+// Calls one block's function as a module would be called; `name` is the block's.
 template <class Function>
 Tensor call(Offloader* offloader, const std::string& name, torch::nn::Module& module,
             const Function& function, const Tensor& x) {
@@ -100,7 +100,7 @@ struct ConvNet final : Net {
   torch::nn::Conv2d second;
 };
 
-// The same weight in three blocks, and used twice in each.
+// Uses one weight in three blocks, twice in each.
 struct SharedNet final : Net {
   SharedNet() : layer(register_module("layer", torch::nn::Linear(48, 48))) {}
   Tensor forward(Tensor x, Offloader* offloader) override {
@@ -116,8 +116,8 @@ struct SharedNet final : Net {
   torch::nn::Linear layer;
 };
 
-// Attention by hand: slices of one storage, transposed and expanded views, an edit in place before
-// anything is saved.
+// Hand-written attention: slices of one storage, transposed and expanded views, an edit in place
+// before any save.
 struct ViewNet final : Net {
   ViewNet()
       : norm(register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({48})))),
@@ -147,7 +147,7 @@ inline std::vector<Tensor> take_gradients(torch::nn::Module& net) {
   return gradients;
 }
 
-// Forward and backward with the same random numbers every time; the loss comes first.
+// Runs forward and backward with the same random numbers every time. Returns the loss first.
 inline std::vector<Tensor> step(Net& net, Offloader* offloader, int backward_passes = 1) {
   if (!cox::detail::install_saved_tensor_engine().ok()) throw std::runtime_error("engine");
   if (offloader != nullptr) offloader->begin_step();
@@ -169,7 +169,7 @@ inline bool same_bits(const std::vector<Tensor>& a, const std::vector<Tensor>& b
   return true;
 }
 
-// Bytes live above what was live when the object was made.
+// Counts live bytes above the level at construction.
 class Counted {
  public:
   Counted() : memory_(usual_device()), start_((check(), memory_.count().live_bytes)) {

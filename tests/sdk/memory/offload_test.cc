@@ -206,8 +206,8 @@ TEST_CASE("each storage is moved once however many views are saved, and paramete
   Tensor x = torch::ones({32, 48});
   {
     const cox::detail::SavedTensorScope saving(*frame);
-    const auto parts = layer->forward(x).chunk(3, 1);  // x and the weight are saved
-    x = parts[0] * parts[1] * parts[2];                // three slices and a product
+    const auto parts = layer->forward(x).chunk(3, 1);  // saves x and the weight
+    x = parts[0] * parts[1] * parts[2];                // saves three slices and a product
   }
   frame->leave();
   CHECK(offloader.counts().written_bytes == (32 * 48 + 32 * 144 + 32 * 48) * 4);

@@ -50,14 +50,14 @@ ModelCase model_at(std::size_t place) {
   }
 }
 
-// Of the numbers of a training, equal for the trial and for what it is compared with.
+// The numbers of a training, equal for the trial and its reference.
 struct Numbers {
-  // Formats of blocks, the program's own autocast, or neither; in turns, by the seed.
+  // Formats of blocks, the program's own autocast, or neither; the seed alternates them.
   enum class Casts : std::uint8_t { none, blocks, autocast } casts = Casts::none;
-  std::uint64_t seed = 0;  // of formats and batches
+  std::uint64_t seed = 0;  // for formats and batches
 };
 
-// The user's own bf16 autocast around the forward pass.
+// A user's own bf16 autocast around the forward pass.
 class AutocastScope {
  public:
   explicit AutocastScope(Numbers::Casts casts) {
@@ -72,7 +72,7 @@ class AutocastScope {
   AutocastScope& operator=(const AutocastScope&) = delete;
 };
 
-// Everything that a training leaves, and the error that ended it, if one did.
+// All results of a training, and the error that ended it, if any.
 struct Outcome {
   std::vector<Tensors> steps;
   std::string error;
@@ -100,7 +100,7 @@ detail::OffloadOptions options_for(const ModelCase& it, const std::filesystem::p
   return options;
 }
 
-// One model, from its first weights, in steps whose blocks are steered.
+// One model from its first weights, in steps with steered blocks.
 class Training {
  public:
   Training(std::size_t model, Way way, Numbers numbers, const std::filesystem::path& tier,
@@ -125,8 +125,8 @@ class Training {
   Training(const Training&) = delete;
   Training& operator=(const Training&) = delete;
 
-  // Draws plans from `plan_seed`. Without one every block is kept, and the stream is off where it
-  // would not change a number.
+  // Draws plans from `plan_seed`. Without a seed, keeps every block and turns the stream off if
+  // numbers do not depend on it.
   Outcome run(std::optional<std::uint64_t> plan_seed) {
     Outcome outcome;
     torch::manual_seed(static_cast<std::int64_t>(numbers_.seed));
@@ -177,7 +177,7 @@ class Training {
     }
   }
 
-  // Half of the blocks have a level; the others are kept, recomputed in full, or offloaded.
+  // Half of the blocks get a level; the others are kept, recomputed in full, or offloaded.
   MemoryAction action() {
     const std::uint64_t drawn = (*choices_)() % 8;
     if (drawn < 4)
@@ -242,7 +242,7 @@ class Training {
   const Numbers numbers_;
   PlanTrials* const counts_;
   Generator formats_;
-  std::shared_ptr<Generator> choices_;  // null while every block is kept
+  std::shared_ptr<Generator> choices_;  // null if every block is kept
   detail::Offloader offloader_;
   detail::BlockWatch blocks_;
   std::vector<std::shared_ptr<detail::Fp8Block>> fp8_;

@@ -1,4 +1,4 @@
-// The benchmark of E5 does the same with many more plans.
+// The benchmark of E5 runs many more plans.
 #include "tests/sdk/memory/random_plans.h"
 
 #include <ATen/Parallel.h>
@@ -24,7 +24,7 @@ TEST_SUITE("random plans") {
       for (const std::string& text : trials.different) FAIL_CHECK(text);
       CAPTURE(trials.model);
       CAPTURE(std::string(cox::test::name_of(trials.way)));
-      // CPU kernels of some models can be differentiated once only.
+      // CPU kernels of some models support one differentiation only.
       if (trials.way != Way::twice_differentiated) CHECK(trials.refused == 0);
       PlanTrials& sum = of_model[trials.model];
       sum.dropped += trials.dropped;

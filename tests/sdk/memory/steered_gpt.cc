@@ -17,7 +17,7 @@ void require(const Status& status) {
   if (!status.ok()) throw std::runtime_error(status.text());
 }
 
-// As a trainer would: casts of weights live as long as the forward pass.
+// Keeps casts of weights for the forward pass, as a trainer would.
 class AutocastScope {
  public:
   AutocastScope(at::DeviceType device, Arithmetic arithmetic) : device_(device) {

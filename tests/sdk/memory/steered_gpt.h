@@ -1,6 +1,6 @@
-// A small GPT-2 with a sample batch, steered as a session steers it: for the test and the benchmark
-// that compare predicted with counted bytes. Installs the counting allocator. Throws
-// std::runtime_error with a Status' text where something fails.
+// A small GPT-2 with a sample batch, steered as in a session. The test and the benchmark of
+// predicted against counted bytes use it. Installs the counting allocator. Errors are
+// std::runtime_error with a Status' text.
 #pragma once
 
 #include <torch/torch.h>
@@ -20,7 +20,7 @@
 namespace cox::test {
 
 enum class Arithmetic { fp32, bf16_autocast };
-// While backward goes on: as in a job of one rank, or as in one that moves them to buckets.
+// Gradients during backward: kept, as in a job of one rank, or moved to buckets.
 enum class Gradients { kept, released };
 
 struct SampleShape {
@@ -34,22 +34,22 @@ class SteeredGpt {
                       Arithmetic arithmetic = Arithmetic::fp32,
                       Gradients gradients = Gradients::kept);
 
-  // A configuration that plans memory, without a budget.
+  // Returns a configuration that plans memory, without a budget.
   static MemoryConfig planned();
 
-  // The trial, and the front that follows from it.
+  // Runs the trial. Returns its front.
   MemoryModel measure();
 
   struct Step {
-    std::int64_t peak_bytes = 0;  // the highest counted level
+    std::int64_t peak_bytes = 0;  // highest counted level
     std::chrono::nanoseconds time{};
   };
-  // One step under these actions; leaves no trace.
+  // Runs one step under these actions without lasting effects.
   Step run(const std::vector<MemoryAction>& actions);
-  // Of the last step: equal numbers, equal bits.
+  // Returns prints of the last step's gradients: equal numbers mean equal bits.
   const detail::GradientPrints& gradients() const { return step_->gradients(); }
 
-  // What a trial step itself holds while it runs: two copies of the generator's state.
+  // Returns the bytes that a trial step itself holds: two copies of the generator's state.
   static std::int64_t held_by_trial();
 
  private:
@@ -61,7 +61,7 @@ class SteeredGpt {
   at::Tensor inputs_, targets_;
   detail::BlockWatch blocks_;
   detail::MemoryProbe probe_;
-  detail::MemoryActuator actuator_{config_, RankId(0), blocks_, Log()};  // with the tier
+  detail::MemoryActuator actuator_{config_, RankId(0), blocks_, Log()};  // includes the tier
   detail::GradientHolding held_;
   std::unique_ptr<detail::TrialStep> step_;
 };

@@ -1,5 +1,5 @@
-// A chain of blocks whose bytes are made up: it writes the trace that a real step would leave under
-// given actions, and knows the true peak.
+// A chain of blocks with made-up bytes. Writes the trace of a real step under given actions, and
+// knows the true peak.
 #pragma once
 
 #include <algorithm>
@@ -12,10 +12,10 @@
 namespace cox::test {
 
 struct SyntheticBlock {
-  std::int64_t interior = 0;  // what keep holds beside the input
+  std::int64_t interior = 0;  // held by keep beside the input
   std::int64_t output = 0;
   std::int64_t scratch = 0;   // during either pass
-  std::int64_t gradient = 0;  // of its parameters, from its backward on
+  std::int64_t gradient = 0;  // the parameters' gradients, from the block's backward on
 };
 
 class SyntheticStep {

@@ -1,5 +1,4 @@
-// Finds the file without a name that offloading has open in a folder, and damages it as a disk or
-// another process may.
+// Finds the unnamed file of offloading in a folder, and damages it like a disk or another process.
 #pragma once
 
 #include <fcntl.h>
@@ -13,7 +12,7 @@
 
 namespace cox::test {
 
-// Calls `damage` with a descriptor of the file, and returns whether there was one.
+// Calls `damage` with a descriptor of the file. Returns whether the file exists.
 inline bool with_tier_file(const std::filesystem::path& folder,
                            const std::function<void(int)>& damage) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {

@@ -96,7 +96,7 @@ TEST_CASE("a folder that is missing or takes no files is an error that names it"
   CHECK(missing.status().code() == StatusCode::not_found);
   CHECK(missing.status().message().find("missing") != std::string::npos);
   CHECK_FALSE(TierFile::create("/proc/self").ok());
-  if (::geteuid() != 0) {  // permissions do not bind root
+  if (::geteuid() != 0) {  // root ignores permissions
     std::filesystem::permissions(folder.path(), std::filesystem::perms::owner_read);
     CHECK(TierFile::create(folder.path()).status().code() == StatusCode::failed_precondition);
     std::filesystem::permissions(folder.path(), std::filesystem::perms::owner_all);

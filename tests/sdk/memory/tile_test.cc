@@ -34,7 +34,7 @@ Tensor untiled(const Inputs& in, std::int64_t ignored = -100, double smoothing =
                                 at::Reduction::Mean, ignored, smoothing);
 }
 
-// |a - b| relative to a sum of absolute terms, in units of float's eps.
+// Returns |a - b| relative to a sum of absolute terms, in units of float's eps.
 double distance(const Tensor& a, const Tensor& b, const Tensor& absolute_sum) {
   const Tensor units = (a - b).abs() / (absolute_sum * std::numeric_limits<float>::epsilon());
   return units.max().item<double>();

@@ -1,5 +1,5 @@
-// Predictions against counted bytes, on GPT-2: budgets from the least that any plan takes up to
-// keeping everything.
+// Predicted against counted bytes on GPT-2: budgets from the smallest plan's up to keeping
+// everything.
 #include <algorithm>
 #include <cmath>
 

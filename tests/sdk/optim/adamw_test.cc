@@ -27,7 +27,7 @@ Tensors parameters(std::uint64_t seed, at::ScalarType type = torch::kFloat) {
   return out;
 }
 
-// The same gradients for the same step, whoever asks.
+// Sets the same gradients for the same step on every call.
 void set_gradients(const Tensors& tensors, int step) {
   torch::manual_seed(1000 + static_cast<std::uint64_t>(step));
   for (const at::Tensor& tensor : tensors) {

@@ -28,7 +28,7 @@ struct Model {
   const at::Tensor& operator[](std::size_t i) const { return named[i].tensor; }
   at::Tensor loss(std::int64_t step) const {
     at::Tensor sum = torch::zeros({});
-    for (std::size_t i = 0; i + 1 < named.size(); ++i) {  // the last one never has a gradient
+    for (std::size_t i = 0; i + 1 < named.size(); ++i) {  // the last parameter never has a gradient
       const at::Tensor at = torch::full_like(named[i].tensor, 0.1 * static_cast<double>(i));
       sum = sum + ((named[i].tensor - at) * (1.0 + 0.1 * static_cast<double>(step))).square().sum();
     }
@@ -53,7 +53,7 @@ void train(const Model& model, optim::Optimizer& optimizer, std::int64_t from, s
   }
 }
 
-// In one group, or in two that a resume may have in another order.
+// Groups: one, or two that a resume may have in another order.
 Groups one_group(const Model& m) {
   return {optim::OptimizerParamGroup({m[0], m[1], m[2], m[3]})};
 }
@@ -74,7 +74,7 @@ Make maker(Options options) {
 struct Row {
   const char* kind;
   Make make;
-  const char* field;  // that its state has
+  const char* field;  // a field of the optimizer's state
 };
 std::vector<Row> kinds_with_groups() {
   return {
@@ -107,7 +107,7 @@ const at::Tensor* find(const std::vector<NamedTensor>& state, std::string_view n
   return nullptr;
 }
 
-// Trains three steps, and three more from there with an optimizer that has `groups`.
+// Trains three steps, then continues for three more with an optimizer with `groups`.
 void check_goes_on(const Row& row, Groups (*first)(const Model&), Groups (*second)(const Model&)) {
   CAPTURE(row.kind);
   const Model model(1);
@@ -119,7 +119,7 @@ void check_goes_on(const Row& row, Groups (*first)(const Model&), Groups (*secon
   const Model other(1);
   for (std::size_t i = 0; i < 4; ++i) other[i].data().copy_(model[i]);
   const auto resumed = row.make(second(other));
-  train(Model(9), *row.make(one_group(Model(9))), 0, 1);  // leaves nothing behind
+  train(Model(9), *row.make(one_group(Model(9))), 0, 1);  // this state is discarded
   const Status loaded = load(*resumed, other, state);
   CAPTURE(loaded.text());
   REQUIRE(loaded.ok());

@@ -28,7 +28,7 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-// Other weights and statistics for each step.
+// Sets other weights and statistics for each step.
 void change(Net& net, int step) {
   const at::NoGradGuard no_grad;
   torch::manual_seed(100 + static_cast<std::uint64_t>(step));
@@ -58,7 +58,7 @@ std::vector<at::Tensor> tensors(const std::vector<NamedTensor>& named) {
 TEST_SUITE("sdk.optim.weight_average") {
   TEST_CASE("averages have the bits of a loop over single numbers") {
     for (const bool warm_up : {true, false}) {
-      // Long enough for several threads, and odd, so that vectors have a rest.
+      // Long enough for several threads, and odd, so that vectors leave a remainder.
       const at::Tensor p = (torch::manual_seed(1), torch::randn({100003}));
       WeightAverage average({{"p", p}}, {}, {.decay = 0.97, .warm_up = warm_up});
       std::vector<float> wanted(p.const_data_ptr<float>(), p.const_data_ptr<float>() + p.numel());
@@ -68,7 +68,7 @@ TEST_SUITE("sdk.optim.weight_average") {
         const auto part = static_cast<float>(1 - (warm_up ? std::min(0.97, warm) : 0.97));
         for (std::size_t i = 0; i < wanted.size(); ++i) {
           const float weight = p.const_data_ptr<float>()[i];
-          const volatile float step = part * (weight - wanted[i]);  // rounded on its own
+          const volatile float step = part * (weight - wanted[i]);  // rounded separately
           wanted[i] += step;
         }
         CHECK(average.next_decay() == (warm_up ? std::min(0.97, warm) : 0.97));

@@ -28,8 +28,8 @@ struct LayerImpl : nn::Module {
 };
 TORCH_MODULE(Layer);
 
-// Norms of all kinds: in a block that may be recomputed, without momentum, frozen, not run by every
-// micro-batch, in fp64, of instances.
+// Norms of all kinds: in a recomputable block, without momentum, frozen, skipped by some
+// micro-batches, in fp64, of instances.
 struct NetImpl : nn::Module {
   NetImpl() { frozen->eval(); }
   at::Tensor forward(const at::Tensor& in) {
@@ -92,7 +92,7 @@ bool all_equal(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& 
 constexpr std::uint64_t kMicroBatches = 7;
 const cox::transport::WaitPolicy kWait;
 
-// All micro-batches in this process.
+// Runs all micro-batches in this process.
 void serial_step(Net& net, BatchStatistics& statistics, int step) {
   const auto solo = cox::transport::solo_communicator();
   statistics.begin_step();
@@ -103,7 +103,7 @@ void serial_step(Net& net, BatchStatistics& statistics, int step) {
               .ok());
 }
 
-// How many micro-batches each rank takes: other shares in every step, some with none.
+// Returns the micro-batches of each rank: other shares in every step, some of them 0.
 std::vector<std::uint64_t> shares_of(int step, int world) {
   std::vector<std::uint64_t> counts(static_cast<std::size_t>(world), 0);
   for (std::uint64_t i = 0; i < kMicroBatches; ++i) {
@@ -144,7 +144,7 @@ TEST_SUITE("batch statistics") {
     Net net = new_net();
     Net plain = new_net();
     BatchStatistics statistics(*net);
-    float worst = 0;  // in units in the last place of the largest of a buffer
+    float worst = 0;  // in units in the last place of a buffer's largest value
     for (int step = 0; step < 5; ++step) {
       serial_step(net, statistics, step);
       for (std::uint64_t i = 0; i < kMicroBatches; ++i) plain->forward(input_of(step, i));
@@ -193,12 +193,12 @@ TEST_SUITE("batch statistics") {
     Net other = new_net();
     BatchStatistics statistics(*net);
     BatchStatistics reference(*other);
-    statistics.put_back();  // nothing was begun
+    statistics.put_back();  // nothing to undo
     const auto start = copies_of(net->buffers());
     CHECK(all_equal(net->buffers(), start));
     statistics.begin_step();
     run_micro_batches(net, statistics, 0, 0, 3);
-    statistics.begin_micro_batch(3);  // and here it fails
+    statistics.begin_micro_batch(3);  // imitates a failure here
     statistics.put_back();
     CHECK(all_equal(net->buffers(), start));
     serial_step(net, statistics, 0);

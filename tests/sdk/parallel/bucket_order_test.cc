@@ -13,8 +13,9 @@ namespace {
 
 using Order = std::vector<std::int64_t>;
 
-// Of the buckets after some steps; empty while it is not known. `takes_part(rank, step)`: a rank
-// that does not has no samples in that step. `which`: of the only micro-batch of the first step.
+// Returns the order of the buckets after some steps; empty while it is unknown. A rank for which
+// `takes_part(rank, step)` is false has no samples in the step. `which` applies to the only
+// micro-batch of the first step.
 template <class TakesPart>
 Order learned_order(TakesPart takes_part, MicroBatch which, int steps) {
   auto session = solo_session();
@@ -25,7 +26,7 @@ Order learned_order(TakesPart takes_part, MicroBatch which, int steps) {
   for (int i = 0; i < steps; ++i) {
     for (const at::Tensor& p : mine) p.mutable_grad().reset();
     auto step = session.step();
-    // Backward meets the second parameter first, then the last and then the first.
+    // Backward reaches the second parameter first, then the last and then the first.
     const at::Tensor loss = (mine[0].sin() * mine[2] * mine[1]).sum();
     if (takes_part(session.rank(), i)) {
       reducer.backward(step, loss, 1, i == 0 ? which : MicroBatch::last);

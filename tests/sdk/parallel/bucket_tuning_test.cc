@@ -8,7 +8,8 @@ namespace {
 
 constexpr std::int64_t kMiB = 1 << 20;
 
-// Steps until the search is over, the first one for the order; a step's cost by the size in use.
+// Returns the steps until the search ends, including one for the order. `seconds` gives a step's
+// cost by size.
 template <class Seconds>
 int search(BucketTuning& tuning, std::span<const std::uint32_t> order, Seconds seconds) {
   int steps = 0;

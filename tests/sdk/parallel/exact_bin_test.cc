@@ -12,7 +12,7 @@ using namespace cox::detail;
 
 namespace {
 
-// Steps whose largest magnitude is amax_of(step): how often one had to be repeated.
+// Runs steps whose largest magnitude is amax_of(step). Returns how many were repeated.
 int repeats_in(int steps, const std::function<double(int)>& amax_of) {
   constexpr std::uint64_t kMicroBatches = 8;
   ExactBin bin = first_bin(kMicroBatches);

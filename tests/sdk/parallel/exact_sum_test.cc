@@ -33,8 +33,8 @@ std::size_t below(Random& random, std::size_t end) {
   return static_cast<std::size_t>(random() % end);
 }
 
-// Gradients of `count` micro-batches: every element has a magnitude of its own, some are 0, and
-// every second one takes back most of the one before, so that sums cancel.
+// Returns gradients of `count` micro-batches. Every element has its own magnitude, some are 0, and
+// every second one cancels most of the one before.
 Parts some_parts(Random& random, std::size_t count, std::int64_t size, at::ScalarType type) {
   torch::manual_seed(random());
   const double scale = std::ldexp(1.0, static_cast<int>(below(random, 40)) - 30);
@@ -59,7 +59,7 @@ ExactBin bin_for(const Parts& parts) {
   return next_bin(first_bin(parts.size()), amax, parts.size());
 }
 
-// In whole quanta, by integers: no rounding but that of each product.
+// Sums whole quanta as integers; only the products round.
 Sums reference(const Parts& parts, const ExactBin& bin, std::size_t size) {
   std::vector<std::int64_t> quanta(size, 0);
   for (const Part& part : parts) {
@@ -76,7 +76,7 @@ Sums reference(const Parts& parts, const ExactBin& bin, std::size_t size) {
   return sums;
 }
 
-// As a job would: micro-batches in any order on any rank, ranks' sums added in any order.
+// Sums as a job would: micro-batches in any order on any rank, ranks' sums added in any order.
 Sums summed_on_ranks(Random& random, Parts parts, const ExactBin& bin, std::size_t size) {
   std::shuffle(parts.begin(), parts.end(), random);
   std::vector<Sums> ranks(1 + below(random, 8), Sums(size, 0.0));

@@ -1,4 +1,4 @@
-// Parameters that are frozen after a Reducer was made, and trained again later.
+// Parameters frozen after a Reducer was made, and trained again later.
 #include <torch/torch.h>
 
 #include <string>
@@ -13,7 +13,7 @@ using namespace cox;
 
 namespace {
 
-// Every rank's gradients are its rank and the step, so their average tells whose it is.
+// Encodes rank and step in the gradients, so that an average identifies its contributors.
 double gradient_of(int rank, int step) {
   return rank + 10.0 * step;
 }
@@ -24,7 +24,7 @@ double average_of(int ranks, int step) {
   return sum / ranks;
 }
 
-// Reproducible mode asks for a step once more until its sums have room.
+// Reproducible mode repeats a step until its sums have room.
 ReductionOutcome average(Session& session, Reducer& reducer, const std::vector<at::Tensor>& all,
                          double gradient) {
   for (;;) {

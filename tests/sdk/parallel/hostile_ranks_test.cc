@@ -1,4 +1,4 @@
-// Agreements where another rank's bytes are anything: errors, and nothing read beyond them.
+// Agreements with arbitrary bytes from another rank: errors, and no read beyond the bytes.
 #include <algorithm>
 #include <random>
 #include <string>
@@ -16,7 +16,7 @@ using transport::Communicator;
 using transport::Operation;
 using transport::Request;
 
-// Rank 0 of two; what the other one sends is drawn at random.
+// Rank 0 of two; the other rank's data is drawn at random.
 class HostileRank final : public Communicator {
  public:
   explicit HostileRank(unsigned seed) : random_(seed) {}
@@ -36,7 +36,7 @@ class HostileRank final : public Communicator {
                         const transport::Reduction&) override {
     if (call.operation == Operation::all_gather || call.operation == Operation::gather) {
       std::ranges::copy(buffers.send, buffers.receive.begin());
-      // No byte is a zero: no text has an end.
+      // Without a zero byte, no text has an end.
       const auto other = buffers.receive.subspan(buffers.send.size());
       std::ranges::generate(other, [this] { return static_cast<std::byte>(1 + random_() % 255); });
     }

@@ -36,7 +36,7 @@ Tensors parameters() {
 constexpr std::size_t kOnRank0Only = 1;
 constexpr std::size_t kNowhere = 2;
 
-// The gradient of every parameter is `value` in all elements.
+// Sets the gradient of every parameter to `value` in all elements.
 void give_gradients(const Tensors& of, int rank, double value) {
   for (std::size_t i = 0; i < of.size(); ++i) {
     const bool has_one = i == kNowhere ? false : i == kOnRank0Only ? rank == 0 : true;
@@ -129,7 +129,7 @@ TEST_SUITE("manual parallel") {
     const double mean = (session.world_size() - 1) / 2.0;
     for (int i = 0; i < 20; ++i) {
       auto step = session.step();
-      const at::Tensor frozen = torch::ones({4});  // a set of its own in every step
+      const at::Tensor frozen = torch::ones({4});  // in a set for itself in every step
       for (int pass = 0; pass < 2; ++pass) {
         give_gradients(all, session.rank(), session.rank());
         (void)ranks.all_reduce_gradients(step, first);

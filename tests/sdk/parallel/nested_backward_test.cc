@@ -1,5 +1,5 @@
-// Backward passes that run another one inside, as a program's own checkpointing does: there a
-// gradient is complete more than once.
+// Backward passes that run another one inside, as a program's own checkpointing does. A gradient
+// then completes more than once.
 #include <torch/torch.h>
 
 #include <cstdint>
@@ -21,7 +21,7 @@ at::Tensor modulated(const at::Tensor& x, const at::Tensor& weight) {
   return (x * weight).sin();
 }
 
-// Computes modulated() again in its backward pass, and runs a backward pass of its own on that.
+// Recomputes modulated() in its backward pass, and runs an inner backward pass on the result.
 class Checkpointed : public torch::autograd::Function<Checkpointed> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
@@ -40,7 +40,7 @@ class Checkpointed : public torch::autograd::Function<Checkpointed> {
   }
 };
 
-enum class Weights { shared, own };  // of the two functions
+enum class Weights { shared, own };  // weights in the two functions
 
 at::Tensor loss_of(const Tensors& of, Weights weights, int rank, int step) {
   const at::Tensor x = at::linspace(0.1, 1.3, 8) * (1 + rank + 0.5 * step);
@@ -57,7 +57,7 @@ Tensors parameters() {
   return made;
 }
 
-// By a rank's plain backward pass.
+// Computes gradients by a rank's plain backward pass.
 Tensors own_gradients(const Tensors& of, Weights weights, int rank, int step) {
   Tensors copies;
   for (const at::Tensor& p : of) copies.push_back(p.detach().clone().set_requires_grad(true));

@@ -1,4 +1,4 @@
-// Clocks of nodes under MPI. Both nodes are one machine, so the truth is known: what was planted.
+// Clocks of nodes under MPI. Both nodes are one machine, so the true offsets are the planted ones.
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
@@ -21,7 +21,7 @@ std::int64_t true_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
 }
 
-// The ranks of the job, two a node where there are four.
+// Returns the ranks of the job, two a node if there are four.
 std::unique_ptr<transport::Communicator> world_of_nodes() {
   auto runtime = transport::MpiRuntime::start(nullptr, nullptr);
   REQUIRE_MESSAGE(runtime.ok(), runtime.status().text());
@@ -88,7 +88,7 @@ TEST_SUITE("clocks of nodes") {
       }
       const auto waited = waiting_seconds(mine.stamp, latest);
       REQUIRE(waited);
-      // `truth_ns` was read a moment later than the stamp, on every rank.
+      // `truth_ns` was read slightly after the stamp, on every rank.
       const double bound = static_cast<double>(mine.stamp.error_ns + latest.error_ns) * 1e-9;
       const double truth = static_cast<double>(last - mine.truth_ns) * 1e-9;
       double most_late = 0;

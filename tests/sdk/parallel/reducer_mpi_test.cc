@@ -20,7 +20,8 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-// One parameter of each kind: float, double, bfloat16, used on some ranks only, used nowhere.
+// Returns one parameter of each kind: float, double, bfloat16, used on some ranks only, used
+// nowhere.
 Tensors parameters(std::uint64_t seed) {
   torch::manual_seed(seed);
   Tensors made = {torch::randn({3, 5}), torch::randn({7}, at::kDouble),
@@ -37,7 +38,7 @@ bool is_used(std::size_t parameter, int rank) {
   return parameter != kUsedNowhere;
 }
 
-// The gradient that a rank computes in a step is this tensor itself.
+// Returns the tensor that is a rank's gradient in a step.
 at::Tensor coefficient(const Tensors& of, std::size_t parameter, int rank, int step) {
   torch::manual_seed(static_cast<std::uint64_t>(1000 * step + 10 * rank) + parameter);
   return torch::randn_like(of[parameter], torch::TensorOptions().requires_grad(false));
@@ -64,7 +65,7 @@ bool is_used_somewhere(std::size_t parameter, int world, int step) {
   return false;
 }
 
-// What the reducer promises, computed on one rank: ascending ranks, one division.
+// Computes the reducer's promise on one rank: ascending ranks, one division.
 at::Tensor serial_average(const Tensors& of, std::size_t parameter, int world, int step) {
   const auto type = of[parameter].scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   at::Tensor sum;
@@ -91,7 +92,7 @@ double serial_loss(const Tensors& of, int world, int step) {
   return sum / total;
 }
 
-// All gradients of some steps, as bytes one can compare.
+// Returns all gradients of some steps, as bytes for comparison.
 std::string train_some(int steps) {
   auto session = solo_session();
   const Tensors mine = parameters(1);
@@ -263,7 +264,7 @@ TEST_SUITE("reducer over MPI") {
     reducer.backward(step, loss_of(mine, session.rank(), 0), 0);
     const ReductionOutcome outcome = reducer.average(step);
     CHECK(outcome.weight == 0);
-    CHECK_FALSE(outcome.finite);  // there is nothing to update with
+    CHECK_FALSE(outcome.finite);  // no gradients for an update
     for (const at::Tensor& p : mine) CHECK_FALSE(p.grad().defined());
   }
 
@@ -340,7 +341,7 @@ TEST_SUITE("reducer over MPI") {
     }
     auto damaged = found;
     damaged[0].tensor = found[0].tensor.clone();
-    damaged[0].tensor[0] = damaged[0].tensor[1];  // no permutation any more
+    damaged[0].tensor[0] = damaged[0].tensor[1];  // no longer a permutation
     CHECK_FALSE(reducer.load_state(damaged).ok());
     damaged = found;
     damaged[1].tensor = -found[1].tensor;

@@ -29,7 +29,7 @@ RankMark mark(std::int32_t rank, Activity activity, double seconds) {
   return mark;
 }
 
-// A rank that waits in round 7, and what it wrote.
+// A rank that waits in round 7, and its log.
 struct Waiting {
   std::vector<RankMark> marks;
   std::vector<std::string> lines;
@@ -77,7 +77,7 @@ TEST_SUITE("slow wait") {
     Waiting it;
     it.marks = {mark(1, Activity::finished, 9), mark(2, Activity::waiting, 1)};
     SlowWait wait = it.wait();
-    wait.look(it.begin + SlowWait::kLookEvery);  // it may be about to hear of it by itself
+    wait.look(it.begin + SlowWait::kLookEvery);  // the rank may get the news itself
     wait.look(it.begin + std::chrono::seconds(2));
     try {
       wait.look(it.begin + std::chrono::seconds(4));
@@ -138,7 +138,7 @@ TEST_SUITE("slow wait") {
       polls = 0;
       CHECK_THROWS_AS(wait(), Left);
       CHECK(polls == 5);
-      CHECK(value == 7);  // others may still write, but not here
+      CHECK(value == 7);  // others may still write, but this value stays
     }
   }
 

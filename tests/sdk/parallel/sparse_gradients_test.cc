@@ -1,4 +1,4 @@
-// Gradients that autograd leaves sparse: the same loop at any number of ranks.
+// Sparse gradients of autograd: the same loop at any number of ranks.
 #include <torch/torch.h>
 
 #include <cmath>
@@ -28,7 +28,7 @@ TEST_SUITE("reducer over MPI") {
     auto table = sparse_table();
     Reducer reducer(session, table->parameters());
     auto step = session.step();
-    // A row of this rank's own, and one that all ranks look up.
+    // A row of this rank alone, and a row that all ranks look up.
     const at::Tensor rows = torch::tensor({std::int64_t{session.rank()}, kRows - 1});
     reducer.backward(step, table->forward(rows).sum(), 1);
     const ReductionOutcome outcome = reducer.average(step);

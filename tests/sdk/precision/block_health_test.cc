@@ -1,4 +1,4 @@
-// The rules of blame one by one, and that looking costs no bit and keeps no tensor.
+// The rules of blame one by one. Watching costs no bit and keeps no tensor.
 #include "sdk/src/precision/block_health.h"
 
 #include <torch/torch.h>
@@ -80,7 +80,7 @@ TEST_SUITE("block health") {
     CHECK(watched.verdict() == HealthVerdict{Where::parameters, third, 3});
     CHECK(evidence[third.value()].overflow_forward == 3);
     CHECK(evidence[third.value()].rank_of_overflow == kRank);
-    // Mended, an ordinary fault is blamed as ever.
+    // After the repair, an ordinary fault is blamed as before.
     {
       const torch::NoGradGuard no_grad;
       parameters["layer2.up.weight"].copy_(before);
@@ -288,7 +288,7 @@ TEST_SUITE("block health") {
     evidence = watched.step([&] { return run(300); });
     CHECK(evidence[1].gradient == cox::Magnitude{5, kRank});
     CHECK(evidence[0].gradient == cox::Magnitude{300, kRank});
-    evidence = watched.step([&] { return run(0); });  // nobody differentiates the first
+    evidence = watched.step([&] { return run(0); });  // the first result has no gradient
     CHECK(evidence[0].gradient == cox::Magnitude{5, kRank});
   }
 
@@ -307,7 +307,7 @@ TEST_SUITE("block health") {
     CHECK(largest(watched.health.amax_scaled_fp16()) == 8);
     const auto evidence = watched.end();
     CHECK(evidence[0].sampled == 16);
-    // Two incoming and one outgoing value are too small; the zeros were zeros before.
+    // Two incoming and one outgoing value are too small; the zeros were already zeros.
     CHECK(evidence[0].underflow == 3);
     CHECK(evidence[0].gradient.value == 4);
   }

@@ -1,5 +1,5 @@
-// The codec beside the definitions of float_reference.h: where codes begin and end, and over floats
-// of all sizes.
+// Compares the codec with the definitions of float_reference.h: at the borders of codes, and over
+// floats of all sizes.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ inline std::vector<std::uint8_t> codes_of(FloatFormat format, const std::vector<
   return codes;
 }
 
-// Returns how many floats of either sign get another code, of the first and the last one of each.
+// Returns how many floats of either sign get a wrong code, among the first and last of each code.
 inline int wrong_borders(const Definition& format) {
   const std::vector<Run> runs = runs_of(format);
   std::vector<float> values;
@@ -41,13 +41,14 @@ inline int wrong_borders(const Definition& format) {
   return wrong;
 }
 
-// Codes of floats in ascending order, as the definition gives them.
+// Codes of floats in ascending order, by definition.
 class ExpectedCodes {
  public:
   ExpectedCodes(const Definition& format, std::uint32_t sign)
       : runs_(runs_of(format)), sign_(sign << 7) {}
 
-  // Of `first`, `first` + stride and so on. REQUIRES: `first` is at least that of the last call.
+  // Fills in the codes of `first`, `first` + stride and so on. REQUIRES: `first` is at least that
+  // of the last call.
   void fill(std::uint32_t first, std::uint32_t stride, std::vector<std::uint8_t>& codes) {
     for (std::size_t i = 0; i < codes.size();) {
       const auto bits = static_cast<std::uint32_t>(first + i * stride);
@@ -68,8 +69,8 @@ class ExpectedCodes {
   std::size_t at_ = 0;
 };
 
-// One finite float of `stride`, of one sign, in batches. Returns the bits, without sign, of the
-// first that differs, or kNoDifference.
+// Tests every `stride`-th finite float of one sign, in batches. Returns the bits, without sign, of
+// the first difference, or kNoDifference.
 inline std::uint32_t first_difference(const Definition& format, std::uint32_t stride,
                                       std::uint32_t sign) {
   constexpr std::uint32_t kBatch = 1u << 16;
@@ -92,7 +93,7 @@ inline std::uint32_t first_difference(const Definition& format, std::uint32_t st
   return kNoDifference;
 }
 
-// Of both signs. A stride of 1 looks at every finite float.
+// Tests both signs. A stride of 1 covers every finite float.
 inline std::uint32_t first_difference(const Definition& format, std::uint32_t stride) {
   return std::min(first_difference(format, stride, 0), first_difference(format, stride, 1));
 }

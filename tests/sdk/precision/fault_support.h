@@ -1,5 +1,6 @@
-// What the tests of blame share: a fault that a layer can be given (one value among its operators
-// or of its result goes wrong, forward or backward), and five models whose layers take one.
+// Shared parts of the tests of blame: a fault for a layer, and five models whose layers accept
+// faults. A fault is one wrong value among a layer's operators or in its result, forward or
+// backward.
 #pragma once
 
 #include <torch/torch.h>
@@ -29,7 +30,7 @@ struct Fault {
   at::ScalarType format = at::kFloat;
 };
 
-// The value as the format has it.
+// Returns the value in the given format.
 inline double value_of(const Fault& fault) {
   if (fault.kind == Fault::Kind::nan) return std::numeric_limits<double>::quiet_NaN();
   if (fault.kind == Fault::Kind::infinity) return std::numeric_limits<double>::infinity();
@@ -70,7 +71,7 @@ inline Tensor pass_through(const Tensor& x, const Fault& fault, Place here) {
   return Spoil::apply(x, fault);
 }
 
-// Layers with a fault in them: among their operators, or in what comes out of them.
+// Layers with a fault among their operators or in their result.
 struct DenseLayerImpl : torch::nn::Module {
   explicit DenseLayerImpl(std::int64_t width)
       : up(register_module("up", torch::nn::Linear(width, 2 * width))),
@@ -97,11 +98,11 @@ struct ConvLayerImpl : torch::nn::Module {
 };
 TORCH_MODULE(ConvLayer);
 
-// A model, as a function from one fault a visit of a block to a loss.
+// A model, as a function from one fault for each visit of a block to a loss.
 struct Victim {
   std::shared_ptr<torch::nn::Module> module;
   std::function<Tensor(const std::vector<Fault>&)> loss;
-  std::vector<std::string> called;  // the block of each visit that a fault can be in
+  std::vector<std::string> called;  // the block of each visit that can have a fault
 };
 
 template <class Layer>
@@ -138,7 +139,7 @@ inline std::vector<DenseLayer> named_layers(torch::nn::Module& net) {
   return layers;
 }
 
-// Skips, a block with two inputs, and two blocks that are visited twice.
+// Returns a net with skips, a block with two inputs, and two blocks that are visited twice.
 inline Victim graph() {
   auto net = std::make_shared<torch::nn::Module>("graph");
   const auto loss = [layers = named_layers(*net)](const std::vector<Fault>& faults) mutable {
@@ -153,7 +154,7 @@ inline Victim graph() {
   return {net, loss, {"a", "b", "a", "c", "b"}};
 }
 
-// A stream that goes past the blocks.
+// Returns a net with a stream past the blocks.
 inline Victim residual() {
   auto net = std::make_shared<torch::nn::Module>("residual");
   const auto loss = [layers = named_layers(*net)](const std::vector<Fault>& faults) mutable {
@@ -166,7 +167,7 @@ inline Victim residual() {
   return {net, loss, {"a", "b", "c"}};
 }
 
-// Faults are in results of layers only.
+// Returns a GPT-2. Faults occur only in results of layers.
 inline Victim gpt() {
   gpt2::Config config;
   config.vocab_size = 17;

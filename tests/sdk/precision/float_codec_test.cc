@@ -1,5 +1,5 @@
-// The codecs against the formats' definitions, at every float where a code begins or ends and at
-// one of 61 between them. `scripts/bench N1` looks at every float there is.
+// The codecs against the formats' definitions, at every float at a border of codes and at one of 61
+// between them. `scripts/bench N1` tests every float.
 #include "sdk/src/precision/float_codec.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ using namespace cox::detail;
 // Odd, so that all patterns of the lower bits occur.
 constexpr std::uint32_t kStride = 61;
 
-// Every NaN, and both infinities.
+// Tests every NaN, and both infinities.
 bool keeps_nan_and_infinity(const Definition& format) {
   constexpr std::uint32_t kBatch = 1u << 16;
   std::vector<float> values(kBatch);
@@ -46,19 +46,19 @@ std::vector<float> random_floats(std::size_t count, unsigned seed) {
   return values;
 }
 
-// The code of one value by definition, and how it counts.
+// Returns the code of one value by definition, and counts it.
 std::uint8_t expected_code(const Definition& format, float value, float scale,
                            QuantizeCounts& counts) {
   const auto sign = static_cast<std::uint8_t>(std::signbit(value) ? 0x80 : 0);
   if (std::isnan(value)) return 0x7F | sign;
   if (std::isinf(value)) return static_cast<std::uint8_t>(format.infinity() | sign);
   const float scaled = std::fabs(value * scale);
-  // A value that is finite before the scale is clipped, even if the product is not finite.
+  // Clips a value that is finite before scaling, even if the product is not finite.
   const auto bits = std::min(std::bit_cast<std::uint32_t>(scaled), kInfinityBits - 1);
   std::vector<std::uint8_t> code(1);
   ExpectedCodes(format, 0).fill(bits, 1, code);
   const std::vector<double> all = finite_values(format);
-  // Rounded as if exponents went on: from the middle to the next value on, it is clipped.
+  // Rounds as if exponents continued: clips from the middle to the next value on.
   const double beyond = all.back() + (all.back() - all[all.size() - 2]) / 2;
   const bool is_even = all.size() % 2 != 0;
   counts.saturated += scaled > beyond || (scaled == beyond && !is_even);

@@ -1,6 +1,5 @@
-// The formats by definition, for tests: all values that a format has, listed with ldexp, and from
-// them, by comparing midpoints in double, what every float rounds to. Shares nothing with the
-// codec.
+// The formats by definition, for tests. Lists all values of a format with ldexp, and rounds floats
+// by comparing midpoints in double. Independent of the codec.
 #pragma once
 
 #include <bit>
@@ -23,7 +22,7 @@ struct Definition {
   int mantissa_bits;
   bool has_infinity;
 
-  // Code of infinity; in E4M3, which has none, of NaN.
+  // Returns the code of infinity; for E4M3, which has none, of NaN.
   std::uint32_t infinity() const {
     const int ones = exponent_bits + (has_infinity ? 0 : mantissa_bits);
     return ((1u << ones) - 1) << (7 - ones);
@@ -39,7 +38,7 @@ inline const std::vector<Definition>& definitions() {
   return all;
 }
 
-// All values that are finite and not negative; index = code. The largest is the last.
+// Returns all finite non-negative values, ascending; index = code.
 inline std::vector<double> finite_values(const Definition& format) {
   const int bias = (1 << (format.exponent_bits - 1)) - 1;
   const int exponents = 1 << format.exponent_bits;
@@ -56,9 +55,9 @@ inline std::vector<double> finite_values(const Definition& format) {
   return values;
 }
 
-// The first bits of a float, not negative, that is >= value (or > value).
+// Returns the bits of the smallest non-negative float that is >= value (or > value).
 inline std::uint32_t first_bits(double value, bool is_beyond) {
-  auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(value));  // near enough to search
+  auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(value));  // a start for the search
   const auto is_in = [&](std::uint32_t b) {
     const double found = std::bit_cast<float>(b);
     return is_beyond ? found > value : found >= value;
@@ -74,13 +73,13 @@ struct Run {
   std::uint8_t code;
 };
 
-// Returns the codes of all finite floats of positive sign, in ascending order: to nearest, ties to
-// even, clipped at the largest.
+// Returns the codes of all finite positive floats, in ascending order: to nearest, ties to even,
+// clipped at the largest.
 inline std::vector<Run> runs_of(const Definition& format) {
   const std::vector<double> values = finite_values(format);
   std::vector<Run> runs;
   for (std::size_t code = 0; code < values.size(); ++code) {
-    const bool is_odd = code % 2 != 0;  // the mantissa's last bit: at the middle the other one wins
+    const bool is_odd = code % 2 != 0;  // the mantissa's last bit: a tie goes to the other code
     const std::uint32_t first =
         code > 0 ? first_bits((values[code - 1] + values[code]) / 2, is_odd) : 0;
     runs.push_back({first, static_cast<std::uint8_t>(code)});

@@ -1,4 +1,4 @@
-// Reads what FP8 products counted, waiting for the device where counts are there.
+// Reads the counts of FP8 products. Waits for the device if the counts are there.
 #pragma once
 
 #include <torch/torch.h>

@@ -1,5 +1,4 @@
-// Four values at a time, as kernels do it, compiled for the host: bit for bit what the loops of the
-// CPU do.
+// The kernels' code for four values at a time, compiled for the host: bit for bit the CPU's loops.
 #include "sdk/src/precision/fp8_elements.h"
 
 #include <c10/util/Half.h>
@@ -31,15 +30,15 @@ constexpr FloatFormat format_of(E5m2) {
   return FloatFormat::e5m2;
 }
 
-// Every bf16, so every exponent and both signs, NaN and infinities.
+// Returns every bf16: every exponent and both signs, NaN and infinities.
 std::vector<float> every_bf16() {
   std::vector<float> values;
   for (std::uint32_t raw = 0; raw < 0x10000; ++raw) values.push_back(cox::fp8::bf16_value(raw));
   return values;
 }
 
-// Floats around everything that a cast decides by: each code, the middle between it and the next,
-// and the neighbours of both.
+// Returns the floats at which casts decide: each code, the middle to the next, and the neighbours
+// of both.
 template <class Format>
 std::vector<float> around_codes() {
   const auto place = static_cast<std::size_t>(format_of(Format()));
@@ -74,7 +73,8 @@ struct Quantized {
   QuantizeCounts counts;
 };
 
-// By fours, as a thread of a kernel does it. REQUIRES: the number of values is a multiple of 4.
+// Quantises four values at a time, like a kernel's thread. REQUIRES: the number of values is a
+// multiple of 4.
 template <class Format>
 Quantized by_fours(const std::vector<float>& values, float multiplier) {
   Quantized result;

@@ -1,6 +1,6 @@
-// The kernels that quantise, run by the host: block after block, and the threads of a block by
-// turns from one barrier to the next. Only the processor's cast is another; where values are read
-// and written, tiles, ends and sums are those of a device.
+// The quantising kernels, run by the host: block after block, with the threads of a block in turns
+// from barrier to barrier. Only the processor's cast differs; reads, writes, tiles, ends and sums
+// are those of a device.
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 #include <ucontext.h>
@@ -76,7 +76,7 @@ struct alignas(16) Floats4 {
   float x, y, z, w;
 };
 
-// All threads of a block call it together.
+// Called by all threads of a block together.
 unsigned int most_of_warp(unsigned int value) {
   static std::array<unsigned int, kThreadsOfBlock> values;
   values[threadIdx.x] = value;
@@ -96,7 +96,7 @@ void atomicMax(unsigned long long* to, unsigned long long value) {
   *to = std::max(*to, value);
 }
 
-// Selector: a nibble a byte, of the eight bytes of `high` and `low`.
+// Picks bytes of `high` and `low` by the selector: one nibble for each result byte.
 unsigned int bytes_picked(unsigned int low, unsigned int high, unsigned int selector) {
   const std::uint64_t all = std::uint64_t{high} << 32 | low;
   unsigned int picked = 0;
@@ -151,7 +151,7 @@ struct Quantized {
 
 constexpr unsigned int kBlocks = 3;
 
-// By the two kernels; by a given scale where that is not 0.
+// Quantises with the two kernels; uses `scale` unless it is 0.
 template <class Value, class Format>
 Quantized quantized(const std::vector<Value>& values, std::size_t rows, float scale, bool turns) {
   struct alignas(16) Sixteen {
@@ -197,7 +197,7 @@ constexpr FloatFormat kFormat = FloatFormat::e4m3;
 template <>
 constexpr FloatFormat kFormat<E5m2> = FloatFormat::e5m2;
 
-// Of many magnitudes, with zeros, NaN and infinities among them.
+// Returns values of many magnitudes, with zeros, NaN and infinities.
 template <class Value>
 std::vector<Value> some_values(std::size_t count) {
   std::mt19937 generator(static_cast<unsigned int>(count));

@@ -1,5 +1,5 @@
-// Products with a weight in layers and in every form that torch has for them: values, gradients,
-// counts and scales.
+// Products with a weight in layers and in all of torch's forms: values, gradients, counts and
+// scales.
 #include "fp8_support.h"
 
 #include <doctest/doctest.h>
@@ -8,7 +8,7 @@ namespace {
 
 using namespace fp8_test;
 
-// A Linear layer and its gradients in FP8, against the definition.
+// Checks a Linear layer and its gradients in FP8 against the definition.
 void check_linear(const Fp8Recipe& recipe, at::IntArrayRef sizes, bool with_bias) {
   CAPTURE(sizes.size());
   CAPTURE(with_bias);
@@ -43,7 +43,7 @@ void check_linear(const Fp8Recipe& recipe, at::IntArrayRef sizes, bool with_bias
   CHECK(take_counts(block) == Fp8Counts{});
 }
 
-// A way to write x [4, 6] times w [3, 6] transposed; `w` may be used as it likes.
+// A way to write x [4, 6] times w [3, 6] transposed. `w` may be used freely.
 struct Form {
   const char* name;
   Tensor (*compute)(const Tensor& x, const Tensor& w);
@@ -104,7 +104,7 @@ TEST_SUITE("sdk.precision.fp8_linear") {
     const Tensor w = at::randn({3, 6}).requires_grad_();
     const Tensor leaf = at::randn({4, 6}).requires_grad_();
     const Tensor gradient = at::randn({4, 3});
-    // Rows are quantised alone in the forms that take them one by one, so: scales by row for x.
+    // Some forms quantise row by row, so x has scales by row.
     const Fp8Recipe recipe{Fp8Scaling::current, Fp8Granularity::row, 16, 0};
     const Expected wanted = expected(leaf.detach(), w.detach(), gradient, recipe);
     for (const Form& form : kForms) {
@@ -120,7 +120,7 @@ TEST_SUITE("sdk.precision.fp8_linear") {
       CHECK(take_counts(block).sampled == 24);
       CHECK(is_near(y, wanted.y));
       y.backward(gradient);
-      // Its gradient comes with other rows where the weight stands on the left.
+      // The gradient has other rows if the weight is on the left.
       CHECK(is_near(leaf.grad(), wanted.of_x, 2));
       CHECK(is_near(w.grad(), wanted.of_w, 2));
       CHECK(take_counts(block).sampled == 12);

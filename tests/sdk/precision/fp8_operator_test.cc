@@ -1,5 +1,5 @@
-// Products in FP8 as an operator: each gives the result and the gradients of the same product of
-// rounded operands, written by hand; what is no such product is declined.
+// Products in FP8 as an operator: result and gradients equal those of a hand-written product of
+// rounded operands. Other operators are declined.
 #include "sdk/src/precision/fp8_operator.h"
 
 #include <torch/torch.h>
@@ -28,7 +28,7 @@ using fp8_test::take_counts;
 using Tensors = std::vector<Tensor>;
 using Program = std::function<Tensor(const Tensors&)>;
 
-// Products in FP8, and the names of the operators that ran.
+// Runs products in FP8, and records the operators that ran.
 class InFp8 final : public OperatorListener {
  public:
   explicit InFp8(std::shared_ptr<Fp8Block> block) : products_(std::move(block)) {}
@@ -52,14 +52,13 @@ std::shared_ptr<Fp8Block> block_of(const Fp8Recipe& recipe = {}) {
   return std::make_shared<Fp8Block>(recipe);
 }
 
-// The value that the nearest code stands for, by torch's own casts. All in one scale, or each row
-// in its own.
+// Returns the value of the nearest code, by torch's own casts. Uses one scale, or one for each row.
 Tensor rounded(const Tensor& values, FloatFormat format, Fp8Granularity by) {
   const Tensor scale = scales_by_torch(values, format, by, 0);
   return (values / scale).to(fp8_type(format)).to(at::kFloat) * scale;
 }
 
-// Rounds forward and leaves the gradient alone.
+// Rounds forward and passes the gradient unchanged.
 class Rounding : public torch::autograd::Function<Rounding> {
  public:
   static Tensor forward(torch::autograd::AutogradContext*, const Tensor& values, bool by_row) {
@@ -87,8 +86,8 @@ Tensors inputs(const std::vector<std::vector<std::int64_t>>& shapes) {
   return made;
 }
 
-// The gradient of each input, and the result. The first input is made from a leaf, so that it is no
-// parameter.
+// Returns the gradient of each input, and the result. Derives the first input from a leaf, so that
+// it is no parameter.
 Tensors values_of(const Program& program, const Tensors& in) {
   Tensors operands = in;
   operands[0] = in[0] * 1.5;
@@ -113,7 +112,7 @@ struct ProductCase {
   const char* name;
   std::vector<std::vector<std::int64_t>> shapes;
   Program written;
-  Program rounded;  // the same by hand
+  Program rounded;  // the same, written by hand
 };
 
 constexpr auto kTensor = Fp8Granularity::tensor;
@@ -186,7 +185,7 @@ Tensors in_fp8(const ProductCase& it, const std::shared_ptr<Fp8Block>& block, bo
   return values;
 }
 
-// Records what it is shown, and drops all that may be dropped.
+// Records the shown operators, and drops all tensors that may be dropped.
 Tensors in_fp8_taped(const ProductCase& it, const std::shared_ptr<Fp8Block>& block,
                      std::uint64_t& replayed) {
   InFp8 listener(block);
@@ -276,7 +275,7 @@ TEST_SUITE("sdk.precision.fp8_operator") {
     step(1, false);
     CHECK(take_counts(block).saturated == 0);
     block->end_step();
-    step(1, true);  // in another order: magnitudes go by weight, so nothing is clipped
+    step(1, true);  // in another order: magnitudes belong to weights, so nothing is clipped
     CHECK(take_counts(block).saturated == 0);
     block->end_step();
     step(1000, false);

@@ -31,7 +31,7 @@ Fp8Operand quantized(const Tensor& values, FloatFormat format,
   return quantize_tensor(values, format, current_scale(values, format, granularity, 0)).operand;
 }
 
-// Floats of random bits, NaN and infinities among them.
+// Returns floats of random bits, including NaN and infinities.
 Tensor random_bits(std::int64_t count) {
   at::manual_seed(5);
   return at::randint(INT32_MIN, INT32_MAX, {count}, at::kInt).view(at::kFloat);
@@ -70,7 +70,7 @@ TEST_SUITE("sdk.precision.fp8_product") {
             CHECK(at::equal(scale, scales_by_torch(typed, format, rows, margin)));
             CHECK(scale.numel() == (rows == Fp8Granularity::row ? 37 : 1));
           }
-          // Scales that clip some, too.
+          // These scales clip some values.
           const Tensor scale = current_scale(typed, format, rows, 0) / 16;
           const Fp8Quantized loops = quantize_tensor(typed, format, scale);
           const Fp8Quantized torch = quantize_by_torch(typed, format, scale);
@@ -116,7 +116,7 @@ TEST_SUITE("sdk.precision.fp8_product") {
 
   TEST_CASE("the emulated product equals torch's _scaled_mm on the CPU bit for bit") {
     at::manual_seed(3);
-    // With AMX torch has oneDNN multiply, which adds in another order.
+    // With AMX, torch multiplies by oneDNN, which adds in another order.
     const bool has_amx = at::cpu::init_amx();
     constexpr std::int64_t kShapes[][3] = {{1, 1, 1},    {16, 16, 16},  {5, 7, 3},
                                            {64, 48, 32}, {33, 65, 129}, {128, 256, 192}};
@@ -164,7 +164,7 @@ TEST_SUITE("sdk.precision.fp8_product") {
     CHECK(shapes.best({16, 32, 64}) == ProductPath::fp8);
     CHECK(asked.size() == 6);
     asked.clear();
-    times = {9, 9, 9, 20, 9, 20};  // equal: nothing gained
+    times = {9, 9, 9, 20, 9, 20};  // equal times: no gain
     CHECK(shapes.best({32, 16, 64}) == ProductPath::bf16);
     CHECK(shapes.best({32, 16, 64}) == ProductPath::bf16);
     CHECK(shapes.best({16, 32, 64}) == ProductPath::fp8);

@@ -21,7 +21,7 @@ Fp8Blocks fresh(std::size_t count, std::uint32_t history = 4) {
   return blocks;
 }
 
-// Block b has seen b products of magnitude 10 b.
+// Returns blocks of which block b has seen b products of magnitude 10 b.
 Fp8Blocks experienced(std::size_t count) {
   Fp8Blocks blocks = fresh(count);
   for (std::size_t b = 0; b < count; ++b) {

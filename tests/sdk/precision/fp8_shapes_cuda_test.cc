@@ -1,4 +1,4 @@
-// FP8 on a device: how products are timed there, and how their counts come to the host. Needs the
+// FP8 on a device: the timing of products, and the path of their counts to the host. Needs the
 // stand-ins for CUDA.
 #include <torch/torch.h>
 
@@ -22,7 +22,7 @@ TEST_CASE("a device without a number is the current one when shapes of products 
     const std::shared_ptr<Fp8Shapes> shapes = Fp8Shapes::of(device);
     REQUIRE(shapes != nullptr);
     CHECK_NOTHROW(shapes->best({16, 16, 16}));
-    // What the hardware cannot take is left to bf16, untimed.
+    // Shapes that the hardware does not support use bf16, without timing.
     CHECK((shapes->best({3, 16, 16}) == cox::detail::ProductPath::bf16));
   }
 }
@@ -52,6 +52,6 @@ TEST_CASE(
   CHECK(blocks[1]->take_counts() == Fp8Counts());
   CHECK(first == Fp8Counts{3, 1, 0, 2, 0});
   CHECK(last == Fp8Counts{6, 2, 1, 1e6, 3});
-  CHECK(reading.finish());  // there is nothing more
+  CHECK(reading.finish());  // nothing left to read
   CHECK(blocks[0]->take_counts() == Fp8Counts());
 }

@@ -1,5 +1,5 @@
-// What the tests of FP8 products share: recipes, autocast, a linear product computed by definition
-// in double from the values that quantising gives, and a counter of what ran in FP8.
+// Shared parts of the tests of FP8 products: recipes, autocast, a linear product by definition in
+// double from quantised values, and a counter of FP8 work.
 #pragma once
 
 #include <torch/torch.h>
@@ -29,12 +29,12 @@ inline std::shared_ptr<Fp8Block> block_of(const Fp8Recipe& recipe = {}) {
   return std::make_shared<Fp8Block>(recipe);
 }
 
-// A leaf that is no parameter by our rule: its history begins with an operation.
+// Returns an input that is no parameter by our rule, because its history begins with an operation.
 inline Tensor input(at::IntArrayRef sizes) {
   return at::randn(sizes);
 }
 
-// Values after quantising with a scale of their own.
+// Returns the values after quantising with their own scale.
 inline Tensor through(const Tensor& values, FloatFormat format, Fp8Granularity granularity,
                       std::uint32_t margin = 0) {
   const torch::NoGradGuard no_grad;
@@ -42,7 +42,7 @@ inline Tensor through(const Tensor& values, FloatFormat format, Fp8Granularity g
   return quantize_tensor(values, format, scale).operand.dequantized().to(at::kDouble);
 }
 
-// x [M, K], w [N, K] and the gradient of the result, all by definition.
+// The result for x [M, K] and w [N, K], and the gradients, all by definition.
 struct Expected {
   Tensor y;
   Tensor of_x;
@@ -50,7 +50,7 @@ struct Expected {
 };
 inline Expected expected(const Tensor& x, const Tensor& w, const Tensor& gradient,
                          const Fp8Recipe& recipe) {
-  // The first step of delayed scaling is a scale for the whole tensor.
+  // Delayed scaling uses a scale for the whole tensor in its first step.
   const Fp8Granularity granularity =
       recipe.scaling == Fp8Scaling::delayed ? Fp8Granularity::tensor : recipe.granularity;
   const Tensor xq = through(x, FloatFormat::e4m3, granularity, recipe.margin);
@@ -59,15 +59,15 @@ inline Expected expected(const Tensor& x, const Tensor& w, const Tensor& gradien
   return {at::mm(xq, wq.t()), at::mm(gq, wq), at::mm(gq.t(), xq)};
 }
 
-// Within what adding in another order, and `bits` of mantissa in the result, can do. On a device
-// results are bf16.
+// Returns whether two results differ only by the order of addition and by `bits` of mantissa.
+// Results on a device are bf16.
 inline bool is_near(const Tensor& found, const Tensor& wanted, int bits = 20) {
   const Tensor error = (found.to(at::kDouble) - wanted.to(at::kDouble)).abs().max();
   const Tensor size = wanted.to(at::kDouble).abs().max();
   return error.item<double>() <= std::ldexp(size.item<double>(), -(found.is_cuda() ? 4 : bits));
 }
 
-// Runs the products of this thread in FP8 while it exists.
+// Runs the products of this thread in FP8 during its lifetime.
 class Fp8Scope {
  public:
   explicit Fp8Scope(std::shared_ptr<Fp8Block> block)
@@ -85,7 +85,7 @@ class Fp8Scope {
   StreamScope shown_;
 };
 
-// Calls `compute` in a scope of its own and says how many values were quantised.
+// Calls `compute` in a new scope. Returns how many values were quantised.
 template <class Compute>
 std::uint64_t quantized_in(const Compute& compute) {
   const auto block = block_of();

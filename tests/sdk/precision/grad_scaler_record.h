@@ -18,11 +18,11 @@ inline constexpr std::array<float, 4> kTarget = {0.5f, -1.25f, 3.0f, 0.0625f};
 inline constexpr std::array<float, 4> kStart = {1.0f, 0.75f, -2.0f, 0.33f};
 
 struct Step {
-  float factor = 1;  // of the loss
-  float scale = 0;   // after the step, as all that follows
+  float factor = 1;  // factor for the loss
+  float scale = 0;   // after the step, like all fields below
   std::uint32_t tracker = 0;
   bool skipped = false;
-  std::array<float, 4> weights{};  // where they are recorded
+  std::array<float, 4> weights{};  // if recorded
 };
 
 struct Sequence {
@@ -33,8 +33,8 @@ struct Sequence {
   std::vector<Step> steps;
 };
 
-// Configured as GradScaler is: no floor, no hysteresis, and a largest scale that only stops what
-// fp32 cannot hold (GradScaler keeps a scale whose growth would overflow).
+// Returns GradScaler's configuration: no floor, no hysteresis, and a largest scale that stops only
+// overflow of fp32 (GradScaler keeps a scale whose growth would overflow).
 inline cox::ScalerRules rules(float initial, float growth, float backoff, std::uint32_t interval) {
   return {.initial_scale = initial,
           .growth_factor = growth,

@@ -1,5 +1,5 @@
-// Step by step what Python's GradScaler did, as recorded: the rule alone, and LossScaler with real
-// optimizers over the model of record_grad_scaler.py.
+// The recorded behaviour of Python's GradScaler, step by step: the rule alone, and LossScaler with
+// real optimizers on the model of record_grad_scaler.py.
 #include <torch/torch.h>
 
 #include <bit>
@@ -35,7 +35,7 @@ class Run {
         adamw_({weights}, {.lr = 0.01, .weight_decay = 0.1}),
         sgd_({weights}, torch::optim::SGDOptions(0.01)) {}
 
-  // Returns whether the optimizer stepped, as step() says.
+  // Returns whether the optimizer stepped, by the result of step().
   bool step(float factor) {
     weights.mutable_grad().reset();
     const at::Tensor difference = weights - tensor_of(grad_scaler::kTarget);
@@ -59,8 +59,8 @@ class Run {
   torch::optim::SGD sgd_;
 };
 
-// fp32 arithmetic of SGD is the same everywhere; torch's fused kernel of AdamW may round otherwise
-// with other vector units.
+// SGD in fp32 is the same everywhere. Torch's fused AdamW kernel may round differently on other
+// vector units.
 bool same(float ours, float theirs, const std::string& optimizer) {
   if (optimizer == "sgd")
     return std::bit_cast<std::uint32_t>(ours) == std::bit_cast<std::uint32_t>(theirs);
@@ -126,7 +126,7 @@ TEST_SUITE("sdk.precision.grad_scaler") {
     for (Sequence sequence : recorded()) {
       if (sequence.optimizer != "adamw") continue;
       CAPTURE(sequence.name);
-      sequence.rules.max_scale = 0x1p126f;  // with which twice the scale is finite
+      sequence.rules.max_scale = 0x1p126f;  // twice this scale is finite
       if (sequence.name.starts_with("grows_too_far"))
         CHECK(sequence.steps.back().scale <= 0x1p126f);
       steps += repeat(sequence, cox::ScalerSync::device);

@@ -13,12 +13,12 @@ namespace {
 
 using at::Tensor;
 
-// Gradients with a given mean and noise: ratio = noise^2 / mean^2 by construction.
+// Returns gradients with a given mean and noise: ratio = noise^2 / mean^2 by construction.
 Tensor drawn(const Tensor& parameter, double mean, double noise) {
   return at::full_like(parameter, mean) + at::randn_like(parameter) * noise;
 }
 
-// Goes on when what lies on a device has come, too.
+// Samples, and waits for results from a device.
 void sample(GradientNoise& signal, double scale) {
   signal.sample(scale);
   for (int polls = 0; !signal.receive(); ++polls) REQUIRE(polls < 1000);

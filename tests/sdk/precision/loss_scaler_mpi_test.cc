@@ -1,4 +1,4 @@
-// One rank's infinity is every rank's.
+// An infinity on one rank counts on every rank.
 #include <torch/torch.h>
 
 #include <limits>

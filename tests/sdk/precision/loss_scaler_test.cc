@@ -25,7 +25,7 @@ at::Tensor parameter(at::ScalarType type = at::kFloat) {
   return at::linspace(1, 2, 6).to(type).requires_grad_();
 }
 
-// The message of what `call` throws, or nothing.
+// Returns the message of the exception of `call`; empty if there is none.
 template <class Call>
 std::string error_of(const Call& call) {
   try {
@@ -144,7 +144,7 @@ TEST_SUITE("sdk.precision.loss_scaler") {
       LossScaler whole(rules, sync), first(rules, sync), second(rules, sync);
       train(whole, 0, 20);
       train(first, 0, 8);
-      train(second, 0, 2);  // something else before
+      train(second, 0, 2);  // unrelated earlier steps
       REQUIRE(second.load_state(first.state()).ok());
       CHECK(second.value() == first.value());
       train(second, 8, 20);
@@ -185,7 +185,7 @@ TEST_SUITE("sdk.precision.loss_scaler_errors") {
     CHECK(scaler.step(stepped));
     scaler.update();
     CHECK(scaler.value().scale == 512);
-    for (int step = 0; step < 2; ++step) {  // looked at, clean, and left alone
+    for (int step = 0; step < 2; ++step) {  // unscaled, clean, and left unchanged
       bad.mutable_grad().fill_(1);
       scaler.unscale(skipped);
       scaler.update();

@@ -1,5 +1,5 @@
-// An overflow is put into one block of one rank; the evidence of all ranks together must name that
-// block and that rank, and no other block, every time.
+// Plants an overflow in one block of one rank. The merged evidence of all ranks must name this
+// block and rank, and no other block, every time.
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -61,7 +61,7 @@ Case any_case(Random& random, std::size_t calls) {
 }
 
 struct Outcome {
-  bool went_wrong = false;  // some gradient of that rank is not finite
+  bool went_wrong = false;  // the rank has a non-finite gradient
   std::vector<BlockEvidence> evidence;
 };
 
@@ -134,7 +134,7 @@ bool is_named(const std::vector<BlockEvidence>& evidence, const Case& chosen) {
   return true;
 }
 
-// One rank has the fault, another computes without; a third has nothing to add.
+// One rank has the fault, another computes without it; a third adds nothing.
 template <class Random>
 bool try_case(Ranks& ranks, Random& random) {
   Case chosen = any_case(random, ranks.calls());
@@ -158,7 +158,7 @@ bool try_case(Ranks& ranks, Random& random) {
   return outcome.went_wrong;
 }
 
-// Faults that a ReLU or a missing gradient swallows are no overflows: they do not count.
+// A fault that a ReLU or a missing gradient removes is no overflow and does not count.
 void try_all(Victim victim, std::uint32_t seed) {
   torch::manual_seed(seed);
   const TempFolder folder;

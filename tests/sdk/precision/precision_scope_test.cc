@@ -26,7 +26,7 @@ at::ScalarType product_type() {
   return at::mm(at::ones({4, 4}), at::ones({4, 4})).scalar_type();
 }
 
-// Everything that a scope may change.
+// All state that a scope may change.
 struct Seen {
   cox::FormatInForce format = cox::current_format(at::kCPU);
   at::ScalarType type = at::autocast::get_autocast_dtype(at::kCPU);
@@ -92,7 +92,7 @@ TEST_SUITE("sdk.precision.scope") {
     })));
     CHECK_FALSE(wanted.equal(gradient([&](const at::Tensor& w) {
       const PrecisionScope scope(at::kCPU, Precision::bf16);
-      at::autocast::set_autocast_cache_enabled(true);  // as autocast is by itself
+      at::autocast::set_autocast_cache_enabled(true);  // autocast's default
       return twice(w);
     })));
   }

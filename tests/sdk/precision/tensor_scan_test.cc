@@ -18,12 +18,12 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 constexpr std::array kTypes = {at::kFloat, at::kBFloat16, at::kHalf};
 
-// Every bit pattern of a 16-bit format, once.
+// Returns every bit pattern of a 16-bit format, once.
 at::Tensor all_of(at::ScalarType type) {
   return at::arange(-32768, 32768, at::kInt).to(at::kShort).view(type);
 }
 
-// The same figures by another way.
+// Computes the same figures in another way.
 TensorScan expected(const at::Tensor& tensor) {
   const at::Tensor wide = tensor.to(at::kDouble).abs();
   const at::Tensor finite = at::isfinite(wide);
@@ -53,7 +53,7 @@ double squares_in_double(const at::Tensor& tensor) {
   return tensor.to(at::kDouble).pow(2).sum().item<double>();
 }
 
-// The order of the sum, spelled out: 32 lanes in pieces of 2^17 values.
+// Spells out the order of the sum: 32 lanes in pieces of 2^17 values.
 double squares_in_lanes(const std::vector<float>& values) {
   constexpr std::size_t kPiece = std::size_t{1} << 17;
   double total = 0;

@@ -42,7 +42,7 @@ class Watched {
     look.begin_step();
     following.emplace(blocks);
   }
-  // Forward, backward and the end of a step.
+  // Runs forward, backward and the end of a step.
   std::vector<cox::BlockEvidence> step(const std::function<Tensor()>& loss, float scale = 1) {
     begin(scale);
     const Tensor value = loss();
@@ -80,7 +80,7 @@ struct GainImpl : torch::nn::Module {
 };
 TORCH_MODULE(Gain);
 
-// Blocks "b0", "b1", ... that multiply by the same value.
+// Blocks "b0", "b1", ..., each a multiplication by the same value.
 struct Gains {
   explicit Gains(int count, double value = 2)
       : module(std::make_shared<torch::nn::Module>("gains")) {

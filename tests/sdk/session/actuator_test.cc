@@ -1,4 +1,4 @@
-// A capability that the session knows nothing of: its actuator is called like all others.
+// A capability unknown to the session. The actuator is called like all others.
 #include <torch/torch.h>
 
 #include <memory>
@@ -48,7 +48,7 @@ class Recorded final : public Actuator,
   void begin_step() override { calls.push_back("begin_step"); }
   void end_step(const StepEnd& step, StepOutput& output) override {
     calls.push_back("end_step of rank " + std::to_string(step.rank.value()));
-    CHECK(output.row == nullptr);  // there is no run directory
+    CHECK(output.row == nullptr);  // without a run directory
   }
   EqualBits equal_bits() const override { return {}; }
   const SavedRow* saved_row() const override { return remembers ? &kRow : nullptr; }
@@ -115,7 +115,7 @@ TEST_SUITE("actuators") {
     {
       auto step = session.step();
       session.calibrate(*model, [] { return at::Tensor(); });
-      session.calibrate(*model, [] { return at::Tensor(); });  // has nothing left to do
+      session.calibrate(*model, [] { return at::Tensor(); });  // nothing left to calibrate
       reducer.average(step);
     }
     CHECK((recorded.calls == std::vector<std::string>{"check reducing", "apply 0", "begin_step",

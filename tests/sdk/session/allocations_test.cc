@@ -1,6 +1,6 @@
-// What closing and opening a step takes from the heap: nothing for counting operators, once tables
-// have grown, nothing for looking at the machine's memory. A program of its own, because
-// AllocationCount replaces operator new.
+// Allocations of closing and opening a step: none for counting operators, once tables have grown,
+// and none for reading the machine's memory. A separate program, because AllocationCount replaces
+// operator new.
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ using namespace cox::detail;
 
 namespace {
 
-// What the operators of a forward pass took from the heap, and the watch's own calls.
+// Allocations of a forward pass's operators, and of the watch's own calls.
 struct Taken {
   long forward = 0;
   long calls = 0;
@@ -68,7 +68,7 @@ TEST_SUITE("operator watch") {
         CHECK(taken[step].forward > plain.forward);
         continue;
       }
-      // The others measure blocks: the first two, and one in 32.
+      // The other steps measure blocks: the first two, and one in 32.
       if (step > OperatorWatch::kFirstStep && step % BlockMeasurements::kTimesEverySteps != 0)
         CHECK(taken[step].forward == plain.forward);
     }

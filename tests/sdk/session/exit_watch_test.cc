@@ -13,7 +13,7 @@ namespace {
 
 using cox::detail::ExitWatch;
 
-// Returns the exit code of a process that does `work` and would leave with 9 otherwise.
+// Returns the exit code of a process that does `work` and would otherwise exit with 9.
 int code_after(const std::function<void()>& work) {
   const pid_t child = ::fork();
   if (child == 0) {

@@ -1,5 +1,5 @@
-// Stands in for NVIDIA's management library: two GPUs, of which the second does not say how busy it
-// is.
+// Replaces NVIDIA's management library: two GPUs, of which the second does not report its
+// utilisation.
 #include <cstdint>
 
 namespace {

@@ -1,4 +1,4 @@
-// Memory budgets in loops of one's own, and what stays when a session or a model leaves.
+// Memory budgets in users' own loops, and the state left after a session or a model is destroyed.
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ namespace {
 constexpr std::int64_t kWidth = 64;
 constexpr std::int64_t kRows = 512;
 
-// The activations of one of these are the larger part of what a step takes.
+// A model whose activations are most of a step's memory.
 struct WideImpl : torch::nn::Module {
   torch::nn::Linear widen{register_module("widen", torch::nn::Linear(kWidth, 4 * kWidth))};
   torch::nn::BatchNorm1d norm{register_module("norm", torch::nn::BatchNorm1d(4 * kWidth))};
@@ -45,11 +45,11 @@ torch::nn::Sequential wide_net() {
 
 struct Trained {
   std::vector<at::Tensor> tensors;  // parameters, then buffers
-  std::int64_t peak_bytes = 0;      // of the last step
+  std::int64_t peak_bytes = 0;      // in the last step
   std::size_t recomputed = 0;
 };
 
-// A loop of one's own whose batches may become larger than the one it calibrated with.
+// A user's own loop whose batches may exceed the batch of calibration.
 class WideJob {
  public:
   WideJob(const std::vector<std::string>& flags, std::int64_t calibrated_rows)
@@ -67,8 +67,7 @@ class WideJob {
     optimizer_.zero_grad();
     x_.mutable_grad().reset();
   }
-  // The steps until blocks are recomputed; `limit` where they never are. Gives decisions their
-  // time.
+  // Returns the steps until blocks are recomputed; `limit` if they never are. Waits for decisions.
   int steps_until_recomputed(std::int64_t rows, int limit) {
     const int before = steps_;
     while (recomputed() == 0 && steps_ < before + limit) {
@@ -78,7 +77,7 @@ class WideJob {
     return steps_ - before;
   }
 
-  std::int64_t peak_bytes() const { return peak_bytes_; }  // of the last step
+  std::int64_t peak_bytes() const { return peak_bytes_; }  // in the last step
   std::size_t recomputed() const {
     const auto actions = session_.plan().profiles.front();
     return static_cast<std::size_t>(std::ranges::count_if(actions, is_recompute));
@@ -228,7 +227,7 @@ TEST_SUITE("memory plans of a session") {
     };
     train_step();
     const PlanId planned = session.plan().id;
-    // The next report leaves at once only when this one was taken.
+    // The next report is sent at once only after the coordinator took this one.
     for (int i = 0; i < 20000 && session.report().rounds == 0; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }

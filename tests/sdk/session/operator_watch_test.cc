@@ -26,7 +26,8 @@ using namespace cox::detail;
 namespace {
 
 constexpr std::uint64_t kEvery = OperatorWatch::kEverySteps;
-// Of one step: four products of 32 rows by 8 by 8; the first one's operand needs no gradient.
+// FLOPs of one step: four products of 32 rows by 8 by 8. The first product's operand needs no
+// gradient.
 constexpr double kProduct = 2.0 * 32 * 8 * 8;
 constexpr double kForward = 4 * kProduct;
 constexpr double kBackward = 7 * kProduct;
@@ -41,12 +42,12 @@ void pass(torch::nn::Sequential& model, std::int64_t rows = 32) {
   model->forward(torch::randn({rows, 8})).sum().backward();
 }
 
-// What the watch does in steps that a BlockWatch follows.
+// Runs the watch in steps that a BlockWatch follows.
 struct Watched {
   Watched() { blocks.attach(*model); }
   ~Watched() { blocks.release(); }
 
-  // Returns the table that the step gave, null where it gave none.
+  // Returns the table of the step; null if there is none.
   std::shared_ptr<const OperatorTable> step(std::int64_t rows = 32) {
     const Plan plan;
     StepOutput output;
@@ -92,7 +93,7 @@ void check_flops(const OperatorTable& table) {
 using Settings = std::vector<std::string>;
 const Settings kFp8 = {"--cox.precision.force=*=fp8", "--cox.precision.emulate=on"};
 
-// The table of an adopted loop of six steps under these settings.
+// Returns the table of an adopted loop of six steps under these settings.
 OperatorTable adopted(torch::nn::Sequential model, const at::Tensor& x, Settings settings) {
   const TempFolder folder;
   const std::string run = (folder / "run").string();

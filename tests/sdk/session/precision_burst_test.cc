@@ -1,4 +1,4 @@
-// A burst of outliers in a block that computes in FP8: how long until it computes in bf16.
+// A burst of outliers in an FP8 block: the time until the block computes in bf16.
 #include <torch/torch.h>
 
 #include <chrono>
@@ -40,7 +40,7 @@ struct Loop {
   explicit Loop(const std::vector<std::string>& flags)
       : session(solo_session(flags)), reducer(session, *model) {}
 
-  // What the block computed in. Returns when the coordinator has answered to the step.
+  // Returns the block's format, after the coordinator has answered the step.
   Precision step(double size) {
     const std::uint64_t judged = session.report().rounds;
     take_step(size);
@@ -60,8 +60,8 @@ struct Loop {
   }
 };
 
-// Takes steps until one with a burst is computed in fp8, and returns whether one was. On a loaded
-// machine a change to fp8 can seem slow, and is taken back for a while.
+// Runs steps until a burst is computed in fp8. Returns whether one was. On a loaded machine fp8 can
+// seem slow, and the change is taken back for a while.
 bool burst_in_fp8(Loop& loop) {
   for (int attempt = 0; attempt < 20; ++attempt) {
     int steps = 0;

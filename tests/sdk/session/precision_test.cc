@@ -1,5 +1,5 @@
-// Number formats of blocks as a program meets them: settings, scaled losses, requests while
-// training goes on, and what is told when something cannot be.
+// Number formats of blocks from a program's view: settings, scaled losses, requests during
+// training, and refusals with their reasons.
 #include "coxswain/precision.h"
 
 #include <torch/torch.h>
@@ -33,12 +33,12 @@ namespace {
 
 constexpr std::int64_t kWidth = 16;
 
-// Notes what it computes in.
+// Records the format of its computation.
 struct LookingImpl : torch::nn::Module {
   torch::nn::Linear widen{register_module("widen", torch::nn::Linear(kWidth, 2 * kWidth))};
   torch::nn::Linear narrow{register_module("narrow", torch::nn::Linear(2 * kWidth, kWidth))};
   Precision seen = Precision::fp32;
-  std::function<at::Tensor(Precision, const at::Tensor&)> twist;  // of its result
+  std::function<at::Tensor(Precision, const at::Tensor&)> twist;  // applied to the result
 
   at::Tensor forward(const at::Tensor& x) {
     const at::Tensor wide = widen(x);
@@ -65,7 +65,7 @@ at::Tensor sample() {
   return torch::randn({8, kWidth});
 }
 
-// "bf16 fp32 bf16": of the blocks, in order.
+// Returns "bf16 fp32 bf16": the blocks' formats, in order.
 std::string seen_formats(const Net& net) {
   std::string formats;
   for (const Looking& block : net.blocks) {
@@ -92,7 +92,7 @@ struct Loop {
     return reducer.average(step);
   }
 
-  // As the trainer does it: formats are measured in the first step, which is open.
+  // Like a trainer, measures formats in the open first step.
   ReductionOutcome step_with_trial() {
     auto step = session.step();
     session.calibrate(*net.model, [this] { return net.loss(sample()); });
@@ -124,7 +124,7 @@ bool equal(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
   return all;
 }
 
-// So slow in fp32 that bf16 is faster beyond doubt.
+// Slows down fp32 so much that bf16 is surely faster.
 at::Tensor linger_in_fp32(Precision format, const at::Tensor& y) {
   if (format == Precision::fp32) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   return y;
@@ -296,7 +296,7 @@ TEST_SUITE("sdk.session precision") {
     CHECK_FALSE(loop.step(1e30).finite);
     const ScalerState after = loop.scaler();
     REQUIRE(after.scale < before.scale);
-    loop.loss_scale().roll_back(std::nullopt);  // to before any block was in fp16
+    loop.loss_scale().roll_back(std::nullopt);  // to a state before fp16
     CHECK((loop.scaler() == after));
     loop.loss_scale().roll_back(before);
     CHECK(loop.scaler().scale == after.scale);

@@ -13,7 +13,7 @@ using namespace cox::detail;
 
 namespace {
 
-// A machine of the test's own: paths and their texts.
+// A made-up machine: paths and their texts.
 using Files = std::map<std::string, std::string>;
 constexpr std::uint64_t kKib = 1024;
 
@@ -90,7 +90,7 @@ std::vector<GroupCase> group_cases() {
   };
 }
 
-// `files` must outlive what reads them.
+// REQUIRES: `files` outlives the reader.
 ReadText reading(const Files& files) {
   return [&files](const std::string& path, std::string& text) {
     const auto file = files.find(path);
@@ -130,7 +130,7 @@ TEST_SUITE("memory probe") {
     CHECK(limit_of(machine, 1) == resident + 800 * kKib);
     CHECK(limit_of(machine, 4) == resident + 200 * kKib);
     machine["/proc/meminfo"] = "MemTotal: 600 kB\nMemAvailable: 590 kB\n";
-    CHECK(limit_of(machine, 2) == 300 * kKib);  // never more than its part of the whole
+    CHECK(limit_of(machine, 2) == 300 * kKib);  // at most its part of the whole
     machine.erase("/proc/self/statm");
     CHECK(limit_of(machine, 2) == 300 * kKib);
   }
@@ -168,7 +168,7 @@ TEST_SUITE("memory probe") {
     {
       std::vector<char> grown(kBytes, 1);
       probe.look();
-      CHECK(probe.reading().used_bytes == before);  // not a step to look in
+      CHECK(probe.reading().used_bytes == before);  // the probe skips this step
       for (std::uint64_t i = 2; i <= MemoryProbe::kEverySteps; ++i) probe.look();
       CHECK(probe.reading().used_bytes > before + kBytes / 2);
       CHECK(grown.back() == 1);

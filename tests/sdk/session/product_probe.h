@@ -1,4 +1,4 @@
-// What products are computed in, found out by one and the same product in each format.
+// Detects the format of products by one product that gives another result in each format.
 #pragma once
 
 #include <torch/torch.h>
@@ -7,8 +7,8 @@
 
 namespace cox::test {
 
-// Returns the format that products with a parameter run in where this is called, with gradients on.
-// `weight` [.., ..] is a parameter of the block that runs.
+// Returns the format of products with a parameter at the call, with gradients on. `weight` [.., ..]
+// is a parameter of the running block.
 inline Precision format_of_products(const at::Tensor& weight) {
   const at::Tensor values = at::linspace(0.1, 0.9, 2 * weight.size(1)).view({2, weight.size(1)});
   const at::Tensor seen = at::mm(values, weight.t()).detach().to(at::kFloat);

@@ -109,7 +109,7 @@ TEST_SUITE("run tally") {
     tally.record(round.record());
     CHECK(tally.report().cost == doctest::Approx(3.0));  // two devices for half an hour
     CHECK(tally.report().memory_cost_hourly == doctest::Approx(6.0 * 0.2));
-    round.signals.now = UnixTime{10};  // a clock that went back
+    round.signals.now = UnixTime{10};  // the clock went back
     tally.record(round.record());
     CHECK(tally.report().cost == doctest::Approx(3.0));
   }

@@ -24,7 +24,7 @@ std::size_t lines_of(const std::string& text) {
   return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
 }
 
-// The shortest useful program: somebody else's loop, watched.
+// The shortest useful program: a foreign loop, watched.
 void watch_only(const std::string& run_directory) {
   auto session = solo_session({"--cox.run.directory", run_directory});
   auto model = torch::nn::Linear(4, 1);
@@ -161,7 +161,7 @@ TEST_SUITE("session") {
   TEST_CASE("the second job of a run directory is refused with who holds it, and touches nothing") {
     const TempFolder folder;
     const std::string run = (folder / "run").string();
-    // Journals elsewhere: the lock of the journal is not what protects the directory.
+    // Journals elsewhere, so that only the directory's own lock protects it.
     const auto job = [&](const std::string& name) {
       return solo_session({"--cox.run.directory", run, "--cox.run.name", name,
                            "--cox.control.journal", (folder / (name + ".cox")).string()});

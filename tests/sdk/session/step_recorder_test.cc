@@ -93,7 +93,7 @@ TEST_SUITE("step recorder") {
         if (depth > 0 && random() % 2 == 0) {
           recorder.leave(moment(now));
           --depth;
-        } else {  // deeper than kMaxDepth at times
+        } else {  // sometimes deeper than kMaxDepth
           recorder.enter(static_cast<Phase>(random() % kPhases), moment(now));
           ++depth;
         }
@@ -110,11 +110,11 @@ TEST_SUITE("step recorder") {
       double seconds;
     };
     const std::vector<Row> rows = {
-        {{}, false, 0},                   // no call of all ranks
+        {{}, false, 0},                   // no collective call
         {{0.0}, true, 0},                 // the last rank
         {{1.0, 0.5}, true, 1.5},          // two calls
         {{3.0, 3.0}, true, 4},            // capped
-        {{1.0, std::nullopt}, false, 0},  // a clock that is not known
+        {{1.0, std::nullopt}, false, 0},  // an unknown clock
     };
     for (const Row& row : rows) {
       StepRecorder recorder;
@@ -135,7 +135,7 @@ TEST_SUITE("step recorder") {
 
   TEST_CASE(
       "time in the run queue leaves its phase and counts as waiting; phases sum to the wall") {
-    double queued = 100;  // of the thread, before the recorder
+    double queued = 100;  // the thread's, before the recorder existed
     StepRecorder recorder;
     recorder.waiting().leave_out_queueing([&queued] { return Seconds(queued); });
     queued = 103;  // between steps
@@ -147,7 +147,7 @@ TEST_SUITE("step recorder") {
     queued += 1;
     recorder.waiting().waited(0.5);
     recorder.leave(moment(9));
-    queued += 50;  // more than passed: a clock of another kind
+    queued += 50;  // more than the time passed: another kind of clock
     const StepReport& report = recorder.end(moment(10));
     CHECK(has(report, SignalFlag::without_queueing));
     CHECK(booked(report, Phase::forward) == doctest::Approx(3));
@@ -225,7 +225,7 @@ TEST_SUITE("step recorder") {
     transport::MarkWriter mark = board.writer(0);
     const auto now = [&] { return board.read(moment(100), MarkBoard::Look::marks)[0]; };
     StepRecorder recorder;
-    recorder.begin(StepId(1), moment(0));  // nobody reads marks yet
+    recorder.begin(StepId(1), moment(0));  // no reader of marks yet
     recorder.end(moment(1));
     recorder.activity().move_mark(&mark);
     recorder.begin(StepId(2), moment(10));
@@ -260,7 +260,7 @@ TEST_SUITE("step recorder") {
     StepRecorder recorder;
     recorder.activity().move_mark(&mark);
     CHECK(recorder.activity().do_aside(Activity::evaluating, moment(0)) ==
-          Activity::other);  // no step
+          Activity::other);  // outside a step
     recorder.begin(StepId(1), moment(1));
     CHECK(now() == Activity::other);
     recorder.activity().do_aside(Activity::epoch, moment(2));

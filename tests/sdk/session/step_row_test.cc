@@ -93,8 +93,8 @@ TEST_SUITE("step row") {
     memory.sign(signal);
     probe.sign(signal);
     metrics::StepRow again = metrics::row_of(signal, &plan, UnixTime{1});
-    again.precision_blocks = row.precision_blocks;  // FormatActuator has them
-    // On the CPU no report tells these, and the rank repeats what tensors or the process take.
+    again.precision_blocks = row.precision_blocks;  // set by FormatActuator
+    // On the CPU no report has these, so the rank repeats the bytes of tensors or the process.
     CHECK(again.memory_reserved_bytes == 0);
     again.memory_reserved_bytes = row.memory_alloc_bytes;
     again.memory_peak_reserved_bytes = row.memory_peak_alloc_bytes;
@@ -126,7 +126,7 @@ TEST_SUITE("step row") {
   TEST_CASE("without a prediction the peak stands alone") {
     metrics::StepRow row = row_of(1);
     MemoryProbe probe;
-    const at::Tensor held = torch::ones({1000});  // where tensors are counted
+    const at::Tensor held = torch::ones({1000});  // if tensors are counted
     StepOutput output{.row = &row};
     probe.end_step({RankId(1), RoundId(5), Plan{}}, output);
     CHECK(row.memory_peak_alloc_bytes == probe.reading().peak_bytes);
@@ -170,6 +170,6 @@ TEST_SUITE("run info") {
       CHECK(on_device.contains(key));
       CHECK_FALSE(on_cpu.contains(key));
     }
-    CHECK_FALSE(texts(DeviceFacts{}).contains("gpu"));  // a runtime that does not say
+    CHECK_FALSE(texts(DeviceFacts{}).contains("gpu"));  // a runtime without a name
   }
 }

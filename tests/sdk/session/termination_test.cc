@@ -19,7 +19,7 @@ TEST_SUITE("termination") {
       early.requested_elsewhere();
       ::raise(SIGTERM);  // between the last step and the end of the session
     }
-    ::raise(SIGTERM);  // while the process leaves
+    ::raise(SIGTERM);  // while the process exits
     Termination next;
     CHECK_FALSE(next.requested());
     ::raise(SIGINT);

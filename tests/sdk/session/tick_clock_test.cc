@@ -13,11 +13,11 @@ namespace {
 
 using Time = std::chrono::steady_clock::time_point;
 
-// A machine whose time the test moves. Static, because the clock's source is a type.
+// A machine whose time the test advances. Static, because the clock's source is a type.
 struct Machine {
   static inline double true_ns = 0;
   static inline double ticks_per_ns = 2.8;
-  static inline double reading_ns = 20;  // what a reading of either takes
+  static inline double reading_ns = 20;  // duration of a reading of either clock
   static inline int clock_readings = 0;
 
   static void begin(double rate) {

@@ -1,4 +1,4 @@
-// check_loops() trains loops twice, replicated and sharded, and compares all that they left.
+// check_loops() trains loops twice, replicated and sharded, and compares all results.
 #pragma once
 
 #include <torch/torch.h>
@@ -26,7 +26,7 @@ inline std::vector<at::Tensor> trained_by(const ShardedLoop& loop, const Flags& 
   return found;
 }
 
-// Both with the flags `also`.
+// Trains both with the additional flags `also`.
 inline void check_loops(const std::vector<ShardedLoop>& loops, const Flags& also = {}) {
   Flags flags = kSharded;
   flags.insert(flags.end(), also.begin(), also.end());

@@ -24,7 +24,7 @@ void yield_until(const std::function<bool()>& is_over) {
   while (!is_over()) std::this_thread::yield();
 }
 
-// All ranks meet there, as they do at a numbered write.
+// A meeting of all ranks, as at a numbered write.
 class Meeting {
  public:
   void meet() {
@@ -37,7 +37,7 @@ class Meeting {
   std::atomic<int> arrived_{0};
 };
 
-// Parts of each rank by round and gradient; a rank has no gradient where the part is 0.
+// Returns the part of each rank by round and gradient. A rank with part 0 has no gradient.
 float part_of(std::size_t round, std::size_t gradient, std::int32_t rank) {
   std::mt19937 random(static_cast<unsigned>(round * 1000 + gradient * 10) +
                       static_cast<unsigned>(rank));

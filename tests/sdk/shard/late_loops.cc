@@ -18,7 +18,7 @@ void read_all(LoopState at) {
   for (const Tensor& p : at.model.parameters()) at.seen.push_back(p.abs().sum());
 }
 
-// A model whose parameters are narrow, and the wide copies of them that an optimizer updates.
+// Returns wide copies of a model's narrow parameters, for the optimizer's updates.
 Tensors wide_copies(const LoopModel& model) {
   Tensors wide;
   for (const Tensor& p : model.parameters())

@@ -1,4 +1,4 @@
-// Sharded loops of three ranks, some of which come late.
+// Sharded loops of three ranks, some of which are late.
 #include "tests/sdk/shard/check_loops.h"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// Parts that the lists of loops are written with.
+// Parts for the lists of loops.
 #pragma once
 
 #include <torch/torch.h>
@@ -38,12 +38,13 @@ inline void for_each_gradient(LoopModel& model, const std::function<void(at::Ten
   }
 }
 
-// Tensors that a loop keeps from step to step, of each model its own.
+// Tensors that a loop keeps between steps, separate for each model.
 using Kept = std::shared_ptr<std::map<const LoopModel*, Tensors>>;
 inline Kept kept() {
   return std::make_shared<std::map<const LoopModel*, Tensors>>();
 }
-// Returns what the loop keeps, nothing in its first step: a model may lie where an earlier one did.
+// Returns the loop's kept tensors; empty in its first step, because a model may have an earlier
+// one's address.
 inline Tensors& tensors_of(const Kept& kept, const LoopState& at) {
   Tensors& own = (*kept)[&at.model];
   if (at.step == 0) own.clear();

@@ -13,8 +13,8 @@ namespace {
 namespace optim = torch::optim;
 using at::Tensor;
 
-// An optimizer of a program's own: `update(parameter, gradient, state)` for each parameter that has
-// a gradient.
+// A program's own optimizer: `update(parameter, gradient, state)` for each parameter with a
+// gradient.
 class OwnOptimizer : public optim::Optimizer {
  public:
   using Update = std::function<void(Tensor parameter, const Tensor& gradient, Tensors& state)>;
@@ -43,7 +43,7 @@ ShardedLoop own_optimizer(const std::string& name, OwnOptimizer::Update update) 
   return loop;
 }
 
-// An optimizer of a program's own that updates all parameters in one call.
+// A program's own optimizer that updates all parameters in one call.
 class ListOptimizer : public optim::Optimizer {
  public:
   using Update = std::function<void(Tensors parameters, Tensors gradients, std::vector<Tensors>&)>;

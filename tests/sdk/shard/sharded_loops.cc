@@ -52,7 +52,7 @@ struct Recurrent : LoopModel {
   }
 };
 
-// Batch statistics, a scalar, a parameter that is never used, and one that is frozen.
+// Has batch statistics, a scalar, an unused parameter, and a frozen one.
 struct Pictures : LoopModel {
   explicit Pictures(bool channels_last) : is_channels_last(channels_last) {
     if (!channels_last) return;

@@ -1,5 +1,5 @@
-// Training loops as people write them, for comparisons of sharded with replicated training: models
-// of three kinds, optimizers of LibTorch and of a program's own, and what loops do besides.
+// Training loops in users' style, for comparing sharded with replicated training: models of three
+// kinds, optimizers of LibTorch and of a program's own, and additional actions of loops.
 #pragma once
 
 #include <torch/torch.h>
@@ -13,7 +13,7 @@
 
 namespace cox::test {
 
-// A model with a loss of its own; batches depend on the step and the rank.
+// A model with its own loss. Batches depend on the step and the rank.
 struct LoopModel : torch::nn::Module {
   virtual at::Tensor outputs(int step, int rank) = 0;
   virtual at::Tensor loss(int step, int rank) = 0;
@@ -24,10 +24,10 @@ struct LoopState {
   torch::optim::Optimizer& optimizer;
   int step;
   int rank;
-  std::vector<at::Tensor>& seen;  // what the program read, compared as well
+  std::vector<at::Tensor>& seen;  // values that the program read, also compared
 };
 
-// One loop; what is empty is as in an ordinary loop.
+// One loop. Empty fields mean: as in an ordinary loop.
 struct ShardedLoop {
   std::string name;
   std::string model = "language";
@@ -48,7 +48,8 @@ std::vector<ShardedLoop> loops_that_evaluate();
 std::vector<ShardedLoop> loops_that_read_parameters();
 std::vector<ShardedLoop> loops_that_read_gradients();
 std::vector<ShardedLoop> loops_that_keep_averages();
-// Some ranks are late, so that a read or a write that does not wait finds other values.
+// Returns loops in which some ranks are late, so that a read or write without waiting finds other
+// values.
 std::vector<ShardedLoop> loops_with_late_ranks();
 std::vector<ShardedLoop> loops_with_wide_copies();
 std::vector<ShardedLoop> loops_that_clip();
@@ -63,7 +64,7 @@ std::vector<ShardedLoop> loops_with_odd_backward();
 
 std::shared_ptr<LoopModel> make_loop_model(const std::string& name);
 
-// Runs the loop and returns what it left after each step, and what it read.
+// Runs the loop. Returns the state after each step, and the values read.
 std::vector<at::Tensor> trained(const ShardedLoop& loop, const Adopt& adopt, int rank);
 
 }  // namespace cox::test

@@ -1,5 +1,5 @@
-// Loops as people write them, adopted by several ranks with shard.mode=state: each leaves the bits
-// that it leaves when every rank holds all, and reads the same values.
+// Users' loops, adopted by several ranks with shard.mode=state: each gives the bits of the
+// replicated loop, and reads the same values.
 #include <torch/torch.h>
 
 #include <string>

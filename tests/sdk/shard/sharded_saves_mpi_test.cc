@@ -1,5 +1,5 @@
-// Saves of sharded loops: an adopted loop that was left goes on from its newest save, sharded or
-// not, whichever wrote it.
+// Saves of sharded loops: an interrupted adopted loop continues from its newest save, sharded or
+// not, whichever mode wrote it.
 #include <torch/torch.h>
 
 #include <cstdint>
@@ -28,7 +28,7 @@ const Flags kSharded = {"--cox.shard.mode=state", "--cox.shard.grain=16"};
 
 struct Trained {
   std::int64_t first_batch = -1;
-  std::int64_t state_elements = 0;  // of this rank
+  std::int64_t state_elements = 0;  // on this rank
   Tensors parameters;
 };
 

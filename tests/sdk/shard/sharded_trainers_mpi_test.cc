@@ -1,5 +1,5 @@
-// Trainers whose ranks divide what they hold: each leaves the bits that it leaves when every rank
-// holds all, with optimizers of both kinds, uneven shares, micro-batches, clipping and masters.
+// Trainers with divided state: each gives the bits of replicated training, with optimizers of both
+// kinds, uneven shares, micro-batches, clipping and masters.
 #include <torch/torch.h>
 
 #include <chrono>
@@ -53,7 +53,7 @@ class Waves final : public Dataset {
   }
 };
 
-// A model with normalised batches, so that buffers change, and a layer that is frozen.
+// Returns a model with batch norm, which changes buffers, and a frozen layer.
 nn::Sequential make_model() {
   torch::manual_seed(7);
   nn::Sequential model(nn::Linear(12, 24), nn::BatchNorm1d(24), nn::Tanh(), nn::Linear(24, 20),

@@ -61,7 +61,7 @@ std::string mapping_of(const void* address) {
   return {};
 }
 
-// Returns what the ranks that fail together say.
+// Returns the error of ranks that fail together.
 template <class Work>
 std::string refusal_of(const Work& work) {
   try {
@@ -77,7 +77,7 @@ bool says(const std::string& text, const char* words) {
   return text.find(words) != std::string::npos;
 }
 
-// Trains two models that share their first layer, both adopted. Returns what they are then.
+// Trains two adopted models with a shared first layer. Returns their tensors.
 std::vector<at::Tensor> trained_together(const Flags& flags) {
   Session session = solo_session(flags);
   nn::Sequential one = small_net();
@@ -109,7 +109,7 @@ TEST_SUITE("sharding") {
     session.adopt(*net);
     torch::optim::SGD optimizer(net->parameters(), 0.1);
     bool was_there = true;
-    // Gradients come from the last layer to the first.
+    // Gradients arrive from the last layer to the first.
     net->parameters()[2].register_hook([&](const at::Tensor&) { meet(session); });
     net->parameters()[0].register_hook(
         [&](const at::Tensor&) { was_there = net->parameters()[2].grad().defined(); });
@@ -188,7 +188,7 @@ TEST_SUITE("sharding") {
       optimizer.step();
     }
     for (const at::Tensor& p : net->parameters()) {
-      if (p.numel() < 64) continue;  // each rank's own
+      if (p.numel() < 64) continue;  // not divided
       const auto& state = static_cast<torch::optim::AdamParamState&>(
           *optimizer.state().at(p.unsafeGetTensorImpl()));
       CHECK(state.exp_avg().dim() == 1);
@@ -243,7 +243,7 @@ TEST_SUITE("sharding") {
     const at::Tensor before = gradient.clone();
     gradient.mul_(0.5);
     CHECK(at::equal(gradient, before * 0.5));
-    backward(net, session.rank());  // adds up in a copy of this rank's own, which is averaged
+    backward(net, session.rank());  // adds into this rank's own copy, which is averaged
     CHECK(at::allclose(net->parameters()[0].grad(), before * 1.5, 1e-5));
     session.finish();
   }

@@ -1,6 +1,6 @@
-// Operators of optimizers give each element the same bits on slices as on the whole tensor, for the
-// types and vector widths that LibTorch has kernels for. Otherwise a sharded update would differ
-// from a replicated one. ctest runs this file with the machine's widest vectors, avx2, and none.
+// Optimizers' operators give each element the same bits on slices as on the whole tensor, for all
+// types and vector widths of LibTorch's kernels. Otherwise a sharded update would differ from a
+// replicated one. ctest runs this file with the machine's widest vectors, avx2, and none.
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -89,8 +89,8 @@ TEST_SUITE("bits of slices") {
         for (int slice = 0; slice < 125; ++slice) {
           const Update& update = kUpdates[static_cast<std::size_t>(slice) % kUpdates.size()];
           const std::int64_t grains = 1 + static_cast<std::int64_t>(random() % 24);
-          // LibTorch computes narrow numbers at a thread's last elements in another way than in
-          // whole vectors, so several threads give equal bits to sizes that they divide evenly.
+          // For narrow types LibTorch computes a thread's last elements in another way than whole
+          // vectors, so several threads give equal bits only for sizes that they divide evenly.
           const bool is_even = slice % 3 == 0 || (threads > 1 && at::elementSize(type) == 2);
           const std::int64_t elements =
               grains * kGrain + (is_even ? 0 : static_cast<std::int64_t>(random() % kGrain));

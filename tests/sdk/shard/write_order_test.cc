@@ -19,7 +19,7 @@ void yield_until(const std::function<bool()>& is_over) {
   while (!is_over()) std::this_thread::yield();
 }
 
-// Runs `work(rank, order)` on a thread a rank.
+// Runs `work(rank, order)` on a thread for each rank.
 template <class Work>
 void on_ranks(std::int32_t ranks, const Work& work) {
   const auto memory = transport::heap_segment(WriteOrder::bytes_needed(ranks));

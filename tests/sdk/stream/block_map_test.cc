@@ -17,7 +17,7 @@ struct NamedChild {
   ModulePtr module;
 };
 
-// A module of the test's own with these children.
+// Returns a module with these children.
 ModulePtr tree(const std::vector<NamedChild>& children) {
   auto module = std::make_shared<torch::nn::Module>("Tree");
   for (const NamedChild& child : children) module->register_module(child.name, child.module);
@@ -122,7 +122,7 @@ std::string cut_at(const BlockMap& map, const Tensor& parameter) {
   return block ? map.name(*block) : "none";
 }
 
-// Whether modules of several blocks use the parameter.
+// Returns whether modules of several blocks use the parameter.
 bool is_shared(const BlockMap& map, const c10::StorageImpl* parameter) {
   return map.owner(parameter) && !map.block_of(parameter);
 }
@@ -316,7 +316,7 @@ TEST_SUITE("sdk.stream.block_map") {
       CHECK(map.elements(block) == 20);
     }
     CHECK(map.owner(storage(flat)) == id(0));
-    CHECK_FALSE(map.block_of(storage(flat)));  // which of the two reads it cannot be told
+    CHECK_FALSE(map.block_of(storage(flat)));  // an operator may read either of the two
   }
 
   TEST_CASE("a parameter that one block registers twice is not shared") {

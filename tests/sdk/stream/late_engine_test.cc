@@ -1,5 +1,5 @@
-// The engine of saved tensors after torch's own engine has run. Alone in its process: a program
-// installs it once.
+// The engine of saved tensors, installed after torch's own engine has run. Alone in its process,
+// because a program installs the engine only once.
 #include <torch/torch.h>
 
 #include <cstdint>

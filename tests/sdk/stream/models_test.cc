@@ -22,7 +22,7 @@ Tensor generator_state() {
   return at::Generator(at::detail::getDefaultCPUGenerator()).get_state();
 }
 
-// The loss, then gradients and buffers, of one step without an update.
+// Returns the loss, then gradients and buffers, of one step without an update.
 std::vector<Tensor> step(const ModelCase& model, std::uint64_t batch_seed) {
   model.model->zero_grad();
   const Tensor loss = model.loss(batch_seed);

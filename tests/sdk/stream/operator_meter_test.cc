@@ -18,7 +18,7 @@ using namespace cox::detail;
 
 namespace {
 
-// Counts everything as operators of block 0, or of the block that it is told.
+// Counts all operators for block 0, or for the given block.
 class Metered final : public OperatorListener {
  public:
   bool wants_calls() const override { return true; }
@@ -62,7 +62,7 @@ OperatorFlops flops_in(const std::vector<OperatorRow>& rows) {
   return sum_of(rows).flops.value_or(OperatorFlops{});
 }
 
-// Keeps the shapes of the calls that it sees.
+// Keeps the shapes of the calls.
 class Shapes final : public OperatorListener {
  public:
   bool wants_calls() const override { return true; }
@@ -176,7 +176,7 @@ TEST_CASE("convolutions of modules are counted, with groups and transposed") {
   CHECK(flops_in(rows_of([&] { up->forward(x); })).forward == 2.0 * 2 * 100 * 8 * 3 * 4);
 }
 
-// With dropout off the fused attention of a CPU is one operator.
+// Without dropout, a CPU's fused attention is one operator.
 gpt2::Config without_dropout() {
   gpt2::Config config;
   config.embd_pdrop = config.attn_pdrop = config.resid_pdrop = 0;
@@ -194,13 +194,14 @@ struct Gpt2Case {
     return flops_in(rows_of([&] { model->loss(tokens, tokens); }));
   }
   double tokens() const { return static_cast<double>(rows * length); }
-  // The parameters that tokens are multiplied by, N: of layers 12 width^2, and the head.
+  // Returns the number of parameters that tokens are multiplied by, N: 12 width^2 in each layer,
+  // and the head.
   double parameters() const {
     const auto width = static_cast<double>(config.n_embd);
     return static_cast<double>(config.n_layer) * 12 * width * width +
            static_cast<double>(config.vocab_size) * width;
   }
-  // Of one product of attention: queries by keys, or weights by values.
+  // Returns the FLOPs of one product of attention: queries by keys, or weights by values.
   double product() const {
     return 2.0 * static_cast<double>(config.n_layer * config.n_embd * length) * tokens();
   }

@@ -20,7 +20,7 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-// Notes what it is shown.
+// Records the operators that it is shown.
 class Notes final : public OperatorListener {
  public:
   explicit Notes(bool wants = true) : wants_(wants) {}
@@ -214,7 +214,7 @@ TEST_CASE("operators of other threads, of a pause and of a backward pass are not
   }
   const std::uint64_t before = operators_shown();
   y.backward();
-  CHECK(operators_shown() - before <= 2);  // the gradient of the loss is made outside of it
+  CHECK(operators_shown() - before <= 2);  // only the loss's gradient is made outside of it
   CHECK(notes.names.size() - forward <= 2);
   x.detach().neg();
   CHECK(notes.names.back() == "neg");

@@ -1,5 +1,5 @@
-// What the planner foretells of a measured region is what a tape then runs again, operator for
-// operator, for the models of models.h and for small programs of known cost.
+// The planner's forecast for a measured region matches the operators that a tape runs again, for
+// the models of models.h and for small programs of known cost.
 #include "sdk/src/stream/operator_times.h"
 
 #include <torch/csrc/jit/runtime/graph_executor.h>
@@ -80,7 +80,7 @@ Tensor transformer_block(const Tensor& x, const std::vector<Tensor>& weights) {
   return (y + torch::dropout(inner.matmul(weights[3]), 0.1, true)).square().sum();
 }
 
-// Of the weights, in turn; under a tape where `counts` is given.
+// Returns the weights' gradients, in turn; under a tape if `counts` is given.
 std::vector<Tensor> gradients(const Loss& loss, const std::vector<Tensor>& weights,
                               HoldChoice choice, TapeCounts* counts) {
   for (const Tensor& weight : weights) weight.mutable_grad().reset();
@@ -99,17 +99,17 @@ std::vector<Tensor> gradients(const Loss& loss, const std::vector<Tensor>& weigh
   return found;
 }
 
-// Bytes of the loss's own gradient, and of the state that a replay of random operators puts aside.
+// Bytes of the loss's own gradient, and of the state that a replay of random operators saves.
 constexpr std::int64_t kRootGradient = 4, kGeneratorState = 5056;
 
-// Of tensors on the CPU, since it was read before.
+// Returns the level of tensors on the CPU since the last reading.
 MemoryLevel memory_level() {
   const MemoryCount count = counted_memory();
   reset_counted_peak();
   return {count.live_bytes, count.peak_bytes};
 }
 
-// As a trial measures it: with all dropped, forward and backward.
+// Measures as a trial does: drops everything, forward and backward.
 MeasuredRegion measured_both_ways(const Loss& loss, const std::vector<Tensor>& weights) {
   for (const Tensor& weight : weights) weight.mutable_grad().reset();
   torch::manual_seed(7);
@@ -127,7 +127,7 @@ MeasuredRegion measured_both_ways(const Loss& loss, const std::vector<Tensor>& w
   return region;
 }
 
-// The most that is alive in backward under these kept storages, beside what else is there.
+// Returns the peak in backward under these kept storages, above the other live bytes.
 std::int64_t peak_of_backward(const Loss& loss, const std::vector<Tensor>& weights,
                               const MeasuredRegion& region, const planner::KeptSet& kept) {
   for (const Tensor& weight : weights) weight.mutable_grad().reset();
@@ -238,7 +238,7 @@ TEST_SUITE("sdk.stream.operator_times") {
       const Tensor thirds = weight.mm(weight);  // 256 bytes
       return (thirds.narrow(0, 0, 4).sigmoid() * thirds.narrow(0, 4, 4)).sum();
     };
-    std::int64_t calls = 0;  // each look at the clock takes a microsecond
+    std::int64_t calls = 0;  // a reading of the clock takes a microsecond
     const auto tape = Tape::make("block test");
     tape->measure(std::make_shared<RegionMeter>([&calls] { return 1000 * calls++; }));
     Tensor result;
@@ -258,7 +258,7 @@ TEST_SUITE("sdk.stream.operator_times") {
     CHECK(is_saved);
     for (const auto& it : region.graph.operators) {
       CAPTURE(it.name);
-      // A saved tensor costs two looks, of which one lies between the tape's begin and end.
+      // A saved tensor costs two readings. One of them lies between the tape's begin and end.
       CHECK(it.ns % 1000 == 0);
       CHECK(it.ns <=
             1000 + 1000 * static_cast<std::int64_t>(std::max<std::size_t>(2, it.saves.size())));

@@ -1,5 +1,5 @@
-// Masks in one bit a value: what comes back has the bits of what went in, and what is no mask is
-// told from one.
+// Masks in one bit a value: unpacked masks have the original bits, and other tensors are
+// recognised.
 #include "sdk/src/stream/packed_mask.h"
 
 #include <torch/torch.h>
@@ -23,7 +23,7 @@ namespace {
 
 using at::Tensor;
 
-// Whether the tensor can be packed and comes back bit for bit, with its strides.
+// Returns whether the tensor can be packed and unpacks bit for bit, with its strides.
 bool comes_back(const Tensor& tensor) {
   const auto packed = PackedMask::pack(tensor);
   if (!packed) return false;
@@ -96,7 +96,7 @@ TEST_SUITE("packed masks") {
     TapeCounts counts;
   };
 
-  // Noise of a dropout, masks of bool, and noise that is no mask, in one region.
+  // Uses noise of a dropout, bool masks, and noise that is no mask, in one region.
   Tensor masked(const Tensor& x) {
     const Tensor y = at::dropout(x * 2, 0.3, true).sigmoid();
     const Tensor z = std::get<0>(at::native_dropout(y, 0.2, true));
@@ -124,7 +124,7 @@ TEST_SUITE("packed masks") {
     REQUIRE(install_saved_tensor_engine().ok());
     const Trained plain = train(nullptr);
     const auto keep_all = Tape::make("all", [](const SavedValue&) { return Hold::keep; });
-    // Only what was drawn or compared; all else is made again from it.
+    // Keeps only drawn or compared values; all others are recomputed from them.
     const auto keep_masks = Tape::make("masks", [](const SavedValue& value) {
       const bool is_noise = !value.tensor.requires_grad();
       return is_noise ? Hold::keep : Hold::drop;

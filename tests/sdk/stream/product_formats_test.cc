@@ -1,5 +1,5 @@
-// Products run in the type that a listener has for them, as if the program had written the casts by
-// hand, and everything else runs as the program wrote it, bit for bit.
+// Products run in the listener's type, as if the program had written the casts by hand. All other
+// operators run as written, bit for bit.
 #include "sdk/src/stream/product_formats.h"
 
 #include <ATen/autocast_mode.h>
@@ -26,7 +26,7 @@ using at::Tensor;
 using Tensors = std::vector<Tensor>;
 using Program = std::function<Tensor(const Tensors&)>;
 
-// Has a type for products, and notes the operators that ran with an operand of that type.
+// Gives products a type, and records the operators that ran with an operand of this type.
 class Narrowing final : public OperatorListener {
  public:
   explicit Narrowing(std::optional<at::ScalarType> type) : type_(type) {}

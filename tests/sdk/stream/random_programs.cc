@@ -24,7 +24,7 @@ struct Doubled : torch::autograd::Function<Doubled> {
   }
 };
 
-// The values that a program has made so far, all [6, 6], and the draws that decide what comes next.
+// The values of a program so far, all [6, 6], and the draws that choose the next operator.
 class Author {
  public:
   Author(Workbench& bench, std::uint64_t seed) : bench_(bench), random_(seed) {
@@ -157,7 +157,7 @@ class Author {
     Tensor made = torch::zeros({6, 6}, bench_.x.device());
     const auto written = static_cast<float>(below(5));
     if (made.is_cpu()) {
-      made.accessor<float, 2>()[1][2] = written;  // which no operator sees
+      made.accessor<float, 2>()[1][2] = written;  // invisible to all operators
     } else {
       made[1][2].fill_(written);
     }

@@ -15,8 +15,8 @@ struct RandomTrials {
   int refused = 0;  // by plain autograd itself
   std::vector<std::string> different;
 };
-// Tries programs of seeds from `first` on until `count` were accepted by plain autograd, each under
-// one random plan; every fourth differentiates twice.
+// Tries programs of seeds from `first` on until plain autograd has accepted `count`, each under one
+// random plan. Every fourth program differentiates twice.
 RandomTrials try_random_programs(std::uint64_t first, int count);
 
 }  // namespace cox::detail

@@ -1,5 +1,5 @@
-// A recorded pass runs again as the program ran: the same operators are shown, in the same order,
-// and the gradients have the same bits, as often as it is run.
+// A recorded pass repeats the program's pass: the same operators in the same order, and the same
+// bits of gradients, in every repetition.
 #include "sdk/src/stream/recorded_pass.h"
 
 #include <torch/csrc/autograd/variable.h>
@@ -162,7 +162,7 @@ TEST_SUITE("recorded pass") {
       std::vector<float> raw = {1, 2, 3, 4};
       const StreamScope shown({&pass});
       const Tensor first = torch::from_blob(raw.data(), {4}).clone();
-      raw.assign({5, 6, 7, 8});  // the next batch, which nothing counts
+      raw.assign({5, 6, 7, 8});  // the next batch, which no counter sees
       const Tensor second = torch::from_blob(raw.data(), {4}).clone();
       loss = (w * first * second).sum();
     }

@@ -1,4 +1,4 @@
-// What a region takes, from a scripted clock and scripted memory.
+// The time and bytes of a region, with a scripted clock and scripted memory.
 #include "sdk/src/stream/region_meter.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ using cox::planner::BackwardLevels;
 
 namespace {
 
-// Memory of which a test takes and frees bytes, and a clock that it moves on.
+// Memory and a clock, both controlled by the test.
 class Machine {
  public:
   void take(std::int64_t bytes) {
@@ -50,11 +50,11 @@ TEST_SUITE("sdk.stream.region_meter") {
   TEST_CASE("an operator takes what it needs beside its results, and no time of the tape") {
     Machine machine;
     RegionMeter meter = machine.meter();
-    machine.take(1000);  // before it began
+    machine.take(1000);  // before the region
     machine.free(1000);
     meter.begin_operator();
     machine.pass(30);
-    machine.take(64);  // its result
+    machine.take(64);  // the result
     machine.take(16);
     machine.free(16);
     {
@@ -65,7 +65,7 @@ TEST_SUITE("sdk.stream.region_meter") {
     CHECK(cost.ns == 30);
     CHECK(cost.own_bytes == 16);
     meter.begin_operator();
-    machine.free(64);  // what was there before
+    machine.free(64);  // older than the region
     machine.take(8);
     CHECK(meter.end_operator().own_bytes == 0);
   }
@@ -80,7 +80,7 @@ TEST_SUITE("sdk.stream.region_meter") {
     machine.take(40);
     machine.free(40);
     meter.lets_go(5);
-    machine.take(20);  // of operators that saved nothing
+    machine.take(20);  // for operators that saved nothing
     meter.asks(2);
     meter.has(2);
     machine.take(90);

@@ -1,5 +1,5 @@
-// Named programs that a naive tape gets wrong: each gives the bits of plain autograd under every
-// choice, and without the rule that it is named for it does not.
+// Named programs that a naive tape gets wrong. Each gives the bits of plain autograd under every
+// choice, and other bits without the rule in its name.
 #include <ATen/SequenceNumber.h>
 #include <ATen/autocast_mode.h>
 #include <torch/torch.h>
@@ -20,7 +20,7 @@ namespace {
 
 using at::Tensor;
 
-// y = (x * w).tanh() with a backward pass of its own.
+// y = (x * w).tanh() with its own backward pass.
 struct ScaledTanh : torch::autograd::Function<ScaledTanh> {
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x,
                         const Tensor& w) {
@@ -70,7 +70,7 @@ Tensor through_a_view(Workbench& b) {
 
 Tensor view_through_data(Workbench& b) {
   const Tensor y = b.x.matmul(b.weights[0]).sigmoid();
-  const Tensor alias = y.variable_data();  // a tensor object that no operator made
+  const Tensor alias = y.variable_data();  // a tensor object made by no operator
   return (alias * y * b.rows(1)).tanh().sum();
 }
 
@@ -223,7 +223,7 @@ Tensor recurrent_and_convolution(Workbench& b) {
   return y.sigmoid().pow(2).sum();
 }
 
-// As a recurrent cell does it: the parts lie in one storage and count their writes each.
+// Like a recurrent cell: the parts share one storage and count their own writes.
 Tensor gates_written_in_place(Workbench& b) {
   const auto gates = b.x.matmul(b.weights[0]).unsafe_chunk(4, 1);
   const Tensor in = gates[0].sigmoid_(), forget = gates[1].sigmoid_(), cell = gates[2].tanh_();
@@ -231,7 +231,7 @@ Tensor gates_written_in_place(Workbench& b) {
   return (gates[3].sigmoid_() * state.tanh()).sum();
 }
 
-// A first part is saved and may be kept; the state of the second one lies in the same storage.
+// The first part is saved and may be kept; the second part's state is in the same storage.
 Tensor neighbours_written_afterwards(Workbench& b) {
   Tensor sum = torch::zeros({});
   for (std::size_t i = 0; i < b.weights.size(); ++i) {
@@ -258,7 +258,7 @@ Tensor into_a_given_tensor(Workbench& b) {
   return (y * out * b.rows(1)).tanh().sum();
 }
 
-// The loss does not depend on the product that keeps y, so plain autograd never looks at y again.
+// The loss does not depend on the product that keeps y, so plain autograd never reads y again.
 Tensor written_after_it_was_kept(Workbench& b) {
   const Tensor y = b.x.matmul(b.weights[0]);
   b.held = {y, y * b.rows(1)};
@@ -351,7 +351,7 @@ const std::vector<Program>& programs() {
   return all;
 }
 
-// Whether the program can only run where the host may write what it has made.
+// Returns whether the program needs host access to its results.
 bool is_of_the_host(const Program& program) {
   return std::string_view(program.name) == "a mask written by hand";
 }
@@ -402,7 +402,7 @@ TEST_CASE("backward over a retained graph, and of gradients, gives the same bits
   }
 }
 
-// The next node's number in the thread that runs backward passes of the trial's device.
+// Returns the next node number of the thread that runs backward passes on the trial's device.
 std::uint64_t number_of_backward_thread() {
   Tensor x = torch::ones({1}, trial_device()).requires_grad_();
   std::uint64_t number = 0;
@@ -418,7 +418,7 @@ TEST_CASE("gradients of gradients keep their bits while one thread's nodes overt
   const Program program{"lists", lists};
   const std::uint64_t theirs = number_of_backward_thread();
   const std::uint64_t ours = at::sequence_number::peek();
-  constexpr std::uint64_t kAhead = 300;  // some runs of the program use as many
+  constexpr std::uint64_t kAhead = 300;  // some runs of the program use as many numbers
   if (ours < theirs + kAhead) take_node_numbers(static_cast<int>(theirs + kAhead - ours));
   const TrialOutcome expected = plain(program, Backward::thrice_differentiated);
   REQUIRE(expected.error == "");
@@ -442,7 +442,7 @@ TEST_CASE("dropping everything keeps little, and replays") {
 struct RuleCase {
   const char* rule;
   bool TapeRules::*member;
-  const char* program;  // that needs it
+  const char* program;  // the program that needs the rule
 };
 
 const RuleCase kRules[] = {
@@ -464,7 +464,7 @@ const RuleCase kRules[] = {
 TEST_CASE("each rule is needed: without it the program named for it goes wrong") {
   for (const RuleCase& item : kRules) {
 #ifdef __SANITIZE_ADDRESS__
-    if (item.member == &TapeRules::weak_references) continue;  // it gives out no address again
+    if (item.member == &TapeRules::weak_references) continue;  // the sanitizer reuses no addresses
 #endif
     const auto program = std::ranges::find_if(programs(), [&](const Program& each) {
       return std::string_view(each.name) == item.program;

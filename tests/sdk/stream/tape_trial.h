@@ -1,6 +1,6 @@
-// Runs a small program under plain autograd and under tapes, and compares all that it leaves bit
-// for bit: loss, gradients, buffers and the random state. Programs are functions of what a
-// Workbench holds; where one calls cut(), a taped run begins another region.
+// Runs a small program under plain autograd and under tapes, and compares all results bit for bit:
+// loss, gradients, buffers and the random state. Programs are functions of a Workbench. A call of
+// cut() in a taped run begins another region.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,18 +20,18 @@ namespace cox::detail {
 
 struct TapePlan {
   bool is_taped = true;
-  double keep_probability = 0;  // of each saved tensor that may be dropped
-  std::uint64_t seed = 1;       // of those choices
+  double keep_probability = 0;  // for each saved tensor
+  std::uint64_t seed = 1;       // for these choices
   TapeRules rules{};
-  bool holds_tapes = false;  // beyond the graph, to count what backward replayed
+  bool holds_tapes = false;  // beyond the graph, to count replays in backward
 };
 
-// Where programs run: where a test's tensors are made that name no device.
+// Returns the device of programs, which is that of tensors without a named device.
 at::Device trial_device();
 
 // Uses up numbers of graph nodes, as so many operators do. Autograd runs the node with the highest
-// number first, and each thread numbers its own. Gradients of gradients on a device have nodes of
-// two threads, so the order of their sums depends on the numbers that both used up before. A trial
+// number first, and each thread numbers its own nodes. Gradients of gradients on a device have
+// nodes of two threads, so the order of their sums depends on the numbers used so far. A trial
 // therefore begins with its own thread far ahead.
 void take_node_numbers(int count);
 
@@ -45,15 +45,15 @@ class Workbench {
   at::Tensor x;                       // [4, 8], requires gradients
   std::array<at::Tensor, 4> weights;  // [8, 8], require gradients
   at::Tensor mean, variance;          // [8], buffers
-  std::array<float, 32> raw{};        // memory of the program's own
+  std::array<float, 32> raw{};        // memory of the program itself
   std::vector<at::Tensor> held;       // beyond the backward pass
 
   at::Tensor rows(std::size_t weight) const { return weights[weight].narrow(0, 0, 4); }  // [4, 8]
   // Begins another region.
   void cut();
-  // Ends the last region; what follows is recorded no more.
+  // Ends the last region and the recording.
   void stop();
-  TapeCounts counts() const;  // of all regions so far
+  TapeCounts counts() const;  // all regions so far
 
  private:
   const TapePlan plan_;
@@ -73,14 +73,14 @@ struct Program {
 
 struct TrialOutcome {
   std::vector<at::Tensor> bits;
-  std::string error;  // what was thrown, else empty
+  std::string error;  // the exception's text; empty if there is none
   TapeCounts counts;
 };
 
 enum class Backward { once, twice, thrice_differentiated };
 TrialOutcome run_program(const Program& program, const TapePlan& plan, Backward backward);
 
-// Empty when both are the same; else what differs first.
+// Returns the first difference; empty if there is none.
 std::string difference(const TrialOutcome& plain, const TrialOutcome& taped);
 
 }  // namespace cox::detail

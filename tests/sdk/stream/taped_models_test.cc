@@ -1,6 +1,6 @@
-// Every model of models.h, as it stands, trained for two steps with a tape for each visit of a
-// block and without: losses, gradients, buffers, parameters and the random state are the same bits,
-// whatever the tapes drop. And nothing stays in memory after a pass.
+// Every unchanged model of models.h, trained for two steps with and without a tape for each visit
+// of a block. Losses, gradients, buffers, parameters and the random state have the same bits,
+// whatever the tapes drop. No memory stays after a pass.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/autocast_mode.h>
 #include <malloc.h>
@@ -33,14 +33,14 @@ using at::Tensor;
 using stream_models::ModelCase;
 
 struct RegionPlan {
-  enum class Span { forward, step };  // what the scope contains
-  double keep_probability = 0;        // of each saved tensor that may be dropped
+  enum class Span { forward, step };  // the content of the scope
+  double keep_probability = 0;        // for each saved tensor
   std::uint64_t seed = 1;
   Span span = Span::forward;
 };
 
-// Hands the operators of its thread to one tape after the other: another one begins where an
-// operator touches a parameter of another block.
+// Assigns the operators of its thread to one tape after another. A new tape begins when an operator
+// touches a parameter of another block.
 class Regions final : public OperatorListener, public SavedTensorFrame {
  public:
   Regions(const BlockMap& blocks, const RegionPlan& plan) : blocks_(blocks), plan_(plan) {
@@ -90,7 +90,7 @@ class Regions final : public OperatorListener, public SavedTensorFrame {
   TapeCounts counts_;
 };
 
-// Records while it exists.
+// Records during its lifetime.
 class RegionScope {
  public:
   RegionScope(const BlockMap& blocks, const RegionPlan& plan) : regions_(blocks, plan) {}
@@ -102,7 +102,7 @@ class RegionScope {
   StreamScope stream_{{&regions_}};
 };
 
-// bf16, with the cache of casts that a user's autocast has.
+// bf16, with the cast cache of a user's autocast.
 class AutocastScope {
  public:
   AutocastScope() { at::autocast::set_autocast_enabled(at::kCPU, true); }
@@ -114,16 +114,16 @@ class AutocastScope {
   AutocastScope& operator=(const AutocastScope&) = delete;
 };
 
-// How a step comes to its gradients.
+// The backward passes of a step.
 enum class Way {
   once,
-  accumulated,  // over two batches, one backward pass each
-  together,     // over two batches, one backward pass for both
-  retained,     // two backward passes over one graph
+  accumulated,  // two batches, one backward pass each
+  together,     // two batches, one backward pass for both
+  retained,     // two backward passes through one graph
 };
 enum class Casts { none, bf16 };
 
-// A model that is trained again and again from where it was made.
+// A model that is trained repeatedly from its first state.
 class Trainee {
  public:
   explicit Trainee(ModelCase model)
@@ -132,7 +132,7 @@ class Trainee {
   }
   std::string name() const { return model_.name; }
 
-  // Without a plan: without tapes.
+  // Trains without tapes if there is no plan.
   TrialOutcome train(Way way, Casts casts, const std::optional<RegionPlan>& plan) {
     start_again();
     TrialOutcome outcome;
@@ -250,7 +250,7 @@ TEST_CASE("models trained under random plans have the bits of plain training") {
   CHECK(plans >= 300);
 }
 
-// y = (x * w).tanh() with a backward pass of its own.
+// y = (x * w).tanh() with its own backward pass.
 struct OwnTanh : torch::autograd::Function<OwnTanh> {
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x,
                         const Tensor& w) {
@@ -266,7 +266,8 @@ struct OwnTanh : torch::autograd::Function<OwnTanh> {
   }
 };
 
-// A tensor that another thread made of one of the region's: its history leads back into the region.
+// Returns a tensor that another thread made from one of the region's, so the history leads back
+// into the region.
 Tensor made_on_another_thread(const Tensor& from) {
   Tensor made;
   std::thread([&] { made = from.sigmoid() * from; }).join();
@@ -307,7 +308,7 @@ TEST_CASE("a thousand taped passes leave nothing in memory") {
     }
   };
   passes(100);
-  // malloc settles at some time by some thousand bytes; what leaks grows in every part.
+  // malloc grows by some thousand bytes before it settles; a leak grows in every part.
   auto least = std::numeric_limits<std::int64_t>::max();
   for (int part = 0; part < 3; ++part) {
     const auto before = static_cast<std::int64_t>(heap_bytes());
@@ -317,14 +318,14 @@ TEST_CASE("a thousand taped passes leave nothing in memory") {
   CHECK(least < 8 * kPart);  // bytes: one number kept in each pass; a tensor would be 0.8 MB
 }
 
-// ---- Limits, which the page about the stream states.
+// ---- Limits stated on the page about the stream.
 
 struct Gradient {
   Tensor value;
   std::string error;
 };
 
-// The gradient of `loss_of` under a tape that drops everything, or without one.
+// Returns the gradient of `loss_of` under a tape that drops everything, or without a tape.
 template <class Loss>
 Gradient gradient_of(const Tensor& x, const Loss& loss_of, const std::shared_ptr<Tape>& tape) {
   x.mutable_grad().reset();
@@ -350,7 +351,7 @@ TEST_CASE("a tensor from before the region that is changed after it is an error 
       if (tape != nullptr) scope.emplace(*tape);
       out = torch::gelu(in + 2);
     }
-    in.detach().add_(1);  // no operator saved it, so autograd does not mind
+    in.detach().add_(1);  // no operator saved it, so autograd accepts the write
     return out.sum();
   };
   CHECK(gradient_of(x, loss_of, nullptr).error == "");
@@ -390,7 +391,7 @@ def gate(x):
     return script->run_method("gate", x + 0).toTensor().sum();
   };
   const torch::jit::GraphOptimizerEnabledGuard optimised(true);
-  // The first runs are profiled and round otherwise.
+  // The first runs are profiled and round differently.
   for (int run = 0; run < 3; ++run) gradient_of(x, loss_of, nullptr);
   for (int run = 0; run < 4; ++run) {
     const Gradient expected = gradient_of(x, loss_of, nullptr);

@@ -1,5 +1,5 @@
-// Unmodified models in loops that only adopt them, with number formats by block: formats are where
-// the plan has them and nowhere else, and memory plans change no bit under them.
+// Unmodified models in adopting loops, with number formats by block. Formats apply where the plan
+// sets them and nowhere else, and memory plans change no bit under them.
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/torch.h>
 
@@ -48,10 +48,10 @@ ModelCase model_at(std::size_t place) {
 
 struct Trained {
   Tensors state;                  // losses, parameters, buffers, random state
-  std::int64_t kept = 0;          // live before the last step, above what was live at first
-  std::int64_t last_peak = 0;     // of the last step, above that
-  std::int64_t counted_peak = 0;  // of the last step, in all
-  int steered = 0;                // blocks that the last plan does not keep
+  std::int64_t kept = 0;          // live before the last step, above the first level
+  std::int64_t last_peak = 0;     // in the last step, above the first level
+  std::int64_t counted_peak = 0;  // in the last step, in total
+  int steered = 0;                // blocks not kept by the last plan
 };
 
 Trained train(const ModelCase& it, std::uint64_t steps) {
@@ -100,7 +100,7 @@ Flags with(Flags settings, const std::string& more) {
   return settings;
 }
 
-// The newest step told this of the blocks.
+// The newest step's evidence about the blocks.
 struct Evidence final : cox::detail::Reporting {
   void end_step(const cox::detail::StepEnd&, cox::detail::StepOutput& output) override {
     newest.assign(output.evidence.begin(), output.evidence.end());
@@ -113,7 +113,7 @@ at::Tensor batch() {
   return at::randn({8, 6});
 }
 
-// Two blocks, and a way of calling a linear layer.
+// Two blocks, and a way to call a linear layer.
 struct Pair {
   torch::nn::Sequential model;
   std::function<at::Tensor(torch::nn::LinearImpl&, const at::Tensor&)> first, second;
@@ -139,7 +139,7 @@ at::Tensor by_hand_in_bf16(torch::nn::LinearImpl& layer, const at::Tensor& x) {
   return at::addmm(layer.bias.to(type), x.to(type), layer.weight.t().to(type)).to(at::kFloat);
 }
 
-// Trains until the format of the first block is `wanted`; returns whether that came.
+// Trains until the first block's format is `wanted`. Returns whether that happened.
 bool steps_until(Session& session, const ModelCase& it, Precision wanted) {
   torch::optim::SGD optimizer(it.model->parameters(), 0.01);
   for (int i = 0; i < 2000; ++i) {
@@ -162,8 +162,8 @@ std::string error_of(const Flags& settings) {
   return {};
 }
 
-// Fills each matrix or filter in turn with a value that the format takes and its products do not;
-// returns how many of them were trained with, and checks that each is named.
+// Fills each matrix or filter in turn with a value that fits the format, but overflows in its
+// products. Returns how many were used in training, and checks that each is named.
 int name_all_overflows(std::size_t model, const char* format, double value) {
   int tried = 0;
   const std::size_t count = model_at(model).model->parameters().size();
@@ -217,7 +217,7 @@ TEST_SUITE("adopted formats") {
       const Flags narrow = {std::string("--cox.precision.format=") + formats[f]};
       for (std::size_t m = 0; m < kModels; ++m) {
         CAPTURE(m);
-        // Two models in each format, the others in one of them.
+        // Two models run in each format, the others in one.
         if (m != kResnet && m != kGpt2 && m % std::size(formats) != f) continue;
         const Trained kept = train_adopted(model_at(m), narrow);
         const Trained replayed =
@@ -247,7 +247,7 @@ TEST_SUITE("adopted formats") {
           CHECK(found.steered > 0);
           CHECK(found.counted_peak <= budget);
           ++met;
-        } catch (const Error& error) {  // below the least plan
+        } catch (const Error& error) {  // below the smallest plan
           CHECK(std::string(error.what()).find("at that peak") != std::string::npos);
         }
       }
@@ -329,7 +329,7 @@ TEST_SUITE("adopted formats") {
       noises += block.noise_count > 0;
       CHECK_FALSE(block.has_overflow());
     }
-    CHECK(magnitudes >= static_cast<int>(names.size()) - 2);  // not of the first and the last
+    CHECK(magnitudes >= static_cast<int>(names.size()) - 2);  // none for the first and the last
     CHECK(noises == static_cast<int>(names.size()));
   }
 

@@ -1,5 +1,5 @@
-// Seven unmodified models in loops that only adopt them, with memory plans: the bits are those of
-// the plain loop, and what was predicted is what is measured.
+// Seven unmodified models in adopting loops, with memory plans: the bits are those of the plain
+// loop, and predictions match measurements.
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/torch.h>
 
@@ -38,9 +38,9 @@ constexpr std::size_t kModels = 7;
 
 struct Trained {
   Tensors state;                  // losses, parameters, buffers, random state
-  std::int64_t kept = 0;          // live before the last step, above what was live at first
-  std::int64_t last_peak = 0;     // of the last step, above that
-  std::int64_t counted_peak = 0;  // of the last step, in all
+  std::int64_t kept = 0;          // live before the last step, above the first level
+  std::int64_t last_peak = 0;     // in the last step, above the first level
+  std::int64_t counted_peak = 0;  // in the last step, in total
 };
 
 Trained train(const ModelCase& it) {
@@ -76,7 +76,7 @@ ModelCase model_at(std::size_t place) {
 
 struct Adopted {
   Trained trained;
-  int steered = 0;  // blocks that the last plan does not keep
+  int steered = 0;  // blocks not kept by the last plan
 };
 
 Adopted train_adopted(const ModelCase& it, const std::vector<std::string>& settings) {
@@ -92,7 +92,7 @@ Adopted train_adopted(const ModelCase& it, const std::vector<std::string>& setti
   return adopted;
 }
 
-// A function of the program's own: no operator makes its node.
+// A program's own function, whose node no operator makes.
 struct Doubled : torch::autograd::Function<Doubled> {
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) {
     return x * 2;
@@ -113,7 +113,7 @@ ModelCase with_own_function() {
           }};
 }
 
-// Fills part of a result by hand, which no operator shows.
+// Fills part of a result by hand, invisible to operators.
 ModelCase with_raw_writes() {
   torch::manual_seed(1);
   torch::nn::Sequential model(torch::nn::Linear(8, 32), torch::nn::Tanh(),
@@ -126,7 +126,7 @@ ModelCase with_raw_writes() {
           }};
 }
 
-// A language model of four recurrent layers, each a block, on packed texts of some length.
+// A language model of four recurrent layers, each a block, on packed texts of varying length.
 struct Reader : torch::nn::Module {
   static constexpr std::int64_t kWords = 29, kWidth = 24, kTexts = 8;
 
@@ -155,7 +155,7 @@ struct Reader : torch::nn::Module {
 
 struct Read {
   Tensors state;                    // losses and parameters
-  std::vector<std::int64_t> peaks;  // counted, of each step
+  std::vector<std::int64_t> peaks;  // counted in each step
 };
 
 Read read_texts(const std::vector<std::int64_t>& lengths,
@@ -187,7 +187,7 @@ struct Played {
   std::size_t blocks = 0;
 };
 
-// Two players, each with an optimizer of its own that clears its own gradients alone.
+// Trains two players, whose optimizers each clear their own gradients only.
 Played play(bool is_generator_first, const std::vector<std::string>* settings) {
   std::vector<ModelCase> players = stream_models::make_dcgan_players(1);
   if (is_generator_first) std::ranges::reverse(players);
@@ -221,7 +221,7 @@ Played play(bool is_generator_first, const std::vector<std::string>* settings) {
   return played;
 }
 
-// The block in the middle only adds, which saves nothing.
+// The middle block only adds, and saves nothing.
 struct Shift : torch::nn::Module {
   at::Tensor forward(const at::Tensor& x) { return x + by; }
   at::Tensor by{register_parameter("by", at::zeros({32}))};
@@ -264,7 +264,7 @@ TEST_SUITE("adopted memory") {
       CAPTURE(lengths[i]);
       CHECK(found.peaks[i] <= budget);
     }
-    // A short text is read as fast as it can be.
+    // A short text is read at full speed.
     CHECK(found.peaks[3] > least.peaks[3]);
   }
 
@@ -305,7 +305,7 @@ TEST_SUITE("adopted memory") {
         CHECK(found.steered > 0);
         CHECK(found.trained.counted_peak <= budget);
         ++met;
-      } catch (const Error& error) {  // some are too small for their least plan
+      } catch (const Error& error) {  // some are below their smallest plan
         CHECK(std::string(error.what()).find("at that peak") != std::string::npos);
       }
     }
@@ -363,7 +363,8 @@ TEST_SUITE("adopted memory") {
       return std::tuple(last_peak, report.memory_peak_bytes, report.memory_planned);
     };
     const auto [kept, told, is_planned] = run({"--cox.memory.mode=observe"}, 4);
-    // A plan that recomputes takes a little more than the sum of its blocks, which all plans count.
+    // A recomputing plan needs slightly more than the sum of its blocks. All plans count this
+    // excess.
     CHECK(told >= kept);
     CHECK(told <= kept + kept / 33);
     const std::int64_t budget = kept * 7 / 10;
@@ -383,7 +384,7 @@ TEST_SUITE("adopted memory") {
       for (at::Tensor& p : it.model->parameters()) p.mutable_grad() = at::ones_like(p);
       for (std::uint64_t i = 0; i < kSteps; ++i) {
         it.loss(3).backward();
-        optimizer.step();  // nobody clears gradients
+        optimizer.step();  // gradients are never cleared
       }
       int steered = 0;
       if (session) {

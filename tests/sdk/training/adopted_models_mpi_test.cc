@@ -1,5 +1,5 @@
-// The models of the examples in loops that only adopt them, beside loops that average by hand:
-// every loss and every weight has the same bits.
+// The example models in adopting loops, beside loops that average by hand: every loss and every
+// weight has the same bits.
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ using Tensors = std::vector<at::Tensor>;
 
 constexpr int kSteps = 4;
 
-// Trained in turn, each by an optimizer of its own; one, or the two of a GAN.
+// Trained in turn, each by its own optimizer: one model, or the two of a GAN.
 using Players = std::vector<ModelCase>;
 
 enum class Loop { adopted, by_hand };

@@ -1,5 +1,5 @@
-// TorchScript modules from a file in loops that only adopt them, with TorchScript's graph optimiser
-// off and on: averaged as any model, and planned where their operators are run one by one.
+// TorchScript modules from a file in adopting loops, with TorchScript's graph optimiser off and on:
+// averaged like any model, and planned if their operators run one by one.
 #include <torch/csrc/jit/runtime/graph_executor.h>
 #include <torch/script.h>
 #include <torch/torch.h>
@@ -58,7 +58,7 @@ torch::jit::Module make_layer() {
   return layer;
 }
 
-// A script as it comes from a file, with three layers of one class.
+// Returns a script from a file, with three layers of one class.
 torch::jit::Module make_net(std::uint64_t seed) {
   torch::manual_seed(seed);
   torch::jit::Module body("Body");
@@ -79,12 +79,12 @@ Tensors parameters_of(const torch::jit::Module& net) {
   return all;
 }
 
-// Calls of ours between backward() and the update, and after it; empty in an adopted loop.
+// Our calls between backward() and the update, and after it; empty in an adopted loop.
 struct ByHand {
   std::function<void()> before, average, close;
 };
 
-// The loop that knows nothing of us. Returns losses, parameters and buffers.
+// The plain loop. Returns losses, parameters and buffers.
 Tensors train(torch::jit::Module& net, int rank, const ByHand& by_hand = {}) {
   torch::optim::SGD optimizer(parameters_of(net), torch::optim::SGDOptions(0.05).momentum(0.9));
   at::Generator batches = at::detail::createCPUGenerator(100 + static_cast<std::uint64_t>(rank));
@@ -128,13 +128,13 @@ struct Adopted {
   Tensors state;
   std::vector<std::string> blocks{};
   std::vector<cox::detail::PinnedBlock> pinned{};
-  std::size_t steered = 0;  // blocks that the last plan does not keep
-  std::uint64_t steps = 0;  // before the last one was closed
+  std::size_t steered = 0;  // blocks not kept by the last plan
+  std::uint64_t steps = 0;  // before the last step was closed
 };
 
 Adopted train_adopted(const Flags& settings = {}) {
   auto session = solo_session(settings);
-  // Adopting gives all ranks rank 0's.
+  // Adopting gives all ranks rank 0's weights.
   torch::jit::Module net = make_net(session.rank() == 0 ? 1 : 50);
   session.adopt(net);
   Adopted adopted{train(net, session.rank())};

@@ -30,7 +30,7 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-// A model that never heard of blocks, with dropout and statistics.
+// A model without marked blocks, with dropout and statistics.
 struct NetImpl : torch::nn::Module {
   torch::nn::Sequential layers{register_module(
       "layers", torch::nn::Sequential(torch::nn::Linear(6, 12), torch::nn::Linear(12, 12)))};
@@ -51,7 +51,7 @@ Net make_net(std::uint64_t seed) {
   return Net();
 }
 
-// The batches of a rank come from a generator of their own.
+// A rank's batches come from their own generator.
 class Batches {
  public:
   explicit Batches(int rank)
@@ -77,7 +77,7 @@ bool same(const Tensors& a, const Tensors& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), sdk_test::same_bits);
 }
 
-// The loop that knows nothing of us: `backwards` micro-batches a step.
+// The plain loop: `backwards` micro-batches a step.
 Tensors train(Net& net, int rank, int steps, int backwards) {
   torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
   Batches batches(rank);
@@ -90,7 +90,7 @@ Tensors train(Net& net, int rank, int steps, int backwards) {
   return state_of(net);
 }
 
-// The same with calls of ours: plain means of gradients, one after each backward().
+// The same loop with our calls: plain means of gradients, one after each backward().
 Tensors train_by_hand(Session& session, Net& net, int steps, int backwards) {
   ManualParallel ranks(session);
   ranks.sync_parameters(net->parameters());
@@ -111,7 +111,7 @@ Tensors train_by_hand(Session& session, Net& net, int steps, int backwards) {
   return state_of(net);
 }
 
-// Sample i is made from i alone.
+// Sample i depends on i alone.
 class Waves final : public Dataset {
  public:
   std::int64_t size() const override { return 1000; }
@@ -123,7 +123,7 @@ class Waves final : public Dataset {
   }
 };
 
-// Both loops: the batches that a rank got, the losses that it saw, then the parameters.
+// Results of both loops: a rank's batches, its losses, then the parameters.
 struct Run {
   std::vector<Batch> batches;
   Tensors seen;
@@ -182,12 +182,12 @@ std::string error_of(const std::function<void()>& work) {
   return "";
 }
 
-// Trains a net with a line search. `prepare` returns what the closure does with a loss. Returns the
+// Trains a net with a line search. `prepare` returns the closure's treatment of a loss. Returns the
 // losses that the optimizer saw, then weights and buffers.
 template <class Prepare>
 Tensors train_lbfgs(Session& session, const Prepare& prepare) {
   Net net = make_net(1);
-  net->eval();  // no dropout: a line search wants a function
+  net->eval();  // no dropout, because a line search needs a function
   const auto evaluate = prepare(net);
   torch::optim::LBFGS optimizer(
       net->parameters(),
@@ -211,7 +211,7 @@ std::uint64_t steps_of(Session& session) {
   return session.state().step().steps_ended();
 }
 
-// The forward pass of a net, computed again in backward, as torch::utils::checkpoint does it.
+// Recomputes the forward pass of a net in backward, like torch::utils::checkpoint.
 struct ComputedAgain : torch::autograd::Function<ComputedAgain> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
                             const std::function<at::Tensor(const at::Tensor&)>& part) {
@@ -248,7 +248,7 @@ TEST_SUITE("adoption") {
       Net net = make_net(session.rank() == 0 ? 1 : 60);
       session.adopt(*net);
       const Tensors found = train(net, session.rank(), 6, backwards);
-      CHECK(steps_of(session) == 5);  // the sixth is closed by finish()
+      CHECK(steps_of(session) == 5);  // finish() closes the sixth
       session.finish();
       CHECK(same(expected, found));
     }
@@ -335,7 +335,7 @@ TEST_SUITE("adoption") {
     session.finish();
   }
 
-  // `again`: the parts of the net that backward computes again, as checkpoints of a program do it.
+  // `again`: the parts of the net recomputed in backward, as by a program's own checkpoints.
   TEST_CASE("a forward pass that backward computes again, whole or in part, is one step") {
     for (const bool is_whole : {false, true}) {
       CAPTURE(is_whole);
@@ -401,7 +401,7 @@ TEST_SUITE("adoption") {
     }
     session.finish();
     for (const Phase phase : {Phase::optimizer, Phase::data})
-      CHECK(seconds[static_cast<std::size_t>(phase)] > 0.025);  // less what it was queued for
+      CHECK(seconds[static_cast<std::size_t>(phase)] > 0.025);  // less the time in a queue
   }
 
   TEST_CASE("a watched loop may tell what cannot be found, while its step is open") {

@@ -1,5 +1,5 @@
-// Blocks that a program opens by hand: steered and told like those that are found, in the loop of
-// an adopted model and with a Trainer.
+// Blocks opened by hand: steered and reported like found ones, in the loop of an adopted model and
+// with a Trainer.
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ namespace {
 using Flags = std::vector<std::string>;
 using Tensors = std::vector<at::Tensor>;
 
-// Half of what it saves is saved by a function without parameters.
+// A function without parameters saves half of its tensors.
 struct MixerImpl : torch::nn::Module {
   MixerImpl() {
     torch::manual_seed(3);

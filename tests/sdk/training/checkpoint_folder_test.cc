@@ -41,7 +41,7 @@ SaveWriter writer(const std::string& name, std::uint64_t seed = 1) {
           [random = testing::Random(seed)]() mutable { return random.bits(); }};
 }
 
-// For the one that writes.
+// Opens a folder for writing.
 CheckpointFolder open(const std::filesystem::path& directory, std::uint64_t seed = 1) {
   auto opened = CheckpointFolder::open(directory);
   REQUIRE(opened.ok());
@@ -75,7 +75,7 @@ std::size_t saves(const TempFolder& temp) {
   return io::saves_in(temp.path()).size();
 }
 
-// All files of a save by name.
+// Returns all files of a save by name.
 std::vector<std::filesystem::path> files_of(const std::filesystem::path& save) {
   std::vector<std::filesystem::path> files;
   for (const auto& entry : std::filesystem::directory_iterator(save)) files.push_back(entry.path());
@@ -338,7 +338,7 @@ TEST_SUITE("checkpoint folder") {
     put(folder.save_of(20) / "model.safetensors", "nonsense");
     const auto none = folder.newest_whole(CheckpointFolder::OnDamage::set_aside, look, quiet);
     CHECK(none.status().code() == StatusCode::data_loss);
-    CHECK(saves(temp) == 1);  // the only one keeps its name
+    CHECK(saves(temp) == 1);  // the only save keeps its name
   }
 
   TEST_CASE("a save whose numbers cannot be is damaged, and the one before is taken") {
@@ -459,8 +459,8 @@ TEST_SUITE("checkpoint folder") {
     CHECK(CheckpointFolder::read(other.save_of(400)).ok());
   }
 
-  // The lock was removed by hand at a random moment of each job's life, so both believe in turn
-  // that the folder is theirs.
+  // The lock was removed by hand at a random moment of each job's life, so both in turn believe to
+  // own the folder.
   TEST_CASE("in 200 random schedules of two jobs no save of the other is lost") {
     for (std::uint64_t seed = 0; seed < 200; ++seed) {
       CAPTURE(seed);
@@ -483,7 +483,7 @@ TEST_SUITE("checkpoint folder") {
           if (found.ok()) {
             jobs[who]->go_on_from(*found);
             step[who] = *io::step_of_save(*found);
-            newest[0].clear();  // it goes on from here: what was before is its own to remove
+            newest[0].clear();  // the job may remove saves from before this one
             newest[1].clear();
           }
         }

@@ -1,4 +1,4 @@
-// Ranks that would train apart are told so, with what differs and where.
+// Ranks that would train apart get an error with the difference and its place.
 #include <torch/torch.h>
 
 #include <string>
@@ -23,7 +23,7 @@ bool says(const std::string& message, const std::string& part) {
   return found;
 }
 
-// The samples of SmallData, moved by `shift`, or by another number each time that they are read.
+// The samples of SmallData, moved by `shift`, or by a new number at each reading.
 class OtherData final : public Dataset {
  public:
   enum class Noise { none, fresh };
@@ -50,7 +50,7 @@ struct Job {
   bool is_last() const { return session.rank() == session.world_size() - 1; }
   std::string last() const { return std::to_string(session.world_size() - 1); }
 
-  // Trains some steps; `after` is called after each update.
+  // Trains some steps. Calls `after` after each update.
   void train(
       AdamW& optimizer, TrainerOptions options, const Dataset& data,
       const std::function<void(std::uint64_t)>& after = [](std::uint64_t) {}) {

@@ -31,7 +31,7 @@ using namespace cox;
 
 namespace {
 
-// Returns the bytes of a save in files that end so.
+// Returns the bytes of a save's files with this ending.
 std::uint64_t bytes_in_files(const io::SaveManifest& manifest, const std::string& ending) {
   std::uint64_t bytes = 0;
   for (const io::SavePiece& piece : manifest.pieces) {
@@ -57,7 +57,7 @@ Run run(Session& session, FitOptions options) {
   return made;
 }
 
-// That all ranks know, named after rank 0's process.
+// Returns a folder for all ranks, named after rank 0's process.
 std::string shared_folder() {
   auto session = solo_session();
   const auto owners = cox::detail::gather_values(session.state().job().data(),
@@ -111,7 +111,7 @@ TEST_SUITE("fit") {
     const SmallData held_out(11);
     SmallModel model;
     AdamW optimizer(model->parameters(), {.lr = 1e-2});
-    model->second->eval();  // stays so
+    model->second->eval();  // stays in this mode
     bool was_training = false;
     FitOptions options = epochs(2);
     options.evaluation = &held_out;
@@ -134,7 +134,7 @@ TEST_SUITE("fit") {
     CHECK(*result.epochs.back().evaluation_loss == doctest::Approx(expected).epsilon(1e-5));
   }
 
-  // Reproducible mode gives the same weights whatever the shares are.
+  // Reproducible mode gives the same weights for any shares.
   TEST_CASE("an evaluation is divided by the plan's shares, and keeps every bit of its loss") {
     std::vector<double> losses;
     for (const bool is_even : {true, false}) {
@@ -165,8 +165,8 @@ TEST_SUITE("fit") {
     CHECK(losses[0] == losses[1]);
   }
 
-  // The plan divides nothing here: the coordinator's estimates do. It ends once it was seen, which
-  // takes longer on a busy machine; both ranks see it in the same evaluation.
+  // Here the coordinator's estimates divide the work, not the plan. The test ends once the effect
+  // appears, which takes longer on a busy machine. Both ranks see it in the same evaluation.
   TEST_CASE("a slow rank evaluates less, and writes less of a save") {
     if (solo_session().world_size() == 1) return;
     const std::string folder = shared_folder();
@@ -235,7 +235,7 @@ TEST_SUITE("fit") {
       CHECK(cut.result.epochs.size() == 1);
       CHECK(cut.steps.size() == 4);
     }
-    for (int again = 0; again < 2; ++again) {  // the second time there is nothing left to do
+    for (int again = 0; again < 2; ++again) {  // the second time nothing is left to do
       auto resume = flags;
       resume.push_back("--cox.checkpoint.resume=on");
       auto session = solo_session(resume);
@@ -247,13 +247,13 @@ TEST_SUITE("fit") {
         CHECK(torch::equal(rest.result.model[i].tensor, whole.model[i].tensor));
       }
     }
-    std::error_code ignored;  // rank 0 is the first to see it, the others find nothing
+    std::error_code ignored;  // rank 0 checks first; the others find nothing
     std::filesystem::remove_all(path, ignored);
   }
 
   TEST_CASE("a step that is repeated counts once in the buffers of a model") {
     auto session = solo_session({"--cox.reduction.reproducible=on"});
-    const Run made = run(session, epochs(1));  // of 2, 2 and 1 micro-batches
+    const Run made = run(session, epochs(1));  // batches of 2, 2 and 1 micro-batches
     CHECK(made.result.progress.repeated > 0);
     CHECK(made.model->calls.item<std::int64_t>() == (session.world_size() == 1 ? 5 : 3));
   }
@@ -277,8 +277,8 @@ TEST_SUITE("fit") {
   TEST_CASE("a rollback in the last step of all makes the missing steps again") {
     SessionOptions with_rollback;
     with_rollback.policies = {std::make_shared<RollBackOnce>(25)};
-    // One snapshot, which is there however late the order comes. The guard would take the losses of
-    // the beginning for a spike.
+    // One snapshot exists, however late the order comes. The guard would mistake the first losses
+    // for a spike.
     auto session = solo_session(
         {"--cox.checkpoint.snapshot_rounds=1000000", "--cox.guard.mode=off"}, with_rollback);
     const SmallData one_batch(8);  // every step ends an epoch
@@ -288,7 +288,7 @@ TEST_SUITE("fit") {
     std::uint64_t last = 0;
     options.on_epoch = [&](const FitEpoch& epoch) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      // The order that the end of this step carries out.
+      // The end of this step carries out the order.
       const bool is_ordered = session.plan().rollback.ticket > 0;
       if (last > 0 || !is_ordered) return FitNext::go_on;
       last = epoch.steps;

@@ -1,5 +1,5 @@
-// Seven unmodified models under a Trainer: their blocks are found and followed in the operator
-// stream, and memory plans, formats and the watch over numbers act on them as on marked blocks.
+// Seven unmodified models under a Trainer: the operator stream finds and follows their blocks.
+// Memory plans, formats and the numerics watch act on them as on marked blocks.
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/torch.h>
 
@@ -45,7 +45,7 @@ ModelCase model_at(std::size_t place) {
 struct Trained {
   Tensors state;  // losses, parameters, buffers
   std::size_t blocks = 0;
-  std::size_t steered = 0;     // blocks that the last plan does not keep
+  std::size_t steered = 0;     // blocks not kept by the last plan
   std::int64_t kept = 0;       // live before the last step
   std::int64_t last_peak = 0;  // counted, of the last step
   std::uint64_t skipped = 0;
@@ -95,7 +95,7 @@ bool same(const Tensors& a, const Tensors& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), sdk_test::same_bits);
 }
 
-// The same loop without the stream: what the Trainer's steps compute by themselves.
+// The same loop without the stream: the Trainer's own computation.
 Trained train_unseen(std::size_t model, std::uint64_t steps = 4) {
   ModelCase it = model_at(model);
   it.loss = [loss = it.loss](std::uint64_t seed) {
@@ -150,7 +150,7 @@ TEST_SUITE("followed models") {
     for (const std::size_t m : {kResnet, kUnet, kGpt2}) {
       CAPTURE(m);
       const Trained kept = train_unseen(m);
-      // A plan has room for the snapshot to roll back to, which comes later.
+      // A plan has room for a later rollback snapshot.
       for (const std::int64_t percent : {107, 104, 101, 98}) {
         const std::int64_t budget = kept.last_peak * percent / 100;
         CAPTURE(percent);
@@ -161,7 +161,7 @@ TEST_SUITE("followed models") {
           CHECK(found.last_peak <= budget);
           steered += found.steered > 0;
           ++met;
-        } catch (const Error& error) {  // below the least plan
+        } catch (const Error& error) {  // below the smallest plan
           CHECK(std::string(error.what()).find("at that peak") != std::string::npos);
         }
       }
@@ -273,7 +273,7 @@ TEST_SUITE("followed models") {
       it.loss = [&, model_loss = it.loss](std::uint64_t seed) {
         const at::Tensor loss = model_loss(seed);
         if (session.state().step().steps_ended() != 2 || ++passes != 1) return loss;
-        const at::Tensor fails = loss * 1;  // once part of the backward pass has run
+        const at::Tensor fails = loss * 1;  // fails after a part of the backward pass
         fails.register_hook([](const at::Tensor& g) -> at::Tensor {
           TORCH_CHECK_WITH(OutOfMemoryError, false, "no room");
           return g;
@@ -346,7 +346,7 @@ TEST_SUITE("followed models") {
 
   TEST_CASE(
       "a block whose gradients differ when it is recomputed is kept, and the others are not") {
-    // Its first linear layer reads numbers that no operator wrote.
+    // The input of the third layer depends on a number written by no operator.
     struct Stateful : torch::nn::Module {
       Stateful() {
         for (int i = 0; i < 3; ++i) layers->push_back(torch::nn::Linear(6, 6));
@@ -357,7 +357,7 @@ TEST_SUITE("followed models") {
           x = layers[i]->as<torch::nn::Linear>()->forward(x).tanh();
           if (i != 1) continue;
           at::Tensor made = x * 2;
-          // Behind the back of every counter: the memory of a tensor that autograd will save.
+          // Writes into a tensor that autograd will save, without changing its version.
           made.data_ptr<float>()[0] = 3;
           x = made.sin();
         }

@@ -1,4 +1,4 @@
-// Session::keep: an adopted loop that was left goes on from its newest save.
+// Session::keep: an interrupted adopted loop continues from its newest save.
 #include <torch/torch.h>
 
 #include <csignal>
@@ -36,10 +36,10 @@ constexpr int kToTheEnd = std::numeric_limits<int>::max();
 struct Trained {
   std::vector<double> losses;
   Tensors state;
-  std::int64_t first_epoch = -1, first_batch = -1;  // of the first batch that was trained
+  std::int64_t first_epoch = -1, first_batch = -1;  // the first trained batch
 };
 
-// Two layers, dropout and batch statistics, and the loss of some samples of a rank.
+// Two layers, dropout and batch statistics, and a rank's loss of some samples.
 struct NetImpl : torch::nn::Module {
   explicit NetImpl(std::uint64_t seed) {
     torch::manual_seed(seed);
@@ -71,7 +71,7 @@ bool same(const Tensors& a, const Tensors& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), sdk_test::same_bits);
 }
 
-// The update, by the loss of the batch, which LBFGS asks for several times.
+// Updates by the loss of the batch, which LBFGS evaluates several times.
 template <class Optimizer>
 double update(Optimizer& optimizer, const std::function<at::Tensor()>& loss_of) {
   const auto closure = [&] {
@@ -89,7 +89,7 @@ double update(Optimizer& optimizer, const std::function<at::Tensor()>& loss_of) 
   }
 }
 
-// Trains the epochs that are left, or `batches` batches, in a session of its own.
+// Trains the remaining epochs, or `batches` batches, in a new session.
 template <class Make>
 Trained train(const Flags& flags, const Make& make, int batches = kToTheEnd,
               ClosureOptimizer closure = ClosureOptimizer::no) {
@@ -124,7 +124,7 @@ Trained train(const Flags& flags, const Make& make, int batches = kToTheEnd,
   return trained;
 }
 
-// Trains seven batches with a save after every two updates, and goes on from the newest one.
+// Trains seven batches with a save after every two updates, then continues from the newest save.
 template <class Make>
 void check_goes_on(const std::string& title, const Make& make,
                    ClosureOptimizer closure = ClosureOptimizer::no, const Flags& flags = {}) {
@@ -140,7 +140,7 @@ void check_goes_on(const std::string& title, const Make& make,
   saving.push_back("--cox.checkpoint.resume=on");
   const Trained second = train(saving, make, kToTheEnd, closure);
   const std::int64_t done = second.first_epoch * kBatches + second.first_batch;
-  // LBFGS takes several steps between two calls, and is saved when it has passed one.
+  // LBFGS takes several steps between two calls, and is saved once a save is due.
   CHECK(done == (closure == ClosureOptimizer::yes ? 7 : 6));
   REQUIRE(first.losses.size() == 7);
   first.losses.resize(static_cast<std::size_t>(done));
@@ -149,7 +149,7 @@ void check_goes_on(const std::string& title, const Make& make,
   CHECK(same(second.state, whole.state));
 }
 
-// Two models with an optimizer and a schedule each, and a number of the program's own.
+// Two models with an optimizer and a schedule each, and a program's own number.
 struct TwoModels {
   Tensors state;
   std::vector<double> rates;
@@ -195,7 +195,7 @@ TwoModels train_two(const Flags& flags, int batches) {
     a.step();
     b.step();
     steps.step();
-    plateau.step(1.0F);  // never better
+    plateau.step(1.0F);  // without improvement
     seen.own += 0.125;
     seen.rates = {a.param_groups()[0].options().get_lr(), b.param_groups()[0].options().get_lr()};
   }
@@ -211,7 +211,7 @@ auto maker(Options options) {
   };
 }
 
-// Returns what `use` of a session is refused with.
+// Returns the error of `use` of a session.
 template <class Use>
 std::string refusal(const Flags& flags, const Use& use) {
   auto session = solo_session(flags);
@@ -338,7 +338,7 @@ TEST_SUITE("Session::keep") {
     }
     saving.finish();
     const auto saves = io::saves_in(folder.text());
-    REQUIRE(saves.size() == 2);  // of the updates of batches 2 and 5, by the calls after them
+    REQUIRE(saves.size() == 2);  // for the updates of batches 2 and 5, made by the calls after them
     CHECK(io::step_of_save(saves[0]) == 1);
     CHECK(io::step_of_save(saves[1]) == 2);
   }
@@ -363,7 +363,7 @@ TEST_SUITE("Session::keep") {
     }
     const std::string end = error_of([&] { saving.finish(); });
     CHECK(end.find("expected finite weights") != std::string::npos);
-    error_of([&] { saving.finish(); });  // else the process's exit code tells it
+    error_of([&] { saving.finish(); });  // otherwise the exit code reports it
     CHECK(io::saves_in(folder.text()).size() == 1);
   }
 
@@ -443,7 +443,7 @@ TEST_SUITE("Session::keep") {
     const Tensors fitted =
         run(3, {flag, "--cox.checkpoint.resume=on", "--cox.checkpoint.partial=on"});
     CHECK(sdk_test::same_bits(fitted[0],
-                              saved.back()));  // the body goes on, and the loop is at its end
+                              saved.back()));  // the body continues, and the loop has ended
     CHECK(fitted[2].sizes() == at::IntArrayRef({3, 6}));
   }
 

@@ -1,4 +1,4 @@
-// What a training loop leaves behind, however it was left.
+// The state after a training loop, however the loop ended.
 #include <torch/torch.h>
 
 #include <atomic>
@@ -22,7 +22,7 @@ struct Seen {
   std::atomic<bool> was_read_late{false};
 };
 
-// So slow that batches of coming steps are always on their way.
+// A slow data set, so that batches of later steps are always being loaded.
 class Fleeting final : public Dataset {
  public:
   explicit Fleeting(std::shared_ptr<Seen> seen) : seen_(std::move(seen)) {}

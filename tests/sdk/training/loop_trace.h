@@ -1,4 +1,4 @@
-// Traces of training loops, for comparisons of an adopted loop with its plain form.
+// Traces of training loops, for comparing an adopted loop with its plain form.
 #pragma once
 
 #include <torch/torch.h>
@@ -8,7 +8,7 @@
 
 namespace cox::test {
 
-// A loop adopts its model by this; a plain loop's does nothing.
+// Adopts a loop's model; does nothing in a plain loop.
 using Adopt = std::function<void(torch::nn::Module&)>;
 
 // The state after each step: parameters, gradients, buffers and the random generator.
@@ -33,7 +33,7 @@ class LoopTrace {
   std::vector<at::Tensor> tensors_;
 };
 
-// Numbers that depend on the step alone.
+// Returns numbers that depend on the step alone.
 inline at::Tensor batch_of_step(int step, const std::vector<std::int64_t>& shape,
                                 at::ScalarType type = at::kFloat) {
   auto generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(100 + step));

@@ -1,4 +1,4 @@
-// Steps of a Trainer whose offloaded tensors come back with other bytes.
+// Steps of a Trainer whose offloaded tensors are damaged.
 #include <torch/torch.h>
 
 #include <filesystem>
@@ -39,16 +39,16 @@ struct DeepImpl : torch::nn::Module {
 TORCH_MODULE(Deep);
 
 struct Trained {
-  std::map<std::uint64_t, float> losses;  // of each step's last attempt
-  std::vector<std::uint64_t> attempts;    // the number of the step of each
-  std::vector<std::int64_t> written;      // bytes offloaded by each
+  std::map<std::uint64_t, float> losses;  // each step's last attempt
+  std::vector<std::uint64_t> attempts;    // step numbers, one for each attempt
+  std::vector<std::int64_t> written;      // bytes offloaded by each attempt
 };
 
 constexpr std::uint64_t kSteps = 6, kDamagedStep = 3;
 
 using Damage = bool (*)(const std::filesystem::path&);
 
-// The tier is damaged once, between the forward and the backward pass of that step.
+// Trains; damages the tier once, between the forward and the backward pass of a step.
 Trained train(const std::vector<std::string>& flags, const TempFolder& folder, Damage damage) {
   auto session = solo_session(flags);
   Deep model;

@@ -1,4 +1,4 @@
-// A save of which one rank cannot write its part, while the others can.
+// A save whose part one rank cannot write, while the others can.
 #include <torch/torch.h>
 
 #include <cstdint>
@@ -22,13 +22,13 @@ namespace {
 
 struct Run {
   std::vector<at::Tensor> weights;
-  std::string end;  // of the session, if it fails
+  std::string end;  // error of the session; empty if there is none
   int last_rank = 0;
 };
 
 enum class LastRank : bool { has_room, has_a_full_disk };
 
-// Saves after every two updates, and goes on from the newest save.
+// Saves after every two updates, and continues from the newest save.
 Run train(const std::string& folder, std::int64_t steps, LastRank disk, const char* resume) {
   auto session =
       solo_session({"--cox.checkpoint.directory=" + folder, "--cox.checkpoint.every_steps=2",

@@ -34,12 +34,12 @@ namespace {
 
 constexpr std::int64_t kSteps = 10, kEvery = 2, kBadStep = 5;
 
-// Spoil makes something wrong in a step.
+// Spoil introduces a fault into a step.
 using Spoil = std::function<void(torch::optim::Adam&, at::Tensor& loss)>;
 
 struct Run {
   std::vector<at::Tensor> weights;
-  std::string end;  // of the loop or the session, if they fail
+  std::string end;  // error of the loop or the session
 };
 
 // Saves every two steps, and keeps one save.
@@ -72,7 +72,8 @@ Run train(const std::string& folder, const Spoil& spoil, bool resumes = false) {
   return run;
 }
 
-// The save before the bad step is the newest, and a resume from it ends as if nothing had happened.
+// Checks that the save before the bad step is the newest, and that a resume from it ends as if
+// there had been no fault.
 void check_takes_none(const char* report, const Spoil& spoil) {
   CAPTURE(report);
   auto probe = solo_session();
@@ -82,7 +83,7 @@ void check_takes_none(const char* report, const Spoil& spoil) {
   CHECK(whole.end.empty());
   const std::string folder = shared.text() + "/spoilt";
   const Run spoilt = train(folder, spoil);
-  CHECK(spoilt.end != "");  // deepmd-kit 4985: no success is reported
+  CHECK(spoilt.end != "");  // deepmd-kit 4985: no success may be reported
   const auto saves = io::saves_in(folder);
   REQUIRE(saves.size() == 1);
   CHECK(*io::step_of_save(saves[0]) <= kBadStep);
@@ -107,7 +108,7 @@ TEST_SUITE("saves that are not finite") {
     });
   }
 
-  // 1e25 squared is beyond F32, so the second moment is infinite and the weights stay as they are.
+  // 1e25 squared exceeds F32, so the second moment is infinite and the weights stay unchanged.
   TEST_CASE("moments that are not finite are not saved beside weights that are") {
     check_takes_none("NeMo RL 3544", [](auto&, at::Tensor& loss) { loss = loss * 1e25; });
   }

@@ -1,5 +1,5 @@
-// The loop that made the saves of tests/sdk/training/old_saves, for the program that recorded them
-// and the test that goes on from them.
+// The loop behind the saves of tests/sdk/training/old_saves, for the recording program and for the
+// test that continues from the saves.
 #pragma once
 
 #include <torch/torch.h>
@@ -14,7 +14,7 @@
 
 namespace old_saves {
 
-// Three parameters, of which the last has no gradient.
+// Has three parameters; the last has no gradient.
 struct NetImpl : torch::nn::Module {
   NetImpl() {
     torch::manual_seed(5);

@@ -1,6 +1,6 @@
-// Saves of commit 764e50d9 (manifest version 1, the state of torch's optimizers as archives): each
-// was made after three steps of the loop in old_saves.h, and expected.safetensors two steps later
-// by that commit.
+// Saves of commit 764e50d9 (manifest version 1, with torch's optimizer states as archives). Each
+// was made after three steps of the loop in old_saves.h; expected.safetensors is from two steps
+// later, by the same commit.
 #include "old_saves.h"
 
 #include <filesystem>

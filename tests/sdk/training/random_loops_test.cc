@@ -1,7 +1,7 @@
-// Random loops, adopted: after every step the state is that of the plain loop, with memory
-// observed, recomputed or within a budget, and formats observed. A seed makes a loop: the orders of
-// zero_grad(), passes of backward(), evaluations, frozen parts, loads, hooks, penalties, clipping
-// and optimizers are drawn. COX_TEST_RANDOM_LOOPS=2000 tries that many.
+// Random adopted loops: the state after every step is that of the plain loop, with memory observed,
+// recomputed or within a budget, and formats observed. A seed draws a loop: orders of zero_grad(),
+// passes of backward(), evaluations, frozen parts, loads, hooks, penalties, clipping and
+// optimizers. COX_TEST_RANDOM_LOOPS=2000 tries that many.
 #include <torch/torch.h>
 
 #include <cstdlib>
@@ -34,7 +34,7 @@ enum class ZeroGrad { before_forward, before_backward, after_update };
 enum class Evaluation { none, without_gradients, with_gradients };
 enum class Penalty { none, on_inputs };
 
-// The choices that a seed draws for one loop.
+// One loop's choices, drawn from a seed.
 struct Drawn {
   explicit Drawn(std::uint64_t seed) : random(seed) {
     layers = draw(1, 3);

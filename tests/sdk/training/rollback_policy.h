@@ -1,4 +1,4 @@
-// A policy that orders one rollback: from a round on it asks to go back to before it.
+// Orders one rollback: in a given round or later, requests a return to before that round.
 #pragma once
 
 #include <string>

@@ -23,7 +23,7 @@ using namespace cox::detail;
 
 namespace {
 
-// State of a model with a tied and an empty tensor, AdamW, averages and master weights.
+// Returns the state of a model with a tied and an empty tensor, AdamW, averages and master weights.
 Checkpoint made_state(std::uint64_t step) {
   Checkpoint made;
   made.position = {step, step * 8, 7, 4096, 0, 1, 2, {}};
@@ -42,7 +42,7 @@ Checkpoint made_state(std::uint64_t step) {
   return made;
 }
 
-// Ranks are those of one job, which save into a folder.
+// The ranks of one job, which save into a folder.
 struct Ranks {
   Ranks(const std::filesystem::path& directory, std::size_t count) {
     for (std::size_t r = 0; r < count; ++r) {
@@ -59,7 +59,7 @@ struct Ranks {
 
   std::size_t count() const { return folders.size(); }
 
-  // Lets all ranks write their parts at once. `own`: what each rank has of its own.
+  // Lets all ranks write their parts at once. `own` is each rank's own data.
   Status write(Checkpoint state, const std::vector<std::uint32_t>& paces) {
     separate_tied(state);
     OwnTensorsOfKinds own_kinds{};
@@ -89,7 +89,7 @@ struct Ranks {
   Status publish() { return folders[0].publish(ticket, whole, 9); }
 
   std::vector<CheckpointFolder> folders;
-  SaveTicket ticket;  // of the newest save
+  SaveTicket ticket;  // the newest save's
   WholeSave whole;
 };
 

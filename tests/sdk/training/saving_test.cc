@@ -1,4 +1,4 @@
-// When a save that the program asks for is written, and what it is good for.
+// Saves requested by the program: when they are written, and their use.
 #include <torch/torch.h>
 
 #include <filesystem>
@@ -57,7 +57,7 @@ int lines_with(const std::filesystem::path& file, const std::string& part) {
   return found;
 }
 
-// A working directory for as long as it lives.
+// Sets the working directory during its lifetime.
 class WorkingIn {
  public:
   explicit WorkingIn(const std::filesystem::path& folder) { std::filesystem::current_path(folder); }
@@ -69,7 +69,7 @@ class WorkingIn {
   std::filesystem::path before_ = std::filesystem::current_path();
 };
 
-// Makes a save as one that never had the file.
+// Removes a file from a save, as if the save never had it.
 void forget_file(const std::filesystem::path& save, const std::string& name) {
   auto manifest = io::read_manifest(save);
   REQUIRE(manifest.ok());

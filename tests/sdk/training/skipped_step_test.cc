@@ -1,4 +1,4 @@
-// What a step that is skipped leaves behind in the model.
+// The model's state after a skipped step.
 #include <torch/torch.h>
 
 #include <cstdint>
@@ -33,7 +33,7 @@ TORCH_MODULE(NormModel);
 
 constexpr std::uint64_t kBadStep = 3;
 
-// Rank 0's samples of one step are NaN.
+// Trains with NaN in rank 0's samples of one step.
 void train_with_a_bad_batch(Session& session, NormModel& model, TrainerOptions options) {
   AdamW optimizer(model->parameters(), {.lr = 0.01});
   options.steps = 6;

@@ -1,5 +1,5 @@
-// A small model with dropout, a data set that remembers who asked for what, and short names for
-// training them: shared by the tests of the trainer.
+// Shared parts of the trainer's tests: a small model with dropout, a data set that records its
+// requests, and short names for training.
 #pragma once
 
 #include <torch/torch.h>
@@ -31,7 +31,7 @@ struct SmallModelImpl : torch::nn::Module {
 };
 TORCH_MODULE(SmallModel);
 
-// Sample i is made from i alone.
+// Sample i depends on i alone.
 class SmallData final : public cox::Dataset {
  public:
   explicit SmallData(std::int64_t size = 20) : size_(size) {}
@@ -53,15 +53,15 @@ class SmallData final : public cox::Dataset {
   std::int64_t size_;
 };
 
-// What a loop may do to the loss of a step before backward.
+// Changes the loss of a step before backward.
 using Distortion = std::function<at::Tensor(std::uint64_t step, at::Tensor loss)>;
 
-// The trainer's loop; returns the loss of every step it made.
+// Runs the trainer's loop. Returns the loss of every step.
 inline std::vector<double> train(cox::Trainer& trainer, SmallModel& model, const SmallData& data,
                                  const Distortion& distort = {}) {
   std::vector<double> losses;
   auto steps = trainer.steps(data);
-  data.asked.clear();  // the trainer has looked at some samples
+  data.asked.clear();  // drops the trainer's own checks of samples
   for (auto& step : steps) {
     auto loss = step.forward([&] { return model->loss(step.batch()); });
     if (distort && loss.defined()) loss = distort(step.number(), loss);
@@ -72,7 +72,7 @@ inline std::vector<double> train(cox::Trainer& trainer, SmallModel& model, const
   return losses;
 }
 
-// What `work` is refused with; empty when it is not.
+// Returns the error of `work`; empty if there is none.
 inline std::string error_of(const std::function<void()>& work) {
   try {
     work();

@@ -31,10 +31,10 @@ using cox::transport::Operation;
 using cox::transport::Reduction;
 using cox::transport::Request;
 
-// Both taps of a rank write to it, and find here what they need to know of each other.
+// Shared by both taps of a rank: the record, and the taps' knowledge of each other.
 struct Shared {
   StepRecord record;
-  std::uint64_t newest_round = 0;  // that ended here
+  std::uint64_t newest_round = 0;  // the newest round that ended here
   bool has_ended_one = false;
   bool tells_closed = true;
 };
@@ -59,9 +59,9 @@ std::string text_of(const StepBallot& ballot, std::int32_t rank, const Shared& s
   return text;
 }
 
-// Passes every call on to the communicator below it and writes it down. Children are named after
-// their parent and the order in which they were made. Ranks of a job get no common memory for what
-// they exchange in steps (the second child of all ranks), so that these calls pass here, too.
+// Records every call and passes the call to the communicator below. Names children after the parent
+// and the order of creation. Denies the job's ranks shared memory for exchanges in steps (the
+// second child of all ranks), so that these calls pass here, too.
 class TappedCommunicator final : public Communicator {
  public:
   TappedCommunicator(std::unique_ptr<Communicator> below, std::shared_ptr<Shared> shared,
@@ -134,7 +134,7 @@ class TappedCommunicator final : public Communicator {
   int children_ = 0;
 };
 
-// Stands before or behind the actuators of a session and writes down what all of them are told.
+// Precedes or follows the actuators of a session, and records all calls to them.
 class TappedActuator final : public cox::detail::Actuator,
                              public cox::detail::Steering,
                              public cox::detail::Reporting,
@@ -167,7 +167,7 @@ class TappedActuator final : public cox::detail::Actuator,
     shared_->has_ended_one = true;
   }
   void sign(cox::RankSignal& signal) const override { note(text_of(signal)); }
-  // The tap has nothing to save, but is asked where the others are.
+  // The tap saves nothing, but is called in the order of the others.
   const cox::detail::SavedRow* saved_row() const override { return note("saved_row"), nullptr; }
   std::vector<double> save() const override { return {}; }
   Status load(std::span<const double>) override { return cox::ok_status(); }
@@ -177,7 +177,7 @@ class TappedActuator final : public cox::detail::Actuator,
     shared_->record.note(concat(place_ == Place::first ? "first" : "last", " actuator: ", text));
   }
 
-  // Rounds and steps count on, and a record tells steps that do the same once.
+  // Writes rounds and steps relative to the record's step, so that equal steps have equal lines.
   std::string ahead(std::uint64_t number) const {
     const auto steps = static_cast<std::int64_t>(shared_->record.steps());
     return concat("n", static_cast<std::int64_t>(number) - steps);
@@ -211,7 +211,7 @@ class TappedActuator final : public cox::detail::Actuator,
   const Place place_;
 };
 
-// Equal lines in a row are told once, with their number.
+// Merges equal neighbouring lines into one with their number.
 std::string joined(const std::vector<std::string>& lines) {
   std::string text;
   for (std::size_t i = 0, next = 0; i < lines.size(); i = next) {
@@ -221,7 +221,7 @@ std::string joined(const std::vector<std::string>& lines) {
   return text;
 }
 
-// "a", ..., "z", "aa", ...
+// Returns "a", ..., "z", "aa", ...
 std::string letter(std::size_t number) {
   const std::string last(1, static_cast<char>('a' + number % 26));
   return number < 26 ? last : letter(number / 26 - 1) + last;
@@ -230,7 +230,7 @@ std::string letter(std::size_t number) {
 }  // namespace
 
 std::string StepRecord::text() const {
-  std::map<std::string, std::string> letters;  // by the text of a step
+  std::map<std::string, std::string> letters;  // by a step's text
   std::string kinds, order, newest;
   int repeats = 0;
   const auto close = [&] {
@@ -266,12 +266,12 @@ std::vector<std::string> StepRecord::calls() const {
 
 struct Recording::Taps {
   std::shared_ptr<Shared> shared = std::make_shared<Shared>();
-  cox::detail::SessionState* state = nullptr;  // of the session, once it was started
+  cox::detail::SessionState* state = nullptr;  // the session's, after its start
   bool is_free = false;
 
   cox::runtime::ControlPlane& plane() const { return state->control().plane(); }
 
-  // Waits until the coordinator has decided on the newest round; returns the plan that followed.
+  // Waits until the coordinator has decided on the newest round. Returns the plan that followed.
   std::uint64_t decided_plan() const {
     for (;;) {
       const auto known = plane().state();

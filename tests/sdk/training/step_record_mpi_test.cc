@@ -1,6 +1,6 @@
-// Fifty steps of every kind of loop do, call by call, what their records say. A change of what a
-// step does on purpose is written down anew by STEP_RECORDS=write in the environment; read the
-// difference before it is committed.
+// Fifty steps of every kind of loop match their records, call by call. After an intended change,
+// STEP_RECORDS=write in the environment writes the records anew; read the difference before the
+// commit.
 #include <mpi.h>
 #include <torch/torch.h>
 
@@ -42,7 +42,7 @@ constexpr std::uint64_t kSharesRound = 15;
 constexpr std::uint64_t kRollbackRound = 30;
 constexpr int kBadStep = 7;
 
-// Changes the plan in given rounds, whatever is reported.
+// Changes the plan in given rounds, whatever the reports.
 class Script final : public Policy {
  public:
   explicit Script(std::map<std::uint64_t, PlanChange> changes) : changes_(std::move(changes)) {}
@@ -119,7 +119,7 @@ void note(Recording& recording, const ReductionOutcome& outcome) {
                         outcome.stop ? " stop" : ""));
 }
 
-// Rounded, so that a machine with another order of sums has the same record.
+// Notes rounded weights, so that another order of sums gives the same record.
 void note_weights(Recording& recording, const torch::nn::Module& model) {
   std::string text = "weights";
   for (const at::Tensor& p : model.parameters())
@@ -128,7 +128,7 @@ void note_weights(Recording& recording, const torch::nn::Module& model) {
   recording.note(std::move(text));
 }
 
-// Compares with the file of the kind and the world size, or writes it.
+// Compares with the file of the kind and the world size, or writes the file.
 void check_record(const Recording& recording, const std::string& kind) {
   const std::string text = recording.text_of_all();
   if (Recording::rank() != 0) return;
@@ -147,7 +147,7 @@ void check_record(const Recording& recording, const std::string& kind) {
   for (int line = 1; std::getline(expected, expected_line); ++line) {
     if (!std::getline(found, found_line)) found_line = "the end of the record";
     if (found_line == expected_line) continue;
-    // The first difference tells most; a session must not end by an exception on one rank.
+    // Reports the first difference. A session must not end by an exception on one rank.
     FAIL_CHECK(path.string(), ":", line, ": expected ", expected_line, ", found ", found_line,
                "; the whole record found:\n", text);
     return;
@@ -159,7 +159,8 @@ bool is_last() {
   return Recording::rank() == Recording::world_size() - 1;
 }
 
-// Two micro-batches a step. The last rank's loss is NaN in one step, and it has no samples in ten.
+// Runs two micro-batches a step. The last rank's loss is NaN in one step, and the rank has no
+// samples in ten.
 void run_reducer(const std::string& kind, const std::vector<std::string>& flags) {
   Recording recording;
   Session session = recording.start(flags, holding());
@@ -187,7 +188,7 @@ void run_reducer(const std::string& kind, const std::vector<std::string>& flags)
   check_record(recording, kind);
 }
 
-// The loop of a rank that has fewer samples joins the others' steps.
+// A rank with fewer samples joins the others' steps.
 void run_joining() {
   Recording recording;
   Session session = recording.start({}, holding());
@@ -232,14 +233,14 @@ void train_until_one_leaves(Recording& recording, Session& session) {
   }
 }
 
-// A rank leaves by an exception in the middle of a step, and all end their sessions by it.
+// A rank leaves by an exception in the middle of a step, which ends all sessions.
 void fail_together(Recording& recording) {
   Session session = recording.start({}, holding());
   try {
     train_until_one_leaves(recording, session);
   } catch (...) {
     recording.free_running();
-    MPI_Barrier(MPI_COMM_WORLD);  // a session waits five seconds for others that fail as well
+    MPI_Barrier(MPI_COMM_WORLD);  // a session waits five seconds for other failing ranks
     throw;
   }
 }
@@ -265,7 +266,7 @@ PolicySet steering(int ranks) {
   return {std::make_shared<Script>(std::move(changes))};
 }
 
-// Shares change, a step is skipped, and the job is rolled back once.
+// Shares change, a step is skipped, and the job rolls back once.
 void run_trainer(const std::string& kind, std::vector<std::string> flags, TrainerOptions options) {
   Recording recording;
   flags.push_back("--cox.checkpoint.snapshot_rounds=8");
@@ -296,8 +297,8 @@ void run_trainer(const std::string& kind, std::vector<std::string> flags, Traine
   check_record(recording, kind);
 }
 
-// Returns the calls of all ranks in the steps of a Trainer, but the last one, whose end is a save
-// that all ranks wait for.
+// Returns the collective calls in a Trainer's steps. Leaves out the last step, which ends with a
+// collective save.
 std::vector<std::string> calls_of_trainer(const std::vector<std::string>& flags) {
   Recording recording;
   Session session = recording.start(flags, steering(Recording::world_size()));
@@ -366,8 +367,8 @@ void run_manual() {
   check_record(recording, "manual");
 }
 
-// Two backward passes before each update; with two models the second is trained in every other
-// step.
+// Runs two backward passes before each update. With two models, the second is trained in every
+// other step.
 void run_adopted(const std::string& kind, int models, AdoptOptions adopt) {
   Recording recording;
   Session session = recording.start({}, adopt.only_watch ? PolicySet() : holding());
@@ -434,7 +435,7 @@ TEST_SUITE("records of steps") {
     run_trainer("trainer_accumulating", {"--cox.reduction.reproducible=on"},
                 {.global_batch = 16, .micro_batch = 2, .prefetch = 2, .steps = kSteps});
   }
-  // One save only: another one might have to wait for it.
+  // Makes one save only, because another one might have to wait.
   TEST_CASE("a Trainer's has the same calls in each step when a save is written beside them") {
     auto probe = solo_session();
     const SharedFolder folder(probe);

@@ -57,7 +57,7 @@ struct Trained {
 Trained run(const std::vector<std::string>& flags, std::uint64_t steps, SmallData& data,
             const Distortion& distort = {}, SessionOptions options = {}) {
   auto session = solo_session(flags, std::move(options));
-  SmallModel model(5 + static_cast<std::uint64_t>(session.rank()));  // rank 0's counts
+  SmallModel model(5 + static_cast<std::uint64_t>(session.rank()));  // rank 0's weights count
   AdamW optimizer(model->parameters(), {.lr = 0.01});
   Trainer trainer(session, *model, optimizer, {.global_batch = 8, .steps = steps});
   Trained result;
@@ -77,7 +77,7 @@ int own_rank() {
   return session.rank();
 }
 
-// How often each sample was used on all ranks together.
+// Checks how often each sample was used on all ranks together.
 void check_each_used(const SmallData& data, std::uint64_t times) {
   auto session = solo_session();
   for (std::int64_t sample = 0; sample < data.size(); ++sample) {
@@ -96,7 +96,7 @@ int world() {
   return solo_session().world_size();
 }
 
-// With running statistics, which are part of saves, too.
+// A model with running statistics, which are also saved.
 struct WithStatisticsImpl : torch::nn::Module {
   WithStatisticsImpl() {
     torch::manual_seed(5);
@@ -132,7 +132,7 @@ std::uint64_t run_with_statistics(std::vector<std::string> flags, const std::str
   return print_of(*model);
 }
 
-// The hash of each tensor, by "model.safetensors NAME"; what ranks measured is left out.
+// Returns the hash of each tensor, by "model.safetensors NAME". Leaves out the ranks' measurements.
 std::map<std::string, std::uint64_t> tensors_of(const io::SaveManifest& manifest) {
   std::map<std::string, std::uint64_t> hashes;
   for (const io::SavePiece& piece : manifest.pieces) {
@@ -214,7 +214,7 @@ TEST_SUITE("trainer over MPI") {
 
   TEST_CASE("a micro-batch that runs out of memory on a rank does so in reproducible mode, too") {
     const int rank = own_rank();
-    // In the first steps the sums of this mode do not fit, so they are repeated anyway.
+    // This mode repeats the first steps anyway, because their sums do not fit.
     const auto trained = [rank](bool with_failure) {
       auto session = solo_session({"--cox.memory.budget=1GiB", "--cox.reduction.reproducible=on"});
       SmallModel model;
@@ -249,8 +249,8 @@ TEST_SUITE("trainer over MPI") {
     options.policies = {std::make_shared<RollBackOnce>(30)};
     SmallData again;
     const Trained rolled = run(
-        // One snapshot, which is there however late the order comes. The guard would take the
-        // losses of the beginning for a spike.
+        // One snapshot exists, however late the order comes. The guard would mistake the first
+        // losses for a spike.
         {"--cox.checkpoint.snapshot_rounds=1000000", "--cox.guard.mode=off"}, 200, again,
         [&](std::uint64_t step, at::Tensor loss) {
           numbers.push_back(step);
@@ -280,7 +280,7 @@ TEST_SUITE("trainer over MPI") {
     CHECK(second.print == whole.print);
   }
 
-  // Reproducible mode gives the same weights whatever the shares are.
+  // Reproducible mode gives the same weights for any shares.
   TEST_CASE("a save that ranks divide by their shares has the bytes of one divided evenly") {
     auto session = solo_session();
     const int ranks = session.world_size();

@@ -1,4 +1,4 @@
-// Mistakes with which a loop would run and train nothing, or not what was asked for.
+// Mistakes with which a loop would train nothing, or the wrong thing.
 #include <torch/torch.h>
 
 #include <cstdint>
@@ -17,7 +17,7 @@ using namespace cox;
 
 namespace {
 
-// Says of every batch that it has that many samples more than it was asked for.
+// Claims more samples in every batch than requested.
 class Miscounting final : public Dataset {
  public:
   explicit Miscounting(std::int64_t more) : more_(more) {}

@@ -28,7 +28,7 @@ namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-// One run of the trainer, with everything that a test may look at afterwards.
+// One run of the trainer, with all results for the tests.
 struct Run {
   SmallModel model;
   SmallData data;
@@ -59,7 +59,7 @@ TrainerOptions options_for(std::uint64_t steps) {
   return options;
 }
 
-// What a person would write without Coxswain; skips the update of `skipped`.
+// A plain loop without Coxswain; skips the update of `skipped`.
 std::vector<double> plain_loop(SmallModel& model, std::uint64_t steps, std::uint64_t skipped) {
   const TrainerOptions options = options_for(steps);
   const SmallData data;
@@ -197,9 +197,9 @@ TEST_SUITE("trainer on one rank") {
     options.policies = {std::make_shared<RollBackOnce>(20)};
     rolled.go(
         {"--cox.checkpoint.snapshot_rounds=5"}, options_for(300),
-        [&](std::uint64_t, at::Tensor loss) {  // leaves the coordinator time to react
-          // Until the order is there, so long that snapshots of before it are still on the shelf
-          // on a busy machine.
+        [&](std::uint64_t, at::Tensor loss) {  // gives the coordinator time to react
+          // Slow until the order arrives, so that earlier snapshots are still on the shelf on a
+          // busy machine.
           const bool is_awaited = rolled.numbers.size() > 15 && rolled.numbers.size() < 60;
           std::this_thread::sleep_for(std::chrono::milliseconds(is_awaited ? 20 : 1));
           return loss;

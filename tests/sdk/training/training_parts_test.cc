@@ -1,4 +1,4 @@
-// State of the program's own, master weights, and the end of a job that cannot go on.
+// A program's own state, master weights, and the end of a job that cannot continue.
 #include <torch/torch.h>
 
 #include <limits>
@@ -34,7 +34,7 @@ SmallModel model_in_bf16() {
   return model;
 }
 
-// A run in bf16 with everything that a resume has to bring back.
+// A run in bf16 with all state that a resume must restore.
 struct Run {
   SmallModel model = model_in_bf16();
   MasterWeights masters{model->parameters()};
@@ -82,7 +82,7 @@ TEST_SUITE("training parts") {
     CHECK(equal(second.masters.state(), whole.masters.state()));
     CHECK(equal(second.average.state(), whole.average.state()));
     CHECK(second.schedule.item<float>() == 9);
-    CHECK_FALSE(equal(whole.masters.state(), Run().masters.state()));  // it has trained
+    CHECK_FALSE(equal(whole.masters.state(), Run().masters.state()));  // training has changed it
     const at::Tensor weight = whole.model->second->weight;
     const bool is_bf16 = weight.scalar_type() == at::kBFloat16;
     CHECK(is_bf16);
@@ -121,7 +121,7 @@ TEST_SUITE("training parts") {
         const bool is_bad = step == 1 || step >= 4;
         return is_bad ? loss * std::numeric_limits<double>::quiet_NaN() : loss;
       });
-      CHECK(losses.empty());  // the job went on
+      CHECK(losses.empty());  // the job continued
     } catch (const Error& error) {
       CHECK(error.exit_code() == ExitCode::hopeless);
       CHECK(error.status().message().find("since step 4") != std::string::npos);

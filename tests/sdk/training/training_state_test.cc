@@ -33,7 +33,7 @@ Snapshot numbered(std::uint64_t round) {
   return {RoundId(round), [] { return ok_status(); }};
 }
 
-// Trains 3 steps, saves, trains 3 more; then does the last 3 again from the saved state.
+// Trains 3 steps, saves, trains 3 more. Then repeats the last 3 from the saved state.
 template <class Make>
 void check_round_trip(const Make& make) {
   SmallModel model;
@@ -46,7 +46,7 @@ void check_round_trip(const Make& make) {
   SmallModel other(99);
   auto other_optimizer = make(other);
   const auto other_port = make_port(*other_optimizer);
-  one_update(other, *other_port, 7);  // its own history must not matter
+  one_update(other, *other_port, 7);  // an earlier history must not matter
   const Status restored = restore(saved, *other, *other_port, Handover::copied);
   CAPTURE(restored.text());
   REQUIRE(restored.ok());
@@ -168,7 +168,7 @@ TEST_SUITE("optimizer port") {
 
   TEST_CASE("the state of cox::AdamW has the model's names, and its own from version 0.2 fit") {
     SmallModel model;
-    AdamW adamw(model->parameters());  // calls them 0, 1, 2 and 3
+    AdamW adamw(model->parameters());  // names them 0, 1, 2 and 3
     const auto port = make_port(adamw, model_tensors(*model));
     one_update(model, *port, 0);
     const auto state = port->state();

@@ -1,4 +1,4 @@
-// Blocks that can be recomputed when a job starts and later cannot: found by memory.verify_steps.
+// Blocks that can be recomputed when a job starts but not later, found by memory.verify_steps.
 #include <torch/library.h>
 #include <torch/torch.h>
 
@@ -21,14 +21,14 @@ namespace {
 
 using Flags = std::vector<std::string>;
 
-// An operator that gives something else each time it runs, once it is told to.
+// An operator whose result changes at each run, once it is told to drift.
 struct Drift {
   static inline double by = 0;
   static inline double sum = 0;
   static at::Tensor run(const at::Tensor& x) { return x.clone().add_(sum += by); }
 };
 
-// An operator that gives what it gets, and whose backward pass never gives the same bits twice.
+// An operator that returns its input, with other bits in each backward pass.
 struct Jitter {
   static inline bool is_on = false;
   static inline int forward_runs = 0, backward_runs = 0;
@@ -86,7 +86,7 @@ struct DriftingImpl : torch::nn::Module {
     layers = register_module("layers", torch::nn::ModuleList());
     for (int i = 0; i < 3; ++i) layers->push_back(torch::nn::Linear(6, 6));
   }
-  // The gate is all that a layer saves beside its input, so that every level drops it.
+  // A layer saves only the gate beside its input, so that every level drops the gate.
   at::Tensor loss() {
     at::Tensor x = torch::linspace(-1, 1, 6 * 8).view({8, 6});
     for (std::size_t i = 0; i < 3; ++i) {
@@ -113,14 +113,14 @@ void note_pinned(Session& session, std::uint64_t step, Trained& trained) {
   if (!trained.pinned.empty() && trained.pinned_in.empty()) trained.pinned_in = {step};
 }
 
-std::uint64_t drifts_from = kDriftsFrom;  // that step
+std::uint64_t drifts_from = kDriftsFrom;  // the first drifting step
 
 void set_drift(std::uint64_t step) {
   Drift::by = step >= drifts_from ? 0.5 : 0;
   if (step == 0) Drift::sum = 0;
 }
 
-// While it lives, gradients differ from run to run of a step.
+// Makes gradients of a step differ from run to run during its lifetime.
 struct WithJitter {
   explicit WithJitter(std::uint64_t drifts) {
     drifts_from = drifts;
@@ -186,7 +186,7 @@ TEST_SUITE("verified recompute") {
       REQUIRE(trained.pinned.size() == 1);
       CHECK(trained.pinned[0].block == BlockId(1));
       CHECK(trained.pinned[0].reason.find("memory.verify_steps") != std::string::npos);
-      // Drifts from step 5 on, is compared in step 8.
+      // Drifts from step 5 on; compared in step 8.
       CHECK(trained.pinned_in[0] >= 9);
       CHECK(trained.pinned_in[0] <= 10);
     }
@@ -221,7 +221,7 @@ TEST_SUITE("verified recompute") {
     for (const auto train : {train_with_trainer, train_adopted}) {
       const WithJitter unsteady(kSteps + 1);
       CHECK(train(recomputed("0")).pinned.empty());
-      // Recomputed layers run again in every backward pass.
+      // Every backward pass runs recomputed layers again.
       CHECK(Jitter::forward_runs >= Jitter::backward_runs + 3 * static_cast<int>(kSteps - 3));
     }
     for (const auto train : {train_with_trainer, train_adopted}) {

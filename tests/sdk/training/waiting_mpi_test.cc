@@ -1,6 +1,6 @@
-// Where ranks wait for each other: one rank is slow in a known way, and the others' communication
-// must say so. Shares of each other are compared, in the median of several steps, so that a busy
-// machine changes nothing.
+// Waits of ranks for each other: one rank is slow by a known time, and the others' communication
+// must show it. Compares shares of time, by the median of several steps, so that a busy machine
+// changes nothing.
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ using namespace cox;
 namespace {
 
 constexpr int kSteps = 7;
-constexpr int kSlow = 1;  // the rank
+constexpr int kSlow = 1;  // the slow rank
 constexpr std::chrono::milliseconds kDelay{60};
 
 double thread_seconds() {
@@ -34,7 +34,7 @@ double thread_seconds() {
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-// Work for the processor, whoever else wants it.
+// Computes for so much CPU time, whatever other programs do.
 void compute(double seconds) {
   const double end = thread_seconds() + seconds;
   while (thread_seconds() < end) {
@@ -46,7 +46,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// What each step of a rank reported.
+// The reports of a rank's steps.
 struct Told {
   std::vector<double> waiting, communication, own_communication, data, forward;
   bool is_measured = true;
@@ -57,7 +57,7 @@ struct Told {
     is_measured = is_measured && report.has(SignalFlag::waiting_measured);
     CHECK(report.waiting_seconds >= 0);
     CHECK(report.waiting_seconds <= calls);
-    double sum = -phase(Phase::host);  // no part of the step
+    double sum = -phase(Phase::host);  // outside the step
     for (const double seconds : report.phase_seconds) sum += seconds;
     CHECK(sum == doctest::Approx(report.wall_seconds).epsilon(1e-6));
     waiting.push_back(report.waiting_seconds);
@@ -68,7 +68,7 @@ struct Told {
   }
 };
 
-// Notes every step that ends.
+// Records every step that ends.
 class Noting final : public cox::detail::Actuator, public cox::detail::Reporting {
  public:
   explicit Noting(Session& session)

@@ -1,6 +1,6 @@
-// Loops as people write them, adopted: each leaves the bits of the plain loop after every step,
-// with memory and formats left alone, observed, and steered. All ranks have the same data, so that
-// the mean over ranks is each rank's own gradient.
+// Users' loops, adopted: each gives the bits of the plain loop after every step, with memory and
+// formats unchanged, observed, and steered. All ranks have the same data, so the mean over ranks
+// equals each rank's own gradient.
 #include <torch/library.h>
 #include <torch/torch.h>
 
@@ -103,7 +103,7 @@ void updated_by_hand(Update update, const Adopt& adopt, LoopTrace& trace) {
   }
 }
 
-// Types and layouts that change while the loop runs.
+// Types and layouts change while the loop runs.
 void converted(const Adopt& adopt, LoopTrace& trace) {
   nn::Sequential net(nn::Conv2d(3, 4, 3), nn::Tanh(), nn::Flatten(), nn::Linear(64, 1));
   adopt(*net);
@@ -133,7 +133,7 @@ void free_leaf(const Adopt& adopt, LoopTrace& trace) {
     const Tensor loss = (scale * net->forward(batch_of_step(step, {8, 4}))).pow(2).mean();
     optimizer.zero_grad();
     loss.backward();
-    // Ranks have equal gradients of it, which nobody averages.
+    // All ranks have equal gradients of `scale`, which are not averaged.
     trace.note(*net, {scale, scale.grad()});
     optimizer.step();
   }
@@ -217,7 +217,7 @@ void frozen_at_first(const Adopt& adopt, LoopTrace& trace) {
   nn::Sequential net = deep_net();
   adopt(*net);
   torch::optim::SGD optimizer(net->parameters(), 0.1);
-  for (int step = 0; step < 2 * kSteps; ++step) {  // until its memory is measured anew
+  for (int step = 0; step < 2 * kSteps; ++step) {  // until its memory is measured again
     const Tensors all = net->parameters();
     for (std::size_t p = 0; p < all.size(); ++p)
       all[p].set_requires_grad(step >= 2 || p + 2 >= all.size());
@@ -228,7 +228,7 @@ void frozen_at_first(const Adopt& adopt, LoopTrace& trace) {
   }
 }
 
-// The players of a GAN freeze each other in turn; the generator's pictures of a step are judged
+// The players of a GAN freeze each other in turn. The generator's pictures of a step are judged
 // twice, so that a graph spans the discriminator's update.
 void frozen_in_turn(const Adopt& adopt, LoopTrace& trace) {
   nn::Sequential generator = deep_net(), judge = deep_net(1);
@@ -255,7 +255,7 @@ void frozen_in_turn(const Adopt& adopt, LoopTrace& trace) {
   }
 }
 
-// Trained first, then with a head of its own, which is adopted after the first training.
+// Trained first; then adopted with a new head.
 void finetuned(const Adopt& adopt, LoopTrace& trace) {
   nn::Sequential net = deep_net();
   adopt(*net);
@@ -280,7 +280,7 @@ void finetuned(const Adopt& adopt, LoopTrace& trace) {
   }
 }
 
-// A scaled loss, which overflows in one step: no optimizer step closes that one.
+// A scaled loss overflows in one step, which no optimizer step closes.
 void scaled(const Adopt& adopt, LoopTrace& trace) {
   nn::Sequential net = deep_net();
   adopt(*net);
@@ -298,7 +298,7 @@ void scaled(const Adopt& adopt, LoopTrace& trace) {
   }
 }
 
-// An operator that the program registered, which counts its calls.
+// An operator registered by the program counts its calls.
 void operator_of_its_own(const Adopt& adopt, LoopTrace& trace) {
   static std::int64_t calls = 0;
   static torch::Library library(torch::Library::DEF, "written", std::nullopt, __FILE__, __LINE__);
@@ -322,7 +322,7 @@ void operator_of_its_own(const Adopt& adopt, LoopTrace& trace) {
   }
 }
 
-// A tensor network fitted by LBFGS, which calls its closure several times a step.
+// A network fitted by LBFGS, which calls its closure several times a step.
 void by_closures(const Adopt& adopt, LoopTrace& trace) {
   nn::Sequential net = deep_net();
   adopt(*net);
@@ -339,7 +339,7 @@ void by_closures(const Adopt& adopt, LoopTrace& trace) {
   }
 }
 
-// Evaluations in the middle of steps, some with gradients on, one whose result is kept.
+// Evaluations in the middle of steps, some with gradients on, one with a kept result.
 void evaluated(const Adopt& adopt, LoopTrace& trace) {
   nn::Sequential net = deep_net();
   adopt(*net);
@@ -368,7 +368,7 @@ struct Reader : nn::Module {
   nn::Linear head{register_module("head", nn::Linear(8, 16))};
 };
 
-// A language model whose hidden state goes from batch to batch, detached, with gradients clipped.
+// A language model passes its detached hidden state from batch to batch, with clipped gradients.
 void recurrent(const Adopt& adopt, LoopTrace& trace) {
   Reader net;
   adopt(net);
@@ -390,7 +390,7 @@ struct Picture : nn::Module {
   Tensor pixels = register_parameter("pixels", torch::rand({1, 3, 8, 8}));
 };
 
-// A picture is trained, by features of a network that is frozen and not adopted.
+// A picture is trained by features of a frozen network that is not adopted.
 void transferred_style(const Adopt& adopt, LoopTrace& trace) {
   nn::Sequential features(nn::Conv2d(3, 4, 3), nn::ReLU(), nn::Conv2d(4, 4, 3));
   for (Tensor& p : features->parameters()) p.requires_grad_(false);
@@ -412,7 +412,7 @@ void transferred_style(const Adopt& adopt, LoopTrace& trace) {
   }
 }
 
-// Batches that another thread makes while a step runs.
+// Another thread makes batches while a step runs.
 void with_a_worker(const Adopt& adopt, LoopTrace& trace) {
   nn::Sequential net(nn::Linear(4, 8), nn::BatchNorm1d(8), nn::ReLU(), nn::Dropout(0.2),
                      nn::Linear(8, 1));
@@ -433,7 +433,7 @@ void with_a_worker(const Adopt& adopt, LoopTrace& trace) {
   }
 }
 
-// Writes to weights between adopt() and the first step, as a start of one's own.
+// Writes to weights between adopt() and the first step, like a custom initialisation.
 void started_by_hand(const Adopt& adopt, LoopTrace& trace) {
   nn::Sequential net = deep_net();
   adopt(*net);
@@ -524,7 +524,7 @@ TEST_SUITE("written loops") {
   TEST_CASE("so do loops whose ranks divide what they hold, but for one that changes a type") {
     const std::string changes_type = "another type, then another layout";
     for (const Written& loop : written_loops()) {
-      if (loop.name == changes_type) continue;  // refused by name (docs/sharding.md)
+      if (loop.name == changes_type) continue;  // refused with its name (docs/sharding.md)
       CAPTURE(loop.name);
       const Tensors plain = trained_plain(loop);
       const Tensors found =

@@ -1,6 +1,6 @@
-// The functions of libcudart.so.13 that libc10_cuda and libtorch_cpu need, on the machine of
-// machine.h. Those that they need and never call here refuse. The prototypes are those of CUDA's
-// own header, so the compiler compares them.
+// The functions of libcudart.so.13 used by libc10_cuda and libtorch_cpu, on the machine of
+// machine.h. Functions without a caller in tests refuse. CUDA's own header declares the prototypes,
+// so the compiler checks them.
 #include <cuda_runtime_api.h>
 #include <unistd.h>
 
@@ -50,7 +50,7 @@ int driver_device(int* device, int ordinal) {
   return kDriverSuccess;
 }
 int driver_attribute(int* value, int /*attribute*/, int /*device*/) {
-  *value = 0;  // no virtual memory, no sharing of it
+  *value = 0;  // no virtual memory and no sharing
   return kDriverSuccess;
 }
 int driver_not_supported() {
@@ -73,7 +73,7 @@ Event& of(cudaEvent_t event) {
   return *reinterpret_cast<Event*>(event);
 }
 
-// Memory of the host that no function of CUDA gave out: the driver stages copies of it.
+// Returns whether the driver must stage copies: host memory that CUDA did not allocate.
 bool is_pageable(const void* address) {
   return machine().device_of(address) < 0 && !machine().is_pinned(address);
 }
@@ -158,7 +158,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   return cudaSuccess;
 }
 
-// Devices of other processes are other ones, unless CUDA_STANDIN_SHARED says that all see the same.
+// Processes see different devices, unless CUDA_STANDIN_SHARED makes all of them see the same.
 cudaError_t cudaDeviceGetPCIBusId(char* address, int length, int device) {
   if (!is_device(device)) return fail(cudaErrorInvalidDevice);
   const bool is_shared = std::getenv("CUDA_STANDIN_SHARED") != nullptr;
@@ -290,7 +290,7 @@ cudaError_t cudaStreamCreate(cudaStream_t* stream) {
 
 cudaError_t cudaStreamDestroy(cudaStream_t) {
   return cudaSuccess;
-}  // its work goes on
+}  // the stream's work continues
 
 cudaError_t cudaStreamQuery(cudaStream_t handle) {
   Lock lock;
@@ -517,7 +517,8 @@ cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t, cudaGraphNode_t*, cuda
                                          std::size_t*) {
   return refuse(__func__);
 }
-// LibTorch's allocator asks for the driver's functions before its first block, and calls few.
+// LibTorch's allocator looks up the driver's functions before its first block, and calls few of
+// them.
 cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned,
                                              unsigned long long,
                                              cudaDriverEntryPointQueryResult* found) {

@@ -11,10 +11,10 @@
 namespace cox::standin {
 namespace {
 
-constexpr int kExitCode = 86;           // of a process that had races
-constexpr greg_t kWriteFault = 1 << 1;  // of the processor's error code
+constexpr int kExitCode = 86;           // for a process with races
+constexpr greg_t kWriteFault = 1 << 1;  // in the processor's error code
 
-struct sigaction previous {};  // a handler has no other place for it
+struct sigaction previous {};  // global, because a handler can reach no other place
 
 volatile sig_atomic_t handed_on = 0;  // a handler may restore ours and raise the signal again
 

@@ -1,12 +1,11 @@
-// Sees to it that accesses of the host to memory that is closed to it are reported
-// (Machine::fault), whatever other handler of SIGSEGV the program has: that one is called for all
-// other faults.
+// Reports accesses of the host to memory closed to the host (Machine::fault). Passes all other
+// faults to the program's own handler of SIGSEGV.
 #pragma once
 
 namespace cox::standin {
 
-// Installs the handler, or installs it again where the program has set another one since. Cheap
-// where it stands.
+// Installs the handler, again if the program has replaced it. A call with the handler in place is
+// cheap.
 void watch_faults();
 
 }  // namespace cox::standin

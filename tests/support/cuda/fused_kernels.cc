@@ -1,5 +1,5 @@
-// Operators that LibTorch calls on CUDA in the place of others that it calls on the CPU, made of
-// those: fused attention, and the cell of an LSTM.
+// Operators that LibTorch calls on CUDA in place of others on the CPU, composed of the CPU's: fused
+// attention and the LSTM cell.
 #include <ATen/ATen.h>
 #include <ATen/native/transformers/attention.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -19,8 +19,8 @@ using Maybe = std::optional<Tensor>;
 
 constexpr std::int64_t kMath = 0, kFlash = 1, kEfficient = 2;  // at::SDPBackend
 
-// The memory-efficient kernel where the CPU has its flash kernel: both take every type of number.
-// As on CUDA it calls no operator that a program's own dispatch key would see.
+// Chooses the memory-efficient kernel if the CPU has its flash kernel: both take every number type.
+// Like CUDA, calls no operator visible to a program's own dispatch key.
 std::int64_t choose_attention(const Tensor& query, const Tensor& key, const Tensor& value,
                               const Maybe& mask, double dropout, bool causal,
                               std::optional<double> scale, bool grouped) {
@@ -62,7 +62,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_backward(
   return {launch.result(dq), launch.result(dk), launch.result(dv), Tensor()};
 }
 
-// With half_to_float, which the CPU has not, narrow numbers give fp32 ones: what autocast asks for.
+// Supports half_to_float, which the CPU lacks: narrow numbers give fp32 ones, as autocast needs.
 template <Tensor (*on_cpu)(const Tensor&, std::int64_t, bool)>
 Tensor softmax(const Tensor& x, std::int64_t dim, bool half_to_float) {
   const c10::cuda::CUDAGuard guard(x.device());
@@ -81,8 +81,8 @@ Tensor softmax_backward(const Tensor& gradient, const Tensor& output, std::int64
   return launch.result(made.to(input_type));
 }
 
-// Gates in LibTorch's order: input, forget, cell, output. The workspace keeps them after their
-// activations.
+// Takes gates in LibTorch's order: input, forget, cell, output. The workspace keeps the gates after
+// their activations.
 std::tuple<Tensor, Tensor, Tensor> lstm_cell(const Tensor& input_gates, const Tensor& hidden_gates,
                                              const Tensor& cell, const Maybe& input_bias,
                                              const Maybe& hidden_bias) {

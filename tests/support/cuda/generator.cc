@@ -10,7 +10,7 @@
 namespace cox::standin {
 namespace {
 
-constexpr std::uint64_t kOffsetPerDraw = 4;  // CUDA's offsets are multiples of it
+constexpr std::uint64_t kOffsetPerDraw = 4;  // offsets on CUDA are multiples of 4
 
 struct State {
   std::uint64_t seed = 0;
@@ -34,7 +34,7 @@ void DeviceGenerator::move_to(std::uint64_t seed, std::uint64_t draws) {
   seed_ = seed;
   counted_ = at::mt19937(seed);
   for (draws_ = 0; draws_ < draws; ++draws_) counted_();
-  numbers_.set_current_seed(seed);  // forgets half a pair of normal numbers, too
+  numbers_.set_current_seed(seed);  // also drops half a pair of normal numbers
   numbers_.get<at::CPUGeneratorImpl>()->set_engine(counted_);
 }
 
@@ -67,7 +67,7 @@ void DeviceGenerator::set_state(const c10::TensorImpl& state) {
 
 c10::intrusive_ptr<c10::TensorImpl> DeviceGenerator::get_state() const {
   const State now{seed_, get_offset()};
-  // As the real one: by no operator that anybody could watch.
+  // Like the real generator, uses no operator that a program could observe.
   at::Tensor state = at::detail::empty_cpu({static_cast<std::int64_t>(sizeof now)}, at::kByte);
   std::memcpy(state.mutable_data_ptr(), &now, sizeof now);
   return state.getIntrusivePtr();

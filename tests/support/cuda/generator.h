@@ -1,9 +1,9 @@
-// The generator of a stand-in for a CUDA device: its state is a seed and an offset, 16 bytes, as on
-// CUDA. Its numbers are those that a CPU generator with the same seed draws, so that a model sees
-// the same ones on either device; the offset is four times how many were drawn. (What a CPU
-// generator keeps of a pair of normal numbers is no part of it.)
+// The generator of a stand-in CUDA device. As on CUDA, its state is a seed and an offset, 16 bytes.
+// The generator draws the numbers of a CPU generator with the same seed, so that a model gets the
+// same numbers on either device. The offset is four times the count of numbers drawn. The state
+// excludes the half pair of normal numbers that a CPU generator keeps.
 //
-// Thread rule: as LibTorch's generators, the caller holds mutex_.
+// Thread rule: the caller holds mutex_, as for LibTorch's generators.
 #pragma once
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -25,7 +25,7 @@ class DeviceGenerator final : public c10::GeneratorImpl {
   void set_state(const c10::TensorImpl& state) override;
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override;
 
-  // The CPU generator that stands where this one does, to draw from.
+  // Returns a CPU generator in the same state, to draw from.
   at::Generator& numbers() { return numbers_; }
 
  private:
@@ -35,11 +35,11 @@ class DeviceGenerator final : public c10::GeneratorImpl {
 
   std::uint64_t seed_ = c10::default_rng_seed_val;
   at::Generator numbers_;
-  mutable at::mt19937 counted_;  // has made draws_ steps from the seed
+  mutable at::mt19937 counted_;  // advanced draws_ steps from the seed
   mutable std::uint64_t draws_ = 0;
 };
 
-// The default generator of a device. REQUIRES: the device exists.
+// Returns the default generator of a device. REQUIRES: the device exists.
 const at::Generator& default_generator(c10::DeviceIndex device);
 
 }  // namespace cox::standin

@@ -1,5 +1,4 @@
-// What LibTorch asks libtorch_cuda for beside kernels: whether there are devices, generators,
-// pinned memory.
+// LibTorch's queries of libtorch_cuda beside kernels: devices, generators, pinned memory.
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/Event.h>
@@ -13,8 +12,8 @@
 
 #include "tests/support/cuda/generator.h"
 
-// libc10_cuda exports it, no header of the wheel declares it: libtorch_cuda tells it which devices
-// have a context.
+// Exported by libc10_cuda without a declaration in the wheel's headers. libtorch_cuda reports here
+// which devices have a context.
 namespace c10::cuda::_internal {
 C10_CUDA_API void setHasPrimaryContext(bool (*has)(DeviceIndex));
 }
@@ -24,8 +23,7 @@ namespace {
 
 using c10::cuda::CUDAStream;
 
-// Pinned memory is reused as LibTorch does it, when the events of the streams that used it have
-// passed.
+// Reuses pinned memory as LibTorch does: after the events of the streams that used a block.
 class PinnedBlocks : public at::CachingHostAllocatorImpl<CUDAStream, c10::Event> {
   void allocate_host_memory(std::size_t bytes, void** address) override {
     C10_CUDA_CHECK(cudaHostAlloc(address, bytes, cudaHostAllocDefault));

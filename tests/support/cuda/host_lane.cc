@@ -18,7 +18,7 @@ std::recursive_mutex& all_streams() {
   return mutex;
 }
 
-// A collective in a stream. It may end before its turn, and outlive the stream.
+// A collective in a stream. A collective may end before its turn, and may outlive the stream.
 struct Pending {
   HostStream* stream;
   bool has_turn = false;
@@ -26,13 +26,13 @@ struct Pending {
 };
 using SharedPending = std::shared_ptr<Pending>;
 
-// By number, from 1: who asks for work that was finished and forgotten finds nothing.
+// Pending work by number, from 1. Finished work has no entry.
 std::map<std::uintptr_t, SharedPending>& all_pending() {
   static std::map<std::uintptr_t, SharedPending> all;
   return all;
 }
 
-// The caller holds the lock of all streams.
+// REQUIRES: the caller holds the lock of all streams.
 SharedPending pending_of(void* work) {
   const auto found = all_pending().find(reinterpret_cast<std::uintptr_t>(work));
   return found == all_pending().end() ? nullptr : found->second;

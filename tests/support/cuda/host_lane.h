@@ -1,11 +1,12 @@
-// Streams and a DeviceLane in plain host memory, so that NCCL's transport is tested without any
-// part of CUDA. A stream is a list of work that is done in order and late: nothing happens in the
-// call that gives it, so who reads a result before its mark has passed reads old bytes, and who
-// overwrites what an upload has not read yet sends the wrong ones. Work is done by whoever asks a
-// mark, or by the fake NCCL, whose collectives stay pending in a stream until they are over.
+// Streams and a DeviceLane in plain host memory, to test NCCL's transport without CUDA.
 //
-// "Device" memory is other memory than its host part. Any thread may call anything; one lock
-// guards all streams of the process.
+// A stream is a list of work, run in order and late, never inside the call of give(). So a read
+// before a mark has passed gets old bytes, and overwriting the source of an unfinished upload sends
+// wrong bytes. Work runs in calls of passed(), or in the fake NCCL, whose collectives stay pending
+// in a stream until they end.
+//
+// "Device" memory is separate from its host part. Any thread may call any function; one lock guards
+// all streams of the process.
 #pragma once
 
 #include <cstddef>
@@ -22,9 +23,9 @@ namespace cox::test {
 
 class HostStream {
  public:
-  // Gives the stream work: it is called, perhaps often, until it says that it is done.
+  // Appends work to the stream. `work` is called repeatedly until it returns true.
   void give(std::function<bool()> work);
-  // Does what can be done now. Returns whether nothing is left.
+  // Runs the work that can run now. Returns whether the stream is empty.
   bool drain();
 
  private:
@@ -34,9 +35,9 @@ class HostStream {
 
 class HostLane : public transport::DeviceLane {
  public:
-  // `training` stands for the calling thread's current stream; it must outlive the lane.
+  // `training` represents the calling thread's current stream, and must outlive the lane.
   explicit HostLane(HostStream& training) : training_(training) {}
-  // A lane whose rank has no other stream.
+  // Makes a lane for a rank without another stream.
   HostLane() : own_(std::make_unique<HostStream>()), training_(*own_) {}
 
   Status select_device() override { return ok_status(); }
@@ -57,10 +58,11 @@ class HostLane : public transport::DeviceLane {
   HostStream& training_;
   HostStream stream_;
   std::vector<std::unique_ptr<std::byte[]>> memory_;
-  std::vector<std::shared_ptr<bool>> marks_;  // by number: whether it has passed
+  std::vector<std::shared_ptr<bool>> marks_;  // by number: whether the mark has passed
 };
 
-// Lets the fake NCCL in this file use host streams from now on. Returns why it could not.
+// Lets the fake NCCL in this file use host streams from now on. Returns the error, empty on
+// success.
 std::string use_host_streams(const std::string& fake_nccl);
 
 }  // namespace cox::test

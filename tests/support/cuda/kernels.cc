@@ -29,7 +29,7 @@ bool on_device(const at::Tensor& tensor) {
   return tensor.defined() && tensor.is_cuda();
 }
 
-// Bytes from the first to the last element, whatever the strides.
+// Returns the bytes from the first to the last element, whatever the strides.
 std::size_t extent_bytes(const at::Tensor& tensor) {
   if (tensor.numel() == 0) return 0;
   std::int64_t last = 0;
@@ -49,7 +49,7 @@ at::Tensor sparse_like(const at::Tensor& like, const at::Tensor& indices,
                                        values.options().layout(at::kSparse), like.is_coalesced());
 }
 
-// What an operator made of a sparse tensor in place.
+// Copies an operator's result into a sparse tensor in place.
 void put_back(const at::Tensor& sparse, const at::Tensor& made) {
   auto* impl = static_cast<at::SparseTensorImpl*>(sparse.unsafeGetTensorImpl());
   impl->raw_resize_(made.sparse_dim(), made.dense_dim(), made.sizes());
@@ -78,7 +78,7 @@ class Call {
   const c10::OperatorHandle& op_;
   torch::jit::Stack& stack_;
   std::size_t base_;
-  std::vector<at::Tensor> tensors_;  // of the arguments, in lists too
+  std::vector<at::Tensor> tensors_;  // tensors in the arguments, including lists
   std::vector<at::Tensor> originals_, aliases_;
   c10::Device device_;
 };
@@ -110,7 +110,8 @@ c10::Device Call::find_device() {
   return {c10::DeviceType::CUDA, named && named->has_index() ? named->index() : current};
 }
 
-// As the real library: tensors share a device, but for scalars, and indices that it copies.
+// Checks as the real library does: tensors share a device, except scalars and indices that it
+// copies.
 void Call::check_devices() {
   static const std::set<std::string> copy_indices = {"aten::index", "aten::index_put_",
                                                      "aten::_index_put_impl_"};
@@ -157,7 +158,7 @@ void Call::take_arguments(Launch& launch) {
   }
 }
 
-// Hands an operator that has an argument for it the numbers of the device's generator.
+// Passes the numbers of the device's generator to an operator with a generator argument.
 bool Call::take_generator() {
   for (std::size_t i = 0; i < op_.schema().arguments().size(); ++i) {
     if (argument(i).name() != "generator") continue;
@@ -179,7 +180,7 @@ void Call::call() {
   const c10::DispatchKeySet cpu(is_sparse ? kSparseCpu : kCpu);
   if (!op_.hasTag(at::Tag::nondeterministic_seeded) || take_generator())
     return op_.redispatchBoxed(cpu, &stack_);
-  // Others draw from the default generator: let it stand where the device's does.
+  // Other operators draw from the default generator, which takes the state of the device's.
   auto* ours = default_generator(device_.index()).get<DeviceGenerator>();
   auto* numbers = ours->numbers().get<at::CPUGeneratorImpl>();
   auto* standard = at::detail::getDefaultCPUGenerator().get<at::CPUGeneratorImpl>();
@@ -197,7 +198,7 @@ at::Tensor Call::give(Launch& launch, const at::Tensor& made) {
     if (!made.is_same(aliases_[i])) continue;
     if (made.is_sparse()) {
       put_back(originals_[i], launch.result(made));
-    } else if (made.sizes() != originals_[i].sizes()) {  // out=, resized
+    } else if (made.sizes() != originals_[i].sizes()) {  // out= was resized
       originals_[i].resize_(made.sizes());
       launch.writes(originals_[i]).copy_(made);
     }
@@ -255,8 +256,8 @@ bool is_of_cpu(const c10::OperatorHandle& op, c10::DispatchKey cpu, c10::Dispatc
   return op.hasKernelForDispatchKey(cpu) && !op.hasKernelForDispatchKey(cuda);
 }
 
-// A key's fallback is not reached where an operator has a composite kernel, which would compute it
-// in another way than the CPU does (native_layer_norm): so each operator gets its kernel by name.
+// Registers each operator's kernel by name. A fallback for the key would not be reached if an
+// operator has a composite kernel, which computes in another way than the CPU (native_layer_norm).
 bool register_kernels() {
   static auto* library =
       new torch::Library(torch::Library::IMPL, "aten", kCudaKey, __FILE__, __LINE__);
@@ -278,7 +279,7 @@ bool register_kernels() {
 }
 
 const bool kernels_registered =
-    register_kernels();  // after the other files' kernels: this one is linked last
+    register_kernels();  // after the other files' kernels: this file is linked last
 
 }  // namespace
 

@@ -1,8 +1,7 @@
-// How the stand-in libtorch_cuda.so runs an operator: the CPU's kernel, on CPU tensors over the
-// shadow of the device's memory. The operators that the CPU has kernels for are covered by one
-// boxed function (kernels.cc); where memory is made, moved or shared, or where the real library
-// composes an operator in another way, there is a kernel of its own (memory_kernels.cc,
-// fused_kernels.cc).
+// Runs operators of the stand-in libtorch_cuda.so with the CPU's kernels, on CPU tensors over the
+// shadow of the device's memory. One boxed function (kernels.cc) covers every operator with a CPU
+// kernel. Operators that make, move or share memory, or that the real library composes differently,
+// have their own kernels (memory_kernels.cc, fused_kernels.cc).
 //
 // Thread rule: any thread, like LibTorch's own kernels.
 #pragma once
@@ -16,18 +15,18 @@ namespace cox::standin {
 class Launch {
  public:
   // Waits for its turn on the stream. REQUIRES: `device` is a CUDA device and the current one;
-  // `what` lives until the kernel is over.
+  // `what` lives until the kernel ends.
   Launch(c10::Device device, const char* what);
 
-  // A CPU tensor over the bytes of a device's tensor, which the kernel reads, or reads and writes;
-  // any other tensor as it is.
+  // Returns a CPU tensor over the bytes of a device's tensor, for reading, or for reading and
+  // writing. Returns any other tensor unchanged.
   at::Tensor reads(const at::Tensor& tensor);
   at::Tensor writes(const at::Tensor& tensor);
 
-  // A tensor on the device with the values of what the kernel made.
+  // Returns a tensor on the device with the values of the kernel's result.
   at::Tensor result(const at::Tensor& made);
 
-  // The host waits for the kernel, whose result it needs. Counted.
+  // Makes the host wait for the kernel, whose result it needs. Counts the wait.
   void wait();
 
  private:

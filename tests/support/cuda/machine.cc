@@ -27,7 +27,7 @@ const char* variable(const char* name, const char* otherwise) {
   return value != nullptr ? value : otherwise;
 }
 
-// CUDA counts the named devices up to the first that does not exist.
+// Counts the listed devices up to the first that does not exist, as CUDA does.
 int visible_devices(int present) {
   const char* list = std::getenv("CUDA_VISIBLE_DEVICES");
   if (list == nullptr) return present;
@@ -64,7 +64,7 @@ Script script_from_environment() {
 }
 
 Machine& Machine::get() {
-  static auto* machine = new Machine;  // outlives the destructors that still free memory
+  static auto* machine = new Machine;  // outlives destructors that free memory
   return *machine;
 }
 
@@ -251,7 +251,7 @@ void* Machine::shadow(const void* address) const {
 
 bool Machine::is_allocated(const void* address, std::size_t bytes) const {
   const int device = device_of(address);
-  if (device < 0 && !is_pinned(address)) return true;  // any memory of the host
+  if (device < 0 && !is_pinned(address)) return true;  // ordinary host memory
   const auto block = device >= 0 ? devices_[static_cast<std::size_t>(device)]->find(address)
                                  : pinned_.find(address);
   return block && static_cast<const char*>(address) + bytes <= block->begin + block->bytes;
@@ -355,7 +355,7 @@ bool Machine::fault(const void* address, bool writes) {
   const auto block = pinned_.find(address);
   if (!block) return false;
   const auto uses = in_flight_.find(block->begin);
-  if (uses == in_flight_.end()) return true;  // another thread has opened it meanwhile
+  if (uses == in_flight_.end()) return true;  // another thread has opened the memory meanwhile
   ++counters.races;
   const Use& use = uses->second.back();
   report(std::string("race: the host ") + (writes ? "writes " : "reads ") +

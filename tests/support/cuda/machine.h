@@ -1,11 +1,11 @@
-// The one machine that a process sees through the stand-in runtime: devices, streams, events,
-// device and pinned memory. cudart.cc gives it CUDA's functions, stand_in.cc those of stand_in.h.
+// The one machine behind the stand-in runtime: devices, streams, events, device and pinned memory.
+// cudart.cc wraps the machine in CUDA's functions, stand_in.cc in those of stand_in.h.
 //
-// Flow: submit() enters work into the program order of a stream and joins what the host knows;
-// note() compares what the work accesses; enqueue() has it done when its turn comes (at once,
-// mostly). Completion makes no order: only what a stream or the host waited for does.
+// Flow: submit() enters work into the program order of a stream and joins the host's clock; note()
+// compares the work's accesses; enqueue() runs the work in its turn (usually at once). Completion
+// creates no order: only waits of a stream or the host do.
 //
-// Thread rule: members are used under `Machine::Lock`, apart from what is said to lock by itself.
+// Thread rule: use members under `Machine::Lock`, unless a comment says otherwise.
 #pragma once
 
 #include <condition_variable>
@@ -25,16 +25,15 @@
 
 namespace cox::standin {
 
-// What environment variables script (tests/support/cuda/README.md).
+// Settings from environment variables (tests/support/cuda/README.md).
 struct Script {
   int devices = 1;                          // after CUDA_VISIBLE_DEVICES
-  bool driver = true;                       // false: as on a machine without one
-  std::size_t capacity_bytes = 2ull << 30;  // of each device
+  bool driver = true;                       // false: as on a machine without a driver
+  std::size_t capacity_bytes = 2ull << 30;  // for each device
   int capability = 90;                      // 10 * major + minor
-  int unready_queries = 1;  // how often an event that is complete answers that it is not
-  bool go_on =
-      false;  // after an access by the host to device memory, which is a failure all the same
-  std::string report_folder;  // gets a file per process; empty: none
+  int unready_queries = 1;                  // times that a complete event first answers "not ready"
+  bool go_on = false;  // after a host access to device memory, which still counts as a failure
+  std::string report_folder;  // for one file a process; empty: none
 };
 Script script_from_environment();
 
@@ -42,14 +41,14 @@ struct Stream {
   Actor actor = 0;
   int device = 0;
   bool blocking = false;  // ordered with the default stream by itself
-  Clock clock;            // what is ordered before its next work
+  Clock clock;            // ordered before the stream's next work
   std::deque<std::function<bool()>>
-      queue;  // each does its work and returns true when its turn can end
-  std::uint64_t submitted = 0, done = 0;  // of `queue`
-  int unready_queries = 0;                // still to be answered so
+      queue;                              // each item works and returns true when its turn can end
+  std::uint64_t submitted = 0, done = 0;  // counts of `queue`
+  int unready_queries = 0;                // "not ready" answers still to give
 };
 
-// What an event stands for since it was last recorded.
+// The meaning of an event since it was last recorded.
 struct Recording {
   Stream* stream = nullptr;
   std::uint64_t until = 0;  // done when stream->done reaches it
@@ -88,8 +87,8 @@ class Machine {
   Stream* new_stream(int device, bool blocking);
   void submit(Stream& stream);
   void enqueue(Stream& stream, std::function<bool()> work);
-  void advance();                          // does all work whose turn has come
-  void drain(Stream& stream, Lock& lock);  // sleeps until nothing is pending; no order
+  void advance();                          // runs all work whose turn has come
+  void drain(Stream& stream, Lock& lock);  // sleeps until nothing is pending; creates no order
   void sleep_until(const std::function<bool()>& ready, Lock& lock);
   bool host_knows(Actor actor, std::uint64_t tick) const { return host_.of(actor) >= tick; }
   void host_joins(const Clock& clock);
@@ -101,7 +100,7 @@ class Machine {
   void drain(const Event& event, Lock& lock);
   void wait_for(Stream& stream, const Event& event);
 
-  // Memory. device_of: -1 where no device holds the address.
+  // Memory. device_of() returns -1 if no device holds the address.
   void* device_allocate(int device, std::size_t bytes);
   bool device_free(void* begin, Lock& lock);
   void* pinned_allocate(std::size_t bytes);
@@ -114,17 +113,16 @@ class Machine {
 
   void note(const void* address, std::size_t bytes, bool writes, Stream& stream, const char* what);
 
-  // The host touched memory that is closed to it. Returns true where it may go on: a race with
-  // pinned memory, which was counted. Locks by itself.
+  // Handles a host access to closed memory. Returns true if the program may continue: a counted
+  // race with pinned memory. Locks by itself.
   bool fault(const void* address, bool writes);
 
-  // The end of the process: writes the report. Returns true where there were races or accesses by
-  // the host.
+  // Writes the report at the end of the process. Returns true if there were races or host accesses.
   bool finish();
 
   std::uint64_t synchronisations() const;
 
-  std::uint64_t take_races();  // those since the last call
+  std::uint64_t take_races();  // races since the last call
 
   cox_standin_counters counters{};
 
@@ -147,12 +145,12 @@ class Machine {
   std::mutex mutex_;
   std::condition_variable progress_;
   std::vector<std::unique_ptr<Stream>>
-      streams_;  // the first ones are the devices' default streams; index = actor
+      streams_;  // the devices' default streams first; index = actor
   Clock host_;
   std::vector<std::unique_ptr<TwofoldMemory>> devices_;
   TwofoldMemory pinned_;
   std::map<char*, std::vector<Use>>
-      in_flight_;  // per pinned block, what the host has not synchronised with
+      in_flight_;  // per pinned block: uses with which the host has not synchronised
   AccessMap accesses_;
 };
 

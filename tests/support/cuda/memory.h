@@ -1,8 +1,7 @@
-// Memory that is mapped twice: at one address as programs see it, at its shadow address as kernels
-// do. Blocks are cut from it first fit.
+// Memory mapped twice: at a program address, and at a shadow address for kernels. Allocates blocks
+// first fit.
 //
-// Thread rule: none of its own; the runtime calls under its lock. shadow() and contains() may be
-// called without it.
+// Thread rule: the runtime calls under its lock. shadow() and contains() need no lock.
 #pragma once
 
 #include <cstddef>
@@ -14,29 +13,29 @@ namespace cox::standin {
 
 class TwofoldMemory {
  public:
-  // Reserves addresses for `bytes` bytes; memory is used as it is written. `protection` (PROT_NONE,
-  // ...) is that of programs. Blocks are multiples of `grain` bytes. Ends the process where the
-  // system refuses.
+  // Reserves addresses for `bytes` bytes; pages are allocated on first write. `protection`
+  // (PROT_NONE, ...) applies to program addresses. Blocks are multiples of `grain` bytes. Ends the
+  // process if the system refuses.
   TwofoldMemory(std::size_t bytes, std::size_t grain, int protection);
 
   bool contains(const void* address) const;
   void* shadow(const void* address) const;
 
-  // nullptr where no gap is wide enough.
+  // Returns nullptr if no gap is wide enough.
   void* allocate(std::size_t bytes);
 
   struct Block {
     char* begin = nullptr;
-    std::size_t bytes = 0;  // as rounded to the grain
+    std::size_t bytes = 0;  // rounded to the grain
   };
-  // The block that holds this address.
+  // Returns the block that holds this address.
   std::optional<Block> find(const void* address) const;
-  // Gives its block back and its bytes to the system. REQUIRES: `begin` is where a block begins.
+  // Frees a block and returns its bytes to the system. REQUIRES: `begin` is the start of a block.
   void release(const void* begin);
 
-  // Sets what a program may do with a block. REQUIRES: the grain is a page or more.
+  // Sets a program's access to a block. REQUIRES: the grain is a page or more.
   static void protect(const Block& block, int protection);
-  // Lets programs read and write the page of this address for ever.
+  // Lets programs read and write the page of this address permanently.
   static void open_page(const void* address);
 
   std::size_t used_bytes() const { return used_bytes_; }

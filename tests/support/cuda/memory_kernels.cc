@@ -28,8 +28,7 @@ using Sizes = c10::IntArrayRef;
 
 constexpr c10::DispatchKeySet kCuda(c10::DispatchKey::CUDA);
 
-// Device guards are the caller's part in LibTorch's own kernels too, so an index must be found
-// here.
+// Finds the current device. LibTorch's own kernels, too, leave device guards to the caller.
 c10::Device device_or_current(std::optional<c10::Device> device) {
   at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
   if (device && device->has_index()) return *device;
@@ -65,8 +64,7 @@ void order_streams(const CUDAStream& first, const CUDAStream& then) {
   event.block(then.unwrap());
 }
 
-// On the source's current stream, which the other device's current stream waits for before and
-// after.
+// Copies on the source's current stream. The other device's current stream waits before and after.
 void copy_between_devices(const at::Tensor& to, const at::Tensor& from) {
   const CUDAStream stream = c10::cuda::getCurrentCUDAStream(from.device().index());
   const CUDAStream other = c10::cuda::getCurrentCUDAStream(to.device().index());
@@ -79,7 +77,7 @@ void copy_between_devices(const at::Tensor& to, const at::Tensor& from) {
   order_streams(stream, other);
 }
 
-// REQUIRES: they lie alike, one of them on a device.
+// REQUIRES: the tensors have one layout, and at least one of them is on a device.
 void copy_bytes(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
   if (to.nbytes() == 0) return;
   const at::Tensor& there = to.is_cuda() ? to : from;
@@ -89,7 +87,7 @@ void copy_bytes(const at::Tensor& to, const at::Tensor& from, bool non_blocking)
   const bool pinned = here.is_pinned();
   C10_CUDA_CHECK(cudaMemcpyAsync(to.mutable_data_ptr(), from.const_data_ptr(), to.nbytes(),
                                  cudaMemcpyDefault, stream));
-  if (!pinned) return;  // the runtime has waited, and counted it
+  if (!pinned) return;  // the runtime has waited and counted the wait
   if (non_blocking) {
     const auto& memory = here.storage().data_ptr();
     at::getHostAllocator(at::kCUDA)->record_event(here.mutable_data_ptr(), memory.get_context(),
@@ -99,15 +97,15 @@ void copy_bytes(const at::Tensor& to, const at::Tensor& from, bool non_blocking)
   }
 }
 
-// Both without gaps or overlaps, with their elements in one order.
+// Returns whether both tensors are dense with their elements in one order.
 bool lie_alike(const at::Tensor& a, const at::Tensor& b) {
   if (a.dtype() != b.dtype() || a.sizes() != b.sizes()) return false;
   if (a.is_contiguous() && b.is_contiguous()) return true;
   return a.strides() == b.strides() && a.is_non_overlapping_and_dense();
 }
 
-// As the real library: bytes move between tensors of one type that lie alike, which are made where
-// there are none.
+// Copies as the real library does: bytes move between tensors of one type and layout, which are
+// made if needed.
 void copy_across(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
   if (lie_alike(to, from)) return copy_bytes(to, from, non_blocking);
   const auto type = to.is_cuda() ? to.dtype() : from.dtype();

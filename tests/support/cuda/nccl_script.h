@@ -1,5 +1,4 @@
-// The fake NCCL in a test: its streams in host memory, its library, and what it is told to do
-// wrong.
+// The fake NCCL in a test: streams in host memory, the library, and scripted faults.
 #pragma once
 
 #include <cstdlib>
@@ -10,7 +9,7 @@
 
 namespace cox::test {
 
-// The environment of the fake NCCL (nccl/script.h), for as long as this lives.
+// Sets the script of the fake NCCL (nccl/script.h) during its lifetime.
 class NcclScriptHere {
  public:
   explicit NcclScriptHere(const std::string& rules) { setenv("COX_FAKE_NCCL", rules.c_str(), 1); }

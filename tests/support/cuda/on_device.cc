@@ -1,11 +1,10 @@
-// Moves the tensors that a program makes without naming a device to `cuda:0`: preloaded, it runs
-// tests and examples that were written for the CPU, unchanged, with their models and data on the
-// device (scripts/with-cuda-stand-in --on-device).
+// Moves a program's tensors without a named device to `cuda:0`. The preloaded library runs tests
+// and examples written for the CPU, unchanged, with models and data on the device
+// (scripts/with-cuda-stand-in --on-device).
 //
-// LibTorch has no default device in C++. The functions that make tensors (at::_ops::randn::call,
-// ...) are found by the dynamic linker, so the ones here come first. A tensor that the SDK makes
-// for itself, in namespace cox, stays where the SDK wants it: the functions that called are looked
-// up in the program's own table of symbols.
+// LibTorch has no default device in C++. The dynamic linker finds this file's factory functions
+// first (at::_ops::randn::call, ...). Tensors made by the SDK, in namespace cox, stay on the SDK's
+// device: the program's symbol table identifies the callers.
 #include <ATen/ATen.h>
 #include <ATen/Operators.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -30,15 +29,15 @@
 namespace cox::standin {
 namespace {
 
-constexpr int kDeepest = 48;  // frames between a function that makes a tensor and who asked for it
+constexpr int kDeepest = 48;  // frames from a tensor's factory to the caller in the program
 
 struct Function {
   std::uintptr_t begin = 0;
   std::string_view name;  // mangled
-  bool of_test = false;   // of a file *_test.cc, whatever its namespace
+  bool of_test = false;   // from a file *_test.cc, whatever its namespace
 };
 
-// The functions of the program itself, by address.
+// The program's own functions, by address.
 class Program {
  public:
   static const Program& get() {
@@ -46,7 +45,7 @@ class Program {
     return *program;
   }
 
-  // Null where the address is none of the program's.
+  // Returns null if the address is outside the program.
   const Function* function_at(std::uintptr_t address) const {
     if (address < first_ || address >= last_) return nullptr;
     auto next = std::upper_bound(
@@ -96,7 +95,7 @@ class Program {
   void read_table(const char* image, const Elf64_Shdr* sections, const Elf64_Shdr& table) {
     const char* names = image + sections[table.sh_link].sh_offset;
     const auto* symbols = reinterpret_cast<const Elf64_Sym*>(image + table.sh_offset);
-    bool of_test = false;  // a file's name comes before its local symbols
+    bool of_test = false;  // a file's name precedes its local symbols
     for (std::size_t i = 0; i < table.sh_size / sizeof(Elf64_Sym); ++i) {
       const Elf64_Sym& symbol = symbols[i];
       const std::string_view name = names + symbol.st_name;
@@ -117,8 +116,8 @@ bool contains(std::string_view name, std::string_view part) {
 
 enum class Owner { unknown, sdk, program };
 
-// Who wrote a function of the program: the SDK, the program itself, or (unknown) a header of
-// LibTorch or C++ did.
+// The author of a function of the program: the SDK, the program itself, or (unknown) a header of
+// LibTorch or C++.
 Owner owner(const Function& function) {
   const std::string_view name = function.name;
   if (contains(name, "ZN12_GLOBAL__N_1") || contains(name, "ZNK12_GLOBAL__N_1") ||
@@ -134,7 +133,7 @@ Owner owner(const Function& function) {
 
 struct Walk {
   int depth = 0;
-  bool through_converter = false;  // of a list of numbers: torch::tensor({1, 2})
+  bool through_converter = false;  // a list of numbers: torch::tensor({1, 2})
   bool inside_torch = false;       // an operator's own numbers, which it may read on the host
   Owner owner = Owner::unknown;
 };
@@ -178,8 +177,7 @@ MaybeDevice moved(MaybeDevice device, std::optional<bool> pinned) {
   return move ? MaybeDevice(kThere) : device;
 }
 
-// Random numbers are drawn on the CPU and moved, so that they are those that a seed of the CPU's
-// generator gives.
+// Draws random numbers on the CPU and moves them, so that they match a seed of the CPU's generator.
 at::Tensor moved_numbers(const at::Tensor& made, MaybeDevice device, std::optional<bool> pinned) {
   const MaybeDevice there = moved(device, pinned);
   return there && there->is_cuda() && made.is_cpu() ? made.to(*there) : made;
@@ -193,7 +191,7 @@ at::Tensor dispatch(Arguments... arguments) {
   return op.call(arguments...);
 }
 
-// As above, in place: where the program, or a module that it makes, fills a tensor of the device.
+// Draws in place, as above: the program, or one of its modules, fills a tensor on the device.
 template <typename Operator>
 at::Tensor& drawn(at::Tensor& self, double a, double b, std::optional<at::Generator> generator) {
   static const auto op = c10::Dispatcher::singleton()
@@ -233,7 +231,7 @@ using MaybeLayout = std::optional<Layout>;
 using MaybeDevice = std::optional<Device>;
 using MaybeGenerator = std::optional<Generator>;
 using Flag = std::optional<bool>;
-using MaybeFormat = std::optional<MemoryFormat>;  // in _ops, std is an operator
+using MaybeFormat = std::optional<MemoryFormat>;  // inside _ops, std is an operator
 
 Tensor tensor(ArrayRef<double> values, const TensorOptions& options) {
   return numbers(values, options);

@@ -1,10 +1,9 @@
-// Which work on which stream is ordered before which: vector clocks (Fidge, Mattern), and the last
-// accesses to every interval of addresses. An actor is a stream; the host has no ticks of its own,
-// since it submits in the order of its program, and what it knows is the clock that it hands to a
-// stream with each submission. All threads of the host count as one: their order among each other
-// is ThreadSanitizer's business.
+// Orders work on streams with vector clocks (Fidge, Mattern), and keeps the last accesses to every
+// interval of addresses. An actor is a stream. The host has no ticks of its own, because the host
+// submits in program order and passes its clock to a stream with each submission. All host threads
+// count as one; ThreadSanitizer checks the order between host threads.
 //
-// Thread rule: none of its own; the runtime calls under its lock.
+// Thread rule: the runtime calls under its lock.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +29,7 @@ class Clock {
 // One piece of work on a stream.
 struct Access {
   Actor actor = 0;
-  std::uint64_t tick = 0;  // 0: there was none
+  std::uint64_t tick = 0;  // 0: no work
   const char* what = "";   // lives as long as the process
 };
 
@@ -42,24 +41,24 @@ struct Race {
 
 class AccessMap {
  public:
-  // Enters an access to [begin, end) by work that knows `clock`, and reports each earlier access
-  // that is not ordered before it. An interval that is in part accessed is divided there.
+  // Enters an access to [begin, end) by work that knows `clock`. Reports each earlier access that
+  // is not ordered before it. Divides intervals that are accessed in part.
   void enter(std::uintptr_t begin, std::uintptr_t end, bool writes, const Access& access,
              const Clock& clock, const std::function<void(const Race&)>& report);
 
-  // Memory was given back: what comes at the same addresses is unrelated.
+  // Forgets freed memory: later accesses at the same addresses are unrelated.
   void forget(std::uintptr_t begin, std::uintptr_t end);
 
  private:
   struct Interval {
     std::uintptr_t end = 0;
     Access write;
-    std::vector<Access> reads;  // since the write, the last of each actor
+    std::vector<Access> reads;  // since the write: the last read of each actor
   };
   std::map<std::uintptr_t, Interval>::iterator divide(std::uintptr_t at);
   void fill_gaps(std::uintptr_t begin, std::uintptr_t end);
 
-  std::map<std::uintptr_t, Interval> intervals_;  // by begin; they do not overlap
+  std::map<std::uintptr_t, Interval> intervals_;  // by begin, without overlaps
 };
 
 }  // namespace cox::standin

@@ -1,7 +1,7 @@
-// Counts what the stand-in runtime counts, on the real one: preloaded in front of libcudart.so.13
-// by scripts/gpu-check, so that tests of how often a step waits for its device hold on a GPU too.
-// Each function here counts and calls the next of its name. A copy from or to memory that is not
-// pinned and the wait for its stream that LibTorch lets follow are one wait. Any thread.
+// Counts on the real runtime the calls counted by the stand-in. scripts/gpu-check preloads this
+// library before libcudart.so.13, so that tests of device waits in a step work on a GPU, too. Each
+// function counts and calls the next function of the same name. A copy with unpinned memory and
+// LibTorch's following wait for its stream count as one wait. Any thread.
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 
@@ -17,14 +17,14 @@ std::atomic<std::uint64_t> stream_waits{0}, event_waits{0}, device_waits{0}, blo
     copies_to_host{0}, copies_to_device{0};
 
 thread_local cudaStream_t copied_on = nullptr;
-thread_local bool has_just_copied = false;  // and was counted as a wait, on `copied_on`
+thread_local bool has_just_copied = false;  // and the copy counted as a wait, on `copied_on`
 
 template <class Function>
 Function* next(const char* name) {
   return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
 }
 
-// The driver stages copies from and to memory that is not pinned, and the host waits for that.
+// The driver stages copies with unpinned memory, and the host waits for them.
 bool is_pageable(const void* address) {
   cudaPointerAttributes attributes{};
   static const auto ask =

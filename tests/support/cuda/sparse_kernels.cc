@@ -1,5 +1,5 @@
-// What makes sparse tensors and takes them apart is LibTorch's own on every device; all other
-// operators on them are the CPU's (kernels.cc).
+// Operators that make or take apart sparse tensors are LibTorch's own on every device. All other
+// operators on sparse tensors are the CPU's (kernels.cc).
 #include <ATen/ops/_coalesced_native.h>
 #include <ATen/ops/_indices_native.h>
 #include <ATen/ops/_nnz_native.h>

@@ -12,7 +12,7 @@ using Lock = Machine::Lock;
 
 struct cox_standin_work {
   Stream* stream = nullptr;
-  std::uint64_t before = 0;  // its turn has come when the stream has done this much
+  std::uint64_t before = 0;  // the turn comes when the stream has completed this much
   bool finished = false;
 };
 
@@ -28,7 +28,7 @@ Stream& of(void* stream) {
   return *machine().stream(stream, device);
 }
 
-// Reports name work long after it was submitted.
+// Keeps names for reports, which name work long after its submission.
 const char* kept(const char* what) {
   static auto* names = new std::set<std::string>;
   return names->insert(what).first->c_str();
@@ -59,7 +59,7 @@ void cox_standin_launch(void* stream) {
 
 cox_standin_work* cox_standin_begin(void* stream) {
   Lock lock;
-  auto* work = new cox_standin_work;  // never freed: a worker may still hold it when it is aborted
+  auto* work = new cox_standin_work;  // never freed: a worker may hold aborted work
   work->stream = &of(stream);
   work->before = work->stream->submitted;
   machine().submit(*work->stream);

@@ -1,4 +1,4 @@
-// The stand-ins report what is wrong (each fault is planted), and only that. Needs them preloaded.
+// The stand-ins report each planted fault, and nothing else. Run with the stand-ins preloaded.
 #include "tests/support/cuda/stand_in.h"
 
 #include <ATen/core/CachingHostAllocator.h>
@@ -49,7 +49,7 @@ at::Tensor pinned(std::int64_t count) {
   return at::zeros({count}, at::TensorOptions().device(at::kCPU).pinned_memory(true));
 }
 
-// Runs one case of this program that is skipped otherwise, in a process of its own.
+// Runs one otherwise skipped case of this program in a process of its own.
 int run_alone(const std::string& name) {
   const std::string program = std::filesystem::read_symlink("/proc/self/exe");
   return std::system(("env -u CUDA_STANDIN_REPORT " + program + " --no-skip --test-case='" + name +
@@ -67,7 +67,7 @@ TEST_CASE("a read on another stream needs an event behind the write") {
   order(current_stream(), side);
   plus_one_on(side, a);
   CHECK(cox_standin_take_races() == 0);
-  order(side, current_stream());  // the allocator gives the memory to the next test
+  order(side, current_stream());  // the allocator may reuse the memory in the next test
 }
 
 TEST_CASE("a write needs an event behind the reads of other streams") {
@@ -198,7 +198,7 @@ TEST_CASE("asynchronous work keeps what is behind it pending, and nothing waits 
   CHECK(host[2].item<float>() == 7);
   worker.join();
   plus_one_on(current_stream(), a);
-  CHECK(cox_standin_take_races() == 0);  // the host had waited
+  CHECK(cox_standin_take_races() == 0);  // because the host had waited
 }
 
 TEST_CASE("a kernel that reads what asynchronous work writes has to be ordered behind it") {

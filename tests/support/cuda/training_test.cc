@@ -1,5 +1,5 @@
-// Plain LibTorch trains on the stand-ins for CUDA, with the bits of the CPU where the same kernels
-// run. Needs them preloaded.
+// Plain LibTorch trains on the stand-ins for CUDA, with the CPU's bits if the same kernels run. Run
+// with the stand-ins preloaded.
 #include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
@@ -57,7 +57,7 @@ struct Model : torch::nn::Module {
   torch::nn::BatchNorm1d batch_norm{nullptr};
 };
 
-// LibTorch's AdamW, or its fused one.
+// LibTorch's AdamW, plain or fused.
 class Optimizer {
  public:
   Optimizer(std::vector<Tensor> parameters, bool fused)

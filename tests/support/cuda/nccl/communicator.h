@@ -1,6 +1,6 @@
-// A rank's end of a fake communicator: it takes calls in order, hands them to their streams, and
-// has a worker that waits until a stream has come to a collective, meets the other ranks in shared
-// memory, and moves the bytes. It never completes anything in the thread that calls.
+// A rank's end of a fake communicator. Takes calls in order and hands them to their streams. A
+// worker waits until a stream reaches a collective, meets the other ranks in shared memory, and
+// moves the bytes. No call completes in the calling thread.
 #pragma once
 
 #include <algorithm>
@@ -36,11 +36,11 @@ enum Kind : std::int32_t { kBroadcast, kAllReduce };
 
 inline constexpr const char* kNames[] = {"ncclBroadcast", "ncclAllReduce"};
 
-// Returns the streams that collectives are put into: those of cox_fake_nccl_use_streams(), else of
-// the stand-in runtime, else null.
+// Returns the streams for collectives: those of cox_fake_nccl_use_streams(), else those of the
+// stand-in runtime, else null.
 const StreamSeam* streams();
 
-// Returns the script of the environment as it is now.
+// Returns the script in the environment.
 inline NcclScript script_now() {
   const char* text = std::getenv("COX_FAKE_NCCL");
   return NcclScript(text != nullptr ? text : "");
@@ -51,7 +51,7 @@ struct Collective {
   const void* send = nullptr;
   void* receive = nullptr;
   void* stream = nullptr;
-  void* work = nullptr;  // pending in the stream; null where nobody keeps streams
+  void* work = nullptr;  // pending in the stream; null without streams
   std::uint64_t number = 0;
 };
 
@@ -70,7 +70,7 @@ struct Communicator {
     worker_ = std::thread([this] { work(); });
   }
 
-  // A worker that waits for its turn in a stream is sent away; one that meets the others gives up.
+  // Wakes a worker that waits for its turn in a stream; a worker that meets the others gives up.
   ~Communicator() {
     {
       const std::lock_guard lock(mutex_);
@@ -147,7 +147,7 @@ struct Communicator {
     fail(outcome, text);
   }
 
-  // From here on the streams wait for these collectives.
+  // Makes the streams wait for these collectives.
   void hand_over() {
     const StreamSeam* seam = streams();
     for (Collective& call : launching_) {
@@ -219,7 +219,7 @@ struct Communicator {
     return meeting_->barrier([this] { return is_over_.load(); });
   }
 
-  // Returns false where the communicator ends first; the work is finished then.
+  // Returns false if the communicator ends first; then the work is finished.
   bool wait_for_turn(const Collective& it) {
     if (it.work == nullptr) return true;
     {
@@ -235,7 +235,7 @@ struct Communicator {
     return std::exchange(waits_for_turn_, nullptr) != nullptr && has_turn;
   }
 
-  // Returns false when this collective never completes.
+  // Returns false if this collective never completes.
   bool perform(const Collective& it) {
     const auto fault =
         script_.of_collective(id_.serial, rank_, static_cast<std::int64_t>(it.number));
@@ -306,8 +306,8 @@ struct Communicator {
   const int ranks_;
   const int rank_;
   const NcclScript script_;
-  std::unique_ptr<Meeting> meeting_;  // the worker's
-  std::mutex mutex_;                  // of all below
+  std::unique_ptr<Meeting> meeting_;  // used by the worker
+  std::mutex mutex_;                  // guards the members below
   std::condition_variable changed_;
   std::vector<Collective> launching_;
   std::int64_t polls_left_ = 0;

@@ -1,14 +1,14 @@
 // A libnccl.so.2 for tests: the 11 functions of NCCL that Coxswain calls, between threads or
-// processes of one machine, without a GPU. Like the real one it returns at once and completes
-// collectives elsewhere: each communicator has a worker, which waits until the stream has come to
-// the collective, meets the other ranks in shared memory, and moves the bytes. It is stricter than
-// the real one where that would hang or corrupt: ranks that call different things, or call again
-// before the last call has settled, on this communicator or on another of the rank, get
-// ncclInvalidUsage with the words of both; a null or dead communicator ends the program. What goes
-// wrong on purpose stands in COX_FAKE_NCCL (script.h).
+// processes of one machine, without a GPU. Calls return at once, as in the real library. Each
+// communicator has a worker that waits until the stream reaches the collective, meets the other
+// ranks in shared memory, and moves the bytes. COX_FAKE_NCCL scripts faults (script.h).
 //
-// Sums are taken in ascending ranks, in the precision of the elements; the real library promises no
-// such order. A collective whose communicator is aborted leaves anything in its buffers.
+// The fake is stricter than the real library, which would hang or corrupt data. Ranks with
+// different calls, or calls before the rank's last call has settled (on any communicator), get
+// ncclInvalidUsage with both texts; a null or dead communicator ends the program.
+//
+// Sums add ascending ranks in the precision of the elements; the real library promises no order. An
+// aborted collective leaves its buffers undefined.
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -37,7 +37,7 @@ constexpr int kVersion = 22809;
 
 std::atomic<const StreamSeam*> g_seam{nullptr};
 
-// The streams of the stand-in runtime, if that is loaded; null otherwise.
+// Returns the streams of the stand-in runtime; null if it is not loaded.
 const StreamSeam* stand_in_streams() {
   static const StreamSeam found = [] {
     StreamSeam it{};
@@ -92,8 +92,9 @@ void bury(Communicator* communicator) {
   delete communicator;
 }
 
-// Which of two communicators' collectives comes to the device first is open while one is still on
-// its way to its stream, so it could differ between ranks. (Ranks are threads in some tests.)
+// Returns whether another communicator's collective is still on its way to its stream. The order of
+// arrival on the device would be open, and could differ between ranks. (Ranks are threads in some
+// tests.)
 bool is_another_launching(const Communicator* communicator) {
   const std::lock_guard lock(living().mutex);
   return std::ranges::any_of(living().all, [&](Communicator* other) {
@@ -128,7 +129,7 @@ Outcome refuse(Outcome outcome, const char* text) {
 }  // namespace
 }  // namespace cox::transport::nccl
 
-using namespace cox::transport::nccl;  // NOLINT: what follows is C
+using namespace cox::transport::nccl;  // NOLINT: C functions follow
 
 #define COX_EXPORT extern "C" __attribute__((visibility("default")))
 

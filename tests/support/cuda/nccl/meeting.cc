@@ -14,7 +14,8 @@
 namespace cox::test {
 namespace {
 
-// Names whose memory not all ranks have opened: removed at the end, whatever became of the others.
+// Names of memory that some ranks have not opened. Removes them at exit, whatever the other ranks
+// do.
 class Leftovers {
  public:
   ~Leftovers() {
@@ -45,11 +46,11 @@ constexpr std::chrono::microseconds kSleep{50};
 }  // namespace
 
 struct Meeting::Shared {
-  std::atomic<std::int32_t> ranks;  // 0 = nobody has come yet
+  std::atomic<std::int32_t> ranks;  // 0 = no rank has opened the memory
   std::atomic<std::int32_t> opened;
   struct Seat {
     alignas(64) std::atomic<std::uint64_t> barriers;
-    CollectiveCall calls[2];  // of the last two collectives
+    CollectiveCall calls[2];  // the last two collectives
   } seats[kMostRanks];
   std::byte slots[kMostRanks][kSlotBytes];
 };

@@ -1,7 +1,7 @@
-// Meeting: the shared memory in which the ranks of one fake communicator meet, be they threads or
-// processes of this machine. Its name travels in the unique id. Ranks pass barriers in the same
-// order; before the first barrier of a collective each writes down what it calls, behind it all
-// compare.
+// Meeting is the shared memory of one fake communicator, whose ranks are threads or processes of
+// this machine. The unique id carries its name. Ranks pass barriers in the same order. Before the
+// first barrier of a collective each rank declares its call; after the barrier all ranks compare
+// the calls.
 #pragma once
 
 #include <atomic>
@@ -14,9 +14,9 @@
 namespace cox::test {
 
 inline constexpr int kMostRanks = 16;
-inline constexpr std::size_t kSlotBytes = std::size_t{64} << 10;  // of a rank's data at a time
+inline constexpr std::size_t kSlotBytes = std::size_t{64} << 10;  // a rank's data at a time
 
-// What a rank calls, as far as it must be equal everywhere.
+// The parts of a call that must be equal on all ranks.
 struct CollectiveCall {
   std::int32_t kind = 0;
   std::int32_t type = 0;
@@ -29,18 +29,19 @@ std::string describe(const CollectiveCall& call);
 
 class Meeting {
  public:
-  // Opens the memory of this name, or makes it. Returns null when there can be none, or when
-  // another rank came with another number of ranks.
+  // Opens or makes the memory of this name. Returns null if the system refuses, or if another rank
+  // has another number of ranks.
   static std::unique_ptr<Meeting> open(const std::string& name, int ranks, int rank);
   ~Meeting();
   Meeting(const Meeting&) = delete;
   Meeting& operator=(const Meeting&) = delete;
 
-  // Waits until every rank has come to as many barriers as this one, or `gives_up` is true. Returns
-  // whether all came.
+  // Waits until every rank has reached as many barriers, or `gives_up` returns true. Returns
+  // whether all ranks arrived.
   bool barrier(const std::function<bool()>& gives_up);
 
-  // Writes down this rank's call number `op`, before a barrier; reads another rank's behind it.
+  // Declares this rank's call number `op` before a barrier; declared() reads another rank's call
+  // after the barrier.
   void declare(std::uint64_t op, const CollectiveCall& call);
   CollectiveCall declared(std::uint64_t op, int rank) const;
 

@@ -1,6 +1,6 @@
-// NCCL's transport on the stand-in CUDA runtime, where the host cannot touch device memory,
-// accesses without order are reported and waits are counted: masks and buckets make the host wait
-// for nothing, and what is planted is found. Ranks are threads that share one device.
+// NCCL's transport on the stand-in CUDA runtime: the host cannot touch device memory, unordered
+// accesses are reported, and waits are counted. Masks and buckets never make the host wait, and
+// planted faults are found. Ranks are threads that share one device.
 #include <cuda_runtime_api.h>
 
 #include <cstring>
@@ -32,7 +32,7 @@ Status as_status(cudaError_t error) {
   return error == cudaSuccess ? ok_status() : unavailable(cudaGetErrorString(error));
 }
 
-// A lane on CUDA's own functions. `training` is the stream that counts as current.
+// A lane on CUDA's own functions. `training` represents the current stream.
 class CudaLane final : public transport::DeviceLane {
  public:
   explicit CudaLane(cudaStream_t training = nullptr) : training_(training) {
@@ -107,7 +107,7 @@ std::vector<std::string> on_ranks(std::int32_t ranks,
   return results;
 }
 
-// How often the host waited for the device, read while no rank makes or destroys anything.
+// Returns how often the host waited for the device, read while no rank makes or destroys objects.
 std::uint64_t waits_of_all(Communicator& c) {
   REQUIRE(transport::all_gather(c, 0, transport::patient()).ok());
   const std::uint64_t waits = cox_standin_synchronisations();
@@ -138,7 +138,7 @@ std::string send_masks(Communicator& c, int count) {
   return waits_of_all(c) == before ? "" : "the host waited for the device";
 }
 
-// A kernel on the training stream that writes, or reads, one number to each element.
+// Launches a kernel on the training stream that writes or reads one number at each element.
 void kernel(cudaStream_t stream, float* device, std::size_t count, float* write, float* read) {
   cox_standin_launch(stream);
   cox_standin_note(device, count * sizeof(float), write != nullptr, stream, "test kernel");
@@ -149,7 +149,7 @@ void kernel(cudaStream_t stream, float* device, std::size_t count, float* write,
 
 enum class Order { kept, broken };
 
-// Two steps of two buckets. Returns what was wrong.
+// Averages two buckets in two steps. Returns an error, empty on success.
 std::string average(Communicator& c, Order order) {
   constexpr std::size_t kCount = 30'000;
   cudaStream_t training = nullptr;

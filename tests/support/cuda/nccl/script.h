@@ -1,20 +1,20 @@
-// What goes wrong in a fake NCCL, as the environment says it. COX_FAKE_NCCL holds rules separated
+// Scripts the faults of a fake NCCL. The environment variable COX_FAKE_NCCL holds rules separated
 // by semicolons, each of words separated by blanks:
 //
 //   rank=1 op=40 lost; every=7 slow_us=300; rank=0 init=hang; version=20400
 //
-// A rule chooses where it acts: rank=R (of the communicator), group=G (the unique id's number,
-// from 0, in the process that made it), op=K (the collective's number, from 0), from=K (and all
-// later ones), every=N (each Nth). What is not named does not matter. It says what happens:
+// A rule selects by rank=R (of the communicator), group=G (the unique id's number, from 0, in the
+// process that made it), op=K (the collective's number, from 0), from=K (and all later ones),
+// every=N (each Nth). Selectors left out match everything. Effects:
 //
 //   slow_us=N     the collective begins that much later on this rank
-//   lost          this rank never takes part: nobody's collective completes
+//   lost          this rank never takes part, so no rank's collective completes
 //   error=CODE    the rank's asynchronous state becomes this ncclResult_t, and it takes no part
 //   init=fail     the start is refused at once, without a communicator
 //   init=error    the start fails later
 //   init=hang     the start never ends
 //   abort=hang    the abort never ends
-//   settle=N      polls after a call until it has been handed to the stream (1 if not said)
+//   settle=N      polls after a call until it is in the stream (default 1)
 //   version=V     of the library
 #pragma once
 
@@ -40,7 +40,7 @@ struct FaultRuleOfNccl {
 
 class NcclScript {
  public:
-  // Reads the rules; words that it does not know end the program with a message.
+  // Parses the rules. Unknown words end the program with a message.
   explicit NcclScript(std::string_view text);
 
   struct Fault {

@@ -1,5 +1,5 @@
-// The arithmetic of the fake's reductions: the parts of all ranks, in ascending ranks, in the
-// precision of the element type. Pure.
+// The fake's reductions: add the parts of all ranks in ascending ranks, in the precision of the
+// element type. Pure.
 #pragma once
 
 #include <bit>
@@ -24,7 +24,7 @@ struct Bfloat {
   Bfloat() = default;
 };
 
-// clang 14 has no type for it.
+// clang 14 has no type for half precision.
 struct Half {
   std::uint16_t bits;
   explicit operator float() const {
@@ -34,7 +34,7 @@ struct Half {
     if ((bits & 0x7C00) == 0x7C00) word |= 0x7F800000;
     return std::bit_cast<float>(word | std::uint32_t{bits & 0x8000u} << 16);
   }
-  // To the nearest, ties to even.
+  // Rounds to the nearest, ties to even.
   explicit Half(float value) {
     const auto word = std::bit_cast<std::uint32_t>(value);
     const auto sign = static_cast<std::uint16_t>(word >> 16 & 0x8000);
@@ -42,9 +42,9 @@ struct Half {
     std::uint32_t half = 0;
     if (magnitude > 0x7F800000) {
       half = 0x7E00;
-    } else if (magnitude >= 0x477FF000) {  // 65520, the least that rounds to infinity
+    } else if (magnitude >= 0x477FF000) {  // 65520, the least value that rounds to infinity
       half = 0x7C00;
-    } else if (magnitude < 0x38800000) {  // the sum rounds at the last bit of a subnormal
+    } else if (magnitude < 0x38800000) {  // rounds at the last bit of a subnormal
       half = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) - 0x3F000000;
     } else {
       half = (magnitude + 0xC8000FFF + (magnitude >> 13 & 1)) >> 13;
@@ -93,7 +93,7 @@ void reduce(std::byte* into, const std::byte* from, std::size_t count, Operator 
   }
 }
 
-// Calls `use` with a value of the C++ type that `type` stands for.
+// Calls `use` with a value of the C++ type of `type`.
 template <class Use>
 void with_type(Type type, Use&& use) {
   switch (type) {

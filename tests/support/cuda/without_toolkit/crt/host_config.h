@@ -1,2 +1,2 @@
-// Nothing: it tells nvcc which host compilers it takes. See host_defines.h.
+// Empty. nvcc's version lists the supported host compilers. See host_defines.h.
 #pragma once

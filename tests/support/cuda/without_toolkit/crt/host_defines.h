@@ -1,6 +1,6 @@
-// What CUDA's headers expect of the toolkit's crt/host_defines.h where a C++ compiler reads them.
-// The wheel that scripts/bootstrap unpacks has those headers, but not this one, which belongs to
-// nvcc: so the stand-ins need no toolkit.
+// Defines the parts of the toolkit's crt/host_defines.h that CUDA's headers need in a C++ compiler.
+// The wheel unpacked by scripts/bootstrap lacks this header, which belongs to nvcc. So the
+// stand-ins need no toolkit.
 #pragma once
 
 #define CUDARTAPI
