@@ -2,8 +2,8 @@
 
     f2.py --bench PROGRAM --mpiexec PROGRAM --text FILE --scratch DIR [--quick]
 
-The activations of a rank are those of the same loop replicated: its peak less four times the parameters
-(parameters, gradients, two moments).
+The activations of a rank are those of the same loop replicated: its peak less the parameters, two moments, and
+gradients, which lie in memory that the ranks share where they are averaged there.
 """
 
 import argparse
@@ -14,9 +14,9 @@ from figures import line
 from turns import Ranks
 
 MIB = 1 << 20
-STEPS = 6
+STEPS = 4
 BUDGETS = 24
-ROWS = 8
+ROWS = 4
 LAYERS, WIDTH = 6, 256
 QUEUED_BYTES = 8 * MIB  # of own gradients, in a backward pass (docs/sharding.md)
 SHARDED = ["--cox.shard.mode=state"]
@@ -41,7 +41,8 @@ def tell_bytes(options, task, world):
     whole = answers_of(options, task, world, f"whole{world}", observe)
     sharded = answers_of(options, task, world, f"sharded{world}", observe + SHARDED)
     parameters = whole[0]["parameter_bytes"]
-    activations = max(each["peak_bytes"] for each in whole) - 4 * parameters
+    gradients_in_shared = min(parameters, whole[0]["shared_bytes"] // world)
+    activations = max(each["peak_bytes"] for each in whole) + gradients_in_shared - 4 * parameters
     held = sharded[0]["shared_bytes"] + sum(each["peak_bytes"] for each in sharded)
     formula = 4 * parameters + world * (activations + QUEUED_BYTES)
     line("F2", held / formula, "of the formula", "bytes of the node", 1.01, ranks=world,

@@ -155,19 +155,6 @@ void Sharding::warn_of_uneven(const std::vector<NamedTensor>& parameters) const 
       "; last bits of its update may differ from replicated training; set OMP_NUM_THREADS=1"));
 }
 
-std::int64_t Sharding::held_bytes_of(std::int64_t bytes,
-                                     const std::vector<at::Tensor>& parameters) const {
-  std::int64_t held = 0;
-  std::int64_t all = 0;
-  for (const at::Tensor& each : parameters) {
-    const ShardedParameter* of = parameters_.whole(each);
-    held += static_cast<std::int64_t>((of == nullptr ? each : of->slice).nbytes());
-    all += static_cast<std::int64_t>(each.nbytes());
-  }
-  const double part = all == 0 ? 1 : static_cast<double>(held) / static_cast<double>(all);
-  return std::llround(part * static_cast<double>(bytes));
-}
-
 void Sharding::show_held() const {
   metrics::HeldBytes held;
   for (const ShardedParameter& each : parameters_.all()) {
@@ -280,6 +267,19 @@ void SavedShards::divide(std::span<const NamedTensor> states,
     const ShardedParameter* parameter = of == model.end() ? nullptr : parameters_.whole(of->tensor);
     if (parameter != nullptr) rewriter_.divide(state.tensor, parameters_.index_of(*parameter));
   }
+}
+
+std::int64_t SavedShards::held_bytes_of(std::int64_t bytes,
+                                        const std::vector<at::Tensor>& parameters) const {
+  std::int64_t held = 0;
+  std::int64_t all = 0;
+  for (const at::Tensor& each : parameters) {
+    const ShardedParameter* of = parameters_.whole(each);
+    held += static_cast<std::int64_t>((of == nullptr ? each : of->slice).nbytes());
+    all += static_cast<std::int64_t>(each.nbytes());
+  }
+  const double part = all == 0 ? 1 : static_cast<double>(held) / static_cast<double>(all);
+  return std::llround(part * static_cast<double>(bytes));
 }
 
 std::vector<HeldTensor> SavedShards::copy_held(std::span<const NamedTensor> tensors) const {

@@ -60,6 +60,9 @@ class SavedShards {
   // once. They were loaded whole. Local.
   void divide(std::span<const NamedTensor> states, std::span<const NamedTensor> model) const;
 
+  // Returns the bytes that this rank holds of a state with the layout of the parameters, which has
+  // `bytes` when it is whole. Local.
+  std::int64_t held_bytes_of(std::int64_t bytes, const std::vector<at::Tensor>& parameters) const;
   // Returns copies of what this rank holds of these. Local.
   std::vector<HeldTensor> copy_held(std::span<const NamedTensor> tensors) const;
   // Gives a model's tensors the values of their copies, in the same order. Collective.
@@ -90,9 +93,6 @@ class Sharding {
   // Gives all ranks memory of their own again. The optimizer's state stays divided.
   void give_back();
 
-  // Returns what this rank holds of a state that lies like the parameters and has `bytes` where it
-  // is whole.
-  std::int64_t held_bytes_of(std::int64_t bytes, const std::vector<at::Tensor>& parameters) const;
   // Puts the bytes of this rank's part on the status page.
   void show_held() const;
 

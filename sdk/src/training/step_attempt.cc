@@ -80,7 +80,7 @@ void StepAttempt::calibrate(const std::function<at::Tensor()>& sample_loss) {
   const OptimizerPort& optimizer = parts_.changes.optimizer();
   const auto held_of = [&](std::int64_t whole) {
     if (parts_.sharding == nullptr) return whole;
-    return parts_.sharding->held_bytes_of(whole, optimizer.parameters());
+    return parts_.sharding->saves().held_bytes_of(whole, optimizer.parameters());
   };
   const std::int64_t to_come = held_of(optimizer.bytes_to_come());
   const std::int64_t state_bytes =

@@ -35,7 +35,7 @@ class StepAttempt {
     ModelUpdate& changes;
     StepBuffers& buffers;
     Reducer& reducer;
-    const Sharding* sharding;  // null where each rank holds all
+    Sharding* sharding;  // null where each rank holds all
   };
   // Opens the session's step.
   explicit StepAttempt(const Parts& parts) : parts_(parts), scope_(parts.session.step()) {}
