@@ -21,13 +21,14 @@
 namespace cox::detail {
 namespace {
 
-// A longer wait gives up the core, and one that is longer still is watched.
+// A wait polls kLooks times, then yields the core kYields times, then follows the ranks' wait
+// policy and is watched.
 constexpr int kLooks = 20;
 constexpr int kYields = 200;
 
-// The C library keeps large blocks that are freed, and a loop frees each rank's own gradients in
-// every step. From here on it gives those of 2 MiB and more back at once, unless a person has set
-// it otherwise.
+// A loop frees each rank's own gradients in every step, and the C library would keep the large
+// blocks. From now on the library returns blocks of 2 MiB and more to the system at once, unless a
+// person has configured it otherwise.
 void give_large_blocks_back() {
   constexpr int kLeastBytes = 2 << 20;
   if (std::getenv("MALLOC_MMAP_THRESHOLD_") != nullptr || std::getenv("GLIBC_TUNABLES") != nullptr)
@@ -107,10 +108,10 @@ void Sharding::add(const std::vector<NamedTensor>& parameters) {
   name_faults();
   tell_summary();
   warn_of_uneven(parameters);
-  malloc_trim(0);  // the parameters' former memory
+  malloc_trim(0);  // returns the parameters' former memory to the system
 }
 
-// Slices follow the budgets of ranks where each has one in bytes.
+// Slices are in proportion to the ranks' budgets if every rank has one in bytes, else equal.
 std::vector<double> Sharding::weights() const {
   const auto ranks = static_cast<std::size_t>(node_->size());
   const MemoryConfig& memory = state_.job().config().memory;
@@ -137,10 +138,11 @@ void Sharding::tell_summary() const {
              "would hold all of them. The system counts the shared memory as rank 0's"));
 }
 
-// LibTorch computes narrow numbers at the end of each thread's part in another way than in whole
-// vectors, and the parts of a slice lie elsewhere than those of the whole (slice_bits_test.cc).
+// In bf16 and fp16, LibTorch computes the end of each thread's part in another way than whole
+// vectors. The parts of a slice end elsewhere than those of the whole parameter
+// (slice_bits_test.cc).
 void Sharding::warn_of_uneven(const std::vector<NamedTensor>& parameters) const {
-  constexpr std::int64_t kOfOneThread = 32768;  // fewer elements are never divided
+  constexpr std::int64_t kOfOneThread = 32768;  // smaller tensors run on one thread
   constexpr std::int64_t kVector = 64;
   const std::int64_t threads = at::get_num_threads();
   const auto uneven = std::ranges::find_if(parameters, [threads](const NamedTensor& each) {
@@ -174,7 +176,7 @@ void Sharding::name_faults() {
   faults_.emplace(std::move(memory));
 }
 
-// Memory that all ranks need beside parameters and gradients: to gather a shard, and to take turns.
+// Allocates the other memory of all ranks: for gathering shards, and for turns.
 void Sharding::make_room() {
   const auto segment = [this](std::size_t bytes) {
     return require(node_->shared_segment(bytes), Error::Scope::all_ranks);
@@ -214,8 +216,8 @@ ReductionMaker Sharding::maker(const ReductionSetup& setup, Passes passes) {
   }};
 }
 
-// The C library keeps the memory of states that were whole before they became shards, and of
-// gradients that were all alive at once before they were added early.
+// Trims the heap when less memory is needed: when states became shards, or when more gradients are
+// added early. The C library would keep the freed memory.
 void Sharding::gradients_averaged() {
   rewriter_.gradients_averaged();
   const std::uint64_t shards = rewriter_.shards_made();
