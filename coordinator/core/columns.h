@@ -1,8 +1,7 @@
-// Columns: a table of numbers with N columns, stored column by column in one block of memory. The
-// rounds of the coordinator keep one row per rank or report, so a round of seven columns costs one
-// allocation. Columns start in different cache sets. A loop over all columns therefore keeps all of
-// them in the cache even if the number of rows is a power of two. A plain value; one thread at a
-// time.
+// Columns is a table of numbers with N columns, stored column by column in one block of memory. The
+// coordinator's rounds keep one row per rank or report, so a table costs one allocation. Columns
+// start in different cache sets, so a loop over all columns keeps them in the cache even if the
+// number of rows is a power of two. A plain value; one thread at a time.
 #pragma once
 
 #include <algorithm>
@@ -45,7 +44,7 @@ class Columns {
   std::size_t rows() const { return rows_; }
   bool empty() const { return rows_ == 0; }
 
-  // Return a column with rows() entries. REQUIRES: `column` < N.
+  // Returns a column with rows() entries. REQUIRES: `column` < N.
   std::span<double> operator[](std::size_t column) {
     assert(column < N);
     return {values_.get() + column * stride_, rows_};
@@ -82,7 +81,7 @@ class Columns {
   std::unique_ptr<double[]> values_;
 };
 
-// As a field of a state (state_codec.h), encoded as an array of N vectors of equal sizes.
+// Columns as a field of a state (state_codec.h) are encoded as N vectors of equal sizes.
 template <std::size_t N>
 void write(ByteWriter& out, const Columns<N>& columns) {
   for (std::size_t c = 0; c < N; ++c) {

@@ -1,6 +1,6 @@
-// The running score of each policy in seconds. A measured plan has an account while its changes are
-// in force; its seconds go to the policies behind the plan, in proportion to their promises. Part
-// of the effects (effects.h). Plain values, pure functions.
+// The running score of each policy, in seconds. A measured plan has an account while its changes
+// are in force. The plan's seconds go to the policies behind it, in proportion to their promises.
+// Part of the effects (effects.h). Plain values, pure functions.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +20,10 @@ struct AppliedChange {
   std::string policy;  // the policy's name
   PolicyKind kind = PolicyKind::none;
   Knob knob = Knob::other;
-  std::uint16_t first_block = 0;  // of precision
+  std::uint16_t first_block = 0;  // for precision only
   std::uint16_t blocks = 0;
-  double promised_ratio = 0;  // of step times; 0 = unknown
-  bool is_for_time = false;   // no necessity, and promises a shorter step
+  double promised_ratio = 0;  // ratio of step times; 0 = unknown
+  bool is_for_time = false;   // a gain that promises a shorter step, not a necessity
 
   static auto fields(auto& self) {
     return std::tie(self.policy, self.kind, self.knob, self.first_block, self.blocks,
@@ -33,9 +33,9 @@ struct AppliedChange {
   bool is_sane() const;
 };
 
-// PolicyScore sums up the results of a policy's decisions since the job first began. Seconds count
-// if the interval of a trial excludes 1. Policies of one plan divide its seconds in proportion to
-// their promises.
+// PolicyScore sums up the results of a policy's decisions since the job first began. A plan's
+// seconds count if the interval of its measured ratio of step times excludes 1. The policies of one
+// plan divide the seconds in proportion to their promises.
 struct PolicyScore {
   PolicyKind policy = PolicyKind::none;
   std::uint32_t helped = 0;
@@ -44,7 +44,7 @@ struct PolicyScore {
   std::uint32_t taken_back = 0;
   double seconds_gained = 0;
   double seconds_lost = 0;
-  double seconds_promised = 0;  // gained less lost, if the forecasts had come true
+  double seconds_promised = 0;  // gained less lost seconds if all forecasts had come true
 
   static auto fields(auto& self) {
     return std::tie(self.policy, self.helped, self.did_not_help, self.not_sure, self.taken_back,
@@ -54,15 +54,15 @@ struct PolicyScore {
   bool is_sane() const;
 };
 
-// Returns an amount of seconds saved, negative for lost, for people: "0.4 s", "-2 s", "3 min 05 s".
-// Returns "0 s" below a twentieth.
+// Returns saved seconds as a text: "0.4 s", "3 min 05 s". Negative means lost: "-2.0 s". Returns "0
+// s" for less than a twentieth of a second.
 std::string gain_text(double seconds);
 
-// Account is a measured plan whose changes are in force and count for its policies.
+// Account records the seconds of a measured plan whose changes are in force.
 struct Account {
   std::uint64_t first_plan = 0;
   std::uint64_t plan = 0;
-  double ratio = 1;          // measured
+  double ratio = 1;          // measured ratio of step times
   double seconds_saved = 0;  // so far
   std::vector<AppliedChange> changes;
 
@@ -73,7 +73,7 @@ struct Account {
   bool is_sane() const;
 };
 
-// Returns the score of the policy; adds one if there is none. `scores` stay ascending.
+// Returns the policy's score; inserts a new one if there is none. `scores` stay ascending.
 PolicyScore& score_of(std::vector<PolicyScore>& scores, PolicyKind policy);
 
 // Adds `seconds` of training under the plan to the account and to the scores of its policies, in

@@ -1,9 +1,9 @@
-// Slowness: which ranks take longer for their work than expected, in which phase, since when and
-// how surely. The part of the estimates (estimates.h) that compares ranks with each other. Each
-// channel of a rank (its work as a whole, and each phase) has an excess in every round (excess.h).
-// The excess, divided by its noise, feeds one CUSUM a channel (cusum.h). A CUSUM at its threshold
-// makes a rank suspected; a lasting slowness makes it confirmed (slow_rank.h). docs/stragglers.md
-// has the rules and their limits. Pure; linear in ranks.
+// Slowness records which ranks take longer for their work than expected, in which phase, since when
+// and how surely. Part of the estimates (estimates.h). Each channel of a rank (its work as a whole,
+// and each phase) has an excess in every round (excess.h). The excess, divided by its noise, feeds
+// one CUSUM per channel (cusum.h). A rank whose CUSUM reaches the threshold is suspected; a rank
+// whose slowness lasts is confirmed (slow_rank.h). docs/stragglers.md has the rules and their
+// limits. Pure; linear in ranks.
 #pragma once
 
 #include <array>
@@ -27,12 +27,12 @@ struct SlownessChannel {
   double pooled_variance = 0;
   double pooled_samples = 0;
   std::vector<double> level;     // running mean of the excess over 8 rounds
-  std::vector<double> variance;  // of one round's excess around the level
+  std::vector<double> variance;  // variance of one round's excess around the level
   std::vector<double> sum;       // CUSUM
   std::vector<double> since;     // the round in which `sum` last left 0
-  // In use while noise is larger than the smallest slowdown worth naming; otherwise empty.
+  // Used while noise is larger than the smallest slowdown worth naming; otherwise empty.
   std::vector<double> large_sum;    // CUSUM for slowdowns that stand out from the noise
-  std::vector<double> slow_rounds;  // recent rounds that stood out, less two for each other one
+  std::vector<double> slow_rounds;  // +1 for a round that stands out, -2 for another one
 
   static auto fields(auto& self) {
     return std::tie(self.pooled_variance, self.pooled_samples, self.level, self.variance, self.sum,
@@ -40,11 +40,12 @@ struct SlownessChannel {
   }
 };
 
-// RankPair is the test of two ranks against each other: of the whole, at equal samples if samples
-// differ. The test needs no past, so slowness from the start is found.
+// RankPair is the test of two ranks against each other, by their work as a whole. If samples
+// differ, the test compares seconds at equal samples. No past is needed, so the test finds a rank
+// that is slow from the start.
 struct RankPair {
-  double rounds = 0;    // in which both ranks reported
-  double variance = 0;  // of the difference in one round
+  double rounds = 0;    // rounds in which both ranks reported
+  double variance = 0;  // variance of the difference in one round
   // Running mean of each rank's excess over the other, by channel.
   std::array<std::array<double, 2>, kChannels> level{};
   std::array<double, 2> sum{};    // CUSUM
@@ -74,18 +75,18 @@ struct Slowness {
   bool is_sane() const;
 };
 
-// Returns the state in which nothing is known about `ranks` ranks.
+// Returns the state of a job of `ranks` ranks before its first report.
 Slowness fresh_slowness(std::size_t ranks);
 
-// Returns whether every column has an entry for each of `ranks` ranks.
+// Returns whether every column has `ranks` entries.
 bool fits(const Slowness& slowness, std::size_t ranks);
 
-// Returns the state for a new start of the job. Rounds count anew, so sums and their first rounds
-// are forgotten. Levels, noise and slow ranks stay as a first guess.
+// Returns the state for a restart of the job. Clears sums and their first rounds, because the
+// numbers of rounds start again. Keeps levels, noise and slow ranks as a first guess.
 Slowness after_restart(Slowness slowness);
 
-// Learns from one round. REQUIRES: `timings` and `summary` were made from the reports of `signals`;
-// `before` fits the world; all ranks of `signals` lie in the world.
+// Returns the state after one round. REQUIRES: `timings` and `summary` were made from the reports
+// of `signals`; `before` fits the world; all ranks of `signals` are in the world.
 Slowness learn_slowness(Slowness before, const StepSignals& signals, Timings timings,
                         const StepSummary& summary, const SampleFacts& samples,
                         const StragglerConfig& settings);

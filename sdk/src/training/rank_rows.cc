@@ -16,7 +16,8 @@
 namespace cox::detail {
 namespace {
 
-// A double holds four bytes exactly. The first double is the number of bytes.
+// A row stores bytes as doubles: first their number, then four bytes in each double, which holds
+// them exactly.
 constexpr std::size_t kBytesOfNumber = 4;
 
 std::vector<double> numbers_of(const std::string& bytes) {
