@@ -41,7 +41,7 @@ class Scale {
   std::string x(std::size_t index) const {
     return fixed(kWidth * static_cast<double>(index) / static_cast<double>(points_ - 1), 1);
   }
-  // A curve that hardly moves stays a flat line in the middle instead of magnified noise.
+  // Draws a curve that hardly moves as a flat line in the middle, because magnified noise misleads.
   std::string y(double value) const {
     const double centre = (extent_.low + extent_.high) / 2;
     const double span =
@@ -68,7 +68,7 @@ void close_area(Paths& paths, const Scale& scale, std::size_t index) {
 
 Paths paths_of(const std::vector<double>& values, const Scale& scale) {
   Paths paths;
-  std::size_t start = values.size();  // of the stretch being drawn; size() = none
+  std::size_t start = values.size();  // start of the stretch being drawn; size() = none
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (!std::isfinite(values[i])) {
       if (start != values.size()) close_area(paths, scale, start);

@@ -79,7 +79,7 @@ void diff_actions(const Plan& before, const Plan& after, std::vector<std::string
 }  // namespace plan_rules
 
 // Calls `visit` with every field's row, in the order of ids. Ids are part of the bytes: they ascend
-// and are never used again. 5 was the cadence of averaging. A field with the value of a
+// and are never used again. Id 5 belonged to the cadence of averaging. A field with the value of a
 // default-constructed Plan is left out of the bytes. Another default is therefore another version
 // of the mask (wire/frame.h) and of the files with plans.
 template <class Visit>

@@ -67,7 +67,7 @@ enum class Doubt : std::uint8_t {
   replaced = 3,             // by the next plan, too early
   straggler_found = 4,      // some rank became slow under the plan
   straggler_recovered = 5,  // or a slow rank recovered
-  shared = 6,               // with a change whose cost is not known
+  shared = 6,               // shared with a change whose cost is not known
 };
 // Returns a clause.
 constexpr std::string_view to_string(Doubt doubt) {

@@ -22,7 +22,7 @@ struct RatioInterval {
 // The two-sided confidence of an interval.
 enum class Confidence : std::uint8_t { percent_95, percent_99, percent_99_9 };
 
-// Fewer rounds give no interval: the least of the shorter and of the longer stretch.
+// The fewest rounds that give an interval: of the shorter stretch, and of the longer one.
 inline constexpr std::size_t kFewestPairedRounds = 6;
 inline constexpr std::size_t kFewestLongRounds = 16;
 

@@ -38,10 +38,10 @@ struct SampleFacts {
   bool by_plan = false;      // the plan gives each rank its samples, possibly none
 };
 
-// Seconds of a round, by channel and rank, for comparison with at most two ranks. Without rows if
-// there are more.
+// OwnPast has the usual seconds of a round, by channel and rank, as the reference for one or two
+// ranks. With more ranks there are no rows.
 struct OwnPast {
-  double reference_samples = 0;  // number of "equal samples"; 0 = none seen
+  double reference_samples = 0;  // samples at which times are compared; 0 = none seen
   ChannelColumns seconds;
   ChannelColumns at_equal_samples;
 
@@ -67,7 +67,7 @@ struct Excess {
   // With two ranks: each against the other one, by channel.
   std::array<std::array<double, 2>, kChannels> of_other{};
   double ordinary_seconds = 0;  // own work of the median rank, or the faster one of two
-  double mean_samples = 0;      // of a rank; 0 where some rank counts none
+  double mean_samples = 0;      // mean over the ranks; 0 if some rank counts none
   OwnPast past;                 // after this round
 };
 

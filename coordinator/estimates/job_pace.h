@@ -18,7 +18,7 @@ struct SlowJob {
   double slowdown_ratio = 1;  // mean since `since`, with its 95 % interval
   double slowdown_low = 1;
   double slowdown_high = 1;
-  double rounds = 0;  // behind the mean
+  double rounds = 0;  // rounds in the mean
   double rarity = 0;  // noise alone looks like this once in 10^rarity rounds
   double recovery = 0;
 
@@ -28,15 +28,15 @@ struct SlowJob {
   }
 };
 
-// The pace of a round is the logarithm of an ordinary rank's own work for a sample: the median
-// rank's, or the faster one's of two. Baseline and noise are learnt under one plan, and anew under
-// the next, which may change the work on purpose. Successive rounds resemble each other (one
-// machine, one file system), so the test assumes the long-run noise: variance (1 + r) / (1 - r) for
-// the autocorrelation r of neighbouring rounds.
+// JobPace follows the pace of the job. The pace of a round is the logarithm of an ordinary rank's
+// own work for a sample: the median rank's, or the faster one's of two. Baseline and noise are
+// learnt anew under each plan, because a plan may change the work on purpose. Successive rounds
+// resemble each other (one machine, one file system), so the test assumes the long-run
+// variance: variance (1 + r) / (1 - r), with r the autocorrelation of neighbouring rounds.
 struct JobPace {
   std::optional<SlowJob> slow;
   std::uint64_t plan = 0;    // number of the plan of these rounds
-  double rounds = 0;         // behind the baseline
+  double rounds = 0;         // rounds in the baseline
   double baseline = 0;       // logarithm of seconds
   double variance = 0;       // of one round around the baseline
   double covariance = 0;     // of neighbouring rounds

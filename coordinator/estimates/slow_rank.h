@@ -62,7 +62,7 @@ struct SlowRank {
   double slowdown_ratio = 1;  // own work over expected work, mean since the onset ...
   double slowdown_low = 1;    // ... and its 95 % interval
   double slowdown_high = 1;
-  double rounds = 0;               // behind the mean: the newest ones, at most 32
+  double rounds = 0;               // rounds in the mean: the newest ones, at most 32
   double rarity = 0;               // noise alone looks like this once in 10^rarity rank-steps
   double recovery = 0;             // sum of the CUSUM against slowness
   double surely_slow = 0;          // certainly slow rounds before `suspected_at`

@@ -31,9 +31,9 @@ inline constexpr std::size_t kRecentTimes = 8;
 // not count either.
 struct RankSpeed {
   double level = 0;           // seconds per sample; positive if `reports` is
-  double fixed_seconds = 0;   // of a step, besides its samples
+  double fixed_seconds = 0;   // seconds of a step that do not depend on samples
   double variance = 0;        // of the logarithm of a time, from step to step
-  std::uint32_t reports = 0;  // behind `level`; 0 = not known
+  std::uint32_t reports = 0;  // reports in `level`; 0 = not known
   std::uint32_t seen = 0;     // reports that counted since the start of the job
   std::uint32_t to_skip = 1;  // reports that do not count yet
   double slower = 0;          // CUSUM for a change to slower

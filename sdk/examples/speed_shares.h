@@ -10,9 +10,8 @@
 
 namespace example {
 
-// [policy]
-// What the policy remembers: rounds seen, then samples and seconds of every rank since it last
-// looked.
+// [policy] The policy's memory: rounds seen, then samples and seconds of every rank since the last
+// change.
 struct SpeedSharesState {
   static constexpr std::uint32_t kVersion = 1;
   std::uint64_t rounds = 0;

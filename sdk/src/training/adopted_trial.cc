@@ -477,9 +477,7 @@ void FirstSteps::check() {
   fp8.count(Fp8Count::off);
   trial_->check(models_.trained());
   fp8.count(Fp8Count::on);
-  if (measurements_ > 0)
-    session_.capabilities().memory.steer_anew();  // the trial's runs keep all
-                                                  // blocks
+  if (measurements_ > 0) session_.capabilities().memory.steer_anew();  // trials keep all blocks
   update_.begin();
 }
 

@@ -240,9 +240,7 @@ struct Trainer::Impl {
       loop.save_is_asked = true;
       return;
     }
-    if (attempt && attempt->is_updated())
-      end_step();  // open step of a loop that was left by
-                   // `break`
+    if (attempt && attempt->is_updated()) end_step();  // of a loop that was left by `break`
     saves->write(OnFailure::raise);
   }
 
