@@ -1,6 +1,6 @@
-// The script of the status page: follows the events of the server and puts in the parts that have
-// changed. What a reader has opened, scrolled, selected or is typing stays; without events it falls
-// back to fetching the page again.
+// The script of the status page. Follows the server's events and replaces the parts that have
+// changed. Keeps the reader's open parts, scroll positions, selections and input. Without events
+// the script fetches the whole page again.
 #include "metrics/status_page.h"
 
 namespace cox::metrics {

@@ -1,9 +1,10 @@
-// The table of plan fields: each field of a plan is described once, by a row. Bytes of masks and
-// journals (wire/plan_codec), the check against the job, equality in effect, differences, text,
-// JSON (metrics/topics/plan.cc), the change that a policy proposes (decide/plan_change) and its
-// take-back follow from the row. A new field needs a member of Plan and a row. A type that is new
-// to core/state_codec.h also needs an overload in wire/plan_codec.cc. A field whose proposed value
-// does not simply replace the old one needs an overload in decide/plan_change.cc.
+// The table of plan fields: each field of a plan is described once, by a row. The row determines
+// the bytes of masks and journals (wire/plan_codec), the check against the job, equality in effect,
+// differences, text, and JSON (metrics/topics/plan.cc). A policy's proposed change and the change's
+// take-back (decide/plan_change) follow from the row, too. A new field needs a member of Plan and a
+// row. A type that is new to core/state_codec.h also needs an overload in wire/plan_codec.cc. A
+// field whose proposed value does not simply replace the old one needs an overload in
+// decide/plan_change.cc.
 #pragma once
 
 #include <algorithm>

@@ -54,8 +54,8 @@ struct PolicyScore {
   bool is_sane() const;
 };
 
-// Returns saved seconds as a text: "0.4 s", "3 min 05 s". Negative means lost: "-2.0 s". Returns "0
-// s" for less than a twentieth of a second.
+// Returns saved seconds as a text: "0.4 s", "3 min 05 s". Negative means lost: "-2.0 s". Less than
+// a twentieth of a second gives "0 s".
 std::string gain_text(double seconds);
 
 // Account records the seconds of a measured plan whose changes are in force.

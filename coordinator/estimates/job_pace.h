@@ -31,8 +31,8 @@ struct SlowJob {
 // JobPace follows the pace of the job. The pace of a round is the logarithm of an ordinary rank's
 // own work for a sample: the median rank's, or the faster one's of two. Baseline and noise are
 // learnt anew under each plan, because a plan may change the work on purpose. Successive rounds
-// resemble each other (one machine, one file system), so the test assumes the long-run
-// variance: variance (1 + r) / (1 - r), with r the autocorrelation of neighbouring rounds.
+// resemble each other (one machine, one file system), so the test assumes the long-run variance:
+// `variance` times (1 + r) / (1 - r), with r the autocorrelation of neighbouring rounds.
 struct JobPace {
   std::optional<SlowJob> slow;
   std::uint64_t plan = 0;    // number of the plan of these rounds
