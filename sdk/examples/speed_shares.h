@@ -10,8 +10,9 @@
 
 namespace example {
 
-// [policy] The policy's memory: rounds seen, then samples and seconds of every rank since the last
-// change.
+// [policy]
+// The policy's memory: rounds seen, then samples and seconds of every rank since the last look at
+// the speeds.
 struct SpeedSharesState {
   static constexpr std::uint32_t kVersion = 1;
   std::uint64_t rounds = 0;
