@@ -18,6 +18,7 @@
 #include "coxswain/session.h"
 #include "metrics/telemetry_state.h"
 #include "metrics/topics/memory.h"
+#include "metrics/topics/parallel.h"
 #include "sdk/src/session/membership.h"
 
 namespace prometheus {
@@ -42,6 +43,7 @@ class Telemetry {
   void keep(std::shared_ptr<const OperatorTable> operators);
   // Shows what a rank of this job holds beside activations; fields of 0 leave what is known.
   void show_held(const metrics::HeldBytes& held);
+  void show(const metrics::SharedUpdates& updates);
   // Shows the step with which the job ends by itself.
   void show_last_step(std::uint64_t step);
   void show_stall(const std::optional<Stall>& stall);

@@ -68,6 +68,8 @@ class ShardRewriter final : public OperatorRewriter {
   // Makes a shard of an optimizer's state of the parameter, where it has the parameter's layout.
   void divide(const at::Tensor& state, std::size_t parameter) { states_.divide(state, parameter); }
 
+  // Returns how many updates wrote in an order that had not occurred before.
+  std::uint64_t new_sequences() const { return sequences_.departures(); }
   // Returns how many tensors of the program became shards.
   std::uint64_t shards_made() const { return states_.shards_made(); }
 
