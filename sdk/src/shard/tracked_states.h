@@ -22,8 +22,8 @@
 
 namespace cox::detail {
 
-// WeakStorages notes something of storages for as long as they live. It keeps no memory alive, and
-// a new storage at the address of a dead one is unknown.
+// WeakStorages notes something of storages for as long as they live. The weak pointers keep no
+// bytes alive, only the addresses taken, so that no new storage is taken for a dead one.
 template <class Value>
 class WeakStorages {
  public:
@@ -32,10 +32,7 @@ class WeakStorages {
   Value* find(const at::Tensor& tensor) {
     if (noted_.empty()) return nullptr;
     const auto found = noted_.find(storage_impl(tensor));
-    if (found == noted_.end()) return nullptr;
-    if (!found->second.storage.expired()) return &found->second.value;
-    noted_.erase(found);
-    return nullptr;
+    return found == noted_.end() ? nullptr : &found->second.value;
   }
   // REQUIRES: the tensor has a storage.
   Value& note(const at::Tensor& tensor, Value value) {
