@@ -74,7 +74,28 @@ std::vector<Metric> metrics() {
           "coxswain_repeated_rounds_total",
           "Control rounds in which a step was done again, because an exact sum was out of range",
           value(&ProgressView::repeated_rounds)),
+      counter("coxswain_shared_updates_total",
+              "Updates of parameters that the ranks of a node hold once, as seen by rank 0",
+              value(&SharedUpdates::updates)),
+      counter("coxswain_shared_writes_total", "Operators that wrote to parameters in these updates, or read a whole state",
+              value(&SharedUpdates::writes)),
+      counter("coxswain_shared_waits_total",
+              "Waits for another rank in these updates, and for turns to add gradients",
+              value(&SharedUpdates::waits)),
+      counter("coxswain_shared_wait_seconds_total", "Time of these waits",
+              value(&SharedUpdates::wait_seconds), "seconds"),
+      counter("coxswain_shared_new_sequences_total",
+              "Updates that wrote in an order that had not occurred before, so that every write "
+              "waited for the other ranks",
+              value(&SharedUpdates::new_sequences)),
   };
+}
+
+void put_shared_updates(io::JsonWriter& json, const SharedUpdates& shared) {
+  json.key("shared_updates").begin_object();
+  json.field("updates", shared.updates).field("writes", shared.writes);
+  json.field("waits", shared.waits).field("wait_seconds", shared.wait_seconds);
+  json.field("new_sequences", shared.new_sequences).end_object();
 }
 
 void put_status(io::JsonWriter& json, const Snapshot& s) {
@@ -89,7 +110,9 @@ void put_status(io::JsonWriter& json, const Snapshot& s) {
   put_spread(json, "reduction_seconds", view.reduction_seconds);
   put_spread(json, "reduction_exposed_seconds", view.exposed_seconds);
   json.field("reduction_hidden_ratio", hidden_ratio(view));
-  json.field("repeated_rounds", s.view<ProgressView>().repeated_rounds).end_object();
+  json.field("repeated_rounds", s.view<ProgressView>().repeated_rounds);
+  put_shared_updates(json, s.view<SharedUpdates>());
+  json.end_object();
 }
 
 void put_rank(io::JsonWriter& json, const Snapshot& s, const RankRow& row) {

@@ -94,6 +94,10 @@ void Telemetry::show_held(const metrics::HeldBytes& held) {
   if (parts_) parts_->state.set(std::make_shared<const metrics::HeldBytes>(held_));
 }
 
+void Telemetry::show(const metrics::SharedUpdates& updates) {
+  if (parts_) parts_->state.set(std::make_shared<const metrics::SharedUpdates>(updates));
+}
+
 void Telemetry::show_last_step(std::uint64_t step) {
   if (parts_) parts_->state.set_last_step(step);
 }

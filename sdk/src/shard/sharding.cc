@@ -7,6 +7,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <utility>
@@ -35,6 +36,22 @@ void give_large_blocks_back() {
     return;
   mallopt(M_MMAP_THRESHOLD, kLeastBytes);
 }
+
+// Adds the time of a wait to the counts.
+class TimedWait {
+ public:
+  explicit TimedWait(metrics::SharedUpdates& counts) : counts_(counts) {}
+  ~TimedWait() {
+    ++counts_.waits;
+    counts_.wait_seconds += std::chrono::duration<double>(Clock::now() - start_).count();
+  }
+  TimedWait(const TimedWait&) = delete;
+  TimedWait& operator=(const TimedWait&) = delete;
+
+ private:
+  metrics::SharedUpdates& counts_;
+  const Clock::time_point start_ = Clock::now();
+};
 
 Status check_place(const Membership& job) {
   const transport::Communicator& all = job.all();
@@ -84,6 +101,7 @@ void Sharding::wait(const std::function<bool()>& is_over) {
     if (is_over()) return;
   }
   const WaitingScope waiting(state_.recorder());
+  const TimedWait timed(updates_);
   for (int yield = 0; yield < kYields; ++yield) {
     sched_yield();
     if (is_over()) return;
@@ -220,6 +238,10 @@ ReductionMaker Sharding::maker(const ReductionSetup& setup, Passes passes) {
 // added early. The C library would keep the freed memory.
 void Sharding::gradients_averaged() {
   rewriter_.gradients_averaged();
+  ++updates_.updates;
+  updates_.writes = order_.number();
+  updates_.new_sequences = rewriter_.new_sequences();
+  state_.control().telemetry().show(updates_);
   const std::uint64_t shards = rewriter_.shards_made();
   const std::size_t steady = own_gradients_->steady();
   const bool is_less_needed = shards != shards_seen_ || steady != steady_seen_;

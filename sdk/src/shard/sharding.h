@@ -20,6 +20,7 @@
 #include "coordinator/transport/communicator.h"
 #include "coxswain/named_tensor.h"
 #include "coxswain/session.h"
+#include "metrics/topics/parallel.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/shard/fault_names.h"
 #include "sdk/src/shard/shard_rewriter.h"
@@ -128,6 +129,7 @@ class Sharding {
   std::vector<double> weights() const;
 
   SessionState& state_;
+  metrics::SharedUpdates updates_;  // of this rank
   const std::unique_ptr<transport::Communicator> node_;
   ShardedParameters parameters_;
   WriteOrder order_;

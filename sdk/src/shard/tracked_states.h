@@ -23,8 +23,9 @@
 
 namespace cox::detail {
 
-// WeakStorages maps storages to values. An entry ends with its storage and keeps no memory alive. A
-// new storage at the address of a dead one has no entry.
+// WeakStorages maps storages to values. An entry ends with its storage and keeps none of its bytes
+// alive. A weak pointer keeps the address of the storage taken, so no new storage finds the entry
+// of a dead one.
 template <class Value>
 class WeakStorages {
  public:
@@ -34,10 +35,7 @@ class WeakStorages {
   Value* find(const at::Tensor& tensor) {
     if (noted_.empty()) return nullptr;
     const auto found = noted_.find(storage_impl(tensor));
-    if (found == noted_.end()) return nullptr;
-    if (!found->second.storage.expired()) return &found->second.value;
-    noted_.erase(found);
-    return nullptr;
+    return found == noted_.end() ? nullptr : &found->second.value;
   }
   // Sets the value of the tensor's storage. REQUIRES: the tensor has a storage.
   Value& note(const at::Tensor& tensor, Value value) {
