@@ -154,12 +154,6 @@ void for_each_per_rank_field(const Visit& visit) {
   });
 }
 
-constexpr std::uint32_t count_fields_of_knobs() {
-  std::uint32_t count = 0;
-  for_each_plan_field([&](const auto& field) { count += field.rules.knob != Knob::other; });
-  return count;
-}
-
 constexpr Knob last_knob() {
   Knob last = Knob::other;
   for_each_plan_field([&](const auto& field) { last = std::max(last, field.rules.knob); });
@@ -167,5 +161,54 @@ constexpr Knob last_knob() {
 }
 template <>
 inline constexpr Knob kLargestOf<Knob> = last_knob();
+template <>
+inline constexpr std::string_view kNameOf<Knob> = "Knob";
+template <>
+inline constexpr Precision kLargestOf<Precision> = Precision::fp8;
+template <>
+inline constexpr std::string_view kNameOf<Precision> = "Precision";
+template <>
+inline constexpr MemoryAction kLargestOf<MemoryAction> = kLastAction;
+template <>
+inline constexpr std::string_view kNameOf<MemoryAction> = "MemoryAction";
+
+// The fields of knobs as a message. A row's id is the number of its field.
+template <class AnyPlan>
+struct KnobsMessage {
+  AnyPlan& plan;
+  std::string_view name = "KnobValues";
+
+  template <class Visit>
+  void for_each(const Visit& visit) {
+    for_each_plan_field([&](const auto& row) {
+      if (row.rules.knob == Knob::other) return;
+      auto each = field(row.id, row.name, plan.*row.member);
+      visit(each);
+    });
+  }
+};
+
+// A plan as a message, likewise.
+template <class AnyPlan>
+struct PlanMessage {
+  AnyPlan& plan;
+  std::string_view name = "Plan";
+
+  template <class Visit>
+  void for_each(const Visit& visit) {
+    for_each_plan_field([&](const auto& row) {
+      auto each = field(row.id, row.name, plan.*row.member);
+      visit(each);
+    });
+    message(name, field(101, "incarnation", plan.id.incarnation),
+            field(102, "number", plan.id.number), field(103, "earliest_round", plan.earliest_round),
+            field(104, "activated_round", plan.activated_round))
+        .for_each(visit);
+  }
+};
+
+auto list_fields(Is<Plan> auto& plan) {
+  return PlanMessage<std::remove_reference_t<decltype(plan)>>{plan};
+}
 
 }  // namespace cox

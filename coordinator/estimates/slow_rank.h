@@ -14,7 +14,6 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
-#include <tuple>
 
 #include "coordinator/core/config.h"
 #include "coordinator/core/phase.h"
@@ -53,6 +52,12 @@ template <>
 inline constexpr SlowCourse kLargestOf<SlowCourse> = SlowCourse::persistent;
 template <>
 inline constexpr ComparedWith kLargestOf<ComparedWith> = ComparedWith::other_rank;
+template <>
+inline constexpr std::string_view kNameOf<SlowState> = "SlowState";
+template <>
+inline constexpr std::string_view kNameOf<SlowCourse> = "SlowCourse";
+template <>
+inline constexpr std::string_view kNameOf<ComparedWith> = "ComparedWith";
 
 // SlowRank is what is believed of one rank that is not ordinary, with its evidence in numbers.
 struct SlowRank {
@@ -78,10 +83,17 @@ struct SlowRank {
   Phase phase() const { return kOwnPhases[phase_index]; }
 
   static auto fields(auto& self) {
-    return std::tie(self.rank, self.state, self.course, self.against, self.phase_index, self.since,
-                    self.suspected_at, self.phase_since, self.until, self.slowdown_ratio,
-                    self.slowdown_low, self.slowdown_high, self.rounds, self.rarity, self.recovery,
-                    self.surely_slow, self.slow_balance, self.short_spells);
+    return message(
+        "SlowRank", field(1, "rank", self.rank), field(2, "state", self.state),
+        field(3, "course", self.course), field(4, "against", self.against),
+        field(5, "phase_index", self.phase_index), field(6, "since", self.since),
+        field(7, "suspected_at", self.suspected_at), field(8, "phase_since", self.phase_since),
+        field(9, "until", self.until), field(10, "slowdown_ratio", self.slowdown_ratio),
+        field(11, "slowdown_low", self.slowdown_low),
+        field(12, "slowdown_high", self.slowdown_high), field(13, "rounds", self.rounds),
+        field(14, "rarity", self.rarity), field(15, "recovery", self.recovery),
+        field(16, "surely_slow", self.surely_slow), field(17, "slow_balance", self.slow_balance),
+        field(18, "short_spells", self.short_spells));
   }
   // Returns whether the numbers can have come from the functions below.
   bool is_sane() const;
@@ -93,7 +105,10 @@ struct Spells {
   double count = 0;          // of short spells of late
   double round_seconds = 0;  // that a round takes, running median
 
-  static auto fields(auto& self) { return std::tie(self.longest, self.count, self.round_seconds); }
+  static auto fields(auto& self) {
+    return message("Spells", field(1, "longest", self.longest), field(2, "count", self.count),
+                   field(3, "round_seconds", self.round_seconds));
+  }
   bool is_sane() const;
   // Returns the rounds that a slowness must last to be confirmed.
   double least_rounds(const StragglerConfig& settings) const;

@@ -43,10 +43,10 @@ JournalledStart begin_journalled(const JobFacts& job, const Config& config,
 class JournalWriter {
  public:
   // Creates the file, or continues an existing journal (a restart of the job): a torn last record
-  // is cut off and a new segment begins. Errors: not_found or resource_exhausted when the file
-  // cannot be made or written, data_loss when it is no journal or a damaged one (it stays as it
-  // is), failed_precondition when another job writes to it, or a link is in its place. Blocks for
-  // reading an existing file.
+  // is cut off and a new segment begins. A journal of an older version is renamed. Errors:
+  // not_found or resource_exhausted when the file cannot be made or written, data_loss when it is
+  // no journal or a damaged one (it stays as it is), failed_precondition when another job writes to
+  // it, or a link is in its place. Blocks for reading an existing file.
   static Result<std::unique_ptr<JournalWriter>> open(const std::filesystem::path& path,
                                                      const JournalHead& head);
   ~JournalWriter();  // closes; errors are lost
@@ -66,6 +66,8 @@ class JournalWriter {
   // Flushes, and asks the system to write to the device. Further appends are errors.
   Status close();
 
+  // Returns the new path of the older journal that was in the place of this one; empty = none was.
+  const std::filesystem::path& moved_aside() const { return moved_aside_; }
   std::uint64_t bytes() const { return bytes_; }  // of this start, handed to the system
   std::uint64_t lost_rounds() const { return lost_rounds_; }
 
@@ -76,6 +78,7 @@ class JournalWriter {
 
   io::OutputFile file_;
   std::filesystem::path path_;
+  std::filesystem::path moved_aside_;
   wire::JobSize job_size_;
   std::string buffer_;
   std::uint64_t written_end_ = 0;  // of what the file holds whole

@@ -28,7 +28,9 @@ Result<ReplayReport> replayed(const std::filesystem::path& path, ReplayOptions o
 struct Calls {
   static constexpr std::uint32_t kVersion = 1;
   std::uint64_t count = 0;
-  static auto fields(auto& self) { return std::tie(self.count); }
+  static auto fields(auto& self) {
+    return cox::message("Calls", cox::field(1, "count", self.count));
+  }
 };
 
 // Says something in every tenth round.
