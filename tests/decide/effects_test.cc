@@ -89,7 +89,8 @@ struct Job {
 };
 
 TEST_SUITE("decide.effects") {
-  TEST_CASE("the knobs of a plan are kept by the numbers of their fields in the order of saved states") {
+  TEST_CASE(
+      "the knobs of a plan are kept by the numbers of their fields in the order of saved states") {
     Plan plan;
     plan.precision = {Precision::bf16, Precision::fp32};
     plan.profiles = {{MemoryAction::keep, MemoryAction::recompute}};
