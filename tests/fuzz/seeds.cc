@@ -1,5 +1,6 @@
 #include "tests/fuzz/seeds.h"
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -104,10 +105,13 @@ std::string full_journal() {
   auto writer = runtime::JournalWriter::open(folder / "j", started.head);
   if (!writer.ok()) return {};
   test::RandomValues random(5);
-  for (std::uint64_t round = 1; round <= 3; ++round) {
+  constexpr std::array kCodes = {ReasonCode::straggler_found, ReasonCode::loss_spike,
+                                 ReasonCode::shares_changed};
+  for (std::uint64_t round = 1; round <= kCodes.size(); ++round) {
     Decision decision;
     decision.plan = random.plan(job, round);
     decision.reasons.push_back(random.reason());
+    decision.reasons.back().code = kCodes[round - 1];
     if (!(*writer)->append(random.signals(job, RoundId(round)), decision).ok()) return {};
   }
   return (*writer)->close().ok() ? with_few_settings(folder / "j") : std::string();
