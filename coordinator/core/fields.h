@@ -7,8 +7,8 @@
 //   }
 //
 // A number is never used again and keeps its type and meaning; numbers ascend. A struct of another
-// owner has a free list_fields(value) instead, found by argument-dependent lookup. A Message refers
-// to the struct that it was made of. Pure functions, any thread.
+// owner has a free list_fields(value) instead, found by argument-dependent lookup. A FieldList
+// refers to the struct that it was made of. Pure functions, any thread.
 #pragma once
 
 #include <array>
@@ -39,19 +39,19 @@ inline constexpr std::string_view kNameOf{};
 
 // T is a reference to the field, or a view of it (at_most()).
 template <class T>
-struct Field {
+struct NamedField {
   std::uint32_t number;
   std::string_view name;
   T value;
 };
 
 template <class T>
-constexpr Field<T> field(std::uint32_t number, std::string_view name, T&& value) {
+constexpr NamedField<T> field(std::uint32_t number, std::string_view name, T&& value) {
   return {number, name, std::forward<T>(value)};
 }
 
 template <class... Fields>
-struct Message {
+struct FieldList {
   std::string_view name;
   std::tuple<Fields...> fields;
 
@@ -63,7 +63,7 @@ struct Message {
 };
 
 template <class... Fields>
-constexpr Message<Fields...> message(std::string_view name, Fields... fields) {
+constexpr FieldList<Fields...> message(std::string_view name, Fields... fields) {
   return {name, {std::move(fields)...}};
 }
 
@@ -96,7 +96,7 @@ template <class T>
 inline constexpr bool is_optional<std::optional<T>> = true;
 
 template <class T>
-concept Scalar = std::is_arithmetic_v<T> || std::is_enum_v<T> || is_strong_id<T>;
+concept ScalarField = std::is_arithmetic_v<T> || std::is_enum_v<T> || is_strong_id<T>;
 
 // How a type is a list. A specialization has
 //   Element
@@ -111,8 +111,8 @@ struct ListOf;
 // A list of messages without a limit of its own has no more elements than a job can have ranks, so
 // that messages of two bytes cannot make a reader allocate without end.
 template <class T>
-inline constexpr std::size_t kMostElements = Scalar<T> ? SIZE_MAX
-                                                       : static_cast<std::size_t>(kMaxRanks);
+inline constexpr std::size_t kMostElements = ScalarField<T> ? SIZE_MAX
+                                                            : static_cast<std::size_t>(kMaxRanks);
 
 template <class T>
 requires(!std::same_as<T, bool>) struct ListOf<std::vector<T>> {
@@ -200,12 +200,12 @@ requires(sizeof(T) == 1 &&
 };
 
 template <class T>
-concept Bytes = requires(const T& value) {
+concept BytesField = requires(const T& value) {
   BytesOf<T>::of(value);
 };
 
 template <class T>
-concept List = !Bytes<T> && requires(const T& value) {
+concept ListField = !BytesField<T> && requires(const T& value) {
   ListOf<T>::size(value);
 };
 
@@ -213,7 +213,7 @@ concept List = !Bytes<T> && requires(const T& value) {
 // field.
 template <class T>
 auto message_of_element(T& element) {
-  if constexpr (List<std::remove_const_t<T>>) {
+  if constexpr (ListField<std::remove_const_t<T>>) {
     return message("", field(1, "values", element));
   } else {
     return message_of(element);

@@ -56,9 +56,9 @@ class ProtoSchema {
   std::string type_of(T& value) {
     if constexpr (is_optional<T>) {
       return "optional " + one<typename T::value_type>();
-    } else if constexpr (List<T>) {
+    } else if constexpr (ListField<T>) {
       return "repeated " + one<typename ListOf<T>::Element>();
-    } else if constexpr (Scalar<T> || Bytes<T>) {
+    } else if constexpr (ScalarField<T> || BytesField<T>) {
       return one<T>();
     } else {
       return add(value);
@@ -67,7 +67,7 @@ class ProtoSchema {
 
   template <class T>
   std::string one() {
-    if constexpr (Bytes<T>) {
+    if constexpr (BytesField<T>) {
       return "bytes";
     } else if constexpr (is_strong_id<T>) {
       return one<typename T::rep>();
@@ -83,7 +83,7 @@ class ProtoSchema {
       return sizeof(T) == 4 ? "float" : "double";
     } else if constexpr (std::is_arithmetic_v<T>) {
       return std::string(std::is_unsigned_v<T> ? "uint" : "sint") + (sizeof(T) > 4 ? "64" : "32");
-    } else if constexpr (List<T>) {
+    } else if constexpr (ListField<T>) {
       return add_list<T>();
     } else {
       return add<T>();

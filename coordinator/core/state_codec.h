@@ -43,7 +43,7 @@ constexpr std::int64_t unzigzag(std::uint64_t value) {
   return static_cast<std::int64_t>(value >> 1 ^ (~(value & 1) + 1));
 }
 
-template <Scalar T>
+template <ScalarField T>
 constexpr WireType wire_type() {
   if (std::is_same_v<T, float>) return WireType::fixed32;
   return std::is_same_v<T, double> ? WireType::fixed64 : WireType::varint;
@@ -52,7 +52,7 @@ constexpr WireType wire_type() {
 // --- writing ----------------------------------------------------------------------------------
 
 // Returns the number that a varint has for the value. REQUIRES: T is no float.
-template <Scalar T>
+template <ScalarField T>
 constexpr std::uint64_t varint_of(T value) {
   if constexpr (is_strong_id<T>) {
     return varint_of(value.value());
@@ -64,7 +64,7 @@ constexpr std::uint64_t varint_of(T value) {
 }
 
 // Compares bits, so that -0 is not left out.
-template <Scalar T>
+template <ScalarField T>
 bool is_zero(T value) {
   if constexpr (std::is_same_v<T, float>) {
     return std::bit_cast<std::uint32_t>(value) == 0;
@@ -75,7 +75,7 @@ bool is_zero(T value) {
   }
 }
 
-template <Scalar T>
+template <ScalarField T>
 void write_scalar(ByteWriter& out, T value) {
   if constexpr (std::is_same_v<T, float>) {
     out.f32(value);
@@ -107,7 +107,7 @@ template <class T>
 std::size_t write_one(ByteWriter& out, std::uint32_t number, const T& value) {
   write_tag(out, number, WireType::length);
   const std::size_t start = out.size();
-  if constexpr (Bytes<T>) {
+  if constexpr (BytesField<T>) {
     out.append(BytesOf<T>::of(value));
   } else {
     write_fields(out, message_of_element(value));
@@ -115,7 +115,7 @@ std::size_t write_one(ByteWriter& out, std::uint32_t number, const T& value) {
   return out.insert_length(start);
 }
 
-template <List T>
+template <ListField T>
 void write_packed(ByteWriter& out, std::uint32_t number, const T& list) {
   using Of = ListOf<T>;
   const std::size_t size = Of::size(list);
@@ -130,7 +130,7 @@ void write_packed(ByteWriter& out, std::uint32_t number, const T& list) {
 }
 
 // A fixed number of elements is left out where all of them are empty.
-template <List T>
+template <ListField T>
 void write_list(ByteWriter& out, std::uint32_t number, const T& list) {
   using Of = ListOf<T>;
   const std::size_t before = out.size();
@@ -144,12 +144,12 @@ template <class T>
 void write_field(ByteWriter& out, std::uint32_t number, const T& value, Default zero) {
   if constexpr (is_optional<T>) {
     if (value) write_field(out, number, *value, Default::written);
-  } else if constexpr (Scalar<T>) {
+  } else if constexpr (ScalarField<T>) {
     if (zero == Default::omitted && is_zero(value)) return;
     write_tag(out, number, wire_type<T>());
     write_scalar(out, value);
-  } else if constexpr (List<T>) {
-    if constexpr (Scalar<typename ListOf<T>::Element>) {
+  } else if constexpr (ListField<T>) {
+    if constexpr (ScalarField<typename ListOf<T>::Element>) {
       write_packed(out, number, value);
     } else {
       write_list(out, number, value);
@@ -169,11 +169,11 @@ template <class T>
 void clear(T& value) {
   if constexpr (is_optional<T>) {
     value.reset();
-  } else if constexpr (Scalar<T>) {
+  } else if constexpr (ScalarField<T>) {
     value = T{};
-  } else if constexpr (Bytes<T>) {
+  } else if constexpr (BytesField<T>) {
     BytesOf<T>::set(value, {});
-  } else if constexpr (List<T>) {
+  } else if constexpr (ListField<T>) {
     using Of = ListOf<T>;
     if constexpr (Of::kExactly == 0) {
       Of::clear(value);
@@ -245,7 +245,7 @@ T read_enum(ByteReader& in) {
   return in.failed() ? T{} : static_cast<T>(number);
 }
 
-template <Scalar T>
+template <ScalarField T>
 T read_scalar(ByteReader& in) {
   if constexpr (std::is_same_v<T, float>) {
     return in.f32();
@@ -270,7 +270,7 @@ void read_fields(ByteReader& in, Listed fields);
 template <class T>
 void read_one(ByteReader& in, T& value) {
   ByteReader body = read_length(in);
-  if constexpr (Bytes<T>) {
+  if constexpr (BytesField<T>) {
     const auto bytes = body.take(body.left());
     if (!BytesOf<T>::set(value, {reinterpret_cast<const char*>(bytes.data()), bytes.size()}))
       in.fail();
@@ -280,17 +280,17 @@ void read_one(ByteReader& in, T& value) {
   }
 }
 
-template <List T>
+template <ListField T>
 void put(ByteReader& in, T& list, std::uint32_t& count, typename ListOf<T>::Element element) {
   const bool is_put = !in.failed() && count < ListOf<T>::most(list) &&
                       ListOf<T>::put(list, count, std::move(element));
   is_put ? static_cast<void>(++count) : in.fail();
 }
 
-template <List T>
+template <ListField T>
 void read_list(ByteReader& in, WireType type, T& list, std::uint32_t& count) {
   using Element = typename ListOf<T>::Element;
-  if constexpr (!Scalar<Element>) {
+  if constexpr (!ScalarField<Element>) {
     Element element{};
     clear(element);
     type == WireType::length ? read_one(in, element) : in.fail();
@@ -310,9 +310,9 @@ void read_field(ByteReader& in, WireType type, T& value, std::uint32_t& count) {
   if constexpr (is_optional<T>) {
     if (!value) clear(value.emplace());
     read_field(in, type, *value, count);
-  } else if constexpr (Scalar<T>) {
+  } else if constexpr (ScalarField<T>) {
     type == wire_type<T>() ? static_cast<void>(value = read_scalar<T>(in)) : in.fail();
-  } else if constexpr (List<T>) {
+  } else if constexpr (ListField<T>) {
     read_list(in, type, value, count);
   } else {
     type == WireType::length ? read_one(in, value) : in.fail();
@@ -322,7 +322,7 @@ void read_field(ByteReader& in, WireType type, T& value, std::uint32_t& count) {
 // Fails where a list of a fixed number of elements has some of them, but not all.
 template <class T>
 void check_count(ByteReader& in, const T&, std::uint32_t count) {
-  if constexpr (List<T>) {
+  if constexpr (ListField<T>) {
     constexpr std::size_t kExactly = ListOf<T>::kExactly;
     if (kExactly > 0 && count != 0 && count != kExactly) in.fail();
   }

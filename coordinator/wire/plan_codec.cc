@@ -241,7 +241,7 @@ void read_changed_actions(ByteReader& in, ActionProfile& actions, BlockBits bits
 // another. Lists have forms of their own, below.
 template <class T>
 void write_value(ByteWriter& out, const T& value, BlockBits bits) {
-  if constexpr (Scalar<T>) {
+  if constexpr (ScalarField<T>) {
     state_codec::write_scalar(out, value);
   } else {
     message_of(value).for_each([&](auto& each) { write_value(out, each.value, bits); });
@@ -290,7 +290,7 @@ struct Reading {
 
 template <class T>
 void read_value(ByteReader& in, T& value, const Reading& reading) {
-  if constexpr (Scalar<T>) {
+  if constexpr (ScalarField<T>) {
     value = state_codec::read_scalar<T>(in);
   } else {
     message_of(value).for_each([&](auto& each) { read_value(in, each.value, reading); });
