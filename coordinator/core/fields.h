@@ -1,14 +1,10 @@
 // Lists of fields: a struct says once what it consists of, with the number and the name that each
-// field has in Protocol Buffers. From the list follow the bytes (state_codec.h) and the text of the
-// .proto file (proto_schema.h).
-//
-//   static auto fields(auto& self) {
-//     return message("GuardState", field(1, "streak", self.streak), field(2, "level", self.level));
-//   }
-//
-// A number is never used again and keeps its type and meaning; numbers ascend. A struct of another
-// owner has a free list_fields(value) instead, found by argument-dependent lookup. A FieldList
+// field has in Protocol Buffers. From the list follow its bytes (state_codec.h) and the text of the
+// .proto file (proto_schema.h). A number is never used again and keeps its type and meaning;
+// numbers ascend. A struct of another owner has a free list_fields(value) instead. A FieldList
 // refers to the struct that it was made of. Pure functions, any thread.
+//
+//   static auto fields(auto& self) { return message("RankPace", field(1, "rank", self.rank)); }
 #pragma once
 
 #include <array>
@@ -62,8 +58,13 @@ struct FieldList {
   }
 };
 
+// A reader counts the elements of so many fields.
+inline constexpr std::size_t kMostFields = 64;
+
 template <class... Fields>
-constexpr FieldList<Fields...> message(std::string_view name, Fields... fields) {
+requires(sizeof...(Fields) <=
+         kMostFields) constexpr FieldList<Fields...> message(std::string_view name,
+                                                             Fields... fields) {
   return {name, {std::move(fields)...}};
 }
 

@@ -1,13 +1,13 @@
 // The table of plan fields: each field of a plan is described once, here. From its row follow the
-// bytes of masks and journals (wire/plan_codec), the check against the job, equality in effect,
-// differences, text, JSON (metrics/topics/plan.cc), the change that a policy proposes
+// bytes of masks (wire/plan_codec), its message in journals, the check against the job, equality in
+// effect, differences, text, JSON (metrics/topics/plan.cc), the change that a policy proposes
 // (decide/plan_change) and its take-back. A new field needs a member of Plan and a row here. A type
 // that is new to core/state_codec.h also needs an overload in wire/plan_codec.cc; a field whose
 // proposed value does not simply take the place of the old one needs one in decide/plan_change.cc.
 //
-// Ids are part of the bytes: they ascend and are never used again. 5 was the cadence of averaging.
-// A field that has the value of a default-constructed Plan is left out of the bytes, so another
-// default is another version of the mask (wire/frame.h) and of the files that hold plans.
+// Ids are the numbers of protobuf fields and part of masks: they ascend and are never used again. 5
+// was the cadence of averaging. A mask leaves out a field that has the value of a default Plan, so
+// another default is another version of the mask (wire/frame.h).
 #pragma once
 
 #include <algorithm>

@@ -261,7 +261,7 @@ T read_scalar(ByteReader& in) {
 }
 
 // Elements of each list that were read, by the place of its field.
-using Counts = std::array<std::uint32_t, 64>;
+using Counts = std::array<std::uint32_t, kMostFields>;
 
 template <class Listed>
 void read_fields(ByteReader& in, Listed fields);

@@ -214,6 +214,18 @@ TEST_SUITE("core") {
     CHECK_FALSE(decode_state<Wide>("\x0a\x04\x0a\x02\x01\x01" + kVersion1).ok());
   }
 
+  TEST_CASE("empty messages are no more than a job can have ranks, within a list") {
+    const auto with_rows = [](std::size_t rows) {
+      std::string bytes;
+      for (std::size_t i = 0; i < rows; ++i) bytes += std::string("\x52\x00", 2);
+      return bytes + "\xc0\x3e\x03";
+    };
+    const auto read = decode_state<Everything>(with_rows(cox::kMaxRanks));
+    REQUIRE(read.ok());
+    CHECK(read->ranges.size() == cox::kMaxRanks);
+    CHECK_FALSE(decode_state<Everything>(with_rows(cox::kMaxRanks + 1)).ok());
+  }
+
   TEST_CASE("damaged bytes never crash, and what is read from them encodes to itself") {
     cox::testing::Random random(5);
     const std::string good = encode_state(filled());

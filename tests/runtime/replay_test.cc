@@ -114,6 +114,49 @@ TEST_SUITE("runtime.replay") {
     }
   }
 
+  TEST_CASE("200 rounds with every policy on give the same plans, reasons and states again") {
+    const TempFolder folder;
+    JobFacts facts = measured_job();
+    facts.capabilities = {PrecisionSet{0xF}, kEveryAction, true, true, true};
+    facts.precision.blocks.assign(facts.blocks.size(), {{400, 260, 270, 180}});
+    Config config = budgets();
+    REQUIRE(apply_text(config,
+                       "shares.mode = on\naccumulation.mode = on\nprecision.format = auto\n"
+                       "precision.emulate = on\n",
+                       "test")
+                .ok());
+    DrivenJob job(facts, config, default_policies(), initial_state(facts), 17);
+    auto journal = JournalWriter::open(folder / "j", job.head());
+    REQUIRE(journal.ok());
+    job.run(200, **journal);
+    REQUIRE((*journal)->close().ok());
+    for (const auto& policy : default_policies()) {
+      ControlState state = job.state();
+      CHECK_MESSAGE(!state_of(state, policy->name()).is_fresh(), policy->name());
+    }
+    CHECK(job.plans() > 0);
+    const auto report = replayed(folder / "j");
+    REQUIRE_MESSAGE(report.ok(), report.status().text());
+    CHECK(report->rounds == 200);
+    CHECK(report->plans == job.plans());
+    CHECK(report->equal());
+
+    // The last state goes on as itself from its bytes, as in the segment after a restart.
+    const auto saved = wire::parse_control_state(wire::serialize(job.state()));
+    REQUIRE(saved.ok());
+    CHECK(saved->plan == job.state().plan);
+    CHECK(saved->policies == job.state().policies);
+    DrivenJob next(facts, config, default_policies(), *saved, 18);
+    journal = JournalWriter::open(folder / "j", next.head());
+    REQUIRE(journal.ok());
+    next.run(200, **journal);
+    REQUIRE((*journal)->close().ok());
+    const auto both = replayed(folder / "j");
+    REQUIRE(both.ok());
+    CHECK(both->segments == 2);
+    CHECK(both->equal());
+  }
+
   TEST_CASE("a restart at another world size replays from its own first state") {
     TempFolder folder;
     const JobFacts before = driven_job(4);
