@@ -11,7 +11,8 @@
 namespace cox::tools {
 namespace {
 
-// A round can be there twice, where a job was started again from an older save: the last one counts.
+// A round can be there twice, where a job was started again from an older save: the last one
+// counts.
 Result<std::string> payload_of(runtime::JournalReader& journal, const JournalRequest& request) {
   std::string found;
   for (;;) {
