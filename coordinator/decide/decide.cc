@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "coordinator/core/fields.h"
 #include "coordinator/core/share_units.h"
 #include "coordinator/decide/plan_change.h"
 
@@ -32,7 +33,10 @@ struct SaidState {
   std::uint32_t missing_rounds = 0;     // in a row
   std::vector<std::uint64_t> withheld;  // one digest per policy; 0 = nothing was withheld
   static auto fields(auto& self) {
-    return std::tie(self.nobody_applies, self.override_refused, self.missing_rounds, self.withheld);
+    return message("DecideState", field(1, "nobody_applies", self.nobody_applies),
+                   field(2, "override_refused", self.override_refused),
+                   field(3, "missing_rounds", self.missing_rounds),
+                   field(4, "withheld", self.withheld));
   }
 };
 

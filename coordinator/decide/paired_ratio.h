@@ -5,7 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <tuple>
+
+#include "coordinator/core/fields.h"
 
 namespace cox {
 
@@ -15,7 +16,10 @@ struct RatioInterval {
   double high = 0;
 
   bool is_known() const { return ratio > 0; }
-  static auto fields(auto& self) { return std::tie(self.ratio, self.low, self.high); }
+  static auto fields(auto& self) {
+    return message("RatioInterval", field(1, "ratio", self.ratio), field(2, "low", self.low),
+                   field(3, "high", self.high));
+  }
   friend bool operator==(const RatioInterval&, const RatioInterval&) = default;
 };
 

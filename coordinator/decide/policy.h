@@ -17,6 +17,7 @@
 #include "coordinator/core/config.h"
 #include "coordinator/core/job.h"
 #include "coordinator/core/plan.h"
+#include "coordinator/core/proto_schema.h"
 #include "coordinator/core/reason.h"
 #include "coordinator/core/state_codec.h"
 #include "coordinator/core/summary.h"
@@ -49,6 +50,7 @@ class PolicyState {
     state.encode_ = [](const std::any& held) {
       return encode_state(std::any_cast<const T&>(held));
     };
+    state.describe_ = [](ProtoSchema& schema) { return schema.add<T>(); };
     return state;
   }
 
@@ -75,6 +77,12 @@ class PolicyState {
   // Returns the bytes for journals and saves; none if the state is fresh.
   std::string bytes() const { return held_.has_value() ? encode_(held_) : bytes_; }
 
+  // Adds the message that the bytes are of to the schema. Returns its name; no name where the type
+  // is not known, because the state is fresh or restored.
+  std::string describe(ProtoSchema& schema) const {
+    return held_.has_value() ? describe_(schema) : std::string();
+  }
+
   bool is_fresh() const { return !held_.has_value() && bytes_.empty(); }
 
   friend bool operator==(const PolicyState& a, const PolicyState& b) {
@@ -84,7 +92,17 @@ class PolicyState {
  private:
   std::any held_;
   std::string (*encode_)(const std::any& held) = nullptr;
+  std::string (*describe_)(ProtoSchema& schema) = nullptr;
   std::string bytes_;  // not decoded yet; empty while a value is held
+};
+
+template <>
+struct BytesOf<PolicyState> {
+  static std::string of(const PolicyState& state) { return state.bytes(); }
+  static bool set(PolicyState& state, std::string_view bytes) {
+    state = PolicyState::from_bytes(std::string(bytes));
+    return true;
+  }
 };
 
 // Motive says whether a change can be taken back. A gain is taken back if its forecast promised a

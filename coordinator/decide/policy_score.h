@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <vector>
 
 #include "coordinator/core/plan_fields.h"
@@ -26,8 +25,10 @@ struct AppliedChange {
   bool is_for_time = false;   // a gain that promises a shorter step, not a necessity
 
   static auto fields(auto& self) {
-    return std::tie(self.policy, self.kind, self.knob, self.first_block, self.blocks,
-                    self.promised_ratio, self.is_for_time);
+    return message("AppliedChange", field(1, "policy", self.policy), field(2, "kind", self.kind),
+                   field(3, "knob", self.knob), field(4, "first_block", self.first_block),
+                   field(5, "blocks", self.blocks), field(6, "promised_ratio", self.promised_ratio),
+                   field(7, "is_for_time", self.is_for_time));
   }
   // Returns whether the numbers can have come from a measured plan.
   bool is_sane() const;
@@ -47,8 +48,12 @@ struct PolicyScore {
   double seconds_promised = 0;  // gained less lost seconds if all forecasts had come true
 
   static auto fields(auto& self) {
-    return std::tie(self.policy, self.helped, self.did_not_help, self.not_sure, self.taken_back,
-                    self.seconds_gained, self.seconds_lost, self.seconds_promised);
+    return message("PolicyScore", field(1, "policy", self.policy), field(2, "helped", self.helped),
+                   field(3, "did_not_help", self.did_not_help), field(4, "not_sure", self.not_sure),
+                   field(5, "taken_back", self.taken_back),
+                   field(6, "seconds_gained", self.seconds_gained),
+                   field(7, "seconds_lost", self.seconds_lost),
+                   field(8, "seconds_promised", self.seconds_promised));
   }
   // Returns whether the numbers can have come from a measured plan.
   bool is_sane() const;
@@ -67,7 +72,9 @@ struct Account {
   std::vector<AppliedChange> changes;
 
   static auto fields(auto& self) {
-    return std::tie(self.first_plan, self.plan, self.ratio, self.seconds_saved, self.changes);
+    return message("Account", field(1, "first_plan", self.first_plan), field(2, "plan", self.plan),
+                   field(3, "ratio", self.ratio), field(4, "seconds_saved", self.seconds_saved),
+                   field(5, "changes", self.changes));
   }
   // Returns whether the numbers can have come from a measured plan.
   bool is_sane() const;

@@ -6,10 +6,10 @@
 
 #include <array>
 #include <span>
-#include <tuple>
 #include <vector>
 
 #include "coordinator/core/columns.h"
+#include "coordinator/core/fields.h"
 #include "coordinator/core/phase.h"
 #include "coordinator/core/summary.h"
 
@@ -46,7 +46,9 @@ struct OwnPast {
   ChannelColumns at_equal_samples;
 
   static auto fields(auto& self) {
-    return std::tie(self.reference_samples, self.seconds, self.at_equal_samples);
+    return message("OwnPast", field(1, "reference_samples", self.reference_samples),
+                   field(2, "seconds", self.seconds),
+                   field(3, "at_equal_samples", self.at_equal_samples));
   }
 };
 

@@ -5,9 +5,9 @@
 
 #include <cstdint>
 #include <optional>
-#include <tuple>
 
 #include "coordinator/core/config.h"
+#include "coordinator/core/fields.h"
 #include "coordinator/core/units.h"
 
 namespace cox {
@@ -23,8 +23,11 @@ struct SlowJob {
   double recovery = 0;
 
   static auto fields(auto& self) {
-    return std::tie(self.since, self.slowdown_ratio, self.slowdown_low, self.slowdown_high,
-                    self.rounds, self.rarity, self.recovery);
+    return message("SlowJob", field(1, "since", self.since),
+                   field(2, "slowdown_ratio", self.slowdown_ratio),
+                   field(3, "slowdown_low", self.slowdown_low),
+                   field(4, "slowdown_high", self.slowdown_high), field(5, "rounds", self.rounds),
+                   field(6, "rarity", self.rarity), field(7, "recovery", self.recovery));
   }
 };
 
@@ -46,8 +49,11 @@ struct JobPace {
   double risen = 0;          // sum of the residuals since `since`
 
   static auto fields(auto& self) {
-    return std::tie(self.slow, self.plan, self.rounds, self.baseline, self.variance,
-                    self.covariance, self.last_residual, self.sum, self.since, self.risen);
+    return message("JobPace", field(1, "slow", self.slow), field(2, "plan", self.plan),
+                   field(3, "rounds", self.rounds), field(4, "baseline", self.baseline),
+                   field(5, "variance", self.variance), field(6, "covariance", self.covariance),
+                   field(7, "last_residual", self.last_residual), field(8, "sum", self.sum),
+                   field(9, "since", self.since), field(10, "risen", self.risen));
   }
   // Returns whether the numbers can have come from learn_pace().
   bool is_sane() const;

@@ -8,10 +8,10 @@
 
 #include <array>
 #include <cstdint>
-#include <tuple>
 #include <vector>
 
 #include "coordinator/core/config.h"
+#include "coordinator/core/fields.h"
 #include "coordinator/core/step_signals.h"
 #include "coordinator/core/summary.h"
 #include "coordinator/estimates/excess.h"
@@ -35,8 +35,11 @@ struct SlownessChannel {
   std::vector<double> slow_rounds;  // +1 for a round that stands out, -2 for another one
 
   static auto fields(auto& self) {
-    return std::tie(self.pooled_variance, self.pooled_samples, self.level, self.variance, self.sum,
-                    self.since, self.large_sum, self.slow_rounds);
+    return message("SlownessChannel", field(1, "pooled_variance", self.pooled_variance),
+                   field(2, "pooled_samples", self.pooled_samples), field(3, "level", self.level),
+                   field(4, "variance", self.variance), field(5, "sum", self.sum),
+                   field(6, "since", self.since), field(7, "large_sum", self.large_sum),
+                   field(8, "slow_rounds", self.slow_rounds));
   }
 };
 
@@ -52,7 +55,9 @@ struct RankPair {
   std::array<double, 2> since{};  // the round in which `sum` last left 0
 
   static auto fields(auto& self) {
-    return std::tie(self.rounds, self.variance, self.level, self.sum, self.since);
+    return message("RankPair", field(1, "rounds", self.rounds), field(2, "variance", self.variance),
+                   field(3, "level", self.level), field(4, "sum", self.sum),
+                   field(5, "since", self.since));
   }
   bool is_sane() const;
 };
@@ -68,8 +73,10 @@ struct Slowness {
   std::array<SlownessChannel, kChannels> channels{};
 
   static auto fields(auto& self) {
-    return std::tie(self.slow, self.watched, self.pace, self.spells, self.other_rank, self.reports,
-                    self.own_past, self.channels);
+    return message("Slowness", field(1, "slow", self.slow), field(2, "watched", self.watched),
+                   field(3, "pace", self.pace), field(4, "spells", self.spells),
+                   field(5, "other_rank", self.other_rank), field(6, "reports", self.reports),
+                   field(7, "own_past", self.own_past), field(8, "channels", self.channels));
   }
   // Returns whether the numbers can have come from learn_slowness().
   bool is_sane() const;

@@ -171,6 +171,9 @@ Status ControlPlane::start_loop(ControlPlaneSetup setup, Refitted refitted,
     auto journal = JournalWriter::open(setup.journal, head);
     if (journal.ok()) {
       journal_ = std::move(*journal);
+      if (!journal_->moved_aside().empty())
+        setup.log.warning("the journal of an older version is kept as " +
+                          journal_->moved_aside().string() + "; this start begins another file");
     } else {
       setup.log.error("no journal is kept: " + journal.status().text());
     }

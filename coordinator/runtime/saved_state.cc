@@ -15,7 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kMagic = "COXSTATE";
-constexpr std::uint32_t kVersion = 4;
+constexpr std::uint32_t kVersion = 5;
 constexpr std::size_t kHeaderBytes = 20;  // magic, version, length, checksum of the payload
 
 std::span<const std::byte> as_bytes(std::string_view text) {

@@ -18,7 +18,11 @@ struct SpeedSharesState {
   std::uint64_t rounds = 0;
   std::vector<double> samples;  // one per rank
   std::vector<double> seconds;
-  static auto fields(auto& self) { return std::tie(self.rounds, self.samples, self.seconds); }
+  static auto fields(auto& self) {
+    return cox::message("SpeedSharesState", cox::field(1, "rounds", self.rounds),
+                        cox::field(2, "samples", self.samples),
+                        cox::field(3, "seconds", self.seconds));
+  }
 };
 
 // Gives every rank samples in proportion to its speed: samples per second of its own work.

@@ -98,7 +98,7 @@ class Pages(unittest.TestCase):
         self.assert_finds("sdk/part.cc:part", "sdk/part.cc:parts", "no such region")
 
     def test_a_language_that_nobody_checks(self):
-        self.assert_finds("```text", "```python", "block language")
+        self.assert_finds("```text", "```perl", "block language")
 
     def test_commands_that_are_not_there(self):
         self.assert_finds("scripts/go --fast", "scripts/gone --fast", "scripts/gone does not exist")

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "coordinator/core/fields.h"
 #include "coordinator/core/selection.h"
 #include "coordinator/core/share_units.h"
 #include "coordinator/core/text.h"
@@ -39,7 +40,9 @@ struct SyncCost {
   double work_seconds = 0;  // a step of the slowest rank
 
   static auto fields(auto& self) {
-    return std::tie(self.anchor, self.sync_seconds, self.work_seconds);
+    return message("SyncCost", field(1, "anchor", self.anchor),
+                   field(2, "sync_seconds", self.sync_seconds),
+                   field(3, "work_seconds", self.work_seconds));
   }
 };
 
@@ -167,7 +170,9 @@ struct AccumulationState {
   std::vector<SyncCost> recent;  // newest rounds, a ring: round n at index n % kWindow
 
   static auto fields(auto& self) {
-    return std::tie(self.told_unable, self.told_capped, self.plan, self.rounds, self.recent);
+    return message("AccumulationState", field(1, "told_unable", self.told_unable),
+                   field(2, "told_capped", self.told_capped), field(3, "plan", self.plan),
+                   field(4, "rounds", self.rounds), field(5, "recent", self.recent));
   }
   bool is_sane() const {
     const auto is_amount = [](double amount) { return amount >= 0 && amount <= 1e300; };

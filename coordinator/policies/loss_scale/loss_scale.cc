@@ -39,9 +39,13 @@ struct LossScaleState {
   std::vector<std::uint32_t> quiet{};  // per block: rounds until its overflow is named again
 
   static auto fields(auto& self) {
-    return std::tie(self.outside_quiet, self.quiet_steps, self.incidents, self.since_incident,
-                    self.high_rounds, self.low_rounds, self.hurries, self.distrust,
-                    self.floor_rounds, self.largest_gradient, self.quiet);
+    return message(
+        "LossScaleState", field(1, "outside_quiet", self.outside_quiet),
+        field(2, "quiet_steps", self.quiet_steps), field(3, "incidents", self.incidents),
+        field(4, "since_incident", self.since_incident), field(5, "high_rounds", self.high_rounds),
+        field(6, "low_rounds", self.low_rounds), field(7, "hurries", self.hurries),
+        field(8, "distrust", self.distrust), field(9, "floor_rounds", self.floor_rounds),
+        field(10, "largest_gradient", self.largest_gradient), field(11, "quiet", self.quiet));
   }
 };
 

@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "coordinator/core/fields.h"
 #include "coordinator/core/summary.h"
 #include "coordinator/core/text.h"
 #include "coordinator/core/words.h"
@@ -22,7 +23,9 @@ struct RankHost {
   RankId rank{};
   HostEvidence evidence;
 
-  static auto fields(auto& self) { return std::tie(self.rank, self.evidence); }
+  static auto fields(auto& self) {
+    return message("RankHost", field(1, "rank", self.rank), field(2, "evidence", self.evidence));
+  }
 };
 
 // From this rank on, the host is kept only while the rank is slow or suspected, so that the state
@@ -33,7 +36,10 @@ struct NamedRank {
   RankId rank{};
   std::uint32_t phase_index = 0;  // into kOwnPhases
 
-  static auto fields(auto& self) { return std::tie(self.rank, self.phase_index); }
+  static auto fields(auto& self) {
+    return message("NamedRank", field(1, "rank", self.rank),
+                   field(2, "phase_index", self.phase_index));
+  }
 };
 
 // A rank whose pauses were reported, and the number of pauses at that report.
@@ -41,7 +47,9 @@ struct ToldPauses {
   RankId rank{};
   std::uint32_t pauses = 0;
 
-  static auto fields(auto& self) { return std::tie(self.rank, self.pauses); }
+  static auto fields(auto& self) {
+    return message("ToldPauses", field(1, "rank", self.rank), field(2, "pauses", self.pauses));
+  }
 };
 
 struct StragglersState {
@@ -53,7 +61,9 @@ struct StragglersState {
   std::vector<RankHost> machines;  // evidence about machines; ascending ranks
 
   static auto fields(auto& self) {
-    return std::tie(self.named, self.hosts, self.pauses, self.is_job_slow, self.machines);
+    return message("StragglersState", field(1, "named", self.named), field(2, "hosts", self.hosts),
+                   field(3, "pauses", self.pauses), field(4, "is_job_slow", self.is_job_slow),
+                   field(5, "machines", self.machines));
   }
   bool is_sane() const {
     return std::ranges::is_sorted(named, {}, &NamedRank::rank) &&
