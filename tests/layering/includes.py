@@ -99,7 +99,7 @@ FOREIGN = {
     r"nccl\.h": ("tests/transport/nccl_abi_test.cc",),  # the coordinator declares what it calls
     r"(cuda|cublas|cudnn|nvtx).*": ("sdk/src/device/cuda", STANDIN),
     r"google/protobuf/.*|.*\.pb\.h": ("tests/wire/",),
-    r"prometheus/.*": ("metrics/collectable.h", "tests/metrics/", "tests/bench/"),
+    r"prometheus/.*": ("metrics/collectable.h", "tests/metrics/", "tests/sdk/shard/", "tests/bench/"),
     r"boost/.*": ("metrics/http/message.cc", "metrics/http/http_server.cc", "metrics/http/service."),
     r"(torch|ATen|c10|caffe2)/.*": (
         "sdk/",
