@@ -78,8 +78,8 @@ void World::watch_start(const Log& log, Seconds limit) {
     if (attend_ || slow.waited < patience) return;
     const std::string whom =
         slow.missing.empty()
-            ? "all other ranks wait there as well"
-            : cox::text_of(std::span<const RankId>(slow.missing)) + " has not come to it";
+            ? "all other ranks wait in this call as well"
+            : cox::text_of(std::span<const RankId>(slow.missing)) + " has not made this call";
     const std::string text = concat("rank ", all().rank(), " has waited ",
                                     fixed(slow.waited.count(), 0), " s in ", slow.call, ": ", whom);
     if (std::exchange(told, slow.call) != slow.call) log.warning(text);

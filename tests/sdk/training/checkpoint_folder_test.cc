@@ -415,7 +415,7 @@ TEST_SUITE("checkpoint folder") {
     REQUIRE(write(folder, checkpoint_at(10), {}, 2).ok());
     std::filesystem::rename(temp / "saves", temp / "elsewhere");
     const Status written = write(folder, checkpoint_at(20), {}, 2);
-    CHECK(written.message().find("it was removed or renamed") != std::string::npos);
+    CHECK(written.message().find("the folder was removed or renamed") != std::string::npos);
     CHECK(io::saves_in(temp / "elsewhere").size() == 1);
   }
 
