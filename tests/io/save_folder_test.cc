@@ -101,7 +101,8 @@ TEST_SUITE("io.save_folder") {
     for (const char* text : {",\n  \"hash\": \"\n}\n", "{,\n  \"hash\": \"\n}\n", "\"\n}\n", ""}) {
       const Status status = parse_manifest(text).status();
       CHECK(status.code() == StatusCode::data_loss);
-      CHECK(status.message().find("expected a hash of itself at its end") != std::string::npos);
+      CHECK(status.message().find("expected the manifest to end with its hash") !=
+            std::string::npos);
     }
   }
 
