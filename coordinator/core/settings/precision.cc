@@ -29,7 +29,8 @@ Setting<LossScaleConfig> rule(Row row) {
 std::vector<Setting<PrecisionConfig>> precision_settings() {
   using C = PrecisionConfig;
   return {
-      auto_mode(&C::mode, {"mode", "", "chooses formats; auto = on if any is asked for"},
+      auto_mode(&C::mode,
+                {"mode", "", "chooses formats; auto = on if format is not fp32 or force is set"},
                 wants_precision),
       auto_choice(&C::format, {"format", "", "of all blocks; auto = of each by its signals"},
                   kPrecisionNames),
@@ -46,19 +47,23 @@ std::vector<Setting<PrecisionConfig>> precision_settings() {
              {"enter_noise_ratio", "ratio",
               "gradient noise over signal from which 8 bits may be used"},
              {0, 1e6}),
-      number(&C::leave_noise_ratio,
-             {"leave_noise_ratio", "ratio", "... and below which they are left"}, {0, 1e6}),
+      number(
+          &C::leave_noise_ratio,
+          {"leave_noise_ratio", "ratio", "gradient noise over signal below which 8 bits are left"},
+          {0, 1e6}),
       number(&C::enter_underflow_ratio,
              {"enter_underflow_ratio", "ratio",
               "part flushed to zero up to which a lower format may be used"},
              kRatio),
       number(&C::leave_underflow_ratio,
-             {"leave_underflow_ratio", "ratio", "... and above which it is left"}, kRatio),
+             {"leave_underflow_ratio", "ratio",
+              "part flushed to zero above which a lower format is left"},
+             kRatio),
       number(&C::leave_saturated_ratio,
              {"leave_saturated_ratio", "ratio", "part clipped by fp8 above which it is left"},
              kRatio),
       number(&C::smallest_gain_ratio,
-             {"smallest_gain_ratio", "ratio", "a format must be that much faster to be taken"},
+             {"smallest_gain_ratio", "ratio", "a format must be that much faster to be chosen"},
              kRatio),
       choice(&C::fp8_scaling, {"fp8_scaling", "", "from the amax of past steps, or of this one"},
              kScalings),
@@ -104,12 +109,12 @@ Status validate(const PrecisionConfig& config) {
   if (config.leave_noise_ratio > config.enter_noise_ratio) {
     return invalid_argument(
         "precision.leave_noise_ratio: expected at most precision.enter_noise_ratio, so that a "
-        "block does not flip between both");
+        "block does not switch back and forth");
   }
   if (config.leave_underflow_ratio < config.enter_underflow_ratio) {
     return invalid_argument(
         "precision.leave_underflow_ratio: expected at least precision.enter_underflow_ratio, so "
-        "that a block does not flip between both");
+        "that a block does not switch back and forth");
   }
   return ok_status();
 }

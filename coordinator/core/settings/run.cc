@@ -49,11 +49,12 @@ std::vector<Setting<RunConfig>> run_settings() {
             "ranks may run programs of other names than rank 0's, which are refused otherwise"}),
       integer(&C::warmup_steps, {"warmup_steps", "steps", "left out of timing statistics"},
               {0, 1000000}),
-      number(&C::host_seconds,
-             {"host_seconds", "seconds",
-              "between looks at the process and its machine for the host timeline, at least 0.01; "
-              "0 = none"},
-             {0, 3600}),
+      number(
+          &C::host_seconds,
+          {"host_seconds", "seconds",
+           "between samples of the process and its machine for the host timeline, at least 0.01; "
+           "0 = none"},
+          {0, 3600}),
       integer(&C::seed, {"seed", "", "of everything random"}, {0, kAny}),
       number(&C::price_per_device_hour,
              {"price_per_device_hour", "price",
@@ -71,7 +72,8 @@ std::vector<Setting<BlocksConfig>> blocks_settings() {
   using C = BlocksConfig;
   return {
       texts(&C::modules,
-            {"modules", "", "modules that are blocks, `layers.*` say; empty = found by themselves"},
+            {"modules", "",
+             "modules that are blocks, such as `layers.*`; empty = found automatically"},
             "PATTERN,..."),
       texts(&C::scopes, {"scopes", "", "blocks that the program opens itself, by cox::block(name)"},
             "NAME,..."),
@@ -84,8 +86,8 @@ std::vector<Setting<ControlConfig>> control_settings() {
       choice(&C::path, {"path", "", "how reports and plans travel within a node"}, kPathNames),
       choice(&C::masks,
              {"masks", "",
-              "how plans reach CUDA ranks; auto = over NCCL, or as without a device where that "
-              "fails; mpi = as without a device; nccl = only so"},
+              "how plans reach CUDA ranks; auto = over NCCL, or over MPI if NCCL fails; mpi = over "
+              "MPI; nccl = only over NCCL"},
              kMaskPathNames),
       number(
           &C::nccl_seconds,
@@ -94,7 +96,8 @@ std::vector<Setting<ControlConfig>> control_settings() {
            "step's sums (then the job ends)"},
           {0.01, 86400}),
       integer(&C::ranks_per_node,
-              {"ranks_per_node", "ranks", "0 = as the machine says; else pretend"}, {0, 4096}),
+              {"ranks_per_node", "ranks", "0 = as on the machine; above 0 = pretend, for tests"},
+              {0, 4096}),
       number(
           &C::late_seconds,
           {"late_seconds", "seconds", "a rank silent for one to three times that misses its round"},
@@ -129,8 +132,9 @@ std::vector<Setting<CheckpointConfig>> checkpoint_settings() {
       integer(&C::every_steps, {"every_steps", "steps", "0 = only at the end and on SIGTERM"},
               {0, 1000000000}),
       integer(&C::keep, {"keep", "saves", "newest ones kept"}, {1, 1000}),
-      flag(&C::resume, {"resume", "", "continue from the newest whole one"}),
-      flag(&C::strict, {"strict", "", "a damaged newest one is an error, not passed over"}),
+      flag(&C::resume, {"resume", "", "continue from the newest undamaged save"}),
+      flag(&C::strict,
+           {"strict", "", "a damaged newest save is an error; off = the one before is tried"}),
       flag(&C::partial,
            {"partial", "", "resume what fits of a save of another model, and list the rest"}),
       integer(&C::snapshot_rounds,
@@ -159,11 +163,13 @@ Status validate(const CheckpointConfig& config) {
   if (!config.directory.empty()) return ok_status();
   if (config.every_steps > 0) {
     return invalid_argument(
-        "checkpoint.every_steps is set but checkpoint.directory is empty; say where to save");
+        "checkpoint.every_steps is set but checkpoint.directory is empty; set it to the folder for "
+        "saves");
   }
   if (config.resume) {
     return invalid_argument(
-        "checkpoint.resume is on but checkpoint.directory is empty; say what to resume from");
+        "checkpoint.resume is on but checkpoint.directory is empty; set it to the folder of the "
+        "save");
   }
   return ok_status();
 }
