@@ -88,7 +88,7 @@ void ControlLoop::stop() {
 
 void ControlLoop::look_for_stalls() {
   if (parts_.stalls == nullptr) return;
-  static_cast<void>(runs_through(parts_.log, {"stalls", "nobody looked who keeps whom waiting"},
+  static_cast<void>(runs_through(parts_.log, {"stalls", "one check for stalled ranks failed"},
                                  [this] { parts_.stalls->look(transport::MarkClock::now()); }));
 }
 
