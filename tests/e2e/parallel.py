@@ -61,7 +61,7 @@ class Parallel(unittest.TestCase):
 
     def test_an_adopted_loop_that_is_kept_ends_with_weights_that_are_compared(self):
         ended = self.ends_well(["adopted", "--steps", "20", "--no-norm"], 2)
-        self.assertNotIn("written after the last step", ended.err, ended)
+        self.assertNotIn("changed after the last step", ended.err, ended)
 
     def test_an_adopted_loop_goes_on_at_another_number_of_ranks(self):
         for ranks in (1, 3):

@@ -386,7 +386,7 @@ TEST_CASE("the process has none of the job's descriptors and memory") {
   const std::string said = watch.said();  // blocks until the watch has ended
   CHECK(said.starts_with("coxswain[10] error: "));
   CHECK(has(said, "No saves were kept"));
-  CHECK_FALSE(has(said, "launcher ends"));
+  CHECK_FALSE(has(said, "launcher then ends"));
 }
 
 TEST_CASE("what is no ending is refused") {

@@ -104,7 +104,7 @@ void World::leave_after_failure(const Log& log) noexcept try {
                             transport::sum_u64()),
                         patience);
   if (together.ok()) return;
-  log.error("this rank fails while others go on; the job ends here");
+  log.error("this rank failed while other ranks run; the job ends here");
   end_by_exit(log);
 } catch (const std::exception&) {
   mpi_->leave_to_exit();  // no memory to ask the others: the program's own message comes next
@@ -120,7 +120,7 @@ void World::end_by_exit(const Log& log) {
     std::_Exit(1);
   });
   if (patience.ok()) return patience->detach();
-  log.warning("this process ends only when its program does: " + patience.status().message());
+  log.warning("this process ends only when its program ends: " + patience.status().message());
 }
 
 }  // namespace cox::detail
