@@ -335,11 +335,11 @@ struct Reducer::Impl {
     const auto unexpected = reduction_.unexpected();
     if (!unexpected) return;
     throw Error(
-        failed_precondition("Reducer: expected the parameters that required gradients at its "
-                            "start, found that number " +
+        failed_precondition("Reducer: expected the same parameters to require gradients as at its "
+                            "start, found that parameter number " +
                             std::to_string(*unexpected) +
-                            " does by now as well; let it require them before the Reducer is made "
-                            "and freeze it afterwards, or use ManualParallel"));
+                            " now requires gradients too; set requires_grad before the Reducer is "
+                            "made and freeze the parameter afterwards, or use ManualParallel"));
   }
 
   // Gradients without a weight would be added unweighted. Zeros, which an optimizer may leave
@@ -348,10 +348,11 @@ struct Reducer::Impl {
     const bool is_told =
         part_.unit > 0 || part_.weight > 0 || part_.is_last_given || joining_.is_on;
     if (is_told || detail::l2_norm(detail::gradients_of(parameters_)) == 0) return;
-    throw Error(failed_precondition(
-        "Reducer::average: expected gradients of Reducer::backward() in this step, found some that "
-        "it did not see; call reducer.backward(step, loss, weight) instead of loss.backward(), and "
-        "zero_grad() at the end of every step, also of one that is skipped"));
+    throw Error(
+        failed_precondition("Reducer::average: expected gradients of Reducer::backward() in this "
+                            "step, found gradients of another backward(); call "
+                            "reducer.backward(step, loss, weight) instead of loss.backward(), and "
+                            "zero_grad() at the end of every step, also of one that is skipped"));
   }
 
   void sample_gradients() {
@@ -480,10 +481,9 @@ Reducer::Reducer(Session& session, std::vector<NamedTensor> named,
   if (named.empty()) throw Error(invalid_argument("Reducer: expected parameters, found none"));
   const std::vector<at::Tensor> parameters = detail::each_once(tensors_of(named));
   if (std::ranges::any_of(parameters, [](auto& p) { return p.is_complex(); })) {
-    throw Error(
-        invalid_argument(
-            "Reducer: expected real parameters, found complex ones; use at::view_as_real of them"),
-        Error::Scope::all_ranks);
+    throw Error(invalid_argument("Reducer: expected real parameters, found complex ones; use "
+                                 "at::view_as_real of the parameters"),
+                Error::Scope::all_ranks);
   }
   const auto call = state.job().world().name_calls("the start of a Reducer");
   state.loop().declare_reducing();

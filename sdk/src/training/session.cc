@@ -167,10 +167,10 @@ void Session::together(const std::function<void()>& work) {
 void Session::calibrate(torch::nn::Module& model, const std::function<at::Tensor()>& sample_loss,
                         std::int64_t optimizer_bytes) {
   if (state_->calibration().is_missing_reducer()) {
-    throw Error(failed_precondition(
-                    "calibrate: expected a Reducer that was made before it, found none; plans are "
-                    "carried out where ranks agree on them"),
-                Error::Scope::all_ranks);
+    throw Error(
+        failed_precondition("calibrate: expected a Reducer that was made before it, found none; "
+                            "plans are applied where ranks agree, which needs a Reducer"),
+        Error::Scope::all_ranks);
   }
   const BlockWatch::Following shown(capabilities_->blocks);
   detail::Calibration& calibration = state_->calibration();
