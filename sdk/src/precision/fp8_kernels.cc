@@ -151,7 +151,7 @@ Status Fp8Kernels::check(at::Device device, at::ScalarType type) const try {
   }
   return ok_status();
 } catch (const std::exception& error) {
-  return unavailable("kernels for FP8: expected to try them, found: ", first_line(error.what()));
+  return unavailable("kernels for FP8: their test run failed: ", first_line(error.what()));
 }
 
 Result<const Fp8Kernels*> Fp8Kernels::of(at::Device device, at::ScalarType type) {

@@ -248,7 +248,7 @@ TEST_CASE("a model that is on a device on some ranks only is one error on all of
   } catch (const Error& error) {
     found = error.what();
   }
-  CHECK(found.find("CPU or device) on all ranks, found others than rank 0's on rank 1") !=
+  CHECK(found.find("CPU or device) on all ranks, found different ones from rank 0's on rank 1") !=
         std::string::npos);
 }
 
