@@ -366,7 +366,7 @@ TEST_SUITE("runtime.journal") {
     REQUIRE(writer.ok());
     std::filesystem::remove(folder / "j");
     const Status told = (*writer)->begin(head);
-    CHECK(told.message().find("it was removed") != std::string::npos);
+    CHECK(told.message().find("the file was removed") != std::string::npos);
     CHECK((*writer)->close().ok());
     CHECK_FALSE(std::filesystem::exists(folder / "j"));
   }

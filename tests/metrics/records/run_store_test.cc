@@ -279,7 +279,7 @@ TEST_SUITE("metrics") {
     (*store)->push(row(0));
     (*store)->flush();
     CHECK((*store)->dropped() == 1);
-    CHECK(contains((*store)->close().message(), "steps.jsonl: it was removed"));
+    CHECK(contains((*store)->close().message(), "steps.jsonl: the file was removed"));
   }
 
   TEST_CASE("appending to nothing starts a run") {
