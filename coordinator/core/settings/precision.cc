@@ -32,12 +32,15 @@ std::vector<Setting<PrecisionConfig>> precision_settings() {
       auto_mode(&C::mode,
                 {"mode", "", "chooses formats; auto = on if format is not fp32 or force is set"},
                 wants_precision),
-      auto_choice(&C::format, {"format", "", "of all blocks; auto = of each by its signals"},
-                  kPrecisionNames),
+      auto_choice(
+          &C::format,
+          {"format", "", "format of all blocks; auto = chosen for each block by its signals"},
+          kPrecisionNames),
       formats(&C::force, {"force", "", "formats that blocks must have; * is any text"}),
       formats(&C::forbid, {"forbid", "", "formats that blocks must not have; * is any text"}),
-      flag(&C::emulate, {"emulate", "", "auto may take formats that are only imitated here"}),
-      integer(&C::patience_rounds, {"patience_rounds", "rounds", "good signals before 8 bits"},
+      flag(&C::emulate, {"emulate", "", "auto may choose formats that the devices only imitate"}),
+      integer(&C::patience_rounds,
+              {"patience_rounds", "rounds", "rounds of good signals before 8 bits"},
               {1, kRounds.max}),
       integer(&C::dwell_rounds, {"dwell_rounds", "rounds", "a block keeps a format that long"},
               kRounds),
@@ -74,14 +77,16 @@ std::vector<Setting<PrecisionConfig>> precision_settings() {
       integer(&C::fp8_margin, {"fp8_margin", "bits", "headroom of scales"}, {0, 16}),
       integer(&C::sample_every, {"sample_every", "steps", "between samples of values; 0 = none"},
               kRounds),
-      text(&C::sample_blocks, {"sample_blocks", "", "which blocks; * is any text"}),
+      text(&C::sample_blocks,
+           {"sample_blocks", "", "blocks whose values are sampled; * is any text"}),
   };
 }
 
 std::vector<Setting<LossScaleConfig>> loss_scale_settings() {
   using R = ScalerRules;
   return {
-      mode(&LossScaleConfig::mode, {"mode", "", "fits the rules of the scaler to what it sees"}),
+      mode(&LossScaleConfig::mode,
+           {"mode", "", "adjusts the scaler's rules to the gradients and overflows"}),
       rule(number(&R::initial_scale, {"initial", "", "scale of fp16 gradients at the start"},
                   {1e-30, 1e30})),
       rule(number(&R::growth_factor, {"growth_factor", "factor", "of one growth"}, {1, 65536})),
