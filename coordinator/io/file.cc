@@ -87,7 +87,7 @@ Result<AtomicFile> AtomicFile::create(const fs::path& target) {
   if (made.file.is_open()) return AtomicFile(target, std::move(made));
   if (errno != EEXIST) return cannot(target, "cannot create a file in its folder", errno);
   return resource_exhausted(target.string(), ": too many temporary files such as ",
-                            made.path.filename().string(), " beside it; remove them");
+                            made.path.filename().string(), " in its folder; remove these files");
 }
 
 AtomicFile::AtomicFile(fs::path target, TemporaryFile made)

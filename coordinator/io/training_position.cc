@@ -135,7 +135,7 @@ Status check_place(const Metadata& metadata, std::uint64_t step) {
   std::uint64_t said = 0;
   if (Status read = read_number(metadata, kStep, said); !read.ok()) return read;
   if (said != step)
-    return data_loss("expected tensors of step ", step, ", found those of step ", said,
+    return data_loss("expected tensors of step ", step, ", found tensors of step ", said,
                      "; the file belongs to another save");
   return metadata.contains(kCursor) ? read_position(metadata).status() : ok_status();
 }

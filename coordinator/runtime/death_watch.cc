@@ -357,10 +357,10 @@ void advise(const DeathWatchSetup& setup, Orders& orders) {
   const std::string saves = setup.saves.string();
   saves.copy(orders.saves.data(), orders.saves.size() - 1);
   orders.with_save =
-      advice_of(setup, ". To go on: checkpoint.resume=on, from the newest save in " + saves);
-  orders.without_save =
-      advice_of(setup, saves.empty() ? ". No saves were kept: checkpoint.directory is not set"
-                                     : ". No save is in " + saves + " yet: start anew");
+      advice_of(setup, ". To continue: checkpoint.resume=on, from the newest save in " + saves);
+  orders.without_save = advice_of(
+      setup, saves.empty() ? ". No saves were kept: checkpoint.directory is not set"
+                           : ". No save is in " + saves + " yet: start from the beginning");
 }
 
 Orders orders_for(const NodeMarks& marks, const DeathWatchSetup& setup) {

@@ -206,12 +206,12 @@ double lower_median(const std::vector<SyncCost>& costs, double SyncCost::*part) 
 
 std::string explain_unable(const JobFacts& job) {
   if (job.micro_batch == 0) {
-    return "accumulation needs steps of whole micro-batches, and this job gives no size of them; "
-           "the batch stays as it is";
+    return "accumulation needs micro-batches of a fixed size, which this job does not set; the "
+           "batch does not change";
   }
   if (!job.capabilities.accumulation) {
     return "accumulation needs a loop that takes the samples of a step from the plan, as "
-           "step.accumulate() of the Trainer does; the batch stays as it is";
+           "step.accumulate() of the Trainer does; the batch does not change";
   }
   return {};
 }
