@@ -146,7 +146,7 @@ Status Fp8Kernels::check(at::Device device, at::ScalarType type) const try {
         continue;
       }
       return internal_error("kernels for FP8: expected the CPU's codes, scale and counts of ",
-                            values.numel(), " values in ", name_of(type), ", found others");
+                            values.numel(), " values in ", name_of(type), ", found different ones");
     }
   }
   return ok_status();

@@ -151,8 +151,8 @@ void SessionState::attach(torch::nn::Module& model) {
   loop_.declare_reducing();
   if (control_.is_started()) {
     throw Error(failed_precondition(
-        "expected a model before the session's first step, found a session that has begun; give it "
-        "to the first Reducer, ManualParallel or Trainer, right after Session::start"));
+        "expected a model before the session's first step, found a session that has begun; give "
+        "the model to the first Reducer, ManualParallel or Trainer, right after Session::start"));
   }
   detach();
   for (Actuator* each : actuators_.all<Actuator>()) each->attach(model);
@@ -254,11 +254,11 @@ void SessionState::check_end() const {
   }
   if (found.not_finite.empty()) return;
   const bool has_save = !io::saves_in(job_.config().checkpoint.directory).empty();
-  throw Error(
-      failed_precondition(concat("the end: expected finite weights, found that ", found.not_finite,
-                                 has_save ? "; resume from an earlier save" : "; start anew",
-                                 " with a lower learning rate")),
-      Error::Scope::all_ranks);
+  throw Error(failed_precondition(
+                  concat("the end: expected finite weights, found that ", found.not_finite,
+                         has_save ? "; resume from an earlier save" : "; start from the beginning",
+                         " with a lower learning rate")),
+              Error::Scope::all_ranks);
 }
 
 // An exit(0) of all ranks after the same step is the end of the job. If one rank alone exited with

@@ -148,8 +148,7 @@ void StepEngine::check_together(const StepBallot& merged) const {
   const std::string found = differences();
   throw Error(
       failed_precondition(concat(
-          "step ", number(),
-          ": expected the same calls and values on all ranks as on rank 0, found ",
+          "step ", number(), ": expected the calls and values of rank 0 on all ranks, found ",
           found.empty() ? std::string("ranks that differ") : found,
           "; make the same calls on all ranks in every step, with the same settings and options")),
       Error::Scope::all_ranks);

@@ -96,7 +96,7 @@ void World::leave_after_failure(const Log& log) noexcept try {
     return end_by_exit(log);
   }
   const auto patience =
-      transport::with_timeout(wait_policy(), std::chrono::seconds(5), "ranks that fail as well");
+      transport::with_timeout(wait_policy(), std::chrono::seconds(5), "other ranks that failed");
   const Status together =
       transport::finish(*farewell_,
                         farewell_->start_all_reduce(

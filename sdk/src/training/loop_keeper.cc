@@ -138,8 +138,8 @@ void LoopKeeper::check_divisible(const OptimizerPort& optimizer) const {
   throw Error(
       failed_precondition(
           "keep: expected an optimizer of torch::optim or cox::AdamW, whose state has names, "
-          "with shard.mode=state, found another one; set shard.mode=off, or save its state "
-          "by add_state"),
+          "with shard.mode=state, found a different optimizer; set shard.mode=off, or save its "
+          "state by add_state"),
       Error::Scope::all_ranks);
 }
 

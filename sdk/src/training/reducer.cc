@@ -86,12 +86,12 @@ class NonfiniteStreak {
     if (limit == 0 || steps_ < limit) return;
     const bool has_save = !io::saves_in(job_.config().checkpoint.directory).empty();
     const std::string block = blamed.empty() ? "" : ", lately in block " + blamed;
-    throw Error(failed_precondition(
-                    concat("guard.nonfinite_limit: expected a finite step at least every ", limit,
-                           " steps, found none since step ", step.value() + 1 - steps_, "; ",
-                           first_text(job_.all(), first_trouble_ + block),
-                           has_save ? "; resume from the newest save" : "; start anew",
-                           " with a lower learning rate or in fp32")),
+    throw Error(failed_precondition(concat(
+                    "guard.nonfinite_limit: expected a finite step at least every ", limit,
+                    " steps, found none since step ", step.value() + 1 - steps_, "; ",
+                    first_text(job_.all(), first_trouble_ + block),
+                    has_save ? "; resume from the newest save" : "; start from the beginning",
+                    " with a lower learning rate or in fp32")),
                 Error::Scope::all_ranks, ExitCode::hopeless);
   }
 
@@ -175,7 +175,8 @@ struct Reducer::Impl {
     if (part_.is_last_given) {
       throw Error(failed_precondition(
           "Reducer::backward: expected average() after the last micro-batch of a step, found "
-          "another micro-batch; give cox::MicroBatch::more to all but the last"));
+          "another micro-batch; pass cox::MicroBatch::more to backward() of all micro-batches but "
+          "the last"));
     }
     const bool has_work = weight_of_loss != 0 && loss.defined();
     part_.is_last_given = which == MicroBatch::last;

@@ -102,7 +102,7 @@ void check_options(SessionState& state, const TrainerOptions& options) {
   detail::check_equal(
       state.job(), detail::fingerprint_of(options),
       "the same TrainerOptions (global_batch, micro_batch, prefetch, steps and clip_norm)",
-      "give every rank the same");
+      "give every rank the same options");
   detail::require(detail::validate(options, state.job().world_size(), state.job().config()),
                   Error::Scope::all_ranks);
 }

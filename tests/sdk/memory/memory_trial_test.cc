@@ -121,7 +121,7 @@ TEST_SUITE("memory trial") {
       return read.status().message();
     };
     const BlockId first{0}, second{1};
-    CHECK(refused({}, 0).find("found none") != std::string::npos);
+    CHECK(refused({}, 0).find("found no blocks") != std::string::npos);
     CHECK(refused({}, 1).find("no block that ran") != std::string::npos);
     CHECK(refused({{first, BlockEdge::forward_begin},
                    {first, BlockEdge::forward_end},

@@ -380,7 +380,7 @@ TEST_SUITE("checkpoint folder") {
       REQUIRE_MESSAGE(written.ok(), written.text());
       const Status read = CheckpointFolder::read(save).status();
       CHECK(read.code() == StatusCode::data_loss);
-      CHECK(read.message().find("found those of step 10") != std::string::npos);
+      CHECK(read.message().find("found tensors of step 10") != std::string::npos);
       CHECK_FALSE(io::describe_files(save, manifest).ok());
       std::filesystem::remove_all(save);
     }
