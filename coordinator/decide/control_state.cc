@@ -61,12 +61,11 @@ Refitted refit(ControlState saved, const JobFacts& job) {
   }
   // A loop that no longer takes its batch from the plan keeps the rest of the plan.
   if (!job.capabilities.accumulation && plan.step_samples != 0) {
-    refitted.reasons.push_back(
-        reason_of(ReasonCode::not_capable,
-                  concat("the saved batch of ", plan.step_samples,
-                         " samples a step cannot be applied by this job; it starts "
-                         "with its own"),
-                  Outcome::changed));
+    refitted.reasons.push_back(reason_of(
+        ReasonCode::not_capable,
+        concat("the saved batch of ", plan.step_samples,
+               " samples a step cannot be applied by this job; the job starts with its own batch"),
+        Outcome::changed));
     plan.step_samples = 0;
   }
   const Status status = validate(plan, job);

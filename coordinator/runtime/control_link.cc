@@ -238,7 +238,7 @@ void ControlLink::pump_ending() {
 void ControlLink::break_off(const Status& why) {
   stage_ = Stage::broken;
   status_ = why;
-  log_.error("control rounds end here, the plan stays as it is: " + why.text());
+  log_.error("control rounds end here, and the plan does not change any more: " + why.text());
 }
 
 }  // namespace cox::runtime

@@ -94,7 +94,8 @@ void ControlLoop::look_for_stalls() {
 
 void ControlLoop::handle_reports() {
   const bool is_done = runs_through(
-      parts_.log, {"coordinator", "decisions end here, the plan stays as it is"}, [this] {
+      parts_.log, {"coordinator", "decisions end here, and the plan does not change any more"},
+      [this] {
         TakenReports taken = inbox_.take(parts_.job);
         const bool is_round = !taken.signals.empty();
         if (is_round && state_) run_round(std::move(taken));

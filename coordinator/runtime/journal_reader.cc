@@ -147,7 +147,7 @@ Status JournalReader::read_file_header() {
   if (version != kJournalVersion)
     return failed_precondition(
         "journal ", path_.string(), ": expected version ", kJournalVersion, ", found ", version,
-        "; replay it with the Coxswain that wrote it, and let this one begin another file");
+        "; replay the journal with the Coxswain that wrote it, and give this job another file");
   position_ = kJournalHeaderBytes;
   return ok_status();
 }

@@ -221,9 +221,9 @@ TEST_SUITE("runtime.journal") {
     write_file(folder / "j", old);
     const Status status = JournalReader::open(folder / "j").status();
     CHECK(status.code() == StatusCode::failed_precondition);
-    CHECK(status.message().ends_with(
-        "expected version 5, found 4; replay it with the Coxswain that wrote it, and let this one "
-        "begin another file"));
+    CHECK(
+        status.message().ends_with("expected version 5, found 4; replay the journal with the "
+                                   "Coxswain that wrote it, and give this job another file"));
   }
 
   TEST_CASE("a record torn at any byte is ignored and reported, all before it is there") {

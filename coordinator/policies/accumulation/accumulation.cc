@@ -340,11 +340,11 @@ PolicyOutput first_batch(const PolicyInput& input) {
         input.job, least, ReasonCode::accumulation_start,
         sentence("every rank starts with at least %u micro-batches a step; ", config.min_anchor));
   }
-  return finding_of(
-      ReasonCode::accumulation_start,
-      sentence("synchronising may take %.3g %% of a step; it starts with %.0f micro-batches: ",
-               100 * config.target_ratio, static_cast<double>(now)) +
-          explain_batch(now, input.job));
+  return finding_of(ReasonCode::accumulation_start,
+                    sentence("synchronising may take %.3g %% of a step; the slowest rank starts "
+                             "with %.0f micro-batches: ",
+                             100 * config.target_ratio, static_cast<double>(now)) +
+                        explain_batch(now, input.job));
 }
 
 PolicyOutput look_at_round(const PolicyInput& input, AccumulationState& state) {

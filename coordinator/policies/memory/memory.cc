@@ -224,7 +224,7 @@ std::string why_not(const MemoryConfig& config, const std::string& block, Memory
                   rule->text());
   }
   return concat("block ", block, " cannot have ", in_words(action),
-                ": it is switched off or this job cannot apply it");
+                ": that action is switched off, or this job cannot apply it");
 }
 
 // Explains why a plan in force is no longer allowed: names the first block with a forbidden action.

@@ -113,7 +113,7 @@ void instability(const Figures& figures, Findings& out) {
         {"CROSS.CORRELATED_INSTABILITY", Severity::high, "Several figures jump at " + where,
          concat("At ", where, " these figures jump together, which is rarely chance: ",
                 joined(event.axes), " (", joined(values), ")."),
-         "Check the batches of these steps and at the learning rate there; clip gradients."});
+         "Check the batches of these steps and the learning rate there; clip gradients."});
   }
 }
 

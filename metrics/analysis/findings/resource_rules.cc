@@ -115,7 +115,7 @@ Finding unscaled_skips(const RuleInput& input, const SkippedSteps& steps) {
                     " steps were skipped, because a gradient or a loss was not finite, or the "
                     "guard held them back.");
   f.suggestion =
-      "Check the batches of these steps and at the learning rate, and clip gradients; the "
+      "Check the batches of these steps and the learning rate, and clip gradients; the "
       "guard's reasons name the rank (cox replay RUN --verbose).";
   f.evidence = {{"skipped", static_cast<double>(steps.unscaled)}};
   input.counted.add(f, steps.lost);

@@ -203,7 +203,7 @@ void communication(const RuleInput& input, Findings& out) {
   f.detail =
       concat("Ranks spend ", percents(share),
              " of their time on communication that nothing hides; waiting for slower ranks (",
-             percents(input.share(input.seconds_of("waiting"))), ") is not in it.");
+             percents(input.share(input.seconds_of("waiting"))), ") is not included.");
   const auto hidden = hidden_by_backward(input);
   f.suggestion = concat(
       hidden && *hidden >= 0.5 ? "Send" : "Reduce while backward still runs (buckets), send",

@@ -231,8 +231,8 @@ Status CheckpointFolder::check_shared() const {
   const Status held = lock_->check_held();
   if (held.ok()) return held;
   return failed_precondition("checkpoint.directory ", directory_.string(),
-                             ": expected the folder that rank 0 writes to, found another; every "
-                             "rank writes there, so all nodes must share it: ",
+                             ": expected the folder that rank 0 writes to, found a different "
+                             "folder; every rank writes to it, so all nodes must share it: ",
                              held.message());
 }
 
