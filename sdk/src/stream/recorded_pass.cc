@@ -90,7 +90,7 @@ Status RecordedPass::check_contents() const {
       continue;
     return failed_precondition("expected a graph that begins in the step, found a tensor of ",
                                records.outsides[static_cast<std::size_t>(it.index)].tensor.numel(),
-                               " elements with a history from before: the graph of another step, ",
+                               " elements with an earlier history: the graph of another step, ",
                                "of backward(create_graph), or of a custom function");
   }
   for (const at::Tensor& leaf : leaves()) {

@@ -395,14 +395,15 @@ void TrainingSaves::check_weights() const {
   const WaitingScope waiting(state_.recorder());
   const EndFinding found = compare_end_states(state_.job(), state_.actuators(), Leaves::save);
   if (!found.different.empty()) {
-    throw Error(failed_precondition("save: expected the same weights on all ranks, found that " +
-                                    found.different + "; nothing is saved"),
-                Error::Scope::all_ranks);
+    throw Error(
+        failed_precondition("save: expected the same weights on all ranks, found that " +
+                            found.different + "; nothing is saved: resume from an earlier save"),
+        Error::Scope::all_ranks);
   }
   const std::string not_finite = is_alone() ? own_not_finite() : found.not_finite;
   if (not_finite.empty()) return;
   throw Error(failed_precondition("save: expected finite weights, found that " + not_finite +
-                                  "; nothing is saved"),
+                                  "; nothing is saved: resume from an earlier save"),
               Error::Scope::all_ranks);
 }
 

@@ -150,7 +150,7 @@ TEST_SUITE("recorded pass") {
       const StreamScope shown({&pass});
       loss = (before * 2).sum();
     }
-    CHECK(close_at(pass, loss).message().find("4 elements with a history from before") !=
+    CHECK(close_at(pass, loss).message().find("4 elements with an earlier history") !=
           std::string::npos);
   }
 
