@@ -77,12 +77,12 @@ enum class Doubt : std::uint8_t {
 constexpr std::string_view to_string(Doubt doubt) {
   constexpr std::array<std::string_view, 7> kWords = {
       "",
-      "steps vary more than that",
-      "too few rounds before it",
-      "the next plan came too early",
+      "step times vary more than the change",
+      "too few rounds before the change",
+      "the next plan came before enough rounds",
       "a rank or the job became slow meanwhile",
       "a slow rank or job recovered meanwhile",
-      "another change of the plan has a cost that is not known"};
+      "the plan has another change of unknown cost"};
   return kWords[static_cast<std::size_t>(doubt)];
 }
 template <>
@@ -113,8 +113,8 @@ struct Effect {
 };
 using EffectList = std::vector<Effect>;  // oldest first
 
-// Returns the verdict for people, such as "did not help, taken back" or "not sure: steps vary more
-// than that". Empty if there is no verdict.
+// Returns the verdict for people, such as "did not help, taken back" or "not sure: step
+// times vary more than the change". Empty if there is no verdict.
 std::string verdict_text(const Effect& effect);
 
 // An EffectList of shared effects: a round that adds one copies none of the others.

@@ -151,7 +151,7 @@ Status JournalWriter::append(const StepSignals& signals, const Decision& decisio
 
 Status JournalWriter::flush() {
   if (gave_up_ || !file_.is_open()) return ok_status();
-  if (!file_.has_name()) return give_up("it was removed while this job wrote to it");
+  if (!file_.has_name()) return give_up("the file was removed while this job wrote to it");
   if (const int error = file_.append(buffer_); error != 0) return give_up(io::errno_text(error));
   written_end_ += buffer_.size();
   bytes_ += buffer_.size();

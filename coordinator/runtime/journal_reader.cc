@@ -103,7 +103,7 @@ Status check_faults(const StepSignals& signals, const JobFacts& job) {
 
 Status check_evidence(const StepSignals& signals, const JobFacts& job) {
   if (signals.evidence.empty() || signals.evidence.size() == job.blocks.size()) return ok_status();
-  return data_loss("expected evidence of ", job.blocks.size(), " blocks, found that of ",
+  return data_loss("expected evidence of ", job.blocks.size(), " blocks, found evidence of ",
                    signals.evidence.size());
 }
 
@@ -162,7 +162,7 @@ Status JournalReader::check_version(std::uint32_t version) {
   if (version != kJournalVersion)
     return failed_precondition(
         "journal ", path_.string(), ": expected version ", kJournalVersion, ", found ", version,
-        "; replay it with the Coxswain that wrote it, and let this one begin another file");
+        "; replay the journal with the Coxswain that wrote it, and give this job another file");
   position_ = kJournalHeaderBytes;
   return ok_status();
 }
@@ -214,7 +214,7 @@ bool JournalReader::rest_is_zero() {
 
 Status JournalReader::damaged(const std::string& what) const {
   return data_loss("journal ", path_.string(), ": ", what, " is damaged at byte ", position_,
-                   "; what stands before it can be used, keep a copy and move it away");
+                   "; records before that byte can be used: keep a copy and move the file away");
 }
 
 Result<JournalEntry> JournalReader::next() {

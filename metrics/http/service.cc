@@ -197,10 +197,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void follow(Broadcast& events) {
     if (service_.followers() >= kMostFollowers)
-      return send(refusal(503, "expected at most " + std::to_string(kMostFollowers) +
-                                   " followers of events at a time, found as many already; ask for "
-                                   "the page again instead"),
-                  Part::all);
+      return send(
+          refusal(
+              503,
+              "expected at most " + std::to_string(kMostFollowers) +
+                  " followers of events at a time, found as many already; reload the page instead"),
+          Part::all);
     enter(Phase::following);
     if (is_closed_) return;
     error_code ignored;

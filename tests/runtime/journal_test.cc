@@ -221,9 +221,9 @@ TEST_SUITE("runtime.journal") {
     write_file(folder / "j", old);
     const Status status = JournalReader::open(folder / "j").status();
     CHECK(status.code() == StatusCode::failed_precondition);
-    CHECK(status.message().ends_with(
-        "expected version 6, found 5; replay it with the Coxswain that wrote it, and let this one "
-        "begin another file"));
+    CHECK(
+        status.message().ends_with("expected version 6, found 5; replay the journal with the "
+                                   "Coxswain that wrote it, and give this job another file"));
   }
 
   TEST_CASE("a journal of an older version is moved aside with all its bytes, never appended to") {
@@ -399,7 +399,7 @@ TEST_SUITE("runtime.journal") {
     REQUIRE(writer.ok());
     std::filesystem::remove(folder / "j");
     const Status told = (*writer)->begin(head);
-    CHECK(told.message().find("it was removed") != std::string::npos);
+    CHECK(told.message().find("the file was removed") != std::string::npos);
     CHECK((*writer)->close().ok());
     CHECK_FALSE(std::filesystem::exists(folder / "j"));
   }

@@ -70,9 +70,9 @@ TEST_SUITE("runtime.saved_state") {
     write_file(folder / "s", old);
     const Status status = load_control_state(folder / "s").status();
     CHECK(status.code() == StatusCode::failed_precondition);
-    CHECK(status.message().ends_with(
-        "expected version 5, found 4; restore it with the Coxswain that wrote it, or start without "
-        "it"));
+    CHECK(
+        status.message().ends_with("expected version 5, found 4; restore the state with the "
+                                   "Coxswain that wrote it, or start without the state"));
   }
 
   TEST_CASE("no file, no folder and no permission are clear errors") {

@@ -141,8 +141,9 @@ TEST_SUITE("testing.promises") {
     CHECK(back->outcome == cox::Outcome::changed);
     CHECK(back->text.find("plan 1 is taken back in precision: a step was to take 10.0 % less") ==
           0);
-    CHECK(back->text.find("policy optimist may not promise a shorter step by that again before "
-                          "round ") != std::string::npos);
+    CHECK(back->text.find(
+              "policy optimist may not propose this change for a shorter step before round ") !=
+          std::string::npos);
     CHECK(back->forecast.step_ratio == doctest::Approx(1 / 1.2).epsilon(0.03));
     // The policy asks again in every round; the refusal is reported once.
     CHECK(count_said(job, ReasonCode::resting) == 1);

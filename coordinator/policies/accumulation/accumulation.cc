@@ -211,12 +211,12 @@ double lower_median(const std::vector<SyncCost>& costs, double SyncCost::*part) 
 
 std::string explain_unable(const JobFacts& job) {
   if (job.micro_batch == 0) {
-    return "accumulation needs steps of whole micro-batches, and this job gives no size of them; "
-           "the batch stays as it is";
+    return "accumulation needs micro-batches of a fixed size, which this job does not set; the "
+           "batch does not change";
   }
   if (!job.capabilities.accumulation) {
     return "accumulation needs a loop that takes the samples of a step from the plan, as "
-           "step.accumulate() of the Trainer does; the batch stays as it is";
+           "step.accumulate() of the Trainer does; the batch does not change";
   }
   return {};
 }
@@ -345,11 +345,11 @@ PolicyOutput first_batch(const PolicyInput& input) {
         input.job, least, ReasonCode::accumulation_start,
         sentence("every rank starts with at least %u micro-batches a step; ", config.min_anchor));
   }
-  return finding_of(
-      ReasonCode::accumulation_start,
-      sentence("synchronising may take %.3g %% of a step; it starts with %.0f micro-batches: ",
-               100 * config.target_ratio, static_cast<double>(now)) +
-          explain_batch(now, input.job));
+  return finding_of(ReasonCode::accumulation_start,
+                    sentence("synchronising may take %.3g %% of a step; the slowest rank starts "
+                             "with %.0f micro-batches: ",
+                             100 * config.target_ratio, static_cast<double>(now)) +
+                        explain_batch(now, input.job));
 }
 
 PolicyOutput look_at_round(const PolicyInput& input, AccumulationState& state) {

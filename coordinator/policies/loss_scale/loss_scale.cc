@@ -121,8 +121,8 @@ Reason explain_block(const PolicyInput& input, const RoundView& view, std::size_
 Reason explain_outside(const RoundView& view) {
   return reason_of(ReasonCode::overflow_outside,
                    concat("gradients of rank ", view.bad_rank,
-                          " are not finite, and no block is to blame: it arose outside of all "
-                          "blocks, in the loss or in the data",
+                          " are not finite, and all blocks were finite: the cause is outside of "
+                          "all blocks, in the loss or in the data",
                           explain_scale(view)),
                    {}, view.bad_rank);
 }
@@ -136,13 +136,12 @@ Reason explain_floor(const PolicyInput& input, const RoundView& view) {
     rank = seen.rank_of_overflow;
     where = concat("in the ", pass_of(seen), " pass of block ", input.job.blocks[block]);
   }
-  Reason reason = reason_of(
-      ReasonCode::scaler_floor,
-      concat("overflows go on at the smallest loss scale, ", sentence("%.6g, ", view.scale), where,
-             " on rank ", rank,
-             ": no scale helps, so it stays; look at that block's inputs, or force another format "
-             "on it"),
-      {}, rank);
+  Reason reason = reason_of(ReasonCode::scaler_floor,
+                            concat("overflows go on at the smallest loss scale, ",
+                                   sentence("%.6g, ", view.scale), where, " on rank ", rank,
+                                   ": no scale helps, so the scale stays; check the inputs of that "
+                                   "block, or force another format on it"),
+                            {}, rank);
   reason.block = view.blamed;
   return reason;
 }

@@ -155,7 +155,7 @@ Status check_tokens(const Reference& reference) {
     return cox::ok_status();
   }
   return cox::data_loss("tokens: expected each in [0, " +
-                        std::to_string(reference.config.vocab_size) + "), found others");
+                        std::to_string(reference.config.vocab_size) + "), found different values");
 }
 
 }  // namespace

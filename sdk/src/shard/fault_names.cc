@@ -116,7 +116,7 @@ FaultNames::FaultNames(std::vector<NamedMemory> memory)
           lines.push_back(
               {each.begin, each.begin + each.bytes,
                "error: shard.mode: expected writes to " + each.name +
-                   " by LibTorch's operators on the training thread, found one past them "
+                   " by LibTorch's operators on the training thread, found a write outside of them "
                    "(data_ptr(), another thread, or a hook of backward); train this loop "
                    "without shard.mode\n"});
         }

@@ -254,11 +254,12 @@ void Sharding::follow_replaced() {
   while (const ShardedParameter* replaced = parameters_.replaced()) {
     const std::size_t index = parameters_.index_of(*replaced);
     if (!parameters_.fits_again(index))
-      throw Error(failed_precondition("shard.mode=state: expected parameter ", replaced->name,
-                                      " with the sizes, type and memory of its own that it had at "
-                                      "adopt(), found others (set_data, Module::to or a load); "
-                                      "change the model before adopt()"),
-                  Error::Scope::all_ranks);
+      throw Error(
+          failed_precondition("shard.mode=state: expected parameter ", replaced->name,
+                              " with the sizes, type and memory of its own that it had at "
+                              "adopt(), found different ones (set_data, Module::to or a load); "
+                              "change the model before adopt()"),
+          Error::Scope::all_ranks);
     parameters_.move_again(index, [&](const at::Tensor& values) { rewriter_.take(index, values); });
   }
 }

@@ -158,7 +158,7 @@ Status OwnBuffers::take(const std::string& bytes) const {
       if (!archive.try_read(key_of(b), saved, /*is_buffer=*/true)) continue;
       if (saved.sizes() != buffers_[b].sizes() || saved.dtype() != buffers_[b].dtype())
         return invalid_argument(
-            "expected the shapes and types of the model's buffers, found others");
+            "expected the shapes and types of the model's buffers, found different ones");
       at::Tensor(buffers_[b]).copy_(saved);
     }
   } catch (const std::exception& error) {
