@@ -1,4 +1,4 @@
-// sparkline() draws a curve of recent rounds as inline SVG: gaps and marks where a value is not
+// sparkline() computes a curve of recent rounds for inline SVG: gaps and marks where a value is not
 // finite, dashed lines where another plan took over, and a sentence for readers who do not see it.
 // Pure.
 #pragma once
@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "metrics/pages/template.h"
 
 namespace cox::metrics {
 
@@ -17,8 +19,8 @@ struct Curve {
   double flat_ratio = 0.1;  // a curve that moves less than this part of its level looks flatter
 };
 
-// Returns the SVG and, below it, the range that it covers; a sentence instead for fewer than two
-// finite values.
-std::string sparkline(const Curve& curve);
+// Returns the values of sparkline.html: the SVG and, below it, the range that it covers; a sentence
+// instead for fewer than two finite values.
+Record sparkline(const Curve& curve);
 
 }  // namespace cox::metrics
