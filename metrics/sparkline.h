@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "metrics/pages/template.h"
+#include "metrics/pages/values.h"
 
 namespace cox::metrics {
 

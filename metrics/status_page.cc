@@ -161,7 +161,8 @@ std::string status_page(const Served& served) {
 }
 
 std::vector<EventPart> page_events(const Served& served) {
-  std::vector<EventPart> out = {{"part", "title\n" + escape(title(*served.snapshot))}};
+  std::vector<EventPart> out = {
+      {"part", "title\n" + render("title.html", {{"title", title(*served.snapshot)}})}};
   for (const PagePart& part : parts_of(served)) out.push_back({"part", part.id + "\n" + part.html});
   return out;
 }

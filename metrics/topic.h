@@ -16,7 +16,7 @@
 #include "coordinator/decide/record.h"
 #include "coordinator/io/json.h"
 #include "metrics/metric.h"
-#include "metrics/pages/template.h"
+#include "metrics/pages/values.h"
 #include "metrics/rank_row.h"
 #include "metrics/snapshot.h"
 

@@ -9,7 +9,7 @@
 
 #include "coordinator/core/text.h"
 #include "metrics/command/analysis_report.h"
-#include "metrics/pages/template.h"
+#include "metrics/pages/values.h"
 #include "metrics/records/statistics.h"
 #include "metrics/topics/heat_map.h"
 

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,6 +25,7 @@ using diagnosis::RankRecord;
 using diagnosis::RunSetting;
 using diagnosis::RunView;
 using metrics::List;
+using metrics::list_of;
 using metrics::more_text;
 using metrics::Record;
 using metrics::with_rows;
@@ -42,15 +42,9 @@ std::string shown_text(std::string_view text) {
   return concat(text.substr(0, kMostBytes), text.size() > kMostBytes ? "…" : "");
 }
 
-template <class Item, class Make>
-List first_of(const std::vector<Item>& items, std::size_t most, Make make) {
-  return metrics::list_of(std::span(items).first(std::min(items.size(), most)), make);
-}
-
 List texts_of(const std::vector<std::string>& lines, std::size_t most) {
-  return first_of(lines, most, [](const std::string& line) {
-    return Record{{"text", shown_text(line)}};
-  });
+  const auto text_of = [](const std::string& line) { return Record{{"text", shown_text(line)}}; };
+  return with_rows(list_of(lines, text_of, most), lines.size());
 }
 
 // --- Findings.
@@ -87,7 +81,7 @@ Record finding_of(const Finding& f) {
           {"share", percent_text(f.cost_share, 1)},
           {"code", f.code},
           {"detail", shown_text(f.detail)},
-          {"evidence", with_rows(metrics::list_of(f.evidence, evidence_of))},
+          {"evidence", with_rows(list_of(f.evidence, evidence_of))},
           {"suggestion", shown_text(f.suggestion)}};
 }
 
@@ -251,7 +245,7 @@ List rank_table(const Analysis& analysis) {
                   {"last", percent_text(rank.slowest_fraction, 0)}};
   };
   return {{{"lost", percent_text(d->lost_fraction, 1)},
-           {"rows", first_of(ranks, kMostRanks, row_of)},
+           {"rows", list_of(ranks, row_of, kMostRanks)},
            {"more", more_text(ranks.size(), kMostRanks)}}};
 }
 
@@ -262,15 +256,15 @@ Record plan_of(const diagnosis::PlanEvent& event) {
           {"step", grouped(event.step)},
           {"round", event.round > 0 ? grouped(event.round) : ""},
           {"start", event.incarnation > 1 ? std::to_string(event.incarnation) : ""},
-          {"changes", with_rows(texts_of(event.changes, event.changes.size()))},
-          {"reasons", with_rows(texts_of(event.reasons, event.reasons.size()))}};
+          {"changes", texts_of(event.changes, event.changes.size())},
+          {"reasons", texts_of(event.reasons, event.reasons.size())}};
 }
 
 List plans(const diagnosis::PlanHistory& history) {
   if (history.events.empty() && history.gap.empty()) return {};
   return {{{"left_out", history.left_out > 0 ? grouped(history.left_out) : ""},
            {"gap", history.gap},
-           {"plans", with_rows(metrics::list_of(history.events, plan_of))}}};
+           {"plans", with_rows(list_of(history.events, plan_of))}}};
 }
 
 // --- Configuration, environment, and about the record.
@@ -282,7 +276,7 @@ void add_settings(List& tables, std::string_view title, const std::vector<RunSet
   };
   tables.push_back({{"title", title},
                     {"count", settings.size()},
-                    {"settings", first_of(settings, kMostSettings, row_of)},
+                    {"settings", list_of(settings, row_of, kMostSettings)},
                     {"more", more_text(settings.size(), kMostSettings)}});
 }
 
@@ -309,6 +303,7 @@ std::string about_run(const Analysis& analysis) {
 std::string analysis_page(const Analysis& analysis) {
   const diagnosis::RunRecord& run = *analysis.run;
   const RankRecord& rank = run.lowest();
+  const std::vector<Finding>& findings = analysis.findings;
   const bool is_own = analysis.rules == RuleSet::coxswain;
   const RunView view = is_own ? analysis.view : diagnosis::view_of(run, std::nullopt);
   return metrics::render(
@@ -316,8 +311,7 @@ std::string analysis_page(const Analysis& analysis) {
       {{"run", run.name},
        {"name", rank.info.name == run.name ? "" : rank.info.name},
        {"about", about_run(analysis)},
-       {"findings", with_rows(first_of(analysis.findings, kMostFindings, finding_of))},
-       {"more_findings", more_text(analysis.findings.size(), kMostFindings)},
+       {"findings", with_rows(list_of(findings, finding_of, kMostFindings), findings.size())},
        {"budget", budget(analysis)},
        {"idle", idle_time(analysis.idle)},
        {"rank", rank.rank},
@@ -328,8 +322,7 @@ std::string analysis_page(const Analysis& analysis) {
        {"ranks", rank_table(analysis)},
        {"plans", plans(run.plans)},
        {"settings", settings(rank)},
-       {"gaps", with_rows(texts_of(run.gaps, kMostSentences))},
-       {"more_gaps", more_text(run.gaps.size(), kMostSentences)}});
+       {"gaps", texts_of(run.gaps, kMostSentences)}});
 }
 
 }  // namespace cox::tools

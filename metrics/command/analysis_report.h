@@ -15,7 +15,7 @@
 #include "metrics/analysis/findings/run_diff.h"
 #include "metrics/analysis/findings/run_view.h"
 #include "metrics/analysis/timeline/idle_time.h"
-#include "metrics/pages/template.h"
+#include "metrics/pages/values.h"
 
 namespace cox::tools {
 

@@ -20,7 +20,9 @@ using diagnosis::LabelSlowdown;
 using diagnosis::StepTimes;
 using diagnosis::WhatIf;
 using metrics::List;
+using metrics::list_of;
 using metrics::Record;
+using metrics::with_rows;
 
 constexpr std::size_t kMostRows = 64;     // of workers in a table
 constexpr std::size_t kMostSteps = 2000;  // in the table of steps
@@ -40,7 +42,7 @@ Record heat_cell(std::string text, double ratio) {
 }
 
 List texts_of(const std::vector<std::string>& lines) {
-  return metrics::list_of(lines, [](const std::string& line) { return Record{{"text", line}}; });
+  return list_of(lines, [](const std::string& line) { return Record{{"text", line}}; });
 }
 
 // --- The heat map: a row for each data-parallel rank, a column for each stage.
@@ -107,15 +109,15 @@ List map_axes(const Grid& grid) {
   return out;
 }
 
-void add_map(Record& to, const WhatIfReport& report) {
+Record map_of(const WhatIfReport& report) {
   Grid grid{columns_of(report.model), 1, report.model.stages > 1};
   grid.rows = (report.model.ranks.size() + grid.columns - 1) / grid.columns;
   List cells;
   for (std::size_t place = 0; place < report.model.ranks.size(); ++place)
     cells.push_back(map_cell(report, place, grid));
-  to.add("map_height", fixed(grid.y(static_cast<double>(grid.rows)) + 4, 0));
-  to.add("map_axes", map_axes(grid));
-  to.add("map_cells", std::move(cells));
+  return {{"height", fixed(grid.y(static_cast<double>(grid.rows)) + 4, 0)},
+          {"axes", map_axes(grid)},
+          {"cells", std::move(cells)}};
 }
 
 // --- The chart of steps.
@@ -157,7 +159,7 @@ List dots_of(const WhatIf& figures, const Scale& scale) {
   return dots;
 }
 
-void add_chart(Record& to, const WhatIf& figures) {
+Record chart_of(const WhatIf& figures) {
   Scale scale{0, figures.steps.size()};
   for (const StepTimes& step : figures.steps)
     scale.most =
@@ -167,16 +169,16 @@ void add_chart(Record& to, const WhatIf& figures) {
     axes.push_back({{"y", fixed(scale.y(part * scale.most), 1)},
                     {"text_y", fixed(scale.y(part * scale.most) + 4, 1)},
                     {"text", part == 0 ? "0" : seconds_text(part * scale.most)}});
-  to.add("axes", std::move(axes));
-  to.add("traced", points_of(figures, scale, &StepTimes::traced_seconds));
-  to.add("ideal", points_of(figures, scale, &StepTimes::ideal_seconds));
-  to.add("real", points_of(figures, scale, &StepTimes::actual_seconds));
-  to.add("dots", dots_of(figures, scale));
-  to.add("first_step", figures.steps.front().step);
-  to.add("last_step", figures.steps.back().step);
+  return {{"axes", std::move(axes)},
+          {"traced", points_of(figures, scale, &StepTimes::traced_seconds)},
+          {"ideal", points_of(figures, scale, &StepTimes::ideal_seconds)},
+          {"real", points_of(figures, scale, &StepTimes::actual_seconds)},
+          {"dots", dots_of(figures, scale)},
+          {"first_step", figures.steps.front().step},
+          {"last_step", figures.steps.back().step}};
 }
 
-List step_rows(const WhatIf& figures) {
+List step_table(const WhatIf& figures) {
   List rows;
   for (std::size_t s = 0; s < std::min(figures.steps.size(), kMostSteps); ++s) {
     const StepTimes& step = figures.steps[s];
@@ -191,7 +193,7 @@ List step_rows(const WhatIf& figures) {
                     {"label", worst->label},
                     {"label_slowdown", ratio_text(worst->of_steps[s])}});
   }
-  return rows;
+  return with_rows(std::move(rows), figures.steps.size());
 }
 
 // --- Operations, and workers by operations.
@@ -208,7 +210,7 @@ List free_rows(const WhatIf& figures) {
   };
   add("pipeline communication", figures.pipeline_free);
   add("data-parallel communication", figures.data_parallel_free);
-  return metrics::with_rows(std::move(rows));
+  return with_rows(std::move(rows));
 }
 
 // What each label takes on average over the workers that have it.
@@ -244,44 +246,41 @@ Record worker_row(const WhatIfReport& report, std::size_t place, const std::vect
 List worker_rows(const WhatIfReport& report) {
   const std::vector<double> usual = usual_work(report);
   const std::vector<std::size_t> places = workers_by_cost(report);
-  const std::span shown(places.data(), std::min(places.size(), kMostRows));
-  return metrics::list_of(shown,
-                          [&](std::size_t place) { return worker_row(report, place, usual); });
+  const auto row_of = [&](std::size_t place) { return worker_row(report, place, usual); };
+  return with_rows(list_of(places, row_of, kMostRows), places.size());
 }
 
-void add_head(Record& to, const WhatIfReport& report) {
+Record tiles_of(const WhatIfReport& report) {
   const WhatIf& figures = report.figures;
-  to.add("name", report.name);
-  to.add("layout", layout_text(report));
-  to.add("fidelity", percent_text(1 / figures.simulation_gap(), 1));
-  to.add("slowdown", ratio_text(figures.slowdown));
-  to.add("mean_step", seconds_text(figures.actual_seconds));
-  to.add("mean_ideal", seconds_text(figures.ideal_seconds));
-  to.add("worst_share", share_text(figures.worst.removed_share));
-  to.add("worst_ranks", figures.worst_ranks.size());
-  to.add("ranks", report.model.ranks.size());
-  to.add("has_stages", report.model.stages > 1);
-  to.add("last_stage", share_text(figures.last_stage.removed_share));
-  to.add("free", figures.data_parallel_free ? ratio_text(*figures.data_parallel_free) : "-");
-  to.add("sentences", texts_of(sentences_of(report)));
-  to.add("gaps", texts_of(report.model.gaps));
+  return {{"slowdown", ratio_text(figures.slowdown)},
+          {"mean_step", seconds_text(figures.actual_seconds)},
+          {"mean_ideal", seconds_text(figures.ideal_seconds)},
+          {"worst_share", share_text(figures.worst.removed_share)},
+          {"worst_ranks", figures.worst_ranks.size()},
+          {"ranks", report.model.ranks.size()},
+          {"has_stages", report.model.stages > 1},
+          {"last_stage", share_text(figures.last_stage.removed_share)},
+          {"free", figures.data_parallel_free ? ratio_text(*figures.data_parallel_free) : "-"}};
 }
 
 }  // namespace
 
 std::string whatif_page(const WhatIfReport& report) {
   const WhatIf& figures = report.figures;
-  Record values = {{"steps", step_rows(figures)},
-                   {"more_steps", metrics::more_text(figures.steps.size(), kMostSteps)},
-                   {"labels", metrics::list_of(figures.labels, label_row)},
-                   {"frees", free_rows(figures)},
-                   {"is_trace", report.source == WhatIfReport::Source::trace},
-                   {"workers", worker_rows(report)},
-                   {"more_workers", metrics::more_text(report.model.ranks.size(), kMostRows)}};
-  add_head(values, report);
-  add_map(values, report);
-  add_chart(values, figures);
-  return metrics::render("whatif.html", values);
+  return metrics::render("whatif.html",
+                         {{"name", report.name},
+                          {"layout", layout_text(report)},
+                          {"fidelity", percent_text(1 / figures.simulation_gap(), 1)},
+                          {"tiles", tiles_of(report)},
+                          {"sentences", texts_of(sentences_of(report))},
+                          {"gaps", texts_of(report.model.gaps)},
+                          {"map", map_of(report)},
+                          {"chart", chart_of(figures)},
+                          {"steps", step_table(figures)},
+                          {"labels", list_of(figures.labels, label_row)},
+                          {"frees", free_rows(figures)},
+                          {"is_trace", report.source == WhatIfReport::Source::trace},
+                          {"workers", worker_rows(report)}});
 }
 
 }  // namespace cox::tools

@@ -16,11 +16,18 @@ using Kind = Templates::Kind;
 
 // --- Values into text.
 
+// Nearly all text is, and is copied at once.
+bool is_plain(signed char c) {
+  return c >= ' ' && c != '&' && c != '<' && c != '>' && c != '"' && c != '\'';
+}
+
 void append_escaped(std::string& to, std::string_view text) {
   constexpr std::string_view kSpecial = "&<>\"'";
   constexpr std::array kEntities = {"&amp;", "&lt;", "&gt;", "&quot;", "&#39;"};
-  if (!is_utf8(text)) return append_escaped(to, valid_utf8(text));
-  for (const char c : text) {
+  const auto rest = std::ranges::find_if_not(text, is_plain);
+  to.append(text.begin(), rest);
+  if (rest == text.end()) return;
+  for (const char c : valid_utf8({rest, text.end()})) {
     const std::size_t special = kSpecial.find(c);
     if (special != std::string_view::npos)
       to += kEntities[special];
@@ -36,15 +43,13 @@ bool is_allowed(std::string_view url) {
 }
 
 void append_value(std::string& to, const Value& value, Place place) {
-  if (value.markup() != nullptr && place == Place::text) {
-    to += value.markup()->html;
-  } else if (const std::string* text = value.text()) {
-    const bool is_number = text->find_first_not_of("0123456789.-") == std::string::npos;
-    if (place == Place::style && !is_number)
-      to += '0';
-    else
-      append_escaped(to, place == Place::url && !is_allowed(*text) ? "#" : *text);
-  }
+  const std::string_view text = value.text();
+  if (place == Place::text && value.is_markup())
+    to += text;
+  else if (place == Place::style)
+    to += text.find_first_not_of("0123456789.-") == std::string_view::npos ? text : "0";
+  else
+    append_escaped(to, place == Place::url && !is_allowed(text) ? "#" : text);
 }
 
 struct Scope {
@@ -67,10 +72,9 @@ void write(const Nodes& nodes, std::size_t begin, std::size_t end, const Scope& 
     } else if (node.kind == Kind::value) {
       append_value(to, *value, node.place);
     } else if (value->is_set() == (node.kind == Kind::section)) {
-      const List* records = value->records();
-      if (records == nullptr || records->empty()) write(nodes, i + 1, node.end, scope, to);
-      for (std::size_t r = 0; records != nullptr && r < records->size(); ++r)
-        write(nodes, i + 1, node.end, {(*records)[r], &scope}, to);
+      if (value->records().empty()) write(nodes, i + 1, node.end, scope, to);
+      for (const Record& record : value->records())
+        write(nodes, i + 1, node.end, {record, &scope}, to);
     }
   }
 }
@@ -200,26 +204,6 @@ class Parser {
 
 }  // namespace
 
-Value::Value(List records) : held_(std::move(records)) {}
-
-Value::Value(Record record) : held_(List(1, std::move(record))) {}
-
-bool Value::is_set() const {
-  if (text() != nullptr) return !text()->empty();
-  if (records() != nullptr) return !records()->empty();
-  return markup() != nullptr ? !markup()->html.empty() : std::get<bool>(held_);
-}
-
-Record::Record(std::initializer_list<Field> fields) {
-  fields_.reserve(fields.size());
-  for (const Field& field : fields) fields_.push_back({field.name, std::move(field.value)});
-}
-
-const Value* Record::find(std::string_view name) const {
-  const auto found = std::ranges::find(fields_, name, &Field::name);
-  return found != fields_.end() ? &found->value : nullptr;
-}
-
 Result<Templates> Templates::parse(std::span<const PageFile> files) {
   Templates out;
   for (const PageFile& file : files) {
@@ -239,25 +223,6 @@ std::string render(std::string_view page, const Record& values) {
   static const Templates& templates = never_destroyed(Templates::parse(page_files()).value());
   std::string out;
   templates.render(page, values, out);
-  return out;
-}
-
-Record tag(std::string_view css_class, std::string_view text) {
-  return {{"class", css_class}, {"text", text}};
-}
-
-List with_rows(List rows) {
-  if (rows.empty()) return {};
-  return {{{"rows", std::move(rows)}}};
-}
-
-std::string more_text(std::size_t rows, std::size_t shown) {
-  return rows > shown ? grouped(rows - shown) : "";
-}
-
-std::string escape(std::string_view text) {
-  std::string out;
-  append_escaped(out, text);
   return out;
 }
 

@@ -13,7 +13,7 @@
 #include "metrics/format.h"
 #include "metrics/json_parts.h"
 #include "metrics/metric.h"
-#include "metrics/pages/template.h"
+#include "metrics/pages/values.h"
 #include "metrics/request.h"
 
 namespace cox::metrics {
@@ -224,7 +224,8 @@ std::string rounds_text(const DecisionEntry& entry) {
   return grouped(entry.first_round.value()) + "–" + grouped(entry.last_round.value());
 }
 
-Record entry_of(const DecisionEntry& entry) {
+Record entry_of(const std::shared_ptr<const DecisionEntry>& shared) {
+  const DecisionEntry& entry = *shared;
   const Reason& reason = entry.reason;
   return {{"is_quiet", is_quiet(reason.outcome)},
           {"time", utc_text(entry.last_time)},
@@ -308,16 +309,14 @@ Record effects_section(const Snapshot& s) {
   if (view.effects->empty()) return {};
   return {{"rounds_before", Effects::kRoundsBefore},
           {"rounds_after", Effects::kRoundsAfter},
-          {"effects", list_of(std::views::reverse(*view.effects) | std::views::take(kEffectsShown),
-                              effect_row)},
+          {"effects", list_of(std::views::reverse(*view.effects), effect_row, kEffectsShown)},
           {"scores", with_rows(list_of(view.scores, score_row))}};
 }
 
 Record decisions_section(const Snapshot& s) {
   const DecisionList& list = *s.view<DecisionsView>().list;
-  return {{"entries", with_rows(list_of(std::views::reverse(list) | std::views::take(kShown),
-                                        [](const auto& entry) { return entry_of(*entry); }))},
-          {"earlier", more_text(list.size(), kShown)}};
+  return {
+      {"entries", with_rows(list_of(std::views::reverse(list), entry_of, kShown), list.size())}};
 }
 
 }  // namespace

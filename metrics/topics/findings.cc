@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -70,12 +69,11 @@ Record section(const Snapshot& s) {
   const FindingsView& view = s.view<FindingsView>();
   if (view.time.seconds <= 0) return {};
   const bool is_early = view.steps < diagnosis::kLeastSteps;
-  const std::span shown(view.findings.data(), std::min(kShown, view.findings.size()));
   return {{"first_step", grouped(static_cast<std::uint64_t>(view.first_step))},
           {"last_step", grouped(static_cast<std::uint64_t>(view.last_step))},
           {"least_steps", is_early ? std::to_string(diagnosis::kLeastSteps) : ""},
-          {"is_clean", !is_early && shown.empty()},
-          {"findings", is_early ? List() : with_rows(list_of(shown, row_of))}};
+          {"is_clean", !is_early && view.findings.empty()},
+          {"findings", is_early ? List() : with_rows(list_of(view.findings, row_of, kShown))}};
 }
 
 }  // namespace

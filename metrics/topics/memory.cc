@@ -358,8 +358,8 @@ Record memory_section(const Snapshot& s) {
   const MemoryView& view = s.view<MemoryView>();
   const std::vector<RankLine> lines = lines_shown(s);
   List blocks = block_rows(s);
-  std::string more_blocks = more_text(blocks.size(), kRunsShown);
-  blocks.resize(std::min(blocks.size(), kRunsShown));
+  const std::size_t all = blocks.size();
+  blocks.resize(std::min(all, kRunsShown));
   const bool shows_all = lines.size() == s.view<RanksView>().table->rows.size();
   return {{"is_planned", s.views.find<MemoryView>() != nullptr},
           {"not_planned", not_planned(s)},
@@ -373,8 +373,7 @@ Record memory_section(const Snapshot& s) {
           {"added", added_text(view.added_ratio)},
           {"nearest", shows_all ? "" : std::to_string(lines.size())},
           {"rows", list_of(lines, row_of)},
-          {"block_table", with_rows(std::move(blocks))},
-          {"more_blocks", std::move(more_blocks)}};
+          {"block_table", with_rows(std::move(blocks), all)}};
 }
 
 }  // namespace

@@ -2,13 +2,14 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <ranges>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "metrics/blocks.h"
 #include "metrics/format.h"
-#include "metrics/pages/template.h"
+#include "metrics/pages/values.h"
 #include "metrics/sparkline.h"
 #include "metrics/topics/numerics.h"
 #include "metrics/topics/progress.h"
@@ -72,20 +73,21 @@ List format_keys(const NumericsView& view) {
   return keys;
 }
 
-void add_cells(Record& to, const Snapshot& s) {
+List strip_of(const Snapshot& s) {
   const NumericsView& view = s.view<NumericsView>();
+  if (view.blocks.empty()) return {};
   const bool is_named = view.blocks.size() <= kNamedCells;
   const std::size_t prefix_length = is_named ? common_prefix(*s.job).size() : 0;
   List cells;
   for (std::size_t b = 0; b < view.blocks.size(); ++b)
     cells.push_back(cell(s, b, view.blocks[b], prefix_length));
-  to.add("is_named", is_named);
-  to.add("has_blocks", !cells.empty());
-  to.add("cells", std::move(cells));
-  to.add("formats", format_keys(view));
-  to.add("any_hot", std::ranges::any_of(view.blocks, [&s](const BlockNumerics& block) {
-           return is_hot(block, s.summary.round);
-         }));
+  const auto is_hot_now = [&s](const BlockNumerics& block) {
+    return is_hot(block, s.summary.round);
+  };
+  return {{{"is_named", is_named},
+           {"cells", std::move(cells)},
+           {"formats", format_keys(view)},
+           {"any_hot", std::ranges::any_of(view.blocks, is_hot_now)}}};
 }
 
 // One row of the table. In models of many blocks neighbours of one format share a row, for which
@@ -199,17 +201,19 @@ Record row_of(const Snapshot& s, const BlockRow& row, const Reason* above) {
           {"reason", reason_text(block.newest.get(), above)}};
 }
 
-void add_rows(Record& to, const Snapshot& s) {
+List table_of(const Snapshot& s) {
   const NumericsView& view = s.view<NumericsView>();
-  const RoundId now = s.summary.round;
-  const std::vector<BlockRow> all = block_rows(view, now);
-  const std::vector<BlockRow> rows = most_telling(all, now);
+  const std::vector<BlockRow> all = block_rows(view, s.summary.round);
+  const std::vector<BlockRow> rows = most_telling(all, s.summary.round);
   const Reason* above = nullptr;
-  to.add("rows", list_of(rows, [&](const BlockRow& row) {
-           return row_of(s, row, std::exchange(above, row.worst.newest.get()));
-         }));
-  to.add("is_shared", rows.size() < view.blocks.size());
-  to.add("more", more_text(all.size(), rows.size()));
+  List out = with_rows(list_of(rows,
+                               [&](const BlockRow& row) {
+                                 const Reason* newest = row.worst.newest.get();
+                                 return row_of(s, row, std::exchange(above, newest));
+                               }),
+                       all.size());
+  if (!out.empty()) out[0].add("is_shared", rows.size() < view.blocks.size());
+  return out;
 }
 
 std::string scale_of_exponent(double exponent) {
@@ -257,19 +261,20 @@ List scaler_of(const Snapshot& s) {
 }
 
 // The newest overflow as one sentence; earlier ones folded away below it.
-void add_overflows(Record& to, const Snapshot& s) {
+List overflow_of(const Snapshot& s) {
   const NumericsView& view = s.view<NumericsView>();
   const Overflow* last = view.last_overflow();
-  const std::size_t earlier = last != nullptr ? view.overflows.size() - 1 : 0;
-  const std::size_t shown = std::min(earlier, kEarlierShown);
-  List texts;
-  for (std::size_t i = 0; i < shown; ++i)
-    texts.push_back({{"text", overflow_text(*s.job, view.overflows[earlier - 1 - i])}});
-  to.add("overflow", last != nullptr ? overflow_text(*s.job, *last) : "");
-  to.add("is_recent",
-         last != nullptr && last->round.value() + kRecentRounds >= s.summary.round.value());
-  to.add("earlier", shown == 0 ? "" : concat(shown, shown == 1 ? " earlier one" : " earlier ones"));
-  to.add("earlier_overflows", std::move(texts));
+  if (last == nullptr) return {};
+  const std::size_t earlier = std::min(view.overflows.size() - 1, kEarlierShown);
+  const auto text_of = [&s](const Overflow& overflow) {
+    return Record{{"text", overflow_text(*s.job, overflow)}};
+  };
+  const auto older = std::views::reverse(view.overflows) | std::views::drop(1);
+  return {{{"newest", overflow_text(*s.job, *last)},
+           {"is_recent", last->round.value() + kRecentRounds >= s.summary.round.value()},
+           {"earlier",
+            earlier == 0 ? "" : concat(earlier, earlier == 1 ? " earlier one" : " earlier ones")},
+           {"older", list_of(older, text_of, earlier)}}};
 }
 
 }  // namespace
@@ -277,13 +282,9 @@ void add_overflows(Record& to, const Snapshot& s) {
 Record numerics_section(const Snapshot& s) {
   const NumericsView& view = s.view<NumericsView>();
   if (!is_at_work(view)) return {};
-  Record out = {{"scaler", scaler_of(s)},
-                {"overflow_rounds", grouped(view.overflow_rounds)},
-                {"skipped", skipped_text(s)}};
-  add_overflows(out, s);
-  add_cells(out, s);
-  add_rows(out, s);
-  return out;
+  return {{"overflow", overflow_of(s)}, {"strip", strip_of(s)},
+          {"scaler", scaler_of(s)},     {"overflow_rounds", grouped(view.overflow_rounds)},
+          {"skipped", skipped_text(s)}, {"table", table_of(s)}};
 }
 
 }  // namespace cox::metrics

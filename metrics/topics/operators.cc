@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -98,8 +97,7 @@ List block_table(const Snapshot& s) {
                   {"flops", flops_text(flops)},
                   {"rate", rate_of(flops, seconds)}};
   };
-  const std::span shown(blocks.data(), std::min(blocks.size(), kBlocksShown));
-  return {{{"rows", list_of(shown, row_of)}, {"more", more_text(blocks.size(), kBlocksShown)}}};
+  return with_rows(list_of(blocks, row_of, kBlocksShown), blocks.size());
 }
 
 List operator_table(const OperatorTable* all) {
@@ -124,11 +122,10 @@ List operator_table(const OperatorTable* all) {
                   {"flops", row.flops ? flops_text(flops) : "–"},
                   {"rate", rate_of(flops, seconds(row))}};
   };
-  const std::span shown(rows.data(), std::min(rows.size(), kOperatorsShown));
   return {{{"steps", grouped(all->steps)},
            {"seconds", seconds_text(seconds(sum))},
            {"uncounted", seconds_text(seconds(uncounted_of(rows)))},
-           {"rows", list_of(shown, record_of)},
+           {"rows", list_of(rows, record_of, kOperatorsShown)},
            {"more", more_text(rows.size(), kOperatorsShown)}}};
 }
 

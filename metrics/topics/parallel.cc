@@ -101,15 +101,15 @@ std::string count_text(double count) {
 }
 
 // "160 samples, 10.00× the job's 16", "16 samples, 160 planned".
-void add_batch(Record& to, const Snapshot& s) {
+Record batch_of(const Snapshot& s) {
   const double now = s.view<ParallelView>().step_samples;
   const std::uint64_t planned = planned_samples(*s.plan, *s.job);
   const auto own = static_cast<double>(s.job->global_batch);
   const bool differs = s.plan->step_samples != 0 && static_cast<double>(planned) != now;
-  to.add("batch", count_text(now));
-  to.add("planned", differs ? grouped(planned) : "");
-  to.add("times", !differs && own > 0 && now != own ? times_text(now / own) : "");
-  to.add("own", count_text(own));
+  return {{"samples", count_text(now)},
+          {"planned", differs ? grouped(planned) : ""},
+          {"times", !differs && own > 0 && now != own ? times_text(now / own) : ""},
+          {"own", count_text(own)}};
 }
 
 std::string samples_text(const RankRow& row) {
@@ -180,16 +180,15 @@ Record parallel_section(const Snapshot& s) {
   const std::uint64_t repeated = s.view<ProgressView>().repeated_rounds;
   const RankTable& ranks = *s.view<RanksView>().table;
   const auto rows = rows_shown(ranks);
-  Record out = {{"rank_samples", samples_text(view.rank_samples)},
-                {"fewest", view.micro_batches > 0 ? grouped(view.micro_batches) : ""},
-                {"micro_batch", grouped(s.job->micro_batch)},
-                {"gradient_reduction", reduction_text(view)},
-                {"not_hidden", exposed_text(view)},
-                {"repeated", repeated > 0 ? grouped(repeated) : ""},
-                {"ends", rows.size() < ranks.rows.size() ? std::to_string(kEndsShown) : ""},
-                {"rows", rank_rows(rows, ranks.samples_per_step)}};
-  add_batch(out, s);
-  return out;
+  return {{"batch", batch_of(s)},
+          {"rank_samples", samples_text(view.rank_samples)},
+          {"fewest", view.micro_batches > 0 ? grouped(view.micro_batches) : ""},
+          {"micro_batch", grouped(s.job->micro_batch)},
+          {"gradient_reduction", reduction_text(view)},
+          {"not_hidden", exposed_text(view)},
+          {"repeated", repeated > 0 ? grouped(repeated) : ""},
+          {"ends", rows.size() < ranks.rows.size() ? std::to_string(kEndsShown) : ""},
+          {"rows", rank_rows(rows, ranks.samples_per_step)}};
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -222,16 +221,15 @@ std::string profile_title(const Plan& plan, std::size_t index, std::int32_t rank
 
 Record profile_of(const Snapshot& s, std::size_t index, std::int32_t ranks) {
   const auto runs = block_runs(*s.plan, index);
-  const std::span shown(runs.data(), is_named(s) ? 0 : std::min(runs.size(), kRunsShown));
+  const auto run_of = [&s](const BlockRun& run) {
+    return Record{{"blocks", block_names(*s.job, run.first, run.last)},
+                  {"precision", to_string(run.precision)},
+                  {"action", in_words(run.action)}};
+  };
+  List shown = is_named(s) ? List() : list_of(runs, run_of, kRunsShown);
   return {{"title", s.plan->profiles.size() > 1 ? profile_title(*s.plan, index, ranks) : ""},
           {"cells", cells(s, runs)},
-          {"runs", list_of(shown,
-                           [&s](const BlockRun& run) {
-                             return Record{{"blocks", block_names(*s.job, run.first, run.last)},
-                                           {"precision", to_string(run.precision)},
-                                           {"action", in_words(run.action)}};
-                           })},
-          {"more_runs", more_text(runs.size(), kRunsShown)}};
+          {"runs", with_rows(std::move(shown), runs.size())}};
 }
 
 std::string activity(const Snapshot& s) {

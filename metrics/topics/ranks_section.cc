@@ -1,12 +1,11 @@
 // The section Ranks of the status page.
 #include <algorithm>
 #include <cmath>
-#include <span>
 #include <string>
 #include <tuple>
 
 #include "metrics/format.h"
-#include "metrics/pages/template.h"
+#include "metrics/pages/values.h"
 #include "metrics/topics/hosts.h"
 #include "metrics/topics/ranks.h"
 #include "metrics/topics/stalls.h"
@@ -183,15 +182,14 @@ Record row_of(const Snapshot& s, const RankRow& row, double longest) {
           {"words", words}};
 }
 
-void add_missing(Record& to, const std::vector<FaultyReport>& faults) {
-  List missing;
-  std::size_t count = 0;
+List missing_of(const std::vector<FaultyReport>& faults) {
+  List rows;
   for (const FaultyReport& fault : faults) {
-    if (fault.fault != ReportFault::missing || ++count > kMissingNamed) continue;
-    missing.push_back({{"rank", fault.rank.value()}});
+    if (fault.fault == ReportFault::missing) rows.push_back({{"rank", fault.rank.value()}});
   }
-  to.add("missing", std::move(missing));
-  to.add("more_missing", more_text(count, kMissingNamed));
+  const std::size_t all = rows.size();
+  rows.resize(std::min(all, kMissingNamed));
+  return with_rows(std::move(rows), all);
 }
 
 // "3 missing", "1 slow", "2 suspected".
@@ -228,7 +226,7 @@ Record host_note(const SlowHost& host) {
 }
 
 // The colours of the table, as far as they occur in it.
-void add_keys(Record& to, const std::vector<const RankRow*>& rows) {
+Record keys_of(const std::vector<const RankRow*>& rows) {
   List phases;
   for (std::size_t p = 0; p < kPhases; ++p) {
     const bool occurs =
@@ -239,9 +237,9 @@ void add_keys(Record& to, const std::vector<const RankRow*>& rows) {
     return std::ranges::any_of(
         rows, [phase](const RankRow* row) { return hatched_seconds(*row, phase) > 0; });
   };
-  to.add("phases", std::move(phases));
-  to.add("waits", any_part(Phase::communication));
-  to.add("recomputes", any_part(Phase::backward));
+  return {{"phases", std::move(phases)},
+          {"waits", any_part(Phase::communication)},
+          {"recomputes", any_part(Phase::backward)}};
 }
 
 double phase_sum(const RankRow& row) {
@@ -257,25 +255,22 @@ Record ranks_section(const Snapshot& s) {
   const auto rows = rows_shown(view);
   double longest = 0;
   for (const RankRow* row : rows) longest = std::max(longest, phase_sum(*row));
-  const std::span hosts(view.slow.hosts.data(), std::min(view.slow.hosts.size(), kHostsNamed));
   const Spread& work = s.summary.own_seconds;
-  Record out = {
-      {"training", grouped(static_cast<std::uint64_t>(rank_counts(s).training))},
-      {"world", grouped(static_cast<std::uint64_t>(s.job->world_size))},
-      {"counts", counts_of(s)},
-      {"shown", view.table->rows.size() > kShowAll ? std::to_string(kSlowestShown) : ""},
-      {"least", seconds_text(work.min)},
-      {"most", seconds_text(work.max)},
-      {"median", seconds_text(work.median)},
-      {"job", job_note(view.slow)},
-      {"hosts", list_of(hosts, host_note)},
-      {"more_hosts", more_text(view.slow.hosts.size(), kHostsNamed)},
-      {"rows", list_of(rows, [&](const RankRow* row) { return row_of(s, *row, longest); })},
-      {"explains_states", !view.slow.ranks.empty()},
-      {"last_rank", s.job->world_size - 1}};
-  add_missing(out, view.table->faults);
-  add_keys(out, rows);
-  return out;
+  return {{"training", grouped(static_cast<std::uint64_t>(rank_counts(s).training))},
+          {"world", grouped(static_cast<std::uint64_t>(s.job->world_size))},
+          {"counts", counts_of(s)},
+          {"shown", view.table->rows.size() > kShowAll ? std::to_string(kSlowestShown) : ""},
+          {"least", seconds_text(work.min)},
+          {"most", seconds_text(work.max)},
+          {"median", seconds_text(work.median)},
+          {"job", job_note(view.slow)},
+          {"hosts",
+           with_rows(list_of(view.slow.hosts, host_note, kHostsNamed), view.slow.hosts.size())},
+          {"rows", list_of(rows, [&](const RankRow* row) { return row_of(s, *row, longest); })},
+          {"explains_states", !view.slow.ranks.empty()},
+          {"last_rank", s.job->world_size - 1},
+          {"missing", missing_of(view.table->faults)},
+          {"keys", keys_of(rows)}};
 }
 
 List rank_detail(const Snapshot& s, RankId rank) {
@@ -287,7 +282,7 @@ List rank_detail(const Snapshot& s, RankId rank) {
   out.add("step", grouped(row->report.step.value()));
   out.add("samples", rate_text(row->samples_per_step));
   out.add("has_host", view.hosts.find(rank) != nullptr);
-  add_keys(out, {&*row});
+  out.add("keys", keys_of({&*row}));
   return {std::move(out)};
 }
 

@@ -51,9 +51,7 @@ void add_used(std::string_view page, Names& to) {
 void add_given(const Record& values, Names& to) {
   for (const Field& field : values.fields()) {
     to.insert(std::string(field.name));
-    if (const List* records = field.value.records()) {
-      for (const Record& record : *records) add_given(record, to);
-    }
+    for (const Record& record : field.value.records()) add_given(record, to);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "metrics/pages/template.h"
 #include "metrics/routes.h"
 #include "metrics/telemetry_state.h"
 #include "tests/metrics/served_job.h"

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "metrics/catalogue.h"
+#include "metrics/pages/template.h"
 #include "metrics/routes.h"
 #include "metrics/telemetry_state.h"
 #include "tests/metrics/served_job.h"
