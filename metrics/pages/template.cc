@@ -16,23 +16,33 @@ using Kind = Templates::Kind;
 
 // --- Values into text.
 
-// Nearly all text is, and is copied at once.
+constexpr std::string_view kSpecial = "&<>\"'";
+constexpr std::array kEntities = {"&amp;", "&lt;", "&gt;", "&quot;", "&#39;"};
+
 bool is_plain(signed char c) {
   return c >= ' ' && c != '&' && c != '<' && c != '>' && c != '"' && c != '\'';
 }
 
+bool is_beyond_ascii(signed char c) {
+  return c < 0;
+}
+
+std::string_view beginning(std::string_view text, bool (*is_part)(signed char)) {
+  return {text.begin(), std::ranges::find_if_not(text, is_part)};
+}
+
+// Nearly all text is plain, and is copied at once.
 void append_escaped(std::string& to, std::string_view text) {
-  constexpr std::string_view kSpecial = "&<>\"'";
-  constexpr std::array kEntities = {"&amp;", "&lt;", "&gt;", "&quot;", "&#39;"};
-  const auto rest = std::ranges::find_if_not(text, is_plain);
-  to.append(text.begin(), rest);
-  if (rest == text.end()) return;
-  for (const char c : valid_utf8({rest, text.end()})) {
-    const std::size_t special = kSpecial.find(c);
-    if (special != std::string_view::npos)
-      to += kEntities[special];
-    else
-      to += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+  while (!text.empty()) {
+    const std::string_view plain = beginning(text, is_plain);
+    const std::string_view beyond = beginning(text.substr(plain.size()), is_beyond_ascii);
+    to.append(plain);
+    if (!beyond.empty()) to += valid_utf8(beyond);
+    text.remove_prefix(plain.size() + beyond.size());
+    if (text.empty() || is_plain(text.front())) continue;
+    const std::size_t special = kSpecial.find(text.front());
+    to += special == std::string_view::npos ? " " : kEntities[special];
+    text.remove_prefix(1);
   }
 }
 

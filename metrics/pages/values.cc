@@ -14,8 +14,10 @@ Record::Record(std::initializer_list<Field> fields) {
 }
 
 const Value* Record::find(std::string_view name) const {
-  const auto found = std::ranges::find(fields_, name, &Field::name);
-  return found != fields_.end() ? &found->value : nullptr;
+  for (const Field& field : fields_) {
+    if (field.name == name) return &field.value;
+  }
+  return nullptr;
 }
 
 Record tag(std::string_view css_class, std::string_view text) {
