@@ -344,16 +344,6 @@ std::string held_text(const HeldBytes& held) {
   return text;
 }
 
-std::string not_planned(const Snapshot& s) {
-  const JobFacts& job = *s.job;
-  if (s.summary.watching > 0 && s.summary.watching == s.summary.reporting)
-    return "ranks that only watch apply no plans.";
-  if (job.blocks.empty()) return "the job has named no blocks.";
-  if (job.capabilities.actions == only(MemoryAction::keep)) return "";
-  return "nothing was measured before the first step; the log of rank 0 says why. Every block is "
-         "kept unless a rule says otherwise.";
-}
-
 Record memory_section(const Snapshot& s) {
   const MemoryView& view = s.view<MemoryView>();
   const std::vector<RankLine> lines = lines_shown(s);
@@ -362,7 +352,9 @@ Record memory_section(const Snapshot& s) {
   blocks.resize(std::min(all, kRunsShown));
   const bool shows_all = lines.size() == s.view<RanksView>().table->rows.size();
   return {{"is_planned", s.views.find<MemoryView>() != nullptr},
-          {"not_planned", not_planned(s)},
+          {"only_watches", s.summary.watching > 0 && s.summary.watching == s.summary.reporting},
+          {"has_named_blocks", !s.job->blocks.empty()},
+          {"has_budget", s.job->capabilities.actions != only(MemoryAction::keep)},
           {"held", held_text(s.view<HeldBytes>())},
           {"predicted", known_text(view.predicted_peak_bytes)},
           {"real", known_text(static_cast<std::int64_t>(s.summary.memory_peak_bytes))},

@@ -117,25 +117,12 @@ std::string samples_text(const RankRow& row) {
   return is_whole ? count_text(row.samples_per_step) : fixed(row.samples_per_step, 1);
 }
 
-// "8 each", "4 to 16, most on rank 3".
-std::string samples_text(const Spread& spread) {
-  if (spread.min == spread.max) return count_text(spread.max) + " each";
-  return concat(count_text(spread.min), " to ", count_text(spread.max), ", most on rank ",
-                spread.rank_of_max);
-}
-
-std::string reduction_text(const ParallelView& view) {
-  const double hidden = hidden_ratio(view);
-  if (std::isnan(hidden)) return "–";
-  return concat(seconds_text(view.reduction_seconds.median), " a step, ", percent_text(hidden, 0),
-                " behind backward");
-}
-
-std::string exposed_text(const ParallelView& view) {
-  if (!(view.reduction_seconds.max > 0)) return "–";
-  return concat(seconds_text(view.exposed_seconds.median), ", most ",
-                seconds_text(view.exposed_seconds.max), " on rank ",
-                view.exposed_seconds.rank_of_max);
+Record spread_of(const Spread& spread, std::string (*text)(double)) {
+  return {{"least", text(spread.min)},
+          {"median", text(spread.median)},
+          {"most", text(spread.max)},
+          {"rank", spread.rank_of_max.value()},
+          {"is_even", spread.min == spread.max}};
 }
 
 // All ranks, or in large jobs those with most samples and those with fewest; ascending ranks.
@@ -178,14 +165,17 @@ Record parallel_section(const Snapshot& s) {
   const ParallelView& view = s.view<ParallelView>();
   if (s.job->world_size < 2 && s.plan->step_samples == 0) return {};
   const std::uint64_t repeated = s.view<ProgressView>().repeated_rounds;
+  const double hidden = hidden_ratio(view);
   const RankTable& ranks = *s.view<RanksView>().table;
   const auto rows = rows_shown(ranks);
   return {{"batch", batch_of(s)},
-          {"rank_samples", samples_text(view.rank_samples)},
+          {"rank_samples", spread_of(view.rank_samples, count_text)},
           {"fewest", view.micro_batches > 0 ? grouped(view.micro_batches) : ""},
           {"micro_batch", grouped(s.job->micro_batch)},
-          {"gradient_reduction", reduction_text(view)},
-          {"not_hidden", exposed_text(view)},
+          {"reduction", spread_of(view.reduction_seconds, seconds_text)},
+          {"exposed", spread_of(view.exposed_seconds, seconds_text)},
+          {"hidden", std::isnan(hidden) ? "" : percent_text(hidden, 0)},
+          {"is_reduced", view.reduction_seconds.max > 0},
           {"repeated", repeated > 0 ? grouped(repeated) : ""},
           {"ends", rows.size() < ranks.rows.size() ? std::to_string(kEndsShown) : ""},
           {"rows", rank_rows(rows, ranks.samples_per_step)}};

@@ -232,19 +232,6 @@ Record profile_of(const Snapshot& s, std::size_t index, std::int32_t ranks) {
           {"runs", with_rows(std::move(shown), runs.size())}};
 }
 
-std::string activity(const Snapshot& s) {
-  const Plan& plan = *s.plan;
-  if (plan.id.number == 0 && s.views.find<MemoryView>() != nullptr)
-    return "The plan every rank starts with, made from steps measured before the first one.";
-  if (plan.id.number == 0) return "The plan every rank starts with; nothing has been changed yet.";
-  std::string text = "Published in round " + grouped(s.view<PlanView>().published_round.value());
-  if (plan.activated_round)
-    text += ", active since round " + grouped(plan.activated_round->value());
-  else
-    text += ", waiting until every rank holds it";
-  return text + ".";
-}
-
 // "all in bf16, 4 recompute".
 std::string mix_text(const Snapshot& s) {
   const KnobMix mix = knob_mix(*s.plan, s.job->world_size);
@@ -265,31 +252,29 @@ std::string mix_text(const Snapshot& s) {
   return text;
 }
 
-std::string other_knobs(const Snapshot& s) {
-  const Plan& plan = *s.plan;
-  std::string text;
-  if (plan.step_samples != 0) text += " Steps of " + grouped(plan.step_samples) + " samples.";
-  if (!plan.shares.empty()) {
-    const auto [low, high] = std::minmax_element(plan.shares.begin(), plan.shares.end());
-    text += *low == *high ? " Equal shares of the batch."
-                          : " Shares of the batch from " + std::to_string(*low) + " to " +
-                                std::to_string(*high) + ".";
-  }
-  if (plan.hold_until > s.summary.round)
-    text += " All knobs rest until round " + grouped(plan.hold_until.value()) + ".";
-  return text;
+List shares_of(const Plan& plan) {
+  if (plan.shares.empty()) return {};
+  const auto [low, high] = std::minmax_element(plan.shares.begin(), plan.shares.end());
+  return {{{"low", *low}, {"high", *high}, {"is_equal", *low == *high}}};
 }
 
 Record plan_section(const Snapshot& s) {
   const Plan& plan = *s.plan;
   const auto sizes = profile_sizes(plan, s.job->world_size);
   const bool has_blocks = !plan.precision.empty();
+  const RoundId published = s.view<PlanView>().published_round;
+  const bool rests = plan.hold_until > s.summary.round;
   const BlockCost* dearest = has_blocks ? dearest_block(s) : nullptr;
   List profiles;
   for (std::size_t c = 0; c < std::min(sizes.size(), kProfilesShown); ++c)
     profiles.push_back(profile_of(s, c, sizes[c]));
   return {{"number", grouped(plan.id.number)},
-          {"words", activity(s) + other_knobs(s)},
+          {"published", plan.id.number > 0 ? grouped(published.value()) : ""},
+          {"active", plan.activated_round ? grouped(plan.activated_round->value()) : ""},
+          {"is_measured", s.views.find<MemoryView>() != nullptr},
+          {"step_samples", plan.step_samples != 0 ? grouped(plan.step_samples) : ""},
+          {"shares", shares_of(plan)},
+          {"rest_until", rests ? grouped(plan.hold_until.value()) : ""},
           {"blocks", has_blocks ? std::to_string(plan.precision.size()) : ""},
           {"mix", mix_text(s)},
           {"prefix", common_prefix(*s.job)},
