@@ -1,11 +1,13 @@
-// sparkline() draws a curve of recent rounds as inline SVG. Values that are not finite leave gaps
-// with marks, and a dashed line marks each change of plan. A sentence describes the curve for
+// sparkline() computes a curve of recent rounds for inline SVG. Values that are not finite leave
+// gaps with marks, and a dashed line marks each change of plan. A sentence describes the curve for
 // readers who do not see it. Pure.
 #pragma once
 
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "metrics/pages/values.h"
 
 namespace cox::metrics {
 
@@ -17,8 +19,8 @@ struct Curve {
   double flat_ratio = 0.1;  // curves that move less than this part of their level look flatter
 };
 
-// Returns the SVG with the curve's range below. Returns a sentence instead if fewer than two values
-// are finite.
-std::string sparkline(const Curve& curve);
+// Returns the values of sparkline.html: the SVG and the curve's range below, or a sentence if fewer
+// than two values are finite.
+Record sparkline(const Curve& curve);
 
 }  // namespace cox::metrics

@@ -16,6 +16,7 @@
 #include "coordinator/decide/record.h"
 #include "coordinator/io/json.h"
 #include "metrics/metric.h"
+#include "metrics/pages/values.h"
 #include "metrics/rank_row.h"
 #include "metrics/snapshot.h"
 
@@ -28,12 +29,14 @@ struct Document {
   std::function<Result<std::string>(const Snapshot& snapshot, std::string_view query)> json;
 };
 
-// Section is a part of the status page. `html` returns an empty string if there is nothing to show.
+// Section is a part of the status page: a template of metrics/pages and its values. Empty values
+// leave the section out.
 struct Section {
   enum class Width { full, half };  // two halves in a row stand side by side
   enum class Shown { after_first_round, always };
 
-  std::string (*html)(const Snapshot& snapshot) = nullptr;
+  const char* page = "";
+  Record (*values)(const Snapshot& snapshot) = nullptr;
   Width width = Width::full;
   Shown shown = Shown::after_first_round;
 };

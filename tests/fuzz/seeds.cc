@@ -295,6 +295,10 @@ Seeds pipelines() {
           "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"gemm\",\"pid\":1,\"ts\":4,\"dur\":6}]}"};
 }
 
+Seeds page_values() {
+  return {"<script>alert('x')</script> & \"y\"", "javascript:alert(1)", "12.5;\xff\x01"};
+}
+
 Seeds traces() {
   return {
       test::csv_of(test::made_trace({.dp_ranks = 2, .stages = 1, .microbatches = 1, .steps = 2})),
@@ -333,6 +337,7 @@ std::vector<std::string> seeds_of(std::string_view target) {
       {"mask", masks},
       {"memory_profile", memory_profiles},
       {"operators", operators},
+      {"page", page_values},
       {"phases", phases},
       {"pipeline", pipelines},
       {"plan", plans},

@@ -31,6 +31,7 @@ COORDINATOR = DECISIONS + (IO, WIRE, TRANSPORT, RUNTIME)
 
 RECORDS = "metrics/records/"
 ANALYSIS = "metrics/analysis/"
+PAGES = "metrics/pages/"
 COMMAND = "metrics/command/"
 
 # The floors of sdk/src, from the ground up.
@@ -67,7 +68,8 @@ MAY_INCLUDE = {
     "metrics/analysis/findings/": (CORE, RECORDS),
     "metrics/analysis/whatif/": (CORE, RECORDS),
     "metrics/analysis/timeline/": (CORE, RECORDS),
-    "metrics/": (CORE, ESTIMATES, DECIDE, IO, RECORDS, ANALYSIS),
+    PAGES: (CORE,),
+    "metrics/": (CORE, ESTIMATES, DECIDE, IO, RECORDS, ANALYSIS, PAGES),
     COMMAND: COORDINATOR + ("metrics/",),
     "sdk/include/coxswain/": (CORE, ESTIMATES, DECIDE),
     LIBTORCH: (CORE,),
