@@ -4,7 +4,9 @@ if(COX_CORE_ONLY)
 endif()
 
 find_package(Threads REQUIRED)
-find_package(Protobuf 3.21 REQUIRED)
+if(COX_BUILD_TESTS)
+  find_package(Protobuf 3.21 REQUIRED)  # tests compare our bytes with its classes
+endif()
 find_package(prometheus-cpp CONFIG REQUIRED)
 find_package(Boost 1.74 CONFIG REQUIRED COMPONENTS headers)  # Asio and Beast; nothing to link
 find_package(ZLIB 1.2 REQUIRED)  # packed traces

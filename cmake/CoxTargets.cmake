@@ -1,6 +1,6 @@
 # How every target of this project is made.
 #
-#   cox_library(wire SOURCES mask.cc ... PUBLIC_LINK coxswain::core PRIVATE_LINK protobuf::libprotobuf)
+#   cox_library(wire SOURCES mask.cc ... PUBLIC_LINK coxswain::core PRIVATE_LINK fmt::fmt)
 #       coxswain_wire, known as coxswain::wire, exported and installed. Includes are from the
 #       repository root. Without SOURCES it is an INTERFACE library, unless SUBFOLDERS says that
 #       subfolders add them: target_sources(coxswain_sdk PRIVATE session.cc ...).

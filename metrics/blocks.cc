@@ -18,7 +18,7 @@ bool goes_on(std::string_view text, std::size_t at) {
          is_inner_dot;
 }
 
-// The block whose name `text` starts with, as a whole word.
+// Returns the block whose name starts `text` as a whole word.
 std::optional<std::size_t> block_at(const JobFacts& job, std::string_view text) {
   for (std::size_t b = 0; b < job.blocks.size(); ++b) {
     const std::string& name = job.blocks[b];
@@ -80,7 +80,7 @@ std::vector<BlockGroup> block_groups(const JobFacts& job) {
     std::string label = job.blocks[first];
     if (last > first) label += " to " + job.blocks[last];
     label = valid_utf8(label);
-    if (!taken.insert(label).second) {  // two of one name would be one series twice
+    if (!taken.insert(label).second) {  // two equal labels would be one series twice
       label += " #" + std::to_string(first);
       taken.insert(label);
     }

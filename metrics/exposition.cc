@@ -81,7 +81,7 @@ std::string_view number_text(double value, Digits& digits) {
   return {digits.data(), at};
 }
 
-// Appends foreign text: a help, or a label's value, which is in quotes.
+// Appends escaped text: a help, or a label's value within its quotes.
 void put_escaped(std::string& text, std::string_view raw, bool is_label) {
   const auto is_special = [is_label](char c) {
     return c == '\\' || c == '\n' || (is_label && c == '"');

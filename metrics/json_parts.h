@@ -1,4 +1,4 @@
-// Fields that several JSON documents of the API have in common. Pure.
+// Writes fields that several JSON documents of the API have in common. Pure.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace cox::metrics {
 
-// Writes the statistics of a spread, and the rank that has the largest value.
+// Writes the statistics of a spread, and the rank with the largest value.
 void put_spread(io::JsonWriter& json, std::string_view name, const Spread& spread);
 
 // Writes a field with the values as an array.
@@ -21,17 +21,17 @@ void put_list(io::JsonWriter& json, std::string_view name, const Values& values)
   json.end_array();
 }
 
-// Writes a finding as an object; what it does not have is left out.
+// Writes a finding as an object without the finding's empty members.
 void put_finding(io::JsonWriter& json, const diagnosis::Finding& finding);
 
-// Writes a field that is null where the value is 0 or less, which means that it is not known.
+// Writes a number, or null for 0 and below, which mean "not known".
 template <class Number>
 void put_known(io::JsonWriter& json, std::string_view name, Number value) {
   json.key(name);
   value > 0 ? json.value(value) : json.null();
 }
 
-// Writes a field that is null where the id is negative, which means that there is none.
+// Writes an id, or null for a negative one, which means "none".
 void put_id(io::JsonWriter& json, std::string_view name, std::int64_t id);
 
 }  // namespace cox::metrics

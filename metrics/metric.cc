@@ -6,7 +6,7 @@
 namespace cox::metrics {
 namespace {
 
-// By MetricKind.
+// Indexed by MetricKind.
 constexpr std::array<std::string_view, 3> kKindNames = {"counter", "gauge", "histogram"};
 
 }  // namespace

@@ -32,7 +32,7 @@ std::vector<BlockRun> block_runs(const Plan& plan, std::size_t profile_index);
 // Returns how many ranks each profile has.
 std::vector<std::int32_t> profile_sizes(const Plan& plan, std::int32_t world_size);
 
-// Returns for each block how many ranks have each action (index = MemoryAction).
+// Returns, for each block, the number of ranks with each action (index = MemoryAction).
 using ActionRanks = std::array<std::int32_t, kMemoryActionNames.size()>;
 std::vector<ActionRanks> action_ranks(const Plan& plan, std::int32_t world_size);
 

@@ -37,7 +37,7 @@ Response live(const Request&, const Served& served) {
   return health(liveness(*served.snapshot, served.now));
 }
 
-// By JobState.
+// Indexed by JobState.
 constexpr std::array kStateNames = {"waiting", "training", "finished"};
 
 std::string status_document(const Served& served) {
@@ -61,7 +61,7 @@ std::vector<EventPart> status_events(const Served& served) {
   return {{"status", status_document(served)}};
 }
 
-// The first piece of a stream, for callers that know no streams.
+// Returns the first piece of a stream, for callers that do not follow streams.
 Response events_now(const std::vector<EventPart>& parts) {
   std::string body;
   for (const EventPart& part : parts) body += event_bytes(part);
@@ -93,7 +93,7 @@ Response version_json(const Request&, const Served& served) {
   return json(out.take());
 }
 
-// Probes are what monitoring asks: short, without a secret in them, answered before anything else.
+// Probes are requests of monitoring. Their answers are short, contain no secret, and come first.
 enum class Kind { page, probe };
 
 struct Route {

@@ -7,7 +7,6 @@
 #include <limits>
 
 #include "metrics/format.h"
-#include "metrics/html.h"
 
 namespace cox::metrics {
 namespace {
@@ -41,7 +40,7 @@ class Scale {
   std::string x(std::size_t index) const {
     return fixed(kWidth * static_cast<double>(index) / static_cast<double>(points_ - 1), 1);
   }
-  // A curve that hardly moves stays a flat line in the middle instead of magnified noise.
+  // Draws a curve that hardly moves as a flat line in the middle, because magnified noise misleads.
   std::string y(double value) const {
     const double centre = (extent_.low + extent_.high) / 2;
     const double span =
@@ -68,7 +67,7 @@ void close_area(Paths& paths, const Scale& scale, std::size_t index) {
 
 Paths paths_of(const std::vector<double>& values, const Scale& scale) {
   Paths paths;
-  std::size_t start = values.size();  // of the stretch being drawn; size() = none
+  std::size_t start = values.size();  // start of the stretch being drawn; size() = none
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (!std::isfinite(values[i])) {
       if (start != values.size()) close_area(paths, scale, start);
@@ -87,11 +86,6 @@ Paths paths_of(const std::vector<double>& values, const Scale& scale) {
   return paths;
 }
 
-std::string path(std::string_view css_class, const std::string& d) {
-  if (d.empty()) return {};
-  return fmt::format("<path class=\"{}\" d=\"{}\"/>", css_class, d);
-}
-
 std::string description(const Curve& curve, const Extent& extent) {
   std::string text =
       fmt::format("{} over the last {} rounds, between {} and {}", curve.name, curve.values.size(),
@@ -103,24 +97,28 @@ std::string description(const Curve& curve, const Extent& extent) {
 
 }  // namespace
 
-std::string sparkline(const Curve& curve) {
+Record sparkline(const Curve& curve) {
   const Extent extent = extent_of(curve.values);
-  if (curve.values.size() < 2 || extent.count < 2) return hint("a curve appears after two rounds");
+  const bool is_drawn = curve.values.size() >= 2 && extent.count >= 2;
+  if (!is_drawn) return {{"is_drawn", false}};
   const Scale scale(extent, curve);
-  std::string out =
-      "<svg class=\"spark\" viewBox=\"0 0 300 44\" preserveAspectRatio=\"none\" role=\"img\" "
-      "aria-label=\"" +
-      escape(description(curve, extent)) + "\">";
-  for (const std::size_t mark : curve.marks)
-    out += path("plan", "M" + scale.x(mark) + " 0V" + fixed(kHeight, 0));
   const Paths paths = paths_of(curve.values, scale);
-  out += path("area", paths.area) + path("curve", paths.curve) + path("gap", paths.gaps);
-  if (std::isfinite(curve.values.back()))
-    out += path("dot",
-                "M" + scale.x(curve.values.size() - 1) + " " + scale.y(curve.values.back()) + "h0");
-  out += fmt::format("</svg><div class=\"range\"><span>{} to {}</span><span>{} rounds</span></div>",
-                     curve.format(extent.low), curve.format(extent.high), curve.values.size());
-  return out;
+  const double last = curve.values.back();
+  return {{"is_drawn", true},
+          {"description", description(curve, extent)},
+          {"marks", list_of(curve.marks,
+                            [&](std::size_t mark) {
+                              return Record{{"x", scale.x(mark)}};
+                            })},
+          {"area", paths.area},
+          {"curve", paths.curve},
+          {"gaps", paths.gaps},
+          {"dot", std::isfinite(last)
+                      ? "M" + scale.x(curve.values.size() - 1) + " " + scale.y(last) + "h0"
+                      : ""},
+          {"low", curve.format(extent.low)},
+          {"high", curve.format(extent.high)},
+          {"rounds", curve.values.size()}};
 }
 
 }  // namespace cox::metrics

@@ -16,6 +16,7 @@
 #include "coordinator/core/status.h"
 #include "metrics/http/event_feed.h"
 #include "metrics/request.h"
+#include "metrics/topic.h"
 
 namespace cox::metrics {
 
@@ -32,8 +33,8 @@ std::vector<EventPart> page_events(const Served& served);
 
 std::string_view status_script();
 
-// Returns the meta element by which a page fetches itself again.
-std::string refresh_element();
+// Returns one section of the page; empty where there is nothing to show.
+std::string section_html(const Section& section, const Snapshot& snapshot);
 
 // Returns the page of one rank: its figures, its phases, its work in the last rounds, and what was
 // decided about it (rank_page.cc). `query`: "rank=3"; rank 0 where it names none. invalid_argument

@@ -1,8 +1,8 @@
-// Topic is one capability as telemetry shows it: rows of the catalogue, fields and documents of the
-// JSON API and sections of the status page, all read from the Snapshot. A topic that keeps
-// something of its own says how its view follows the rounds. A new capability adds one topic under
-// metrics/topics and one entry in topics() (metrics/catalogue.h). Plain values; everything is pure,
-// and runs on any thread but for `follow`.
+// Topic is one capability in telemetry: rows of the catalogue, fields and documents of the JSON
+// API, and sections of the status page, all read from the Snapshot. A topic with state of its own
+// has a view, which `follow` updates after each round. A new capability adds one topic under
+// metrics/topics and one entry in topics() (metrics/catalogue.h). Plain values. All functions are
+// pure and run on any thread, except `follow`.
 #pragma once
 
 #include <functional>
@@ -16,6 +16,7 @@
 #include "coordinator/decide/record.h"
 #include "coordinator/io/json.h"
 #include "metrics/metric.h"
+#include "metrics/pages/values.h"
 #include "metrics/rank_row.h"
 #include "metrics/snapshot.h"
 
@@ -28,43 +29,44 @@ struct Document {
   std::function<Result<std::string>(const Snapshot& snapshot, std::string_view query)> json;
 };
 
-// Section is a part of the status page. `html` returns an empty string where there is nothing to
-// show.
+// Section is a part of the status page: a template of metrics/pages and its values. Empty values
+// leave the section out.
 struct Section {
   enum class Width { full, half };  // two halves in a row stand side by side
   enum class Shown { after_first_round, always };
 
-  std::string (*html)(const Snapshot& snapshot) = nullptr;
+  const char* page = "";
+  Record (*values)(const Snapshot& snapshot) = nullptr;
   Width width = Width::full;
   Shown shown = Shown::after_first_round;
 };
 
-// Round is one more round that views follow.
+// Round is one round, as input for `follow`.
 struct Round {
   const StepRecord& record;
-  // False where only last reports came: they have no figures, and the job's last values are those
-  // of its last training.
+  // False if only last reports came, which have no figures. The job's last values are then those of
+  // its last training.
   bool has_figures = true;
-  // Whether tables of all ranks are made anew; in large jobs about once a second. Implies
+  // True if tables of all ranks are made anew: in large jobs about once a second. Implies
   // has_figures.
   bool refreshes_tables = true;
 };
 
 struct Topic {
   const char* title = "";  // heading in docs/metrics.md
-  // Puts the topic's view after `round` into `now`, which has the facts of that round and the
-  // topic's view before it. Runs on the recording thread. Null: the topic has no view.
+  // Updates the topic's view in `now` after `round`. `now` has the facts of the round, and the view
+  // from before. Runs on the recording thread. Null: the topic has no view.
   void (*follow)(const Round& round, Snapshot& now) = nullptr;
-  // Null: the topic has no rows.
+  // Returns the topic's rows of the catalogue. Null: the topic has none.
   std::vector<Metric> (*metrics)() = nullptr;
-  // Adds fields to /api/v1/status, and to each rank of /api/v1/ranks. Null: it has none.
+  // Adds fields to /api/v1/status, and to each rank of /api/v1/ranks. Null: no fields.
   void (*put_status)(io::JsonWriter& json, const Snapshot& snapshot) = nullptr;
   void (*put_rank)(io::JsonWriter& json, const Snapshot& snapshot, const RankRow& row) = nullptr;
   std::vector<Document> documents = {};
   std::vector<Section> sections = {};
 };
 
-// The `follow` of a view that grows by add(round).
+// A `follow` for a view that grows by add(round).
 template <class View>
 void grow(const Round& round, Snapshot& now) {
   auto next = std::make_shared<View>(now.view<View>());

@@ -60,7 +60,7 @@ class OffsetBounds {
 // grows with the time since the last comparison, by the error of the rate.
 class ClockModel {
  public:
-  // The two clocks of one machine, or of one rank, never differ.
+  // `same`: both clocks belong to one machine, or to the only rank, and never differ.
   enum class Kind : std::uint8_t { same, compared };
   explicit ClockModel(Kind kind = Kind::same) : kind_(kind) {}
 

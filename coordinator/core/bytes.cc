@@ -1,25 +1,17 @@
 #include "coordinator/core/bytes.h"
 
-#include <array>
+#include <algorithm>
 
 namespace cox {
 
-void ByteWriter::little_endian(std::uint64_t value, std::size_t count) {
-  std::array<std::byte, 8> bytes;
-  for (std::size_t i = 0; i < count; ++i) bytes[i] = static_cast<std::byte>(value >> (8 * i));
-  append(std::span(bytes).first(count));
-}
-
-void ByteWriter::varint(std::uint64_t value) {
-  while (value >= 0x80) {
-    u8(static_cast<std::uint8_t>(value | 0x80));
-    value >>= 7;
-  }
-  u8(static_cast<std::uint8_t>(value));
+void ByteWriter::grow(std::size_t more) {
+  bytes_.resize(std::max(size_ + more, 2 * bytes_.size()));
 }
 
 void ByteWriter::append(std::span<const std::byte> more) {
-  bytes_.insert(bytes_.end(), more.begin(), more.end());
+  if (more.empty()) return;
+  std::memcpy(room(more.size()), more.data(), more.size());
+  size_ += more.size();
 }
 
 void ByteWriter::append(std::string_view more) {
@@ -27,7 +19,7 @@ void ByteWriter::append(std::string_view more) {
 }
 
 std::string_view ByteWriter::text() const {
-  return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()};
+  return {reinterpret_cast<const char*>(bytes_.data()), size_};
 }
 
 void ByteWriter::entry(std::uint8_t type, const ByteWriter& body) {
@@ -36,29 +28,16 @@ void ByteWriter::entry(std::uint8_t type, const ByteWriter& body) {
   append(body.bytes());
 }
 
-void ByteReader::fail() {
-  failed_ = true;
-  rest_ = {};
-}
-
-std::span<const std::byte> ByteReader::take(std::uint64_t count) {
-  if (count > rest_.size()) {
-    fail();
-    return {};
-  }
-  const auto taken = rest_.first(static_cast<std::size_t>(count));
-  rest_ = rest_.subspan(taken.size());
-  return taken;
-}
-
-std::uint64_t ByteReader::little_endian(std::size_t count) {
-  std::uint64_t value = 0;
-  int shift = 0;
-  for (const std::byte b : take(count)) {
-    value |= std::to_integer<std::uint64_t>(b) << shift;
-    shift += 8;
-  }
-  return value;
+std::size_t ByteWriter::insert_length(std::size_t start) {
+  const std::size_t size = size_ - start;
+  std::array<std::byte, 10> length;
+  const std::size_t more = put_varint(size, length.data());
+  room(more);
+  std::byte* const at = bytes_.data() + start;
+  std::memmove(at + more, at, size);
+  std::memcpy(at, length.data(), more);
+  size_ += more;
+  return size;
 }
 
 std::uint64_t ByteReader::varint() {

@@ -1,8 +1,7 @@
-// Columns: a table of numbers with N columns, stored column by column in one block of memory. The
-// rounds of the coordinator keep one row per rank or report, so a round of seven columns costs one
-// allocation. Columns start in different cache sets. A loop over all columns therefore keeps all of
-// them in the cache even if the number of rows is a power of two. A plain value; one thread at a
-// time.
+// Columns is a table of numbers with N columns, stored column by column in one block of memory. The
+// coordinator's rounds keep one row per rank or report, so a table costs one allocation. Columns
+// start in different cache sets, so a loop over all columns keeps them in the cache even if the
+// number of rows is a power of two. A plain value; one thread at a time.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/core/state_codec.h"
+#include "coordinator/core/fields.h"
 
 namespace cox {
 
@@ -45,7 +44,7 @@ class Columns {
   std::size_t rows() const { return rows_; }
   bool empty() const { return rows_ == 0; }
 
-  // Return a column with rows() entries. REQUIRES: `column` < N.
+  // Returns a column with rows() entries. REQUIRES: `column` < N.
   std::span<double> operator[](std::size_t column) {
     assert(column < N);
     return {values_.get() + column * stride_, rows_};
@@ -82,24 +81,22 @@ class Columns {
   std::unique_ptr<double[]> values_;
 };
 
-// As a field of a state (state_codec.h), encoded as an array of N vectors of equal sizes.
+// Columns as a field of a state (state_codec.h) are an array of N vectors of equal sizes.
 template <std::size_t N>
-void write(ByteWriter& out, const Columns<N>& columns) {
-  for (std::size_t c = 0; c < N; ++c) {
-    out.varint(columns.rows());
-    for (const double value : columns[c]) out.f64(value);
+struct ListOf<Columns<N>> {
+  using Element = std::vector<double>;
+  static constexpr std::size_t kExactly = N;
+  static std::size_t most(const Columns<N>&) { return N; }
+  static std::size_t size(const Columns<N>&) { return N; }
+  static Element at(const Columns<N>& columns, std::size_t place) {
+    return {columns[place].begin(), columns[place].end()};
   }
-}
-
-template <std::size_t N>
-void read(ByteReader& in, Columns<N>& columns) {
-  std::vector<double> column;
-  for (std::size_t c = 0; c < N && !in.failed(); ++c) {
-    state_codec::read_vector(in, column);
-    if (c == 0) columns = Columns<N>(in.failed() ? 0 : column.size());
-    if (column.size() != columns.rows()) return in.fail();
-    std::ranges::copy(column, columns[c].begin());
+  static bool put(Columns<N>& columns, std::size_t place, Element&& column) {
+    if (place == 0) columns = Columns<N>(column.size());
+    if (column.size() != columns.rows()) return false;
+    std::ranges::copy(column, columns[place].begin());
+    return true;
   }
-}
+};
 
 }  // namespace cox

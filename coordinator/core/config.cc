@@ -303,9 +303,9 @@ Status make_paths_absolute(Config& config, const std::filesystem::path& from) {
     const std::filesystem::path path = row.is_path ? row.get(config) : std::string();
     if (path.empty() || path.is_absolute()) continue;
     if (from.empty())
-      return failed_precondition(row.name.key, ": expected a working directory to find ",
-                                 path.string(), " from, found none: it was removed; give an ",
-                                 "absolute path");
+      return failed_precondition(
+          row.name.key, ": expected a working directory to find ", path.string(),
+          " from, found none: the directory was removed; use an ", "absolute path");
     // Behind a folder that is a link, ".." leads elsewhere than the text suggests.
     const bool has_parent = std::ranges::find(path, std::filesystem::path("..")) != path.end();
     const std::filesystem::path whole = from / path;

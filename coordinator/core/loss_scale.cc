@@ -11,7 +11,7 @@ namespace {
 constexpr float kLargestHalf = 65504.0f;
 
 constexpr std::uint32_t kMostStrikes = 6;
-constexpr int kMostBackoffs = 160;  // by a factor of two: from any float to any other
+constexpr int kMostBackoffs = 160;  // of one step; bounds the loops
 
 float most_of(const ScalerRules& rules) {
   return std::ldexp(kLargestHalf, -static_cast<int>(rules.headroom_bits));
@@ -21,7 +21,7 @@ bool knows_gradients(const ScalerState& state, const ScalerStep& step) {
   return step.amax > 0 || state.peak > 0 || state.former_peak > 0;
 }
 
-// As in torch: one factor at a time, whatever the gradients are.
+// Moves the scale by one factor at a time, as torch does, whatever the gradients are.
 ScalerState advance_plainly(ScalerState state, const ScalerRules& rules, const ScalerStep& step) {
   if (step.overflow) {
     state.scale = std::max(state.scale * rules.backoff_factor, rules.min_scale);

@@ -4,8 +4,8 @@
 #pragma once
 
 #include <cstdint>
-#include <tuple>
 
+#include "coordinator/core/fields.h"
 #include "coordinator/core/status.h"
 
 namespace cox {
@@ -21,9 +21,13 @@ struct ScalerRules {
   std::uint32_t hysteresis = 1;     // overflows in a row before the first backoff, >= 1
   std::uint32_t headroom_bits = 1;  // kept free below fp16's largest number; 0 = as GradScaler
   static auto fields(auto& self) {
-    return std::tie(self.initial_scale, self.growth_factor, self.backoff_factor,
-                    self.growth_interval, self.min_scale, self.max_scale, self.hysteresis,
-                    self.headroom_bits);
+    return message("ScalerRules", field(1, "initial_scale", self.initial_scale),
+                   field(2, "growth_factor", self.growth_factor),
+                   field(3, "backoff_factor", self.backoff_factor),
+                   field(4, "growth_interval", self.growth_interval),
+                   field(5, "min_scale", self.min_scale), field(6, "max_scale", self.max_scale),
+                   field(7, "hysteresis", self.hysteresis),
+                   field(8, "headroom_bits", self.headroom_bits));
   }
   friend bool operator==(const ScalerRules&, const ScalerRules&) = default;
 };

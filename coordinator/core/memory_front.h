@@ -165,8 +165,7 @@ std::uint64_t largest_share(const MemoryModel& model, std::int64_t peak_bytes, s
 struct MemoryFacts {
   std::vector<MemoryModel> models;           // one per distinct profile, <= kMaxMemoryModels
   std::vector<std::uint32_t> model_of_rank;  // index into models; empty = all model 0
-  std::vector<std::int64_t> limit_bytes;     // per rank, of its device or share of a node; 0 or
-                                             // empty = unknown
+  std::vector<std::int64_t> limit_bytes;     // per rank: device or part of node; 0, empty: unknown
   friend bool operator==(const MemoryFacts&, const MemoryFacts&) = default;
 };
 

@@ -39,8 +39,8 @@ Flops added_matrices(const OperatorShapes& call) {
   return product(call, 1);
 }
 
-// Every element of the weight meets every place of the smaller image: of the result, or of the
-// operand in a transposed convolution.
+// Each element of the weight is multiplied once per place of the smaller image: of the result, or
+// of the operand in a transposed convolution.
 Flops convolution(const OperatorShapes& call) {
   if (call.operands.size() < 2 || call.results.empty()) return std::nullopt;
   const TensorShape& image = call.operands[0];
@@ -55,9 +55,9 @@ Flops convolution(const OperatorShapes& call) {
   return OperatorFlops{forward, forward * (needed(image) + needed(weight))};
 }
 
-// Queries [.., q, d], keys [.., k, d], values [.., k, v]: scores, then their mean of the values.
-// Backward makes the scores again, then gradients of scores, values, queries and keys, whichever
-// are needed, as the kernels do.
+// Queries [.., q, d], keys [.., k, d], values [.., k, v]. Forward has two products: the scores, and
+// the values weighted by the scores. Backward has five: the scores again, and the gradients of
+// scores, values, queries and keys. The kernels compute all of these if one gradient is needed.
 Flops attention(const OperatorShapes& call) {
   if (call.operands.size() < 3) return std::nullopt;
   const TensorShape& queries = call.operands[0];
@@ -73,8 +73,9 @@ Flops attention(const OperatorShapes& call) {
   return OperatorFlops{by_depth + by_values, is_needed ? 3 * by_depth + 2 * by_values : 0};
 }
 
-// One layer in one direction: each of two weights, for the operand and for the hidden state, meets
-// every element of the sequence. The hidden state passes on gradients if there are any.
+// One layer in one direction has two weights, for the operand and for the hidden state. Every
+// element of the sequence is multiplied by both. The hidden state passes on gradients if any are
+// needed.
 Flops recurrent_layer(const OperatorShapes& call) {
   if (call.operands.size() < 3) return std::nullopt;
   const TensorShape& sequence = call.operands[0];
@@ -82,7 +83,7 @@ Flops recurrent_layer(const OperatorShapes& call) {
   const TensorShape& of_state = call.operands[2];
   if (sequence.sizes.size() < 2 || of_operand.sizes.size() != 2 || of_state.sizes.size() != 2)
     return std::nullopt;
-  double elements = 1;  // of the sequence, each a vector
+  double elements = 1;  // vectors in the sequence
   for (std::size_t d = 0; d + 1 < sequence.sizes.size(); ++d)
     elements *= static_cast<double>(sequence.sizes[d]);
   const double left = 2 * elements * count(of_operand);

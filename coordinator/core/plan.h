@@ -9,9 +9,9 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <vector>
 
+#include "coordinator/core/fields.h"
 #include "coordinator/core/job.h"
 #include "coordinator/core/loss_scale.h"
 #include "coordinator/core/status.h"
@@ -31,7 +31,10 @@ struct PlanId {
 struct RollbackOrder {
   std::uint32_t ticket = 0;  // 0 = no rollback yet
   RoundId before_round{};
-  static auto fields(auto& self) { return std::tie(self.ticket, self.before_round); }
+  static auto fields(auto& self) {
+    return message("RollbackOrder", field(1, "ticket", self.ticket),
+                   field(2, "before_round", self.before_round));
+  }
   friend bool operator==(const RollbackOrder&, const RollbackOrder&) = default;
 };
 

@@ -1,9 +1,14 @@
-// The table of plan fields: each field of a plan is described once, by a row. Bytes of masks and
-// journals (wire/plan_codec), the check against the job, equality in effect, differences, text,
-// JSON (metrics/topics/plan.cc), the change that a policy proposes (decide/plan_change) and its
-// take-back follow from the row. A new field needs a member of Plan and a row. A type that is new
-// to core/state_codec.h also needs an overload in wire/plan_codec.cc. A field whose proposed value
-// does not simply replace the old one needs an overload in decide/plan_change.cc.
+// The table of plan fields: each field of a plan is described once, by a row. The row determines
+// the bytes of masks (wire/plan_codec), the message in journals, the check against the job,
+// equality in effect, differences, text, and JSON (metrics/topics/plan.cc). A policy's proposed
+// change and the change's take-back (decide/plan_change) follow from the row, too. A new field
+// needs a member of Plan and a row. A type that is new to core/state_codec.h also needs an overload
+// in wire/plan_codec.cc. A field whose proposed value does not simply replace the old one needs an
+// overload in decide/plan_change.cc.
+//
+// Ids are the numbers of protobuf fields and part of masks: ids ascend and are never used again. 5
+// was the cadence of averaging. A mask leaves out a field that has the value of a default Plan, so
+// another default is another version of the mask (wire/frame.h).
 #pragma once
 
 #include <algorithm>
@@ -79,7 +84,7 @@ void diff_actions(const Plan& before, const Plan& after, std::vector<std::string
 }  // namespace plan_rules
 
 // Calls `visit` with every field's row, in the order of ids. Ids are part of the bytes: they ascend
-// and are never used again. 5 was the cadence of averaging. A field with the value of a
+// and are never used again. Id 5 belonged to the cadence of averaging. A field with the value of a
 // default-constructed Plan is left out of the bytes. Another default is therefore another version
 // of the mask (wire/frame.h) and of the files with plans.
 template <class Visit>
@@ -154,12 +159,6 @@ void for_each_per_rank_field(const Visit& visit) {
   });
 }
 
-constexpr std::uint32_t count_fields_of_knobs() {
-  std::uint32_t count = 0;
-  for_each_plan_field([&](const auto& field) { count += field.rules.knob != Knob::other; });
-  return count;
-}
-
 constexpr Knob last_knob() {
   Knob last = Knob::other;
   for_each_plan_field([&](const auto& field) { last = std::max(last, field.rules.knob); });
@@ -167,5 +166,54 @@ constexpr Knob last_knob() {
 }
 template <>
 inline constexpr Knob kLargestOf<Knob> = last_knob();
+template <>
+inline constexpr std::string_view kNameOf<Knob> = "Knob";
+template <>
+inline constexpr Precision kLargestOf<Precision> = Precision::fp8;
+template <>
+inline constexpr std::string_view kNameOf<Precision> = "Precision";
+template <>
+inline constexpr MemoryAction kLargestOf<MemoryAction> = kLastAction;
+template <>
+inline constexpr std::string_view kNameOf<MemoryAction> = "MemoryAction";
+
+// The fields of knobs as a message. A row's id is the number of its field.
+template <class AnyPlan>
+struct KnobsMessage {
+  AnyPlan& plan;
+  std::string_view name = "KnobValues";
+
+  template <class Visit>
+  void for_each(const Visit& visit) {
+    for_each_plan_field([&](const auto& row) {
+      if (row.rules.knob == Knob::other) return;
+      auto each = field(row.id, row.name, plan.*row.member);
+      visit(each);
+    });
+  }
+};
+
+// A plan as a message, likewise.
+template <class AnyPlan>
+struct PlanMessage {
+  AnyPlan& plan;
+  std::string_view name = "Plan";
+
+  template <class Visit>
+  void for_each(const Visit& visit) {
+    for_each_plan_field([&](const auto& row) {
+      auto each = field(row.id, row.name, plan.*row.member);
+      visit(each);
+    });
+    message(name, field(101, "incarnation", plan.id.incarnation),
+            field(102, "number", plan.id.number), field(103, "earliest_round", plan.earliest_round),
+            field(104, "activated_round", plan.activated_round))
+        .for_each(visit);
+  }
+};
+
+auto list_fields(Is<Plan> auto& plan) {
+  return PlanMessage<std::remove_reference_t<decltype(plan)>>{plan};
+}
 
 }  // namespace cox

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -156,7 +155,10 @@ struct Forecast {
   bool promises_time() const { return step_ratio > 0 && step_ratio < 1; }
 
   static auto fields(auto& self) {
-    return std::tie(self.step_ratio, self.step_ratio_low, self.step_ratio_high, self.peak_bytes);
+    return message("Forecast", field(1, "step_ratio", self.step_ratio),
+                   field(2, "step_ratio_low", self.step_ratio_low),
+                   field(3, "step_ratio_high", self.step_ratio_high),
+                   field(4, "peak_bytes", self.peak_bytes));
   }
   friend bool operator==(const Forecast&, const Forecast&) = default;
 };
@@ -184,8 +186,10 @@ struct Reason {
   Forecast forecast{};
 
   static auto fields(auto& self) {
-    return std::tie(self.policy, self.code, self.outcome, self.round, self.rank, self.block,
-                    self.text, self.forecast);
+    return message("Reason", field(1, "policy", self.policy), field(2, "code", self.code),
+                   field(3, "outcome", self.outcome), field(4, "round", self.round),
+                   field(5, "rank", self.rank), field(6, "block", self.block),
+                   field(7, "text", self.text), field(8, "forecast", self.forecast));
   }
   friend bool operator==(const Reason&, const Reason&) = default;
 };
@@ -204,5 +208,11 @@ template <>
 inline constexpr Outcome kLargestOf<Outcome> = static_cast<Outcome>(0xFF);
 template <>
 inline constexpr ReasonCode kLargestOf<ReasonCode> = static_cast<ReasonCode>(0xFFFF);
+template <>
+inline constexpr std::string_view kNameOf<PolicyKind> = "PolicyKind";
+template <>
+inline constexpr std::string_view kNameOf<Outcome> = "Outcome";
+template <>
+inline constexpr std::string_view kNameOf<ReasonCode> = "ReasonCode";
 
 }  // namespace cox

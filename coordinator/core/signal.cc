@@ -75,7 +75,7 @@ Status check(const RankSignal& signal) {
                      "; start all ranks with the same build");
   }
   if (signal.checksum != checksum_of(signal)) {
-    return data_loss("signal: the checksum does not fit its bytes; the report was damaged");
+    return data_loss("signal: the checksum does not match the bytes; the report was damaged");
   }
   if (signal.rank.value() < 0 || signal.rank.value() >= kMaxRanks) {
     return data_loss("signal: expected a rank from 0 to ", kMaxRanks - 1, ", found ",

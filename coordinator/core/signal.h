@@ -9,9 +9,9 @@
 #include <cstdint>
 #include <cstring>
 #include <string_view>
-#include <tuple>
 #include <type_traits>
 
+#include "coordinator/core/fields.h"
 #include "coordinator/core/memory_front.h"
 #include "coordinator/core/phase.h"
 #include "coordinator/core/precision_format.h"
@@ -177,9 +177,14 @@ struct HostEvidence {
   float clock_error_seconds = kNotKnown;  // of the node's clock against rank 0's
   friend bool operator==(const HostEvidence&, const HostEvidence&) = default;
   static auto fields(auto& self) {
-    return std::tie(self.host, self.steal_ratio, self.load_per_core, self.clock_ratio,
-                    self.throttled_ratio, self.cpu_pressure, self.memory_pressure, self.io_pressure,
-                    self.clock_error_seconds);
+    return message(
+        "HostEvidence", field(1, "host", self.host), field(2, "steal_ratio", self.steal_ratio),
+        field(3, "load_per_core", self.load_per_core), field(4, "clock_ratio", self.clock_ratio),
+        field(5, "throttled_ratio", self.throttled_ratio),
+        field(6, "cpu_pressure", self.cpu_pressure),
+        field(7, "memory_pressure", self.memory_pressure),
+        field(8, "io_pressure", self.io_pressure),
+        field(9, "clock_error_seconds", self.clock_error_seconds));
   }
 };
 static_assert(sizeof(HostEvidence) <= 60);

@@ -76,7 +76,7 @@ std::string where_text(const RankMark& mark) {
   const std::string step = std::to_string(mark.step.value());
   switch (mark.activity) {
     case Activity::unknown:
-      return "says nothing";
+      return "has sent no status";
     case Activity::outside:
       return "is outside of a step, after step " + step + ",";
     case Activity::saving:
@@ -89,10 +89,10 @@ std::string where_text(const RankMark& mark) {
       return "waits in step " + step;
     case Activity::finished:
       return "has left its loop after step " + step +
-             ", so the others wait in vain (give all ranks equally many steps; "
-             "docs/data-parallel.md has a way for one that ends earlier)";
+             ", so the other ranks wait without end (give all ranks equally many steps, or see "
+             "docs/data-parallel.md for ranks that end earlier)";
     case Activity::other:
-      return "is in step " + step + ", in none of its phases,";
+      return "is in step " + step + ", outside of its phases,";
     default:
       return concat("is in ", to_string(mark.activity), " of step ", step);
   }
@@ -185,8 +185,9 @@ std::string text_of(const RankMark& mark) {
     // phase.
     const bool is_short = mark.activity_seconds < mark.round_seconds / 2;
     const bool is_in_step = mark.activity != Activity::outside && mark.activity != Activity::saving;
-    text += is_short && is_in_step ? " and has been on its way for " + time_text(mark.round_seconds)
-                                   : " for " + time_text(mark.activity_seconds);
+    text += is_short && is_in_step
+                ? " and has been in this step for " + time_text(mark.round_seconds)
+                : " for " + time_text(mark.activity_seconds);
   }
   if (mark.process == ProcessState::stopped) text += ", its process is stopped";
   if (mark.process == ProcessState::gone) text += ", its process is gone";
@@ -197,9 +198,9 @@ std::string text_of(const Stall& stall) {
   const std::string wait = stall.waiting.size() == 1 ? " waits" : " wait";
   if (stall.culprits.empty()) {
     const std::string whom =
-        stall.silent.empty() ? "for each other, and none of them for work of its own: a network "
-                               "or a call that not all ranks made"
-                             : "for " + text_of(stall.silent) + ", of which nothing is heard";
+        stall.silent.empty() ? "for each other, and no rank is at work: the network fails, or some "
+                               "ranks did not make a call"
+                             : "for " + text_of(stall.silent) + ", from which no status arrives";
     return text_of(stall.waiting) + wait + " for " + time_text(stall.seconds) + " " + whom;
   }
   std::string text;
@@ -212,9 +213,9 @@ std::string text_of(const Stall& stall) {
     text += " and " + std::to_string(stall.culprits.size() - kMostNamed) + " more ranks";
   const std::string for_whom = stall.culprits.size() == 1 ? " for it" : " for them";
   text +=
-      "; " + (stall.waiting.empty() ? "nobody waits" : text_of(stall.waiting) + wait + for_whom);
+      "; " + (stall.waiting.empty() ? "no rank waits" : text_of(stall.waiting) + wait + for_whom);
   if (stall.silent.empty()) return text;
-  return text + "; nothing is heard of " + text_of(stall.silent);
+  return text + "; no status arrives from " + text_of(stall.silent);
 }
 
 }  // namespace cox

@@ -1,88 +1,39 @@
-// One codec for every struct that lists its fields: what policies remember, for the journal and for
-// saves. The struct says what it consists of, the codec says how that looks in bytes.
+// One codec for every struct that lists its fields (fields.h): the wire format of Protocol Buffers,
+// written from the list. Journals, saved states and what policies remember are made of it. The core
+// needs no library, so the codec writes through ByteWriter; tests compare it with protoc's classes.
 //
-//   struct GuardState {
-//     static constexpr std::uint32_t kVersion = 1;  // goes up when a field changes its meaning
-//     std::uint32_t streak = 0;
-//     std::vector<double> level;  // one per rank
-//     static auto fields(auto& self) { return std::tie(self.streak, self.level); }
-//   };
-//   std::string bytes = encode_state(state);
+//   std::string bytes = encode_state(state);  // a struct with fields() and kVersion
 //   Result<GuardState> read = decode_state<GuardState>(bytes);
 //
-// A field is an integer, bool, float or double, a strong id, an enum with a stated largest value
-// (specialise kLargestOf), a std::string, or a std::optional, std::vector or std::array
-// of fields, or a struct with fields() (only the outermost one has a version). A struct that does
-// not list its fields itself may have a list_fields(value, visit), and any type a write(out, value)
-// and a read(in, value) of its own; both are found by argument-dependent lookup.
-//
-// Bytes: version and length as variable-length integers, then the fields in their order. Unsigned
-// integers and enums are variable-length, signed ones too after zigzag; floats are their bits in
-// little endian; bool and the presence of an optional are a byte 0 or 1; strings and vectors
-// begin with their count. Bytes are hostile: a count never allocates more than the bytes that are
-// left can hold, every value is checked against the range of its type, and everything must be used.
-// A struct with `bool is_sane() const` is refused when that says false; what needs more than the
-// state itself (the world's size) is for the owner to check. Pure functions.
+// Pure functions, any thread. Bytes, and which of them are refused: docs/journal.md.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <bit>
+#include <cassert>
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "coordinator/core/bytes.h"
+#include "coordinator/core/fields.h"
 #include "coordinator/core/status.h"
-#include "coordinator/core/units.h"
 
 namespace cox {
-
-// The largest enumerator of an enum that is a field:
-//   template <> inline constexpr Stage kLargestOf<Stage> = Stage::roll_back;
-template <class Enum>
-inline constexpr std::nullptr_t kLargestOf = nullptr;
-
 namespace state_codec {
 
-template <class T>
-concept HasFields = requires(T& value) {
-  T::fields(value);
+enum class WireType : std::uint8_t { varint = 0, fixed64 = 1, length = 2, fixed32 = 5 };
+
+struct Tag {
+  std::uint32_t number = 0;
+  WireType type = WireType::varint;
 };
-
-// Calls visit(field, ...) with all fields of the value.
-template <class T, class Visit>
-void visit_fields(T& value, const Visit& visit) {
-  if constexpr (HasFields<std::remove_const_t<T>>) {
-    std::apply(visit, T::fields(value));
-  } else {
-    list_fields(value, visit);  // a type that the codec does not know has none
-  }
-}
-
-template <class T>
-inline constexpr bool is_strong_id = false;
-template <class Tag, class Rep>
-inline constexpr bool is_strong_id<StrongId<Tag, Rep>> = true;
-
-template <class T>
-inline constexpr bool is_array = false;
-template <class T, std::size_t N>
-inline constexpr bool is_array<std::array<T, N>> = true;
-
-template <class T>
-inline constexpr bool is_optional = false;
-template <class T>
-inline constexpr bool is_optional<std::optional<T>> = true;
-
-template <class T>
-inline constexpr bool is_vector = false;
-template <class T>
-inline constexpr bool is_vector<std::vector<T>> = !std::is_same_v<T, bool>;
 
 // Small numbers of either sign become small unsigned ones.
 constexpr std::uint64_t zigzag(std::int64_t value) {
@@ -92,73 +43,182 @@ constexpr std::int64_t unzigzag(std::uint64_t value) {
   return static_cast<std::int64_t>(value >> 1 ^ (~(value & 1) + 1));
 }
 
-template <class T>
-void write(ByteWriter& out, const T& value);
+template <ScalarField T>
+constexpr WireType wire_type() {
+  if (std::is_same_v<T, float>) return WireType::fixed32;
+  return std::is_same_v<T, double> ? WireType::fixed64 : WireType::varint;
+}
 
-struct FieldWriter {
-  template <class... Fields>
-  void operator()(const Fields&... fields) const {
-    (write(out, fields), ...);
+// --- writing ----------------------------------------------------------------------------------
+
+// Returns the number that a varint has for the value. REQUIRES: T is no float.
+template <ScalarField T>
+constexpr std::uint64_t varint_of(T value) {
+  if constexpr (is_strong_id<T>) {
+    return varint_of(value.value());
+  } else if constexpr (std::is_enum_v<T> || std::is_unsigned_v<T>) {
+    return static_cast<std::uint64_t>(value);
+  } else {
+    return zigzag(value);
   }
-  ByteWriter& out;
-};
+}
 
-template <class T>
-void write(ByteWriter& out, const T& value) {
-  if constexpr (std::is_same_v<T, bool>) {
-    out.u8(value ? 1 : 0);
-  } else if constexpr (std::is_enum_v<T>) {
-    out.varint(static_cast<std::uint64_t>(value));
-  } else if constexpr (std::is_unsigned_v<T>) {
-    out.varint(value);
-  } else if constexpr (std::is_integral_v<T>) {
-    out.varint(zigzag(value));
-  } else if constexpr (std::is_same_v<T, float>) {
+// Compares bits, so that -0 is not left out.
+template <ScalarField T>
+bool is_zero(T value) {
+  if constexpr (std::is_same_v<T, float>) {
+    return std::bit_cast<std::uint32_t>(value) == 0;
+  } else if constexpr (std::is_same_v<T, double>) {
+    return std::bit_cast<std::uint64_t>(value) == 0;
+  } else {
+    return varint_of(value) == 0;
+  }
+}
+
+template <ScalarField T>
+void write_scalar(ByteWriter& out, T value) {
+  if constexpr (std::is_same_v<T, float>) {
     out.f32(value);
   } else if constexpr (std::is_same_v<T, double>) {
     out.f64(value);
-  } else if constexpr (is_strong_id<T>) {
-    write(out, value.value());
-  } else if constexpr (is_optional<T>) {
-    write(out, value.has_value());
-    if (value) write(out, *value);
-  } else if constexpr (is_array<T>) {
-    for (const auto& each : value) write(out, each);
-  } else if constexpr (std::is_same_v<T, std::string>) {
-    out.varint(value.size());
-    out.append(value);
-  } else if constexpr (is_vector<T>) {
-    out.varint(value.size());
-    for (const auto& each : value) write(out, each);
   } else {
-    visit_fields(value, FieldWriter{out});
+    out.varint(varint_of(value));
   }
 }
 
+inline void write_tag(ByteWriter& out, std::uint32_t number, WireType type) {
+  out.varint(std::uint64_t{number} << 3 | static_cast<std::uint64_t>(type));
+}
+
+// Whether a field that has its default is left out.
+enum class Default : std::uint8_t { omitted, written };
+
 template <class T>
-void read(ByteReader& in, T& value);
+void write_field(ByteWriter& out, std::uint32_t number, const T& value,
+                 Default zero = Default::omitted);
 
-struct FieldReader {
-  template <class... Fields>
-  void operator()(Fields&&... fields) const {
-    (read(in, fields), ...);
+template <class Listed>
+void write_fields(ByteWriter& out, Listed fields) {
+  fields.for_each([&](auto& each) { write_field(out, each.number, each.value); });
+}
+
+// Appends a field with its tag. Returns the size of its value.
+template <class T>
+std::size_t write_one(ByteWriter& out, std::uint32_t number, const T& value) {
+  write_tag(out, number, WireType::length);
+  const std::size_t start = out.size();
+  if constexpr (BytesField<T>) {
+    out.append(BytesOf<T>::of(value));
+  } else {
+    write_fields(out, message_of_element(value));
   }
-  ByteReader& in;
-};
+  return out.insert_length(start);
+}
 
-inline bool read_bool(ByteReader& in) {
-  const std::uint8_t byte = in.u8();
-  if (byte > 1) in.fail();
-  return byte == 1;
+template <ListField T>
+void write_packed(ByteWriter& out, std::uint32_t number, const T& list) {
+  using Of = ListOf<T>;
+  const std::size_t size = Of::size(list);
+  bool is_default = true;
+  for (std::size_t i = 0; i < size && is_default; ++i)
+    is_default = Of::kExactly > 0 && is_zero(Of::at(list, i));
+  if (is_default) return;
+  write_tag(out, number, WireType::length);
+  const std::size_t start = out.size();
+  for (std::size_t i = 0; i < size; ++i) write_scalar(out, Of::at(list, i));
+  out.insert_length(start);
+}
+
+// A fixed number of elements is left out where all of them are empty.
+template <ListField T>
+void write_list(ByteWriter& out, std::uint32_t number, const T& list) {
+  using Of = ListOf<T>;
+  const std::size_t before = out.size();
+  std::size_t contents = 0;
+  for (std::size_t i = 0; i < Of::size(list); ++i)
+    contents += write_one(out, number, Of::at(list, i));
+  if (Of::kExactly > 0 && contents == 0) out.cut(before);
 }
 
 template <class T>
-T read_enum(ByteReader& in) {
-  static_assert(!std::is_same_v<decltype(kLargestOf<T>), const std::nullptr_t>,
-                "specialise cox::kLargestOf for this enum");
-  const std::uint64_t number = in.varint();
-  if (number > static_cast<std::uint64_t>(kLargestOf<T>)) in.fail();
-  return in.failed() ? T{} : static_cast<T>(number);
+void write_field(ByteWriter& out, std::uint32_t number, const T& value, Default zero) {
+  if constexpr (is_optional<T>) {
+    if (value) write_field(out, number, *value, Default::written);
+  } else if constexpr (ScalarField<T>) {
+    if (zero == Default::omitted && is_zero(value)) return;
+    write_tag(out, number, wire_type<T>());
+    write_scalar(out, value);
+  } else if constexpr (ListField<T>) {
+    if constexpr (ScalarField<typename ListOf<T>::Element>) {
+      write_packed(out, number, value);
+    } else {
+      write_list(out, number, value);
+    }
+  } else {
+    const std::size_t before = out.size();
+    const std::size_t size = write_one(out, number, value);
+    if (zero == Default::omitted && size == 0) out.cut(before);
+  }
+}
+
+// --- reading ----------------------------------------------------------------------------------
+
+// Makes a value what the bytes of an empty message stand for: all numbers are zero, whatever the
+// struct's own initializers say.
+template <class T>
+void clear(T& value) {
+  if constexpr (is_optional<T>) {
+    value.reset();
+  } else if constexpr (ScalarField<T>) {
+    value = T{};
+  } else if constexpr (BytesField<T>) {
+    BytesOf<T>::set(value, {});
+  } else if constexpr (ListField<T>) {
+    using Of = ListOf<T>;
+    if constexpr (Of::kExactly == 0) {
+      Of::clear(value);
+    } else {
+      for (std::size_t i = 0; i < Of::kExactly; ++i) {
+        typename Of::Element element{};
+        clear(element);
+        Of::put(value, i, std::move(element));
+      }
+    }
+  } else {
+    message_of(value).for_each([](auto& each) { clear(each.value); });
+  }
+}
+
+inline Tag read_tag(ByteReader& in) {
+  constexpr std::uint64_t kMostNumber = (std::uint64_t{1} << 29) - 1;
+  const std::uint64_t tag = in.varint();
+  if (tag >> 3 == 0 || tag >> 3 > kMostNumber) in.fail();
+  if (in.failed()) return {};
+  return {static_cast<std::uint32_t>(tag >> 3), static_cast<WireType>(tag & 7)};
+}
+
+// Returns a reader of the next length-delimited value.
+inline ByteReader read_length(ByteReader& in) {
+  return ByteReader(in.take(in.varint()));
+}
+
+// Groups, which proto3 does not have, are refused.
+inline void skip(ByteReader& in, WireType type) {
+  switch (type) {
+    case WireType::varint:
+      in.varint();
+      return;
+    case WireType::fixed64:
+      in.u64();
+      return;
+    case WireType::length:
+      read_length(in);
+      return;
+    case WireType::fixed32:
+      in.u32();
+      return;
+  }
+  in.fail();
 }
 
 template <class T>
@@ -176,85 +236,172 @@ T read_integer(ByteReader& in) {
   }
 }
 
-// Every element takes at least a byte, so a count above the number of bytes left is damage.
-inline std::uint64_t read_count(ByteReader& in) {
-  const std::uint64_t count = in.varint();
-  if (count > in.left()) in.fail();
-  return in.failed() ? 0 : count;
-}
-
 template <class T>
-void read_vector(ByteReader& in, std::vector<T>& values) {
-  values.clear();
-  for (std::uint64_t count = read_count(in); count > 0 && !in.failed(); --count) {
-    const std::size_t left = in.left();
-    read(in, values.emplace_back());
-    if (in.left() == left) in.fail();
-  }
+T read_enum(ByteReader& in) {
+  static_assert(!std::is_same_v<decltype(kLargestOf<T>), const std::nullptr_t>,
+                "specialise cox::kLargestOf for this enum");
+  const std::uint64_t number = in.varint();
+  if (number > static_cast<std::uint64_t>(kLargestOf<T>)) in.fail();
+  return in.failed() ? T{} : static_cast<T>(number);
 }
 
-inline void read_string(ByteReader& in, std::string& value) {
-  const auto bytes = in.take(in.varint());
-  value.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-}
-
-template <class T>
-void read(ByteReader& in, T& value) {
-  if constexpr (std::is_same_v<T, bool>) {
-    value = read_bool(in);
-  } else if constexpr (std::is_enum_v<T>) {
-    value = read_enum<T>(in);
-  } else if constexpr (std::is_integral_v<T>) {
-    value = read_integer<T>(in);
-  } else if constexpr (std::is_same_v<T, float>) {
-    value = in.f32();
+template <ScalarField T>
+T read_scalar(ByteReader& in) {
+  if constexpr (std::is_same_v<T, float>) {
+    return in.f32();
   } else if constexpr (std::is_same_v<T, double>) {
-    value = in.f64();
+    return in.f64();
+  } else if constexpr (std::is_enum_v<T>) {
+    return read_enum<T>(in);
   } else if constexpr (is_strong_id<T>) {
-    value = T(read_integer<typename T::rep>(in));
-  } else if constexpr (is_optional<T>) {
-    value.reset();
-    if (read_bool(in)) read(in, value.emplace());
-  } else if constexpr (is_array<T>) {
-    for (auto& each : value) read(in, each);
-  } else if constexpr (std::is_same_v<T, std::string>) {
-    read_string(in, value);
-  } else if constexpr (is_vector<T>) {
-    read_vector(in, value);
+    return T(read_integer<typename T::rep>(in));
   } else {
-    visit_fields(value, FieldReader{in});
+    return read_integer<T>(in);
   }
+}
+
+// Elements of each list that were read, by the place of its field.
+using Counts = std::array<std::uint32_t, kMostFields>;
+
+template <class Listed>
+void read_fields(ByteReader& in, Listed fields);
+
+// Reads the bytes of a string or a message. Fields of a message that are there twice are merged.
+template <class T>
+void read_one(ByteReader& in, T& value) {
+  ByteReader body = read_length(in);
+  if constexpr (BytesField<T>) {
+    const auto bytes = body.take(body.left());
+    if (!BytesOf<T>::set(value, {reinterpret_cast<const char*>(bytes.data()), bytes.size()}))
+      in.fail();
+  } else {
+    read_fields(body, message_of_element(value));
+    if (body.failed()) in.fail();
+  }
+}
+
+template <ListField T>
+void put(ByteReader& in, T& list, std::uint32_t& count, typename ListOf<T>::Element element) {
+  const bool is_put = !in.failed() && count < ListOf<T>::most(list) &&
+                      ListOf<T>::put(list, count, std::move(element));
+  is_put ? static_cast<void>(++count) : in.fail();
+}
+
+template <ListField T>
+void read_list(ByteReader& in, WireType type, T& list, std::uint32_t& count) {
+  using Element = typename ListOf<T>::Element;
+  if constexpr (!ScalarField<Element>) {
+    Element element{};
+    clear(element);
+    type == WireType::length ? read_one(in, element) : in.fail();
+    put(in, list, count, std::move(element));
+  } else if (type == wire_type<Element>()) {
+    put(in, list, count, read_scalar<Element>(in));
+  } else {
+    ByteReader packed = type == WireType::length ? read_length(in) : ByteReader({});
+    if (type != WireType::length) in.fail();
+    while (!packed.at_end()) put(packed, list, count, read_scalar<Element>(packed));
+    if (packed.failed()) in.fail();
+  }
+}
+
+template <class T>
+void read_field(ByteReader& in, WireType type, T& value, std::uint32_t& count) {
+  if constexpr (is_optional<T>) {
+    if (!value) clear(value.emplace());
+    read_field(in, type, *value, count);
+  } else if constexpr (ScalarField<T>) {
+    type == wire_type<T>() ? static_cast<void>(value = read_scalar<T>(in)) : in.fail();
+  } else if constexpr (ListField<T>) {
+    read_list(in, type, value, count);
+  } else {
+    type == WireType::length ? read_one(in, value) : in.fail();
+  }
+}
+
+// Fails where a list of a fixed number of elements has some of them, but not all.
+template <class T>
+void check_count(ByteReader& in, const T&, std::uint32_t count) {
+  if constexpr (ListField<T>) {
+    constexpr std::size_t kExactly = ListOf<T>::kExactly;
+    if (kExactly > 0 && count != 0 && count != kExactly) in.fail();
+  }
+}
+
+// Returns the next tag; number 0 at the end of the bytes.
+inline Tag next_tag(ByteReader& in) {
+  return in.at_end() ? Tag{} : read_tag(in);
+}
+
+// Reads fields until the end of the bytes. Unknown ones are skipped. A pass over the list reads all
+// fields that stand in its order.
+template <class Listed>
+void read_fields(ByteReader& in, Listed fields) {
+  Counts counts{};
+  Tag tag = next_tag(in);
+  while (!in.failed() && tag.number != 0) {
+    std::size_t place = 0;
+    bool is_known = false;
+    fields.for_each([&](auto& each) {
+      for (; tag.number == each.number; tag = next_tag(in)) {
+        is_known = true;
+        read_field(in, tag.type, each.value, counts[place]);
+      }
+      ++place;
+    });
+    if (is_known) continue;
+    skip(in, tag.type);
+    tag = next_tag(in);
+  }
+  std::size_t place = 0;
+  fields.for_each([&](auto& each) { check_count(in, each.value, counts[place++]); });
 }
 
 }  // namespace state_codec
 
+// Appends the fields of a value, or reads what was appended into a value. read_message() returns
+// false for damaged bytes.
 template <class T>
-concept State = state_codec::HasFields<T> && std::is_default_constructible_v<T> &&
+void write_message(ByteWriter& out, const T& value) {
+  state_codec::write_fields(out, message_of(value));
+}
+
+template <class T>
+[[nodiscard]] bool read_message(std::string_view bytes, T& value) {
+  ByteReader in(std::as_bytes(std::span(bytes)));
+  state_codec::clear(value);
+  state_codec::read_fields(in, message_of(value));
+  return in.done();
+}
+
+template <class T>
+concept State = HasFields<T> && std::is_default_constructible_v<T> &&
     std::is_convertible_v<decltype(T::kVersion), std::uint32_t>;
+
+// The number of a state's version. Stands last, so bytes that were cut off have none.
+inline constexpr std::uint32_t kVersionNumber = 1000;
 
 template <State T>
 std::string encode_state(const T& state) {
-  ByteWriter body;
-  state_codec::write(body, state);
   ByteWriter out;
-  out.varint(T::kVersion);
-  out.varint(body.size());
-  out.append(body.bytes());
+  write_message(out, state);
+  state_codec::write_field(out, kVersionNumber, std::uint32_t{T::kVersion});
   return std::string(out.text());
 }
+
+// Returns the version of a state; 0 where the bytes have none.
+std::uint64_t version_of_state(std::string_view bytes);
 
 // Returns failed_precondition for another version, data_loss for damaged bytes.
 template <State T>
 Result<T> decode_state(std::string_view bytes) {
-  ByteReader in(std::as_bytes(std::span(bytes)));
-  const std::uint64_t version = in.varint();
-  if (!in.failed() && version != T::kVersion) {
+  const std::uint64_t version = version_of_state(bytes);
+  if (version == 0) return data_loss("state: expected fields and a version, found other bytes");
+  if (version != T::kVersion)
     return failed_precondition("state: expected version ", T::kVersion, ", found ", version);
-  }
-  if (in.varint() != in.left()) in.fail();
   T state{};
-  state_codec::read(in, state);
-  if (!in.done()) return data_loss("state: expected the fields of its version, found other bytes");
+  if (!read_message(bytes, state))
+    return data_loss("state: expected the fields of its version, found other bytes");
   if constexpr (requires { state.is_sane(); }) {
     if (!state.is_sane()) return data_loss("state: a value is out of range");
   }

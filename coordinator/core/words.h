@@ -20,7 +20,7 @@
 
 namespace cox {
 
-// Returns the number that the whole text is, or nothing.
+// Parses the whole text as a number. Returns nothing if the text is no number.
 template <class Number>
 std::optional<Number> parsed_number(std::string_view text) {
   Number number{};

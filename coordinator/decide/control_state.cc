@@ -53,20 +53,19 @@ Refitted refit(ControlState saved, const JobFacts& job) {
   plan.hold_until = {};
   if (!fits_world(plan, job)) {
     drop_ranks(plan);
-    refitted.reasons.push_back(reason_of(
-        ReasonCode::restored_at_other_world_size,
-        concat("restored at ", job.world_size,
-               " ranks: shares and per-rank memory actions start anew, global knobs stay"),
-        Outcome::changed));
+    refitted.reasons.push_back(
+        reason_of(ReasonCode::restored_at_other_world_size,
+                  concat("restored at ", job.world_size,
+                         " ranks: shares and per-rank memory actions are reset, global knobs stay"),
+                  Outcome::changed));
   }
   // A loop that no longer takes its batch from the plan keeps the rest of the plan.
   if (!job.capabilities.accumulation && plan.step_samples != 0) {
-    refitted.reasons.push_back(
-        reason_of(ReasonCode::not_capable,
-                  concat("the saved batch of ", plan.step_samples,
-                         " samples a step cannot be applied by this job; it starts "
-                         "with its own"),
-                  Outcome::changed));
+    refitted.reasons.push_back(reason_of(
+        ReasonCode::not_capable,
+        concat("the saved batch of ", plan.step_samples,
+               " samples a step cannot be applied by this job; the job starts with its own batch"),
+        Outcome::changed));
     plan.step_samples = 0;
   }
   const Status status = validate(plan, job);
@@ -76,7 +75,7 @@ Refitted refit(ControlState saved, const JobFacts& job) {
     plan.rollback = done;
     refitted.reasons.push_back(
         reason_of(ReasonCode::not_capable,
-                  "the saved plan does not fit this job and starts anew: " + status.message(),
+                  "the saved plan does not fit this job and is reset: " + status.message(),
                   Outcome::changed));
   }
   note_restart(refitted.state, job, refitted.reasons);

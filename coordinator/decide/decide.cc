@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "coordinator/core/fields.h"
 #include "coordinator/core/share_units.h"
 #include "coordinator/decide/plan_change.h"
 
@@ -32,7 +33,10 @@ struct SaidState {
   std::uint32_t missing_rounds = 0;     // in a row
   std::vector<std::uint64_t> withheld;  // one digest per policy; 0 = nothing was withheld
   static auto fields(auto& self) {
-    return std::tie(self.nobody_applies, self.override_refused, self.missing_rounds, self.withheld);
+    return message("DecideState", field(1, "nobody_applies", self.nobody_applies),
+                   field(2, "override_refused", self.override_refused),
+                   field(3, "missing_rounds", self.missing_rounds),
+                   field(4, "withheld", self.withheld));
   }
 };
 
@@ -226,8 +230,8 @@ class Draft {
   Reason resting(Reason reason, const Rest& rest) const {
     reason.round = round_;
     reason.outcome = withhold(reason, ReasonCode::resting,
-                              concat("the like of it did not shorten the step and was taken back; "
-                                     "it may be tried again from round ",
+                              concat("an earlier change of this kind did not shorten the step and "
+                                     "was taken back; the next try is possible from round ",
                                      rest.until));
     return reason;
   }
@@ -235,7 +239,7 @@ class Draft {
   Outcome judge(const Proposal& proposal, PolicyMode mode, Reason& reason) {
     if (mode == PolicyMode::observe) return Outcome::observed;
     if (nobody_applies_) {
-      return withhold(reason, ReasonCode::nobody_applies_plans, "every rank only watches");
+      return withhold(reason, ReasonCode::nobody_applies_plans, "all ranks only watch");
     }
     if (in_flight_) {
       return withhold(reason, ReasonCode::plan_in_flight,
@@ -243,7 +247,7 @@ class Draft {
     }
     if (reason.policy != PolicyKind::guard && round_ < plan_.hold_until) {
       return withhold(reason, ReasonCode::hold_in_force,
-                      concat("no knob moves before round ", plan_.hold_until));
+                      concat("the guard keeps the plan unchanged until round ", plan_.hold_until));
     }
     if (is_forced(proposal.change, config_.force)) {
       return withhold(reason, ReasonCode::override_applied, "force.shares is set");
@@ -371,7 +375,7 @@ void tell_circumstances(const StepSignals& signals, const StepSummary& summary, 
   constexpr std::uint32_t kLongest = 1'000'000'000;
   if (is_news(said.nobody_applies, draft.nobody_applies())) {
     draft.report(own_reason(ReasonCode::nobody_applies_plans, summary.round,
-                            "every rank only watches, so no plan goes out"));
+                            "all ranks only watch, so no plan is sent"));
   }
   said.missing_rounds = summary.missing > 0 ? std::min(said.missing_rounds, kLongest) + 1 : 0;
   if (said.missing_rounds != kMissingRounds) return;
@@ -417,8 +421,9 @@ std::string why_not_back(const PolicyInput& input, std::span<const Turn> turns,
     const bool is_full = input.summary.memory_used_ratio.max > kNearlyFull;
     if (change.knob == Knob::precision && is_full) return "a rank's memory is nearly full";
   }
-  return proposals_to_fit(input, turns, draft.plan()).empty() ? std::string()
-                                                              : "a rank's memory would not hold it";
+  return proposals_to_fit(input, turns, draft.plan()).empty()
+             ? std::string()
+             : "the earlier plan would exceed a rank's memory budget";
 }
 
 // Takes back the oldest condemned changes in a plan of its own: in a round in which nothing else
@@ -447,10 +452,10 @@ Reason carry_out(Proposal proposal, PolicyMode mode, const PolicyInput& input, P
   Reason reason = std::move(proposal.reason);
   reason.outcome = Outcome::observed;
   if (mode != PolicyMode::on) return reason;
-  const ChangeResult result =
-      is_forced(proposal.change, input.config.force)
-          ? ChangeResult{Outcome::vetoed, ReasonCode::override_applied, "the user forces another"}
-          : apply_change(plan, proposal.change, input.job);
+  const ChangeResult result = is_forced(proposal.change, input.config.force)
+                                  ? ChangeResult{Outcome::vetoed, ReasonCode::override_applied,
+                                                 "force.shares sets other shares"}
+                                  : apply_change(plan, proposal.change, input.job);
   reason.outcome = result.outcome;
   if (!result.note.empty()) {
     reason.code = result.code;

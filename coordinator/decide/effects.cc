@@ -421,34 +421,6 @@ std::string verdict_text(const Effect& effect) {
   return text;
 }
 
-void write(ByteWriter& out, const KnobValues& knobs) {
-  for_each_plan_field([&](const auto& field) {
-    if (field.rules.knob != Knob::other) state_codec::write(out, knobs.plan.*field.member);
-  });
-}
-
-void read(ByteReader& in, KnobValues& knobs) {
-  for_each_plan_field([&](const auto& field) {
-    if (field.rules.knob != Knob::other) state_codec::read(in, knobs.plan.*field.member);
-  });
-}
-
-void write(ByteWriter& out, const std::shared_ptr<const SharedEffects>& list) {
-  out.varint(list->size());
-  for (const auto& effect : *list) state_codec::write(out, *effect);
-}
-
-void read(ByteReader& in, std::shared_ptr<const SharedEffects>& list) {
-  EffectList effects;
-  state_codec::read(in, effects);
-  if (effects.size() > Effects::kKept) in.fail();
-  SharedEffects shared;
-  for (Effect& effect : effects) {
-    shared.push_back(std::make_shared<const Effect>(std::move(effect)));
-  }
-  list = std::make_shared<const SharedEffects>(std::move(shared));
-}
-
 bool Effects::is_sane() const {
   const bool scores_ascend = std::ranges::adjacent_find(scores, std::ranges::greater_equal{},
                                                         &PolicyScore::policy) == scores.end();

@@ -15,7 +15,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <vector>
 
 #include "coordinator/core/plan.h"
@@ -36,7 +35,10 @@ struct MeasuredRounds {
   std::uint64_t peak_bytes = 0;  // highest memory peak of a rank; 0 = not known
 
   static auto fields(auto& self) {
-    return std::tie(self.rounds, self.step_seconds, self.tokens_per_second, self.peak_bytes);
+    return message("MeasuredRounds", field(1, "rounds", self.rounds),
+                   field(2, "step_seconds", self.step_seconds),
+                   field(3, "tokens_per_second", self.tokens_per_second),
+                   field(4, "peak_bytes", self.peak_bytes));
   }
 };
 
@@ -58,6 +60,8 @@ constexpr std::string_view to_string(Verdict verdict) {
 }
 template <>
 inline constexpr Verdict kLargestOf<Verdict> = Verdict::not_sure;
+template <>
+inline constexpr std::string_view kNameOf<Verdict> = "Verdict";
 
 // The reason for a verdict "not sure".
 enum class Doubt : std::uint8_t {
@@ -67,18 +71,18 @@ enum class Doubt : std::uint8_t {
   replaced = 3,             // by the next plan, too early
   straggler_found = 4,      // some rank became slow under the plan
   straggler_recovered = 5,  // or a slow rank recovered
-  shared = 6,               // with a change whose cost is not known
+  shared = 6,               // shared with a change whose cost is not known
 };
 // Returns a clause.
 constexpr std::string_view to_string(Doubt doubt) {
   constexpr std::array<std::string_view, 7> kWords = {
       "",
-      "steps vary more than that",
-      "too few rounds before it",
-      "the next plan came too early",
+      "step times vary more than the change",
+      "too few rounds before the change",
+      "the next plan came before enough rounds",
       "a rank or the job became slow meanwhile",
       "a slow rank or job recovered meanwhile",
-      "another change of the plan has a cost that is not known"};
+      "the plan has another change of unknown cost"};
   return kWords[static_cast<std::size_t>(doubt)];
 }
 template <>
@@ -99,32 +103,52 @@ struct Effect {
   bool is_taken_back = false;
 
   static auto fields(auto& self) {
-    return std::tie(self.reason, self.step, self.plan, self.sharing, self.before, self.after,
-                    self.measured, self.verdict, self.doubt, self.seconds_saved,
-                    self.is_taken_back);
+    return message("Effect", field(1, "reason", self.reason), field(2, "step", self.step),
+                   field(3, "plan", self.plan), field(4, "sharing", self.sharing),
+                   field(5, "before", self.before), field(6, "after", self.after),
+                   field(7, "measured", self.measured), field(8, "verdict", self.verdict),
+                   field(9, "doubt", self.doubt), field(10, "seconds_saved", self.seconds_saved),
+                   field(11, "is_taken_back", self.is_taken_back));
   }
 };
 using EffectList = std::vector<Effect>;  // oldest first
 
-// Returns the verdict for people, such as "did not help, taken back" or "not sure: steps vary more
-// than that". Empty if there is no verdict.
+// Returns the verdict for people, such as "did not help, taken back" or "not sure: step
+// times vary more than the change". Empty if there is no verdict.
 std::string verdict_text(const Effect& effect);
 
 // An EffectList of shared effects: a round that adds one copies none of the others.
 using SharedEffects = std::vector<std::shared_ptr<const Effect>>;
+using SharedEffectList = std::shared_ptr<const SharedEffects>;
 
+// The codec sees a shared effect as the effect.
 template <>
-inline constexpr Precision kLargestOf<Precision> = Precision::fp8;
-template <>
-inline constexpr MemoryAction kLargestOf<MemoryAction> = kLastAction;
+struct ListOf<SharedEffectList> {
+  using Element = Effect;
+  static constexpr std::size_t kExactly = 0;
+  static constexpr std::size_t kKept = 64;  // the newest effects
+  static std::size_t most(const SharedEffectList&) { return kKept; }
+  static std::size_t size(const SharedEffectList& list) { return list->size(); }
+  static const Effect& at(const SharedEffectList& list, std::size_t place) {
+    return *(*list)[place];
+  }
+  static void clear(SharedEffectList& list) { list = std::make_shared<const SharedEffects>(); }
+  static bool put(SharedEffectList& list, std::size_t, Effect&& effect) {
+    SharedEffects longer = *list;
+    longer.push_back(std::make_shared<const Effect>(std::move(effect)));
+    list = std::make_shared<const SharedEffects>(std::move(longer));
+    return true;
+  }
+};
 
-// KnobValues are the fields of a plan that a take-back may restore: the fields of a knob, encoded
-// in the order of their ids. The other fields do not count.
+// KnobValues are the fields of a plan that a take-back may restore: the fields of a knob. The other
+// fields do not count.
 struct KnobValues {
   Plan plan;
 };
-void write(ByteWriter& out, const KnobValues& knobs);
-void read(ByteReader& in, KnobValues& knobs);
+auto list_fields(Is<KnobValues> auto& knobs) {
+  return KnobsMessage<std::remove_reference_t<decltype((knobs.plan))>>{knobs.plan};
+}
 
 // RoundTime is one measured round.
 struct RoundTime {
@@ -135,8 +159,10 @@ struct RoundTime {
   std::uint64_t peak_bytes = 0;
 
   static auto fields(auto& self) {
-    return std::tie(self.round, self.seconds, self.samples, self.tokens_per_second,
-                    self.peak_bytes);
+    return message("RoundTime", field(1, "round", self.round), field(2, "seconds", self.seconds),
+                   field(3, "samples", self.samples),
+                   field(4, "tokens_per_second", self.tokens_per_second),
+                   field(5, "peak_bytes", self.peak_bytes));
   }
 };
 
@@ -158,8 +184,10 @@ struct Trial {
   KnobValues knobs_after;
 
   static auto fields(auto& self) {
-    return std::tie(self.first_plan, self.plan, self.applied_in, self.before, self.changes,
-                    self.knobs_before, self.knobs_after);
+    return message("Trial", field(1, "first_plan", self.first_plan), field(2, "plan", self.plan),
+                   field(3, "applied_in", self.applied_in), field(4, "before", self.before),
+                   field(5, "changes", self.changes), field(6, "knobs_before", self.knobs_before),
+                   field(7, "knobs_after", self.knobs_after));
   }
 };
 
@@ -175,8 +203,10 @@ struct Condemned {
   bool told = false;  // always false; kept for the format of the state
 
   static auto fields(auto& self) {
-    return std::tie(self.first_plan, self.plan, self.changes, self.before, self.after,
-                    self.measured, self.told);
+    return message("Condemned", field(1, "first_plan", self.first_plan),
+                   field(2, "plan", self.plan), field(3, "changes", self.changes),
+                   field(4, "before", self.before), field(5, "after", self.after),
+                   field(6, "measured", self.measured), field(7, "told", self.told));
   }
 };
 
@@ -190,24 +220,25 @@ struct Rest {
   bool told = false;
 
   static auto fields(auto& self) {
-    return std::tie(self.policy, self.knob, self.until, self.times, self.told);
+    return message("Rest", field(1, "policy", self.policy), field(2, "knob", self.knob),
+                   field(3, "until", self.until), field(4, "times", self.times),
+                   field(5, "told", self.told));
   }
 };
 
 // Effects is the state of all promises and measurements.
 struct Effects {
-  // Increases with each further field of a knob, because KnobValues then have one more.
-  static constexpr std::uint32_t kVersion = count_fields_of_knobs() - 4;
-  static constexpr std::size_t kKept = 64;           // the newest effects
+  static constexpr std::uint32_t kVersion = 1;
+  static constexpr std::size_t kKept = ListOf<SharedEffectList>::kKept;
   static constexpr std::size_t kRoundsBefore = 64;   // at most, directly before the switch
   static constexpr std::size_t kRoundsAfter = 64;    // at most, the first ones that count
   static constexpr std::size_t kSettlingRounds = 3;  // after a switch; not counted
   static constexpr std::uint32_t kRestRounds = 512;  // after the first take-back
 
   std::uint32_t incarnation = 0;
-  std::shared_ptr<const SharedEffects> list = std::make_shared<const SharedEffects>();  // not null
-  std::vector<PolicyScore> scores;  // ascending policies
-  std::uint64_t applied = 0;        // the number of the plan that the ranks apply
+  SharedEffectList list = std::make_shared<const SharedEffects>();  // not null
+  std::vector<PolicyScore> scores;                                  // ascending policies
+  std::uint64_t applied = 0;  // the number of the plan that the ranks apply
   std::uint32_t rounds_of_plan = 0;
   double samples = 0;             // of a step under the applied plan
   std::vector<RoundTime> recent;  // the newest counted rounds, under equal circumstances
@@ -220,17 +251,18 @@ struct Effects {
   std::vector<Account> accounts;
 
   static auto fields(auto& self) {
-    return std::tie(self.incarnation, self.list, self.scores, self.applied, self.rounds_of_plan,
-                    self.samples, self.recent, self.slow, self.slow_job_plan, self.trial,
-                    self.condemned, self.rests, self.accounts);
+    return message("Effects", field(1, "incarnation", self.incarnation),
+                   field(2, "list", self.list), field(3, "scores", self.scores),
+                   field(4, "applied", self.applied),
+                   field(5, "rounds_of_plan", self.rounds_of_plan),
+                   field(6, "samples", self.samples), field(7, "recent", self.recent),
+                   field(8, "slow", self.slow), field(9, "slow_job_plan", self.slow_job_plan),
+                   field(10, "trial", self.trial), field(11, "condemned", self.condemned),
+                   field(12, "rests", self.rests), field(13, "accounts", self.accounts));
   }
   // Returns whether the numbers can have come from the functions below.
   bool is_sane() const;
 };
-
-// Encode and decode a shared effect like an Effect.
-void write(ByteWriter& out, const std::shared_ptr<const SharedEffects>& list);
-void read(ByteReader& in, std::shared_ptr<const SharedEffects>& list);
 
 // Returns the effects for a start of the job. If this start has begun already, returns `before`.
 // Else keeps only scores and rests of the earlier start, whose last round was `last_round`.

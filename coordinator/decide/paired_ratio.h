@@ -5,7 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <tuple>
+
+#include "coordinator/core/fields.h"
 
 namespace cox {
 
@@ -15,14 +16,17 @@ struct RatioInterval {
   double high = 0;
 
   bool is_known() const { return ratio > 0; }
-  static auto fields(auto& self) { return std::tie(self.ratio, self.low, self.high); }
+  static auto fields(auto& self) {
+    return message("RatioInterval", field(1, "ratio", self.ratio), field(2, "low", self.low),
+                   field(3, "high", self.high));
+  }
   friend bool operator==(const RatioInterval&, const RatioInterval&) = default;
 };
 
 // The two-sided confidence of an interval.
 enum class Confidence : std::uint8_t { percent_95, percent_99, percent_99_9 };
 
-// Fewer rounds give no interval: the least of the shorter and of the longer stretch.
+// The fewest rounds that give an interval: of the shorter stretch, and of the longer one.
 inline constexpr std::size_t kFewestPairedRounds = 6;
 inline constexpr std::size_t kFewestLongRounds = 16;
 

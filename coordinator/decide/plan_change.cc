@@ -205,11 +205,11 @@ std::string take_back(const Condemned& condemned, const JobFacts& job, const Ove
       return concat("a later plan has changed ", change.knob, " since");
     }
     const PlanChange inverse = inverse_of(change, condemned.before.plan);
-    if (is_forced(inverse, force)) return "the user forces it";
+    if (is_forced(inverse, force)) return "force.shares sets the shares";
     const ChangeResult result = apply_change(candidate, inverse, job);
     if (result.outcome == Outcome::vetoed) return result.note;
   }
-  if (same_effect(candidate, plan)) return "the plan is as it was before already";
+  if (same_effect(candidate, plan)) return "the plan already has the earlier values";
   const RankId over = first_over(plan, candidate, job, most_samples);
   if (over.value() >= 0) {
     return concat("rank ", over, " would get more samples than fit its memory");
@@ -235,7 +235,7 @@ Reason explain_taken_back(const Condemned& condemned, RoundId until) {
       reason_of(ReasonCode::taken_back,
                 concat(plans_text(condemned), " is taken back in ", knobs_text(condemned), ": ",
                        what_happened(condemned), "; policy ", condemned.changes.front().policy,
-                       " may not promise a shorter step by that again before round ", until),
+                       " may not propose this change for a shorter step before round ", until),
                 Outcome::changed);
   const RatioInterval& measured = condemned.measured;
   reason.forecast.step_ratio = 1 / measured.ratio;

@@ -1,5 +1,5 @@
-// The interface of policies. A policy is a pure function: from the facts of a round and its kept
-// state to proposals with reasons and its next state. A policy never writes the plan, reads no
+// The interface of policies. A policy is a pure function: it turns the facts of a round and its own
+// state into proposals with reasons, and a new state. A policy never writes the plan, reads no
 // clock and draws no randomness, so `cox replay` can run it again from the journal. Decide owns the
 // states and calls policies one after another on the coordinator's thread.
 #pragma once
@@ -17,6 +17,7 @@
 #include "coordinator/core/config.h"
 #include "coordinator/core/job.h"
 #include "coordinator/core/plan.h"
+#include "coordinator/core/proto_schema.h"
 #include "coordinator/core/reason.h"
 #include "coordinator/core/state_codec.h"
 #include "coordinator/core/summary.h"
@@ -49,6 +50,7 @@ class PolicyState {
     state.encode_ = [](const std::any& held) {
       return encode_state(std::any_cast<const T&>(held));
     };
+    state.describe_ = [](ProtoSchema& schema) { return schema.add<T>(); };
     return state;
   }
 
@@ -60,8 +62,8 @@ class PolicyState {
     return state;
   }
 
-  // Moves the value out, which leaves a fresh state. Returns T{} if the state is fresh, of another
-  // type or version, or damaged. The caller checks sizes against the world and ranges of values.
+  // Moves the value out and leaves a fresh state. Returns T{} if the state is fresh, damaged, or of
+  // another type or version. The caller checks sizes against the world, and the ranges of values.
   template <State T>
   T take_or_fresh() {
     std::any held = std::exchange(held_, {});
@@ -75,6 +77,12 @@ class PolicyState {
   // Returns the bytes for journals and saves; none if the state is fresh.
   std::string bytes() const { return held_.has_value() ? encode_(held_) : bytes_; }
 
+  // Adds the message that the bytes are of to the schema. Returns its name; no name where the type
+  // is not known, because the state is fresh or restored.
+  std::string describe(ProtoSchema& schema) const {
+    return held_.has_value() ? describe_(schema) : std::string();
+  }
+
   bool is_fresh() const { return !held_.has_value() && bytes_.empty(); }
 
   friend bool operator==(const PolicyState& a, const PolicyState& b) {
@@ -84,12 +92,22 @@ class PolicyState {
  private:
   std::any held_;
   std::string (*encode_)(const std::any& held) = nullptr;
+  std::string (*describe_)(ProtoSchema& schema) = nullptr;
   std::string bytes_;  // not decoded yet; empty while a value is held
 };
 
-// Motive says whether a change may be judged by its promised time. A gain whose forecast promises a
-// shorter step is taken back if it surely did not bring one, and rests for a while (effects.h). A
-// necessity is never taken back, whatever its forecast.
+template <>
+struct BytesOf<PolicyState> {
+  static std::string of(const PolicyState& state) { return state.bytes(); }
+  static bool set(PolicyState& state, std::string_view bytes) {
+    state = PolicyState::from_bytes(std::string(bytes));
+    return true;
+  }
+};
+
+// Motive says whether a change can be taken back. A gain is taken back if its forecast promised a
+// shorter step and the measured step is surely not shorter. The gain then rests for a while
+// (effects.h). A necessity is never taken back, whatever its forecast.
 enum class Motive : std::uint8_t { gain, necessity };
 
 // Proposal is a change and its reason. Decide sets `reason.outcome`.
@@ -99,9 +117,10 @@ struct Proposal {
   Motive motive = Motive::gain;
 };
 
-// Forecasts the work of ranks under other shares, one entry per rank as in SetShares. Returns for
-// each rank the factor by which its work for a sample would change, because the policies that were
-// asked before follow with lighter or heavier plans. Empty = no policy follows.
+// WorkFactors forecasts the work of ranks under other shares. `shares` and the result have one
+// entry per rank, as in SetShares. A factor is the new work for one sample, relative to the present
+// work. Work changes because policies asked earlier in the round adapt the plan to the shares.
+// Empty = no policy adapts.
 using WorkFactors = std::function<std::vector<double>(const std::vector<std::uint32_t>& shares)>;
 
 // PolicyInput has the facts for a policy. References are valid during the call only.
@@ -114,8 +133,8 @@ struct PolicyInput {
   const Estimates& estimates;  // after this round; before the first one, the restored ones
   const History& history;      // without this round
   const Effects& effects;      // of earlier decisions, this round included
-  // The most samples of a step that each rank may have, by the policies that were asked before in
-  // this round; empty = unlimited.
+  // The largest number of samples of a step that each rank may have, as set by the policies asked
+  // earlier in this round; empty = unlimited.
   std::span<const std::uint64_t> most_samples{};
   WorkFactors work_factors{};  // may be empty
 };
@@ -124,8 +143,8 @@ struct PolicyOutput {
   std::vector<Proposal> proposals;
   std::vector<Reason> findings;  // findings without a proposal
   PolicyState state;
-  // The most samples of a step that each rank may have, for the policies that are asked later;
-  // empty = unlimited. Counts only if the policy is on.
+  // The largest number of samples of a step that each rank may have, for the policies asked later
+  // in the round; empty = unlimited. Ignored if the policy is off.
   std::vector<std::uint64_t> most_samples{};
 };
 
@@ -133,8 +152,8 @@ class Policy {
  public:
   virtual ~Policy() = default;
   virtual PolicyKind kind() const = 0;
-  // Returns the name of the policy's state and mode. The name never changes. A custom policy
-  // returns a name of its own.
+  // Returns the name of the policy's state and mode, which never changes. A custom policy returns a
+  // name of its own.
   virtual std::string_view name() const { return to_string(kind()); }
   // Proposes changes for a round. Linear in the number of ranks. REQUIRES: `state` is fresh or was
   // returned by an earlier call of the same policy, perhaps in an earlier run of the job. The
@@ -145,17 +164,17 @@ class Policy {
   virtual PolicyOutput at_start(const PolicyInput&, PolicyState state) const {
     return {{}, {}, std::move(state)};
   }
-  // Proposes the other changes that a draft needs in the same plan, so that no share is granted
-  // without the actions that hold it. Called after all policies have proposed, in a round whose
-  // draft gives ranks different numbers of samples. Findings are ignored. Only policies that are on
-  // are asked; custom policies are not.
+  // Proposes the changes that a draft's shares need in the same plan, such as memory actions that
+  // make room for more samples. Called after all policies have proposed, if the draft gives ranks
+  // different numbers of samples. Findings are ignored. Not called for policies that are off, or
+  // custom.
   virtual PolicyOutput fit(const PolicyInput&, const Plan& draft, PolicyState state) const {
     static_cast<void>(draft);
     return {{}, {}, std::move(state)};
   }
-  // Returns the factors of WorkFactors for a draft with other shares, after the policy has followed
-  // in one plan or several. Called under the same conditions as fit(). Linear in the number of
-  // ranks.
+  // Returns the factors of WorkFactors for a draft with other shares, as they will be after this
+  // policy has adapted, in one plan or several. Called under the same conditions as fit(). Linear
+  // in the number of ranks.
   virtual std::vector<double> work_factors(const PolicyInput&, const Plan& draft,
                                            const PolicyState& state) const {
     static_cast<void>(draft);

@@ -1,12 +1,11 @@
-// The running score of each policy in seconds. A measured plan has an account while its changes are
-// in force; its seconds go to the policies behind the plan, in proportion to their promises. Part
-// of the effects (effects.h). Plain values, pure functions.
+// The running score of each policy, in seconds. A measured plan has an account while its changes
+// are in force. The plan's seconds go to the policies behind it, in proportion to their promises.
+// Part of the effects (effects.h). Plain values, pure functions.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <vector>
 
 #include "coordinator/core/plan_fields.h"
@@ -20,22 +19,24 @@ struct AppliedChange {
   std::string policy;  // the policy's name
   PolicyKind kind = PolicyKind::none;
   Knob knob = Knob::other;
-  std::uint16_t first_block = 0;  // of precision
+  std::uint16_t first_block = 0;  // for precision only
   std::uint16_t blocks = 0;
-  double promised_ratio = 0;  // of step times; 0 = unknown
-  bool is_for_time = false;   // no necessity, and promises a shorter step
+  double promised_ratio = 0;  // ratio of step times; 0 = unknown
+  bool is_for_time = false;   // a gain that promises a shorter step, not a necessity
 
   static auto fields(auto& self) {
-    return std::tie(self.policy, self.kind, self.knob, self.first_block, self.blocks,
-                    self.promised_ratio, self.is_for_time);
+    return message("AppliedChange", field(1, "policy", self.policy), field(2, "kind", self.kind),
+                   field(3, "knob", self.knob), field(4, "first_block", self.first_block),
+                   field(5, "blocks", self.blocks), field(6, "promised_ratio", self.promised_ratio),
+                   field(7, "is_for_time", self.is_for_time));
   }
   // Returns whether the numbers can have come from a measured plan.
   bool is_sane() const;
 };
 
-// PolicyScore sums up the results of a policy's decisions since the job first began. Seconds count
-// if the interval of a trial excludes 1. Policies of one plan divide its seconds in proportion to
-// their promises.
+// PolicyScore sums up the results of a policy's decisions since the job first began. A plan's
+// seconds count if the interval of its measured ratio of step times excludes 1. The policies of one
+// plan divide the seconds in proportion to their promises.
 struct PolicyScore {
   PolicyKind policy = PolicyKind::none;
   std::uint32_t helped = 0;
@@ -44,36 +45,42 @@ struct PolicyScore {
   std::uint32_t taken_back = 0;
   double seconds_gained = 0;
   double seconds_lost = 0;
-  double seconds_promised = 0;  // gained less lost, if the forecasts had come true
+  double seconds_promised = 0;  // gained less lost seconds if all forecasts had come true
 
   static auto fields(auto& self) {
-    return std::tie(self.policy, self.helped, self.did_not_help, self.not_sure, self.taken_back,
-                    self.seconds_gained, self.seconds_lost, self.seconds_promised);
+    return message("PolicyScore", field(1, "policy", self.policy), field(2, "helped", self.helped),
+                   field(3, "did_not_help", self.did_not_help), field(4, "not_sure", self.not_sure),
+                   field(5, "taken_back", self.taken_back),
+                   field(6, "seconds_gained", self.seconds_gained),
+                   field(7, "seconds_lost", self.seconds_lost),
+                   field(8, "seconds_promised", self.seconds_promised));
   }
   // Returns whether the numbers can have come from a measured plan.
   bool is_sane() const;
 };
 
-// Returns an amount of seconds saved, negative for lost, for people: "0.4 s", "-2 s", "3 min 05 s".
-// Returns "0 s" below a twentieth.
+// Returns saved seconds as a text: "0.4 s", "3 min 05 s". Negative means lost: "-2.0 s". Less than
+// a twentieth of a second gives "0 s".
 std::string gain_text(double seconds);
 
-// Account is a measured plan whose changes are in force and count for its policies.
+// Account records the seconds of a measured plan whose changes are in force.
 struct Account {
   std::uint64_t first_plan = 0;
   std::uint64_t plan = 0;
-  double ratio = 1;          // measured
+  double ratio = 1;          // measured ratio of step times
   double seconds_saved = 0;  // so far
   std::vector<AppliedChange> changes;
 
   static auto fields(auto& self) {
-    return std::tie(self.first_plan, self.plan, self.ratio, self.seconds_saved, self.changes);
+    return message("Account", field(1, "first_plan", self.first_plan), field(2, "plan", self.plan),
+                   field(3, "ratio", self.ratio), field(4, "seconds_saved", self.seconds_saved),
+                   field(5, "changes", self.changes));
   }
   // Returns whether the numbers can have come from a measured plan.
   bool is_sane() const;
 };
 
-// Returns the score of the policy; adds one if there is none. `scores` stay ascending.
+// Returns the policy's score; inserts a new one if there is none. `scores` stay ascending.
 PolicyScore& score_of(std::vector<PolicyScore>& scores, PolicyKind policy);
 
 // Adds `seconds` of training under the plan to the account and to the scores of its policies, in

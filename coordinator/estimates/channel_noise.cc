@@ -10,11 +10,11 @@ namespace {
 
 constexpr double kPoolRounds = 64;           // memory of the noise
 constexpr double kCut = 9;                   // squared: residuals count as 3 deviations at most
-constexpr double kSmallestVariance = 1e-12;  // of clocks that repeat exactly
+constexpr double kSmallestVariance = 1e-12;  // for clocks that repeat exactly
 constexpr std::size_t kLongestRun = 512;
 
-// A residual is measured against a level that is noisy itself: the mean of n values, or later an
-// exponential mean.
+// Returns the factor by which a squared residual is too large. The residual's level is noisy
+// itself: a mean of n values, later an exponential mean.
 double residual_factor(double reports) {
   constexpr double kSteady = 1 + 1 / (2 * kLevelRounds - 1);
   return std::max(kSteady, 1 + 1 / reports);

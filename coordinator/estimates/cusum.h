@@ -34,7 +34,7 @@ double cusum_rarity(double sum, double k);
 // A test for a shift of at least `shift` under noise of deviation `sigma`, in the same unit. A
 // scale is cheap to make; a threshold is not.
 struct CusumScale {
-  double sigma = 1;  // of one score, floored so that k <= kMaxAllowance
+  double sigma = 1;  // deviation of one score, floored so that k <= kMaxAllowance
   double k = 0.5;    // shift / (2 sigma), at least kMinAllowance
 };
 struct CusumTest : CusumScale {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "coordinator/core/config.h"
+#include "coordinator/core/fields.h"
 #include "coordinator/core/job.h"
 #include "coordinator/core/plan.h"
 #include "coordinator/core/step_signals.h"
@@ -27,7 +28,10 @@ struct Estimates {
   Slowness slowness;
   Speeds speeds;  // of no rank if the plan does not divide the batch
 
-  static auto fields(auto& self) { return std::tie(self.slowness, self.speeds); }
+  static auto fields(auto& self) {
+    return message("Estimates", field(1, "slowness", self.slowness),
+                   field(2, "speeds", self.speeds));
+  }
   // Returns whether the numbers can have come from estimate().
   bool is_sane() const;
 };

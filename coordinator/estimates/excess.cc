@@ -185,8 +185,8 @@ double ratio_of(double seconds, double expected, double expected_own) {
   return expected_own > 0 ? 1 + (seconds - expected) / expected_own : 1;
 }
 
-// Returns medians of all values but one. The half that holds the value left out decides between the
-// few candidates.
+// Returns the median of all values but one. The middle of the sorted values decides, and the half
+// in which the left-out value lies.
 class MedianOfOthers {
  public:
   // REQUIRES: at least two values, fewer than kLeaveOneOutBelow.
@@ -232,7 +232,7 @@ Medians medians_of(const Work& work, const StepSummary& summary) {
   return medians;
 }
 
-// `medians`: of the same channels before scaling to equal samples.
+// Returns the medians at equal samples. `medians` belong to the same channels before scaling.
 Medians medians_at_equal(const Work& work, Medians medians) {
   for (std::size_t c = 0; c < kChannels; ++c) {
     if (changes_with_samples(work.in_use, c)) medians[c] = median_of(work.at_equal(c));
@@ -240,7 +240,7 @@ Medians medians_at_equal(const Work& work, Medians medians) {
   return medians;
 }
 
-// Few ranks: each against the others. Channels that are not in use get zeros.
+// Compares each of few ranks with the others. Channels that are not in use get zeros.
 template <class Seconds>
 ChannelColumns few_over_others(const Work& work, const Seconds& seconds) {
   ChannelColumns ratios(work.size());
@@ -257,7 +257,7 @@ ChannelColumns few_over_others(const Work& work, const Seconds& seconds) {
   return ratios;
 }
 
-// Many ranks: all against the same values.
+// Compares many ranks with the same values.
 void many_over_others(double expected, double expected_own, std::span<const double> seconds,
                       std::span<double> ratios) {
   if (!(expected_own > 0)) {
@@ -286,7 +286,8 @@ void compare_pair(std::span<double> pair, bool first_is_slow, bool second_is_slo
   pair[1] -= second_is_slow && !first_is_slow ? first : std::max(0.0, first);
 }
 
-// One or two ranks. Baselines of ranks that are not slow move slowly towards this round.
+// Compares one or two ranks with their own past. Baselines of ranks that are not slow move slowly
+// towards this round.
 template <class Seconds>
 ChannelColumns over_own_past(const Seconds& seconds, std::span<const RankId> ranks,
                              std::span<const double> reports, std::span<const double> slow,
@@ -394,7 +395,7 @@ ChannelColumns against_own_past(const Work& work, std::span<const double> report
   return excess;
 }
 
-// Two ranks, each against the other.
+// Compares two ranks with each other.
 std::array<std::array<double, 2>, kChannels> against_other(const Work& work,
                                                            std::span<const double> slow) {
   std::array<std::array<double, 2>, kChannels> excess{};

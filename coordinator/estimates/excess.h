@@ -6,10 +6,10 @@
 
 #include <array>
 #include <span>
-#include <tuple>
 #include <vector>
 
 #include "coordinator/core/columns.h"
+#include "coordinator/core/fields.h"
 #include "coordinator/core/phase.h"
 #include "coordinator/core/summary.h"
 
@@ -38,15 +38,17 @@ struct SampleFacts {
   bool by_plan = false;      // the plan gives each rank its samples, possibly none
 };
 
-// Seconds of a round, by channel and rank, for comparison with at most two ranks. Without rows if
-// there are more.
+// OwnPast has the usual seconds of a round, by channel and rank, as the reference for one or two
+// ranks. With more ranks there are no rows.
 struct OwnPast {
-  double reference_samples = 0;  // number of "equal samples"; 0 = none seen
+  double reference_samples = 0;  // samples at which times are compared; 0 = none seen
   ChannelColumns seconds;
   ChannelColumns at_equal_samples;
 
   static auto fields(auto& self) {
-    return std::tie(self.reference_samples, self.seconds, self.at_equal_samples);
+    return message("OwnPast", field(1, "reference_samples", self.reference_samples),
+                   field(2, "seconds", self.seconds),
+                   field(3, "at_equal_samples", self.at_equal_samples));
   }
 };
 
@@ -67,7 +69,7 @@ struct Excess {
   // With two ranks: each against the other one, by channel.
   std::array<std::array<double, 2>, kChannels> of_other{};
   double ordinary_seconds = 0;  // own work of the median rank, or the faster one of two
-  double mean_samples = 0;      // of a rank; 0 where some rank counts none
+  double mean_samples = 0;      // mean over the ranks; 0 if some rank counts none
   OwnPast past;                 // after this round
 };
 

@@ -15,7 +15,7 @@ std::int32_t add_of_state(std::span<const SlowRank> from, SlowState state,
   const auto most = static_cast<std::ptrdiff_t>(std::min(found.size(), kSlowRanksTold));
   std::ranges::partial_sort(found, found.begin() + most, [](const SlowRank* a, const SlowRank* b) {
     if (a->slowdown_ratio != b->slowdown_ratio) return a->slowdown_ratio > b->slowdown_ratio;
-    return a < b;  // in their order
+    return a < b;  // equal ones keep their order
   });
   for (const SlowRank* each : std::span(found).first(static_cast<std::size_t>(most))) {
     told.push_back(*each);

@@ -16,7 +16,7 @@
 
 namespace cox {
 
-inline constexpr std::size_t kSlowRanksTold = 16;  // of each state
+inline constexpr std::size_t kSlowRanksTold = 16;  // entries of each state in SlowFindings
 inline constexpr std::size_t kSlowHostsTold = 16;
 
 struct SlowFindings {

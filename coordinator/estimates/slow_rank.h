@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
-#include <tuple>
 
 #include "coordinator/core/config.h"
 #include "coordinator/core/phase.h"
@@ -47,6 +46,12 @@ template <>
 inline constexpr SlowCourse kLargestOf<SlowCourse> = SlowCourse::persistent;
 template <>
 inline constexpr ComparedWith kLargestOf<ComparedWith> = ComparedWith::other_rank;
+template <>
+inline constexpr std::string_view kNameOf<SlowState> = "SlowState";
+template <>
+inline constexpr std::string_view kNameOf<SlowCourse> = "SlowCourse";
+template <>
+inline constexpr std::string_view kNameOf<ComparedWith> = "ComparedWith";
 
 // SlowRank is the belief about one rank that is not ordinary, with its evidence.
 struct SlowRank {
@@ -62,7 +67,7 @@ struct SlowRank {
   double slowdown_ratio = 1;  // own work over expected work, mean since the onset ...
   double slowdown_low = 1;    // ... and its 95 % interval
   double slowdown_high = 1;
-  double rounds = 0;               // behind the mean: the newest ones, at most 32
+  double rounds = 0;               // rounds in the mean: the newest ones, at most 32
   double rarity = 0;               // noise alone looks like this once in 10^rarity rank-steps
   double recovery = 0;             // sum of the CUSUM against slowness
   double surely_slow = 0;          // certainly slow rounds before `suspected_at`
@@ -72,10 +77,17 @@ struct SlowRank {
   Phase phase() const { return kOwnPhases[phase_index]; }
 
   static auto fields(auto& self) {
-    return std::tie(self.rank, self.state, self.course, self.against, self.phase_index, self.since,
-                    self.suspected_at, self.phase_since, self.until, self.slowdown_ratio,
-                    self.slowdown_low, self.slowdown_high, self.rounds, self.rarity, self.recovery,
-                    self.surely_slow, self.slow_balance, self.short_spells);
+    return message(
+        "SlowRank", field(1, "rank", self.rank), field(2, "state", self.state),
+        field(3, "course", self.course), field(4, "against", self.against),
+        field(5, "phase_index", self.phase_index), field(6, "since", self.since),
+        field(7, "suspected_at", self.suspected_at), field(8, "phase_since", self.phase_since),
+        field(9, "until", self.until), field(10, "slowdown_ratio", self.slowdown_ratio),
+        field(11, "slowdown_low", self.slowdown_low),
+        field(12, "slowdown_high", self.slowdown_high), field(13, "rounds", self.rounds),
+        field(14, "rarity", self.rarity), field(15, "recovery", self.recovery),
+        field(16, "surely_slow", self.surely_slow), field(17, "slow_balance", self.slow_balance),
+        field(18, "short_spells", self.short_spells));
   }
   // Returns whether the numbers can have come from the functions below.
   bool is_sane() const;
@@ -87,7 +99,10 @@ struct Spells {
   double count = 0;          // of recent short spells
   double round_seconds = 0;  // duration of a round, running median
 
-  static auto fields(auto& self) { return std::tie(self.longest, self.count, self.round_seconds); }
+  static auto fields(auto& self) {
+    return message("Spells", field(1, "longest", self.longest), field(2, "count", self.count),
+                   field(3, "round_seconds", self.round_seconds));
+  }
   bool is_sane() const;
   // Returns the rounds that a slowness must last to be confirmed: seven or more. Short rounds need
   // more, because a busy scheduler lets a thread wait for longer than such a round. The result also

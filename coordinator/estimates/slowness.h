@@ -1,17 +1,17 @@
-// Slowness: which ranks take longer for their work than expected, in which phase, since when and
-// how surely. The part of the estimates (estimates.h) that compares ranks with each other. Each
-// channel of a rank (its work as a whole, and each phase) has an excess in every round (excess.h).
-// The excess, divided by its noise, feeds one CUSUM a channel (cusum.h). A CUSUM at its threshold
-// makes a rank suspected; a lasting slowness makes it confirmed (slow_rank.h). docs/stragglers.md
-// has the rules and their limits. Pure; linear in ranks.
+// Slowness records which ranks take longer for their work than expected, in which phase, since when
+// and how surely. Part of the estimates (estimates.h). Each channel of a rank (its work as a whole,
+// and each phase) has an excess in every round (excess.h). The excess, divided by its noise, feeds
+// one CUSUM per channel (cusum.h). A rank whose CUSUM reaches the threshold is suspected; a rank
+// whose slowness lasts is confirmed (slow_rank.h). docs/stragglers.md has the rules and their
+// limits. Pure; linear in ranks.
 #pragma once
 
 #include <array>
 #include <cstdint>
-#include <tuple>
 #include <vector>
 
 #include "coordinator/core/config.h"
+#include "coordinator/core/fields.h"
 #include "coordinator/core/step_signals.h"
 #include "coordinator/core/summary.h"
 #include "coordinator/estimates/excess.h"
@@ -27,31 +27,37 @@ struct SlownessChannel {
   double pooled_variance = 0;
   double pooled_samples = 0;
   std::vector<double> level;     // running mean of the excess over 8 rounds
-  std::vector<double> variance;  // of one round's excess around the level
+  std::vector<double> variance;  // variance of one round's excess around the level
   std::vector<double> sum;       // CUSUM
   std::vector<double> since;     // the round in which `sum` last left 0
-  // In use while noise is larger than the smallest slowdown worth naming; otherwise empty.
+  // Used while noise is larger than the smallest slowdown worth naming; otherwise empty.
   std::vector<double> large_sum;    // CUSUM for slowdowns that stand out from the noise
-  std::vector<double> slow_rounds;  // recent rounds that stood out, less two for each other one
+  std::vector<double> slow_rounds;  // +1 for a round that stands out, -2 for another one
 
   static auto fields(auto& self) {
-    return std::tie(self.pooled_variance, self.pooled_samples, self.level, self.variance, self.sum,
-                    self.since, self.large_sum, self.slow_rounds);
+    return message("SlownessChannel", field(1, "pooled_variance", self.pooled_variance),
+                   field(2, "pooled_samples", self.pooled_samples), field(3, "level", self.level),
+                   field(4, "variance", self.variance), field(5, "sum", self.sum),
+                   field(6, "since", self.since), field(7, "large_sum", self.large_sum),
+                   field(8, "slow_rounds", self.slow_rounds));
   }
 };
 
-// RankPair is the test of two ranks against each other: of the whole, at equal samples if samples
-// differ. The test needs no past, so slowness from the start is found.
+// RankPair is the test of two ranks against each other, by their work as a whole. If samples
+// differ, the test compares seconds at equal samples. No past is needed, so the test finds a rank
+// that is slow from the start.
 struct RankPair {
-  double rounds = 0;    // in which both ranks reported
-  double variance = 0;  // of the difference in one round
+  double rounds = 0;    // rounds in which both ranks reported
+  double variance = 0;  // variance of the difference in one round
   // Running mean of each rank's excess over the other, by channel.
   std::array<std::array<double, 2>, kChannels> level{};
   std::array<double, 2> sum{};    // CUSUM
   std::array<double, 2> since{};  // the round in which `sum` last left 0
 
   static auto fields(auto& self) {
-    return std::tie(self.rounds, self.variance, self.level, self.sum, self.since);
+    return message("RankPair", field(1, "rounds", self.rounds), field(2, "variance", self.variance),
+                   field(3, "level", self.level), field(4, "sum", self.sum),
+                   field(5, "since", self.since));
   }
   bool is_sane() const;
 };
@@ -67,25 +73,27 @@ struct Slowness {
   std::array<SlownessChannel, kChannels> channels{};
 
   static auto fields(auto& self) {
-    return std::tie(self.slow, self.watched, self.pace, self.spells, self.other_rank, self.reports,
-                    self.own_past, self.channels);
+    return message("Slowness", field(1, "slow", self.slow), field(2, "watched", self.watched),
+                   field(3, "pace", self.pace), field(4, "spells", self.spells),
+                   field(5, "other_rank", self.other_rank), field(6, "reports", self.reports),
+                   field(7, "own_past", self.own_past), field(8, "channels", self.channels));
   }
   // Returns whether the numbers can have come from learn_slowness().
   bool is_sane() const;
 };
 
-// Returns the state in which nothing is known about `ranks` ranks.
+// Returns the state of a job of `ranks` ranks before its first report.
 Slowness fresh_slowness(std::size_t ranks);
 
-// Returns whether every column has an entry for each of `ranks` ranks.
+// Returns whether every column has `ranks` entries.
 bool fits(const Slowness& slowness, std::size_t ranks);
 
-// Returns the state for a new start of the job. Rounds count anew, so sums and their first rounds
-// are forgotten. Levels, noise and slow ranks stay as a first guess.
+// Returns the state for a restart of the job. Clears sums and their first rounds, because the
+// numbers of rounds start again. Keeps levels, noise and slow ranks as a first guess.
 Slowness after_restart(Slowness slowness);
 
-// Learns from one round. REQUIRES: `timings` and `summary` were made from the reports of `signals`;
-// `before` fits the world; all ranks of `signals` lie in the world.
+// Returns the state after one round. REQUIRES: `timings` and `summary` were made from the reports
+// of `signals`; `before` fits the world; all ranks of `signals` are in the world.
 Slowness learn_slowness(Slowness before, const StepSignals& signals, Timings timings,
                         const StepSummary& summary, const SampleFacts& samples,
                         const StragglerConfig& settings);

@@ -1,8 +1,8 @@
-// The steps of learn_slowness() in one round, in their order: the noise of each channel
+// The parts of learn_slowness() in one round, in their order: the noise of each channel
 // (channel_noise.cc), the tests against noise (slowness_round.cc), the tests of two ranks against
 // each other (rank_pair.cc), and the verdict on each rank (slow_verdicts.cc). Internal to
-// slowness.h. Pure; linear in ranks. Within a run of neighbouring ranks, columns by rank and
-// columns by report are both contiguous, so loops over both are plain ones.
+// slowness.h. Pure; linear in ranks. Within a RankRun, columns by rank and columns by report are
+// both contiguous, so loops can run over both.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@
 namespace cox {
 
 inline constexpr double kLevelRounds = 8;  // memory of a running level, in rounds
-inline constexpr double kNoisyRatio = 2;   // ratio of variances above which a rank has its own
+inline constexpr double kNoisyRatio = 2;   // of variances: from here on a rank uses its own
 
 // ---- Noise: the running level of each rank's excess in one channel, and the deviation of a round
 // from that level. Robust: a change of a rank's level is not noise, and an outlier counts as three
@@ -26,13 +26,13 @@ inline constexpr double kNoisyRatio = 2;   // ratio of variances above which a r
 // depend on the number of the rank's reports; ranks with many reports have equal weights.
 struct LearningRates {
   double level = 1;     // weight of a round in the running level
-  double variance = 0;  // in the variance; 0 = no level to compare with yet
-  double residual = 1;  // a squared residual is too large by this factor
+  double variance = 0;  // weight in the running variance; 0 = no level to compare with yet
+  double residual = 1;  // factor by which a squared residual is too large; divided out
   friend bool operator==(const LearningRates&, const LearningRates&) = default;
 };
 
-// Neighbouring ranks that reported and have equal learning rates. Few enough that their data stays
-// in the nearest cache between two reads.
+// RankRun is a run of neighbouring ranks that reported and have equal learning rates. A run is
+// short enough for its data to stay in the nearest cache between two reads.
 struct RankRun {
   std::size_t rank = 0;    // the first rank
   std::size_t report = 0;  // index of the first rank's report
@@ -40,20 +40,20 @@ struct RankRun {
   LearningRates rates;
 };
 
-// Returns the runs of `ranks`, which are ascending. `reports` has an entry per rank of the world:
-// its number of reports before this round.
+// Divides `ranks`, which are ascending, into runs. `reports` has the number of earlier reports of
+// each rank of the world.
 std::vector<RankRun> runs_of(std::span<const RankId> ranks, std::span<const double> reports);
 
-// Moves levels, variances and the pool of a channel. Returns the variance for this round's tests of
-// ordinary ranks: the pool, widened while it has few samples, or more if this round itself is
-// wilder.
+// Updates the levels, variances and pool of a channel. Returns the variance for this round's tests
+// of ordinary ranks: the pooled one, widened while the pool has few samples, or more if this round
+// itself is wilder.
 double learn_noise(SlownessChannel& channel, std::span<const RankRun> runs,
                    std::span<const double> excess);
 
-// ---- Two ranks. A median of two shows no outlier, and a rank's own past cannot show slowness from
-// the start. The other rank's seconds at equal samples can. Differences below 15 % do not count: no
-// two machines are equal, nor are the two threads of one core. The test is against that floor, not
-// half.
+// ---- Two ranks. The median of two ranks shows no outlier, and a rank's own past cannot show
+// slowness from the start. The test compares the two ranks' seconds at equal samples. Differences
+// below 15 % do not count: no two machines are equal, nor are the two threads of one core. The
+// CUSUM subtracts this whole difference in each round, not half of it as other tests do.
 
 inline constexpr double kRankPairRounds = 24;  // reports of both ranks before one is suspected
 
@@ -64,14 +64,14 @@ double least_other_shift(double shift);
 // Returns the test at the present noise. `rate` is the rate of false alarms, per rank and round.
 CusumTest rank_pair_test(const RankPair& other, double shift, double rate);
 
-// Moves levels and noise. REQUIRES: both ranks reported.
+// Updates the levels and the noise. REQUIRES: both ranks reported.
 void learn_rank_pair(RankPair& other, const Excess& excess);
 
 // ---- A round.
 
-// The facts that all channels of a round share.
+// The facts of a round that all channels share.
 struct Round : SpellRound {
-  double rate = 0;  // of false alarms, per rank and round
+  double rate = 0;  // rate of false alarms, per rank and round
   std::uint32_t min_reports = 0;
   bool own_past = false;
   std::vector<RankRun> runs;
@@ -82,8 +82,8 @@ struct Round : SpellRound {
 };
 
 // Returns whether noise is larger than the smallest slowdown worth naming. The test for that
-// slowdown is then slow. A second test, for slowdowns of two deviations, finds large ones sooner.
-// Both share the rate of false alarms.
+// slowdown is then slow, so a second test, for slowdowns of two deviations, finds large ones
+// sooner. The two tests share the rate of false alarms.
 bool is_wild(const CusumScale& test);
 
 // Returns the test of a channel at this variance of an excess.
@@ -96,13 +96,13 @@ inline std::size_t place_of(const Round& round, std::size_t rank) {
   return static_cast<std::size_t>(round.place[rank]) - 1;
 }
 
-// The ordinary tests of a round; empty for channels that are not in use.
+// The ordinary tests of a round. An unused channel has none.
 using Tests = std::array<std::optional<CusumTest>, kChannels>;
 
 // Clears the sums of the rank's tests.
 void forget_sums(Slowness& slowness, std::size_t rank);
 
-// Counts the reports and judges every rank of the round that is slow or may be. Entries of ranks
+// Counts the reports, and judges each reporting rank that is slow or may be slow. Entries of ranks
 // without a report stay as they are.
 void judge(Slowness& slowness, Round& round, const Tests& tests, const Excess& excess);
 

@@ -7,9 +7,9 @@
 
 #include <array>
 #include <cstdint>
-#include <tuple>
 #include <vector>
 
+#include "coordinator/core/fields.h"
 #include "coordinator/core/plan.h"
 #include "coordinator/core/step_signals.h"
 #include "coordinator/core/summary.h"
@@ -31,9 +31,9 @@ inline constexpr std::size_t kRecentTimes = 8;
 // not count either.
 struct RankSpeed {
   double level = 0;           // seconds per sample; positive if `reports` is
-  double fixed_seconds = 0;   // of a step, besides its samples
+  double fixed_seconds = 0;   // seconds of a step that do not depend on samples
   double variance = 0;        // of the logarithm of a time, from step to step
-  std::uint32_t reports = 0;  // behind `level`; 0 = not known
+  std::uint32_t reports = 0;  // reports in `level`; 0 = not known
   std::uint32_t seen = 0;     // reports that counted since the start of the job
   std::uint32_t to_skip = 1;  // reports that do not count yet
   double slower = 0;          // CUSUM for a change to slower
@@ -51,10 +51,16 @@ struct RankSpeed {
   std::array<double, kRecentTimes> recent{};  // newest at index (seen - 1) % size
 
   static auto fields(auto& self) {
-    return std::tie(self.level, self.fixed_seconds, self.variance, self.reports, self.seen,
-                    self.to_skip, self.slower, self.faster, self.slower_since, self.faster_since,
-                    self.samples, self.work_before, self.samples_before, self.seen_before,
-                    self.actions, self.actions_plan, self.recent);
+    return message(
+        "RankSpeed", field(1, "level", self.level), field(2, "fixed_seconds", self.fixed_seconds),
+        field(3, "variance", self.variance), field(4, "reports", self.reports),
+        field(5, "seen", self.seen), field(6, "to_skip", self.to_skip),
+        field(7, "slower", self.slower), field(8, "faster", self.faster),
+        field(9, "slower_since", self.slower_since), field(10, "faster_since", self.faster_since),
+        field(11, "samples", self.samples), field(12, "work_before", self.work_before),
+        field(13, "samples_before", self.samples_before),
+        field(14, "seen_before", self.seen_before), field(15, "actions", self.actions),
+        field(16, "actions_plan", self.actions_plan), field(17, "recent", self.recent));
   }
 };
 
@@ -84,10 +90,17 @@ struct Speeds {
   std::uint64_t actions_plan = 0;      // the largest `actions_plan` of the ranks
 
   static auto fields(auto& self) {
-    return std::tie(self.ranks, self.pooled_variance, self.pooled_samples, self.scale,
-                    self.shared_seconds, self.fixed_samples, self.changing, self.shares_plan,
-                    self.rounds_of_shares, self.changed_since_shares, self.shares, self.plan,
-                    self.knows_actions, self.actions_plan);
+    return message("Speeds", field(1, "ranks", self.ranks),
+                   field(2, "pooled_variance", self.pooled_variance),
+                   field(3, "pooled_samples", self.pooled_samples), field(4, "scale", self.scale),
+                   field(5, "shared_seconds", self.shared_seconds),
+                   field(6, "fixed_samples", self.fixed_samples),
+                   field(7, "changing", self.changing), field(8, "shares_plan", self.shares_plan),
+                   field(9, "rounds_of_shares", self.rounds_of_shares),
+                   field(10, "changed_since_shares", self.changed_since_shares),
+                   field(11, "shares", self.shares), field(12, "plan", self.plan),
+                   field(13, "knows_actions", self.knows_actions),
+                   field(14, "actions_plan", self.actions_plan));
   }
   // Returns whether the numbers can have come from learn_speeds().
   bool is_sane() const;

@@ -26,7 +26,7 @@ Status open_error(const fs::path& path, int error) {
 
 Status cannot(const fs::path& target, const std::string& doing, int error) {
   const Status status = errno_status(error, target.string() + ": " + doing);
-  return {status.code(), status.message() + "; a file that was there before is unchanged"};
+  return {status.code(), status.message() + "; an earlier file of that name is unchanged"};
 }
 
 bool is_blocks(std::string_view bytes) {
@@ -87,7 +87,7 @@ Result<AtomicFile> AtomicFile::create(const fs::path& target) {
   if (made.file.is_open()) return AtomicFile(target, std::move(made));
   if (errno != EEXIST) return cannot(target, "cannot create a file in its folder", errno);
   return resource_exhausted(target.string(), ": too many temporary files such as ",
-                            made.path.filename().string(), " beside it; remove them");
+                            made.path.filename().string(), " in its folder; remove these files");
 }
 
 AtomicFile::AtomicFile(fs::path target, TemporaryFile made)
@@ -140,7 +140,8 @@ Status AtomicFile::write(const void* data, std::size_t bytes) {
 Status AtomicFile::commit() {
   if (::fsync(file_.number()) != 0) return fail("cannot sync", errno);
   if (::close(file_.release()) != 0) return fail("cannot close", errno);
-  if (::rename(temporary_.c_str(), target_.c_str()) != 0) return fail("cannot rename to it", errno);
+  if (::rename(temporary_.c_str(), target_.c_str()) != 0)
+    return fail("cannot rename the temporary file to it", errno);
   temporary_.clear();
   return sync_folder(folder_of(target_)).with_context(target_.string() + ": written, but");
 }

@@ -41,7 +41,7 @@ Result<FileLocking> lock_file(int descriptor, const LockCalls& calls) {
   if (error == 0) return FileLocking::locked;
   if (error == EWOULDBLOCK) return FileLocking::held_elsewhere;
   if (has_no_locks(error)) return FileLocking::none;
-  return errno_status(error, "cannot lock it");
+  return errno_status(error, "cannot lock the file");
 }
 
 }  // namespace cox::io

@@ -37,13 +37,13 @@ std::string holder_in(const std::string& content) {
 Status held_elsewhere(const fs::path& path, const std::string& holder, FileLocking locking) {
   const std::string_view doubt =
       locking == FileLocking::none
-          ? " (its file system has no locks, so a job that was killed holds it still)"
+          ? " (this file system has no locks, so a killed job may have left its lock file)"
           : "";
   return failed_precondition(path.parent_path().string(),
                              ": expected a folder that no other job writes to, found it held by ",
                              holder, doubt,
-                             "; wait for that job, end it, or use another folder (only if that job "
-                             "is surely gone: remove ",
+                             "; wait for that job, end that job, or use another folder (if you are "
+                             "sure that the job is gone, remove ",
                              path.string(), ")");
 }
 
@@ -51,7 +51,8 @@ Status write_holder(OutputFile& file, const fs::path& path, const std::string& c
   int error = file.cut(0);
   if (error == 0) error = file.append(content);
   if (error == 0 && ::fsync(file.descriptor()) != 0) error = errno;
-  return error == 0 ? ok_status() : errno_status(error, path.string() + ": cannot write it");
+  return error == 0 ? ok_status()
+                    : errno_status(error, path.string() + ": cannot write the lock file");
 }
 
 }  // namespace
@@ -78,7 +79,7 @@ Result<FolderLock> FolderLock::take(const fs::path& directory, std::string_view 
     return held_elsewhere(path, holder_in(content_of_lock(opened.descriptor())), *locking);
   // Another process may have removed the file between open() and the lock. A third process then
   // creates a new file.
-  if (!opened.is_in_place()) return held_elsewhere(path, "a job that starts just now", *locking);
+  if (!opened.is_in_place()) return held_elsewhere(path, "a job that is starting", *locking);
   lock.file_is_lock_ = *locking == FileLocking::none;
   const std::string content = concat(lock.token_, "\n", holder, "\n");
   if (Status written = write_holder(opened, path, content); !written.ok()) return written;
@@ -97,18 +98,19 @@ Status FolderLock::check_held() const {
   const fs::path folder = path_.parent_path();
   if (!is_there(folder))
     return failed_precondition(folder.string(),
-                               ": expected the folder that this job writes to, found none: it was "
-                               "removed or renamed");
+                               ": expected the folder that this job writes to, found none: the "
+                               "folder was removed or renamed");
   const Descriptor now(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   const bool is_other_file = errno == ENOENT || errno == ELOOP;
   if (!now.is_open() && !is_other_file)
-    return errno_status(errno, path_.string() + ": cannot be opened");
+    return errno_status(errno, path_.string() + ": cannot open the lock file");
   const std::string content = content_of_lock(now.number());
-  const std::string holder = now.is_open() ? holder_in(content) : "nobody";
+  const std::string holder = now.is_open() ? holder_in(content) : "no job";
   const bool is_same = !file_ || file_->is_in_place();
   if (is_same && content.starts_with(token_ + "\n")) return ok_status();
-  return failed_precondition(folder.string(), ": expected to hold it still, found it held by ",
-                             holder, " since this job was away; nothing in it was changed");
+  return failed_precondition(
+      folder.string(), ": expected this job to hold the folder's lock, found it held by ", holder,
+      " since this job was paused or lost the lock; nothing in the folder was changed");
 }
 
 std::string this_process_text() {

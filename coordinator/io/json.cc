@@ -53,7 +53,7 @@ class Bytes {
     if (before_ == 0 && piece.starts_with("\xEF\xBB\xBF"))
       status_ = data_loss("expected a value, found a byte-order mark");
     if (const std::size_t zero = piece.find('\0'); zero != std::string_view::npos) {
-      status_ = data_loss("a zero byte");
+      status_ = data_loss("expected text without zero bytes, found a zero byte");
       at_ = zero;
     }
     is_over_ = !status_.ok();

@@ -22,11 +22,12 @@ Status KeptFolder::check() const {
   const std::string expected =
       path_.string() + ": expected the folder that this job began to write to, found ";
   if (::stat(path_.c_str(), &named) != 0)
-    return failed_precondition(expected, "none: it was removed or renamed");
+    return failed_precondition(expected, "none: the folder was removed or renamed");
   const bool is_same = ::fstat(folder_.number(), &kept) == 0 && kept.st_dev == named.st_dev &&
                        kept.st_ino == named.st_ino;
   return is_same ? ok_status()
-                 : failed_precondition(expected, "another folder, which was put in its place");
+                 : failed_precondition(expected,
+                                       "another folder of the same name: the first was replaced");
 }
 
 }  // namespace cox::io

@@ -76,7 +76,8 @@ class HeaderReader : public JsonEvents {
     if (left == Place::offsets && offsets_ != 2)
       return data_loss(who(), ": data_offsets: expected 2 numbers, found ", offsets_);
     if (left == Place::tensor && keys_ != 3)
-      return data_loss(who(), ": one of dtype, shape, data_offsets is missing");
+      return data_loss(
+          who(), ": expected dtype, shape and data_offsets, found at least one of them missing");
     return ok_status();
   }
 
@@ -121,7 +122,8 @@ class HeaderReader : public JsonEvents {
       return ok_status();
     }
     if (entry.shape.size() == kMaxSafetensorsDimensions)
-      return data_loss(who(), ": more than ", kMaxSafetensorsDimensions, " dimensions");
+      return data_loss(who(), ": expected at most ", kMaxSafetensorsDimensions,
+                       " dimensions, found more");
     entry.shape.push_back(static_cast<std::int64_t>(*scalar.whole));
     return ok_status();
   }
@@ -151,7 +153,7 @@ Status check_entry(const SafetensorsEntry& entry) {
   for (const std::int64_t size : entry.shape) {
     if (__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(size), &bytes) ||
         bytes > INT64_MAX) {
-      return data_loss(who, "the shape needs more than 2^63 bytes");
+      return data_loss(who, "expected a shape of less than 2^63 bytes, found a larger one");
     }
   }
   if (entry.end < entry.begin || entry.end - entry.begin != bytes) {

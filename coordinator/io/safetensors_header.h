@@ -1,7 +1,7 @@
 // The header of a safetensors file: 8 bytes of length (little endian), then a JSON text with the
 // dtype, shape and byte range of each tensor. The data of all tensors follows without a gap. The
-// SDK reads and writes tensors with it (coxswain/safetensors.h); this part needs no LibTorch. The
-// bytes may be hostile, so a reader's work and memory are bounded before it starts. Errors are
+// SDK uses this part to read and write tensors (coxswain/safetensors.h); no LibTorch is needed
+// here. The bytes may be hostile, so work and memory are bounded before they are parsed. Errors are
 // data_loss. Values and pure functions, except read_safetensors_header().
 #pragma once
 
@@ -17,14 +17,14 @@
 
 namespace cox::io {
 
-// Limits of a header. The largest open models have about 150,000 tensors, most of them experts of a
-// mixture, spread over many files. An entry takes about 120 bytes. The format's own limit of 100 MB
+// Limits of a header. The largest open models have about 150,000 tensors, spread over many files;
+// most are experts of a mixture. An entry takes about 120 bytes. The format's own limit of 100 MB
 // would admit 1.7 million empty tensors, and cost a reader a gigabyte.
 inline constexpr std::uint64_t kMaxSafetensorsHeaderBytes = std::uint64_t{32} << 20;
 inline constexpr std::size_t kMaxSafetensorsTensors = std::size_t{1} << 18;
 inline constexpr std::size_t kMaxSafetensorsDimensions = 64;
 
-// SafetensorsDtype is a number format of tensors, in the format's spelling.
+// SafetensorsDtype is a number format of tensors, named as in the file.
 struct SafetensorsDtype {
   std::string_view name;
   std::uint64_t bytes;  // bytes of one element
@@ -59,7 +59,8 @@ struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;
 };
 
-// Checks the length field against the limit and the file. `file_bytes` is the whole size on disk.
+// Checks the length field against the limit and the file's size. `file_bytes` is the whole size on
+// disk.
 Status check_safetensors_length(std::uint64_t header_bytes, std::uint64_t file_bytes);
 
 // Parses a header and checks it completely:
@@ -76,11 +77,11 @@ struct PlacedHeader {
   SafetensorsHeader header;
   std::uint64_t data_offset = 0;  // start of the data, from the start of the file
 };
-// Reads the header of an open file and checks it as above. Blocks on the disk.
+// Reads the header of an open file, with the checks of both functions above. Blocks on the disk.
 Result<PlacedHeader> read_safetensors_header(const InputFile& file);
 
-// Returns the JSON of a header in the order of the entries. Padded with spaces so that 8 + its size
-// is a multiple of 8. REQUIRES: names, metadata keys and values are UTF-8.
+// Returns the JSON of a header, in the order of the entries. Pads the text with spaces, so that 8 +
+// the text's size is a multiple of 8. REQUIRES: names, metadata keys and values are UTF-8.
 std::string format_safetensors_header(const SafetensorsHeader& header);
 
 // Returns the JSON index by which Hugging Face's readers find tensors in several files. `file_of`

@@ -52,7 +52,9 @@ void write_piece(JsonWriter& json, const SavePiece& piece) {
 
 // Returns the text before the seal, without the bracket that ends the object.
 Result<std::string_view> unsealed(std::string_view text) {
-  const Status torn = data_loss("expected a hash of itself at its end, found another end");
+  const Status torn = data_loss(
+      "expected the manifest to end with its hash, found another end; the file is cut off or was "
+      "edited");
   if (!text.ends_with(kSealEnd)) return torn;
   const std::size_t seal = text.rfind(kSealStart);
   if (seal == std::string_view::npos) return torn;
@@ -63,7 +65,7 @@ Result<std::string_view> unsealed(std::string_view text) {
   if (!expected.ok()) return expected.status();
   const std::string_view body = text.substr(0, seal);
   if (content_hash(body) == *expected) return body;
-  return data_loss("its text does not have the hash that it says, ", hash);
+  return data_loss("the manifest's text does not match its own hash, ", hash);
 }
 
 std::uint64_t hash_field(JsonFields& fields, const Json& object, const std::string& where) {
@@ -126,8 +128,8 @@ Status check_piece(const SavePiece& piece) {
     return data_loss(who, "expected a dtype of safetensors, found \"", piece.dtype, "\"");
   const auto elements = elements_of(piece.shape);
   if (!elements || piece.first > *elements || piece.count > *elements - piece.first)
-    return data_loss(who, "expected elements of its shape, found ", piece.count, " from ",
-                     piece.first, " on");
+    return data_loss(who, "expected elements within the tensor's shape, found ", piece.count,
+                     " from ", piece.first, " on");
   if (piece.bytes == piece.count * dtype->bytes) return ok_status();
   return data_loss(who, "expected ", dtype->bytes, " bytes for each of ", piece.count,
                    " elements, found ", piece.bytes);
@@ -219,7 +221,8 @@ Status verify_file(const fs::path& save, const SaveFile& file) {
                      content->bytes);
   if (content->hash == file.hash) return ok_status();
   return data_loss((save / file.name).string(), ": expected content of hash ", to_hex(file.hash),
-                   ", found ", to_hex(content->hash), "; the file is damaged or of another save");
+                   ", found ", to_hex(content->hash),
+                   "; the file is damaged or belongs to another save");
 }
 
 Status verify_piece(const fs::path& save, const SavePiece& piece) {
@@ -230,7 +233,7 @@ Status verify_piece(const fs::path& save, const SavePiece& piece) {
     return read;
   if (content_hash(bytes) == piece.hash) return ok_status();
   return data_loss(save.string(), ": tensor \"", piece.tensor, "\" in ", piece.file,
-                   ": its bytes do not have the hash that the manifest says");
+                   ": the bytes do not match the hash in the manifest; the file is damaged");
 }
 
 // Returns the tensors in a file of a save, as pieces without hashes. Checks the file's step.
@@ -361,15 +364,16 @@ Result<SaveManifest> parse_manifest(std::string_view text) {
 Status describe_files(const fs::path& save, SaveManifest& manifest) {
   const auto step = step_of_save(save);
   if (!step)
-    return invalid_argument(save.string(), ": expected a folder called as step-000000000100 is");
+    return invalid_argument(save.string(),
+                            ": expected a folder with a name such as step-000000000100");
   manifest.step = *step;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(save, error)) {
     const std::string name = entry.path().filename().string();
     if (name == kManifestName) continue;
     if (!is_utf8(name))
-      return invalid_argument(save.string(), ": expected names of files in UTF-8, found \"",
-                              valid_utf8(name), "\"; rename or remove it");
+      return invalid_argument(save.string(), ": expected file names in UTF-8, found \"",
+                              valid_utf8(name), "\"; rename or remove that file");
     const Result<FileContent> content = content_of(entry.path());
     if (!content.ok()) return content.status();
     manifest.files.push_back({name, content->bytes, content->hash});
@@ -410,8 +414,8 @@ Result<SaveManifest> read_manifest(const fs::path& save, std::string_view name) 
   const Result<std::string> text = read_file(path, kMaxManifestBytes);
   if (text.status().code() == StatusCode::not_found)
     return data_loss(save.string(), ": expected ", name,
-                     ", found none; the save is damaged, or one of version 0.2 or earlier, which "
-                     "`cox checkpoint seal` takes over");
+                     ", found none; the save is damaged, or is of version 0.2 or earlier: `cox "
+                     "checkpoint seal` converts these");
   if (!text.ok()) return text.status();
   Result<SaveManifest> manifest = parse_manifest(*text);
   if (!manifest.ok()) return manifest.status().with_context(path.string());
@@ -433,8 +437,9 @@ Result<SaveManifest> verify_save(const fs::path& save, VerifyDepth depth) {
   Result<SaveManifest> manifest = read_manifest(save);
   if (!manifest.ok()) return manifest;
   if (step_of_save(save) != manifest->step)
-    return data_loss(save.string(), ": expected the save of that step, found one of step ",
-                     manifest->step, "; it was renamed or copied");
+    return data_loss(save.string(),
+                     ": expected the step in the folder's name, found a save of step ",
+                     manifest->step, "; the folder was renamed or copied: restore its name");
   for (const SaveFile& file : manifest->files) {
     Status whole = verify_file(save, file);
     if (whole.ok() && file.name.ends_with(kTensors))
@@ -455,7 +460,7 @@ Result<SaveManifest> verify_listed_save(const fs::path& save, VerifyDepth depth)
     Result<SaveManifest> manifest = verify_save(save, depth);
     if (manifest.ok()) return manifest;
     const std::optional<FolderMark> after = mark_of(save);
-    if (!after) return not_found(save.string(), ": it was removed meanwhile");
+    if (!after) return not_found(save.string(), ": the save was removed while it was read");
     if (before == after) return manifest;
   }
 }
@@ -469,9 +474,10 @@ Status check_tensors(const fs::path& path, std::vector<SavePiece> found,
   std::ranges::sort(found, is_earlier);
   std::ranges::sort(listed, is_earlier);
   const bool is_same = std::ranges::equal(found, listed, {}, place_in_save, place_in_save);
-  return is_same ? ok_status()
-                 : data_loss(path.string(),
-                             ": expected the tensors that the manifest lists, found others");
+  return is_same
+             ? ok_status()
+             : data_loss(path.string(),
+                         ": expected the tensors that the manifest lists, found different ones");
 }
 
 std::string id_of_save(const fs::path& save) {

@@ -48,7 +48,8 @@ template <class Number>
 Status read_number(const Metadata& metadata, const std::string& key, Number& value) {
   const auto found = metadata.find(key);
   if (found == metadata.end())
-    return data_loss("expected metadata '", key, "', found none; this is no save of a run");
+    return data_loss("expected metadata '", key,
+                     "', found none; the file is not a save of a training run");
   BitsOf<Number> bits = 0;
   const std::string& text = found->second;
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), bits);
@@ -134,8 +135,8 @@ Status check_place(const Metadata& metadata, std::uint64_t step) {
   std::uint64_t said = 0;
   if (Status read = read_number(metadata, kStep, said); !read.ok()) return read;
   if (said != step)
-    return data_loss("expected tensors of step ", step, ", found those of step ", said,
-                     "; the file is of another save");
+    return data_loss("expected tensors of step ", step, ", found tensors of step ", said,
+                     "; the file belongs to another save");
   return metadata.contains(kCursor) ? read_position(metadata).status() : ok_status();
 }
 

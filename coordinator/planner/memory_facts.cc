@@ -136,8 +136,7 @@ Result<MemoryFacts> memory_facts(std::vector<RankProblem> ranks, std::size_t blo
   const Kinds kinds = kinds_of(ranks);
   if (kinds.all.empty() || kinds.all.size() > kMaxMemoryModels) {
     return failed_precondition("memory: expected ranks of 1 to ", kMaxMemoryModels,
-                               " kinds, found ", kinds.all.size(),
-                               "; activations are kept as they are");
+                               " kinds, found ", kinds.all.size(), "; all activations are kept");
   }
   MemoryFacts facts;
   for (const Kind& kind : kinds.all) {

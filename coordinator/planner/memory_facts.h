@@ -5,9 +5,9 @@
 
 #include <cstdint>
 #include <string>
-#include <tuple>
 #include <vector>
 
+#include "coordinator/core/fields.h"
 #include "coordinator/core/memory_front.h"
 #include "coordinator/core/status.h"
 #include "coordinator/planner/front.h"
@@ -37,7 +37,10 @@ struct RankProblem {
   std::int64_t limit_bytes = 0;  // limit of the device or the rank's share of a node; 0 = unknown
   std::uint64_t samples = 0;     // in the measured step; 0 = bytes do not depend on samples
 
-  static auto fields(auto& self) { return std::tie(self.problem, self.limit_bytes, self.samples); }
+  static auto fields(auto& self) {
+    return message("RankProblem", field(1, "problem", self.problem),
+                   field(2, "limit_bytes", self.limit_bytes), field(3, "samples", self.samples));
+  }
 };
 
 // Returns the facts for JobFacts. `ranks` has one entry per rank; a rank without a problem counts

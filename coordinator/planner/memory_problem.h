@@ -9,9 +9,9 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <tuple>
 #include <vector>
 
+#include "coordinator/core/fields.h"
 #include "coordinator/core/memory_front.h"
 #include "coordinator/core/status.h"
 
@@ -32,8 +32,12 @@ struct StageOption {
   // Returns whether bytes move while compute goes on.
   bool is_copied() const { return copied_bytes > 0; }
   static auto fields(auto& self) {
-    return std::tie(self.allowed, self.kept_bytes, self.forward_high_bytes,
-                    self.backward_high_bytes, self.added_us, self.copied_bytes, self.stored_bytes);
+    return message("StageOption", field(1, "allowed", self.allowed),
+                   field(2, "kept_bytes", self.kept_bytes),
+                   field(3, "forward_high_bytes", self.forward_high_bytes),
+                   field(4, "backward_high_bytes", self.backward_high_bytes),
+                   field(5, "added_us", self.added_us), field(6, "copied_bytes", self.copied_bytes),
+                   field(7, "stored_bytes", self.stored_bytes));
   }
   friend bool operator==(const StageOption&, const StageOption&) = default;
 };
@@ -50,7 +54,9 @@ struct Stage {
     return options[static_cast<std::size_t>(action)];
   }
   static auto fields(auto& self) {
-    return std::tie(self.options, self.forward_us, self.backward_us, self.block);
+    return message("Stage", field(1, "options", self.options),
+                   field(2, "forward_us", self.forward_us),
+                   field(3, "backward_us", self.backward_us), field(4, "block", self.block));
   }
   friend bool operator==(const Stage&, const Stage&) = default;
 };
@@ -63,8 +69,10 @@ struct MemoryProblem {
   // Cap on stages with recompute, at any level or in full; none = no cap.
   std::optional<std::int32_t> most_recomputed;
   static auto fields(auto& self) {
-    return std::tie(self.base_bytes, self.stages, self.copy_bytes_per_ms, self.tier_bytes,
-                    self.most_recomputed);
+    return message(
+        "MemoryProblem", field(1, "base_bytes", self.base_bytes), field(2, "stages", self.stages),
+        field(3, "copy_bytes_per_ms", self.copy_bytes_per_ms),
+        field(4, "tier_bytes", self.tier_bytes), field(5, "most_recomputed", self.most_recomputed));
   }
   friend bool operator==(const MemoryProblem&, const MemoryProblem&) = default;
 };

@@ -35,7 +35,7 @@ std::string told(const ShareProblem& problem, std::uint64_t RankCost::*limit) {
 
 Status check_numbers(const ShareProblem& problem) {
   if (problem.ranks.empty() || problem.units < 1 || problem.units > kMostUnits) {
-    return invalid_argument("share assignment: expected a rank or more and 1 to ", kMostUnits,
+    return invalid_argument("share assignment: expected at least one rank and 1 to ", kMostUnits,
                             " units, found ", problem.ranks.size(), " ranks and ", problem.units,
                             " units");
   }
@@ -66,8 +66,8 @@ Status check_share_limits(const ShareProblem& problem) {
   for (std::size_t r = 0; r < problem.ranks.size(); ++r) {
     const RankCost& rank = problem.ranks[r];
     if (rank.min_units > rank.max_units) {
-      return failed_precondition("rank ", r, " is to take at least ", rank.min_units,
-                                 " units and can take ", rank.max_units,
+      return failed_precondition("rank ", r, " must take at least ", rank.min_units,
+                                 " units but can take at most ", rank.max_units,
                                  "; lower its minimum or raise its cap");
     }
     least += std::min(rank.min_units, kMostUnits + 1);

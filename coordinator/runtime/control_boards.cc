@@ -84,11 +84,11 @@ Result<Boards> node_boards(Communicator& world, NodeGroup& nodes, const JobFacts
     if (!agreed.ok()) return agreed;
     if (all_share == 1) return Boards{topology, std::move(*shared)};
     if (config.path == ControlPath::mailbox) {
-      return shared.ok()
-                 ? unavailable(
-                       "control.path=mailbox: expected mailboxes on every rank, found a rank "
-                       "without; its own message says why, control.path=auto goes on over MPI")
-                 : shared.status();
+      return shared.ok() ? unavailable(
+                               "control.path=mailbox: expected mailboxes on every rank, found a "
+                               "rank without mailboxes; that rank's log has the cause; "
+                               "control.path=auto uses MPI in that case")
+                         : shared.status();
     }
     if (!shared.ok()) log.warning(shared.status().text() + "; control goes over MPI instead");
   }

@@ -193,7 +193,8 @@ MaskBroadcast::Frames ControlLink::next_frames() {
 // From this round on masks travel as without a device. Frames on their way are sent again: repeated
 // frames change nothing.
 void ControlLink::leave_nccl() {
-  boards_.broadcast->give_up(unavailable("another rank's NCCL failed; its own log says why"));
+  boards_.broadcast->give_up(
+      unavailable("NCCL failed on another rank; the log of that rank has the cause"));
   uses_nccl_ = false;
   log_.warning("masks go without NCCL from here on: " + boards_.broadcast->status().message());
   outgoing_next_ = 0;
@@ -237,7 +238,7 @@ void ControlLink::pump_ending() {
 void ControlLink::break_off(const Status& why) {
   stage_ = Stage::broken;
   status_ = why;
-  log_.error("control rounds end here, the plan stays as it is: " + why.text());
+  log_.error("control rounds end here, and the plan does not change any more: " + why.text());
 }
 
 }  // namespace cox::runtime

@@ -88,13 +88,14 @@ void ControlLoop::stop() {
 
 void ControlLoop::look_for_stalls() {
   if (parts_.stalls == nullptr) return;
-  static_cast<void>(runs_through(parts_.log, {"stalls", "nobody looked who keeps whom waiting"},
+  static_cast<void>(runs_through(parts_.log, {"stalls", "one check for stalled ranks failed"},
                                  [this] { parts_.stalls->look(transport::MarkClock::now()); }));
 }
 
 void ControlLoop::handle_reports() {
   const bool is_done = runs_through(
-      parts_.log, {"coordinator", "decisions end here, the plan stays as it is"}, [this] {
+      parts_.log, {"coordinator", "decisions end here, and the plan does not change any more"},
+      [this] {
         TakenReports taken = inbox_.take(parts_.job);
         const bool is_round = !taken.signals.empty();
         if (is_round && state_) run_round(std::move(taken));

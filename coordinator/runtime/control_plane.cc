@@ -55,7 +55,8 @@ void drop_wrong_facts(JobFacts& job, Log& log) {
   }
   const Status precision = validate(job.precision, job.blocks.size());
   if (!precision.ok()) {
-    log.error("what formats cost is not known: " + precision.message());
+    log.error("costs of number formats are not known, so none is chosen by speed: " +
+              precision.message());
     job.precision = {};
   }
 }
@@ -76,7 +77,7 @@ Result<Plan> broadcast_first_plan(Communicator& world, const JobFacts& job, cons
   if (Status s = broadcast(world, count, patience); !s.ok()) return s;
   if (count > wire::kMaxContinuations + 1) {
     return data_loss("first plan: expected at most ", wire::kMaxContinuations + 1,
-                     " frames, found ", count, " said by rank 0");
+                     " frames, found ", count, " announced by rank 0");
   }
   frames.resize(count);
   if (Status s = broadcast(world, std::span(frames), patience); !s.ok()) return s;
@@ -171,6 +172,9 @@ Status ControlPlane::start_loop(ControlPlaneSetup setup, Refitted refitted,
     auto journal = JournalWriter::open(setup.journal, head);
     if (journal.ok()) {
       journal_ = std::move(*journal);
+      if (!journal_->moved_aside().empty())
+        setup.log.warning("the journal of an older version is kept as " +
+                          journal_->moved_aside().string() + "; this start begins another file");
     } else {
       setup.log.error("no journal is kept: " + journal.status().text());
     }

@@ -31,13 +31,13 @@ struct SignalWords {
   std::string_view words;
 };
 constexpr SignalWords kSignals[] = {
-    {SIGKILL, "SIGKILL: somebody's kill, the launcher's, or the kernel's for want of memory"},
-    {SIGSEGV, "SIGSEGV: memory that is not its own"},
-    {SIGABRT, "SIGABRT: abort(), or an exception that nobody caught"},
-    {SIGBUS, "SIGBUS: a mapped file that was cut, or no room behind it"},
+    {SIGKILL, "SIGKILL: by a user, the launcher, or the kernel when memory ran out"},
+    {SIGSEGV, "SIGSEGV: access to memory outside the process"},
+    {SIGABRT, "SIGABRT: abort(), or an uncaught exception"},
+    {SIGBUS, "SIGBUS: a mapped file was cut, or its disk is full"},
     {SIGFPE, "SIGFPE: a whole number divided by 0"},
     {SIGILL, "SIGILL: an instruction that this processor does not have"},
-    {SIGTERM, "SIGTERM: somebody asked it to end"},
+    {SIGTERM, "SIGTERM: asked to end"},
     {SIGINT, "SIGINT: Ctrl-C"},
     {SIGXCPU, "SIGXCPU: the limit on CPU seconds, ulimit -t"},
     {SIGXFSZ, "SIGXFSZ: the limit on file sizes, ulimit -f"},
@@ -53,13 +53,13 @@ std::string_view signal_words(int signal) {
 void write_signal(int signal, std::uint64_t most_cpu_seconds, Text& text) {
   text << "killed by signal " << signal << " (" << signal_words(signal);
   if (signal == SIGKILL && most_cpu_seconds > 0)
-    text << " or beyond its " << most_cpu_seconds << " CPU seconds, ulimit -t";
+    text << ", or beyond its " << most_cpu_seconds << " CPU seconds, ulimit -t";
   text << ")";
 }
 
 void write_how(const RankEnd& end, Text& text) {
   if (!end.code) {
-    text << "how is not known";
+    text << "the cause is not known";
   } else if (WIFSIGNALED(*end.code)) {
     write_signal(WTERMSIG(*end.code), end.most_cpu_seconds, text);
   } else {

@@ -346,7 +346,7 @@ class Watcher {
 Advice advice_of(const DeathWatchSetup& setup, const std::string& how_to_go_on) {
   std::string text;
   if (setup.world_size > 1)
-    text += "; the launcher ends the other ranks for it, and may name another process";
+    text += "; the launcher then ends the other ranks, and may name another process";
   text += how_to_go_on + " (docs/endings.md)\n";
   Advice advice;
   advice.size = text.copy(advice.text.data(), advice.text.size());
@@ -357,10 +357,10 @@ void advise(const DeathWatchSetup& setup, Orders& orders) {
   const std::string saves = setup.saves.string();
   saves.copy(orders.saves.data(), orders.saves.size() - 1);
   orders.with_save =
-      advice_of(setup, ". To go on: checkpoint.resume=on, from the newest save in " + saves);
-  orders.without_save =
-      advice_of(setup, saves.empty() ? ". No saves were kept: checkpoint.directory is not set"
-                                     : ". No save is in " + saves + " yet: start anew");
+      advice_of(setup, ". To continue: checkpoint.resume=on, from the newest save in " + saves);
+  orders.without_save = advice_of(
+      setup, saves.empty() ? ". No saves were kept: checkpoint.directory is not set"
+                           : ". No save is in " + saves + " yet: start from the beginning");
 }
 
 Orders orders_for(const NodeMarks& marks, const DeathWatchSetup& setup) {
@@ -468,8 +468,8 @@ Result<std::unique_ptr<DeathWatch>> DeathWatch::start(transport::LifelinePort po
                                                       const NodeMarks& marks,
                                                       const DeathWatchSetup& setup) {
   if (marks.ranks.size() > kMostRanks)
-    return unavailable("expected at most ", kMostRanks, " ranks on a node whose deaths are told, ",
-                       "found ", marks.ranks.size());
+    return unavailable("expected at most ", kMostRanks, " ranks on a node, ", "found ",
+                       marks.ranks.size());
   Orders orders = orders_for(marks, setup);
   const bool is_open = open_orders(port.descriptor(), setup, orders);
   const std::int32_t process = is_open ? start_watcher(orders) : -1;
@@ -479,7 +479,7 @@ Result<std::unique_ptr<DeathWatch>> DeathWatch::start(transport::LifelinePort po
     if (!stays && descriptor >= 0) ::close(descriptor);
   }
   if (process > 0) return std::unique_ptr<DeathWatch>(new DeathWatch(orders.over, process));
-  return unavailable("expected a process that tells of a rank's death, found none: ",
+  return unavailable("expected a process that reports deaths of ranks, found none: ",
                      error == EAGAIN ? io::thread_limit_text() : io::errno_text(error));
 }
 

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <system_error>
 #include <utility>
 #include <vector>
 
+#include "coordinator/core/text.h"
 #include "coordinator/io/file.h"
 #include "coordinator/io/limits.h"
 #include "coordinator/runtime/journal_reader.h"
@@ -33,12 +35,33 @@ Result<std::uint64_t> end_of_journal(const std::filesystem::path& path) {
   }
 }
 
-Result<std::uint64_t> prepare(io::OutputFile& file, const std::filesystem::path& path) {
-  const auto locking = file.lock();
+Result<io::OutputFile> open_locked(const std::filesystem::path& path) {
+  auto file = io::OutputFile::open(path, 0644);
+  if (!file.ok()) return file.status().with_context("journal");
+  const auto locking = file->lock();
   if (!locking.ok()) return locking.status().with_context("journal " + path.string());
   if (*locking == io::FileLocking::held_elsewhere)
     return failed_precondition("journal ", path.string(),
                                ": another job writes to it; give each job a file of its own");
+  return file;
+}
+
+// Renames a journal of an older version. Returns its new path: the first free one of
+// "journal.cox.version5", "journal.cox.version5.2" and so on. Returns an empty path for any other
+// file.
+Result<std::filesystem::path> move_older_aside(const std::filesystem::path& path) {
+  const auto version = journal_version(path);
+  if (!version.ok() || *version == 0 || *version >= kJournalVersion) return std::filesystem::path();
+  const std::string name = concat(path.string(), ".version", *version);
+  std::filesystem::path aside = name;
+  for (int number = 2; io::is_there(aside); ++number) aside = concat(name, ".", number);
+  std::error_code error;
+  std::filesystem::rename(path, aside, error);
+  if (error) return cannot(path, "cannot be moved aside", error.value());
+  return aside;
+}
+
+Result<std::uint64_t> prepare(io::OutputFile& file, const std::filesystem::path& path) {
   if (file.size_bytes() == 0) return std::uint64_t{0};
   const auto end = end_of_journal(path);
   if (!end.ok()) return end.status();
@@ -81,12 +104,17 @@ JournalWriter::JournalWriter(io::OutputFile file, std::filesystem::path path, st
 
 Result<std::unique_ptr<JournalWriter>> JournalWriter::open(const std::filesystem::path& path,
                                                            const JournalHead& head) {
-  auto file = io::OutputFile::open(path, 0644);
-  if (!file.ok()) return file.status().with_context("journal");
+  auto file = open_locked(path);
+  if (!file.ok()) return file.status();
+  auto aside = move_older_aside(path);
+  if (!aside.ok()) return aside.status();
+  if (!aside->empty()) file = open_locked(path);
+  if (!file.ok()) return file.status();
   const auto end = prepare(*file, path);
   if (!end.ok()) return end.status();
   std::unique_ptr<JournalWriter> writer(
       new JournalWriter(std::move(*file), path, *end, wire::size_of(head.job)));
+  writer->moved_aside_ = *std::move(aside);
   if (*end == 0) writer->buffer_ += journal_header();
   if (Status status = writer->begin(head); !status.ok()) return status;
   return writer;
@@ -123,7 +151,7 @@ Status JournalWriter::append(const StepSignals& signals, const Decision& decisio
 
 Status JournalWriter::flush() {
   if (gave_up_ || !file_.is_open()) return ok_status();
-  if (!file_.has_name()) return give_up("it was removed while this job wrote to it");
+  if (!file_.has_name()) return give_up("the file was removed while this job wrote to it");
   if (const int error = file_.append(buffer_); error != 0) return give_up(io::errno_text(error));
   written_end_ += buffer_.size();
   bytes_ += buffer_.size();

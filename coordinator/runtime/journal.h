@@ -44,10 +44,10 @@ JournalledStart begin_journalled(const JobFacts& job, const Config& config,
 class JournalWriter {
  public:
   // Creates the file, or continues an existing journal after a restart of the job: cuts off a torn
-  // last record and begins a new segment. Errors: not_found or resource_exhausted if the file
-  // cannot be made or written; data_loss if the file is no journal or damaged, and the file then
-  // stays unchanged; failed_precondition if another job writes to the file, or the path is a link.
-  // Blocks while reading an existing file.
+  // last record and begins a new segment. Renames a journal of an older version. Errors: not_found
+  // or resource_exhausted if the file cannot be made or written; data_loss if the file is no
+  // journal or damaged, and the file then stays unchanged; failed_precondition if another job
+  // writes to the file, or the path is a link. Blocks while reading an existing file.
   static Result<std::unique_ptr<JournalWriter>> open(const std::filesystem::path& path,
                                                      const JournalHead& head);
   ~JournalWriter();  // closes; errors are lost
@@ -67,6 +67,8 @@ class JournalWriter {
   // Flushes, and asks the system to write to the device. Further appends are errors.
   Status close();
 
+  // Returns the new path of the older journal that was in the place of this one; empty = none was.
+  const std::filesystem::path& moved_aside() const { return moved_aside_; }
   std::uint64_t bytes() const { return bytes_; }  // of this start, handed to the system
   std::uint64_t lost_rounds() const { return lost_rounds_; }
 
@@ -77,6 +79,7 @@ class JournalWriter {
 
   io::OutputFile file_;
   std::filesystem::path path_;
+  std::filesystem::path moved_aside_;
   wire::JobSize job_size_;
   std::string buffer_;
   std::uint64_t written_end_ = 0;  // end of the last whole record in the file

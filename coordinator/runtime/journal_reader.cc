@@ -43,6 +43,24 @@ RecordHeader read_header(std::string_view bytes) {
   return header;
 }
 
+// Returns the version in the header of a journal; 0 where the file ends within it.
+Result<std::uint32_t> version_in(io::InputFile& file, const std::filesystem::path& path) {
+  std::array<char, kJournalHeaderBytes> found{};
+  const std::size_t there = std::min<std::uint64_t>(file.size_bytes(), found.size());
+  const Status read = file.read_at(0, found.data(), there);
+  const std::string_view bytes(found.data(), there);
+  if (!read.ok() || bytes.substr(0, kMagic.size()) != kMagic.substr(0, there))
+    return data_loss("journal ", path.string(),
+                     ": expected a journal of Coxswain, found other bytes");
+  if (there < found.size()) return std::uint32_t{0};
+  ByteReader in = reader_of(bytes.substr(kMagic.size()));
+  const std::uint32_t version = in.u32();
+  if (version == 0 || in.u32() != checksum(bytes.substr(0, 12)))
+    return data_loss("journal ", path.string(),
+                     ": its header is damaged; keep a copy and move it away");
+  return version;
+}
+
 Status check(const std::optional<Plan>& plan, const JobFacts& job) {
   const Status status = plan ? validate(*plan, job) : ok_status();
   return status.ok() ? status : data_loss("expected a plan of this job, found ", status.message());
@@ -85,7 +103,7 @@ Status check_faults(const StepSignals& signals, const JobFacts& job) {
 
 Status check_evidence(const StepSignals& signals, const JobFacts& job) {
   if (signals.evidence.empty() || signals.evidence.size() == job.blocks.size()) return ok_status();
-  return data_loss("expected evidence of ", job.blocks.size(), " blocks, found that of ",
+  return data_loss("expected evidence of ", job.blocks.size(), " blocks, found evidence of ",
                    signals.evidence.size());
 }
 
@@ -119,35 +137,32 @@ std::string framed(RecordKind kind, std::string_view payload) {
 JournalReader::JournalReader(io::InputFile file, std::filesystem::path path)
     : file_(std::move(file)), path_(std::move(path)), size_(file_.size_bytes()) {}
 
+Result<std::uint32_t> journal_version(const std::filesystem::path& path) {
+  auto file = io::InputFile::open(path, io::Links::refused);
+  if (!file.ok()) return file.status().with_context("journal");
+  return version_in(*file, path);
+}
+
 Result<JournalReader> JournalReader::open(const std::filesystem::path& path, io::Links links) {
   auto file = io::InputFile::open(path, links);
   if (!file.ok()) return file.status().with_context("journal");
+  const auto version = version_in(*file, path);
+  if (!version.ok()) return version.status();
   JournalReader reader(*std::move(file), path);
-  if (Status status = reader.read_file_header(); !status.ok()) return status;
+  if (Status status = reader.check_version(*version); !status.ok()) return status;
   return reader;
 }
 
-Status JournalReader::read_file_header() {
-  const std::string expected = journal_header();
-  std::array<char, kJournalHeaderBytes> found{};
-  const std::size_t there = std::min<std::uint64_t>(size_, found.size());
-  const Status read = file_.read_at(0, found.data(), there);
-  const std::string_view bytes(found.data(), there);
-  if (!read.ok() || bytes.substr(0, kMagic.size()) != kMagic.substr(0, there))
-    return data_loss("journal ", path_.string(),
-                     ": expected a journal of Coxswain, found other bytes");
-  if (there < found.size()) {
+Status JournalReader::check_version(std::uint32_t version) {
+  if (version == 0) {
     torn_bytes_ = size_;
     size_ = 0;
     return ok_status();
   }
-  ByteReader in = reader_of(bytes.substr(kMagic.size()));
-  const std::uint32_t version = in.u32();
-  if (in.u32() != checksum(bytes.substr(0, 12))) return damaged("its header");
   if (version != kJournalVersion)
     return failed_precondition(
         "journal ", path_.string(), ": expected version ", kJournalVersion, ", found ", version,
-        "; replay it with the Coxswain that wrote it, and let this one begin another file");
+        "; replay the journal with the Coxswain that wrote it, and give this job another file");
   position_ = kJournalHeaderBytes;
   return ok_status();
 }
@@ -199,7 +214,7 @@ bool JournalReader::rest_is_zero() {
 
 Status JournalReader::damaged(const std::string& what) const {
   return data_loss("journal ", path_.string(), ": ", what, " is damaged at byte ", position_,
-                   "; what stands before it can be used, keep a copy and move it away");
+                   "; records before that byte can be used: keep a copy and move the file away");
 }
 
 Result<JournalEntry> JournalReader::next() {

@@ -21,7 +21,7 @@
 
 namespace cox::runtime {
 
-inline constexpr std::uint32_t kJournalVersion = 5;
+inline constexpr std::uint32_t kJournalVersion = 6;
 inline constexpr std::size_t kJournalHeaderBytes = 16;
 inline constexpr std::size_t kRecordHeaderBytes = 12;
 inline constexpr std::size_t kMaxRecordBytes = std::size_t{1} << 28;
@@ -37,6 +37,8 @@ struct JournalRecord {
 
 // Returns the header of a journal file.
 std::string journal_header();
+// Returns the version of any journal, 0 for an empty one. Errors as of JournalReader::open().
+Result<std::uint32_t> journal_version(const std::filesystem::path& path);
 // Returns a record of `payload`. REQUIRES: payload.size() <= kMaxRecordBytes.
 std::string framed(RecordKind kind, std::string_view payload);
 
@@ -68,7 +70,7 @@ class JournalReader {
 
  private:
   JournalReader(io::InputFile file, std::filesystem::path path);
-  Status read_file_header();
+  Status check_version(std::uint32_t version);
   Result<JournalRecord> torn();
   Status damaged(const std::string& what) const;
   bool rest_is_zero();

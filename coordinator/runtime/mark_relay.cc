@@ -303,7 +303,10 @@ Result<MarkRelay> set_up_relay(transport::Communicator& world, const NodeGroup& 
   if (topology.is_leader() && is_far && address.port != 0)
     trouble = transport::take(MarkSender::start(marks, address, world_size), mail.courier);
   if (!trouble.ok())
-    log.warning("where ranks stand is not told between nodes: " + trouble.message());
+    log.warning(
+        "nodes do not exchange their ranks' positions, so waits across nodes have no known "
+        "cause: " +
+        trouble.message());
   return mail;
 }
 

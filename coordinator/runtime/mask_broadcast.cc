@@ -125,8 +125,9 @@ Status MaskBroadcast::move_on() {
   }
   if (stage_ == Stage::idle || !patience_ || !patience_->is_over()) return ok_status();
   const double seconds = std::chrono::duration<double>(limit_).count();
-  return unavailable("NCCL: mask broadcast ", started_, ": expected it over within ",
-                     significant(seconds, 3), " s of the step in which all ranks had started it");
+  return unavailable("NCCL: mask broadcast ", started_, ": expected it to finish within ",
+                     significant(seconds, 3),
+                     " s of the step in which all ranks had started the broadcast");
 }
 
 MaskBroadcast::Arrival MaskBroadcast::unpack() {

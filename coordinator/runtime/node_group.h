@@ -58,9 +58,9 @@ auto laid_out(transport::Communicator& node, const Make& make) {
   if (!told.ok()) return Made(told);
   if (is_leader) return mine;
   if (is_formatted == 1) return make(Role::attaches);
-  return Made(unavailable(
-      "expected mailboxes laid out by the node's leader, found that it failed; its own message "
-      "says why"));
+  return Made(
+      unavailable("expected mailboxes laid out by the node's leader, found that the leader failed; "
+                  "the leader's log has the cause"));
 }
 
 }  // namespace cox::runtime

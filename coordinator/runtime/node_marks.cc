@@ -52,7 +52,7 @@ Result<NodeMarks> set_up_marks(NodeGroup& nodes, RankId self, const Log& log) {
     return memory.status();
   if (!memory.ok()) {
     if (node.rank() == kRoot)
-      log.warning("ranks of one node cannot see where each other stand: " +
+      log.warning("ranks of one node cannot read each other's progress: " +
                   memory.status().message());
     return alone(self);
   }

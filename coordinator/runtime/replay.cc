@@ -113,8 +113,9 @@ class Replayer {
       for (const std::string& line : diff(before, *now)) tell("  " + line);
     }
     if (recorded == now) return;
-    if (!recorded) return difference("the journal has no plan, now " + name_of(*now) + " goes out");
-    if (!now) return difference("the journal has " + name_of(*recorded) + ", now none goes out");
+    if (!recorded) return difference("the journal has no plan, the replay sends " + name_of(*now));
+    if (!now)
+      return difference("the journal has " + name_of(*recorded) + ", the replay sends none");
     std::vector<std::string> lines = diff(*recorded, *now);
     if (lines.empty())
       lines.push_back("id or earliest round, expected " + name_of(*recorded) + " from round " +
@@ -129,7 +130,7 @@ class Replayer {
     for (std::size_t i = 0; i < count; ++i) {
       if (i < recorded.size() && i < now.size() && recorded[i] == now[i]) continue;
       if (i < recorded.size()) difference("the journal says " + about(recorded[i]));
-      if (i < now.size()) difference("now it says " + about(now[i]));
+      if (i < now.size()) difference("the replay says " + about(now[i]));
     }
   }
 

@@ -15,7 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kMagic = "COXSTATE";
-constexpr std::uint32_t kVersion = 4;
+constexpr std::uint32_t kVersion = 5;
 constexpr std::size_t kHeaderBytes = 20;  // magic, version, length, checksum of the payload
 
 std::span<const std::byte> as_bytes(std::string_view text) {
@@ -37,15 +37,16 @@ Result<std::string_view> payload_of(std::string_view file) {
   ByteReader header(as_bytes(file.substr(kMagic.size(), kHeaderBytes - kMagic.size())));
   const std::uint32_t version = header.u32();
   if (version != kVersion)
-    return failed_precondition("expected version ", kVersion, ", found ", version,
-                               "; restore it with the Coxswain that wrote it, or start without it");
+    return failed_precondition(
+        "expected version ", kVersion, ", found ", version,
+        "; restore the state with the Coxswain that wrote it, or start without the state");
   const std::uint32_t length = header.u32();
   const std::string_view payload = file.substr(kHeaderBytes);
   if (payload.size() != length)
     return data_loss("expected ", length, " bytes behind the header, found ", payload.size(),
                      "; use an older save");
   if (crc32(as_bytes(payload)) != header.u32())
-    return data_loss("its checksum does not fit its bytes; use an older save");
+    return data_loss("the checksum does not match the content; use an older save");
   return payload;
 }
 

@@ -163,7 +163,7 @@ std::string who_started_what(const LoopbackOperation& operation) {
   for (std::size_t r = 0; r < operation.parts.size(); ++r) {
     const Call& call = operation.parts[r].call;
     text += (r == 0 ? "rank " : "; rank ") + std::to_string(r) + " ";
-    text += call.operation == Operation::none ? "has not come to it" : "started " + describe(call);
+    text += call.operation == Operation::none ? "has not started it" : "started " + describe(call);
   }
   return text;
 }
@@ -335,7 +335,7 @@ LoopbackCommunicator::~LoopbackCommunicator() {
     hub_->state().complain("rank " + std::to_string(rank_.value()) + " destroyed communicator " +
                            hub_->name() + " with operation " +
                            std::to_string(slot.operation->number) + " (" + describe(slot.call) +
-                           ") in flight; test every request until it says done");
+                           ") in flight; test every request until test() returns done");
   });
   hub_->close();
 }
@@ -398,8 +398,8 @@ Status LoopbackCommunicator::deliver(const Slot& slot) {
     return failed_precondition("operation " + std::to_string(operation.number) +
                                " on communicator " + hub_->name() + " (" + describe(slot.call) +
                                "): rank " + std::to_string(rank_.value()) +
-                               " changed the buffer while it was in flight; leave it alone until "
-                               "test() says done");
+                               " changed the buffer while it was in flight; do not touch the "
+                               "buffer until test() returns done");
   }
   const Bytes receive = slot.buffers.receive;
   switch (slot.call.operation) {

@@ -82,7 +82,7 @@ Result<SharedSegment> Communicator::shared_segment(std::size_t bytes) {
   if (ranks_on_node() == size()) return share(bytes);
   return failed_precondition("shared_segment: expected ranks of one node, found ",
                              size() - ranks_on_node(),
-                             " on others; call it on what split_by_node() returns");
+                             " on other nodes; call it on the communicator of split_by_node()");
 }
 
 }  // namespace cox::transport

@@ -75,8 +75,9 @@ class RequestTable {
 // Returns the status for test() of a request that is not in flight on this communicator.
 inline Status stale_request() {
   return failed_precondition(
-      "test: expected a request in flight on this communicator, found one that is done or belongs "
-      "to another; test a request only until it says done, on the communicator that started it");
+      "test: expected a request in flight on this communicator, found one that is complete or of "
+      "another communicator; test a request until test() returns done, on the communicator that "
+      "started the request");
 }
 
 }  // namespace cox::transport

@@ -68,8 +68,8 @@ Status Waiter::timed_out() const {
   const double seconds = std::chrono::duration<double>(policy_.timeout).count();
   const double gap = std::chrono::duration<double>(limit_.longest_gap()).count();
   return unavailable("waited ", seconds, " s for ", policy_.waited_for,
-                     "; a rank is dead, stuck, or did not start the same operation (longest gap "
-                     "between two looks: ",
+                     "; a rank has died, hangs, or did not start this operation: see the ranks' "
+                     "logs (longest gap between two polls: ",
                      gap, " s)");
 }
 

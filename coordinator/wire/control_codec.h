@@ -1,8 +1,6 @@
-// The records of the journal and the saved control state as bytes: messages of control.proto, whose
-// parts are written by core/state_codec.h from the lists of fields in control_codec.cc, plans as in
-// a mask (plan_codec.h). Doubles and floats come back bit for bit (NaN, infinities, -0). A change
-// to a list is another version of the files that hold these bytes (runtime/journal_reader.h,
-// runtime/saved_state.cc). The step path never sees them.
+// The records of the journal and the saved control state as bytes: the messages of control.proto,
+// written by core/state_codec.h from the lists in control_fields.h. Doubles and floats come back
+// bit for bit (NaN, infinities, -0). The step path never sees them.
 //
 // Pure functions, any thread. Parsing treats its bytes as hostile: data_loss for bytes that are no
 // such record, or one with more parts than its job can have, before memory is spent on them.
@@ -23,6 +21,7 @@
 namespace cox::wire {
 
 inline constexpr std::size_t kMaxMessageBytes = std::size_t{1} << 28;
+inline constexpr std::size_t kMaxPolicies = 256;
 
 // JournalStart has everything but the signals that Decide needs to run a journal again.
 struct JournalStart {

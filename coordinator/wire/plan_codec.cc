@@ -237,11 +237,19 @@ void read_changed_actions(ByteReader& in, ActionProfile& actions, BlockBits bits
   }
 }
 
-// Writes the value of a field into its entry: core/state_codec.h does it for all but these types.
+// Writes the value of a field into its entry: a number, or the numbers of a struct one after
+// another. Lists have forms of their own, below.
 template <class T>
-void write_value(ByteWriter& out, const T& value, BlockBits) {
-  state_codec::write(out, value);
+void write_value(ByteWriter& out, const T& value, BlockBits bits) {
+  if constexpr (ScalarField<T>) {
+    state_codec::write_scalar(out, value);
+  } else {
+    message_of(value).for_each([&](auto& each) { write_value(out, each.value, bits); });
+  }
 }
+
+// Precision travels with the blocks and has no entry of its own.
+void write_value(ByteWriter&, const std::vector<Precision>&, BlockBits) {}
 
 void write_value(ByteWriter& out, const std::vector<std::uint32_t>& values, BlockBits) {
   write_sequence(out, values);
@@ -281,11 +289,14 @@ struct Reading {
 };
 
 template <class T>
-void read_value(ByteReader& in, T& value, const Reading&) {
-  state_codec::read(in, value);
+void read_value(ByteReader& in, T& value, const Reading& reading) {
+  if constexpr (ScalarField<T>) {
+    value = state_codec::read_scalar<T>(in);
+  } else {
+    message_of(value).for_each([&](auto& each) { read_value(in, each.value, reading); });
+  }
 }
 
-// Precision travels with the blocks and has no entry of its own.
 void read_value(ByteReader& in, std::vector<Precision>&, const Reading&) {
   in.fail();
 }
@@ -400,20 +411,6 @@ Status wrong_shape(const std::string& what) {
   return invalid_argument("plan: " + what);
 }
 
-// PlanHead stands before the payload in the file form of a plan.
-struct PlanHead {
-  PlanId id;
-  RoundId earliest_round;
-  std::optional<RoundId> activated_round;
-  std::uint16_t blocks = 0;
-  std::uint8_t bits = 0;  // of a block: a value of BlockBits
-  static auto fields(auto& self) {
-    return std::tie(self.id.incarnation, self.id.number, self.earliest_round, self.activated_round,
-                    self.blocks, self.bits);
-  }
-  bool is_sane() const { return blocks <= kMaxBlocks && (bits == 4 || bits == 8); }
-};
-
 }  // namespace
 
 BlockBits block_bits(const Plan& plan) {
@@ -453,7 +450,7 @@ std::vector<std::byte> full_payload(const Plan& plan) {
   ByteWriter out;
   write_block_table(out, plan, block_bits(plan));
   write_entries(out, plan, plan_without_entries(plan.precision.size()));
-  return out.bytes();
+  return {out.bytes().begin(), out.bytes().end()};
 }
 
 std::vector<std::byte> delta_payload(const Plan& plan, const Plan& base) {
@@ -462,7 +459,7 @@ std::vector<std::byte> delta_payload(const Plan& plan, const Plan& base) {
   const ByteWriter changed = changed_blocks(plan, base, block_bits(plan));
   if (changed.size() > 0) out.entry(kBlocksEntry, changed);
   write_entries(out, plan, base);
-  return out.bytes();
+  return {out.bytes().begin(), out.bytes().end()};
 }
 
 Result<Plan> read_full_payload(std::span<const std::byte> payload, const JobSize& size,
@@ -503,33 +500,6 @@ std::size_t max_payload_bytes(const JobFacts& job) {
   const std::size_t per_profile = 1 + (size.blocks + 1) / 2;
   // A delta is sent only where it is shorter than the full payload.
   return size.blocks + 10 + kMaxProfiles * per_profile + entries;
-}
-
-std::string serialize(const Plan& plan) {
-  if (!check_shape(plan).ok()) return {};
-  const auto blocks = static_cast<std::uint16_t>(plan.precision.size());
-  ByteWriter out;
-  const auto bits = static_cast<std::uint8_t>(block_bits(plan));
-  state_codec::write(out,
-                     PlanHead{plan.id, plan.earliest_round, plan.activated_round, blocks, bits});
-  out.append(full_payload(plan));
-  return std::string(out.text());
-}
-
-Result<Plan> parse_plan(std::string_view bytes) {
-  ByteReader in(std::as_bytes(std::span(bytes)));
-  PlanHead head;
-  state_codec::read(in, head);
-  if (in.failed() || !head.is_sane())
-    return data_loss("plan: expected ids, rounds and at most " + std::to_string(kMaxBlocks) +
-                     " blocks of 4 or 8 bits, found other bytes");
-  Result<Plan> plan = read_full_payload(in.take(in.left()), {.blocks = head.blocks},
-                                        static_cast<BlockBits>(head.bits));
-  if (!plan.ok()) return plan;
-  plan->id = head.id;
-  plan->earliest_round = head.earliest_round;
-  plan->activated_round = head.activated_round;
-  return plan;
 }
 
 }  // namespace cox::wire

@@ -1,10 +1,9 @@
-// A plan as bytes: the one codec for masks, journals and saved control states. It walks the table
-// of core/plan_fields.h. A full payload is a table of 4 bits a block (precision and the action of
-// profile 0), or of 8 where a block has a level of recompute, then entries; a delta is the check of
-// its base, then entries. An entry is the id of a field, a length and that many bytes; entries
-// stand in ascending order and are left out when they say what is true without them. The width of
-// a block is told in the header of a frame or file. Formats in docs/wire-format.md. Pure functions;
-// the readers treat their bytes as hostile.
+// A plan as the compact bytes of masks. Walks the table of core/plan_fields.h. A full payload is a
+// table of 4 bits a block (precision and the action of profile 0), or of 8 where a block has a
+// level of recompute, then entries; a delta is the check of its base, then entries. An entry is the
+// id of a field, a length and that many bytes; entries stand in ascending order and are left out
+// when they say what is true without them. The width of a block is told in the header of a frame or
+// file. Formats in docs/wire-format.md. Pure functions; the readers treat their bytes as hostile.
 #pragma once
 
 #include <cstddef>
@@ -59,12 +58,5 @@ Result<Plan> read_delta_payload(std::span<const std::byte> payload, Plan base, c
 
 // Returns a size that no payload for this job exceeds.
 std::size_t max_payload_bytes(const JobFacts& job);
-
-// Serializes a whole plan for a file, with ids, rounds and the number of blocks. Returns an empty
-// string, which parse_plan() rejects, when check_shape() fails.
-std::string serialize(const Plan& plan);
-// Reads what serialize() wrote. Returns data_loss for malformed bytes. validate() checks whether
-// the plan fits a job.
-Result<Plan> parse_plan(std::string_view bytes);
 
 }  // namespace cox::wire

@@ -1,11 +1,11 @@
 // The page of `cox report` and `cox analyze --html`: everything is inline, so that the file opens
 // from a disk in years and can be sent to somebody.
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,7 +13,7 @@
 #include "coordinator/core/text.h"
 #include "metrics/command/analysis_report.h"
 #include "metrics/format.h"
-#include "metrics/html.h"
+#include "metrics/pages/template.h"
 #include "metrics/topics/findings.h"
 
 namespace cox::tools {
@@ -24,8 +24,11 @@ using diagnosis::Finding;
 using diagnosis::RankRecord;
 using diagnosis::RunSetting;
 using diagnosis::RunView;
-using metrics::card;
-using metrics::escape;
+using metrics::List;
+using metrics::list_of;
+using metrics::more_text;
+using metrics::Record;
+using metrics::with_rows;
 
 // What a page has room for; the rest is counted.
 constexpr std::size_t kMostFindings = 100;
@@ -35,30 +38,13 @@ constexpr std::size_t kMostCurves = 24;
 constexpr std::size_t kMostRanks = 64;
 constexpr std::size_t kMostBytes = 600;  // of one text
 
-constexpr std::string_view kStyle = R"css(
-.finding{border-top:1px solid var(--line);padding:11px 0 10px}.finding:first-of-type{margin-top:8px}
-.finding:last-child{padding-bottom:0}
-.finding h3{font-size:15px;font-weight:620;margin:0;display:flex;flex-wrap:wrap;gap:4px 9px;align-items:center;overflow-wrap:anywhere}
-.finding p{margin-top:3px;overflow-wrap:anywhere}.finding .do{font-weight:550}.finding .do::before{content:"→ "}
-.finding .hint{display:flex;flex-wrap:wrap;gap:2px 14px}
-.useful{background:var(--good)}.waits{background:repeating-linear-gradient(135deg,var(--bad) 0 2px,var(--bad-bg) 2px 5px)}
-.plans .when{white-space:nowrap;color:var(--soft)}.plans ul{margin:0;padding-left:16px}.plans td{vertical-align:top;overflow-wrap:anywhere}
-.settings td{overflow-wrap:anywhere}.settings td:first-child{min-width:130px}details+details{margin-top:8px}
-@media (max-width:560px){.plans thead{display:none}.plans tr{display:block;padding:6px 0;border-top:1px solid var(--line)}
-.plans td{display:block;border:0;padding:2px 0;text-align:left}.plans td:first-child::before{content:"Plan "}.plans .when br{display:none}}
-)css";
-
 std::string shown_text(std::string_view text) {
-  if (text.size() <= kMostBytes) return escape(text);
-  return escape(text.substr(0, kMostBytes)) + "…";
+  return concat(text.substr(0, kMostBytes), text.size() > kMostBytes ? "…" : "");
 }
 
-std::string hint(const std::string& text) {
-  return "<p class=\"hint\">" + text + "</p>";
-}
-
-std::string left_out(std::size_t count, std::size_t most, std::string_view what) {
-  return count > most ? hint(fmt::format("and {} {} more", grouped(count - most), what)) : "";
+List texts_of(const std::vector<std::string>& lines, std::size_t most) {
+  const auto text_of = [](const std::string& line) { return Record{{"text", shown_text(line)}}; };
+  return with_rows(list_of(lines, text_of, most), lines.size());
 }
 
 // --- Findings.
@@ -69,7 +55,7 @@ std::string number_text(double value) {
 }
 
 // "wait: 12.3 s" for wait_seconds, by the unit that the name ends in.
-std::string evidence_text(const diagnosis::Evidence& evidence) {
+Record evidence_of(const diagnosis::Evidence& evidence) {
   std::string name = evidence.name;
   std::string value = number_text(evidence.value);
   const auto take = [&name](std::string_view ending) {
@@ -85,54 +71,33 @@ std::string evidence_text(const diagnosis::Evidence& evidence) {
     value = percent_text(evidence.value, 1);
   }
   std::ranges::replace(name, '_', ' ');
-  return fmt::format("<span>{}: {}</span>", escape(name), value);
+  return {{"name", name}, {"value", value}};
 }
 
-std::string finding_html(const Finding& f) {
-  std::string out = fmt::format("<article class=\"finding\"><h3>{} <span>{}</span></h3>",
-                                metrics::severity_tag(f.severity), shown_text(f.title));
-  out += "<p class=\"hint\">";
-  if (f.cost_seconds)
-    out += fmt::format("<span>costs {}, {} of wall time</span>", seconds_text(*f.cost_seconds),
-                       percent_text(f.cost_share, 1));
-  out += fmt::format("<span>{}</span></p><p>{}</p>", escape(f.code), shown_text(f.detail));
-  if (!f.evidence.empty()) out += "<p class=\"hint\">";
-  for (const diagnosis::Evidence& evidence : f.evidence) out += evidence_text(evidence);
-  if (!f.evidence.empty()) out += "</p>";
-  return fmt::format("{}<p class=\"do\">{}</p></article>", out, shown_text(f.suggestion));
-}
-
-std::string findings(const Analysis& analysis) {
-  const std::vector<Finding>& all = analysis.findings;
-  if (all.empty()) return hint("None: no rule found anything that is worth a change.");
-  std::string out = hint("What costs most comes first.");
-  for (std::size_t i = 0; i < std::min(all.size(), kMostFindings); ++i) out += finding_html(all[i]);
-  return out + left_out(all.size(), kMostFindings, "findings");
+Record finding_of(const Finding& f) {
+  return {{"severity", metrics::severity_tag(f.severity)},
+          {"title", shown_text(f.title)},
+          {"cost", f.cost_seconds ? seconds_text(*f.cost_seconds) : ""},
+          {"share", percent_text(f.cost_share, 1)},
+          {"code", f.code},
+          {"detail", shown_text(f.detail)},
+          {"evidence", with_rows(list_of(f.evidence, evidence_of))},
+          {"suggestion", shown_text(f.suggestion)}};
 }
 
 // --- Where the time went.
 
 // A part of a bar, and of the legend below it.
-struct Part {
-  std::string name;
-  std::string css_class;
-  double share = 0;
-  double seconds = 0;
-};
-
-std::string stacked_bar(const std::vector<Part>& parts) {
-  std::string bar;
-  std::string legend;
-  for (const Part& part : parts) {
-    if (!(part.seconds > 0)) continue;
-    bar += fmt::format("<i class=\"{}\" style=\"width:{}%\"></i>", part.css_class,
-                       fixed(100 * std::clamp(part.share, 0.0, 1.0), 2));
-    legend += fmt::format(
-        "<li><span class=\"key {}\"></span><span>{}</span><small>{}, {}</small></li>",
-        part.css_class, escape(part.name), percent_text(part.share, 1), seconds_text(part.seconds));
-  }
-  return fmt::format("<div class=\"bar\" aria-hidden=\"true\">{}</div><ul class=\"legend\">{}</ul>",
-                     bar, legend);
+void add_part(List& parts, std::string_view name, std::string_view css_class, double share,
+              double seconds) {
+  if (!(seconds > 0)) return;
+  parts.push_back({{"class", css_class},
+                   {"name", name},
+                   {"width", fixed(100 * std::clamp(share, 0.0, 1.0), 2)},
+                   {"title", ""},
+                   {"share", percent_text(share, 1)},
+                   {"seconds", seconds_text(seconds)},
+                   {"most", ""}});
 }
 
 // The colours of phases, where a line of the budget is one.
@@ -147,63 +112,59 @@ std::string_view colour_of(std::string_view line) {
   return line == "other" ? "ph6" : "ph7";
 }
 
-std::string budget(const Analysis& analysis) {
+List budget(const Analysis& analysis) {
   const auto& published = analysis.figures.efficiency;
   const bool is_own = analysis.rules == RuleSet::coxswain;
   if (!analysis.has_steps() || (!is_own && !published)) return {};
   const std::vector<BudgetLine>& lines = is_own ? analysis.budget.lines : published->lines;
-  const double wall = is_own ? analysis.budget.wall_seconds : published->wall_seconds;
   const auto mfu = is_own ? analysis.budget.mfu : published->mfu;
-  std::vector<Part> parts;
+  List parts;
   for (const BudgetLine& line : lines) {
     std::string name = line.name;
     std::ranges::replace(name, '_', ' ');
-    parts.push_back({name, std::string(colour_of(line.name)), line.fraction, line.seconds});
+    add_part(parts, name, colour_of(line.name), line.fraction, line.seconds);
   }
-  std::string text = fmt::format("{} of wall time{}. ", seconds_text(wall),
-                                 analysis.run->ranks.size() > 1 ? ", mean of the ranks" : "");
-  if (mfu)
-    text += fmt::format("MFU {}. {}", percent_text(*mfu, 1), shown_text(analysis.flops_source));
-  else if (is_own)
-    text +=
-        "All that the model computes counts as useful: FLOPs or the peak of the device are not "
-        "known.";
-  return hint(text) + stacked_bar(parts);
+  const double wall = is_own ? analysis.budget.wall_seconds : published->wall_seconds;
+  return {{{"wall", seconds_text(wall)},
+           {"is_mean", analysis.run->ranks.size() > 1},
+           {"mfu", mfu ? percent_text(*mfu, 1) : ""},
+           {"flops_source", shown_text(analysis.flops_source)},
+           {"counts_all", !mfu && is_own},
+           {"segments", std::move(parts)}}};
 }
 
-std::string idle_time(const std::optional<diagnosis::IdleTime>& idle) {
+List idle_time(const std::optional<diagnosis::IdleTime>& idle) {
   if (!idle || !(idle->watched_seconds > 0)) return {};
-  metrics::Table table({"Cause", "Seconds/n", "", "Of the time/n"}, "dense");
+  List causes;
   for (std::size_t c = 0; c < diagnosis::kIdleCauses; ++c) {
     const double share = idle->seconds[c] / idle->watched_seconds;
     if (!(share > 0)) continue;
-    table.add({std::string(to_string(static_cast<diagnosis::IdleCause>(c))),
-               seconds_text(idle->seconds[c]), metrics::meter(100 * share, "ph1"),
-               percent_text(share, 1)});
+    causes.push_back({{"cause", to_string(static_cast<diagnosis::IdleCause>(c))},
+                      {"seconds", seconds_text(idle->seconds[c])},
+                      {"part", fixed(100 * share, 1)},
+                      {"share", percent_text(share, 1)}});
   }
-  std::string text = fmt::format("Of {}, mean of the ranks", seconds_text(idle->watched_seconds));
   const std::vector<diagnosis::IdleWait> waits = idle->longest_waits();
-  if (!waits.empty())
-    text += fmt::format("; longest for rank {}, {}", waits.front().rank,
-                        seconds_text(waits.front().seconds));
-  return hint(text + ".") + table.html();
+  return {{{"watched", seconds_text(idle->watched_seconds)},
+           {"longest", waits.empty() ? "" : seconds_text(waits.front().seconds)},
+           {"rank", waits.empty() ? 0 : waits.front().rank},
+           {"causes", std::move(causes)}}};
 }
 
-std::string phases(const diagnosis::Timing& timing) {
+List phases(const diagnosis::Timing& timing) {
   if (timing.phases.empty()) return {};
-  std::vector<Part> parts;
+  List parts;
   for (const diagnosis::PhaseTime& phase : timing.phases) {
     constexpr std::array kNames = {"data", "forward",   "backward", "compute",
                                    "comm", "optimizer", "other"};
     const auto place = std::ranges::find(kNames, phase.name) - kNames.begin();
-    parts.push_back({phase.name, fmt::format("ph{}", place), phase.fraction, phase.seconds});
+    add_part(parts, phase.name, concat("ph", place), phase.fraction, phase.seconds);
   }
-  return hint(fmt::format("{} each, median {}, 95th percentile {}; {} a second. Waiting for others "
-                          "counts as communication (comm).",
-                          seconds_text(timing.mean_seconds), seconds_text(timing.p50_seconds),
-                          seconds_text(timing.p95_seconds),
-                          significant(timing.steps_per_second(), 3))) +
-         stacked_bar(parts);
+  return {{{"mean", seconds_text(timing.mean_seconds)},
+           {"p50", seconds_text(timing.p50_seconds)},
+           {"p95", seconds_text(timing.p95_seconds)},
+           {"rate", significant(timing.steps_per_second(), 3)},
+           {"segments", std::move(parts)}}};
 }
 
 // --- Curves.
@@ -251,32 +212,23 @@ std::vector<RunCurve> curves_of(const RankRecord& rank) {
   return out;
 }
 
-constexpr std::string_view kTools =
-    "<div class=\"tools\" hidden=\"hidden\" role=\"group\" aria-label=\"Zoom\">"
-    "<button type=\"button\" value=\"in\">Zoom in</button>"
-    "<button type=\"button\" value=\"out\">Zoom out</button>"
-    "<button type=\"button\" value=\"left\" aria-label=\"Earlier steps\">◀</button>"
-    "<button type=\"button\" value=\"right\" aria-label=\"Later steps\">▶</button>"
-    "<button type=\"button\" value=\"all\">Whole run</button><output></output></div>";
-
-std::string curves(const RankRecord& rank) {
+List curves(const RankRecord& rank) {
   const RunAxis axis = axis_of(rank);
   if (axis.rows() < 2) return {};
-  std::string figures;
-  for (const RunCurve& curve : curves_of(rank)) figures += curve_figure(axis, curve);
-  std::string text =
-      fmt::format("Rank {}, warm-up included; drag over a curve to look closer. ", rank.rank);
-  if (!axis.marks.empty()) text += "Dashed: another plan took over. ";
-  if (axis.per_bucket() > 1)
-    text += fmt::format("Drawn from stretches of {} steps, each with its least and largest value.",
-                        axis.per_bucket());
-  return hint(text) + std::string(kTools) +
-         fmt::format("<div class=\"curves\"{}>{}</div>", axis_attributes(axis), figures);
+  List figures;
+  for (const RunCurve& curve : curves_of(rank)) add_figure(figures, axis, curve);
+  return {{{"rank", rank.rank},
+           {"has_marks", !axis.marks.empty()},
+           {"stretch", axis.per_bucket() > 1 ? std::to_string(axis.per_bucket()) : ""},
+           {"rows", axis.rows()},
+           {"per", axis.per_bucket()},
+           {"steps", bucket_steps(axis)},
+           {"figures", std::move(figures)}}};
 }
 
 // --- Ranks.
 
-std::string rank_table(const Analysis& analysis) {
+List rank_table(const Analysis& analysis) {
   const auto& d = analysis.figures.distributed;
   if (!d) return {};
   std::vector<diagnosis::RankFigures> ranks = d->ranks;
@@ -285,123 +237,92 @@ std::string rank_table(const Analysis& analysis) {
                              &diagnosis::RankFigures::median_compute_seconds);
   double most = 0;
   for (const auto& rank : ranks) most = std::max(most, rank.median_compute_seconds);
-  metrics::Table table({"Rank/n", "Own work, median/n", "", "Last to arrive/n"}, "dense");
-  for (std::size_t r = 0; r < std::min(ranks.size(), kMostRanks); ++r) {
-    const double seconds = ranks[r].median_compute_seconds;
-    table.add({std::to_string(ranks[r].rank), seconds_text(seconds),
-               metrics::meter(most > 0 ? 100 * seconds / most : 0, "ph1"),
-               percent_text(ranks[r].slowest_fraction, 0)});
-  }
-  return hint(fmt::format("Own work is all of a step but communication. {} of the time is lost to "
-                          "ranks that differ.",
-                          percent_text(d->lost_fraction, 1))) +
-         table.html() + left_out(ranks.size(), kMostRanks, "ranks that are quicker");
+  const auto row_of = [most](const diagnosis::RankFigures& rank) {
+    const double seconds = rank.median_compute_seconds;
+    return Record{{"rank", rank.rank},
+                  {"work", seconds_text(seconds)},
+                  {"part", fixed(most > 0 ? 100 * seconds / most : 0, 1)},
+                  {"last", percent_text(rank.slowest_fraction, 0)}};
+  };
+  return {{{"lost", percent_text(d->lost_fraction, 1)},
+           {"rows", list_of(ranks, row_of, kMostRanks)},
+           {"more", more_text(ranks.size(), kMostRanks)}}};
 }
 
 // --- Plans.
 
-std::string lines_of(const std::vector<std::string>& lines) {
-  std::string out = "<ul>";
-  for (const std::string& line : lines) out += "<li>" + shown_text(line) + "</li>";
-  return lines.empty() ? "" : out + "</ul>";
+Record plan_of(const diagnosis::PlanEvent& event) {
+  return {{"plan", event.plan},
+          {"step", grouped(event.step)},
+          {"round", event.round > 0 ? grouped(event.round) : ""},
+          {"start", event.incarnation > 1 ? std::to_string(event.incarnation) : ""},
+          {"changes", texts_of(event.changes, event.changes.size())},
+          {"reasons", texts_of(event.reasons, event.reasons.size())}};
 }
 
-std::string when_of(const diagnosis::PlanEvent& event) {
-  if (event.round == 0) return "at the start";
-  return fmt::format("step {},<br/> round {}", grouped(event.step), grouped(event.round));
-}
-
-std::string plans(const diagnosis::PlanHistory& history) {
+List plans(const diagnosis::PlanHistory& history) {
   if (history.events.empty() && history.gap.empty()) return {};
-  metrics::Table table({"Plan/n", "Went out", "What changed", "Why"}, "dense plans");
-  for (const diagnosis::PlanEvent& event : history.events) {
-    const std::string start =
-        event.incarnation > 1 ? fmt::format("<br/>start {}", event.incarnation) : "";
-    table.add({std::to_string(event.plan),
-               "<span class=\"when\">" + when_of(event) + start + "</span>",
-               event.changes.empty() ? "nothing that acts" : lines_of(event.changes),
-               lines_of(event.reasons)});
-  }
-  std::string out = hint("From the journal; <code>cox replay</code> has every decision.");
-  if (history.left_out > 0)
-    out += hint(fmt::format("{} plans between the first and the newest are left out.",
-                            grouped(history.left_out)));
-  if (!history.gap.empty()) out += metrics::note("", history.gap);
-  return out + (history.events.empty() ? "" : table.html());
+  return {{{"left_out", history.left_out > 0 ? grouped(history.left_out) : ""},
+           {"gap", history.gap},
+           {"plans", with_rows(list_of(history.events, plan_of))}}};
 }
 
 // --- Configuration, environment, and about the record.
 
-std::string setting_table(std::string_view title, const std::vector<RunSetting>& settings) {
-  if (settings.empty()) return {};
-  metrics::Table table({"Name", "Value"}, "dense settings");
-  for (std::size_t i = 0; i < std::min(settings.size(), kMostSettings); ++i)
-    table.add({shown_text(settings[i].key), shown_text(settings[i].json)});
-  return fmt::format("<details><summary>{}, {} entries</summary>{}{}</details>", title,
-                     settings.size(), table.html(),
-                     left_out(settings.size(), kMostSettings, "entries"));
+void add_settings(List& tables, std::string_view title, const std::vector<RunSetting>& settings) {
+  if (settings.empty()) return;
+  const auto row_of = [](const RunSetting& setting) {
+    return Record{{"key", shown_text(setting.key)}, {"value", shown_text(setting.json)}};
+  };
+  tables.push_back({{"title", title},
+                    {"count", settings.size()},
+                    {"settings", list_of(settings, row_of, kMostSettings)},
+                    {"more", more_text(settings.size(), kMostSettings)}});
 }
 
-std::string settings(const RankRecord& rank) {
-  const std::string tables = setting_table("Configuration", rank.info.config) +
-                             setting_table("Environment", rank.info.environment);
-  return tables.empty() ? "" : hint(fmt::format("As rank {} recorded them.", rank.rank)) + tables;
-}
-
-std::string about_record(const diagnosis::RunRecord& run) {
-  if (run.gaps.empty()) return {};
-  std::string out = "<ul class=\"plain\">";
-  for (std::size_t i = 0; i < std::min(run.gaps.size(), kMostSentences); ++i)
-    out += "<li>" + shown_text(run.gaps[i]) + "</li>";
-  return out + "</ul>" + left_out(run.gaps.size(), kMostSentences, "remarks");
+List settings(const RankRecord& rank) {
+  List tables;
+  add_settings(tables, "Configuration", rank.info.config);
+  add_settings(tables, "Environment", rank.info.environment);
+  return with_rows(std::move(tables));
 }
 
 // --- The page.
 
-std::string head_of(const Analysis& analysis) {
-  const diagnosis::RunRecord& run = *analysis.run;
-  const diagnosis::RunInfo& info = run.lowest().info;
+std::string about_run(const Analysis& analysis) {
+  const diagnosis::RunInfo& info = analysis.run->lowest().info;
   std::string text = size_text(analysis);
   const bool is_date = info.started > 0 && info.started < 1e11;
   if (is_date) text += ", started " + metrics::utc_text(UnixTime{info.started});
   if (info.wall_seconds > 0) text += ", ran for " + duration_text(info.wall_seconds);
-  const std::string name = info.name.empty() || info.name == run.name
-                               ? escape(run.name)
-                               : escape(run.name) + " · " + escape(info.name);
-  return fmt::format(
-      "<header class=\"top\"><div class=\"line\">{}<h1>{}</h1></div><p class=\"meta\">{}.</p>"
-      "</header>",
-      metrics::page_mark(), name, text);
-}
-
-std::string policy() {
-  return fmt::format(
-      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
-      "'unsafe-inline'; img-src data:; script-src 'sha256-{}'\"/><style>{}{}</style>",
-      kChartScriptHash, kChartStyle, kStyle);
+  return text;
 }
 
 }  // namespace
 
 std::string analysis_page(const Analysis& analysis) {
-  const RankRecord& rank = analysis.run->lowest();
+  const diagnosis::RunRecord& run = *analysis.run;
+  const RankRecord& rank = run.lowest();
+  const std::vector<Finding>& findings = analysis.findings;
   const bool is_own = analysis.rules == RuleSet::coxswain;
-  const RunView view = is_own ? analysis.view : diagnosis::view_of(*analysis.run, std::nullopt);
-  std::string body = "<main class=\"page\">" + head_of(analysis);
-  body += card("Findings", findings(analysis));
-  body += card("Where the time went", budget(analysis));
-  body += card("Idle time", idle_time(analysis.idle));
-  body += card(fmt::format("A step of rank {}", rank.rank), phases(analysis.figures.timing));
-  body += card("Over the run", curves(rank));
-  body += card("Ranks over steps", run_heat_map(view));
-  body += card("Timeline", phase_lanes(view));
-  body += card("Ranks", rank_table(analysis));
-  body += card("Plans", plans(analysis.run->plans));
-  body += card("Settings", settings(rank));
-  body += card("About the record", about_record(*analysis.run));
-  body += "<footer><span>cox report</span><span>Definitions: docs/diagnosis.md</span></footer>";
-  body += fmt::format("</main><script>{}</script>", kChartScript);
-  return metrics::html_document(analysis.run->name + " · report", policy(), body);
+  const RunView view = is_own ? analysis.view : diagnosis::view_of(run, std::nullopt);
+  return metrics::render(
+      "report.html",
+      {{"run", run.name},
+       {"name", rank.info.name == run.name ? "" : rank.info.name},
+       {"about", about_run(analysis)},
+       {"findings", with_rows(list_of(findings, finding_of, kMostFindings), findings.size())},
+       {"budget", budget(analysis)},
+       {"idle", idle_time(analysis.idle)},
+       {"rank", rank.rank},
+       {"phases", phases(analysis.figures.timing)},
+       {"curves", curves(rank)},
+       {"heat", run_heat_map(view)},
+       {"lanes", phase_lanes(view)},
+       {"ranks", rank_table(analysis)},
+       {"plans", plans(run.plans)},
+       {"settings", settings(rank)},
+       {"gaps", texts_of(run.gaps, kMostSentences)}});
 }
 
 }  // namespace cox::tools

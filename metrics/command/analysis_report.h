@@ -15,6 +15,7 @@
 #include "metrics/analysis/findings/run_diff.h"
 #include "metrics/analysis/findings/run_view.h"
 #include "metrics/analysis/timeline/idle_time.h"
+#include "metrics/pages/values.h"
 
 namespace cox::tools {
 
@@ -57,8 +58,8 @@ std::string diff_text(const diagnosis::RunDiff& diff, RuleSet rules, const Termi
 // ---- Charts of the page: a whole run as inline SVG, each of bounded size however long the run is:
 // curves over the steps, a heat map of ranks over steps, and lanes of phases. A long run is drawn
 // from stretches of steps, of each of which the least and the largest value are kept, so that no
-// peak is lost; what is drawn says so. They read without JavaScript; kChartScript adds zoom to all
-// of them at once. What comes from the run is escaped.
+// peak is lost; what is drawn says so. They read without JavaScript; report.js adds zoom to all of
+// them at once.
 
 inline constexpr std::size_t kMostBuckets = 1200;  // of a curve
 
@@ -79,27 +80,21 @@ struct RunCurve {
   std::vector<double> values;  // one a row; absent() where there is none
 };
 
-// Returns the buckets of the axis as attributes of the element around the curves.
-std::string axis_attributes(const RunAxis& axis);
+// Returns the step of each bucket of the axis, for the element around the curves.
+std::string bucket_steps(const RunAxis& axis);
 
-// Returns the figure; empty when no value is there.
-std::string curve_figure(const RunAxis& axis, const RunCurve& curve);
+// Adds the values of the curve's figure; nothing when no value is there.
+void add_figure(metrics::List& to, const RunAxis& axis, const RunCurve& curve);
 
 // Own work of each rank over that of the median rank, rank by rank; of more than kHeatRows ranks
 // those that stand out most. Empty for fewer than two ranks.
 inline constexpr std::size_t kHeatRows = 64;
-std::string run_heat_map(const diagnosis::RunView& view);
+metrics::List run_heat_map(const diagnosis::RunView& view);
 
 // The steps around the longest one, a lane for each rank, of many ranks the ones that stand out
 // most: phases, then waiting for the last rank, then the transfer. Empty when there is no step.
 inline constexpr std::size_t kLaneRanks = 16;
 inline constexpr std::size_t kLaneSteps = 10;
-std::string phase_lanes(const diagnosis::RunView& view);
-
-extern const std::string_view kChartStyle;
-// Without a tag around it. Nothing in it depends on a run, so that a page can name it by its hash
-// and let no other script run.
-extern const std::string_view kChartScript;
-extern const std::string_view kChartScriptHash;  // SHA-256, base64
+metrics::List phase_lanes(const diagnosis::RunView& view);
 
 }  // namespace cox::tools

@@ -19,6 +19,15 @@ namespace cox::tools {
 enum class ReportForm : std::uint8_t { text, json };
 enum class Verdict : std::uint8_t { yes, no };
 
+// ---- `cox journal`: one record of a journal as a message of coordinator/wire/control.proto.
+
+struct JournalRequest {
+  std::string journal;                 // or the run directory that has it
+  std::optional<std::uint64_t> round;  // none: the newest start
+};
+// Writes the bytes of the message to standard output, unless that is a terminal.
+Status journal_command(const JournalRequest& request);
+
 // ---- `cox plan`: what memory budgets cost, of a saved profile or of each instance in a file.
 
 // Sizes as in settings: "6GiB". REQUIRES: `profile` or `instances` is given.

@@ -176,6 +176,7 @@ CLI::Option* add_choice(CLI::App* command, const char* name, Field& field,
 struct CommandLine {
   CLI::App app{"Reads what a job of Coxswain leaves behind.", "cox"};
   ReplayRequest replay;
+  JournalRequest journal;
   PlanRequest plan;
   OpsRequest ops;
   WhatIfRequest whatif;
@@ -193,6 +194,7 @@ struct CommandLine {
     app.set_version_flag("--version", version());
     app.require_subcommand(1);
     add_replay();
+    add_journal();
     add_config();
     add_plan();
     add_ops();
@@ -222,6 +224,16 @@ struct CommandLine {
         ->required();
     command->add_flag("--verbose", replay.is_verbose, "tell every round");
     command->callback([this] { exit_code = replay_command(replay); });
+  }
+
+  void add_journal() {
+    CLI::App* command =
+        app.add_subcommand("journal", "writes a start or a round as a protobuf message");
+    command->footer("Example: cox journal runs/my-run --round 5 > round.bin");
+    command->add_option("JOURNAL", journal.journal, "a run directory, or its journal.cox")
+        ->required();
+    command->add_option("--round", journal.round, "its JournalRound; else the newest JournalStart");
+    command->callback([this] { exit_code = exit_code_of(journal_command(journal)); });
   }
 
   void add_config() {

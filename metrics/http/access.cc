@@ -137,7 +137,7 @@ std::optional<Response> refused_host(const std::vector<std::string>& authorities
   return refusal(421, "expected " + expected_names(access) +
                           " as the Host of the request, found \"" +
                           authorities.front().substr(0, kShownBytes) +
-                          "\"; ask for the page under such a name");
+                          "\"; open the page under one of these names");
 }
 
 }  // namespace
@@ -154,13 +154,12 @@ Status check_exposure(const HttpConfig& config) {
   if (!can_be_sent)
     return invalid_argument(
         "http.token: expected visible ASCII characters without blanks, because clients send it in "
-        "a header, found others; `openssl rand -hex 16` makes a good one");
+        "a header, found other characters; `openssl rand -hex 16` makes a good token");
   if (is_loopback(*host) || !config.token.empty() || config.open) return ok_status();
   return invalid_argument(
       "http: expected a token where other machines can read the pages (http.host is ", config.host,
-      "), found none; set COX_HTTP_TOKEN=..., or COX_HTTP_OPEN=on if everybody there may read "
-      "them, "
-      "or leave http.host at 127.0.0.1");
+      "), found none; set COX_HTTP_TOKEN=..., or COX_HTTP_OPEN=on if every user of that network "
+      "may read them, or leave http.host at 127.0.0.1");
 }
 
 Access access_of(const HttpConfig& config, std::string_view machine) {
@@ -172,7 +171,7 @@ Access access_of(const HttpConfig& config, std::string_view machine) {
 
 std::variant<Request, Response> judge(const Head& head, const Access& access) {
   if (head.method != "GET" && head.method != "HEAD")
-    return refusal(405, "only GET and HEAD are answered here; nothing can be changed over HTTP");
+    return refusal(405, "only GET and HEAD are allowed; HTTP cannot change anything in the job");
   const Destination to = destination_of(head);
   const bool is_trusted = carries_token(head, access);
   if (!is_trusted) {
@@ -185,7 +184,7 @@ std::variant<Request, Response> judge(const Head& head, const Access& access) {
   if (!access.token.empty() && !is_trusted && !is_probe(*path))
     return refusal(401,
                    "expected the header `Authorization: Bearer TOKEN` with the token of this job "
-                   "(http.token), found none or another one");
+                   "(http.token), found no token or a different one");
   return Request{head.method, *path, std::string(halves.second)};
 }
 

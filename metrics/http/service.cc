@@ -25,24 +25,24 @@ using boost::system::error_code;
 using Phase = ConnectionTable::Phase;
 using Milliseconds = std::chrono::milliseconds;
 
-// Deadlines of a whole connection, however slowly its bytes come: for the request after connecting,
-// for rendering and sending the answer after the request, and for the client to close after the
-// answer. A follower of events gets the time of an answer for each piece.
+// Deadlines, however slowly bytes come: for the request after connecting, for rendering and sending
+// the answer after the request, and for the client to close after the answer. A follower of events
+// has kTimeToAnswer for each piece.
 constexpr Milliseconds kTimeToAsk(5000);
 constexpr Milliseconds kTimeToAnswer(10000);
 constexpr Milliseconds kTimeToLeave(500);
 // The deadline of an answer when the server stops.
 constexpr Milliseconds kLastTimeToAnswer(1000);
-// A self-refreshing page has fetched again by then.
+// A page that refreshes itself fetches again within this time.
 constexpr Milliseconds kTimeToComeBack = kStatusRefresh + Milliseconds(1000);
-// Bytes read after the request. Closing a socket with unread bytes may destroy the answer before
-// the client has it.
+// Bytes that are read and dropped after the request. Closing a socket with unread bytes may destroy
+// the answer before the client has it.
 constexpr std::size_t kMostIgnoredBytes = std::size_t{64} << 10;
-// The period of updates to followers. Parts are rendered once for all followers, and never without
-// one.
+// The period of updates to followers. Parts are rendered once for all followers, and only if there
+// are any.
 constexpr Milliseconds kEventPeriod(1000);
-constexpr std::size_t kMostFollowers = 64;    // all streams together
-constexpr int kFollowerSendBytes = 64 << 10;  // the system's buffer for an idle follower
+constexpr std::size_t kMostFollowers = 64;    // of all streams together
+constexpr int kFollowerSendBytes = 64 << 10;  // the system's send buffer for each follower
 
 Response answer(const Request& request, const Service::Source& source) {
   try {
@@ -52,8 +52,8 @@ Response answer(const Request& request, const Service::Source& source) {
   }
 }
 
-// Runs the work on the rendering thread. If there is no memory, the client's deadline ends its
-// wait.
+// Runs the work on the rendering thread. Without memory the work is dropped, and the client's
+// deadline closes the connection.
 void render(Service& service, auto work) {
   asio::post(service.pages, [work = std::move(work)]() mutable {
     try {
@@ -65,8 +65,9 @@ void render(Service& service, auto work) {
 
 }  // namespace
 
-// Broadcast renders the parts of one stream about once a second while it has followers, on the
-// rendering thread, and offers the parts to its followers. On the I/O thread.
+// Broadcast renders the parts of one stream about once a second while the stream has followers, on
+// the rendering thread, and offers the parts to the followers. All other functions run on the I/O
+// thread.
 class Broadcast {
  public:
   Broadcast(Service& service, const Stream& stream);
@@ -97,7 +98,8 @@ class Broadcast {
   bool is_making_ = false;
 };
 
-// One request of one client. Every pending operation keeps the object alive.
+// Connection serves one request of one client. Every pending operation keeps the object alive. Runs
+// on the I/O thread, except for rendering.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(Service& service, tcp::socket socket, ConnectionTable::Id id)
@@ -195,10 +197,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void follow(Broadcast& events) {
     if (service_.followers() >= kMostFollowers)
-      return send(refusal(503, "expected at most " + std::to_string(kMostFollowers) +
-                                   " followers of events at a time, found as many already; ask for "
-                                   "the page again instead"),
-                  Part::all);
+      return send(
+          refusal(
+              503,
+              "expected at most " + std::to_string(kMostFollowers) +
+                  " followers of events at a time, found as many already; reload the page instead"),
+          Part::all);
     enter(Phase::following);
     if (is_closed_) return;
     error_code ignored;
@@ -349,7 +353,7 @@ void Broadcast::make() {
   });
 }
 
-// On the rendering thread.
+// Runs on the rendering thread.
 Broadcast::Moment Broadcast::moment() const {
   try {
     const Served served = service_.source();
@@ -363,7 +367,7 @@ Broadcast::Moment Broadcast::moment() const {
 void Broadcast::tell(Moment moment) {
   is_making_ = false;
   feed_.take(std::move(moment.parts), moment.go_on);
-  const auto followers = followers_;  // a copy, because a follower that is told the end leaves
+  const auto followers = followers_;  // a copy, because offer() may remove a follower
   for (const auto& [id, follower] : followers) follower->offer();
   if (!followers_.empty()) wait();
 }

@@ -178,8 +178,8 @@ Status each_line(const InputFile& file, const std::function<Status(std::string_v
       line.append(rest.substr(0, is_whole ? end + 1 : end));
       rest.remove_prefix(is_whole ? end + 1 : rest.size());
       if (line.size() > kMaxStepLineBytes)
-        return data_loss("expected a line a sample, found ", line.size(),
-                         " bytes without an end of a line");
+        return data_loss("expected one line for each sample, found ", line.size(),
+                         " bytes without a line end");
       if (!is_whole) continue;
       if (Status taken = take(line); !taken.ok()) return taken;
       line.clear();
@@ -287,7 +287,7 @@ std::vector<HostTrack> read_host_tracks(const std::vector<RankFolder>& folders,
   }
   if (!tracks.empty() && tracks.size() < folders.size())
     gaps.push_back(concat("host timeline: ", folders.size() - tracks.size(), " of ", folders.size(),
-                          " ranks have none, so nobody is seen to wait for them"));
+                          " ranks have none, so waits for these ranks are not shown"));
   return tracks;
 }
 

@@ -74,7 +74,7 @@ class ScheduleEvents final : public JsonEvents {
     if (scalar.kind == JsonKind::null) return ok_status();
     if (scalar.kind != JsonKind::number || !is_whole(scalar.number, kMaxMicrobatches) ||
         scalar.number == 0)
-      return expected("a number of micro-batches from 1 on", scalar.number);
+      return expected("a number of micro-batches of at least 1", scalar.number);
     file_.microbatches = static_cast<std::size_t>(scalar.number);
     return ok_status();
   }
@@ -83,7 +83,7 @@ class ScheduleEvents final : public JsonEvents {
     if (numbers_ != interval_.size()) return no_interval();
     if (!is_whole(stage, kMaxStages - 1)) return expected("a stage from 0 to 1023", stage);
     if (!(std::fabs(start) <= kMostSeconds)) return expected("a start in seconds", start);
-    if (!(end >= start && end <= kMostSeconds)) return expected("an end behind the start", end);
+    if (!(end >= start && end <= kMostSeconds)) return expected("an end after the start", end);
     if (file_.intervals.size() == kMaxStageIntervals)
       return resource_exhausted("expected at most ", kMaxStageIntervals,
                                 " intervals, found more; give fewer steps");
@@ -133,8 +133,8 @@ bool has_two_stages(const std::vector<diagnosis::StageInterval>& intervals) {
 
 Result<PipelineFile> checked(PipelineFile file) {
   if (has_two_stages(file.intervals)) return file;
-  return invalid_argument("expected at least two stages that were busy, found ",
-                          file.intervals.empty() ? "no interval" : "one, or no time");
+  return invalid_argument("expected at least two busy stages, found ",
+                          file.intervals.empty() ? "no interval" : "one stage, or no time");
 }
 
 // Returns nullopt for a trace.

@@ -12,7 +12,8 @@
 namespace cox::metrics {
 namespace {
 
-// Indexed by Phase. The host phase has its own field, so that no tool books host time as step time.
+// Indexed by Phase. The host phase has its own field, so that no tool counts host time as step
+// time.
 constexpr std::array<std::string_view, kPhases> kPhaseKeys = {
     "data", "forward", "backward", "compute", "comm", "optimizer", "other", ""};
 
@@ -26,7 +27,7 @@ std::string bare_number(Number value) {
   return io::json_number(value);
 }
 
-// Leaves out values that were not measured.
+// Writes a number that was measured.
 template <class Number>
 void put_number(io::JsonWriter& json, std::string_view name, Number value) {
   if (value != std::numeric_limits<Number>::max()) json.key(name).raw(bare_number(value));
@@ -74,7 +75,7 @@ void put_memory(io::JsonWriter& json, const StepRow& row) {
   json.end_object();
 }
 
-// Leaves out empty fields. In fp32 with nothing sampled, no field remains.
+// Writes the fields that have a value. In fp32 with nothing sampled, there are none.
 void put_numerics(io::JsonWriter& json, const StepRow& row) {
   if (row.overflow_pass != OverflowPass::none) {
     json.field("overflow_block", std::string_view(row.overflow_block.data()));

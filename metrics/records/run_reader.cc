@@ -85,7 +85,7 @@ Status refuse_link(const fs::path& path) {
   std::error_code error;
   if (!fs::is_symlink(fs::symlink_status(path, error))) return ok_status();
   return failed_precondition(
-      path.string(), ": expected a folder, found a link; give the directory that it leads to");
+      path.string(), ": expected a folder, found a link; give the directory behind the link");
 }
 
 Status read_steps(const fs::path& path, StepLines& lines, const RankRecord& rank,
@@ -119,7 +119,7 @@ Status add_rank(RunRecord& run, RankFolder folder, std::size_t& steps) {
   steps += rank.size();
   diagnosis::tell_gap(run.gaps, rank.rank, lines.damaged(), " damaged lines are left out");
   diagnosis::tell_gap(run.gaps, rank.rank, lines.unnamed(),
-                      " values beyond the columns that are kept are left out");
+                      " values are left out: the columns are full");
   diagnosis::tell_gap(
       run.gaps, rank.rank, lines.went_back(),
       " times the step number does not rise: a rollback, or several runs in one file");
@@ -148,9 +148,9 @@ void tell_missing(RunRecord& run) {
   for (const RankRecord& rank : run.ranks) size = std::max(size, rank.info.world_size);
   const auto found = static_cast<std::int32_t>(run.ranks.size());
   if (size > found && size > 1)
-    run.gaps.push_back(concat("the run has ", size, " ranks, of which ", found,
-                              " left a folder here: waiting for the others counts as "
-                              "communication"));
+    run.gaps.push_back(
+        concat("the run has ", size, " ranks, of which ", found,
+               " have a folder here: waiting for the other ranks counts as communication"));
 }
 
 Columns& columns_of(RankRecord& rank, StepSection section) {
@@ -299,9 +299,9 @@ Result<RunRecord> read_whole_run(const fs::path& path) {
   std::int32_t missing = 0;
   for (const RankRecord& rank : run->ranks) missing += rank.rank == missing ? 1 : 0;
   if (missing == size) return run;
-  return invalid_argument(path.string(), ": expected the folders of ", size,
-                          " ranks, found none of rank ", missing,
-                          ": waiting for it would pass for communication; add it");
+  return invalid_argument(
+      path.string(), ": expected the folders of ", size, " ranks, found none of rank ", missing,
+      ": add that folder, because waiting for that rank would count as communication");
 }
 
 }  // namespace cox::io

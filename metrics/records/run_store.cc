@@ -51,8 +51,8 @@ Result<std::uint64_t> count_lines(const fs::path& file) {
     since_line = found > 0 ? 0 : since_line + part.size();
     lines += found;
     if (since_line <= kMostLineBytes) return ok_status();
-    return data_loss("expected a line a step, found ", since_line,
-                     " bytes without an end of a line; move the file away");
+    return data_loss("expected one line for each step, found ", since_line,
+                     " bytes without a line end; move the file away");
   });
   if (!read.ok()) return read.with_context("run directory: " + file.string());
   return lines;
@@ -87,7 +87,7 @@ Status refusal(const fs::path& folder, const ExistingRun& run) {
   return failed_precondition(
       "run directory: " + folder.string() + " already holds run \"" + run.name + "\" with " +
       std::to_string(run.steps) +
-      " steps; choose another directory (COX_RUN_DIRECTORY=...), or resume it");
+      " steps; choose another directory (COX_RUN_DIRECTORY=...), or resume that run");
 }
 
 Status other_run(const fs::path& folder, const ExistingRun& run, const RunInfo& info) {
@@ -182,12 +182,13 @@ Result<AppendFile> AppendFile::open(const fs::path& file) {
 Status AppendFile::append(std::string_view text) {
   if (!file_.has_name())
     return failed_precondition("run directory: ", name_,
-                               ": it was removed while this job wrote to it");
+                               ": the file was removed while this job wrote to it");
   const std::uint64_t before = file_.size_bytes();
   const int error = file_.append(text);
   if (error == 0) return ok_status();
   const Status status = file_error("write", name_, error);
-  if (file_.cut(before) != 0) return status.with_context("and a torn line is left behind");
+  if (file_.cut(before) != 0)
+    return status.with_context("an incomplete line remains at the end of the file");
   return status;
 }
 

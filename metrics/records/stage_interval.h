@@ -1,4 +1,4 @@
-// StageInterval: when a stage of a pipeline was busy, as files of pipelines record it. Plain value.
+// StageInterval records when a stage of a pipeline was busy. Plain value.
 #pragma once
 
 #include <cstdint>

@@ -192,7 +192,8 @@ class LeftOut {
   const std::string& first() const { return gaps_.front(); }
   std::vector<std::string> take() {
     if (count_ > kMostGaps)
-      gaps_.push_back(concat(count_ - kMostGaps, " more steps are left out for such reasons"));
+      gaps_.push_back(
+          concat(count_ - kMostGaps, " more steps are left out for reasons of the same kinds"));
     return std::move(gaps_);
   }
 

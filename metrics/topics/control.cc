@@ -1,13 +1,10 @@
 #include "metrics/topics/control.h"
 
-#include <fmt/format.h>
-
 #include <cmath>
 #include <string>
 #include <vector>
 
 #include "metrics/format.h"
-#include "metrics/html.h"
 #include "metrics/metric.h"
 #include "metrics/topics/decisions.h"
 #include "metrics/topics/progress.h"
@@ -42,32 +39,31 @@ std::vector<Metric> metrics() {
   };
 }
 
-std::string control_section(const Snapshot& s) {
+Record control_section(const Snapshot& s) {
   const ControlCounters& c = s.control;
   const ProgressView& progress = s.view<ProgressView>();
   const BucketCounts& decide = s.view<DecisionsView>().decide_seconds;
   const double mean = decide.count() > 0 ? decide.sum() / static_cast<double>(decide.count()) : 0;
-  const std::string norm = std::isnan(s.summary.gradient_norm)
-                               ? "not measured"
-                               : significant(s.summary.gradient_norm, 4);
-  return card("Control plane",
-              facts({{"Time to decide", seconds_text(mean) + " on average"},
-                     {"Reports that did not arrive", grouped(c.missing_reports)},
-                     {"Stale, duplicate, damaged",
-                      fmt::format("{}, {}, {}", grouped(c.stale_reports),
-                                  grouped(c.duplicate_reports), grouped(c.damaged_reports))},
-                     {"Control traffic", fmt::format("{} up, {} down", bytes_text(c.signal_bytes),
-                                                     bytes_text(c.mask_bytes))},
-                     {"Journal", bytes_text(c.journal_bytes)},
-                     {"Skipped steps, roll-backs",
-                      grouped(progress.skipped_rounds) + ", " + grouped(progress.rollbacks)},
-                     {"Gradient norm", norm}}));
+  const double norm = s.summary.gradient_norm;
+  return {{"decide", seconds_text(mean)},
+          {"missing", grouped(c.missing_reports)},
+          {"stale", grouped(c.stale_reports)},
+          {"duplicate", grouped(c.duplicate_reports)},
+          {"damaged", grouped(c.damaged_reports)},
+          {"up", bytes_text(c.signal_bytes)},
+          {"down", bytes_text(c.mask_bytes)},
+          {"journal", bytes_text(c.journal_bytes)},
+          {"skipped", grouped(progress.skipped_rounds)},
+          {"rollbacks", grouped(progress.rollbacks)},
+          {"norm", std::isnan(norm) ? "not measured" : significant(norm, 4)}};
 }
 
 }  // namespace
 
 Topic control_topic() {
-  return {.title = "Control plane", .metrics = metrics, .sections = {{control_section}}};
+  return {.title = "Control plane",
+          .metrics = metrics,
+          .sections = {{"control.html", control_section}}};
 }
 
 }  // namespace cox::metrics

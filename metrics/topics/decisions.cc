@@ -1,20 +1,19 @@
 #include "metrics/topics/decisions.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <map>
+#include <ranges>
 #include <string>
 #include <string_view>
 
 #include "coordinator/decide/paired_ratio.h"
 #include "metrics/blocks.h"
 #include "metrics/format.h"
-#include "metrics/html.h"
 #include "metrics/json_parts.h"
 #include "metrics/metric.h"
+#include "metrics/pages/values.h"
 #include "metrics/request.h"
 
 namespace cox::metrics {
@@ -222,21 +221,20 @@ std::string policy_name(PolicyKind kind) {
 
 std::string rounds_text(const DecisionEntry& entry) {
   if (entry.first_round == entry.last_round) return grouped(entry.last_round.value());
-  return fmt::format("{}–{}", grouped(entry.first_round.value()),
-                     grouped(entry.last_round.value()));
+  return grouped(entry.first_round.value()) + "–" + grouped(entry.last_round.value());
 }
 
-std::string entry_html(const DecisionEntry& entry) {
+Record entry_of(const std::shared_ptr<const DecisionEntry>& shared) {
+  const DecisionEntry& entry = *shared;
   const Reason& reason = entry.reason;
-  std::string out = is_quiet(reason.outcome) ? "<li class=\"quiet\">" : "<li>";
-  out += fmt::format("<span class=\"when\" title=\"{}\">{}</span>", utc_text(entry.last_time),
-                     rounds_text(entry));
-  out += fmt::format("<span class=\"who\">{}</span><span>{}</span><span class=\"why\">{}",
-                     policy_name(reason.policy),
-                     tag(outcome_class(reason.outcome), to_string(reason.outcome)),
-                     escape(reason.text));
-  if (entry.count > 1) out += " <small>" + grouped(entry.count) + " times</small>";
-  return out + "</span></li>";
+  return {{"is_quiet", is_quiet(reason.outcome)},
+          {"time", utc_text(entry.last_time)},
+          {"rounds", rounds_text(entry)},
+          {"policy", policy_name(reason.policy)},
+          {"class", outcome_class(reason.outcome)},
+          {"text", to_string(reason.outcome)},
+          {"why", reason.text},
+          {"times", entry.count > 1 ? grouped(entry.count) : ""}};
 }
 
 std::string predicted_text(const Forecast& forecast) {
@@ -257,9 +255,9 @@ std::string step_text(const Effect& effect) {
   if (after <= 0) return effect.plan ? "not yet" : "–";
   if (before <= 0) return seconds_text(after);
   const RatioInterval& measured = effect.measured;
-  return fmt::format("{} → {}: {}", seconds_text(before), seconds_text(after),
-                     measured.is_known() ? change_text(measured.ratio, measured.low, measured.high)
-                                         : change_text(after / before));
+  return concat(seconds_text(before), " → ", seconds_text(after), ": ",
+                measured.is_known() ? change_text(measured.ratio, measured.low, measured.high)
+                                    : change_text(after / before));
 }
 
 // "12.3 s gained", "4.0 s lost"; nothing where nothing is sure.
@@ -272,19 +270,7 @@ std::string came_to_text(const Effect& effect) {
   const std::string verdict = verdict_text(effect);
   const std::string saved = saved_text(effect.seconds_saved);
   if (verdict.empty() && saved.empty()) return "–";
-  return escape(verdict + (verdict.empty() || saved.empty() ? "" : "; ") + saved);
-}
-
-std::string_view effect_class(const Effect& effect) {
-  return effect.verdict == Verdict::did_not_help ? "warn" : "";
-}
-
-std::string change_cell(const Effect& effect) {
-  std::string cell = escape(effect.reason.text);
-  if (effect.sharing > 1) {
-    cell += fmt::format(" <small>measured with {} more of its plan</small>", effect.sharing - 1);
-  }
-  return cell;
+  return verdict + (verdict.empty() || saved.empty() ? "" : "; ") + saved;
 }
 
 std::string peak_text(const Effect& effect) {
@@ -295,62 +281,42 @@ std::string peak_text(const Effect& effect) {
   return bytes_text(effect.before.peak_bytes) + " → " + after;
 }
 
-std::string scores_html(const Snapshot& s) {
-  if (s.view<DecisionsView>().scores.empty()) return {};
-  Table table({"Policy", "Helped/n", "Did not help/n", "Not sure/n", "Taken back/n", "Gained/n",
-               "Lost/n", "Promised/n"},
-              "dense");
-  for (const PolicyScore& score : s.view<DecisionsView>().scores) {
-    table.add({policy_name(score.policy), grouped(score.helped), grouped(score.did_not_help),
-               grouped(score.not_sure), grouped(score.taken_back), gain_text(score.seconds_gained),
-               gain_text(score.seconds_lost), gain_text(score.seconds_promised)});
-  }
-  return "<h3>Score of each policy</h3>" + table.html();
+Record score_row(const PolicyScore& score) {
+  return {{"policy", policy_name(score.policy)},
+          {"helped", grouped(score.helped)},
+          {"did_not_help", grouped(score.did_not_help)},
+          {"not_sure", grouped(score.not_sure)},
+          {"taken_back", grouped(score.taken_back)},
+          {"gained", gain_text(score.seconds_gained)},
+          {"lost", gain_text(score.seconds_lost)},
+          {"promised", gain_text(score.seconds_promised)}};
 }
 
-std::string effects_section(const Snapshot& s) {
-  const SharedEffects& effects = *s.view<DecisionsView>().effects;
-  if (effects.empty()) return {};
-  Table table(
-      {"Step/n", "Policy", "Change/why", "Promised", "Step time/n", "Came to", "Peak of a rank/n"},
-      "dense");
-  const std::size_t shown = std::min(kEffectsShown, effects.size());
-  for (std::size_t i = 0; i < shown; ++i) {
-    const Effect& effect = *effects[effects.size() - 1 - i];
-    table.add({grouped(effect.step.value()), policy_name(effect.reason.policy), change_cell(effect),
-               predicted_text(effect.reason.forecast), step_text(effect), came_to_text(effect),
-               peak_text(effect)},
-              effect_class(effect));
-  }
-  return card(
-      "What changes came to",
-      hint(fmt::format("Promised by the policy, and measured: the median step of up to {} rounds "
-                       "before and {} after, its change with the interval that holds 95 %, and the "
-                       "highest memory peak of a rank. What surely did not help is taken back. "
-                       "Newest first.",
-                       Effects::kRoundsBefore, Effects::kRoundsAfter)) +
-          table.html() + scores_html(s));
+Record effect_row(const std::shared_ptr<const Effect>& effect) {
+  return {{"failed", effect->verdict == Verdict::did_not_help},
+          {"step", grouped(effect->step.value())},
+          {"policy", policy_name(effect->reason.policy)},
+          {"change", effect->reason.text},
+          {"sharing", effect->sharing > 1 ? std::to_string(effect->sharing - 1) : ""},
+          {"promised", predicted_text(effect->reason.forecast)},
+          {"step_time", step_text(*effect)},
+          {"came_to", came_to_text(*effect)},
+          {"peak", peak_text(*effect)}};
 }
 
-std::string decisions_section(const Snapshot& s) {
+Record effects_section(const Snapshot& s) {
+  const DecisionsView& view = s.view<DecisionsView>();
+  if (view.effects->empty()) return {};
+  return {{"rounds_before", Effects::kRoundsBefore},
+          {"rounds_after", Effects::kRoundsAfter},
+          {"effects", list_of(std::views::reverse(*view.effects), effect_row, kEffectsShown)},
+          {"scores", with_rows(list_of(view.scores, score_row))}};
+}
+
+Record decisions_section(const Snapshot& s) {
   const DecisionList& list = *s.view<DecisionsView>().list;
-  std::string out =
-      hint("What the policies saw, changed or left alone, and why. Newest first, by round.");
-  if (list.empty())
-    return card("Decisions",
-                out +
-                    "<p class=\"group\">None yet. The policies look at every round and "
-                    "speak when there is something to say.</p>");
-  out += "<ol class=\"log\">";
-  const std::size_t shown = std::min(kShown, list.size());
-  for (std::size_t i = 0; i < shown; ++i) out += entry_html(*list[list.size() - 1 - i]);
-  out += "</ol>";
-  if (list.size() > shown)
-    out += fmt::format(
-        "<p class=\"hint group\"><a href=\"/api/v1/decisions\">{} earlier "
-        "ones</a></p>",
-        list.size() - shown);
-  return card("Decisions", out);
+  return {
+      {"entries", with_rows(list_of(std::views::reverse(list), entry_of, kShown), list.size())}};
 }
 
 }  // namespace
@@ -397,8 +363,9 @@ Topic decisions_topic() {
                         {"/api/v1/effects",
                          "what each change came to, predicted and measured, oldest first",
                          effects_json}},
-          .sections = {{effects_section, Section::Width::full},
-                       {decisions_section, Section::Width::full, Section::Shown::always}}};
+          .sections = {
+              {"effects.html", effects_section},
+              {"decisions.html", decisions_section, Section::Width::full, Section::Shown::always}}};
 }
 
 }  // namespace cox::metrics

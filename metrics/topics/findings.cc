@@ -1,7 +1,5 @@
 #include "metrics/topics/findings.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <string>
@@ -10,7 +8,6 @@
 
 #include "metrics/analysis/findings/own_rules.h"
 #include "metrics/format.h"
-#include "metrics/html.h"
 #include "metrics/json_parts.h"
 #include "metrics/live_window.h"
 #include "metrics/metric.h"
@@ -57,44 +54,31 @@ Result<std::string> findings_json(const Snapshot& s, std::string_view) {
   return json.take();
 }
 
-std::string cost_cell(const Finding& finding) {
-  if (!finding.cost_seconds || finding.cost_share <= 0) return "–";
-  return fmt::format("{} <small>{}</small>", seconds_text(*finding.cost_seconds),
-                     percent_text(finding.cost_share, 1));
+Record row_of(const Finding& finding) {
+  const bool has_cost = finding.cost_seconds && finding.cost_share > 0;
+  return {{"severity", severity_tag(finding.severity)},
+          {"title", finding.title},
+          {"code", finding.code},
+          {"detail", finding.detail},
+          {"suggestion", finding.suggestion},
+          {"cost", has_cost ? seconds_text(*finding.cost_seconds) : ""},
+          {"share", percent_text(finding.cost_share, 1)}};
 }
 
-std::string table_of(const FindingsView& view) {
-  Table table({"Severity", "Finding/why", "Costs/n"});
-  for (std::size_t i = 0; i < std::min(kShown, view.findings.size()); ++i) {
-    const Finding& f = view.findings[i];
-    table.add({severity_tag(f.severity),
-               fmt::format("<strong>{}</strong> <small>{}</small><br/>{} {}", escape(f.title),
-                           escape(f.code), escape(f.detail), escape(f.suggestion)),
-               cost_cell(f)});
-  }
-  return table.html();
-}
-
-std::string section(const Snapshot& s) {
+Record section(const Snapshot& s) {
   const FindingsView& view = s.view<FindingsView>();
   if (view.time.seconds <= 0) return {};
-  const std::string out = hint(
-      fmt::format("What steps {} to {} lost, why, and what to change; what costs most first. <a "
-                  "href=\"/api/v1/findings\">With numbers</a>",
-                  grouped(static_cast<std::uint64_t>(view.first_step)),
-                  grouped(static_cast<std::uint64_t>(view.last_step))));
-  if (view.steps < diagnosis::kLeastSteps)
-    return card("Findings", fmt::format("{}<p class=\"group\">Too early to tell: {} steps and more "
-                                        "can say something.</p>",
-                                        out, diagnosis::kLeastSteps));
-  if (view.findings.empty())
-    return card("Findings", out + "<p class=\"group\">Nothing is wrong with them.</p>");
-  return card("Findings", out + table_of(view));
+  const bool is_early = view.steps < diagnosis::kLeastSteps;
+  return {{"first_step", grouped(static_cast<std::uint64_t>(view.first_step))},
+          {"last_step", grouped(static_cast<std::uint64_t>(view.last_step))},
+          {"least_steps", is_early ? std::to_string(diagnosis::kLeastSteps) : ""},
+          {"is_clean", !is_early && view.findings.empty()},
+          {"findings", is_early ? List() : with_rows(list_of(view.findings, row_of, kShown))}};
 }
 
 }  // namespace
 
-std::string severity_tag(Severity severity) {
+Record severity_tag(Severity severity) {
   constexpr std::array<std::string_view, 3> kClasses = {"bad", "warn", ""};
   constexpr std::array<std::string_view, 3> kWords = {"high", "medium", "low"};
   const auto place = static_cast<std::size_t>(severity);
@@ -107,7 +91,7 @@ Topic findings_topic() {
           .documents = {{"/api/v1/findings",
                          "what the newest steps lost, why, and what to change; dearest first",
                          findings_json}},
-          .sections = {{section}}};
+          .sections = {{"findings.html", section}}};
 }
 
 }  // namespace cox::metrics

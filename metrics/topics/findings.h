@@ -12,6 +12,6 @@ namespace cox::metrics {
 Topic findings_topic();
 
 // Returns the label of a finding, on all pages.
-std::string severity_tag(diagnosis::Severity severity);
+Record severity_tag(diagnosis::Severity severity);
 
 }  // namespace cox::metrics

@@ -8,7 +8,6 @@
 
 #include "coordinator/io/json.h"
 #include "metrics/format.h"
-#include "metrics/html.h"
 #include "metrics/request.h"
 #include "metrics/topics/ranks.h"
 
@@ -121,57 +120,37 @@ std::string piece_of(const Run& run) {
 
 // The picture: a strip a rank, then the runs that are not ordinary, one path for those of a level
 // that have no title.
-std::string picture(const HeatMap& map, const std::vector<std::size_t>& ranks) {
+List paths_of(const HeatMap& map, const std::vector<std::size_t>& ranks) {
   std::vector<Run> runs;
-  std::string strips;
+  List paths;
+  const auto add = [&paths](std::size_t level, std::string d, std::string title) {
+    paths.push_back({{"level", level}, {"d", std::move(d)}, {"title", std::move(title)}});
+  };
   for (std::size_t row = 0; row < ranks.size(); ++row) {
     add_runs(map, ranks[row], row, runs);
-    strips += fmt::format("<path class=\"h1\" d=\"M0 {}h{}v1H0z\"><title>{}</title></path>", row,
-                          map.columns.size(), row_title(map, ranks[row]));
+    add(kOrdinaryHeat, fmt::format("M0 {}h{}v1H0z", row, map.columns.size()),
+        row_title(map, ranks[row]));
   }
   const auto titled = titled_levels(runs);
   std::array<std::string, kNoLevel + 1> plain;
-  std::string named;
   for (const Run& run : runs) {
-    if (run.level == kOrdinaryHeat) continue;
-    if (!titled[run.level]) {
-      plain[run.level] += piece_of(run);
-      continue;
-    }
-    named += fmt::format("<path class=\"h{}\" d=\"{}\"><title>{}</title></path>", run.level,
-                         piece_of(run), title_of(map, ranks, run));
+    if (run.level != kOrdinaryHeat && !titled[run.level]) plain[run.level] += piece_of(run);
   }
   for (std::size_t level = 0; level < plain.size(); ++level) {
-    if (!plain[level].empty())
-      strips += fmt::format("<path class=\"h{}\" d=\"{}\"/>", level, plain[level]);
+    if (!plain[level].empty()) add(level, std::move(plain[level]), "");
   }
-  return strips + named;
+  for (const Run& run : runs) {
+    if (titled[run.level]) add(run.level, piece_of(run), title_of(map, ranks, run));
+  }
+  return paths;
 }
 
-std::string keys() {
-  return fmt::format("<ul class=\"keys\">{}<li><i class=\"h{}\"></i>no work reported</li></ul>",
-                     heat_keys(), kNoLevel);
-}
-
-std::string labels(const Snapshot& s, const std::vector<std::size_t>& ranks) {
-  std::string out = "<ol>";
-  for (const std::size_t rank : ranks) {
+List labels(const Snapshot& s, const std::vector<std::size_t>& ranks) {
+  return list_of(ranks, [&s](std::size_t rank) {
     const SlowRank* slow = s.view<RanksView>().slow.find(RankId(static_cast<std::int32_t>(rank)));
-    const bool is_slow = slow != nullptr && slow->state == SlowState::confirmed;
-    out +=
-        fmt::format("<li>{}</li>", is_slow ? fmt::format("<b>{}</b>", rank) : fmt::to_string(rank));
-  }
-  return out + "</ol>";
-}
-
-std::string explanation(const Snapshot& s, std::size_t shown) {
-  const std::string all = grouped(static_cast<std::uint64_t>(s.job->world_size));
-  std::string text =
-      "A row is a rank, a column a round; the colour is its own work over the median "
-      "rank's. ";
-  if (shown < static_cast<std::size_t>(s.job->world_size))
-    text += fmt::format("The slowest and a spread of the others, {} of {}. ", shown, all);
-  return text + "<a href=\"/api/v1/ranks/rounds\">Numbers</a>.";
+    return Record{{"rank", rank},
+                  {"is_slow", slow != nullptr && slow->state == SlowState::confirmed}};
+  });
 }
 
 void put_rank(io::JsonWriter& json, const HeatMap& map, std::size_t rank) {
@@ -191,11 +170,11 @@ std::size_t heat_level(double ratio) {
   return level;
 }
 
-std::string heat_keys() {
-  std::string out;
-  for (std::size_t level = 0; level < kHeatLevels.size(); ++level)
-    out += fmt::format("<li><i class=\"h{}\"></i>{}</li>", level, kHeatLevels[level].text);
-  return out;
+List heat_keys() {
+  std::size_t level = 0;
+  return list_of(kHeatLevels, [&level](const HeatLevel& heat) {
+    return Record{{"level", level++}, {"text", heat.text}};
+  });
 }
 
 void HeatMap::add(const Round& round) {
@@ -239,23 +218,26 @@ std::vector<std::size_t> heat_ranks(const Snapshot& snapshot) {
   return ranks;
 }
 
-std::string heat_section(const Snapshot& s) {
+Record heat_section(const Snapshot& s) {
   const HeatMap& heat = s.view<HeatMap>();
   const auto& columns = heat.columns;
   if (columns.empty()) return {};
   const std::vector<std::size_t> ranks = heat_ranks(s);
+  const auto world = static_cast<std::uint64_t>(s.job->world_size);
   const std::uint64_t first = columns.front()->round.value();
   const std::uint64_t last = columns.back()->round.value();
-  const std::string svg = fmt::format(
-      "<svg role=\"img\" aria-label=\"Own work of {} ranks over the median in rounds {} to {}\" "
-      "viewBox=\"0 0 {} {}\" style=\"height:{}px\" preserveAspectRatio=\"none\">{}</svg>",
-      ranks.size(), first, last, columns.size(), ranks.size(), kRowPixels * ranks.size(),
-      picture(heat, ranks));
-  return card(fmt::format("The last {} rounds, rank by rank", columns.size()),
-              fmt::format("{}<div class=\"heat\">{}{}</div><p class=\"range heated\"><span>round "
-                          "{}</span><span>round {}</span></p>{}",
-                          hint(explanation(s, ranks.size())), labels(s, ranks), svg, grouped(first),
-                          grouped(last), keys()));
+  return {{"rounds", columns.size()},
+          {"ranks", ranks.size()},
+          {"of_ranks", ranks.size() < world ? grouped(world) : ""},
+          {"labels", labels(s, ranks)},
+          {"first", first},
+          {"last", last},
+          {"first_text", grouped(first)},
+          {"last_text", grouped(last)},
+          {"pixels", kRowPixels * ranks.size()},
+          {"paths", paths_of(heat, ranks)},
+          {"keys", heat_keys()},
+          {"no_level", kNoLevel}};
 }
 
 Result<std::string> heat_json(const Snapshot& s, std::string_view query) {
@@ -281,7 +263,7 @@ Topic heat_topic() {
           .documents = {{"/api/v1/ranks/rounds",
                          "own work over the median in the last 60 rounds; ?rank=7 of one rank",
                          heat_json}},
-          .sections = {{heat_section, Section::Width::half}}};
+          .sections = {{"heat_map.html", heat_section, Section::Width::half}}};
 }
 
 }  // namespace cox::metrics

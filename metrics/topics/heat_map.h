@@ -47,8 +47,8 @@ inline constexpr std::array<HeatLevel, 6> kHeatLevels = {{{0, "below 0.90×"},
                                                           {2, "from 2.00×"}}};
 inline constexpr std::size_t kOrdinaryHeat = 1;
 std::size_t heat_level(double ratio);
-// Returns the items of a list that says what the colours mean.
-std::string heat_keys();
+// Returns the values of a list that says what the colours mean.
+List heat_keys();
 
 struct HeatMap {
   std::vector<std::shared_ptr<const HeatColumn>> columns;  // oldest first, at most kHeatRounds
@@ -62,7 +62,7 @@ struct HeatMap {
 std::vector<std::size_t> heat_ranks(const Snapshot& snapshot);
 
 // Returns the section of the status page, at most some 30 KB; empty where there is nothing to show.
-std::string heat_section(const Snapshot& snapshot);
+Record heat_section(const Snapshot& snapshot);
 
 // The document /api/v1/ranks/rounds: the same numbers. ?rank=7 gives that rank alone.
 Result<std::string> heat_json(const Snapshot& snapshot, std::string_view query);

@@ -1,6 +1,6 @@
 // HostNotes: the newest evidence of the machines under the ranks (HostEvidence in signal.h), as
 // pages and metrics show it. A part of RanksView. Written on the recording thread; notes are shared
-// between snapshots and bounded in number. Host names come from outside: escape() them.
+// between snapshots and bounded in number. Host names come from outside.
 #pragma once
 
 #include <array>

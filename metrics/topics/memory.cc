@@ -15,7 +15,6 @@
 #include "coordinator/core/share_units.h"
 #include "metrics/blocks.h"
 #include "metrics/format.h"
-#include "metrics/html.h"
 #include "metrics/json_parts.h"
 #include "metrics/metric.h"
 #include "metrics/plan_counts.h"
@@ -286,32 +285,20 @@ std::vector<RankLine> lines_shown(const Snapshot& s) {
   return lines;
 }
 
-// A bar that shows the part of the budget which the measured peak takes.
-std::string budget_bar(const RankLine& line) {
-  if (!line.has_headroom()) return {};
-  const double part = static_cast<double>(line.report->memory_peak_bytes) /
-                      static_cast<double>(line.view.budget_bytes);
-  return meter(100 * std::min(part, 1.0), part > 1 ? "over" : "ph2");
-}
-
-std::string rank_table(const Snapshot& s) {
-  const std::vector<RankLine> lines = lines_shown(s);
-  std::string out;
-  if (lines.size() < s.view<RanksView>().table->rows.size())
-    out += "<p class=\"hint group\">The " + std::to_string(lines.size()) +
-           " ranks nearest to their budget; <a href=\"/api/v1/ranks\">all</a>.</p>";
-  Table table({"Rank/n", "Predicted peak/n", "Real peak/n", "Budget/n", "Left/n",
-               "Of the budget/wide", "Added time/n", "Remarks"});
-  for (const RankLine& line : lines) {
-    table.add({std::to_string(line.report->rank.value()),
-               known_text(line.view.predicted_peak_bytes),
-               known_text(static_cast<std::int64_t>(line.report->memory_peak_bytes)),
-               known_text(line.view.budget_bytes),
-               line.has_headroom() ? signed_bytes(line.headroom()) : "–", budget_bar(line),
-               added_text(line.view.added_ratio),
-               line.is_over_budget() ? tag("bad", "over budget") : ""});
-  }
-  return out + table.html();
+Record row_of(const RankLine& line) {
+  const bool has_headroom = line.has_headroom();
+  const double part = has_headroom ? static_cast<double>(line.report->memory_peak_bytes) /
+                                         static_cast<double>(line.view.budget_bytes)
+                                   : 0;
+  return {{"rank", line.report->rank.value()},
+          {"predicted", known_text(line.view.predicted_peak_bytes)},
+          {"real", known_text(static_cast<std::int64_t>(line.report->memory_peak_bytes))},
+          {"budget", known_text(line.view.budget_bytes)},
+          {"left", has_headroom ? signed_bytes(line.headroom()) : "–"},
+          {"part", has_headroom ? fixed(100 * std::min(part, 1.0), 1) : ""},
+          {"class", part > 1 ? "over" : "ph2"},
+          {"added", added_text(line.view.added_ratio)},
+          {"is_over_budget", line.is_over_budget()}};
 }
 
 // "recompute 2 of 7"; where ranks differ "offload on 2 of 4 ranks, keep on 2", keep at the end.
@@ -334,35 +321,17 @@ std::string action_text(const ActionRanks& ranks) {
 }
 
 // Neighbouring blocks with the same actions on the same number of ranks share a row.
-std::string block_table(const Snapshot& s) {
+List block_rows(const Snapshot& s) {
   const std::vector<ActionRanks> ranks = action_ranks(*s.plan, s.job->world_size);
-  Table table({"Blocks", "Action"});
-  std::size_t runs = 0;
-  for (std::size_t first = 0; first < ranks.size(); ++runs) {
+  List rows;
+  for (std::size_t first = 0; first < ranks.size();) {
     std::size_t last = first;
     while (last + 1 < ranks.size() && ranks[last + 1] == ranks[first]) ++last;
-    if (runs < kRunsShown)
-      table.add({escape(block_names(*s.job, first, last)), action_text(ranks[first])});
+    rows.push_back(
+        {{"blocks", block_names(*s.job, first, last)}, {"action", action_text(ranks[first])}});
     first = last + 1;
   }
-  table.add_more("/api/v1/plan", runs, kRunsShown);
-  return runs > 0 ? table.html() : "";
-}
-
-std::string budget_facts(const Snapshot& s) {
-  const MemoryView& view = s.view<MemoryView>();
-  const MemoryHeadroom& headroom = s.view<MemoryHeadroom>();
-  const std::string least = has_headroom(s)
-                                ? fmt::format("{}, rank {}", signed_bytes(headroom.least_bytes),
-                                              headroom.tightest.value())
-                                : "–";
-  return facts(
-      {{"Highest predicted peak", known_text(view.predicted_peak_bytes)},
-       {"Highest real peak", known_text(static_cast<std::int64_t>(s.summary.memory_peak_bytes))},
-       {"Lowest budget", view.budget_bytes > 0 ? known_text(view.budget_bytes) : "none"},
-       {"Least left", least},
-       {"With every block kept", known_text(view.keep_all_peak_bytes)},
-       {"Added time, predicted", added_text(view.added_ratio)}});
+  return rows;
 }
 
 // "Every rank holds parameters 3.2 MiB, optimizer 6.4 MiB." Empty where nothing is known.
@@ -370,34 +339,33 @@ std::string held_text(const HeldBytes& held) {
   std::string text;
   for (const HeldKind& kind : kHeldKinds) {
     if (held.*kind.bytes <= 0) continue;
-    text +=
-        fmt::format("{}{} {}", text.empty() ? "" : ", ", kind.name, known_text(held.*kind.bytes));
+    text += concat(text.empty() ? "" : ", ", kind.name, " ", known_text(held.*kind.bytes));
   }
-  return text.empty() ? text : " Beside activations every rank holds " + text + ".";
+  return text;
 }
 
-std::string not_planned(const Snapshot& s) {
-  const JobFacts& job = *s.job;
-  if (s.summary.watching > 0 && s.summary.watching == s.summary.reporting)
-    return "Not planned: ranks that only watch apply no plans.";
-  if (job.blocks.empty()) return "Not planned: the job has named no blocks.";
-  if (job.capabilities.actions == only(MemoryAction::keep))
-    return "Not planned: every block is kept. A budget switches it on, for example "
-           "<code>--cox.memory.budget=6GiB</code> or <code>COX_MEMORY_BUDGET=6GiB</code>.";
-  return "Not planned: nothing was measured before the first step; the log of rank 0 says why. "
-         "Every block is kept unless a rule says otherwise.";
-}
-
-std::string memory_section(const Snapshot& s) {
-  const std::string held = held_text(s.view<HeldBytes>());
-  if (s.views.find<MemoryView>() == nullptr)
-    return card("Activation memory", hint(not_planned(s) + held));
-  return card("Activation memory",
-              fmt::format("{}{}<div class=\"split\"><div>{}</div><div>{}</div></div>",
-                          hint("What the newest plan does with what blocks hold for the backward "
-                               "pass. Predictions come from steps measured before the first one." +
-                               held),
-                          budget_facts(s), rank_table(s), block_table(s)));
+Record memory_section(const Snapshot& s) {
+  const MemoryView& view = s.view<MemoryView>();
+  const std::vector<RankLine> lines = lines_shown(s);
+  List blocks = block_rows(s);
+  const std::size_t all = blocks.size();
+  blocks.resize(std::min(all, kRunsShown));
+  const bool shows_all = lines.size() == s.view<RanksView>().table->rows.size();
+  return {{"is_planned", s.views.find<MemoryView>() != nullptr},
+          {"only_watches", s.summary.watching > 0 && s.summary.watching == s.summary.reporting},
+          {"has_named_blocks", !s.job->blocks.empty()},
+          {"has_budget", s.job->capabilities.actions != only(MemoryAction::keep)},
+          {"held", held_text(s.view<HeldBytes>())},
+          {"predicted", known_text(view.predicted_peak_bytes)},
+          {"real", known_text(static_cast<std::int64_t>(s.summary.memory_peak_bytes))},
+          {"budget", view.budget_bytes > 0 ? known_text(view.budget_bytes) : "none"},
+          {"left", has_headroom(s) ? signed_bytes(s.view<MemoryHeadroom>().least_bytes) : ""},
+          {"tightest", s.view<MemoryHeadroom>().tightest.value()},
+          {"keep_all", known_text(view.keep_all_peak_bytes)},
+          {"added", added_text(view.added_ratio)},
+          {"nearest", shows_all ? "" : std::to_string(lines.size())},
+          {"rows", list_of(lines, row_of)},
+          {"block_table", with_rows(std::move(blocks), all)}};
 }
 
 }  // namespace
@@ -480,7 +448,7 @@ Topic memory_topic() {
           .metrics = metrics,
           .put_status = put_status,
           .put_rank = put_rank,
-          .sections = {{memory_section}}};
+          .sections = {{"memory.html", memory_section}}};
 }
 
 }  // namespace cox::metrics

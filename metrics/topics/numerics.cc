@@ -266,7 +266,7 @@ Topic numerics_topic() {
           .put_status = put_status,
           .documents = {{"/api/v1/numerics", "formats, loss scale and overflows, block by block",
                          numerics_json}},
-          .sections = {{numerics_section}}};
+          .sections = {{"numerics.html", numerics_section}}};
 }
 
 }  // namespace cox::metrics

@@ -128,7 +128,7 @@ std::string overflow_text(const JobFacts& job, const Overflow& overflow);
 std::string scale_text(double scale);
 
 // Returns the section of the status page; empty where there is nothing to show.
-std::string numerics_section(const Snapshot& snapshot);
+Record numerics_section(const Snapshot& snapshot);
 
 Topic numerics_topic();
 

@@ -1,7 +1,5 @@
 #include "metrics/topics/operators.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -11,7 +9,6 @@
 
 #include "metrics/blocks.h"
 #include "metrics/format.h"
-#include "metrics/html.h"
 #include "metrics/json_parts.h"
 #include "metrics/metric.h"
 #include "metrics/records/operator_table_file.h"
@@ -85,72 +82,68 @@ std::vector<const BlockProfile*> dearest_blocks(const Snapshot& s) {
   return blocks;
 }
 
-std::string block_table(const Snapshot& s) {
+// The dearest first.
+List block_table(const Snapshot& s) {
   const auto blocks = dearest_blocks(s);
   if (blocks.empty()) return {};
-  Table table({"Block", "Forward/n", "Backward/n", "/wide", "FLOPs a step/n", "FLOP/s/n"});
-  for (std::size_t i = 0; i < std::min(blocks.size(), kBlocksShown); ++i) {
-    const BlockProfile& profile = *blocks[i];
-    const double seconds = seconds_of(profile);
-    const double longest = seconds_of(*blocks.front());
-    const auto flops = static_cast<double>(profile.flops);
-    table.add({escape(block_name(*s.job, profile.block.value())),
-               seconds_text(static_cast<double>(profile.forward_seconds)),
-               seconds_text(static_cast<double>(profile.backward_seconds)),
-               meter(longest > 0 ? 100 * seconds / longest : 0, "ph1"), flops_text(flops),
-               rate_of(flops, seconds)});
-  }
-  table.add_more("/api/v1/plan", blocks.size(), kBlocksShown);
-  return "<p class=\"hint group\">Each block on the rank where it takes longest, the dearest "
-         "first.</p>" +
-         table.html();
+  const double longest = seconds_of(*blocks.front());
+  const auto row_of = [&](const BlockProfile* profile) {
+    const double seconds = seconds_of(*profile);
+    const auto flops = static_cast<double>(profile->flops);
+    return Record{{"name", block_name(*s.job, profile->block.value())},
+                  {"forward", seconds_text(static_cast<double>(profile->forward_seconds))},
+                  {"backward", seconds_text(static_cast<double>(profile->backward_seconds))},
+                  {"part", fixed(longest > 0 ? 100 * seconds / longest : 0, 1)},
+                  {"flops", flops_text(flops)},
+                  {"rate", rate_of(flops, seconds)}};
+  };
+  return with_rows(list_of(blocks, row_of, kBlocksShown), blocks.size());
 }
 
-std::string operator_table(const OperatorTable& all) {
-  auto rows = by_operator(all, "*");
+List operator_table(const OperatorTable* all) {
+  if (all == nullptr) return {};
+  auto rows = by_operator(*all, "*");
   sort_rows(rows, OperatorOrder::time);
   const OperatorRow sum = sum_of(rows);
-  const auto steps = static_cast<double>(std::max<std::uint64_t>(all.steps, 1));
+  const auto steps = static_cast<double>(std::max<std::uint64_t>(all->steps, 1));
   const auto seconds = [steps](const OperatorRow& row) {
     return 1e-9 * static_cast<double>(row.forward_ns) / steps;
   };
-  Table table({"Operator", "Calls a step/n", "Forward/n", "Part/n", "/wide", "Results/n",
-               "FLOPs forward/n", "FLOP/s/n"});
-  for (std::size_t i = 0; i < std::min(rows.size(), kOperatorsShown); ++i) {
-    const OperatorRow& row = rows[i];
+  const auto record_of = [&](const OperatorRow& row) {
     const double part = sum.forward_ns > 0 ? seconds(row) / seconds(sum) : 0;
     const double flops = row.flops ? row.flops->forward / steps : 0;
     const double bytes = static_cast<double>(row.result_bytes) / steps;
-    table.add({escape(row.name), rate_text(static_cast<double>(row.calls) / steps),
-               seconds_text(seconds(row)), percent_text(part, 1), meter(100 * part, "ph1"),
-               bytes_text(static_cast<std::uint64_t>(bytes)), row.flops ? flops_text(flops) : "–",
-               rate_of(flops, seconds(row))});
-  }
-  table.add_more("/api/v1/operators", rows.size(), kOperatorsShown);
-  return fmt::format(
-      "<p class=\"hint group\">Operators of rank 0's forward pass, mean of {} sampled steps: {} a "
-      "step, of which {} in operators whose FLOPs are not counted.</p>{}",
-      grouped(all.steps), seconds_text(seconds(sum)), seconds_text(seconds(uncounted_of(rows))),
-      table.html());
+    return Record{{"name", row.name},
+                  {"calls", rate_text(static_cast<double>(row.calls) / steps)},
+                  {"forward", seconds_text(seconds(row))},
+                  {"share", percent_text(part, 1)},
+                  {"part", fixed(100 * part, 1)},
+                  {"results", bytes_text(static_cast<std::uint64_t>(bytes))},
+                  {"flops", row.flops ? flops_text(flops) : "–"},
+                  {"rate", rate_of(flops, seconds(row))}};
+  };
+  return {{{"steps", grouped(all->steps)},
+           {"seconds", seconds_text(seconds(sum))},
+           {"uncounted", seconds_text(seconds(uncounted_of(rows)))},
+           {"rows", list_of(rows, record_of, kOperatorsShown)},
+           {"more", more_text(rows.size(), kOperatorsShown)}}};
 }
 
 std::string mfu_text(const Snapshot& s) {
   if (!(s.peak_flops_per_device > 0)) return "– (run.peak_flops_per_device is not given)";
-  return fmt::format("{} of {}/s a device", percent_text(s.view<OperatorsView>().mfu_ratio, 1),
-                     flops_text(s.peak_flops_per_device));
+  return percent_text(s.view<OperatorsView>().mfu_ratio, 1) + " of " +
+         flops_text(s.peak_flops_per_device) + "/s a device";
 }
 
-std::string operators_section(const Snapshot& s) {
+Record operators_section(const Snapshot& s) {
   const OperatorsView& view = s.view<OperatorsView>();
   const auto* table = s.views.find<OperatorTable>();
   if (!(view.step_flops > 0) && table == nullptr) return {};
-  std::vector<Fact> rates;
-  if (view.step_flops > 0)
-    rates = {{"FLOPs of a step, all ranks", flops_text(view.step_flops)},
-             {"FLOPs a second", flops_text(view.flops_per_second) + "/s"},
-             {"MFU", mfu_text(s)}};
-  return card("Operators",
-              facts(rates) + block_table(s) + (table != nullptr ? operator_table(*table) : ""));
+  return {{"step_flops", view.step_flops > 0 ? flops_text(view.step_flops) : ""},
+          {"flops_per_second", flops_text(view.flops_per_second)},
+          {"mfu", mfu_text(s)},
+          {"blocks", block_table(s)},
+          {"operators", operator_table(table)}};
 }
 
 }  // namespace
@@ -180,7 +173,7 @@ Topic operators_topic() {
           .put_status = put_status,
           .put_rank = put_rank,
           .documents = {{"/api/v1/operators", "rank 0's operators by block", operators_json}},
-          .sections = {{operators_section}}};
+          .sections = {{"operators.html", operators_section}}};
 }
 
 }  // namespace cox::metrics

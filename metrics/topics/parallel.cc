@@ -1,7 +1,5 @@
 #include "metrics/topics/parallel.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -11,7 +9,6 @@
 #include <vector>
 
 #include "metrics/format.h"
-#include "metrics/html.h"
 #include "metrics/json_parts.h"
 #include "metrics/metric.h"
 #include "metrics/topics/progress.h"
@@ -74,7 +71,29 @@ std::vector<Metric> metrics() {
           "coxswain_repeated_rounds_total",
           "Control rounds in which a step was done again, because an exact sum was out of range",
           value(&ProgressView::repeated_rounds)),
+      counter("coxswain_shared_updates_total",
+              "Updates of parameters that the ranks of a node hold once, as seen by rank 0",
+              value(&SharedUpdates::updates)),
+      counter("coxswain_shared_writes_total",
+              "Operators that wrote to parameters in these updates, or read a whole state",
+              value(&SharedUpdates::writes)),
+      counter("coxswain_shared_waits_total",
+              "Waits for another rank in these updates, and for turns to add gradients",
+              value(&SharedUpdates::waits)),
+      counter("coxswain_shared_wait_seconds_total", "Time of these waits",
+              value(&SharedUpdates::wait_seconds), "seconds"),
+      counter("coxswain_shared_new_sequences_total",
+              "Updates that wrote in an order that had not occurred before, so that every write "
+              "waited for the other ranks",
+              value(&SharedUpdates::new_sequences)),
   };
+}
+
+void put_shared_updates(io::JsonWriter& json, const SharedUpdates& shared) {
+  json.key("shared_updates").begin_object();
+  json.field("updates", shared.updates).field("writes", shared.writes);
+  json.field("waits", shared.waits).field("wait_seconds", shared.wait_seconds);
+  json.field("new_sequences", shared.new_sequences).end_object();
 }
 
 void put_status(io::JsonWriter& json, const Snapshot& s) {
@@ -89,7 +108,9 @@ void put_status(io::JsonWriter& json, const Snapshot& s) {
   put_spread(json, "reduction_seconds", view.reduction_seconds);
   put_spread(json, "reduction_exposed_seconds", view.exposed_seconds);
   json.field("reduction_hidden_ratio", hidden_ratio(view));
-  json.field("repeated_rounds", s.view<ProgressView>().repeated_rounds).end_object();
+  json.field("repeated_rounds", s.view<ProgressView>().repeated_rounds);
+  put_shared_updates(json, s.view<SharedUpdates>());
+  json.end_object();
 }
 
 void put_rank(io::JsonWriter& json, const Snapshot& s, const RankRow& row) {
@@ -104,16 +125,15 @@ std::string count_text(double count) {
 }
 
 // "160 samples, 10.00× the job's 16", "16 samples, 160 planned".
-std::string batch_text(const Snapshot& s) {
+Record batch_of(const Snapshot& s) {
   const double now = s.view<ParallelView>().step_samples;
   const std::uint64_t planned = planned_samples(*s.plan, *s.job);
   const auto own = static_cast<double>(s.job->global_batch);
-  std::string text = count_text(now) + " samples";
-  if (s.plan->step_samples != 0 && static_cast<double>(planned) != now)
-    return fmt::format("{}, {} planned", text, grouped(planned));
-  if (own > 0 && now != own)
-    text += fmt::format(", {} the job's {}", times_text(now / own), count_text(own));
-  return text;
+  const bool differs = s.plan->step_samples != 0 && static_cast<double>(planned) != now;
+  return {{"samples", count_text(now)},
+          {"planned", differs ? grouped(planned) : ""},
+          {"times", !differs && own > 0 && now != own ? times_text(now / own) : ""},
+          {"own", count_text(own)}};
 }
 
 std::string samples_text(const RankRow& row) {
@@ -121,25 +141,12 @@ std::string samples_text(const RankRow& row) {
   return is_whole ? count_text(row.samples_per_step) : fixed(row.samples_per_step, 1);
 }
 
-// "8 each", "4 to 16, most on rank 3".
-std::string samples_text(const Spread& spread) {
-  if (spread.min == spread.max) return count_text(spread.max) + " each";
-  return fmt::format("{} to {}, most on rank {}", count_text(spread.min), count_text(spread.max),
-                     spread.rank_of_max.value());
-}
-
-std::string reduction_text(const ParallelView& view) {
-  const double hidden = hidden_ratio(view);
-  if (std::isnan(hidden)) return "–";
-  return fmt::format("{} a step, {} behind backward", seconds_text(view.reduction_seconds.median),
-                     percent_text(hidden, 0));
-}
-
-std::string exposed_text(const ParallelView& view) {
-  if (!(view.reduction_seconds.max > 0)) return "–";
-  return fmt::format("{}, most {} on rank {}", seconds_text(view.exposed_seconds.median),
-                     seconds_text(view.exposed_seconds.max),
-                     view.exposed_seconds.rank_of_max.value());
+Record spread_of(const Spread& spread, std::string (*text)(double)) {
+  return {{"least", text(spread.min)},
+          {"median", text(spread.median)},
+          {"most", text(spread.max)},
+          {"rank", spread.rank_of_max.value()},
+          {"is_even", spread.min == spread.max}};
 }
 
 // All ranks, or in large jobs those with most samples and those with fewest; ascending ranks.
@@ -161,47 +168,41 @@ std::vector<const RankRow*> rows_shown(const RankTable& table) {
   return rows;
 }
 
-std::string rank_table(const Snapshot& s) {
-  const RankTable& ranks = *s.view<RanksView>().table;
-  const auto rows = rows_shown(ranks);
+List rank_rows(const std::vector<const RankRow*>& rows, double all) {
   double longest = 0;
   for (const RankRow* row : rows) longest = std::max(longest, row->samples_per_step);
-  std::string out;
-  if (rows.size() < ranks.rows.size())
-    out += "<p class=\"hint group\">The " + std::to_string(kEndsShown) +
-           " ranks with most samples and those with fewest; <a href=\"/api/v1/ranks\">all</a>.</p>";
-  Table table({"Rank/n", "Samples a step/n", "Share/n", "/wide", "Reduction/n", "Not hidden/n",
-               "Hidden/n"});
-  const double all = ranks.samples_per_step;
-  for (const RankRow* row : rows) {
+  return list_of(rows, [&](const RankRow* row) {
     const double width = longest > 0 ? 100 * row->samples_per_step / longest : 0;
     const double hidden = hidden_ratio(row->reduction_seconds, row->reduction_exposed_seconds);
     const bool is_reduced = row->reduction_seconds > 0;
-    table.add({std::to_string(row->report.rank.value()), samples_text(*row),
-               percent_text(all > 0 ? row->samples_per_step / all : 0, 1), meter(width, "ph2"),
-               is_reduced ? seconds_text(row->reduction_seconds) : "–",
-               is_reduced ? seconds_text(row->reduction_exposed_seconds) : "–",
-               is_reduced ? percent_text(hidden, 0) : "–"});
-  }
-  return out + table.html();
+    return Record{{"rank", row->report.rank.value()},
+                  {"samples", samples_text(*row)},
+                  {"share", percent_text(all > 0 ? row->samples_per_step / all : 0, 1)},
+                  {"part", fixed(width, 1)},
+                  {"reduction", is_reduced ? seconds_text(row->reduction_seconds) : "–"},
+                  {"exposed", is_reduced ? seconds_text(row->reduction_exposed_seconds) : "–"},
+                  {"hidden", is_reduced ? percent_text(hidden, 0) : "–"}};
+  });
 }
 
-std::string parallel_section(const Snapshot& s) {
+Record parallel_section(const Snapshot& s) {
   const ParallelView& view = s.view<ParallelView>();
   if (s.job->world_size < 2 && s.plan->step_samples == 0) return {};
   const std::uint64_t repeated = s.view<ProgressView>().repeated_rounds;
-  const std::string fewest = view.micro_batches > 0
-                                 ? fmt::format("{} of {} samples", grouped(view.micro_batches),
-                                               grouped(s.job->micro_batch))
-                                 : "";
-  return card("Data parallel",
-              facts({{"Batch of a step", batch_text(s)},
-                     {"Samples of a rank", samples_text(view.rank_samples)},
-                     {"Fewest micro-batches", fewest},
-                     {"Gradient reduction", reduction_text(view)},
-                     {"Not hidden", exposed_text(view)},
-                     {"Steps done again", repeated > 0 ? grouped(repeated) : ""}}) +
-                  rank_table(s));
+  const double hidden = hidden_ratio(view);
+  const RankTable& ranks = *s.view<RanksView>().table;
+  const auto rows = rows_shown(ranks);
+  return {{"batch", batch_of(s)},
+          {"rank_samples", spread_of(view.rank_samples, count_text)},
+          {"fewest", view.micro_batches > 0 ? grouped(view.micro_batches) : ""},
+          {"micro_batch", grouped(s.job->micro_batch)},
+          {"reduction", spread_of(view.reduction_seconds, seconds_text)},
+          {"exposed", spread_of(view.exposed_seconds, seconds_text)},
+          {"hidden", std::isnan(hidden) ? "" : percent_text(hidden, 0)},
+          {"is_reduced", view.reduction_seconds.max > 0},
+          {"repeated", repeated > 0 ? grouped(repeated) : ""},
+          {"ends", rows.size() < ranks.rows.size() ? std::to_string(kEndsShown) : ""},
+          {"rows", rank_rows(rows, ranks.samples_per_step)}};
 }
 
 }  // namespace
@@ -246,7 +247,7 @@ Topic parallel_topic() {
           .metrics = metrics,
           .put_status = put_status,
           .put_rank = put_rank,
-          .sections = {{parallel_section}}};
+          .sections = {{"parallel.html", parallel_section}}};
 }
 
 }  // namespace cox::metrics

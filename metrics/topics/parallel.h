@@ -22,6 +22,16 @@ struct ParallelView {
   Spread exposed_seconds;           // the part of it that nothing hid
 };
 
+// SharedUpdates counts the updates of parameters that the ranks of a node hold once
+// (shard.mode=state), as rank 0 sees them, since the start. The session sets it.
+struct SharedUpdates {
+  std::uint64_t updates = 0;
+  std::uint64_t writes = 0;  // numbered: to parameters, and reads of whole states
+  std::uint64_t waits = 0;   // for another rank
+  double wait_seconds = 0;
+  std::uint64_t new_sequences = 0;  // updates in an order of writes that had not occurred before
+};
+
 // Returns the view after `signals`: `before` where nobody worked in them.
 ParallelView parallel_view(const JobFacts& job, const StepSignals& signals,
                            const ParallelView& before);

@@ -1,7 +1,5 @@
 #include "metrics/topics/plan.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -12,7 +10,6 @@
 #include "coordinator/core/plan_fields.h"
 #include "metrics/blocks.h"
 #include "metrics/format.h"
-#include "metrics/html.h"
 #include "metrics/json_parts.h"
 #include "metrics/metric.h"
 #include "metrics/plan_counts.h"
@@ -24,6 +21,10 @@ namespace {
 constexpr std::size_t kNamedCells = 48;  // blocks; more are drawn as small cells
 constexpr std::size_t kProfilesShown = 4;
 constexpr std::size_t kRunsShown = 16;
+
+bool is_named(const Snapshot& s) {
+  return s.plan->precision.size() <= kNamedCells;
+}
 
 std::vector<Metric> metrics() {
   using S = const Snapshot&;
@@ -162,37 +163,29 @@ Result<std::string> plan_json(const Snapshot& s, std::string_view) {
   return json.take();
 }
 
-std::string cell_class(Precision precision, MemoryAction action) {
-  return fmt::format("q{} a{}", static_cast<int>(precision), static_cast<int>(kind_of(action)));
-}
-
 // "forward 41 ms, backward 80 ms, 12 MiB saved, 198,272 parameters"
 std::string cost_text(const BlockCost& cost) {
-  return fmt::format("forward {}, backward {}, {} saved, {} parameters, on rank {}",
-                     seconds_text(static_cast<double>(cost.profile.forward_seconds)),
-                     seconds_text(static_cast<double>(cost.profile.backward_seconds)),
-                     bytes_text(cost.profile.saved_bytes), grouped(cost.profile.parameters),
-                     cost.rank.value());
+  return concat("forward ", seconds_text(static_cast<double>(cost.profile.forward_seconds)),
+                ", backward ", seconds_text(static_cast<double>(cost.profile.backward_seconds)),
+                ", ", bytes_text(cost.profile.saved_bytes), " saved, ",
+                grouped(cost.profile.parameters), " parameters, on rank ", cost.rank);
 }
 
-std::string cell(const Snapshot& s, std::size_t block, const BlockRun& run,
-                 std::size_t prefix_length) {
+Record cell(const Snapshot& s, std::size_t block, const BlockRun& run, std::size_t prefix_length) {
   const std::string name = block_name(*s.job, block);
   const BlockCost* cost = known_cost(s, block);
-  const std::string precision(to_string(run.precision));
-  const std::string action(in_words(run.action));
-  std::string out =
-      fmt::format("<li class=\"{}\" title=\"{}: {}, {}{}\">", cell_class(run.precision, run.action),
-                  escape(name), precision, action, cost != nullptr ? "; " + cost_text(*cost) : "");
-  if (prefix_length == std::string::npos) return out + "</li>";
-  out += fmt::format("<em>{}</em><b>{}</b><span>{}</span>", escape(name.substr(prefix_length)),
-                     precision, action);
-  if (cost != nullptr) out += "<span>" + bytes_text(cost->profile.saved_bytes) + "</span>";
-  return out + "</li>";
+  return {{"format", static_cast<int>(run.precision)},
+          {"kind", static_cast<int>(kind_of(run.action))},
+          {"name", name},
+          {"short_name", std::string_view(name).substr(prefix_length)},
+          {"precision", to_string(run.precision)},
+          {"action", in_words(run.action)},
+          {"cost", cost != nullptr ? cost_text(*cost) : ""},
+          {"saved", cost != nullptr ? bytes_text(cost->profile.saved_bytes) : ""}};
 }
 
-// A sentence on the block that costs the most time; empty before anything was measured.
-std::string dearest_block(const Snapshot& s) {
+// The block that costs the most time; null before anything was measured.
+const BlockCost* dearest_block(const Snapshot& s) {
   const BlockCost* dearest = nullptr;
   for (std::size_t block = 0; block < s.job->blocks.size(); ++block) {
     const BlockCost* cost = known_cost(s, block);
@@ -201,31 +194,17 @@ std::string dearest_block(const Snapshot& s) {
         dearest == nullptr || seconds_of(cost->profile) > seconds_of(dearest->profile);
     if (is_dearer) dearest = cost;
   }
-  if (dearest == nullptr) return {};
-  return fmt::format("<p class=\"hint group\">Dearest block: {}, {}.</p>",
-                     escape(block_name(*s.job, dearest->profile.block.value())),
-                     cost_text(*dearest));
+  return dearest;
 }
 
-std::string strip(const Snapshot& s, const std::vector<BlockRun>& runs) {
-  const bool named = s.plan->precision.size() <= kNamedCells;
-  const std::size_t prefix_length = named ? common_prefix(*s.job).size() : std::string::npos;
-  std::string out =
-      named ? "<ul class=\"strip\">" : "<ul class=\"strip small\" aria-hidden=\"true\">";
+List cells(const Snapshot& s, const std::vector<BlockRun>& runs) {
+  const std::size_t prefix_length = is_named(s) ? common_prefix(*s.job).size() : 0;
+  List out;
   for (const BlockRun& run : runs) {
     for (std::size_t block = run.first; block <= run.last; ++block)
-      out += cell(s, block, run, prefix_length);
+      out.push_back(cell(s, block, run, prefix_length));
   }
-  return out + "</ul>";
-}
-
-std::string run_table(const JobFacts& job, const std::vector<BlockRun>& runs) {
-  Table table({"Blocks", "Precision", "Memory"});
-  for (std::size_t i = 0; i < std::min(runs.size(), kRunsShown); ++i)
-    table.add({escape(block_names(job, runs[i].first, runs[i].last)),
-               std::string(to_string(runs[i].precision)), std::string(in_words(runs[i].action))});
-  table.add_more("/api/v1/plan", runs.size(), kRunsShown);
-  return table.html();
+  return out;
 }
 
 // "Rank 2", "Ranks 0, 3", "12 ranks".
@@ -240,29 +219,20 @@ std::string profile_title(const Plan& plan, std::size_t index, std::int32_t rank
   return (ranks == 1 ? "Rank " : "Ranks ") + names;
 }
 
-std::string profile_section(const Snapshot& s, std::size_t index, std::int32_t ranks) {
+Record profile_of(const Snapshot& s, std::size_t index, std::int32_t ranks) {
   const auto runs = block_runs(*s.plan, index);
-  std::string out = "<div class=\"group\">";
-  if (s.plan->profiles.size() > 1) out += "<h3>" + profile_title(*s.plan, index, ranks) + "</h3>";
-  out += strip(s, runs);
-  if (s.plan->precision.size() > kNamedCells) out += run_table(*s.job, runs);
-  return out + "</div>";
+  const auto run_of = [&s](const BlockRun& run) {
+    return Record{{"blocks", block_names(*s.job, run.first, run.last)},
+                  {"precision", to_string(run.precision)},
+                  {"action", in_words(run.action)}};
+  };
+  List shown = is_named(s) ? List() : list_of(runs, run_of, kRunsShown);
+  return {{"title", s.plan->profiles.size() > 1 ? profile_title(*s.plan, index, ranks) : ""},
+          {"cells", cells(s, runs)},
+          {"runs", with_rows(std::move(shown), runs.size())}};
 }
 
-std::string activity(const Snapshot& s) {
-  const Plan& plan = *s.plan;
-  if (plan.id.number == 0 && s.views.find<MemoryView>() != nullptr)
-    return "The plan every rank starts with, made from steps measured before the first one.";
-  if (plan.id.number == 0) return "The plan every rank starts with; nothing has been changed yet.";
-  std::string text = "Published in round " + grouped(s.view<PlanView>().published_round.value());
-  if (plan.activated_round)
-    text += ", active since round " + grouped(plan.activated_round->value());
-  else
-    text += ", waiting until every rank holds it";
-  return text + ".";
-}
-
-// "12 of 14 blocks in bf16, 4 recompute." What is the same everywhere is said once.
+// "all in bf16, 4 recompute".
 std::string mix_text(const Snapshot& s) {
   const KnobMix mix = knob_mix(*s.plan, s.job->world_size);
   const auto blocks = static_cast<double>(s.plan->precision.size());
@@ -270,52 +240,49 @@ std::string mix_text(const Snapshot& s) {
   for (std::size_t k = 0; k < mix.precision_blocks.size(); ++k) {
     if (mix.precision_blocks[k] == 0) continue;
     const bool all = mix.precision_blocks[k] == blocks;
-    text += fmt::format("{}{} in {}", text.empty() ? " " : ", ",
-                        all ? "all" : fixed(mix.precision_blocks[k], 0), kPrecisionNames[k]);
+    text += concat(text.empty() ? " " : ", ", all ? "all" : fixed(mix.precision_blocks[k], 0),
+                   " in ", kPrecisionNames[k]);
   }
   for (std::size_t k = 1; k < mix.action_blocks.size(); ++k) {
-    if (mix.action_blocks[k] > 0)
-      text += fmt::format(", {} {}{}",
-                          fixed(mix.action_blocks[k],
-                                mix.action_blocks[k] == std::floor(mix.action_blocks[k]) ? 0 : 1),
-                          kMemoryKindNames[k], s.plan->profiles.size() > 1 ? " on average" : "");
+    const double count = mix.action_blocks[k];
+    if (count > 0)
+      text += concat(", ", fixed(count, count == std::floor(count) ? 0 : 1), " ",
+                     kMemoryKindNames[k], s.plan->profiles.size() > 1 ? " on average" : "");
   }
-  const std::string prefix = common_prefix(*s.job);
-  return fmt::format(" Of {} blocks{}.{}", fixed(blocks, 0), text,
-                     prefix.empty() ? "" : " Names begin with <code>" + escape(prefix) + "</code>");
-}
-
-std::string other_knobs(const Snapshot& s) {
-  const Plan& plan = *s.plan;
-  std::string text;
-  if (plan.step_samples != 0) text += " Steps of " + grouped(plan.step_samples) + " samples.";
-  if (!plan.shares.empty()) {
-    const auto [low, high] = std::minmax_element(plan.shares.begin(), plan.shares.end());
-    text += *low == *high ? " Equal shares of the batch."
-                          : " Shares of the batch from " + std::to_string(*low) + " to " +
-                                std::to_string(*high) + ".";
-  }
-  if (plan.hold_until > s.summary.round)
-    text += " All knobs rest until round " + grouped(plan.hold_until.value()) + ".";
   return text;
 }
 
-std::string plan_section(const Snapshot& s) {
+List shares_of(const Plan& plan) {
+  if (plan.shares.empty()) return {};
+  const auto [low, high] = std::minmax_element(plan.shares.begin(), plan.shares.end());
+  return {{{"low", *low}, {"high", *high}, {"is_equal", *low == *high}}};
+}
+
+Record plan_section(const Snapshot& s) {
   const Plan& plan = *s.plan;
-  const std::string title = "Plan " + grouped(plan.id.number);
-  const std::string words = activity(s) + other_knobs(s);
-  if (plan.precision.empty())
-    return card(title, hint(words) + "<p class=\"group\">The job has named no blocks.</p>");
-  std::string out = hint(words + mix_text(s));
   const auto sizes = profile_sizes(plan, s.job->world_size);
-  const std::size_t shown = std::min(sizes.size(), kProfilesShown);
-  for (std::size_t c = 0; c < shown; ++c) out += profile_section(s, c, sizes[c]);
-  if (sizes.size() > shown)
-    out += fmt::format(
-        "<p class=\"group\"><a href=\"/api/v1/plan\">{} more profiles of "
-        "ranks</a></p>",
-        sizes.size() - shown);
-  return card(title, out + dearest_block(s));
+  const bool has_blocks = !plan.precision.empty();
+  const RoundId published = s.view<PlanView>().published_round;
+  const bool rests = plan.hold_until > s.summary.round;
+  const BlockCost* dearest = has_blocks ? dearest_block(s) : nullptr;
+  List profiles;
+  for (std::size_t c = 0; c < std::min(sizes.size(), kProfilesShown); ++c)
+    profiles.push_back(profile_of(s, c, sizes[c]));
+  return {{"number", grouped(plan.id.number)},
+          {"published", plan.id.number > 0 ? grouped(published.value()) : ""},
+          {"active", plan.activated_round ? grouped(plan.activated_round->value()) : ""},
+          {"is_measured", s.views.find<MemoryView>() != nullptr},
+          {"step_samples", plan.step_samples != 0 ? grouped(plan.step_samples) : ""},
+          {"shares", shares_of(plan)},
+          {"rest_until", rests ? grouped(plan.hold_until.value()) : ""},
+          {"blocks", has_blocks ? std::to_string(plan.precision.size()) : ""},
+          {"mix", mix_text(s)},
+          {"prefix", common_prefix(*s.job)},
+          {"is_named", is_named(s)},
+          {"profiles", std::move(profiles)},
+          {"more_profiles", more_text(sizes.size(), kProfilesShown)},
+          {"dearest", dearest != nullptr ? block_name(*s.job, dearest->profile.block.value()) : ""},
+          {"cost", dearest != nullptr ? cost_text(*dearest) : ""}};
 }
 
 }  // namespace
@@ -371,7 +338,7 @@ Topic plan_topic() {
           .put_status = put_status,
           .put_rank = put_rank,
           .documents = {{"/api/v1/plan", "the newest plan, block by block", plan_json}},
-          .sections = {{plan_section, Section::Width::half}}};
+          .sections = {{"plan.html", plan_section, Section::Width::half}}};
 }
 
 }  // namespace cox::metrics

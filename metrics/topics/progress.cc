@@ -1,13 +1,10 @@
 #include "metrics/topics/progress.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <string>
 
 #include "metrics/format.h"
-#include "metrics/html.h"
 #include "metrics/json_parts.h"
 #include "metrics/metric.h"
 #include "metrics/sparkline.h"
@@ -101,49 +98,47 @@ struct Tile {
 };
 
 // REQUIRES: there is a point.
-std::string tile_html(const Tile& tile, const RoundPoints& points) {
+Record tile_of(const Tile& tile, const RoundPoints& points) {
   Curve curve{tile.title, {}, {}, tile.text, tile.flat_ratio};
   for (std::size_t i = 0; i < points.size(); ++i) {
     curve.values.push_back(points[i].*tile.figure);
     if (i > 0 && points[i].plan != points[i - 1].plan) curve.marks.push_back(i);
   }
-  std::string out = fmt::format("<section class=\"card tile\"><h2>{}</h2><p class=\"big\">{}",
-                                tile.title, tile.text(points.back().*tile.figure));
-  if (!tile.unit.empty()) out += fmt::format("<small>{}</small>", tile.unit);
-  return fmt::format("{}</p><p class=\"hint\">{}</p>{}</section>", out, tile.hint,
-                     sparkline(curve));
+  return {{"title", tile.title},
+          {"value", tile.text(curve.values.back())},
+          {"unit", tile.unit},
+          {"hint", tile.hint},
+          {"spark", sparkline(curve)}};
 }
 
 std::string time_hint(const Spread& wall) {
   if (wall.rank_of_max.value() < 0) return {};
-  return fmt::format("longest {}, rank {}", seconds_text(wall.max), wall.rank_of_max.value());
+  return concat("longest ", seconds_text(wall.max), ", rank ", wall.rank_of_max);
 }
 
 std::string skew_hint(const Snapshot& s) {
   const SlowRank* slowest = s.view<RanksView>().slow.slowest();
   if (slowest == nullptr)
     return s.view<ProgressView>().points.back().skew_ratio <= 1.005 ? "the ranks are even" : "";
-  return fmt::format("rank {} slow in {}", slowest->rank.value(), to_string(slowest->phase()));
+  return concat("rank ", slowest->rank, " slow in ", slowest->phase());
 }
 
-std::string tiles_section(const Snapshot& s) {
+Record tiles_section(const Snapshot& s) {
   const ProgressView& view = s.view<ProgressView>();
   if (view.points.empty()) return {};
   const std::string first =
       std::isfinite(view.first_loss) ? loss_text(view.first_loss) + " at the start" : "";
   const bool tokens = view.tokens > 0;
-  const std::string amount = fmt::format(
-      "{}{} so far", grouped(tokens ? view.tokens : view.samples), tokens ? " tokens" : " samples");
-  std::string out = "<div class=\"tiles\">";
-  for (const Tile& tile :
-       {Tile{"Loss", &RoundPoint::loss, loss_text, "", first, 0.002},
-        Tile{"Throughput", &RoundPoint::rate_per_second, rate_text,
-             tokens ? "tokens/s" : "samples/s", amount},
-        Tile{"Step time", &RoundPoint::step_seconds, seconds_text, "median rank",
-             time_hint(s.summary.wall_seconds)},
-        Tile{"Skew", &RoundPoint::skew_ratio, times_text, "slowest to median", skew_hint(s)}})
-    out += tile_html(tile, view.points);
-  return out + "</div>";
+  const std::string amount = concat(grouped(tokens ? view.tokens : view.samples),
+                                    tokens ? " tokens" : " samples", " so far");
+  const Tile tiles[] = {
+      {"Loss", &RoundPoint::loss, loss_text, "", first, 0.002},
+      {"Throughput", &RoundPoint::rate_per_second, rate_text, tokens ? "tokens/s" : "samples/s",
+       amount},
+      {"Step time", &RoundPoint::step_seconds, seconds_text, "median rank",
+       time_hint(s.summary.wall_seconds)},
+      {"Skew", &RoundPoint::skew_ratio, times_text, "slowest to median", skew_hint(s)}};
+  return {{"tiles", list_of(tiles, [&](const Tile& tile) { return tile_of(tile, view.points); })}};
 }
 
 double total_median(const StepSummary& summary) {
@@ -152,39 +147,29 @@ double total_median(const StepSummary& summary) {
   return total;
 }
 
-std::string segment(std::size_t phase, double share) {
-  return fmt::format("<i class=\"ph{}\" style=\"width:{}%\" title=\"{} {}\"></i>", phase,
-                     fixed(100 * share, 2), kPhaseNames[phase], percent_text(share, 0));
+Record phase_of(std::size_t phase, const Spread& spread, double share) {
+  const bool is_uneven = spread.rank_of_max.value() >= 0 && spread.max > 1.05 * spread.median;
+  const std::string part = percent_text(share, 0);
+  return {{"class", concat("ph", phase)},
+          {"name", kPhaseNames[phase]},
+          {"width", fixed(100 * share, 2)},
+          {"title", concat(kPhaseNames[phase], " ", part)},
+          {"share", part},
+          {"seconds", seconds_text(spread.median)},
+          {"most", is_uneven ? seconds_text(spread.max) : ""},
+          {"rank", spread.rank_of_max.value()}};
 }
 
-std::string legend_entry(std::size_t phase, const Spread& spread, double share) {
-  std::string out =
-      fmt::format("<li><span class=\"key ph{}\"></span><span>{}</span><small>{}, {}", phase,
-                  kPhaseNames[phase], percent_text(share, 0), seconds_text(spread.median));
-  if (spread.rank_of_max.value() >= 0 && spread.max > 1.05 * spread.median)
-    out +=
-        fmt::format("<br/>up to {}, rank {}", seconds_text(spread.max), spread.rank_of_max.value());
-  return out + "</small></li>";
-}
-
-std::string phases_section(const Snapshot& s) {
+Record phases_section(const Snapshot& s) {
   const StepSummary& summary = s.summary;
   const double total = total_median(summary);
   if (total <= 0) return {};
-  std::string bar;
-  std::string legend;
+  List phases;
   for (std::size_t p = 0; p < kPhases; ++p) {
     const Spread& spread = summary.phases[p];
-    if (spread.max <= 0) continue;
-    bar += segment(p, spread.median / total);
-    legend += legend_entry(p, spread, spread.median / total);
+    if (spread.max > 0) phases.push_back(phase_of(p, spread, spread.median / total));
   }
-  return card(
-      "Where a step goes",
-      fmt::format("{}<div class=\"bar\" aria-hidden=\"true\">{}</div><ul "
-                  "class=\"legend\">{}</ul>",
-                  hint("Median over the ranks; waiting for others counts as communication."), bar,
-                  legend));
+  return {{"segments", std::move(phases)}};
 }
 
 }  // namespace
@@ -256,7 +241,7 @@ Topic progress_topic() {
           .follow = grow<ProgressView>,
           .metrics = metrics,
           .put_status = put_status,
-          .sections = {{tiles_section}, {phases_section}}};
+          .sections = {{"tiles.html", tiles_section}, {"phases.html", phases_section}}};
 }
 
 }  // namespace cox::metrics

@@ -387,7 +387,7 @@ Topic ranks_topic(PutRow put_row) {
           .put_status = put_status,
           .put_rank = put_rank,
           .documents = {{"/api/v1/ranks", "every rank, paged: ?offset=0&limit=100", json}},
-          .sections = {{ranks_section}}};
+          .sections = {{"ranks.html", ranks_section}}};
 }
 
 }  // namespace cox::metrics

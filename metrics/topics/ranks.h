@@ -57,12 +57,11 @@ double skew_ratio(const StepSummary& summary);
 
 inline constexpr std::string_view kRankPath = "/status/rank";  // the page of one rank
 
-// Returns the section of the status page.
-std::string ranks_section(const Snapshot& snapshot);
+// Returns the values of ranks.html.
+Record ranks_section(const Snapshot& snapshot);
 
-// Returns what is known of one rank, for a page of its own, and the form that asks for one.
-std::string rank_detail(const Snapshot& snapshot, RankId rank);
-std::string rank_form(const Snapshot& snapshot);
+// Returns the values of rank.html for one rank; empty where it has not reported.
+List rank_detail(const Snapshot& snapshot, RankId rank);
 
 // `put_row` writes a rank as an object with the fields of all topics.
 Topic ranks_topic(void (*put_row)(io::JsonWriter& json, const Snapshot& snapshot,

@@ -52,7 +52,7 @@ int main(int argc, char** argv) try {
       options);  // saves and resumes as checkpoint.directory and checkpoint.resume say
   session.finish();
   if (session.rank() == 0 && !result.epochs.empty()) {  // SIGTERM may come before an epoch ends
-    std::printf("%zu epochs, loss %.5f on what was held out\n", result.epochs.size(),
+    std::printf("%zu epochs, loss %.5f on the held-out data\n", result.epochs.size(),
                 *result.epochs.back().evaluation_loss);
   }
 } catch (const std::exception& error) {

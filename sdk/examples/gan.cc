@@ -48,7 +48,7 @@ int main(int argc, char** argv) try {
   }
   const double mean = generator->forward(torch::randn({1024, 4})).mean().item<double>();
   session.finish();
-  if (session.rank() == 0) std::printf("mean of what is made %.2f\n", mean);
+  if (session.rank() == 0) std::printf("mean of the generated samples %.2f\n", mean);
 } catch (const std::exception& error) {
   return cox::report(error);
 }

@@ -11,14 +11,18 @@
 namespace example {
 
 // [policy]
-// What the policy remembers: rounds seen, then samples and seconds of every rank since it last
-// looked.
+// The policy's memory: rounds seen, then samples and seconds of every rank since the last look at
+// the speeds.
 struct SpeedSharesState {
   static constexpr std::uint32_t kVersion = 1;
   std::uint64_t rounds = 0;
   std::vector<double> samples;  // one per rank
   std::vector<double> seconds;
-  static auto fields(auto& self) { return std::tie(self.rounds, self.samples, self.seconds); }
+  static auto fields(auto& self) {
+    return cox::message("SpeedSharesState", cox::field(1, "rounds", self.rounds),
+                        cox::field(2, "samples", self.samples),
+                        cox::field(3, "seconds", self.seconds));
+  }
 };
 
 // Gives every rank samples in proportion to its speed: samples per second of its own work.

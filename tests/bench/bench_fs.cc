@@ -6,8 +6,9 @@
 //
 // Answers a turn with the seconds of all steps but the first, and of their updates; the losses and
 // the CPU time; and the proportional set size before the program had a model and after the last
-// step. Bytes are those of the parameters, of memory that ranks share, of this rank's tensors at
-// their peak within steps but the first, and of the newest memory plan's predicted peak.
+// step. Also answers with bytes: of the parameters, of memory that ranks share, and of this rank's
+// tensors at their peak within steps but the first. The last number is the predicted peak of the
+// newest memory plan.
 #include <torch/torch.h>
 
 #include <algorithm>

@@ -1,5 +1,6 @@
-// N1: checks the bits of the FP8 codec against the formats' definitions, for every float (with
-// --quick, for one of 61 and those at code borders), and measures its speed on one core.
+// N1: checks the bits of the FP8 codec against the formats' definitions, and measures the codec's
+// speed on one core. The check covers every float; with --quick, one of 61 and those at code
+// borders.
 #include <algorithm>
 #include <bit>
 #include <chrono>

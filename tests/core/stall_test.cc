@@ -189,11 +189,11 @@ TEST_SUITE("stall") {
     CHECK(text({mark(0, Activity::saving, 75), mark(1, kWaits, 70)}) ==
           "rank 0 saves after step 5, for 1 min 15 s; rank 1 waits for it");
     CHECK(text({mark(0, kWaits, 6), mark(1, Activity::unknown, 0)}) ==
-          "rank 0 waits for 6.0 s for rank 1, of which nothing is heard");
+          "rank 0 waits for 6.0 s for rank 1, from which no status arrives");
     RankMark many_phases = mark(1, kBackward, 0.2);
     many_phases.round_seconds = 20;
     CHECK(text({mark(0, kWaits, 6), many_phases}) ==
-          "rank 1 is in backward of step 5 and has been on its way for 20.0 s; rank 0 waits for "
+          "rank 1 is in backward of step 5 and has been in this step for 20.0 s; rank 0 waits for "
           "it");
     CHECK(text({mark(0, kWaits, 6), mark(1, Activity::finished, 5)})
               .find("rank 1 has left its loop after step 5") == 0);

@@ -27,20 +27,27 @@ using cox::PolicyState;
 struct Range {
   std::uint16_t first = 0;
   std::optional<std::int64_t> change;
-  static auto fields(auto& self) { return std::tie(self.first, self.change); }
+  static auto fields(auto& self) {
+    return cox::message("Range", cox::field(1, "first", self.first),
+                        cox::field(2, "change", self.change));
+  }
   friend bool operator==(const Range&, const Range&) = default;
 };
 
 struct AsColumns {
   static constexpr std::uint32_t kVersion = 1;
   cox::Columns<2> table;
-  static auto fields(auto& self) { return std::tie(self.table); }
+  static auto fields(auto& self) {
+    return cox::message("AsColumns", cox::field(1, "table", self.table));
+  }
 };
 
 struct AsVectors {
   static constexpr std::uint32_t kVersion = 1;
   std::array<std::vector<double>, 2> table;
-  static auto fields(auto& self) { return std::tie(self.table); }
+  static auto fields(auto& self) {
+    return cox::message("AsVectors", cox::field(1, "table", self.table));
+  }
 };
 
 struct Everything {
@@ -56,8 +63,12 @@ struct Everything {
   std::array<std::uint8_t, 3> three{};
   std::vector<Range> ranges;
   static auto fields(auto& self) {
-    return std::tie(self.told, self.large, self.negative, self.single, self.number, self.stage,
-                    self.rank, self.name, self.three, self.ranges);
+    return cox::message(
+        "Everything", cox::field(1, "told", self.told), cox::field(2, "large", self.large),
+        cox::field(3, "negative", self.negative), cox::field(4, "single", self.single),
+        cox::field(5, "number", self.number), cox::field(6, "stage", self.stage),
+        cox::field(7, "rank", self.rank), cox::field(8, "name", self.name),
+        cox::field(9, "three", self.three), cox::field(10, "ranges", self.ranges));
   }
   friend bool operator==(const Everything&, const Everything&) = default;
 };
@@ -65,21 +76,40 @@ struct Everything {
 struct Small {
   static constexpr std::uint32_t kVersion = 1;
   std::uint8_t value = 0;
-  static auto fields(auto& self) { return std::tie(self.value); }
+  static auto fields(auto& self) {
+    return cox::message("Small", cox::field(1, "value", self.value));
+  }
 };
 
 struct Flag {
   static constexpr std::uint32_t kVersion = 1;
   Stage stage = Stage::watch;
   bool told = false;
-  static auto fields(auto& self) { return std::tie(self.stage, self.told); }
+  static auto fields(auto& self) {
+    return cox::message("Flag", cox::field(1, "stage", self.stage),
+                        cox::field(2, "told", self.told));
+  }
+};
+
+struct Eager {
+  static constexpr std::uint32_t kVersion = 1;
+  double ratio = 1;
+  cox::RankId rank{-1};
+  std::array<std::int32_t, 2> pair = {3, 4};
+  static auto fields(auto& self) {
+    return cox::message("Eager", cox::field(1, "ratio", self.ratio),
+                        cox::field(2, "rank", self.rank), cox::field(3, "pair", self.pair));
+  }
 };
 
 struct Wide {
   static constexpr std::uint32_t kVersion = 1;
   std::vector<std::array<std::uint64_t, 64>> rows;
-  static auto fields(auto& self) { return std::tie(self.rows); }
+  static auto fields(auto& self) { return cox::message("Wide", cox::field(1, "rows", self.rows)); }
 };
+
+// The field of version 1, behind all others.
+const std::string kVersion1 = "\xc0\x3e\x01";
 
 Everything filled() {
   Everything state;
@@ -113,8 +143,8 @@ TEST_SUITE("core") {
   }
 
   TEST_CASE("small numbers take a byte each") {
-    CHECK(encode_state(Small{5}) == std::string("\x01\x01\x05"));
-    CHECK(encode_state(Flag{Stage::hold, true}) == std::string("\x01\x02\x01\x01"));
+    CHECK(encode_state(Small{5}) == "\x08\x05" + kVersion1);
+    CHECK(encode_state(Flag{Stage::hold, true}) == "\x08\x01\x10\x01" + kVersion1);
   }
 
   TEST_CASE("a state of another version is refused by version") {
@@ -124,19 +154,76 @@ TEST_SUITE("core") {
   }
 
   TEST_CASE("values outside their type's range are refused") {
-    CHECK_FALSE(decode_state<Small>(std::string("\x01\x02\x80\x02")).ok());  // 256
-    CHECK(decode_state<Flag>(std::string("\x01\x02\x02\x01")).ok());
-    CHECK_FALSE(decode_state<Flag>(std::string("\x01\x02\x03\x01")).ok());
-    CHECK_FALSE(decode_state<Flag>(std::string("\x01\x02\x02\x02")).ok());
-    CHECK_FALSE(decode_state<Flag>(std::string("\x01\x02\x02\x01\x01")).ok());
-    CHECK_FALSE(decode_state<Flag>(std::string("\x01\x03\x02\x01")).ok());
+    CHECK(decode_state<Small>("\x08\xff\x01" + kVersion1).ok());
+    CHECK_FALSE(decode_state<Small>("\x08\x80\x02" + kVersion1).ok());  // 256
+    CHECK(decode_state<Flag>("\x08\x02\x10\x01" + kVersion1).ok());
+    CHECK_FALSE(decode_state<Flag>("\x08\x03\x10\x01" + kVersion1).ok());
+    CHECK_FALSE(decode_state<Flag>("\x08\x02\x10\x02" + kVersion1).ok());
+    CHECK_FALSE(decode_state<Flag>("\x08\x02\x10\x01").ok());  // without a version
+    CHECK_FALSE(decode_state<Flag>("\x08\x02\x10\x01" + kVersion1 + "\x01").ok());
     CHECK_FALSE(decode_state<Flag>("").ok());
   }
 
+  TEST_CASE("fields come in any order, the last of several values counts, lists in any pieces") {
+    CHECK(decode_state<Flag>("\x10\x01\x08\x02" + kVersion1)->stage == Stage::roll_back);
+    CHECK(decode_state<Small>("\x08\x05\x08\x07" + kVersion1)->value == 7);
+    const std::string version3 = "\xc0\x3e\x03";
+    const auto three = [&](std::string_view bytes) {
+      return decode_state<Everything>(std::string(bytes) + version3);
+    };
+    const std::array<std::uint8_t, 3> expected = {1, 2, 3};
+    CHECK(three("\x4a\x03\x01\x02\x03")->three == expected);      // packed
+    CHECK(three("\x48\x01\x48\x02\x48\x03")->three == expected);  // one by one
+    CHECK(three("\x4a\x02\x01\x02\x48\x03")->three == expected);  // both
+    CHECK_FALSE(three("\x4a\x02\x01\x02").ok());                  // too few
+    CHECK_FALSE(three("\x4a\x03\x01\x02\x03\x48\x04").ok());      // too many
+    CHECK(three("\x52\x02\x08\x07\x52\x02\x10\x01")->ranges ==
+          std::vector<Range>{{7, std::nullopt}, {0, -1}});
+  }
+
+  TEST_CASE("unknown fields are skipped, known ones of another wire type and groups are refused") {
+    const std::string small = "\x08\x05";
+    for (const std::string& unknown :
+         {std::string("\x28\x80\x01"), std::string("\x29") + "12345678",
+          std::string("\x2a\x02") + "ab", std::string("\x2d") + "1234"}) {
+      const auto read = decode_state<Small>(unknown + small + kVersion1);
+      REQUIRE(read.ok());
+      CHECK(read->value == 5);
+    }
+    for (const std::string& refused :
+         {std::string("\x09") + "12345678", std::string("\x0a\x01\x05"),
+          std::string("\x0d") + "1234", std::string("\x2b\x2c"), std::string("\x2e"),
+          std::string("\x02\x01"), std::string("\x2a\x70")}) {
+      CHECK_FALSE(decode_state<Small>(refused + small + kVersion1).ok());
+    }
+  }
+
+  TEST_CASE("what bytes leave out is zero, whatever the struct begins with") {
+    const auto read = decode_state<Eager>(kVersion1);
+    REQUIRE(read.ok());
+    CHECK(read->ratio == 0);
+    CHECK(read->rank == cox::RankId(0));
+    CHECK(read->pair == std::array<std::int32_t, 2>{0, 0});
+    CHECK(decode_state<Eager>(encode_state(Eager{}))->rank == cox::RankId(-1));
+  }
+
   TEST_CASE("a count allocates no more than the bytes that are left can hold") {
-    // Claims 2^62 rows in four bytes, then many rows without data.
-    CHECK_FALSE(decode_state<Wide>("\x01\x09\xff\xff\xff\xff\xff\xff\xff\xff\x3f").ok());
-    CHECK_FALSE(decode_state<Wide>(std::string("\x01\x04\x03\x01\x01\x01")).ok());
+    // Claims 2^62 bytes of rows where three are left, then a row with too few numbers.
+    CHECK_FALSE(
+        decode_state<Wide>("\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x3f\x01" + kVersion1).ok());
+    CHECK_FALSE(decode_state<Wide>("\x0a\x04\x0a\x02\x01\x01" + kVersion1).ok());
+  }
+
+  TEST_CASE("empty messages are no more than a job can have ranks, within a list") {
+    const auto with_rows = [](std::size_t rows) {
+      std::string bytes;
+      for (std::size_t i = 0; i < rows; ++i) bytes += std::string("\x52\x00", 2);
+      return bytes + "\xc0\x3e\x03";
+    };
+    const auto read = decode_state<Everything>(with_rows(cox::kMaxRanks));
+    REQUIRE(read.ok());
+    CHECK(read->ranges.size() == cox::kMaxRanks);
+    CHECK_FALSE(decode_state<Everything>(with_rows(cox::kMaxRanks + 1)).ok());
   }
 
   TEST_CASE("damaged bytes never crash, and what is read from them encodes to itself") {

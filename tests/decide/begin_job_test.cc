@@ -18,7 +18,9 @@ using cox::ReasonCode;
 struct AskedBy {
   static constexpr std::uint32_t kVersion = 1;
   std::int32_t world_size = 0;
-  static auto fields(auto& self) { return std::tie(self.world_size); }
+  static auto fields(auto& self) {
+    return cox::message("AskedBy", cox::field(1, "world_size", self.world_size));
+  }
 };
 
 // Requests a change before the first round, and records that it was asked.

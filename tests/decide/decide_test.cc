@@ -30,7 +30,9 @@ using Requests = std::vector<cox::PlanChange>;
 struct Calls {
   static constexpr std::uint32_t kVersion = 1;
   std::uint64_t count = 0;
-  static auto fields(auto& self) { return std::tie(self.count); }
+  static auto fields(auto& self) {
+    return cox::message("Calls", cox::field(1, "count", self.count));
+  }
 };
 
 // Requests the same change in every round, and counts the rounds in its state.

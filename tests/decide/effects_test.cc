@@ -89,7 +89,8 @@ struct Job {
 };
 
 TEST_SUITE("decide.effects") {
-  TEST_CASE("the knobs of a plan are kept in the bytes and the order of saved states") {
+  TEST_CASE(
+      "the knobs of a plan are kept by the numbers of their fields in the order of saved states") {
     Plan plan;
     plan.precision = {Precision::bf16, Precision::fp32};
     plan.profiles = {{MemoryAction::keep, MemoryAction::recompute}};
@@ -100,19 +101,17 @@ TEST_SUITE("decide.effects") {
     plan.rollback = {1, RoundId(3)};
     plan.step_samples = 128;
     ByteWriter out;
-    write(out, KnobValues{plan});
+    write_message(out, KnobValues{plan});
     const std::string bytes(out.text());
-    CHECK(bytes == std::string("\2\1\0"
-                               "\1\2\0\1"
-                               "\3\0\0\0"
-                               "\3\xAC\2\1\2"
-                               "\x80\1",
-                               18));
+    CHECK(bytes == std::string("\x0A\2\1\0"
+                               "\x12\4\x0A\2\0\1"
+                               "\x1A\3\0\0\0"
+                               "\x22\4\xAC\2\1\2"
+                               "\x48\x80\1",
+                               24));
 
-    ByteReader in(std::as_bytes(std::span(bytes)));
     KnobValues read_back;
-    read(in, read_back);
-    CHECK(in.done());
+    CHECK(read_message(bytes, read_back));
     Plan expected = plan;
     expected.scaler = {};
     expected.hold_until = {};

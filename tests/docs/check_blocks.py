@@ -9,7 +9,7 @@ backticks lead somewhere, and .ci/run executes README's test command. With the `
 brings quoted blocks and the table up to date.
 
 A quoted block follows a line `<!-- from FILE:REGION -->`; in FILE the region lies between the lines
-`// [REGION]` and `// [/REGION]` (`#` in CMake). Its common indentation is dropped.
+`// [REGION]` and `// [/REGION]` (`#` in CMake and Python). Its common indentation is dropped.
 """
 
 import argparse
@@ -22,7 +22,7 @@ import textwrap
 import commands
 import pages
 
-QUOTED = ("cpp", "cmake", "proto", "ini")  # always come from a file
+QUOTED = ("cpp", "cmake", "proto", "ini", "python")  # always come from a file
 PLAIN = ("text", "json")  # output and drawings
 TABLE = "docs/configuration.md"
 QUOTE = re.compile(r"(^<!-- from (\S+):(\S+) -->\n```\w+\n)(.*?)(^```$)", re.DOTALL | re.MULTILINE)

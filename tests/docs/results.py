@@ -36,13 +36,13 @@ CASES = {
     "mixed_precision": ["loss {0..0.05}, with averaged weights {0..0.05}; scale {4096..1048576}, "
                         "{1..10} steps skipped"],
     "micro_batches": ["loss {0..0.15}"],  # 2 before the first step
-    "gan": ["mean of what is made {2.8..3.2}"],
+    "gan": ["mean of the generated samples {2.8..3.2}"],
     "adopt.alone": ["rank 0: loss {0..0.35}"],  # 0.7 before the first step
     "adopt.np2": ["rank 0: loss {0..0.35}", "rank 1: loss {0..0.35}"],
     # 0.7 before the first step
     "keep.alone": ["rank 0: loss {0..0.5}"],
     "keep.np2": ["rank 0: loss {0..0.5}", "rank 1: loss {0..0.5}"],
-    "fit": ["8 epochs, loss {0.0001..0.005} on what was held out"],
+    "fit": ["8 epochs, loss {0.0001..0.005} on the held-out data"],
 }
 RANGE = re.compile(r"\{([\d.]+)\.\.([\d.]+)\}")
 SHOWN = re.compile(r"^<!-- prints: (\S+) -->\n```text\n(.*?)^```$", re.DOTALL | re.MULTILINE)

@@ -98,7 +98,7 @@ class Pages(unittest.TestCase):
         self.assert_finds("sdk/part.cc:part", "sdk/part.cc:parts", "no such region")
 
     def test_a_language_that_nobody_checks(self):
-        self.assert_finds("```text", "```python", "block language")
+        self.assert_finds("```text", "```perl", "block language")
 
     def test_commands_that_are_not_there(self):
         self.assert_finds("scripts/go --fast", "scripts/gone --fast", "scripts/gone does not exist")
@@ -149,18 +149,20 @@ class Results(unittest.TestCase):
 
     def test_an_output_within_its_ranges_passes(self):
         self.assertEqual(self.finds("own_loop", "loss 0.0489 over all ranks\n"), "")
-        self.assertEqual(self.finds("fit.np2", "8 epochs, loss 0.00195 on what was held out\n"), "")
+        self.assertEqual(self.finds("fit.np2", "8 epochs, loss 0.00195 on the held-out data\n"), "")
 
     def test_lines_of_ranks_come_in_any_order(self):
         self.assertEqual(self.finds("watch_only.np2", "rank 1: loss 0.0\nrank 0: loss 0.01\n"), "")
 
     def test_a_number_out_of_its_range_is_found(self):
-        self.assertIn("found 'mean of what is made 3.51'", self.finds("gan", "mean of what is made 3.51\n"))
+        self.assertIn("found 'mean of the generated samples 3.51'",
+                      self.finds("gan", "mean of the generated samples 3.51\n"))
         self.assertIn("found 'loss nan'", self.finds("quick_start", "loss nan\n"))
 
     def test_other_words_and_lines_are_found(self):
         self.assertIn("expected '0 plans; '", self.finds("custom_policy.alone", "0 plans; a reason\n"))
-        self.assertIn("expected 1 lines, found 2", self.finds("gan", "mean of what is made 3\nmore\n"))
+        self.assertIn("expected 1 lines, found 2",
+                      self.finds("gan", "mean of the generated samples 3\nmore\n"))
         self.assertIn("expected 1 lines, found 0", self.finds("gan", ""))
 
     def test_an_exit_code_counts_whatever_was_printed(self):

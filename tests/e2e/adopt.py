@@ -110,7 +110,7 @@ class Adopt(jobs.Case):
         job.signal(signal.SIGTERM, ranks=[1])
         ended = job.wait()
         self.assertNotEqual(ended.code, 0, ended)
-        self.assertIn("does not ask stop_requested()", ended.err, ended)
+        self.assertIn("does not call stop_requested()", ended.err, ended)
 
     def test_a_loop_that_asks_leaves_by_itself(self):
         job, _ = self.hold("--ask")

@@ -100,14 +100,14 @@ class Deaths(jobs.Case):
             self.assertEqual(int(process), pid)
         # Of a process that the launcher has waited for, only Linux 6.15 and later know; and exit() may crash on its
         # way out, since the coordinator's thread still runs.
-        self.assertTrue(how.startswith(WAYS[way]) or how == "how is not known" or
+        self.assertTrue(how.startswith(WAYS[way]) or how == "the cause is not known" or
                         way == "exit" and how.startswith("killed by"), how)
         if way != "kill":  # in its own code, which the forward pass calls
             self.assertRegex(where, rf"in (compute|forward) of step {DIES_IN}$")
         else:
             newest = self.rows("run", victim)[-1]["step"]
             self.assertGreaterEqual(int(re.search(r"step (\d+)", where)[1]), newest)
-        self.assertEqual("the launcher ends the other ranks" in rest, ranks > 1)
+        self.assertEqual("the launcher then ends the other ranks" in rest, ranks > 1)
         with open(self.path("run", "ending.json"), encoding="utf-8") as file:
             note = json.load(file)
         self.assertEqual(note["rank"], victim)

@@ -41,7 +41,8 @@ class Endings(jobs.Case):
         def check(loop):
             ended = self.end_of(loop, "--leave", "all", 20, "finalize")
             self.assertEqual(ended.code, 0, ended)
-            self.says(ended, "MPI_Finalize was called before the end of the session, which ends here")
+            self.says(ended, "MPI_Finalize was called before the end of the session; "
+                             "the session ends here")
             self.assertNotIn("error", ended.err, ended)
             self.assertNotIn("MPI_FINALIZE", ended.err, ended)  # MPI's own complaint
         self.each_loop(check, LOOPS + ["watched"])

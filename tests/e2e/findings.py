@@ -18,7 +18,7 @@ class Findings(jobs.Case):
         command = [jobs.programs.gpt2, "--text", self.text(), *SHAPE, "--steps", self.STEPS, *flags,
                    "--cox.http.port=0", "--cox.run.directory=" + self.path("run")]
         ended = self.ends_well(jobs.run(command, ranks, patience=240))
-        table = ended.out[ended.out.index("what the newest steps lost"):]
+        table = ended.out[ended.out.index("losses of the newest steps"):]
         rows = re.findall(r"^ *(high|med|low)  .{12} ([A-Z_.]+) ", table, re.M)
         self.assertTrue(rows, ended)
         return rows, ended

@@ -11,7 +11,6 @@ files in all of /dev/shm, too: for a machine, or a namespace, that nobody else u
 import argparse
 import collections
 import concurrent.futures
-import itertools
 import json
 import os
 import random
@@ -30,11 +29,22 @@ STEPS = 60
 PATIENCE_S = 120
 QUIET_S = 20  # for the processes of a job to be gone after mpiexec is
 TRAIN = ["--steps", STEPS, "--jitter-us", 12000, "--cox.checkpoint.every_steps=3", "--cox.http.port=0"]
-LOOPS = [("trainer", ["--micro-batch", 2, "--cox.reduction.reproducible=on"]), ("adopted", [])]
+Loop = collections.namedtuple("Loop", "name kind flags")
+# A sharded loop has the bits of an adopted one.
+LOOPS = [Loop("trainer", "trainer", ["--micro-batch", 2, "--cox.reduction.reproducible=on"]),
+         Loop("adopted", "adopted", []),
+         Loop("sharded", "adopted", ["--cox.shard.mode=state", "--cox.shard.grain=16"])]
 PATHS = [("mailbox", {}, []), ("mpi", {"COX_CONTROL": "mpi"}, []),
          ("nodes", {}, ["--cox.control.ranks_per_node=2"]),
          ("messages", {}, ["--cox.reduction.shared_memory=off"])]
-# What a whole run and its saves consist of.
+
+
+def paths_of(loop):
+    """Ranks of several nodes share no parameters."""
+    return [path for path in PATHS if loop.name != "sharded" or path[0] != "nodes"]
+
+
+# Files of a whole run and its saves.
 RUN_FILES = re.compile(r"rank\d+/(run\.json|operators\.json|(steps|host)\.jsonl)|journal\.cox|ending\.json|[^/.]+\.lock")
 MPICH_FILES = ("mpich_", "ucx_shm_")  # in /dev/shm for a moment of MPI_Init: its own, its transport's
 SAVE_FILES = re.compile(r"step-\d{12}/(manifest\.json|control\.state|"
@@ -108,7 +118,7 @@ class Trial:
         self.fault = FAULTS[number % len(FAULTS)]
         self.ranks = self.chance.choice(RANKS)
         self.loop = self.chance.choice(LOOPS)
-        self.path = self.chance.choice(PATHS)
+        self.path = self.chance.choice(paths_of(self.loop))
         self.victim = self.chance.randrange(self.ranks)
         self.moment = self.chance.choice(MOMENTS)
         self.is_hit_twice = self.chance.random() < 0.25
@@ -122,12 +132,12 @@ class Trial:
     def __str__(self):
         twice = ", twice" if self.is_hit_twice else ""
         return (f"trial {self.number}: {self.fault.name} (rank {self.victim} of {self.ranks}, "
-                f"{self.loop[0]}, {self.path[0]}) at the {self.moment}{twice}: exit codes {self.codes}, resumed at "
+                f"{self.loop.name}, {self.path[0]}) at the {self.moment}{twice}: exit codes {self.codes}, resumed at "
                 f"step {self.resumed_at}")
 
     def start(self, *flags):
         _, environment, more = self.path
-        command = [jobs.programs.parallel, self.loop[0], *TRAIN, *self.loop[1], *more, *flags,
+        command = [jobs.programs.parallel, self.loop.kind, *TRAIN, *self.loop.flags, *more, *flags,
                    "--cox.run.directory=" + self.at("run"),
                    "--cox.checkpoint.directory=" + self.at("saves")]
         return jobs.Job(command, self.ranks, {**environment, "COX_SHM_DIR": self.shared,
@@ -249,7 +259,7 @@ class References:
     def __init__(self, folder):
         self.kept = {}
         self.times = {"start": 0.0, "step": 0.0}
-        for loop, ranks, path in itertools.product(LOOPS, RANKS, PATHS):
+        for loop, ranks, path in ((l, r, p) for l in LOOPS for r in RANKS for p in paths_of(l)):
             trial = Trial(0, 0, tempfile.mkdtemp(dir=folder), {})
             trial.loop, trial.ranks, trial.path = loop, ranks, path
             if self.key(trial) in self.kept:
@@ -271,7 +281,7 @@ class References:
     @staticmethod
     def key(trial):
         """An adopted loop adds gradients within nodes first, so bits hang on which ranks share one."""
-        return trial.loop[0], trial.ranks, trial.loop[0] == "adopted" and trial.path[0] == "nodes"
+        return trial.loop.kind, trial.ranks, trial.loop.kind == "adopted" and trial.path[0] == "nodes"
 
     def findings(self, trial, ended):
         wanted_losses, wanted_weights = self.kept[self.key(trial)]
@@ -331,7 +341,7 @@ In all of `/dev/shm` afterwards: {left} files, and {mpich} of MPICH and its UCX,
 - Machine: {machine}; load average at the end: {load}
 
 How: `tests/e2e/kills.py` starts a data-parallel job of 1 to 4 ranks and {steps} steps (dropout, batch normalisation, a save every third
-step; a Trainer with AdamW in reproducible mode, or an adopted loop with torch's Adam and Session::keep) over the mailbox, MPI, pretended nodes of two ranks, or with gradients as messages. At a random moment (while
+step; a Trainer with AdamW in reproducible mode, or an adopted loop with torch's Adam and Session::keep, with its state divided or not) over the mailbox, MPI, pretended nodes of two ranks, or with gradients as messages. At a random moment (while
 its ranks start, in its loop, or while a save is being written) it does what the first column says to a random rank, all ranks or mpiexec; one
 trial in four is disturbed again after it was resumed. Then the job is resumed to its end. A finding is any of: another loss of a step
 on any rank or other weights than those of a job that was never disturbed (every bit); a resumed job that fails; a job that does not end

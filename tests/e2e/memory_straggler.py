@@ -40,7 +40,7 @@ class Straggler(MemoryCase):
         # By how much is a matter of the machine; that it surely took longer would be a fault.
         self.assertLess(there[0]["measured"]["step_ratio_low"], 1.05, there)
         self.assertFalse(there[0]["taken_back"], there)
-        self.assertIn("rank 1 is not slow any more", " ".join(d["text"] for d in decisions))
+        self.assertIn("rank 1 is no longer slow", " ".join(d["text"] for d in decisions))
 
     def test_the_lighter_plan_changes_no_bit(self):
         self.once("run", self.slow_run)

@@ -116,7 +116,7 @@ class Calls(unittest.TestCase):
         ended = job_of([mixed("trainer"), mixed("trainer", "--late", "60")], quiet())
         self.assertEqual(ended.code, 75, ended)
         self.assertRegex(ended.err, "rank 0 has waited . s in the start of a Trainer.*: rank 1 has "
-                                    "not come to it")
+                                    "not made this call")
 
 
 class RandomPairs(unittest.TestCase):

@@ -24,7 +24,7 @@ START_S = 20  # for processes to start and to come to their fault, on a machine 
 KINDS = [
     ("other calls", r"expected the same call (with the same tensors )?on all ranks, found .* on rank \d.* on rank \d"),
     ("a rank that left", r"expected every rank in this step, found that rank \d .*"),
-    ("a rank that left", r"rank \d takes no further part in the exchange: .*"),
+    ("a rank that left", r"rank \d has left the exchange: .*"),
     ("a rank that left", r"expected all ranks at the end of the training loop, found rank \d waiting"),
     ("other settings, options or data", r"expected .* on all ranks, found .*rank \d"),
     ("a rank that kept the others waiting", r"rank \d.*control\.wait_seconds"),

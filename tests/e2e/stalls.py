@@ -125,7 +125,7 @@ class Stalls(jobs.Case):
                               "--cox.http.enabled=off", *path[2]], ranks, path[1])
             self.assertNotEqual(ended.code, 0, ended)
             self.assertIn("rank 1 has left its loop after step 40", ended.err)
-            self.assertIn("docs/data-parallel.md has a way for one that ends earlier", ended.err)
+            self.assertIn("see docs/data-parallel.md for ranks that end earlier", ended.err)
         jobs.side_by_side(check, [(2, PATHS[0]), (3, PATHS[1])])
 
     def test_a_rank_that_left_is_an_error_also_in_a_call_of_all_ranks_between_steps(self):

@@ -65,7 +65,7 @@ class TrainModels(jobs.Case):
                 weights = {line.split("weights ")[1] for line in lines}
                 losses = {line.split("loss ")[1].split(",")[0] for line in lines}
                 self.assertEqual((len(weights), len(losses)), (1, 2), ended)
-                self.assertNotIn("found the same one on all", ended.err)
+                self.assertNotIn("found the same batch on all", ended.err)
 
     def test_what_an_operator_of_a_script_throws_is_told_in_one_line(self):
         ended = self.train("script", "--cox.memory.budget=1KiB")

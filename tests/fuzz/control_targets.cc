@@ -191,7 +191,7 @@ std::string repaired_journal(std::string_view bytes) {
 
 std::string repaired_control_state(std::string_view bytes) {
   constexpr std::size_t kHeader = 20;
-  constexpr std::uint32_t kVersion = 4;
+  constexpr std::uint32_t kVersion = 5;
   const std::string_view payload = bytes.substr(std::min(bytes.size(), kHeader));
   ByteWriter out;
   out.append("COXSTATE");
@@ -264,17 +264,22 @@ Taken fuzz_mask(std::string_view bytes) {
 }
 
 Taken fuzz_plan(std::string_view bytes) {
-  const auto plan = wire::parse_plan(bytes);
+  const JobFacts facts = job();
+  const auto bits = bytes.starts_with('\x04') ? wire::BlockBits::four : wire::BlockBits::eight;
+  const std::string_view coded = bytes.substr(std::min<std::size_t>(bytes.size(), 1));
+  const auto plan = wire::read_full_payload(as_bytes(coded), wire::size_of(facts), bits);
   if (!plan.ok()) return Taken::no;
-  const auto again = wire::parse_plan(wire::serialize(*plan));
+  const auto payload = wire::full_payload(*plan);
+  const auto again =
+      wire::read_full_payload(payload, wire::size_of(facts), wire::block_bits(*plan));
   expect(again.ok(), "a plan that was written to be read again");
-  expect(wire::serialize(*again) == wire::serialize(*plan), "the same plan after it was written");
-  JobFacts facts = job();
-  facts.incarnation = plan->id.incarnation;
-  if (!validate(*plan, facts).ok()) return Taken::no;
+  expect(wire::full_payload(*again) == payload, "the same plan after it was written");
+  Plan of_job = *plan;
+  of_job.id.incarnation = facts.incarnation;
+  if (!validate(of_job, facts).ok()) return Taken::no;
   const Plan first = initial_plan(facts);
-  expect(same_effect(*plan, *plan), "a plan to be equal to itself in effect");
-  static_cast<void>(diff(first, *plan).size() + diff(*plan, first).size() + text(*plan).size());
+  expect(same_effect(of_job, of_job), "a plan to be equal to itself in effect");
+  static_cast<void>(diff(first, of_job).size() + diff(of_job, first).size() + text(of_job).size());
   return Taken::yes;
 }
 

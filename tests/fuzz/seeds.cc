@@ -1,5 +1,6 @@
 #include "tests/fuzz/seeds.h"
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -105,10 +106,13 @@ std::string full_journal() {
   auto writer = runtime::JournalWriter::open(folder / "j", started.head);
   if (!writer.ok()) return {};
   test::RandomValues random(5);
-  for (std::uint64_t round = 1; round <= 3; ++round) {
+  constexpr std::array kCodes = {ReasonCode::straggler_found, ReasonCode::loss_spike,
+                                 ReasonCode::shares_changed};
+  for (std::uint64_t round = 1; round <= kCodes.size(); ++round) {
     Decision decision;
     decision.plan = random.plan(job, round);
     decision.reasons.push_back(random.reason());
+    decision.reasons.back().code = kCodes[round - 1];
     if (!(*writer)->append(random.signals(job, RoundId(round)), decision).ok()) return {};
   }
   return (*writer)->close().ok() ? with_few_settings(folder / "j") : std::string();
@@ -206,12 +210,19 @@ Seeds operators() {
   return {io::to_json(table)};
 }
 
+// A byte that has the bits of a block, then a payload.
+std::string coded_plan(const Plan& plan) {
+  std::string out(1, static_cast<char>(wire::block_bits(plan)));
+  for (const std::byte each : wire::full_payload(plan)) out += static_cast<char>(each);
+  return out;
+}
+
 Seeds plans() {
   const JobFacts job = test::capable_job(kRanks, kBlocks);
   test::RandomValues random(11);
-  Seeds seeds = {wire::serialize(initial_plan(job))};
+  Seeds seeds = {coded_plan(initial_plan(job))};
   for (std::uint64_t number = 1; number <= 3; ++number)
-    seeds.push_back(wire::serialize(random.plan(job, number)));
+    seeds.push_back(coded_plan(random.plan(job, number)));
   return seeds;
 }
 
@@ -284,6 +295,10 @@ Seeds pipelines() {
           "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"gemm\",\"pid\":1,\"ts\":4,\"dur\":6}]}"};
 }
 
+Seeds page_values() {
+  return {"<script>alert('x')</script> & \"y\"", "javascript:alert(1)", "12.5;\xff\x01"};
+}
+
 Seeds traces() {
   return {
       test::csv_of(test::made_trace({.dp_ranks = 2, .stages = 1, .microbatches = 1, .steps = 2})),
@@ -322,6 +337,7 @@ std::vector<std::string> seeds_of(std::string_view target) {
       {"mask", masks},
       {"memory_profile", memory_profiles},
       {"operators", operators},
+      {"page", page_values},
       {"phases", phases},
       {"pipeline", pipelines},
       {"plan", plans},

@@ -1,5 +1,5 @@
-// Valid files of every target as starting points. Made by the writing code, so that the seeds
-// follow its formats.
+// Valid files for every target, as starting points of the search. Made by the code that writes such
+// files, so the seeds follow changes of a format.
 #pragma once
 
 #include <string>

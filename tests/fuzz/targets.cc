@@ -8,7 +8,7 @@
 namespace cox::fuzz {
 namespace {
 
-constexpr std::array<Target, 21> kTargets = {{{"config", fuzz_config},
+constexpr std::array<Target, 22> kTargets = {{{"config", fuzz_config},
                                               {"control_state", fuzz_control_state},
                                               {"gzip", fuzz_gzip},
                                               {"http_head", fuzz_http_head},
@@ -20,6 +20,7 @@ constexpr std::array<Target, 21> kTargets = {{{"config", fuzz_config},
                                               {"mask", fuzz_mask},
                                               {"memory_profile", fuzz_memory_profile},
                                               {"operators", fuzz_operators},
+                                              {"page", fuzz_page},
                                               {"phases", fuzz_phases},
                                               {"pipeline", fuzz_pipeline},
                                               {"plan", fuzz_plan},

@@ -51,6 +51,7 @@ Taken fuzz_manifest(std::string_view bytes);
 Taken fuzz_mask(std::string_view bytes);
 Taken fuzz_memory_profile(std::string_view bytes);
 Taken fuzz_operators(std::string_view bytes);
+Taken fuzz_page(std::string_view bytes);
 Taken fuzz_phases(std::string_view bytes);
 Taken fuzz_pipeline(std::string_view bytes);
 Taken fuzz_plan(std::string_view bytes);

@@ -91,8 +91,8 @@ TEST_SUITE("io.folder_lock") {
     REQUIRE(lock.ok());
     const test::FileLimit none(0);
     const Status held = lock->check_held();
-    CHECK(held.message() ==
-          (folder / "saves.lock").string() + ": cannot be opened: Too many open files (ulimit -n)");
+    CHECK(held.message() == (folder / "saves.lock").string() +
+                                ": cannot open the lock file: Too many open files (ulimit -n)");
   }
 
   TEST_CASE("a file system without locks of whole files locks the record: the second is refused") {
@@ -142,7 +142,7 @@ TEST_SUITE("io.folder_lock") {
     const TempFolder folder;
     const LockCalls calls{[](int) { return EIO; }, no_lock};
     const auto lock = FolderLock::take(folder.path(), "saves.lock", "job one", "1", calls);
-    CHECK(lock.status().message().find("cannot lock it") != std::string::npos);
+    CHECK(lock.status().message().find("cannot lock the file") != std::string::npos);
   }
 
   TEST_CASE("a lock with another name gets a file of its own, and the other name keeps its bytes") {
@@ -174,7 +174,7 @@ TEST_SUITE("io.folder_lock") {
     fs::rename(folder / "saves", folder / "elsewhere");
     const Status gone = lock->check_held();
     CHECK(gone.code() == StatusCode::failed_precondition);
-    CHECK(gone.message().find("it was removed or renamed") != std::string::npos);
+    CHECK(gone.message().find("the folder was removed or renamed") != std::string::npos);
   }
 
   TEST_CASE("two names in one folder are two locks") {

@@ -156,7 +156,7 @@ TEST_SUITE("io.output_file") {
     REQUIRE(kept.ok());
     CHECK(kept->check().ok());
     fs::remove(folder / "run");
-    CHECK(kept->check().message().find("it was removed or renamed") != std::string::npos);
+    CHECK(kept->check().message().find("the folder was removed or renamed") != std::string::npos);
     fs::create_directory(folder / "run");
     CHECK(kept->check().message().find("another folder") != std::string::npos);
     CHECK(KeptFolder::open(folder / "none").status().code() == StatusCode::not_found);

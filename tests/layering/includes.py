@@ -31,6 +31,7 @@ COORDINATOR = DECISIONS + (IO, WIRE, TRANSPORT, RUNTIME)
 
 RECORDS = "metrics/records/"
 ANALYSIS = "metrics/analysis/"
+PAGES = "metrics/pages/"
 COMMAND = "metrics/command/"
 
 # The floors of sdk/src, from the ground up.
@@ -67,7 +68,8 @@ MAY_INCLUDE = {
     "metrics/analysis/findings/": (CORE, RECORDS),
     "metrics/analysis/whatif/": (CORE, RECORDS),
     "metrics/analysis/timeline/": (CORE, RECORDS),
-    "metrics/": (CORE, ESTIMATES, DECIDE, IO, RECORDS, ANALYSIS),
+    PAGES: (CORE,),
+    "metrics/": (CORE, ESTIMATES, DECIDE, IO, RECORDS, ANALYSIS, PAGES),
     COMMAND: COORDINATOR + ("metrics/",),
     "sdk/include/coxswain/": (CORE, ESTIMATES, DECIDE),
     LIBTORCH: (CORE,),
@@ -98,8 +100,8 @@ FOREIGN = {
     r"mpi\.h": ("coordinator/transport/mpi/", "tests/"),
     r"nccl\.h": ("tests/transport/nccl_abi_test.cc",),  # the coordinator declares what it calls
     r"(cuda|cublas|cudnn|nvtx).*": ("sdk/src/device/cuda", STANDIN),
-    r"google/protobuf/.*|.*\.pb\.h": ("coordinator/wire/", "tests/wire/", "tests/fuzz/"),
-    r"prometheus/.*": ("metrics/collectable.h", "tests/metrics/", "tests/bench/"),
+    r"google/protobuf/.*|.*\.pb\.h": ("tests/wire/",),
+    r"prometheus/.*": ("metrics/collectable.h", "tests/metrics/", "tests/sdk/shard/", "tests/bench/"),
     r"boost/.*": ("metrics/http/message.cc", "metrics/http/http_server.cc", "metrics/http/service."),
     r"(torch|ATen|c10|caffe2)/.*": (
         "sdk/",

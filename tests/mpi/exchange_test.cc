@@ -105,7 +105,7 @@ std::string hear_of_a_leaver(Communicator& c, SharedMemory shared_memory) {
     }
     if (status.ok()) status = exchange.wait_all({});
   }
-  const std::string name = "rank " + std::to_string(c.size() - 1) + " takes no further part";
+  const std::string name = "rank " + std::to_string(c.size() - 1) + " has left the exchange";
   return status.message().find(name) != std::string::npos ? "" : "heard: " + status.text();
 }
 

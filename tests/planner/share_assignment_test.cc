@@ -263,7 +263,8 @@ TEST_SUITE("planner") {
           "rank 2: 1, rank 3: 1); lower the minimum or take a larger batch");
     problem.ranks[1] = {0, 1, 5, 4};
     CHECK(cox::assign_shares(problem).status().message() ==
-          "rank 1 is to take at least 5 units and can take 4; lower its minimum or raise its cap");
+          "rank 1 must take at least 5 units but can take at most 4; lower its minimum or raise "
+          "its cap");
   }
 
   TEST_CASE("numbers out of range are refused") {

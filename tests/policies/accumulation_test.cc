@@ -85,7 +85,7 @@ TEST_SUITE("policies.accumulation") {
       std::uint64_t micro_batch;
       bool capable;
       const char* says;
-    } const table[] = {{0, true, "gives no size"}, {4, false, "step.accumulate()"}};
+    } const table[] = {{0, true, "micro-batches of a fixed size"}, {4, false, "step.accumulate()"}};
     for (const auto& row : table) {
       JobFacts job = accumulation_job();
       job.micro_batch = row.micro_batch;

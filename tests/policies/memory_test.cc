@@ -181,7 +181,7 @@ TEST_SUITE("policies.memory") {
     CHECK(told[0].outcome == Outcome::unchanged);
     CHECK(told[0].text ==
           "the budget of rank 1, 512 MiB, cannot be met: the smallest peak is 600 MiB, 88.0 MiB "
-          "more; give it at least 630 MiB or make the micro-batch smaller; lift what limits it "
+          "more; give it at least 630 MiB or make the micro-batch smaller; lift these limits "
           "(memory.offload is off)");
   }
 

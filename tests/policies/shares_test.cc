@@ -105,7 +105,10 @@ struct KeptShares {
   std::uint64_t told_plan = 0;
   std::vector<std::uint64_t> caps;
   static auto fields(auto& self) {
-    return std::tie(self.worth_rounds, self.told, self.told_plan, self.caps);
+    return cox::message("KeptShares", cox::field(1, "worth_rounds", self.worth_rounds),
+                        cox::field(2, "told", self.told),
+                        cox::field(3, "told_plan", self.told_plan),
+                        cox::field(4, "caps", self.caps));
   }
 };
 

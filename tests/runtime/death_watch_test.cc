@@ -200,12 +200,13 @@ TEST_CASE("the exit code is read of a process that has ended, whatever its name"
 
 TEST_CASE("a death is told with rank, host, process, cause, and where the rank was") {
   CHECK(text_of(ended(Activity::backward, SIGKILL)) ==
-        "rank 2 on node-7 (process 71) ended before its loop did: killed by signal 9 (SIGKILL: "
-        "somebody's kill, the launcher's, or the kernel's for want of memory); it was in backward "
+        "rank 2 on node-7 (process 71) ended before its loop did: killed by signal 9 (SIGKILL: by "
+        "a user, the launcher, or the kernel when memory ran out); it was in backward "
         "of step 212 for 0.3 s");
   CHECK(has(text_of(ended(Activity::waiting, kExit3)),
             "exit code 3, without Session::finish(); it waited for other ranks in step 212"));
-  CHECK(has(text_of(ended(Activity::other, std::nullopt)), "how is not known; it was in none of"));
+  CHECK(has(text_of(ended(Activity::other, std::nullopt)),
+            "the cause is not known; it was in none of"));
   CHECK(has(text_of(ended(Activity::saving, 0x80 | SIGABRT)), "SIGABRT: abort()"));
   CHECK(has(text_of(ended(Activity::unknown, SIGUSR1)), "it had begun no step"));
 }
@@ -214,7 +215,7 @@ TEST_CASE("a rank that is killed under a limit on CPU seconds may have passed it
   RankEnd end = ended(Activity::forward, SIGKILL);
   end.most_cpu_seconds = 7;
   CHECK(has(text_of(end),
-            "the kernel's for want of memory or beyond its 7 CPU seconds, ulimit -t); it was in"));
+            "the kernel when memory ran out, or beyond its 7 CPU seconds, ulimit -t); it was in"));
   end.code = SIGSEGV;
   CHECK_FALSE(has(text_of(end), "ulimit"));
 }
@@ -385,7 +386,7 @@ TEST_CASE("the process has none of the job's descriptors and memory") {
   const std::string said = watch.said();  // blocks until the watch has ended
   CHECK(said.starts_with("coxswain[10] error: "));
   CHECK(has(said, "No saves were kept"));
-  CHECK_FALSE(has(said, "launcher ends"));
+  CHECK_FALSE(has(said, "launcher then ends"));
 }
 
 TEST_CASE("what is no ending is refused") {

@@ -215,15 +215,48 @@ TEST_SUITE("runtime.journal") {
     TempFolder folder;
     write_journal(folder / "j", 2, 3, 1);
     std::string old = read_file(folder / "j");
-    old[8] = 4;
+    old[8] = 5;
     const std::uint32_t check = crc32(std::as_bytes(std::span(old).first(12)));
     for (int i = 0; i < 4; ++i) old[12 + i] = static_cast<char>(check >> (8 * i));
     write_file(folder / "j", old);
     const Status status = JournalReader::open(folder / "j").status();
     CHECK(status.code() == StatusCode::failed_precondition);
-    CHECK(status.message().ends_with(
-        "expected version 5, found 4; replay it with the Coxswain that wrote it, and let this one "
-        "begin another file"));
+    CHECK(
+        status.message().ends_with("expected version 6, found 5; replay the journal with the "
+                                   "Coxswain that wrote it, and give this job another file"));
+  }
+
+  TEST_CASE("a journal of an older version is moved aside with all its bytes, never appended to") {
+    TempFolder folder;
+    const JobFacts job = test::driven_job(2);
+    const JournalHead head{job, {}, initial_state(job), {}};
+    write_journal(folder / "j", 2, 3, 1);
+    std::string old = read_file(folder / "j");
+    old[8] = 5;
+    const std::uint32_t check = crc32(std::as_bytes(std::span(old).first(12)));
+    for (int i = 0; i < 4; ++i) old[12 + i] = static_cast<char>(check >> (8 * i));
+    for (const char* aside : {"j.version5", "j.version5.2"}) {
+      write_file(folder / "j", old);
+      auto writer = JournalWriter::open(folder / "j", head);
+      REQUIRE_MESSAGE(writer.ok(), writer.status().text());
+      CHECK((*writer)->moved_aside() == folder / aside);
+      REQUIRE((*writer)->close().ok());
+      CHECK(read_file(folder / aside) == old);
+      CHECK(read_back(folder / "j").starts == 1);
+      writer = JournalWriter::open(folder / "j", head);
+      REQUIRE(writer.ok());
+      CHECK((*writer)->moved_aside().empty());
+      REQUIRE((*writer)->close().ok());
+      CHECK(read_back(folder / "j").starts == 2);
+    }
+    std::string newer = old;
+    newer[8] = 7;
+    const std::uint32_t newer_check = crc32(std::as_bytes(std::span(newer).first(12)));
+    for (int i = 0; i < 4; ++i) newer[12 + i] = static_cast<char>(newer_check >> (8 * i));
+    write_file(folder / "j", newer);
+    CHECK(JournalWriter::open(folder / "j", head).status().code() ==
+          StatusCode::failed_precondition);
+    CHECK(read_file(folder / "j") == newer);
   }
 
   TEST_CASE("a record torn at any byte is ignored and reported, all before it is there") {
@@ -366,7 +399,7 @@ TEST_SUITE("runtime.journal") {
     REQUIRE(writer.ok());
     std::filesystem::remove(folder / "j");
     const Status told = (*writer)->begin(head);
-    CHECK(told.message().find("it was removed") != std::string::npos);
+    CHECK(told.message().find("the file was removed") != std::string::npos);
     CHECK((*writer)->close().ok());
     CHECK_FALSE(std::filesystem::exists(folder / "j"));
   }

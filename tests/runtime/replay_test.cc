@@ -28,7 +28,9 @@ Result<ReplayReport> replayed(const std::filesystem::path& path, ReplayOptions o
 struct Calls {
   static constexpr std::uint32_t kVersion = 1;
   std::uint64_t count = 0;
-  static auto fields(auto& self) { return std::tie(self.count); }
+  static auto fields(auto& self) {
+    return cox::message("Calls", cox::field(1, "count", self.count));
+  }
 };
 
 // Gives a reason in every tenth round.
@@ -110,6 +112,49 @@ TEST_SUITE("runtime.replay") {
       MESSAGE(ranks << " ranks: " << report->plans << " plans, " << report->reasons << " reasons, "
                     << std::filesystem::file_size(folder / "j") / 2000 << " bytes a round");
     }
+  }
+
+  TEST_CASE("200 rounds with every policy on give the same plans, reasons and states again") {
+    const TempFolder folder;
+    JobFacts facts = measured_job();
+    facts.capabilities = {PrecisionSet{0xF}, kEveryAction, true, true, true};
+    facts.precision.blocks.assign(facts.blocks.size(), {{400, 260, 270, 180}});
+    Config config = budgets();
+    REQUIRE(apply_text(config,
+                       "shares.mode = on\naccumulation.mode = on\nprecision.format = auto\n"
+                       "precision.emulate = on\n",
+                       "test")
+                .ok());
+    DrivenJob job(facts, config, default_policies(), initial_state(facts), 17);
+    auto journal = JournalWriter::open(folder / "j", job.head());
+    REQUIRE(journal.ok());
+    job.run(200, **journal);
+    REQUIRE((*journal)->close().ok());
+    for (const auto& policy : default_policies()) {
+      ControlState state = job.state();
+      CHECK_MESSAGE(!state_of(state, policy->name()).is_fresh(), policy->name());
+    }
+    CHECK(job.plans() > 0);
+    const auto report = replayed(folder / "j");
+    REQUIRE_MESSAGE(report.ok(), report.status().text());
+    CHECK(report->rounds == 200);
+    CHECK(report->plans == job.plans());
+    CHECK(report->equal());
+
+    // The last state goes on as itself from its bytes, as in the segment after a restart.
+    const auto saved = wire::parse_control_state(wire::serialize(job.state()));
+    REQUIRE(saved.ok());
+    CHECK(saved->plan == job.state().plan);
+    CHECK(saved->policies == job.state().policies);
+    DrivenJob next(facts, config, default_policies(), *saved, 18);
+    journal = JournalWriter::open(folder / "j", next.head());
+    REQUIRE(journal.ok());
+    next.run(200, **journal);
+    REQUIRE((*journal)->close().ok());
+    const auto both = replayed(folder / "j");
+    REQUIRE(both.ok());
+    CHECK(both->segments == 2);
+    CHECK(both->equal());
   }
 
   TEST_CASE("a restart at another world size replays from its own first state") {

@@ -66,13 +66,13 @@ TEST_SUITE("runtime.saved_state") {
     TempFolder folder;
     write_file(folder / "s", *control_state_file(initial_state(test::driven_job(2))));
     std::string old = read_file(folder / "s");
-    old[8] = 3;
+    old[8] = 4;
     write_file(folder / "s", old);
     const Status status = load_control_state(folder / "s").status();
     CHECK(status.code() == StatusCode::failed_precondition);
-    CHECK(status.message().ends_with(
-        "expected version 4, found 3; restore it with the Coxswain that wrote it, or start without "
-        "it"));
+    CHECK(
+        status.message().ends_with("expected version 5, found 4; restore the state with the "
+                                   "Coxswain that wrote it, or start without the state"));
   }
 
   TEST_CASE("no file, no folder and no permission are clear errors") {

@@ -20,7 +20,9 @@ using cox::testing::SimulatedJob;
 struct Calls {
   static constexpr std::uint32_t kVersion = 1;
   std::uint64_t count = 1;
-  static auto fields(auto& self) { return std::tie(self.count); }
+  static auto fields(auto& self) {
+    return cox::message("Calls", cox::field(1, "count", self.count));
+  }
 };
 
 // Proposes anything, valid or not, or throws.

@@ -139,7 +139,7 @@ TEST_SUITE("testing.ladder") {
     CHECK(first_said(job, ReasonCode::memory_breach) == nullptr);
     const Reason* const ended = last_said(job, ReasonCode::memory_over_budget);
     REQUIRE(ended != nullptr);
-    CHECK(ended->text.find("rank 2 is not slow any more, and its plan of 850 MiB does not fit its "
+    CHECK(ended->text.find("rank 2 is no longer slow, and its plan of 850 MiB does not fit its "
                            "budget of 733 MiB") == 0);
   }
 
@@ -220,7 +220,7 @@ TEST_SUITE("testing.ladder") {
     const Reason* const advice = first_said(job, ReasonCode::straggler_advice);
     REQUIRE(advice != nullptr);
     CHECK(advice->rank == RankId(2));
-    CHECK(advice->text.find("likely cause: compute (look at its device") != std::string::npos);
+    CHECK(advice->text.find("likely cause: compute (check its device") != std::string::npos);
     CHECK(times_said(job, ReasonCode::straggler_advice) == 1);
   }
 
@@ -259,7 +259,7 @@ TEST_SUITE("testing.ladder") {
         {&Signs::memory_pressure, 0.3F, cox::SlowCause::memory_pressure, "waits for memory 30 %"},
         {&Signs::io_pressure, 0.5F, cox::SlowCause::data, "waits for reads and writes 50 %"},
         {&Signs::load_per_core, 2, cox::SlowCause::host, "has work for 200 % of its cores"},
-        {&Signs::clock_ratio, 1, cox::SlowCause::compute, "look at its device"},
+        {&Signs::clock_ratio, 1, cox::SlowCause::compute, "check its device"},
     };
     slow.phase_index = 1;
     for (const Case& c : cases) {

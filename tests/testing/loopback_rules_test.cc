@@ -156,7 +156,7 @@ TEST_CASE("requests left in flight and operations left alone are reported") {
   const std::string text = world.verify().message();
   CHECK(contains(text, "rank 0 destroyed communicator world with operation 0 (all_reduce of 8"));
   CHECK(contains(text, "ended with operation 0 started by some ranks only"));
-  CHECK(contains(text, "rank 1 has not come to it"));
+  CHECK(contains(text, "rank 1 has not started it"));
 }
 
 TEST_CASE("a split that one rank does not join fails instead of hanging") {

@@ -1,5 +1,5 @@
-// A thousand decisions in simulated jobs: their measured effects against the truth, and which of
-// them were taken back.
+// A thousand decisions in simulated jobs: measured effects against the truth, and decisions taken
+// back.
 #include <cmath>
 #include <map>
 #include <memory>
@@ -21,7 +21,7 @@ using cox::testing::Random;
 using cox::testing::SteeredJob;
 using cox::testing::SteeredScenario;
 
-// Keeps promising, from a round on, that all blocks are a tenth faster in bf16.
+// Promises in every round, from a given one on, that all blocks are a tenth faster in bf16.
 class Optimist final : public cox::Policy {
  public:
   explicit Optimist(cox::RoundId from, cox::Motive motive = cox::Motive::gain)
@@ -67,8 +67,8 @@ SteeredScenario planted(std::uint64_t seed, double ratio, const PaceNoise& noise
   return scenario;
 }
 
-// Returns one of several kinds of noise: independent, heavy-tailed, with pauses, correlated to the
-// step before.
+// Returns one of five kinds of noise: independent, heavy-tailed, with pauses, or correlated with
+// the step before.
 PaceNoise noise_of_kind(std::uint64_t kind) {
   PaceNoise noise;
   noise.rank = kind % 2 == 0 ? 0.03 : 0.02;
@@ -141,8 +141,9 @@ TEST_SUITE("testing.promises") {
     CHECK(back->outcome == cox::Outcome::changed);
     CHECK(back->text.find("plan 1 is taken back in precision: a step was to take 10.0 % less") ==
           0);
-    CHECK(back->text.find("policy optimist may not promise a shorter step by that again before "
-                          "round ") != std::string::npos);
+    CHECK(back->text.find(
+              "policy optimist may not propose this change for a shorter step before round ") !=
+          std::string::npos);
     CHECK(back->forecast.step_ratio == doctest::Approx(1 / 1.2).epsilon(0.03));
     // The policy asks again in every round; the refusal is reported once.
     CHECK(count_said(job, ReasonCode::resting) == 1);
@@ -150,7 +151,7 @@ TEST_SUITE("testing.promises") {
     CHECK(job.last().scores.back().policy == cox::PolicyKind::custom);
     CHECK(job.last().scores.back().taken_back == 1);
     CHECK(job.last().scores.back().seconds_lost > 0);
-    job.rounds(512);  // and then once more, with the same result
+    job.rounds(512);  // the policy tries once more, with the same result
     CHECK(count_said(job, ReasonCode::taken_back) == 2);
     job.rounds(800);
     CHECK(count_said(job, ReasonCode::taken_back) == 2);

@@ -92,7 +92,7 @@ void on_all_cases(const Run& run) {
 
 // Returns empty if the error names the rank that left and its reason.
 std::string verdict(const Status& status, const Case& item) {
-  const std::string expected = "rank " + std::to_string(item.leaver) + " takes no further part";
+  const std::string expected = "rank " + std::to_string(item.leaver) + " has left the exchange";
   const bool right = status.code() == StatusCode::unavailable &&
                      status.message().find(expected) != std::string::npos &&
                      status.message().find("out of coal") != std::string::npos;
@@ -212,7 +212,7 @@ std::string run_late(Communicator& c, const LateCase& late, Aside& aside) {
                          c.rank().value() / item.per_node == item.leaver / item.per_node;
   if (!made.ok()) return aside.failure(made);
   if (is_late) return come_late(**made, aside);
-  const char* expected = same_node ? late.on_its_node : "missing is the part of the node of";
+  const char* expected = same_node ? late.on_its_node : "the part is missing from the node of";
   const std::string text = time_out(**made, expected, aside);
   --aside.waiting;
   return text;

@@ -231,7 +231,8 @@ TEST_SUITE("nccl exchange") {
       CHECK_FALSE(trainer.exchange->is_done(0));
       const Status late = trainer.exchange->wait_all({});
       CHECK(late.code() == StatusCode::unavailable);
-      CHECK(late.message().find("NCCL has not handed it to the device") != std::string::npos);
+      CHECK(late.message().find("NCCL has not passed this bucket to the device") !=
+            std::string::npos);
       return "";
     });
   }
@@ -310,7 +311,7 @@ TEST_SUITE("nccl exchange") {
     });
     for (const std::string& result : results) {
       CHECK(result.find("invalid_argument: exchange over NCCL: expected the same buckets and "
-                        "options on every rank, found others on rank 2") == 0);
+                        "options on every rank, found different ones on rank 2") == 0);
     }
   }
 
@@ -328,9 +329,8 @@ TEST_SUITE("nccl exchange") {
       return trainer.open(c, exchange_options()).text();
     });
     for (const std::string& result : results) {
-      CHECK(
-          result.find("unavailable: exchange over NCCL: expected a group of all ranks, found that "
-                      "it has ended on rank 0") == 0);
+      CHECK(result.find("unavailable: exchange over NCCL: expected a group of all ranks, found "
+                        "that the group has ended on rank 0") == 0);
     }
   }
 
@@ -372,7 +372,7 @@ TEST_SUITE("nccl exchange") {
     });
     for (const std::string& result : results) {
       CHECK(result.find("unavailable: exchange over NCCL: expected the device to finish its sums "
-                        "in time, found it behind in round 0") == 0);
+                        "in time, found them unfinished in round 0") == 0);
     }
   }
 
@@ -435,7 +435,7 @@ TEST_SUITE("nccl exchange") {
     });
     CHECK(results[1].find("unavailable: NCCL: asynchronous error: remote error (6)") == 0);
     CHECK(results[0].find("unavailable: exchange over NCCL: expected the device to finish its sums "
-                          "in time, found it behind in round 0") == 0);
+                          "in time, found them unfinished in round 0") == 0);
   }
 }
 

@@ -177,7 +177,7 @@ TEST_SUITE("nccl group") {
              Case{"rank=1 init=fail",
                   "rank 1: NCCL: start: system error (2): fake NCCL: its start"},
              Case{"rank=0 init=error", "rank 0: NCCL: asynchronous error: system error (2): fake"},
-             Case{"rank=2 init=hang", "NCCL's start: expected it over within 0.300 s"},
+             Case{"rank=2 init=hang", "NCCL's start: expected it to finish within 0.300 s"},
          }) {
       CAPTURE(it.script);
       const Script script(it.script);
@@ -279,7 +279,8 @@ TEST_SUITE("nccl group") {
       return rank.group->status().text();
     });
     CHECK(results[0] == "unavailable: rank 0 is lost");
-    CHECK(results[1] == "unavailable: NCCL's abort is not over after 0.0200 s: rank 0 is lost");
+    CHECK(results[1] ==
+          "unavailable: NCCL's abort has not finished after 0.0200 s: rank 0 is lost");
   }
 }
 

@@ -2,7 +2,6 @@
 
 #include <string>
 
-#include "coordinator/core/bytes.h"
 #include "coordinator/wire/plan_codec.h"
 #include "tests/wire/random_values.h"
 
@@ -47,9 +46,9 @@ TEST_SUITE("wire.control") {
       Plan plan = random.plan(job, random.bits());
       if (random.chance(5)) plan.step_samples = random.bits();
       if (random.chance(50)) plan.activated_round = RoundId(0);
-      CHECK(*parse_plan(serialize(plan)) == plan);
 
-      const ControlState state = random.state(job);
+      ControlState state = random.state(job);
+      state.plan = plan;
       CHECK(same_bits(*parse_control_state(serialize(state)), state));
 
       const StepSignals signals = random.signals(job, RoundId(random.bits()));
@@ -135,21 +134,11 @@ TEST_SUITE("wire.control") {
   }
 
   TEST_CASE("a longer history than is kept is refused") {
-    ControlState state = initial_state(capable_job(1, 1));
-    const std::string without = serialize(state);
-    for (int i = 0; i < 199; ++i) state.history.add(RoundFacts{});
-    const std::size_t before = serialize(state).size();
-    state.history.add(RoundFacts{});
-    const std::size_t round_bytes = serialize(state).size() - before;
-    // The last of several fields with one number counts.
+    const std::string without = serialize(initial_state(capable_job(1, 1)));
     const auto with_rounds = [&](std::size_t rounds) {
-      ByteWriter history;
-      history.varint(rounds);
-      ByteWriter field;
-      field.varint(2 << 3 | 2);  // ControlState.history, a bytes field
-      field.varint(history.text().size() + rounds * round_bytes);
-      return without + std::string(field.text()) + std::string(history.text()) +
-             std::string(rounds * round_bytes, '\0');
+      std::string bytes = without;
+      for (std::size_t i = 0; i < rounds; ++i) bytes += std::string("\x12\x02\x08\x01", 4);
+      return bytes;  // ControlState.history, of RoundFacts.round 1
     };
     CHECK(parse_control_state(with_rounds(256)).ok());
     CHECK(parse_control_state(with_rounds(257)).status().code() == StatusCode::data_loss);

@@ -13,7 +13,9 @@ namespace {
 struct Numbers {
   static constexpr std::uint32_t kVersion = 1;
   std::vector<double> values;
-  static auto fields(auto& self) { return std::tie(self.values); }
+  static auto fields(auto& self) {
+    return cox::message("Numbers", cox::field(1, "values", self.values));
+  }
 };
 
 }  // namespace

@@ -26,10 +26,10 @@ std::vector<Setting<GuardConfig>> guard_settings();
 
 struct StragglerConfig {
   PolicyMode mode = PolicyMode::on;
-  std::uint32_t min_rounds = 12;             // reports of a rank before naming it
-  double slowdown_ratio = 1.05;              // smallest persistent slowdown worth naming ...
-  double slowdown_seconds = 0.001;           // ... and in a round, if that is more
-  double persistent_seconds = 2;             // a shorter slowness of short rounds is a pause
+  std::uint32_t min_rounds = 12;    // reports of a rank before naming it
+  double slowdown_ratio = 1.05;     // smallest persistent slowdown worth naming ...
+  double slowdown_seconds = 0.001;  // ... or, if that is more, this many seconds of a round
+  double persistent_seconds = 2;    // a shorter slowness of short rounds is a pause
   double false_alarms_per_rank_step = 1e-6;  // stated rate for noise without stragglers
 };
 std::vector<Setting<StragglerConfig>> straggler_settings();

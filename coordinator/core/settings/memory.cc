@@ -60,14 +60,16 @@ std::vector<Setting<MemoryConfig>> memory_settings() {
       parsed(&C::budget, {"budget", "", "most memory of a rank"}, "budget",
              "conservative|balanced|aggressive|fraction of the limit|bytes|empty", parse_budget,
              format_budget),
-      by_rank(&C::budget_of_rank, {"budget_of_rank", "", "budgets of single ranks instead of it"},
+      by_rank(&C::budget_of_rank,
+              {"budget_of_rank", "", "budgets of single ranks, in place of memory.budget"},
               "budgets", "RANK:BUDGET", "RANK:BUDGET,...", parse_rank_budget, format_budget),
       parsed(&C::inject_headroom,
              {"inject_headroom", "bytes",
               "for tests: pretend that so much is free above a rank's first peak"},
              "bytes", "0 .. 1024TiB, or empty", parse_maybe_bytes,
              [](const auto& bytes) { return bytes ? format_bytes(*bytes) : std::string(); }),
-      integer(&C::retry_rounds, {"retry_rounds", "rounds", "a failed action rests for that long"},
+      integer(&C::retry_rounds,
+              {"retry_rounds", "rounds", "a failed action is not planned for that long"},
               {1, 1000000}),
       actions(&C::force, {"force", "", "actions that blocks must have; * is any text"}),
       actions(&C::forbid, {"forbid", "", "actions that blocks must not have; * is any text"}),
@@ -78,8 +80,8 @@ std::vector<Setting<MemoryConfig>> memory_settings() {
              {"most_recomputed", "ratio", "largest part of blocks to recompute"}, {0, 1}),
       integer(&C::verify_steps,
               {"verify_steps", "steps",
-               "what backward gets for tensors that were not kept is compared with them, bit for "
-               "bit, that often; 0 = never"},
+               "recomputed and reloaded tensors are compared with the originals, bit for bit, that "
+               "often; 0 = never"},
               {0, 1000000000}),
       flag(&C::verify_offload,
            {"verify_offload", "", "bytes that come back from memory.tier_directory are checked"}),
@@ -94,7 +96,7 @@ Status validate(const MemoryConfig& config) {
   for (const ActionRule& rule : config.force) {
     if (is_on(config, rule.value)) continue;
     return invalid_argument("memory.force has ", rule.text(), ", but memory.", rule.value,
-                            " is off; change one of both");
+                            " is off; change one of the two settings");
   }
   return check_rules("memory", config.force, config.forbid, MemoryAction::keep, "action");
 }

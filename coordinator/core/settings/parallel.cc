@@ -52,7 +52,7 @@ std::vector<Setting<ReductionConfig>> reduction_settings() {
             "weights do not depend on the number of ranks, their shares or their timing"}),
       parsed(&C::bucket_bytes,
              {"bucket_bytes", "bytes",
-              "of gradients reduced at once; 0 = sizes are tried in the first steps"},
+              "bytes of gradients in one reduction; 0 = the first steps try several sizes"},
              "bytes", "0, or 1KiB .. 1024TiB", parse_bucket, format_bytes),
       flag(&C::shared_memory, {"shared_memory", "", "off: ranks of a node reduce through MPI too"}),
       integer(
@@ -71,32 +71,41 @@ std::vector<Setting<SharesConfig>> shares_settings() {
               [](std::string_view text) {
                 return parse_number(text, {0.001, 1000});
               }),
-      integer(&C::min_samples, {"min_samples", "samples", "of every rank in a step"},
+      integer(&C::min_samples, {"min_samples", "samples", "least samples of every rank in a step"},
               {0, kMaxStepSamples}),
-      by_rank(&C::max_samples, {"max_samples", "samples", "of single ranks; others have no cap"},
+      by_rank(&C::max_samples,
+              {"max_samples", "samples",
+               "most samples of single ranks in a step; other ranks have no cap"},
               concat("RANK=0 .. ", kMaxStepSamples, ",..."),
               [](std::string_view text) {
                 return parse_integer(text, {0, kMaxStepSamples});
               }),
-      integer(&C::settle_rounds, {"settle_rounds", "rounds", "seen before each change"}, kSettling),
-      number(&C::smallest_gain_ratio,
-             {"smallest_gain_ratio", "ratio", "of a step's time, for a change"}, {0, 1}),
+      integer(&C::settle_rounds,
+              {"settle_rounds", "rounds", "rounds that are observed before each change"},
+              kSettling),
+      number(
+          &C::smallest_gain_ratio,
+          {"smallest_gain_ratio", "ratio", "least gain for a change, as a part of a step's time"},
+          {0, 1}),
   };
 }
 
 std::vector<Setting<AccumulationConfig>> accumulation_settings() {
   using C = AccumulationConfig;
   return {
-      mode(&C::mode,
-           {"mode", "", "makes steps larger where synchronising is dear; changes the batch"}),
+      mode(&C::mode, {"mode", "", "enlarges the batch if synchronising takes much of a step"}),
       number(&C::target_ratio,
-             {"target_ratio", "ratio", "of a step's time that synchronising may take"},
+             {"target_ratio", "ratio", "part of a step's time that synchronising may take"},
              {0.001, 0.9}),
-      integer(&C::min_anchor, {"min_anchor", "micro-batches", "least of the slowest rank"},
+      integer(&C::min_anchor,
+              {"min_anchor", "micro-batches", "fewest micro-batches of the slowest rank in a step"},
               kAnchors),
-      integer(&C::max_anchor, {"max_anchor", "micro-batches", "most of the slowest rank"},
+      integer(&C::max_anchor,
+              {"max_anchor", "micro-batches", "most micro-batches of the slowest rank in a step"},
               kAnchors),
-      integer(&C::settle_rounds, {"settle_rounds", "rounds", "seen before each change"}, kSettling),
+      integer(&C::settle_rounds,
+              {"settle_rounds", "rounds", "rounds that are observed before each change"},
+              kSettling),
   };
 }
 

@@ -29,14 +29,18 @@ Setting<LossScaleConfig> rule(Row row) {
 std::vector<Setting<PrecisionConfig>> precision_settings() {
   using C = PrecisionConfig;
   return {
-      auto_mode(&C::mode, {"mode", "", "chooses formats; auto = on if any is asked for"},
+      auto_mode(&C::mode,
+                {"mode", "", "chooses formats; auto = on if format is not fp32 or force is set"},
                 wants_precision),
-      auto_choice(&C::format, {"format", "", "of all blocks; auto = of each by its signals"},
-                  kPrecisionNames),
+      auto_choice(
+          &C::format,
+          {"format", "", "format of all blocks; auto = chosen for each block by its signals"},
+          kPrecisionNames),
       formats(&C::force, {"force", "", "formats that blocks must have; * is any text"}),
       formats(&C::forbid, {"forbid", "", "formats that blocks must not have; * is any text"}),
-      flag(&C::emulate, {"emulate", "", "auto may take formats that are only imitated here"}),
-      integer(&C::patience_rounds, {"patience_rounds", "rounds", "good signals before 8 bits"},
+      flag(&C::emulate, {"emulate", "", "auto may choose formats that the devices only imitate"}),
+      integer(&C::patience_rounds,
+              {"patience_rounds", "rounds", "rounds of good signals before 8 bits"},
               {1, kRounds.max}),
       integer(&C::dwell_rounds, {"dwell_rounds", "rounds", "a block keeps a format that long"},
               kRounds),
@@ -46,19 +50,23 @@ std::vector<Setting<PrecisionConfig>> precision_settings() {
              {"enter_noise_ratio", "ratio",
               "gradient noise over signal from which 8 bits may be used"},
              {0, 1e6}),
-      number(&C::leave_noise_ratio,
-             {"leave_noise_ratio", "ratio", "... and below which they are left"}, {0, 1e6}),
+      number(
+          &C::leave_noise_ratio,
+          {"leave_noise_ratio", "ratio", "gradient noise over signal below which 8 bits are left"},
+          {0, 1e6}),
       number(&C::enter_underflow_ratio,
              {"enter_underflow_ratio", "ratio",
               "part flushed to zero up to which a lower format may be used"},
              kRatio),
       number(&C::leave_underflow_ratio,
-             {"leave_underflow_ratio", "ratio", "... and above which it is left"}, kRatio),
+             {"leave_underflow_ratio", "ratio",
+              "part flushed to zero above which a lower format is left"},
+             kRatio),
       number(&C::leave_saturated_ratio,
              {"leave_saturated_ratio", "ratio", "part clipped by fp8 above which it is left"},
              kRatio),
       number(&C::smallest_gain_ratio,
-             {"smallest_gain_ratio", "ratio", "a format must be that much faster to be taken"},
+             {"smallest_gain_ratio", "ratio", "a format must be that much faster to be chosen"},
              kRatio),
       choice(&C::fp8_scaling, {"fp8_scaling", "", "from the amax of past steps, or of this one"},
              kScalings),
@@ -69,14 +77,16 @@ std::vector<Setting<PrecisionConfig>> precision_settings() {
       integer(&C::fp8_margin, {"fp8_margin", "bits", "headroom of scales"}, {0, 16}),
       integer(&C::sample_every, {"sample_every", "steps", "between samples of values; 0 = none"},
               kRounds),
-      text(&C::sample_blocks, {"sample_blocks", "", "which blocks; * is any text"}),
+      text(&C::sample_blocks,
+           {"sample_blocks", "", "blocks whose values are sampled; * is any text"}),
   };
 }
 
 std::vector<Setting<LossScaleConfig>> loss_scale_settings() {
   using R = ScalerRules;
   return {
-      mode(&LossScaleConfig::mode, {"mode", "", "fits the rules of the scaler to what it sees"}),
+      mode(&LossScaleConfig::mode,
+           {"mode", "", "adjusts the scaler's rules to the gradients and overflows"}),
       rule(number(&R::initial_scale, {"initial", "", "scale of fp16 gradients at the start"},
                   {1e-30, 1e30})),
       rule(number(&R::growth_factor, {"growth_factor", "factor", "of one growth"}, {1, 65536})),
@@ -104,12 +114,12 @@ Status validate(const PrecisionConfig& config) {
   if (config.leave_noise_ratio > config.enter_noise_ratio) {
     return invalid_argument(
         "precision.leave_noise_ratio: expected at most precision.enter_noise_ratio, so that a "
-        "block does not flip between both");
+        "block does not switch back and forth");
   }
   if (config.leave_underflow_ratio < config.enter_underflow_ratio) {
     return invalid_argument(
         "precision.leave_underflow_ratio: expected at least precision.enter_underflow_ratio, so "
-        "that a block does not flip between both");
+        "that a block does not switch back and forth");
   }
   return ok_status();
 }

@@ -36,33 +36,35 @@ Setting<BlocksConfig> texts(std::vector<std::string> BlocksConfig::*field, Setti
 std::vector<Setting<RunConfig>> run_settings() {
   using C = RunConfig;
   return {
-      text(&C::name, {"name", "", "what the run is called"}),
+      text(&C::name, {"name", "", "name of the run"}),
       path(&C::directory,
            {"directory", "", "run directory; empty = none is written", Scope::set_alike}),
-      choice(&C::log, {"log", "", "what is printed", Scope::rank}, kLogLevelNames),
+      choice(&C::log, {"log", "", "least severe messages that are printed", Scope::rank},
+             kLogLevelNames),
       choice(&C::device,
              {"device", "",
               "where ranks train; auto = on CUDA where every rank has a device, or else the CPU"},
              kDeviceNames),
       flag(&C::allow_other_programs,
            {"allow_other_programs", "",
-            "ranks may run programs of other names than rank 0's, which are refused otherwise"}),
+            "ranks may run programs with other names than rank 0's; off = such ranks are refused"}),
       integer(&C::warmup_steps, {"warmup_steps", "steps", "left out of timing statistics"},
               {0, 1000000}),
-      number(&C::host_seconds,
-             {"host_seconds", "seconds",
-              "between looks at the process and its machine for the host timeline, at least 0.01; "
-              "0 = none"},
-             {0, 3600}),
-      integer(&C::seed, {"seed", "", "of everything random"}, {0, kAny}),
+      number(
+          &C::host_seconds,
+          {"host_seconds", "seconds",
+           "between samples of the process and its machine for the host timeline, at least 0.01; "
+           "0 = none"},
+          {0, 3600}),
+      integer(&C::seed, {"seed", "", "seed of all random numbers"}, {0, kAny}),
       number(&C::price_per_device_hour,
              {"price_per_device_hour", "price",
-              "of the device of one rank, for the summary at the end; 0 = not given"},
+              "price of one rank's device, for the summary at the end; 0 = not given"},
              {0, 1e9}),
       number(&C::peak_flops_per_device,
              {"peak_flops_per_device", "FLOP/s",
-              "of the device of one rank in the format that it trains in, for the ratio of it that "
-              "is used (MFU); 0 = not given"},
+              "peak of one rank's device in the format of training, for the ratio that is used "
+              "(MFU); 0 = not given"},
              {0, 1e18}),
   };
 }
@@ -71,7 +73,8 @@ std::vector<Setting<BlocksConfig>> blocks_settings() {
   using C = BlocksConfig;
   return {
       texts(&C::modules,
-            {"modules", "", "modules that are blocks, `layers.*` say; empty = found by themselves"},
+            {"modules", "",
+             "modules that are blocks, such as `layers.*`; empty = found automatically"},
             "PATTERN,..."),
       texts(&C::scopes, {"scopes", "", "blocks that the program opens itself, by cox::block(name)"},
             "NAME,..."),
@@ -84,24 +87,24 @@ std::vector<Setting<ControlConfig>> control_settings() {
       choice(&C::path, {"path", "", "how reports and plans travel within a node"}, kPathNames),
       choice(&C::masks,
              {"masks", "",
-              "how plans reach CUDA ranks; auto = over NCCL, or as without a device where that "
-              "fails; mpi = as without a device; nccl = only so"},
+              "how plans reach CUDA ranks; auto = over NCCL, or over MPI if NCCL fails; mpi = over "
+              "MPI; nccl = only over NCCL"},
              kMaskPathNames),
-      number(
-          &C::nccl_seconds,
-          {"nccl_seconds", "seconds",
-           "limit of NCCL's start, of a plan's way over it (then plans go without NCCL), and of a "
-           "step's sums (then the job ends)"},
-          {0.01, 86400}),
+      number(&C::nccl_seconds,
+             {"nccl_seconds", "seconds",
+              "limit of NCCL's start and of sending a plan over NCCL (then plans go without NCCL), "
+              "and of a step's sums (then the job ends)"},
+             {0.01, 86400}),
       integer(&C::ranks_per_node,
-              {"ranks_per_node", "ranks", "0 = as the machine says; else pretend"}, {0, 4096}),
-      number(
-          &C::late_seconds,
-          {"late_seconds", "seconds", "a rank silent for one to three times that misses its round"},
-          {0.01, 3600}),
+              {"ranks_per_node", "ranks", "0 = as on the machine; above 0 = pretend, for tests"},
+              {0, 4096}),
+      number(&C::late_seconds,
+             {"late_seconds", "seconds",
+              "a rank without a report for one to three times that long misses its round"},
+             {0.01, 3600}),
       number(&C::wait_seconds,
              {"wait_seconds", "seconds",
-              "a rank that keeps the others waiting for longer ends the job"},
+              "the job ends if ranks wait longer than this for another rank"},
              {1, 1e7}),
       path(&C::journal, {"journal", "", "file; empty = in the run directory", Scope::rank}),
   };
@@ -115,7 +118,7 @@ std::vector<Setting<HttpConfig>> http_settings() {
       integer(&C::port, {"port", "", "0 = any free one, printed at start", Scope::rank},
               {0, 65535}),
       text(&C::token,
-           {"token", "", "that clients must send (Authorization: Bearer TOKEN); empty = none",
+           {"token", "", "token that clients must send (Authorization: Bearer TOKEN); empty = none",
             Scope::rank}),
       flag(&C::open, {"open", "", "serve other machines without a token", Scope::rank}),
   };
@@ -125,14 +128,15 @@ std::vector<Setting<CheckpointConfig>> checkpoint_settings() {
   using C = CheckpointConfig;
   return {
       path(&C::directory,
-           {"directory", "", "where training state is saved; empty = none", Scope::set_alike}),
+           {"directory", "", "folder for saves of training state; empty = none", Scope::set_alike}),
       integer(&C::every_steps, {"every_steps", "steps", "0 = only at the end and on SIGTERM"},
               {0, 1000000000}),
-      integer(&C::keep, {"keep", "saves", "newest ones kept"}, {1, 1000}),
-      flag(&C::resume, {"resume", "", "continue from the newest whole one"}),
-      flag(&C::strict, {"strict", "", "a damaged newest one is an error, not passed over"}),
-      flag(&C::partial,
-           {"partial", "", "resume what fits of a save of another model, and list the rest"}),
+      integer(&C::keep, {"keep", "saves", "newest saves that are kept"}, {1, 1000}),
+      flag(&C::resume, {"resume", "", "continue from the newest undamaged save"}),
+      flag(&C::strict,
+           {"strict", "", "a damaged newest save is an error; off = the one before is tried"}),
+      flag(&C::partial, {"partial", "",
+                         "resume the matching part of a save of another model, and list the rest"}),
       integer(&C::snapshot_rounds,
               {"snapshot_rounds", "rounds", "in-memory snapshot that often; 0 = none"},
               {0, 1000000}),
@@ -159,11 +163,13 @@ Status validate(const CheckpointConfig& config) {
   if (!config.directory.empty()) return ok_status();
   if (config.every_steps > 0) {
     return invalid_argument(
-        "checkpoint.every_steps is set but checkpoint.directory is empty; say where to save");
+        "checkpoint.every_steps is set but checkpoint.directory is empty; set it to the folder for "
+        "saves");
   }
   if (config.resume) {
     return invalid_argument(
-        "checkpoint.resume is on but checkpoint.directory is empty; say what to resume from");
+        "checkpoint.resume is on but checkpoint.directory is empty; set it to the folder of the "
+        "save");
   }
   return ok_status();
 }

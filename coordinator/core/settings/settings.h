@@ -300,7 +300,7 @@ Status check_rules(std::string_view section, const std::vector<BlockRule<Value>>
     }
     if (std::ranges::find(force, rule) != force.end()) {
       return invalid_argument(section, ".force and ", section, ".forbid both have ", rule.text(),
-                              "; take it out of one of them");
+                              "; remove the rule from one of the two settings");
     }
   }
   return ok_status();

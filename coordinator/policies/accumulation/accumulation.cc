@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "coordinator/core/fields.h"
 #include "coordinator/core/selection.h"
 #include "coordinator/core/share_units.h"
 #include "coordinator/core/text.h"
@@ -39,7 +40,9 @@ struct SyncCost {
   double work_seconds = 0;  // a step of the slowest rank
 
   static auto fields(auto& self) {
-    return std::tie(self.anchor, self.sync_seconds, self.work_seconds);
+    return message("SyncCost", field(1, "anchor", self.anchor),
+                   field(2, "sync_seconds", self.sync_seconds),
+                   field(3, "work_seconds", self.work_seconds));
   }
 };
 
@@ -167,7 +170,9 @@ struct AccumulationState {
   std::vector<SyncCost> recent;  // newest rounds, a ring: round n at index n % kWindow
 
   static auto fields(auto& self) {
-    return std::tie(self.told_unable, self.told_capped, self.plan, self.rounds, self.recent);
+    return message("AccumulationState", field(1, "told_unable", self.told_unable),
+                   field(2, "told_capped", self.told_capped), field(3, "plan", self.plan),
+                   field(4, "rounds", self.rounds), field(5, "recent", self.recent));
   }
   bool is_sane() const {
     const auto is_amount = [](double amount) { return amount >= 0 && amount <= 1e300; };
@@ -206,12 +211,12 @@ double lower_median(const std::vector<SyncCost>& costs, double SyncCost::*part) 
 
 std::string explain_unable(const JobFacts& job) {
   if (job.micro_batch == 0) {
-    return "accumulation needs steps of whole micro-batches, and this job gives no size of them; "
-           "the batch stays as it is";
+    return "accumulation needs micro-batches of a fixed size, which this job does not set; the "
+           "batch does not change";
   }
   if (!job.capabilities.accumulation) {
     return "accumulation needs a loop that takes the samples of a step from the plan, as "
-           "step.accumulate() of the Trainer does; the batch stays as it is";
+           "step.accumulate() of the Trainer does; the batch does not change";
   }
   return {};
 }
@@ -340,11 +345,11 @@ PolicyOutput first_batch(const PolicyInput& input) {
         input.job, least, ReasonCode::accumulation_start,
         sentence("every rank starts with at least %u micro-batches a step; ", config.min_anchor));
   }
-  return finding_of(
-      ReasonCode::accumulation_start,
-      sentence("synchronising may take %.3g %% of a step; it starts with %.0f micro-batches: ",
-               100 * config.target_ratio, static_cast<double>(now)) +
-          explain_batch(now, input.job));
+  return finding_of(ReasonCode::accumulation_start,
+                    sentence("synchronising may take %.3g %% of a step; the slowest rank starts "
+                             "with %.0f micro-batches: ",
+                             100 * config.target_ratio, static_cast<double>(now)) +
+                        explain_batch(now, input.job));
 }
 
 PolicyOutput look_at_round(const PolicyInput& input, AccumulationState& state) {

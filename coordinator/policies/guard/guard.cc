@@ -41,9 +41,13 @@ struct GuardState {
   bool waiting = false;         // the ordered rollback is not applied yet
 
   static auto fields(auto& self) {
-    return std::tie(self.nonfinite_streak, self.spike_streak, self.clean_streak, self.bad_since,
-                    self.announced, self.acted, self.stage, self.hold_until, self.ticket,
-                    self.limit_reported, self.waiting);
+    return message(
+        "GuardState", field(1, "nonfinite_streak", self.nonfinite_streak),
+        field(2, "spike_streak", self.spike_streak), field(3, "clean_streak", self.clean_streak),
+        field(4, "bad_since", self.bad_since), field(5, "announced", self.announced),
+        field(6, "acted", self.acted), field(7, "stage", self.stage),
+        field(8, "hold_until", self.hold_until), field(9, "ticket", self.ticket),
+        field(10, "limit_reported", self.limit_reported), field(11, "waiting", self.waiting));
   }
 };
 

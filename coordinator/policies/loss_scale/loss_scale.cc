@@ -39,9 +39,13 @@ struct LossScaleState {
   std::vector<std::uint32_t> quiet{};  // per block: rounds until its overflow is named again
 
   static auto fields(auto& self) {
-    return std::tie(self.outside_quiet, self.quiet_steps, self.incidents, self.since_incident,
-                    self.high_rounds, self.low_rounds, self.hurries, self.distrust,
-                    self.floor_rounds, self.largest_gradient, self.quiet);
+    return message(
+        "LossScaleState", field(1, "outside_quiet", self.outside_quiet),
+        field(2, "quiet_steps", self.quiet_steps), field(3, "incidents", self.incidents),
+        field(4, "since_incident", self.since_incident), field(5, "high_rounds", self.high_rounds),
+        field(6, "low_rounds", self.low_rounds), field(7, "hurries", self.hurries),
+        field(8, "distrust", self.distrust), field(9, "floor_rounds", self.floor_rounds),
+        field(10, "largest_gradient", self.largest_gradient), field(11, "quiet", self.quiet));
   }
 };
 
@@ -117,8 +121,8 @@ Reason explain_block(const PolicyInput& input, const RoundView& view, std::size_
 Reason explain_outside(const RoundView& view) {
   return reason_of(ReasonCode::overflow_outside,
                    concat("gradients of rank ", view.bad_rank,
-                          " are not finite, and no block is to blame: it arose outside of all "
-                          "blocks, in the loss or in the data",
+                          " are not finite, and all blocks were finite: the cause is outside of "
+                          "all blocks, in the loss or in the data",
                           explain_scale(view)),
                    {}, view.bad_rank);
 }
@@ -132,13 +136,12 @@ Reason explain_floor(const PolicyInput& input, const RoundView& view) {
     rank = seen.rank_of_overflow;
     where = concat("in the ", pass_of(seen), " pass of block ", input.job.blocks[block]);
   }
-  Reason reason = reason_of(
-      ReasonCode::scaler_floor,
-      concat("overflows go on at the smallest loss scale, ", sentence("%.6g, ", view.scale), where,
-             " on rank ", rank,
-             ": no scale helps, so it stays; look at that block's inputs, or force another format "
-             "on it"),
-      {}, rank);
+  Reason reason = reason_of(ReasonCode::scaler_floor,
+                            concat("overflows go on at the smallest loss scale, ",
+                                   sentence("%.6g, ", view.scale), where, " on rank ", rank,
+                                   ": no scale helps, so the scale stays; check the inputs of that "
+                                   "block, or force another format on it"),
+                            {}, rank);
   reason.block = view.blamed;
   return reason;
 }

@@ -105,7 +105,7 @@ std::string withheld_text(const MemoryConfig& config) {
   add(!config.forbid.empty(), "memory.forbid is set");
   add(!config.force.empty(), "memory.force is set");
   add(config.most_recomputed < 1, "memory.most_recomputed is below 1");
-  return text.empty() ? text : "; lift what limits it (" + text + ")";
+  return text.empty() ? text : "; lift these limits (" + text + ")";
 }
 
 // Empty if the rank has as many samples as at the measurement of its bytes.
@@ -123,7 +123,7 @@ std::string explain_over_budget(std::size_t rank, const RankView& view,
                   ") and ran its step again with less");
   }
   if (view.ends_slow_plan) {
-    return concat("rank ", rank, " is not slow any more, and its plan of ",
+    return concat("rank ", rank, " is no longer slow, and its plan of ",
                   mib_text(view.now->peak_bytes), " does not fit its budget of ", budget);
   }
   if (view.breached) {
@@ -132,7 +132,7 @@ std::string explain_over_budget(std::size_t rank, const RankView& view,
                   " (predicted: ", view.now ? mib_text(view.now->peak_bytes) : "unknown", ")");
   }
   if (!view.now) {
-    return concat("what rank ", rank, "'s plan needs is not known, its budget is ", budget);
+    return concat("the memory of rank ", rank, "'s plan is not known; its budget is ", budget);
   }
   const std::int64_t peak = view.now->peak_bytes + view.correction_bytes;
   if (peak <= view.budget.bytes) {
@@ -184,8 +184,8 @@ std::string explain_failure(const JobFacts& job, const ActionEvent& event,
 
 std::string explain_retry(const JobFacts& job, const ActionEvent& event,
                           std::uint32_t retry_rounds) {
-  return concat("block ", job.blocks[event.block], " has rested from ", event.action, " for ",
-                retry_rounds, " rounds and may be planned with it again");
+  return concat("block ", job.blocks[event.block], " has had no ", event.action, " for ",
+                retry_rounds, " rounds after a failure and may be planned with it again");
 }
 
 // --- the user's rules -------------------------------------------------------------------------
@@ -224,7 +224,7 @@ std::string why_not(const MemoryConfig& config, const std::string& block, Memory
                   rule->text());
   }
   return concat("block ", block, " cannot have ", in_words(action),
-                ": it is switched off or this job cannot apply it");
+                ": that action is switched off, or this job cannot apply it");
 }
 
 // Explains why a plan in force is no longer allowed: names the first block with a forbidden action.
@@ -240,9 +240,9 @@ Reason explain_rule(const PolicyInput& input, const MemoryRound& round, const Ra
   });
   const std::string& name = input.job.blocks[block];
   Reason reason =
-      rests ? reason_of(
-                  ReasonCode::memory_block_failed,
-                  concat("block ", name, " failed under ", kind_of(action), " and rests from it"))
+      rests ? reason_of(ReasonCode::memory_block_failed,
+                        concat("block ", name, " failed under ", kind_of(action),
+                               ", which is not planned there for now"))
             : reason_of(ReasonCode::memory_rules, why_not(input.config.memory, name, action));
   reason.block = static_cast<std::int32_t>(block);
   return reason;
@@ -321,7 +321,8 @@ Reason explain_move(const PolicyInput& input, const MemoryRound& round) {
                      explain_over_budget(rank, view, known.measured_bytes));
   }
   if (round.state.retries) {
-    return reason_of(ReasonCode::memory_block_retried, "an action has rested and is tried again");
+    return reason_of(ReasonCode::memory_block_retried,
+                     "the pause after an action's failure is over, and the action is tried again");
   }
   return reason_of(known.straggles ? ReasonCode::memory_straggler : ReasonCode::memory_room,
                    explain_room(input, rank, view));
@@ -442,7 +443,8 @@ Reason explain_rest(const PolicyInput& input, const MemoryRound& round, const Re
       rest.code == ReasonCode::memory_infeasible
           ? explain_infeasible(rest.rank, round.ranks[rest.rank], input.config.memory)
           : concat("the memory limit of rank ", rest.rank,
-                   " is not known, so a part of it is no budget; give memory.budget in bytes, such "
+                   " is not known, so memory.budget cannot be a fraction of the limit; give "
+                   "memory.budget in bytes, such "
                    "as 6GiB");
   return reason_of(rest.code, std::move(text), Outcome::unchanged, rank_id(rest.rank));
 }
@@ -501,7 +503,7 @@ PolicyOutput without_facts(const PolicyInput& input, MemoryState state) {
   const char* const text =
       input.job.memory.models.empty()
           ? "no plan is made: the memory of this job's blocks was not measured"
-          : "no plan is made: what was measured is of another job (ranks or blocks differ)";
+          : "no plan is made: the measurements are from another job (ranks or blocks differ)";
   if (is_news(state, ReasonCode::memory_unknown, 0)) {
     output.findings.push_back(reason_of(ReasonCode::memory_unknown, text, Outcome::unchanged));
   }

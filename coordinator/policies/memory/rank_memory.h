@@ -26,7 +26,10 @@ struct RestingAction {
   MemoryAction action = MemoryAction::keep;  // as kind_of()
   RoundId until{};
 
-  static auto fields(auto& self) { return std::tie(self.block, self.action, self.until); }
+  static auto fields(auto& self) {
+    return message("RestingAction", field(1, "block", self.block), field(2, "action", self.action),
+                   field(3, "until", self.until));
+  }
 };
 
 // RankMemoryState is the state that the policy keeps for one rank between rounds.
@@ -44,9 +47,14 @@ struct RankMemoryState {
   std::uint32_t room_rounds = 0;   // in a row in which a lighter plan was worth while
 
   static auto fields(auto& self) {
-    return std::tie(self.correction_bytes, self.correction_rounds, self.plan_seen,
-                    self.measured_bytes, self.limit_bytes, self.ceiling_bytes, self.ceiling_until,
-                    self.straggles, self.has_slow_plan, self.samples, self.room_rounds);
+    return message(
+        "RankMemoryState", field(1, "correction_bytes", self.correction_bytes),
+        field(2, "correction_rounds", self.correction_rounds),
+        field(3, "plan_seen", self.plan_seen), field(4, "measured_bytes", self.measured_bytes),
+        field(5, "limit_bytes", self.limit_bytes), field(6, "ceiling_bytes", self.ceiling_bytes),
+        field(7, "ceiling_until", self.ceiling_until), field(8, "straggles", self.straggles),
+        field(9, "has_slow_plan", self.has_slow_plan), field(10, "samples", self.samples),
+        field(11, "room_rounds", self.room_rounds));
   }
 };
 
@@ -62,8 +70,10 @@ struct MemoryState {
   std::uint64_t told_plan{};  // ... and the number of the plan in force then
 
   static auto fields(auto& self) {
-    return std::tie(self.digest, self.ranks, self.resting, self.retries, self.told_rules,
-                    self.told_code, self.told_plan);
+    return message("MemoryState", field(1, "digest", self.digest), field(2, "ranks", self.ranks),
+                   field(3, "resting", self.resting), field(4, "retries", self.retries),
+                   field(5, "told_rules", self.told_rules), field(6, "told_code", self.told_code),
+                   field(7, "told_plan", self.told_plan));
   }
   // Returns whether the numbers can have come from the functions below.
   bool is_sane() const;

@@ -64,7 +64,10 @@ struct FormatTrouble {
   double amount = 0;  // see FormatCause
   RankId rank{-1};    // source of the evidence; -1 = no single rank
 
-  static auto fields(auto& self) { return std::tie(self.to, self.cause, self.amount, self.rank); }
+  static auto fields(auto& self) {
+    return message("FormatTrouble", field(1, "to", self.to), field(2, "cause", self.cause),
+                   field(3, "amount", self.amount), field(4, "rank", self.rank));
+  }
 };
 
 struct BlockPrecisionState {
@@ -82,9 +85,13 @@ struct BlockPrecisionState {
   bool told = false;  // the reason for no lower format was reported since the last change
 
   static auto fields(auto& self) {
-    return std::tie(self.seen, self.changed_in, self.changed_round, self.rest_until, self.failures,
-                    self.good_since, self.good_samples, self.noise, self.trouble, self.is_guest,
-                    self.for_straggler, self.told);
+    return message(
+        "BlockPrecisionState", field(1, "seen", self.seen), field(2, "changed_in", self.changed_in),
+        field(3, "changed_round", self.changed_round), field(4, "rest_until", self.rest_until),
+        field(5, "failures", self.failures), field(6, "good_since", self.good_since),
+        field(7, "good_samples", self.good_samples), field(8, "noise", self.noise),
+        field(9, "trouble", self.trouble), field(10, "is_guest", self.is_guest),
+        field(11, "for_straggler", self.for_straggler), field(12, "told", self.told));
   }
 };
 
@@ -95,7 +102,9 @@ struct StandingRequest {
   RankId asked_by{-1};
 
   static auto fields(auto& self) {
-    return std::tie(self.what.block, self.what.what, self.what.format, self.until, self.asked_by);
+    return message("StandingRequest", field(1, "block", self.what.block),
+                   field(2, "what", self.what.what), field(3, "format", self.what.format),
+                   field(4, "until", self.until), field(5, "asked_by", self.asked_by));
   }
 };
 
@@ -108,8 +117,10 @@ struct PrecisionState {
   std::vector<BlockPrecisionState> blocks{};
 
   static auto fields(auto& self) {
-    return std::tie(self.applied_before, self.silent_rounds, self.short_of_memory, self.requests,
-                    self.blocks);
+    return message("PrecisionState", field(1, "applied_before", self.applied_before),
+                   field(2, "silent_rounds", self.silent_rounds),
+                   field(3, "short_of_memory", self.short_of_memory),
+                   field(4, "requests", self.requests), field(5, "blocks", self.blocks));
   }
 };
 

@@ -108,7 +108,7 @@ std::string holder(const PolicyInput& input, std::size_t block, const Leeway& le
     case Held::free:
       break;
   }
-  return "settings or the program forbid the one it had";
+  return "settings or the program forbid its earlier format";
 }
 
 std::string forbidder(const PolicyInput& input, std::size_t block, Precision format) {
@@ -145,9 +145,9 @@ std::string veto_text(const PolicyInput& input, BlockRun run, FormatVeto veto, P
     case FormatVeto::imitated:
       return concat("the devices only imitate ", format, " and precision.emulate is off");
     case FormatVeto::resting:
-      return "it rests from trouble with a lower format";
+      return "after trouble with a lower format it stays in this one for now";
     case FormatVeto::not_measured:
-      return concat("what ", format, " costs on these devices was not measured");
+      return concat("the cost of ", format, " on these devices was not measured");
     default:
       return concat(format, " takes ", us_text(total_us(input.job, run, format)), ", ", other, " ",
                     us_text(total_us(input.job, run, other)),
@@ -245,12 +245,12 @@ Reason explain_move(const PolicyInput& input, BlockRun run, const BlockMove& mov
   switch (move.cause) {
     case FormatCause::rule:
       code = rule_code(move);
-      text += contains(move.leeway.allowed, move.from) ? "nothing holds another format any more"
+      text += contains(move.leeway.allowed, move.from) ? "no rule requires another format any more"
                                                        : holder(input, run.first, move.leeway);
       break;
     case FormatCause::straggler_gone:
       code = ReasonCode::precision_straggler;
-      text += "the slow rank that it had gone there for has recovered";
+      text += "the slow rank that was the reason for this format has recovered";
       break;
     case FormatCause::memory:
       text += sentence("a rank's peak is %.1f %% of its memory", 100 * move.amount);

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "coordinator/core/fields.h"
 #include "coordinator/core/selection.h"
 #include "coordinator/core/share_units.h"
 #include "coordinator/core/text.h"
@@ -39,7 +40,9 @@ struct SharesState {
   std::vector<std::uint64_t> caps;  // per rank: samples that fit its memory; 0 = not known
 
   static auto fields(auto& self) {
-    return std::tie(self.worth_rounds, self.told, self.told_plan, self.caps);
+    return message("SharesState", field(1, "worth_rounds", self.worth_rounds),
+                   field(2, "told", self.told), field(3, "told_plan", self.told_plan),
+                   field(4, "caps", self.caps));
   }
 };
 

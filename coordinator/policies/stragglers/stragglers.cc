@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "coordinator/core/fields.h"
 #include "coordinator/core/summary.h"
 #include "coordinator/core/text.h"
 #include "coordinator/core/words.h"
@@ -22,7 +23,9 @@ struct RankHost {
   RankId rank{};
   HostEvidence evidence;
 
-  static auto fields(auto& self) { return std::tie(self.rank, self.evidence); }
+  static auto fields(auto& self) {
+    return message("RankHost", field(1, "rank", self.rank), field(2, "evidence", self.evidence));
+  }
 };
 
 // From this rank on, the host is kept only while the rank is slow or suspected, so that the state
@@ -33,7 +36,10 @@ struct NamedRank {
   RankId rank{};
   std::uint32_t phase_index = 0;  // into kOwnPhases
 
-  static auto fields(auto& self) { return std::tie(self.rank, self.phase_index); }
+  static auto fields(auto& self) {
+    return message("NamedRank", field(1, "rank", self.rank),
+                   field(2, "phase_index", self.phase_index));
+  }
 };
 
 // A rank whose pauses were reported, and the number of pauses at that report.
@@ -41,7 +47,9 @@ struct ToldPauses {
   RankId rank{};
   std::uint32_t pauses = 0;
 
-  static auto fields(auto& self) { return std::tie(self.rank, self.pauses); }
+  static auto fields(auto& self) {
+    return message("ToldPauses", field(1, "rank", self.rank), field(2, "pauses", self.pauses));
+  }
 };
 
 struct StragglersState {
@@ -53,7 +61,9 @@ struct StragglersState {
   std::vector<RankHost> machines;  // evidence about machines; ascending ranks
 
   static auto fields(auto& self) {
-    return std::tie(self.named, self.hosts, self.pauses, self.is_job_slow, self.machines);
+    return message("StragglersState", field(1, "named", self.named), field(2, "hosts", self.hosts),
+                   field(3, "pauses", self.pauses), field(4, "is_job_slow", self.is_job_slow),
+                   field(5, "machines", self.machines));
   }
   bool is_sane() const {
     return std::ranges::is_sorted(named, {}, &NamedRank::rank) &&
@@ -95,7 +105,7 @@ Reason explain_host(const SlowHost& host, const PolicyInput& input) {
   return reason_of(ReasonCode::straggler_host,
                    concat("all ", host.ranks, " ranks of host ", host.node, " are slow, by about ",
                           percent(host.slowdown_ratio), ", ", since_text(host.since, input),
-                          ": look at the host, not at the ranks"));
+                          ": check the host, not the ranks"));
 }
 
 Reason explain_job_slow(const SlowJob& slow, const PolicyInput& input) {
@@ -111,7 +121,7 @@ Reason explain_pauses(const SlowRank& one) {
   return reason_of(ReasonCode::straggler_transient,
                    concat("rank ", one.rank, " was slow for a short while ", one.short_spells,
                           " times of late, the last time until round ", one.until, " in ",
-                          one.phase(), ": pauses, which nothing is done about"),
+                          one.phase(), ": short pauses, for which no plan changes"),
                    {}, one.rank);
 }
 
@@ -185,8 +195,8 @@ void tell_job(const PolicyInput& input, const StragglersState& before,
   if (slow && !before.is_job_slow) findings.push_back(explain_job_slow(*slow, input));
   if (slow || !before.is_job_slow) return;
   findings.push_back(reason_of(ReasonCode::straggler_job_gone,
-                               "the job as a whole is no longer slower than it was, or a new plan "
-                               "is in force with which that cannot be compared"));
+                               "the job as a whole is no longer slower than it was, or a new plan, "
+                               "which cannot be compared with the earlier one, is in force"));
 }
 
 // Reports a rank's pauses at two, and again when there are twice as many. Returns the reports about
@@ -227,13 +237,13 @@ constexpr std::array<Sign, 7> kSigns = {{
     {&HostEvidence::memory_pressure, 0.02F, true, SlowCause::memory_pressure,
      "its machine waits for memory ", " of the time; free memory there"},
     {&HostEvidence::io_pressure, 0.10F, true, SlowCause::data,
-     "its machine waits for reads and writes ", " of the time; look at its disks"},
+     "its machine waits for reads and writes ", " of the time; check its disks"},
     {&HostEvidence::clock_ratio, 0.85F, false, SlowCause::compute, "its clock is at ",
-     " of the largest; look at cooling and power limits"},
+     " of the largest; check cooling and power limits"},
     {&HostEvidence::cpu_pressure, 0.25F, true, SlowCause::host, "threads wait for a core ",
-     " of the time; see what else runs on its machine"},
+     " of the time; check for other programs on its machine"},
     {&HostEvidence::load_per_core, 1.2F, true, SlowCause::host, "its machine has work for ",
-     " of its cores; see what else runs there"},
+     " of its cores; check for other programs there"},
 }};
 
 const Sign* telling_sign(const HostEvidence& host) {
@@ -254,15 +264,15 @@ struct PhaseCause {
 PhaseCause cause_of(Phase phase) {
   switch (phase) {
     case Phase::data:
-      return {SlowCause::data, "look at what reads its samples: disk, network share, workers"};
+      return {SlowCause::data, "check the source of its samples: disk, network share, workers"};
     case Phase::communication:
-      return {SlowCause::link, "look at its network link"};
+      return {SlowCause::link, "check its network link"};
     case Phase::optimizer:
     case Phase::host:
     case Phase::other:
-      return {SlowCause::host, "see what else runs on its machine"};
+      return {SlowCause::host, "check for other programs on its machine"};
     default:
-      return {SlowCause::compute, "look at its device: clocks, cooling, other users of it"};
+      return {SlowCause::compute, "check its device: clocks, cooling, other users"};
   }
 }
 

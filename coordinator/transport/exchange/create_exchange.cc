@@ -54,9 +54,9 @@ class Start {
     for (std::size_t r = 0; r < all.size(); ++r) {
       if (all[r] == all[0] && all[r] != 0) continue;
       return invalid_argument(
-          "exchange: expected the same buckets and options on every rank, found "
-          "others on rank ",
-          r, all[r] == 0 ? ", which could not use its own" : " than on rank 0",
+          "exchange: expected the same buckets and options on every rank, found different ones on "
+          "rank ",
+          r, all[r] == 0 ? ", which could not set up its own buckets" : " than on rank 0",
           "; all ranks must run the same model and settings");
     }
     return ok_status();

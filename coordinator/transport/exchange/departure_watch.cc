@@ -21,7 +21,7 @@ std::string Departure::text() const {
 }
 
 Status Departure::status() const {
-  return unavailable("rank ", rank, " takes no further part in the exchange: ", text());
+  return unavailable("rank ", rank, " has left the exchange: ", text());
 }
 
 void merge_into(Departure& into, const Departure& from) {

@@ -27,7 +27,7 @@ struct Departure {
   bool somebody() const { return rank >= 0; }
   // Returns `why` as text, also if another rank's bytes have no terminating zero.
   std::string text() const;
-  // Returns unavailable: "rank 2 takes no further part in the exchange: <why>". REQUIRES:
+  // Returns unavailable: "rank 2 has left the exchange: <why>". REQUIRES:
   // somebody().
   Status status() const;
 };

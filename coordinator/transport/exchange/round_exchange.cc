@@ -174,7 +174,7 @@ Status RoundExchange::timed_out(const WaitLimit& limit, std::uint64_t polls) con
   const double gap = std::chrono::duration<double>(limit.longest_gap()).count();
   return unavailable("exchange: waited ", seconds, " s for ", wait_.waited_for, "; bucket ", first_,
                      " of round ", turn_, " is not complete: ", holds_up(first_), "; ", polls,
-                     " polls, longest gap between two looks ", gap, " s");
+                     " polls, longest gap between two polls ", gap, " s");
 }
 
 }  // namespace cox::transport

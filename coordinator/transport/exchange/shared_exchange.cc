@@ -314,13 +314,14 @@ class SharedExchange final : public RoundExchange {
           (missing.empty() ? "rank " : ", rank ") + std::to_string(parts_.node_ranks[s].value());
     }
     if (!missing.empty()) return missing + " of this node did not start it";
-    if (!several_nodes()) return "a rank of this node stopped while it was adding a part of it";
+    if (!several_nodes()) return "a rank of this node stopped while it added its part";
     std::string leaders;
     for (const RankId leader : parts_.leader_ranks) {
       if (leader == parts_.node_ranks[0]) continue;
       leaders += (leaders.empty() ? "rank " : " or rank ") + std::to_string(leader.value());
     }
-    return "all of this node gave theirs; missing is the part of the node of " + leaders;
+    return "all ranks of this node added their parts; the part is missing from the node of " +
+           leaders;
   }
 
   Result<Moved> move_bucket(std::size_t bucket, int& claims) {

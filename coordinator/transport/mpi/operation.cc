@@ -104,7 +104,7 @@ Status MpiOperation::begin_collective(std::byte* send, std::byte* receive, std::
           MPI_Iallgather_c(send, bytes, MPI_BYTE, receive, bytes, MPI_BYTE, comm, &request),
           "MPI_Iallgather", -1);
     default:
-      return internal_error("mpi: ", describe(call_), " is no operation that can be started");
+      return internal_error("mpi: ", describe(call_), " is not an operation that can be started");
   }
 }
 

@@ -224,7 +224,7 @@ class MpiCommunicator final : public Communicator {
   Status count_node_ranks() {
     ranks_on_node_ = place_.size;  // until known, assume a crowded node and wait carefully
     const auto nodes =
-        all_gather(*this, heritage_.node, start_up_wait("all ranks to say on which node they are"));
+        all_gather(*this, heritage_.node, start_up_wait("all ranks to report their node"));
     if (!nodes.ok()) return nodes.status();
     ranks_on_node_ = static_cast<std::int32_t>(std::ranges::count(*nodes, heritage_.node));
     return ok_status();
@@ -304,7 +304,9 @@ Result<MpiRuntime> MpiRuntime::start(int* argc, char*** argv) {
   MPI_Initialized(&initialized);
   MPI_Finalized(&finalized);
   if (finalized != 0) {
-    return failed_precondition("MPI: expected it to be usable, found it finalised; start before");
+    return failed_precondition(
+        "MPI: expected to start before MPI_Finalize, found MPI already finalised; start the "
+        "session before MPI_Finalize");
   }
   if (initialized == 0) {
     if (Status started = initialize(argc, argv); !started.ok()) return started;

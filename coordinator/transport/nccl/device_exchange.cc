@@ -43,16 +43,17 @@ Result<std::unique_ptr<DeviceExchange>> DeviceExchange::create(
   if (!prints.ok()) return prints.status();
   if (const auto ended = std::ranges::find(*prints, kEnded); ended != prints->end()) {
     return unavailable(
-        "exchange over NCCL: expected a group of all ranks, found that it has ended on rank ",
+        "exchange over NCCL: expected a group of all ranks, found that the group has ended on "
+        "rank ",
         ended - prints->begin(),
         group->status().ok() ? "" : concat(" (here: ", group->status().message(), ")"),
-        "; gradients that were being summed then are lost");
+        "; gradients that the group was summing are lost");
   }
   for (std::size_t r = 0; r < prints->size(); ++r) {
     if ((*prints)[r] == prints->front()) continue;
     return invalid_argument(
-        "exchange over NCCL: expected the same buckets and options on every rank, found others on "
-        "rank ",
+        "exchange over NCCL: expected the same buckets and options on every rank, found different "
+        "ones on rank ",
         r, "; all ranks must run the same model and settings");
   }
   return std::unique_ptr<DeviceExchange>(
@@ -78,7 +79,7 @@ DeviceExchange::DeviceExchange(std::shared_ptr<NcclGroup> group, std::shared_ptr
 
 DeviceExchange::~DeviceExchange() {
   if (is_open() || has_failed() || patience_ || !group_->status().ok())
-    end_group(unavailable("an exchange ended in the middle of a round, or failed"));
+    end_group(unavailable("an exchange failed or was destroyed in the middle of a round"));
   for (const DeviceLane::Mark mark : filled_) lane_->give_back(mark);
   for (const DeviceLane::Mark mark : marks_) lane_->give_back(mark);
   lane_->give_back(round_mark_);
@@ -180,9 +181,9 @@ Status DeviceExchange::check_device() {
   }
   if (!patience_->is_over()) return ok_status();
   return unavailable(
-      "exchange over NCCL: expected the device to finish its sums in time, found it "
-      "behind in round ",
-      turn(), "; another rank may be lost or stand still");
+      "exchange over NCCL: expected the device to finish its sums in time, found them unfinished "
+      "in round ",
+      turn(), "; another rank may have died or stopped: see the ranks' logs");
 }
 
 void DeviceExchange::back_off() {
@@ -194,7 +195,8 @@ void DeviceExchange::tell(const std::string& why) {
 }
 
 std::string DeviceExchange::holds_up(std::size_t) const {
-  return "NCCL has not handed it to the device; another rank may be lost";
+  return "NCCL has not passed this bucket to the device; another rank may have died: see the "
+         "ranks' logs";
 }
 
 }  // namespace cox::transport

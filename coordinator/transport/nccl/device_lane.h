@@ -1,7 +1,7 @@
-// DeviceLane: the coordinator's view of a device, without a header of CUDA. A lane has a stream of
-// its own, staging buffers in host memory and on the device, and asynchronous copies between the
-// two. Marks show the stream's progress. Only staging() may wait for the device. Only
-// hold_current_until() makes the training stream wait for the lane.
+// DeviceLane is the coordinator's view of a device, without headers of CUDA. A lane has a stream,
+// staging buffers in host memory and on the device, and asynchronous copies between the two. Marks
+// show the stream's progress. Only staging() may wait for the device. Only hold_current_until()
+// makes the training stream wait for the lane.
 //
 //   NcclGroup   -- collectives on stream() -->  the lane's stream, in order
 //   the lane    -- upload(), download(), mark() -->  the same stream, in the same order
@@ -22,7 +22,7 @@
 
 namespace cox::transport {
 
-// StagingBuffer is a pair of equally large buffers: `host` is pinned memory for the CPU; `device`
+// StagingBuffer is a pair of buffers of equal size. `host` is pinned memory for the CPU. `device`
 // is an address for the device and NCCL only.
 struct StagingBuffer {
   std::span<std::byte> host;
@@ -40,12 +40,12 @@ struct StagingBuffer {
 // - An error of the device (unavailable, with the device's own words) is final for the lane.
 class DeviceLane {
  public:
-  // A position in the order of the lane's work, numbered from 0. The sole user of a lane chooses
-  // its numbers; users of a shared lane call take_mark(). Numbers are few and used again, so an
-  // implementation keeps one event for each.
+  // A Mark is a position in the lane's work. Numbers start at 0 and are reused, so an
+  // implementation keeps one event for each. The sole user of a lane chooses its numbers itself;
+  // users of a shared lane call take_mark().
   using Mark = std::uint32_t;
 
-  // Returns a mark for this caller alone, until give_back().
+  // Returns a mark that no other caller gets until give_back().
   Mark take_mark() {
     if (returned_.empty()) return taken_++;
     const Mark mark = returned_.back();
@@ -56,31 +56,30 @@ class DeviceLane {
 
   virtual ~DeviceLane() = default;
 
-  // Makes this lane's device the calling thread's current device, as NCCL's start expects.
+  // Makes this lane's device the calling thread's current device. Call it before NCCL starts.
   virtual Status select_device() = 0;
 
   // Returns the native handle of the lane's stream.
   virtual void* stream() const = 0;
 
   // Returns a new buffer, zeroed on the host and aligned to 64 bytes, that lives as long as the
-  // lane. May wait for the device, so call it at the start of a job. Returns resource_exhausted
-  // when there is no room.
+  // lane. May wait for the device, so call it at the start of a job. Returns resource_exhausted if
+  // there is no room.
   virtual Result<StagingBuffer> staging(std::size_t bytes) = 0;
 
-  // Puts a copy of the first `bytes` bytes on the stream: host to device, or device to host. The
-  // host part must stay untouched until a mark behind the copy has passed. REQUIRES: bytes <=
-  // buffer.host.size().
+  // Queue a copy of the first `bytes` bytes on the stream. upload() copies from host to device,
+  // download() from device to host. The host part must stay untouched until a mark behind the copy
+  // has passed. REQUIRES: bytes <= buffer.host.size().
   virtual Status upload(const StagingBuffer& buffer, std::size_t bytes) = 0;
   virtual Status download(const StagingBuffer& buffer, std::size_t bytes) = 0;
 
-  // Puts `mark` behind all work already on the stream. Moves a mark that was set before.
+  // Puts `mark` behind all work already on the lane's stream. A mark that was set before moves.
   virtual Status mark(Mark mark) = 0;
-  // Returns done once all work in front of the mark is over. A mark that was never set has passed.
-  // Never waits.
+  // Returns done once all work before the mark is over, or if the mark was never set. Never waits.
   virtual Result<Progress> passed(Mark mark) = 0;
 
-  // Puts `mark` behind all work already on the calling thread's current stream. Query the mark with
-  // passed().
+  // Puts `mark` behind all work already on the calling thread's current stream. passed() reads the
+  // mark as usual.
   virtual Status mark_current(Mark mark) = 0;
   // Makes later work of the lane wait for the mark, on the device.
   virtual Status follow(Mark mark) = 0;

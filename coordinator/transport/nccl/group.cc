@@ -125,8 +125,8 @@ Status NcclGroup::finish_start(Communicator& ranks, const NcclGroupOptions& opti
     vote.pending = settled.ok() && *settled == Progress::pending ? 1 : 0;
     if (vote.pending == 1 && limit.is_over()) {
       const double seconds = std::chrono::duration<double>(options.start_limit).count();
-      vote.failed = Departure::of(
-          rank_, concat("NCCL's start: expected it over within ", significant(seconds, 3), " s"));
+      vote.failed = Departure::of(rank_, concat("NCCL's start: expected it to finish within ",
+                                                significant(seconds, 3), " s"));
     }
     Status told = transport::all_reduce(ranks, vote, merging<StartVote>(), options.wait);
     if (!told.ok()) return told;
@@ -165,7 +165,7 @@ Status NcclGroup::end() {
       if (Status s = called("finalize", nccl_.CommFinalize(handle_)); !s.ok()) return s;
       continue;
     }
-    if (limit.is_over()) return unavailable("NCCL: the group's end takes too long");
+    if (limit.is_over()) return unavailable("NCCL: the group did not end within the time limit");
     std::this_thread::sleep_for(kBetweenPolls);
   }
   static_cast<void>(nccl_.CommDestroy(std::exchange(handle_, nullptr)));
@@ -194,7 +194,7 @@ void NcclGroup::abort(const Status& why) {
   if (!is_busy_) return;
   const double seconds = std::chrono::duration<double>(end_limit_).count();
   status_ = status_.with_context(
-      concat("NCCL's abort is not over after ", significant(seconds, 3), " s"));
+      concat("NCCL's abort has not finished after ", significant(seconds, 3), " s"));
 }
 
 Status NcclGroup::called(const char* what, Outcome outcome) {

@@ -19,10 +19,10 @@
 namespace cox::transport {
 
 struct NcclGroupOptions {
-  std::chrono::nanoseconds start_limit = std::chrono::seconds(60);  // for NCCL's own start
-  std::chrono::nanoseconds end_limit = std::chrono::seconds(5);     // for its end, or its abort
+  std::chrono::nanoseconds start_limit = std::chrono::seconds(60);  // limit of NCCL's own start
+  std::chrono::nanoseconds end_limit = std::chrono::seconds(5);     // limit of end, and of abort
   int max_ctas = 0;  // most thread blocks of a collective; 0 = NCCL's choice
-  WaitPolicy wait;   // for the other ranks, of create(); its timeout is that of a late rank
+  WaitPolicy wait;   // how create() waits for other ranks, and when a rank is late
 };
 
 // NCCL's communicator is non-blocking. A call returns at once and may reach the stream later. Wait

@@ -55,7 +55,7 @@ Result<NcclLibrary> NcclLibrary::open(const std::string& name) {
   }
   NcclLibrary library;
   if (functions->GetVersion(&library.version_) != nccl::Outcome::success) {
-    return failed_precondition("NCCL: ", name, " does not tell its version");
+    return failed_precondition("NCCL: ", name, "'s version call failed; reinstall NCCL");
   }
   if (library.version_ < nccl::kOldestVersion) {
     return failed_precondition("NCCL: expected ", nccl_version_text(nccl::kOldestVersion),

@@ -69,7 +69,8 @@ Result<Lifeline> Lifeline::connect(std::uint64_t port) {
   Lifeline line;
   if (connect_to(low.number(), port - 1) == 0)
     line.socket_ = Descriptor(::fcntl(low.number(), F_DUPFD_CLOEXEC, high));
-  if (line.socket_.number() < 0) return last_error("a process that listens for this one's end");
+  if (line.socket_.number() < 0)
+    return last_error("a socket of the process that reports deaths of ranks");
   return line;
 }
 

@@ -62,10 +62,10 @@ void diverging(const RuleInput& input, Findings& out) {
   f.severity = Severity::high;
   f.ends_run = true;
   f.detail = concat("From step ", first, " on ", worst.steps,
-                    " steps have a loss that is not finite; what follows is lost.");
+                    " steps have a loss that is not finite; training after that step is lost.");
   f.suggestion =
       "Resume from a save before that step with a lower learning rate or clipped gradients, and "
-      "look at the batch of that step.";
+      "check the batch of that step.";
   f.evidence = {{"first_step", static_cast<double>(first)},
                 {"steps", static_cast<double>(worst.steps)}};
   name_ranks(input, found.ranks, f);
@@ -127,9 +127,9 @@ Finding no_progress(const LossChange& change, const std::string& whose) {
             is_worse ? "The loss rises" : "The loss no longer falls"};
   f.detail = concat("The loss", whose, " goes from ", significant(change.first, 4), " to ",
                     significant(change.last, 4), " (medians of the first and last tenth).");
-  f.suggestion =
-      is_worse ? "Lower the learning rate, or warm it up for longer."
-               : "Lower the learning rate by schedule, or stop: this run has learnt what it will.";
+  f.suggestion = is_worse ? "Lower the learning rate, or warm it up for longer."
+                          : "Lower the learning rate by schedule, or stop: further steps will "
+                            "improve this run little.";
   f.evidence = {{"drop", change.drop()}, {"standard_error", change.error}};
   return f;
 }
@@ -160,10 +160,9 @@ void flat_loss(const RuleInput& input, Findings& out) {
   const auto behind = left_behind(input, *of_all);
   if (behind.ranks.empty()) return;
   Finding f = no_progress(behind.of_worst, concat(" of ", behind.worst_named(input)));
-  f.detail += concat(" That of all ranks together goes from ", significant(of_all->first, 4),
+  f.detail += concat(" The loss of all ranks together goes from ", significant(of_all->first, 4),
                      " to ", significant(of_all->last, 4), ".");
-  f.suggestion =
-      "Look at the samples of these ranks: their shard, its labels, how they are decoded.";
+  f.suggestion = "Check the samples of these ranks: their shard, its labels, how they are decoded.";
   name_ranks(input, behind.ranks, f);
   out.push_back(std::move(f));
 }
@@ -248,10 +247,10 @@ void unstable(const RuleInput& input, Findings& out) {
   Finding f{"CROSS.CORRELATED_INSTABILITY", Severity::high,
             concat("Loss and gradients jump together at step ", input.view.steps[events.front()])};
   f.detail = concat(events.size(), events.size() == 1 ? " event" : " events",
-                    " in which several of loss, gradient norm and step time stick out at once; the "
+                    " in which several of loss, gradient norm and step time jump at once; the "
                     "first at step ",
                     input.view.steps[events.front()], ".");
-  f.suggestion = "Look at the batch and the learning rate of that step; clip gradients.";
+  f.suggestion = "Check the batch and the learning rate of that step; clip gradients.";
   f.evidence = {{"events", static_cast<double>(events.size())},
                 {"first_step", static_cast<double>(input.view.steps[events.front()])}};
   out.push_back(std::move(f));

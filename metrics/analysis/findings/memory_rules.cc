@@ -51,7 +51,8 @@ std::optional<Unused> much_unused(const RuleInput& input, std::size_t r) {
 }
 
 std::string pieces_text(const Unused& unused) {
-  return unused.split ? concat(", ", percents(*unused.split), " in pieces beside tensors") : "";
+  return unused.split ? concat(", ", percents(*unused.split), " in unused pieces beside tensors")
+                      : "";
 }
 
 void fragmented(const RuleInput& input, Findings& out) {
@@ -62,7 +63,7 @@ void fragmented(const RuleInput& input, Findings& out) {
   Finding f{"MEMORY.FRAGMENTATION", share >= 0.40 ? Severity::medium : Severity::low,
             "Much memory is reserved and not used"};
   f.detail = concat("The allocator of ", found.worst_named(input), " has on average ",
-                    percents(share), " of what it holds in no tensor", pieces_text(found.of_worst),
+                    percents(share), " of its memory in no tensor", pieces_text(found.of_worst),
                     "; tensors take ", bytes_of(found.of_worst.peak), " at most.");
   f.suggestion = "Use expandable segments, and avoid shapes that change from step to step.";
   f.evidence = {{"unused_share", share}};
@@ -114,11 +115,11 @@ void leaking(const RuleInput& input, Findings& out) {
   Finding f{"MEMORY.GROWTH", Severity::high, "Memory grows from step to step"};
   f.detail = concat("Tensors of ", found.worst_named(input), " grow by ",
                     bytes_of(worst.bytes_per_step), " a step, ", bytes_of(worst.bytes), " in all.");
-  f.suggestion = "Look for tensors that are kept: losses summed with their graph, lists, caches.";
+  f.suggestion = "Search for tensors that are kept: losses summed with their graph, lists, caches.";
   f.evidence = {{"bytes_per_step", worst.bytes_per_step}, {"bytes", worst.bytes}};
   if (worst.steps_left) {
     f.detail +=
-        concat(" What is left is used up in about ", fixed(*worst.steps_left, 0), " steps.");
+        concat(" The free memory is used up in about ", fixed(*worst.steps_left, 0), " steps.");
     f.evidence.push_back({"steps_left", *worst.steps_left});
     f.ends_run = *worst.steps_left < kSoon * static_cast<double>(input.view.size());
   }
@@ -244,7 +245,7 @@ std::optional<Headroom> little_room(const RuleInput& input, std::size_t r) {
 void tell_ranks(const RuleInput& input, const Ranks& ranks, Finding& f) {
   name_ranks(input, ranks, f);
   if (ranks.size() < input.view.ranks.size() && *f.cost_seconds > 0)
-    f.detail += " The other ranks wait for that in every step.";
+    f.detail += " The other ranks wait for these ranks in every step.";
 }
 
 // The work that the budget causes in most steps, and whether it is needless.

@@ -35,7 +35,7 @@ void data_bound(const Figures& figures, Findings& out) {
   out.push_back({"TIMING.DATALOADER_BOUND",
                  data->fraction >= 0.40 ? Severity::high : Severity::medium,
                  "Steps wait for their data",
-                 percent(data->fraction) + " of a step goes into loading its batch" +
+                 percent(data->fraction) + " of a step is spent loading its batch" +
                      sentence(" (%.1f ms a step).", data->seconds * 1e3),
                  "Load batches ahead of time in other threads, or make what is done to a sample "
                  "cheaper."});
@@ -50,8 +50,8 @@ void backward_heavy(const Figures& figures, Findings& out) {
   out.push_back({"TIMING.BACKWARD_HEAVY", ratio >= 3.5 ? Severity::high : Severity::medium,
                  "The backward pass takes long for its forward pass",
                  sentence("Backward takes %.1f times as long as forward; twice is usual.", ratio),
-                 "Look for activations that are recomputed without need, for graphs that are kept "
-                 "beyond their step, and for many small operators that could be one."});
+                 "Search for activations that are recomputed without need, for graphs that are "
+                 "kept beyond their step, and for many small operators that could be one."});
 }
 
 void optimizer_heavy(const Figures& figures, Findings& out) {
@@ -71,7 +71,8 @@ void jitter(const Figures& figures, Findings& out) {
        sentence("The deviation of step times is %.2f of their mean, and their 95th percentile %.2f "
                 "times their median.",
                 t.variation(), t.tail_ratio()),
-       "See what the longest steps have in common: a save, an evaluation, a larger batch, a pause "
+       "Find out what the longest steps have in common: a save, an evaluation, a larger batch, a "
+       "pause "
        "of the machine."});
 }
 
@@ -79,9 +80,9 @@ void diverged(const Figures& figures, Findings& out) {
   const auto& at = figures.convergence.diverged_at;
   if (!at) return;
   out.push_back({"CONVERGENCE.DIVERGED", Severity::high, "The loss is no finite number",
-                 concat("From step ", *at, " on; what comes after says nothing."),
+                 concat("From step ", *at, " on; later figures mean nothing."),
                  "Go back to a save before that step, with a smaller learning rate or with "
-                 "gradients clipped; look for divisions by zero, logarithms of zero and bad "
+                 "gradients clipped; check for divisions by zero, logarithms of zero and bad "
                  "samples."});
 }
 
@@ -110,9 +111,9 @@ void instability(const Figures& figures, Findings& out) {
     if (event.alloc_bytes) values.push_back(sentence("alloc=%.0fMB", *event.alloc_bytes / kMiB));
     out.push_back(
         {"CROSS.CORRELATED_INSTABILITY", Severity::high, "Several figures jump at " + where,
-         concat("At ", where, " these do at once, which is rarely chance: ", joined(event.axes),
-                " (", joined(values), ")."),
-         "Look at the batches of these steps and at the learning rate there; clip gradients."});
+         concat("At ", where, " these figures jump together, which is rarely chance: ",
+                joined(event.axes), " (", joined(values), ")."),
+         "Check the batches of these steps and the learning rate there; clip gradients."});
   }
 }
 
@@ -130,8 +131,8 @@ void straggler(const Figures& figures, Findings& out) {
               percent(1 / static_cast<double>(d.ranks.size())), sentence(" (z = %.1f), ", rank.z),
               percent(rank.slowdown), " slower than the median; the ranks' differences cost ",
               percent(d.lost_fraction, 1), " of the time."),
-       concat("Look at the machine of rank ", rank.rank,
-              ": clocks, cooling, what else runs there; and whether its part of the data is "
+       concat("Check the machine of rank ", rank.rank,
+              ": clocks, cooling, other programs; and whether its part of the data is "
               "larger.")});
 }
 
@@ -156,7 +157,7 @@ void comm_bound(const Figures& figures, Findings& out) {
                  concat(percent(fraction), " of a step of ", figures.distributed->ranks.size(),
                         " ranks goes into collectives that no computing hides."),
                  "Send gradients while backward still runs, compute more in a step (a larger "
-                 "batch, several micro-batches), or look at the network's bandwidth."});
+                 "batch, several micro-batches), or check the network's bandwidth."});
 }
 
 void exposed_comm(const Figures& figures, Findings& out) {
@@ -181,7 +182,7 @@ Finding bubble_beyond_ideal(const Pipeline& p) {
       concat(percent(p.bubble), " of the time of ", p.stage_bubbles.size(),
              " stages is idle; with ", *p.microbatches, " micro-batches it need not be more than ",
              percent(*p.ideal_bubble), sentence(" (%.0f points less).", *p.excess() * 100)),
-      "Cut the model into stages of equal time, look for a slow stage, or interleave forward "
+      "Cut the model into stages of equal time, find the slow stage, or interleave forward "
       "and backward passes."};
 }
 
@@ -218,7 +219,7 @@ void low_efficiency(const Figures& figures, Findings& out) {
                  is_high ? Severity::high : Severity::medium,
                  e.mfu ? "MFU is " + percent(*e.mfu)
                        : concat(top.name, " takes ", percent(top.fraction), " of the time"),
-                 (e.mfu ? anchor : "") + concat("The most could be won in ", top.name,
+                 (e.mfu ? anchor : "") + concat("The largest gain is possible in ", top.name,
                                                 sentence(": %.2f s in ", top.seconds), e.steps,
                                                 " steps. In order: ", joined(shares), "."),
                  concat("Begin with ", top.name, ": ", hint_for(top.name), ".")});
@@ -229,7 +230,7 @@ void fragmentation(const Figures& figures, Findings& out) {
   if (!m.is_there || m.peak_alloc_bytes < 64 * kMiB || m.fragmentation < 0.20) return;
   out.push_back({"MEMORY.FRAGMENTATION", m.fragmentation >= 0.40 ? Severity::medium : Severity::low,
                  "The allocator holds much more than tensors take",
-                 percent(m.fragmentation) + " of what it reserved is unused in the mean" +
+                 percent(m.fragmentation) + " of the reserved memory is unused in the mean" +
                      sentence(" (%.0f MiB reserved, %.0f MiB in use, at most).",
                               m.peak_reserved_bytes / kMiB, m.peak_alloc_bytes / kMiB),
                  "Let the allocator grow its segments (expandable_segments), and keep shapes from "
@@ -245,7 +246,7 @@ void growth(const Figures& figures, Findings& out) {
       {"MEMORY.GROWTH", Severity::high, "Memory grows from step to step",
        sentence("By %.1f MiB a step, %.0f MiB in ", m.growth_bytes_per_step / kMiB, total / kMiB) +
            concat(m.steps, " steps: something keeps tensors of earlier steps."),
-       "Look for losses that are added up with their graphs, lists of tensors, and caches "
+       "Search for losses that are added up with their graphs, lists of tensors, and caches "
        "without a bound; detach what is kept."});
 }
 

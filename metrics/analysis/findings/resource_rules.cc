@@ -115,7 +115,7 @@ Finding unscaled_skips(const RuleInput& input, const SkippedSteps& steps) {
                     " steps were skipped, because a gradient or a loss was not finite, or the "
                     "guard held them back.");
   f.suggestion =
-      "Look at the batches of these steps and at the learning rate, and clip gradients; the "
+      "Check the batches of these steps and the learning rate, and clip gradients; the "
       "guard's reasons name the rank (cox replay RUN --verbose).";
   f.evidence = {{"skipped", static_cast<double>(steps.unscaled)}};
   input.counted.add(f, steps.lost);
@@ -200,7 +200,7 @@ void withheld_precision(const RuleInput& input, Findings& out) {
   if (why.size() > kTold) f.detail += concat("; and ", why.size() - kTold, " more");
   f.detail += ".";
   f.suggestion =
-      "Where the reason is a setting (precision.*), change it; else nothing is to be won.";
+      "If the reason is a setting (precision.*), change that setting; otherwise no change helps.";
   f.evidence = {{"reasons", static_cast<double>(why.size())}};
   out.push_back(std::move(f));
 }
@@ -236,7 +236,7 @@ void stalling_saves(const RuleInput& input, Findings& out) {
   f.detail =
       concat(saves, " saves, one in ", every, " steps, took ", seconds_text(each),
              " each while every rank waited: ", percents(input.share(seconds)), " of the time.");
-  f.suggestion = "Save more seldom (checkpoint.every_steps), or to a faster disk.";
+  f.suggestion = "Save less often (checkpoint.every_steps), or to a faster disk.";
   f.evidence = {{"saves", static_cast<double>(saves)}, {"seconds_each", each}};
   out.push_back(std::move(f));
 }
@@ -251,9 +251,8 @@ void lost_rows(const RuleInput& input, Findings& out) {
     f.detail = concat(fixed(std::max(dropped, missing), 0), " steps were not recorded",
                       dropped > 0 ? ": the disk was full or too slow."
                                   : " by every rank: reports were lost, or rows.");
-    f.suggestion = dropped > 0
-                       ? "Give the run directory a faster disk or more room."
-                       : "Look at the log of the ranks, and at coxswain_report_faults_total.";
+    f.suggestion = dropped > 0 ? "Give the run directory a faster disk or more room."
+                               : "Check the log of the ranks, and coxswain_report_faults_total.";
     f.evidence = {{"rows", dropped}, {"missing_steps", missing}};
     out.push_back(std::move(f));
   }
@@ -261,7 +260,7 @@ void lost_rows(const RuleInput& input, Findings& out) {
   Finding f{"RECORD.IMPOSSIBLE", Severity::low, "Some steps have times that cannot be"};
   f.detail =
       concat(input.view.impossible, " steps with times below zero or not finite are left out.");
-  f.suggestion = "Look at what wrote the record, and at the clock of the machine.";
+  f.suggestion = "Check the program that wrote the record, and the clock of the machine.";
   f.evidence = {{"steps", static_cast<double>(input.view.impossible)}};
   out.push_back(std::move(f));
 }

@@ -50,9 +50,9 @@ void apply(const NamedRule& rule, const RuleInput& input, Findings& out) {
     found = {failed_rule(rule.name, error.what())};
   }
   for (Finding& f : found)
-    out.push_back(is_sound(f)
-                      ? std::move(f)
-                      : failed_rule(rule.name, "It came to a number that cannot be in " + f.code));
+    out.push_back(is_sound(f) ? std::move(f)
+                              : failed_rule(rule.name,
+                                            "The rule computed an impossible number in " + f.code));
 }
 
 double weight_of(const Finding& finding) {

@@ -116,7 +116,7 @@ void note_switches(const Settings& environment, const std::string& name,
                         "' let cuDNN choose kernels by timing (cudnn.benchmark), which may "
                         "differ from run to run.");
   if (!environment.contains("env.PYTHONHASHSEED"))
-    add_once(notes, "'" + name + "' ran without PYTHONHASHSEED, so orders of hashing may differ.");
+    add_once(notes, "'" + name + "' ran without PYTHONHASHSEED, so hash orders may differ.");
 }
 
 std::vector<std::string> published_notes(const RunDiff& diff, const Settings& environment_a,
@@ -128,12 +128,12 @@ std::vector<std::string> published_notes(const RunDiff& diff, const Settings& en
   const std::string numerics = keys_text(diff.environment, concerns_numerics);
   if (!diff.config.empty()) {
     notes.push_back("The configuration differs in " + keys_text(diff.config, all) +
-                    ", which explains other outcomes.");
+                    ", which explains different results.");
   } else if (!numerics.empty()) {
     notes.push_back("The environment differs in " + numerics + ", which can change numbers.");
   } else if (!diff.is_identical) {
     notes.emplace_back(
-        "Configuration and environment are equal and the losses are not: something is not "
+        "Configuration and environment are equal, but the losses differ: a part of the run is not "
         "deterministic (seeds, kernels, the order of sums or of data).");
   }
   note_switches(environment_a, diff.name_a, notes);
@@ -398,7 +398,7 @@ bool leaves_losses(const std::string& key) {
 }
 
 std::string event_text(const char* name, const std::optional<PlanEvent>& event) {
-  if (!event) return concat(name, " changed its plan no more");
+  if (!event) return concat(name, " has no further change of plan");
   std::string out = concat(name, " after step ", event->step, ": ",
                            event->changes.empty() ? "no change" : event->changes.front());
   if (event->changes.size() > 1) out += concat(" and ", event->changes.size() - 1, " more");
@@ -412,8 +412,8 @@ std::string plans_text(const RunDiff& diff) {
     return concat(out, ": ", event_text("A", diff.plans->a), "; ", event_text("B", diff.plans->b),
                   ".");
   return out +
-         ": the coordinator decided differently, or the same in other steps. Decisions follow "
-         "measured times, unless reduction.reproducible is set.";
+         ": the coordinator made different decisions, or the same decisions in different steps. "
+         "Decisions depend on measured times, unless reduction.reproducible is set.";
 }
 
 void explain_settings(const RunDiff& diff, Texts& out) {
@@ -428,8 +428,8 @@ void explain_settings(const RunDiff& diff, Texts& out) {
 // Describes losses that no setting, environment or plan explains.
 std::string unexplained_losses(const LossDifference& loss, std::int64_t first_step) {
   return loss.step == first_step
-             ? "The first losses differ already: other initial weights or another order of the "
-               "data (seeds), for nothing was computed before."
+             ? "The first losses differ already: the initial weights or the order of the data "
+               "(seeds) differ."
              : "Configuration, environment and plans are the same, and the first losses are equal: "
                "sums were taken in another order (nondeterminism). Use deterministic kernels and "
                "reduction.reproducible.";
@@ -444,16 +444,15 @@ Texts explanation_of(const RunDiff& diff, std::int64_t first_step, const Texts& 
   Texts out;
   explain_settings(diff, out);
   if (!ranks.empty())
-    out.push_back(
-        "Other ranks took part, and with them other shares of a batch and orders of sums.");
+    out.push_back("The ranks differ, and therefore shares of the batch and orders of sums.");
   if (may_plans_explain(diff)) out.push_back(plans_text(diff));
   if (out.empty() && diff.loss) out.push_back(unexplained_losses(*diff.loss, first_step));
   const std::string others = diff.loss ? keys_text(diff.config, leaves_losses) : std::string();
   if (!others.empty())
-    out.push_back("Other settings differ, by which no loss may change: " + others + ".");
+    out.push_back("Settings that must not change a loss differ too: " + others + ".");
   if (out.empty())
     out.emplace_back(
-        "Configuration, environment and plans are the same: look at the findings of each run "
+        "Configuration, environment and plans are the same: check the findings of each run "
         "(cox analyze), for example for a slow rank or other programs on its machine.");
   return out;
 }

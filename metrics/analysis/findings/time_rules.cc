@@ -149,8 +149,9 @@ void slow_backward(const RuleInput& input, Findings& out) {
                     sentence("%.3g", normal), " times is normal",
                     normal > 2 ? " with recomputation." : " without recomputation.");
   f.suggestion =
-      "Look for graphs that are kept or built twice, operators whose gradients are not fused, and "
-      "recomputation that nobody asked for; cox ops shows FLOPs by block.";
+      "Search for graphs that are kept or built twice, operators whose gradients are not fused, "
+      "and "
+      "unintended recomputation; cox ops shows FLOPs by block.";
   f.evidence = {{"backward_by_forward", ratio}, {"normal", normal}};
   out.push_back(std::move(f));
 }
@@ -202,7 +203,7 @@ void communication(const RuleInput& input, Findings& out) {
   f.detail =
       concat("Ranks spend ", percents(share),
              " of their time on communication that nothing hides; waiting for slower ranks (",
-             percents(input.share(input.seconds_of("waiting"))), ") is not in it.");
+             percents(input.share(input.seconds_of("waiting"))), ") is not included.");
   const auto hidden = hidden_by_backward(input);
   f.suggestion = concat(
       hidden && *hidden >= 0.5 ? "Send" : "Reduce while backward still runs (buckets), send",
@@ -281,7 +282,7 @@ void uneven_steps(const RuleInput& input, Findings& out) {
                     seconds_text(usual),
                     input.counted.has_any() ? ", without what other findings count." : ".");
   f.suggestion =
-      "Look at what happens in those steps: logging, saves, evaluation, batches of other lengths, "
+      "Check what happens in those steps: logging, saves, evaluation, batches of other lengths, "
       "or other programs on the machine.";
   f.evidence = {{"slow_steps", static_cast<double>(count)}, {"median_seconds", usual}};
   input.counted.add(f, std::move(losses));
@@ -420,14 +421,14 @@ std::string slow_title(const RuleInput& input, const std::vector<SlowGroup>& gro
 const char* slow_advice(const std::vector<SlowGroup>& groups) {
   const std::string& phase = groups.front().ranks.front().phase;
   if (phase == "data")
-    return "Look at the data loading of these ranks: their disk, their shard, their CPU.";
+    return "Check the data loading of these ranks: their disk, their shard, their CPU.";
   if (phase == kRecomputePhase)
-    return "Raise the memory budget of these ranks (memory.budget), which make activations again "
-           "or wait for them more than others do, or give them a smaller share (shares.mode=on).";
+    return "Raise the memory budget of these ranks (memory.budget), which recompute activations or "
+           "wait for them more than other ranks do, or give them a smaller share (shares.mode=on).";
   if (std::ranges::any_of(groups, &SlowGroup::is_host))
-    return "Look at that host as a whole: other programs, heat, clocks, memory, its network; "
+    return "Check that host as a whole: other programs, heat, clocks, memory, its network; "
            "or give its ranks a smaller share (shares.mode=on).";
-  return "Look at these hosts: other programs, heat, clocks, placement of the process; "
+  return "Check these hosts: other programs, heat, clocks, placement of the process; "
          "or give these ranks a smaller share (shares.mode=on).";
 }
 
@@ -444,7 +445,7 @@ Finding slow_finding(const RuleInput& input, const RankDelays& delays) {
     f.ranks.push_back(number);
     f.evidence.push_back({concat("slowdown_of_rank_", number), s.slowdown});
   }
-  f.detail = capital(each) + ". The other ranks wait for that in every step.";
+  f.detail = capital(each) + ". The other ranks wait for these ranks in every step.";
   f.suggestion = slow_advice(groups);
   return f;
 }
@@ -459,9 +460,9 @@ void ranks_apart(const RuleInput& input, Findings& out) {
   const double lost = sum_of(delays.by_turns);
   if (input.share(lost) < 0.08) return;
   Finding f = costly(input, "DIST.LOAD_IMBALANCE", "Ranks take turns in being late", lost);
-  f.detail =
-      concat("No one rank is slow in it, but in each step the last one is later than the mean: ",
-             percents(input.share(lost)), " of the time is waiting for it.");
+  f.detail = concat(
+      "No single rank is always slow, but in each step the last rank is later than the mean: ",
+      percents(input.share(lost)), " of the time is spent waiting for the last rank.");
   f.suggestion =
       "Even out the work in a step: sort samples by length, or count tokens, not samples.";
   f.evidence = {{"lost_share", input.share(lost)}};

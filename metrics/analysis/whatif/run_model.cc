@@ -211,15 +211,15 @@ void tell_gaps(JobModel& model, const RunRecord& run, std::size_t older) {
       tell_gap(model.gaps, rank.rank, count, what);
     };
     const std::size_t different = different_steps(rank);
-    tell(unknown_phases(rank), " times of phases that are not known do not count");
+    tell(unknown_phases(rank), " times of unknown phases do not count");
     tell(times_clock_ran_back(rank), " times the clock ran backwards between steps");
     tell(older, " older steps are left out: the run is long");
     tell(rank.size() - different, " steps were done again after a rollback; the last time counts");
     tell(different - older - model.steps.size(),
-         " steps are left out that some rank does not have, or has no work in");
+         " steps are left out because some rank lacks them or has no work in them");
   }
   if (run.ranks.size() == 1)
-    model.gaps.emplace_back("there is one rank: nothing to compare it with but its other steps");
+    model.gaps.emplace_back("there is one rank: it is compared with its own other steps only");
 }
 
 // Builds the model of a run with these non-empty phases, without steps.

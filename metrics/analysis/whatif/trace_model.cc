@@ -433,16 +433,15 @@ EarlyStarts early_starts(const JobModel& model, const Trace& trace) {
 void tell_clocks(JobModel& model, const Trace& trace, std::size_t set_to_zero) {
   const EarlyStarts early = early_starts(model, trace);
   if (set_to_zero > 0)
-    model.gaps.push_back(concat(set_to_zero,
-                                " communications end 10 ms or more before the last of those that "
-                                "they wait for has begun, and count as taking no time: clocks of "
-                                "ranks disagree"));
+    model.gaps.push_back(
+        concat(set_to_zero,
+               " communications end 10 ms or more before the start of the last operation that they "
+               "wait for, and count as taking no time: clocks of ranks disagree"));
   if (early.count > 0)
-    model.gaps.push_back(concat(early.count,
-                                " times an operation starts 10 ms or more before what it depends "
-                                "on has ended (",
-                                early.first,
-                                "): a clock ran backwards, or the program has another order"));
+    model.gaps.push_back(concat(
+        early.count,
+        " times an operation starts 10 ms or more before the end of an operation that it needs (",
+        early.first, "): a clock ran backwards, or the program runs operations in another order"));
   const auto faults = static_cast<double>(set_to_zero + early.count);
   if (faults > kDoubtfulShare * static_cast<double>(trace.start.size()))
     model.doubt = "clocks of ranks disagree";
@@ -462,8 +461,8 @@ bool has_kind(const Trace& trace, Kind kind) {
 void tell_halves(JobModel& model, const Trace& trace) {
   const auto tell = [&model](const std::string& what) {
     model.gaps.push_back("the trace lacks " + what +
-                         ", which others wait for: that waiting counts as their communication");
-    model.doubt = "nobody knows how long others waited for the missing " + what;
+                         "; waiting for it counts as communication of the waiting ranks");
+    model.doubt = "the trace does not show how long ranks waited for the missing " + what;
   };
   for (const Direction& direction : kDirections) {
     if (has_kind(trace, direction.send) == has_kind(trace, direction.receive)) continue;
@@ -502,7 +501,7 @@ void tell_missing_kinds(JobModel& model, const Trace& trace) {
   }
   if (!names.empty())
     model.gaps.push_back("the trace has no " + names +
-                         ": their time and what waits for them are not in the figures");
+                         ": their time and the waits for them are not in the figures");
 }
 
 void add_operations(JobModel& model, const Trace& trace) {

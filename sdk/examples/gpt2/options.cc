@@ -97,7 +97,7 @@ class Parser {
                     kStoryBudgetBytes >> 20, kStorySlowdown));
     app_.add_option_function<std::vector<std::string>>(
             "--slow", [this](const auto& texts) { add_slowdowns(texts); },
-            "rank R does F times the work, in steps A to B or in all; may be given again")
+            "rank R does F times the work, in steps A to B or in all; can be repeated")
         ->type_name("R:F[:A-B]")
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
         ->allow_extra_args(false);
@@ -156,7 +156,7 @@ class Parser {
     setting("--saves", "checkpoint.directory", "DIR", "where to save");
     app_.add_flag_callback(
             "--resume", [this] { options_.settings.push_back("--cox.checkpoint.resume=on"); },
-            "go on from the newest save; is --cox.checkpoint.resume=on")
+            "continue from the newest save; is --cox.checkpoint.resume=on")
         ->disable_flag_override();
   }
 

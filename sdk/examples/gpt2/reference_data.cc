@@ -17,8 +17,7 @@ using cox::io::JsonKind;
 
 constexpr std::size_t kMaxExpectedBytes = std::size_t{64} << 20;
 
-// Reads lists and norms of a document, beyond the types of JsonFields; null objects give empty
-// values.
+// Adds lists and norms to JsonFields. Returns empty values for a null object.
 class Fields : public cox::io::JsonFields {
  public:
   Fields() : JsonFields(cox::StatusCode::data_loss) {}
@@ -61,7 +60,7 @@ ExpectedRun read_plain(Fields& fields, const Json& json) {
           .rank_losses = {}};
 }
 
-// Returns an empty run if absent; an empty run is not compared.
+// Returns an empty run if the document has none. Empty runs are not compared.
 ExpectedRun read_fused(Fields& fields, const Json& json) {
   if (!json.find("fp32_fused_attention")) return {};
   const Json* run = fields.object(json, "fp32_fused_attention");
@@ -156,7 +155,7 @@ Status check_tokens(const Reference& reference) {
     return cox::ok_status();
   }
   return cox::data_loss("tokens: expected each in [0, " +
-                        std::to_string(reference.config.vocab_size) + "), found others");
+                        std::to_string(reference.config.vocab_size) + "), found different values");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Runs the reference task on the ranks of a session. cox::Reducer averages the gradients, and also
-// gets a parameter that nothing uses.
+// Runs the reference task on the ranks of a session, with cox::Reducer for the average of
+// gradients.
 #pragma once
 
 #include <memory>
@@ -9,12 +9,13 @@
 
 namespace gpt2 {
 
-// BlocksOf selects the model whose blocks the session's plans name. A session accepts one model,
-// before its first step.
+// BlocksOf selects the model whose blocks the session steers: the task's model, or another one that
+// the session has accepted already. A session accepts one model, before its first step. With
+// another_model, the Reducer also gets a parameter that nothing uses.
 enum class BlocksOf { this_model, another_model };
 
-// `micro_batch` is the number of rows of a micro-batch; 0 = all of the rank's at once. REQUIRES:
-// `session` outlives the trainer.
+// Returns a trainer on the session's ranks. `micro_batch` is the number of rows of a micro-batch; 0
+// = all rows of the rank at once. REQUIRES: `session` outlives the trainer.
 std::unique_ptr<ReferenceTrainer> session_trainer(cox::Session& session, const ReferenceTask& task,
                                                   std::int64_t micro_batch, BlocksOf blocks);
 

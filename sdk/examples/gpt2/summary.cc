@@ -138,8 +138,8 @@ std::string effects_table(const cox::EffectList& effects) {
   if (effects.empty()) return {};
   constexpr const char* kRow = "{:>6}  {:<12} {:<28} {}\n";
   std::string text = fmt::format(
-      "what was decided, and what came of it (median step of up to {} rounds before and {} after, "
-      "its change with the interval that holds 95 %, highest peak of a rank)\n",
+      "decisions and their effects (median step of up to {} rounds before and {} after, its change "
+      "with the 95 % interval, highest peak of a rank)\n",
       cox::Effects::kRoundsBefore, cox::Effects::kRoundsAfter);
   text += fmt::format(kRow, "step", "decision", "promised", "measured");
   std::optional<std::uint64_t> plan_above;
@@ -171,7 +171,7 @@ std::string score_lines(const std::vector<cox::PolicyScore>& scores) {
 std::string findings_table(const std::vector<cox::ReportedFinding>& findings) {
   if (findings.empty()) return {};
   constexpr const char* kRow = "{:>6}  {:<12} {:<28} {}\n";
-  std::string text = "what the newest steps lost, and what to change (what costs most first)\n";
+  std::string text = "losses of the newest steps, and what to change (highest cost first)\n";
   text += fmt::format(kRow, "grade", "costs", "code", "finding");
   for (const cox::ReportedFinding& f : findings) {
     const std::string cost = f.cost_seconds > 0

@@ -24,7 +24,7 @@ namespace cox::detail {
 class BitsComparison {
  public:
   enum class Comparing : bool { off, on };
-  // Called between steps.
+  // Turns comparison on or off. Call it between steps.
   void compare(Comparing comparing) { is_on_ = comparing == Comparing::on; }
   bool is_on() const { return is_on_; }
 

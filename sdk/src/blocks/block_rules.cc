@@ -10,10 +10,9 @@ Status check_fits(std::string_view key, std::string_view pattern, std::string_vi
       names, [pattern](const std::string& name) { return fits_pattern(pattern, name); });
   if (fits) return ok_status();
   if (names.empty())
-    return invalid_argument(
-        key, ": expected the name of a block, found ", shown(rule),
-        ", and a session without blocks; give the model to a Trainer or a Reducer, "
-        "adopt it, or take the setting out");
+    return invalid_argument(key, ": expected the name of a block, found ", shown(rule),
+                            ", but the session has no blocks; pass the model to a Trainer or a "
+                            "Reducer, adopt the model, or remove the setting");
   return invalid_argument(key, ": expected the name of a block, found ", shown(rule),
                           ", which fits none of ", names.size(), "; the nearest are ",
                           nearest_names(names, pattern));

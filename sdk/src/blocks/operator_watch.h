@@ -53,7 +53,7 @@ class OperatorWatch final : public Actuator, public Steering, public Reporting {
 
   BlockWatch& blocks_;
   std::uint64_t steps_ = 0;
-  bool is_sampled_ = false;  // whether the open step is
+  bool is_sampled_ = false;  // the open step is sampled
   OperatorTable table_;
   std::vector<double> flops_;  // by block, of the newest sampled step
   Newest newest_;

@@ -43,14 +43,14 @@ class VisitClock {
   // Sets the receiver of reports from now on, null for none, and returns the one before.
   BlockSink* report_to(BlockSink* sink);
 
-  // A visit of the block begins, and ends.
+  // Record the begin and the end of a visit of the block.
   void visit_begins(BlockId block);
   void visit_ended(BlockId block);
-  // The forward pass enters the region, and leaves it.
+  // Record that the forward pass enters and leaves the region.
   void region_begins(BlockId region);
   void region_ended(BlockId region);
-  // An operator of the forward pass reads a tensor that is no parameter. The first operand of a
-  // region represents the shapes of all.
+  // Records that an operator of the forward pass reads a tensor that is no parameter. The first
+  // operand of a region represents the shapes of all.
   void operand(const at::Tensor& tensor) {
     if (shapeless_) note_shape(tensor);
   }

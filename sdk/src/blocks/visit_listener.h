@@ -1,12 +1,12 @@
-// VisitListener connects the visits of blocks to LibTorch: the operator stream shows it the
-// operators of visits, and autograd gets the hooks of saved tensors from it. The listener calls the
-// parts of its VisitWatch in order.
+// VisitListener connects the visits of blocks to LibTorch. The operator stream reports the
+// operators of visits to the listener, and autograd asks it for the hooks of saved tensors. The
+// listener calls the parts of its VisitWatch in order.
 //
 //   operator stream -> begin(), end() -> [tape of the region or tile, meter, comparison]
 //   autograd saves -> make_hooks() -> [clock: counts] -> [comparison] -> [region: keeps or drops]
 //
 // The stream's follower tells the VisitWatch which parameters operators read. Training thread only.
-// Hooks own the listener, and run on the thread that runs backward.
+// Hooks share ownership of the listener, and run on the thread that runs backward.
 #pragma once
 
 #include <memory>
@@ -32,8 +32,8 @@ class VisitListener final : public SavedTensorFrame,
 
   bool has_formats() const override { return visits_.parts().steering.has_narrow(); }
   std::optional<ProductFormat> product_format() const override;
-  // Returns whether the operator belongs to a recorded region or tile, or to a visit with counted
-  // operators.
+  // Returns whether the next operator belongs to a recorded region or tile, or to a visit whose
+  // operators are metered.
   bool wants_calls() const override {
     return visits_.parts().region.recording() != nullptr || is_metered();
   }

@@ -104,7 +104,7 @@ void VisitWatch::forget_step() {
 void VisitWatch::pin_unequal() {
   for (const BlockId region : parts_.comparison.take_unequal())
     parts_.steering.pin(region,
-                        "backward got other bits than forward had, found by memory.verify_steps");
+                        "memory.verify_steps found different bits in backward than in forward");
 }
 
 }  // namespace cox::detail

@@ -35,11 +35,11 @@ namespace cox::detail {
 class VisitObserver {
  public:
   virtual ~VisitObserver() = default;
-  // The running operator reads a parameter, in a visit of `block` that may begin now.
+  // Called when the running operator reads a parameter, in a visit of `block` that may begin now.
   virtual void parameter(BlockId block, std::optional<ProductFormat> format) noexcept = 0;
-  // The running operator reads a tensor that is no parameter.
+  // Called when the running operator reads a tensor that is no parameter.
   virtual void operand(const at::Tensor& tensor) noexcept = 0;
-  // The forward pass is over.
+  // Called when the forward pass is over.
   virtual void leave() noexcept = 0;
 };
 
@@ -73,18 +73,18 @@ class VisitWatch {
   // Calls `observer` for all reads from now on; null stops the calls. The observer outlives the
   // object, or is removed before its end.
   void observe(VisitObserver* observer) { observer_ = observer; }
-  // An operator of the forward pass reads this storage. Enters the storage's block in `map`,
-  // numbered from `first` on. A parameter used by several blocks enters none. REQUIRES:
+  // Records that an operator of the forward pass reads this storage. Enters the storage's block in
+  // `map`, numbered from `first` on. A parameter used by several blocks enters none. REQUIRES:
   // map.owner(storage).
   enum class Told : bool { no, yes };
   void read_parameter(const BlockMap& map, BlockId::rep first, const c10::StorageImpl* storage,
                       Told observer = Told::yes);
-  // An operator reads a tensor that is no parameter.
+  // Records that an operator reads a tensor that is no parameter.
   void read_other(const at::Tensor& tensor) {
     parts_.clock.operand(tensor);
     if (observer_ != nullptr) observer_->operand(tensor);
   }
-  // The forward pass is over; a backward pass that adds to gradients begins.
+  // Ends the forward pass, because a backward pass that adds to gradients begins.
   void forward_ended() {
     if (observer_ != nullptr) observer_->leave();
   }
@@ -96,12 +96,12 @@ class VisitWatch {
   // parameters again.
   enum class Anew { visit, pass };
   void steer_anew(Anew what);
-  // From begin_scope() to end_scope() the pass is in the block named `name`, whatever parameters
-  // are read. Scopes nest. Throws cox::Error for an unknown name.
+  // Hold the pass in the block named `name` from begin_scope() to end_scope(), whatever parameters
+  // are read. Scopes nest. begin_scope() throws cox::Error for an unknown name.
   void begin_scope(std::string_view name);
   void end_scope() noexcept;
 
-  // A backward pass begins, so the forward pass leaves its block.
+  // Leaves the forward pass's block, because a backward pass begins.
   void backward_begins();
   // Pins the regions in which backward got other bits, and reports every block visited since the
   // last call.

@@ -103,7 +103,7 @@ Status check_content(const fs::path& path, const io::SaveFile& found,
   if (found.bytes == expected.bytes && found.hash == expected.hash) return ok_status();
   return data_loss(path.string(), ": expected ", expected.bytes, " bytes of hash ",
                    io::to_hex(expected.hash), ", found ", found.bytes, " of ",
-                   io::to_hex(found.hash), "; the file is damaged or of another save");
+                   io::to_hex(found.hash), "; the file is damaged or belongs to another save");
 }
 
 // Checks that the other files are whole too.
@@ -185,8 +185,8 @@ bool is_unknown_flag(int error) {
 
 Status not_own(const fs::path& save) {
   return failed_precondition(
-      "expected no save of that step, or one of this job, found one that "
-      "another job wrote; nothing was changed: save to another folder, or move " +
+      "expected no save of that step, or one of this job, found a save of another job; nothing was "
+      "changed: save to another folder, or move " +
       save.string() + " away");
 }
 
@@ -231,8 +231,8 @@ Status CheckpointFolder::check_shared() const {
   const Status held = lock_->check_held();
   if (held.ok()) return held;
   return failed_precondition("checkpoint.directory ", directory_.string(),
-                             ": expected the folder that rank 0 writes to, found another; every "
-                             "rank writes there, so all nodes must share it: ",
+                             ": expected the folder that rank 0 writes to, found a different "
+                             "folder; every rank writes to it, so all nodes must share it: ",
                              held.message());
 }
 
@@ -278,8 +278,8 @@ Status CheckpointFolder::write_part(const SaveTicket& ticket, const SavePart& pa
   std::error_code error;
   fs::create_directory(ticket.folder, error);  // true for the first rank alone
   if (error)
-    return resource_exhausted(context +
-                              ": cannot create a folder for it: " + io::errno_text(error.value()));
+    return resource_exhausted(
+        context + ": cannot create a folder for the save: " + io::errno_text(error.value()));
   io::SaveManifest manifest{.id = ticket.id,
                             .step = ticket.step,
                             .incarnation = part.incarnation,
@@ -302,7 +302,8 @@ Result<io::SaveManifest> CheckpointFolder::join_parts(const SaveTicket& ticket,
     auto part = io::read_manifest(ticket.folder, name);
     if (!part.ok()) return part;
     if (part->id != ticket.id || part->step != ticket.step)
-      return data_loss(name, ": expected a part of save ", ticket.id, ", found one of ", part->id);
+      return data_loss(name, ": expected a part of save ", ticket.id, ", found a part of ",
+                       part->id);
     if (rank == 0) {
       joined = std::move(*part);
       continue;
@@ -356,7 +357,8 @@ Status CheckpointFolder::put_in_place(const fs::path& fresh, const fs::path& tar
     if (error == 0) return ok_status();
   }
   if (fs::exists(target, ignored)) return replace(fresh, target);
-  return io::errno_status(error, "cannot rename it into place", StatusCode::resource_exhausted);
+  return io::errno_status(error, "cannot rename the save to its final name",
+                          StatusCode::resource_exhausted);
 }
 
 // Replaces atomically if the file system can, so that a crash leaves one of the two saves. Checks
@@ -375,7 +377,8 @@ Status CheckpointFolder::replace(const fs::path& fresh, const fs::path& target) 
   remove_own(target);
   fs::rename(fresh, target, error);
   if (error)
-    return resource_exhausted("cannot rename it into place: ", io::errno_text(error.value()));
+    return resource_exhausted("cannot rename the save to its final name: ",
+                              io::errno_text(error.value()));
   return ok_status();
 }
 
@@ -434,7 +437,7 @@ Result<fs::path> CheckpointFolder::newest_whole(
   for (const Status& each : damage) {
     const fs::path damaged = *newest();
     tell("save " + damaged.filename().string() + " is damaged and is kept as " +
-         damaged.filename().string() + kDamaged + "; the one before is tried: " + each.message());
+         damaged.filename().string() + kDamaged + "; the save before is tried: " + each.message());
     if (Status aside = set_aside(damaged); !aside.ok()) return aside;
   }
   return saves.back();
@@ -451,15 +454,15 @@ void CheckpointFolder::go_on_from(const fs::path& save) {
 Result<Checkpoint> CheckpointFolder::read(const fs::path& save, ReaderPlace reader) {
   std::error_code ignored;
   if (!fs::is_directory(save, ignored))
-    return failed_precondition(
-        save.string() +
-        ": expected the save that rank 0 sees, found no such folder; it must be "
-        "shared by all nodes");
+    return failed_precondition(save.string() +
+                               ": expected the save that rank 0 sees, found no such folder; all "
+                               "nodes must share the folder");
   const auto manifest = io::read_manifest(save);
   if (!manifest.ok()) return manifest.status();
   if (io::step_of_save(save) != manifest->step)
-    return data_loss(save.string(), ": expected the save of that step, found one of step ",
-                     manifest->step, "; it was renamed or copied");
+    return data_loss(save.string(),
+                     ": expected the step in the folder's name, found a save of step ",
+                     manifest->step, "; the folder was renamed or copied: restore its name");
   auto files = read_tensor_files(save, *manifest, reader);
   if (!files.ok()) return files.status();
   Checkpoint checkpoint;

@@ -118,8 +118,7 @@ Status restore_form(const std::map<std::string, std::string>& metadata, NamedTen
   if (pairs.scalar_type() != c10::ScalarType::Double || pairs.dim() == 0 || pairs.size(-1) != 2)
     return data_loss(
         "tensor \"" + named.name +
-        "\": expected F64 with a last dimension of 2, which complex numbers have here, "
-        "found another form");
+        "\": expected complex numbers as F64 with a last dimension of 2, found another form");
   named.tensor = at::view_as_complex(pairs);
   return ok_status();
 }

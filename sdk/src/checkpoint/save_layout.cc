@@ -163,8 +163,8 @@ Status join_tied(const io::Metadata& metadata, std::vector<NamedTensor>& model) 
     const auto found = known.find(kept);
     const std::string name = key.substr(kTied.size());
     if (found == known.end() || known.contains(name))
-      return data_loss("tensor \"", name, "\": expected it to be \"", kept,
-                       "\" under another name, found no such tensor, or one of its own");
+      return data_loss("tensor \"", name, "\": expected the tensor to be \"", kept,
+                       "\" under another name, found no such tensor, or a separate one");
     joined.push_back({name, found->second});
   }
   std::ranges::move(joined, std::back_inserter(model));

@@ -60,7 +60,7 @@ class Prefetcher {
   bool request(std::uint64_t key, std::vector<std::int64_t> indices) {
     if (holds(key)) {
       throw Error(failed_precondition("prefetch: expected batch " + std::to_string(key) +
-                                      " to be requested once, found it requested again"));
+                                      " to be requested once, found a second request"));
     }
     if (slots_.size() >= depth_) return false;
     Task task([this, wanted = std::move(indices)] { return source_(wanted); });
@@ -84,7 +84,7 @@ class Prefetcher {
     const auto slot = std::ranges::find(slots_, key, &Slot::key);
     if (slot == slots_.end()) {
       throw Error(failed_precondition("prefetch: expected batch " + std::to_string(key) +
-                                      " to be requested before take(), found that it was not"));
+                                      " to be requested before take(), found no request"));
     }
     std::future<Value> batch = std::move(slot->batch);
     slots_.erase(slot);

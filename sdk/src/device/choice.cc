@@ -27,11 +27,11 @@ CudaFacts ask_runtime() {
   using Name = const char* (*)(int);
   const auto count = reinterpret_cast<Count>(dlsym(RTLD_DEFAULT, "cudaGetDeviceCount"));
   const auto name = reinterpret_cast<Name>(dlsym(RTLD_DEFAULT, "cudaGetErrorString"));
-  if (count == nullptr || name == nullptr) return {0, "CUDA's runtime is not in the process", {}};
+  if (count == nullptr || name == nullptr) return {0, "CUDA's runtime is not loaded", {}};
   int devices = 0;
   const int error = count(&devices);
   if (error != 0) return {0, said(name(error)), {}};
-  if (devices <= 0) return {0, "CUDA shows no device", {}};
+  if (devices <= 0) return {0, "CUDA has no device", {}};
   return {devices, {}, {}};
 }
 
@@ -49,14 +49,14 @@ std::string load_library() {
 }  // namespace
 
 CudaFacts find_cuda() {
-  if (!kLooksForCuda) return {0, "this build leaves CUDA out (COX_WITH_CUDA)", {}};
+  if (!kLooksForCuda) return {0, "this build has no CUDA support (COX_WITH_CUDA)", {}};
   CudaFacts facts = ask_runtime();
   if (facts.devices == 0) return facts;
   facts.why_unusable = load_library();
   if (facts.why_unusable.empty() && !at::hasCUDA()) {
     facts.why_unusable =
-        "LibTorch was asked for CUDA before Session::start (torch::manual_seed asks, too) and "
-        "remembers that there was none; start the session first";
+        "LibTorch checked for CUDA before Session::start (torch::manual_seed checks too) and keeps "
+        "the result that there is none; start the session first";
   }
   return facts;
 }

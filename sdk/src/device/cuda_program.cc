@@ -72,7 +72,7 @@ Result<Runtime> runtime() {
   names.find(found.LaunchKernel, "cudaLaunchKernel");
   if (names.missing() == nullptr) return found;
   return unavailable("CUDA's runtime: expected ", names.missing(),
-                     "() in the process, found a runtime without it");
+                     "() in the process, found a runtime without this function");
 }
 
 // Returns the runtime's text for an error, and clears it, because LibTorch checks the last error
@@ -108,7 +108,7 @@ Result<Compiler> compiler() {
   void* library = open_compiler();
   if (library == nullptr) {
     return not_found("NVRTC: expected ", kCompilers[0], " or ", kCompilers[1],
-                     " where libraries are looked for or beside CUDA's runtime, found neither");
+                     " in the library search path or beside CUDA's runtime, found neither");
   }
   Compiler found{};
   Names names(library);
@@ -120,7 +120,8 @@ Result<Compiler> compiler() {
   names.find(found.GetCUBINSize, "nvrtcGetCUBINSize");
   names.find(found.GetCUBIN, "nvrtcGetCUBIN");
   if (names.missing() == nullptr) return found;
-  return not_found("NVRTC: expected ", names.missing(), "(), found a library without it");
+  return not_found("NVRTC: expected ", names.missing(),
+                   "(), found a library without this function");
 }
 
 std::vector<const char*> pointers_of(const std::vector<std::string>& texts) {
@@ -179,7 +180,7 @@ Result<std::string> compile_for(int capability, const CudaSource& source) {
   void* program = nullptr;
   if (call->CreateProgram(&program, source.kernels.text.c_str(), source.kernels.name.c_str(),
                           static_cast<int>(texts.size()), texts.data(), names.data()) != 0) {
-    return unavailable("NVRTC: expected to begin a program, found a refusal");
+    return unavailable("NVRTC: expected to create a program, found an error");
   }
   Result<std::string> code = compiled(*call, program, capability, source.definitions);
   call->DestroyProgram(&program);

@@ -39,10 +39,11 @@ StreamLane::StreamLane(c10::Stream stream) : stream_(stream) {}
 
 Result<std::unique_ptr<transport::DeviceLane>> StreamLane::make(c10::Device device) {
   if (device.is_cpu()) {
-    return failed_precondition("a lane: expected a rank on a CUDA device, found one on the CPU");
+    return failed_precondition(
+        "CUDA stream: expected a rank on a CUDA device, found one on the CPU");
   }
   std::unique_ptr<transport::DeviceLane> lane;
-  const Status made = tried("a stream of its own", [&] {
+  const Status made = tried("making a stream", [&] {
     lane.reset(new StreamLane(guard_of(device).getStreamFromGlobalPool(device, true)));
   });
   if (!made.ok()) return made;
@@ -61,7 +62,7 @@ c10::Stream StreamLane::current() const {
 Result<StagingBuffer> StreamLane::staging(std::size_t bytes) {
   Buffer buffer;
   const auto size = static_cast<std::int64_t>(std::max<std::size_t>(1, bytes));
-  const Status made = tried("staging memory", [&] {
+  const Status made = tried("allocating staging memory", [&] {
     const c10::StreamGuard guard(stream_);
     const auto options = at::TensorOptions(at::kByte);
     buffer.host = at::zeros({size}, options).pin_memory();
@@ -78,8 +79,8 @@ Result<StreamLane::Buffer> StreamLane::buffer_of(const StagingBuffer& buffer,
   const auto found = std::ranges::find_if(
       buffers_, [&](const Buffer& each) { return each.device.data_ptr() == buffer.device; });
   if (found == buffers_.end() || bytes > buffer.host.size()) {
-    return invalid_argument("a copy: expected a staging buffer of this lane and no more than its ",
-                            "bytes, found another");
+    return invalid_argument("CUDA copy: expected a staging buffer of this stream and at most its ",
+                            "size, found another buffer or more bytes");
   }
   const auto size = static_cast<std::int64_t>(bytes);
   return Buffer{found->host.narrow(0, 0, size), found->device.narrow(0, 0, size)};

@@ -16,7 +16,7 @@ using NodePointer = decltype(torch::autograd::Edge::function);
 inline constexpr bool kNodesAreShared =
     std::is_same_v<NodePointer, std::shared_ptr<torch::autograd::Node>>;
 
-// WeakNode tells a node from a later one at the same address; lock() returns a NodePointer.
+// WeakNode distinguishes a node from a later one at the same address. lock() returns a NodePointer.
 using WeakNode = std::conditional_t<kNodesAreShared, std::weak_ptr<torch::autograd::Node>,
                                     c10::weak_intrusive_ptr<torch::autograd::Node>>;
 

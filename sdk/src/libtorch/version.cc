@@ -25,8 +25,8 @@ Status check_version(std::string_view compiled_with, std::string_view loaded) {
   if (loaded.empty() || minor_of(loaded) == minor_of(compiled_with)) return ok_status();
   return failed_precondition("expected LibTorch ", compiled_with,
                              ", with which this program was compiled, found ", loaded,
-                             " in this process; compile it again, or put the folder of the other "
-                             "one first in LD_LIBRARY_PATH");
+                             " in this process; compile the program again, or put the folder of "
+                             "the matching LibTorch first in LD_LIBRARY_PATH");
 }
 
 std::string loaded_version() {

@@ -123,21 +123,21 @@ Status install_counting_allocator() {
   c10::Allocator* before = c10::GetCPUAllocator();
   if (before == nullptr || before->raw_deleter() == nullptr) {
     return failed_precondition(
-        "CPU allocator: expected one with a plain deleter, as torch's own has, found another; "
-        "bytes of tensors are not counted");
+        "CPU allocator: expected an allocator with a plain deleter, such as torch's own, found a "
+        "different one; bytes of tensors are not counted");
   }
   CountingAllocator& ours = CountingAllocator::get();
   if (ours.wrapped() != nullptr && ours.wrapped() != before) {
     return failed_precondition(
-        "CPU allocator: expected the one that was counted before, found another; install the "
-        "count after the last change of the allocator");
+        "CPU allocator: expected the allocator of the first count, found a different one; install "
+        "the count after the last change of the allocator");
   }
   ours.wrap(before);
   c10::SetCPUAllocator(&ours);
   if (counting_allocator_installed()) return ok_status();
   return failed_precondition(
-      "CPU allocator: expected one that can be replaced, found one that was set with a higher "
-      "priority; bytes of tensors are not counted");
+      "CPU allocator: expected an allocator that can be replaced, found one of higher priority; "
+      "bytes of tensors are not counted");
 }
 
 c10::DataPtr allocate_apart(std::size_t bytes) {

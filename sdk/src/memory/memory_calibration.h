@@ -38,7 +38,7 @@ class MemoryCalibration final : public Actuator, public Measuring {
   void attach(torch::nn::Module&) override { memory_.forget(); }
   void release() override { memory_.forget(); }
   bool is_wanted() const override { return memory_.is_wanted(); }
-  std::string without() const override { return "activations stay as the program keeps them"; }
+  std::string without() const override { return "activations are kept"; }
   // Returns invalid_argument for a rule that fits no block. Called once, when the blocks are known.
   Status check(LoopKind loop) override;
   void contribute(JobFacts& job) const override;

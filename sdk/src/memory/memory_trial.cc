@@ -108,7 +108,7 @@ class ProblemTrial {
   Result<StepReading> run_pass(const Actions& actions) {
     auto reading = pass_(actions);
     if (reading.ok() && !least_.order.empty() && reading->order != least_.order)
-      return no_chain("found another order of blocks in another run of the same step");
+      return no_chain("found a different order of blocks in a second run of the same step");
     return reading;
   }
 

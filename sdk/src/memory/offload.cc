@@ -127,8 +127,8 @@ StoredStorage* OffloadStore::move_out(const c10::Storage& storage, const Key& ke
     if (broken_.ok() && !std::exchange(full_told_, true)) {
       fail(resource_exhausted("offload tier: expected room for " + std::to_string(bytes) +
                               " bytes beside " + std::to_string(space_.used()) +
-                              " in use, found none; such tensors stay in memory (raise the cap on "
-                              "tier bytes or offload fewer blocks)"));
+                              " in use, found none; tensors without room stay in memory (raise "
+                              "memory.tier_bytes or offload fewer blocks)"));
     }
     return nullptr;
   }

@@ -32,7 +32,7 @@ Status same_gradients(const TrialStep& step, const GradientPrints& before,
   if (!unlike) return ok_status();
   return failed_precondition(
       "memory: expected the same gradients from the same step under every memory action, found "
-      "others for parameter " +
+      "different gradients for parameter " +
       step.parameter_names()[*unlike] +
       "; activations are kept. Does the loss depend on more than the batch, the parameters and " +
       "torch's random numbers?");
@@ -146,10 +146,9 @@ bool SampleTrial::learn_spread() {
   for (int again = 1; again < kRunsCompared; ++again)
     spread_.note(first, gradients_under(recomputed()));
   if (spread_.unsteady() == known) return false;
-  parts_.log.info(
-      concat("memory: the gradients of ", spread_.unsteady(), " of ", first.size(),
-             " parameters differ from run to run of one step by themselves (kernels that add "
-             "up in no fixed order); what backward gets is compared in their place"));
+  parts_.log.info(concat("memory: the gradients of ", spread_.unsteady(), " of ", first.size(),
+                         " parameters differ between runs of the same step (kernels that sum in no "
+                         "fixed order); the tensors that backward reads are compared instead"));
   visits().comparison.compare(BitsComparison::Comparing::on);
   gradients_under(recomputed());
   if (parts_.offloader != nullptr)
@@ -172,7 +171,8 @@ bool SampleTrial::pin_unequal() {
       unequal.push_back(BlockId(static_cast<BlockId::rep>(b)));
   }
   for (const BlockId block : unequal)
-    visits().steering.pin(block, "recomputed, it gave other gradients than kept");
+    visits().steering.pin(block,
+                          "its gradients after recompute differ from those of the kept block");
   return !unequal.empty();
 }
 

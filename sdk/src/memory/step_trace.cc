@@ -42,7 +42,7 @@ Result<Edges> edges_of(const StepTrace& trace, std::size_t blocks) {
     const TraceEvent& event = trace.events[i];
     std::size_t& place = seen[static_cast<std::size_t>(event.edge)][event.block.value()];
     if (place != none && event.edge != BlockEdge::backward_end)
-      return no_chain("found one that runs twice (" + block_text(event.block.value()) + ")");
+      return no_chain("found a block that runs twice (" + block_text(event.block.value()) + ")");
     place = i;
     if (event.edge == BlockEdge::forward_begin) edges.order.push_back(event.block.value());
   }
@@ -182,10 +182,10 @@ StepTrace TraceRecorder::finish(Nanoseconds now) {
 }
 
 Result<StepReading> read_stages(const StepTrace& trace, std::size_t blocks) {
-  if (blocks == 0) return no_chain("found none");
+  if (blocks == 0) return no_chain("found no blocks");
   const auto edges = edges_of(trace, blocks);
   if (!edges.ok()) return edges.status();
-  if (edges->order.empty()) return no_chain("found none that ran forward and backward");
+  if (edges->order.empty()) return no_chain("found no block that ran forward and backward");
   if (Status chain = check_chain(*edges, trace.events.size()); !chain.ok()) return chain;
   const Reader reader(trace);
   StepReading reading;

@@ -229,8 +229,8 @@ Status TierThread::check(Transfer& transfer, std::uint64_t hash) const {
   return data_loss("offload folder ", file_.folder().string(), ": expected the ",
                    std::to_string(transfer.bytes), " bytes that were written at offset ",
                    std::to_string(transfer.offset), " (hash ", io::to_hex(transfer.hash),
-                   "), found others (hash ", io::to_hex(hash),
-                   "); a disk, or another process, changed them");
+                   "), found different bytes (hash ", io::to_hex(hash),
+                   "); the disk or another process changed the file");
 }
 
 Result<std::int64_t> measure_tier(const std::filesystem::path& folder, std::int64_t bytes) {
@@ -247,7 +247,7 @@ Result<std::int64_t> measure_tier(const std::filesystem::path& folder, std::int6
     if (Status status = file->read(data.data(), bytes, 0); !status.ok()) return status;
     if (io::content_hash(std::as_bytes(std::span(data))) != hash_written) {
       return data_loss("offload folder ", folder.string(),
-                       ": expected the bytes that were written, found others");
+                       ": expected the bytes that were written, found different ones");
     }
     writes[round] = bytes_per_ms(bytes, written - begin);
     reads[round] = bytes_per_ms(bytes, Clock::now() - written);

@@ -418,8 +418,9 @@ Status load(optim::Optimizer& optimizer, const GroupNames& names, Given& given, 
   const at::Tensor* saved = given.take("kind");
   const std::string found = saved == nullptr ? "another" : text_of(*saved).value_or("another");
   if (found != kind.name)
-    return invalid_argument("expected that of torch::optim::", kind.name, ", found that of ", found,
-                            "; resume with the optimizer that the save was made with");
+    return invalid_argument("expected the state of torch::optim::", kind.name,
+                            ", found the state of ", found,
+                            "; resume with the optimizer of the save");
   const auto matched = match_groups(given, names, kHasOneState(kind));
   if (!matched.ok()) return matched.status();
   Loaded<K> loaded;

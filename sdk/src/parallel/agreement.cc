@@ -151,10 +151,10 @@ Status check_matched(const std::vector<CallMark>& marks) {
   if (count == 0) return ok_status();
   if (count > kMostNamed)
     others += " and others on " + std::to_string(count - kMostNamed) + " more";
-  return invalid_argument("expected the same call with the same tensors on all ranks, found " +
-                          text_of(marks[0]) + " on rank 0" + others +
-                          "; ranks must take the same way through the loop, those without samples "
-                          "with weight 0");
+  return invalid_argument(
+      "expected the same call with the same tensors on all ranks, found " + text_of(marks[0]) +
+      " on rank 0" + others +
+      "; all ranks must make the same calls in the loop: a rank without samples passes weight 0");
 }
 
 Result<ArrivalStamp> match_calls(transport::Communicator& ranks, const CallMark& mine,
@@ -196,7 +196,7 @@ Status check_equal_layout(transport::Communicator& communicator,
   if (different.empty()) return ok_status();
   return invalid_argument(
       "expected the same parameters and buffers (number, shapes, types, order, which are frozen, "
-      "CPU or device) on all ranks, found others than rank 0's on rank " +
+      "CPU or device) on all ranks, found different ones from rank 0's on rank " +
       different + "; build the same model on every rank");
 }
 

@@ -52,7 +52,7 @@ Status check_average(std::span<const StatisticsPart> parts, std::size_t module) 
         "running statistics: expected a norm without momentum to run once in every micro-batch, "
         "found " +
         std::to_string(runs) + " runs in micro-batch " + std::to_string(part.micro_batch) +
-        "; give it a momentum");
+        "; give the norm a momentum");
   }
   return ok_status();
 }
@@ -287,9 +287,9 @@ Status BatchStatistics::fold(transport::Communicator& ranks, const transport::Wa
   auto parts = gather(ranks, wait, pump, most_on_a_rank);
   Status status = parts.status();
   if (status.ok() && parts->size() != micro_batches) {
-    status =
-        internal_error("running statistics: expected those of " + std::to_string(micro_batches) +
-                       " micro-batches, found " + std::to_string(parts->size()));
+    status = internal_error("running statistics: expected statistics of " +
+                            std::to_string(micro_batches) + " micro-batches, found " +
+                            std::to_string(parts->size()));
   }
   if (status.ok()) {
     auto folded = fold_statistics(modules_, start_, *parts);

@@ -498,9 +498,10 @@ Status check_types(const std::vector<at::Tensor>& parameters) {
     const at::ScalarType type = parameters[p].scalar_type();
     const bool has_mean = c10::isFloatingType(type) || c10::isComplexType(type);
     if (!parameters[p].requires_grad() || (has_mean && !parameters[p].is_quantized())) continue;
-    return invalid_argument("gradients: expected parameters of real or complex floating point, ",
-                            "found parameter ", p, " in ", c10::toString(type),
-                            "; there is no mean of its gradients over ranks");
+    return invalid_argument(
+        "gradients: expected parameters of real or complex floating point, ", "found parameter ", p,
+        " in ", c10::toString(type),
+        "; gradients of this type cannot be averaged over ranks: freeze or convert the parameter");
   }
   return ok_status();
 }

@@ -107,6 +107,8 @@ struct GradientHabits {
 //   there, over NCCL or through host memory.
 // - LocalReduction is the ordinary way of a job of one rank, and copies nothing.
 //
+// Ranks that share gradients use SharedReduction instead (sdk/src/shard/shared_gradients.h).
+//
 // The first two, and the third over NCCL, start a bucket as soon as its gradients are complete,
 // while backward continues with earlier layers. Every later gradient advances started buckets.
 // Buckets start in their order, whatever the order of completion; the rest start at the end of

@@ -54,7 +54,7 @@ void SlowWait::look(Clock::time_point now) {
   const auto stall = find_stall(marks, {});
   if (stall && stall->is_save()) return;  // a save waits as long as the disk takes
   const std::string whom =
-      stall ? text_of(*stall) : "no rank of this node is the reason: " + places_of(marks);
+      stall ? text_of(*stall) : "the cause is not on this node: " + places_of(marks);
   if (setup_.before_end) setup_.before_end();
   end_waiting(setup_.log, concat(setup_.where, " has waited beyond control.wait_seconds: ", whom));
 }
@@ -71,10 +71,9 @@ void SlowWait::check_departures(const std::vector<RankMark>& marks) const {
 void SlowWait::tell(const std::vector<RankMark>& marks) {
   is_told_ = true;
   const auto stall = find_stall(marks, {});
-  const std::string whom =
-      stall ? text_of(*stall)
-            : "the ranks of this node are all here; the log of rank 0 and its status page name "
-              "those of other nodes";
+  const std::string whom = stall ? text_of(*stall)
+                                 : "all ranks of this node wait as well; the log of rank 0 and its "
+                                   "status page name late ranks of other nodes";
   setup_.log.warning(concat(setup_.where, " has waited ", fixed(waited_.count(), 0),
                             " s for the other ranks: ", whom));
 }

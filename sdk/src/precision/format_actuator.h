@@ -33,7 +33,7 @@ class FormatActuator final : public Actuator, public Measuring, public Steering,
   Status check(LoopKind) override;
   Status negotiate(transport::Communicator& ranks) override;
   bool is_wanted() const override { return is_wanted_; }
-  std::string without() const override { return "number formats stay as the program has them"; }
+  std::string without() const override { return "number formats do not change"; }
   void contribute(JobFacts& job) const override { job.capabilities.precisions |= formats_; }
   bool wants_calibration() const override {
     return is_wanted_ && !config_.format && blocks_.size() > 0;

@@ -19,8 +19,8 @@ Result<double> take(std::span<const double>& state, double least, double most) {
   const double found = state.empty() ? std::numeric_limits<double>::quiet_NaN() : state.front();
   if (!(found >= least && found <= most)) {
     return invalid_argument(sentence(
-        "state of FP8 scaling: expected a number from %g to %g, found %s; it was saved with "
-        "other settings or by another version, or is damaged: continue without it",
+        "state of FP8 scaling: expected a number from %g to %g, found %s; the state was saved with "
+        "other settings or by another version, or is damaged: continue without this state",
         least, most, state.empty() ? "the end" : concat(found).c_str()));
   }
   state = state.subspan(1);
@@ -29,8 +29,8 @@ Result<double> take(std::span<const double>& state, double least, double most) {
 
 Status check_end(std::span<const double> state) {
   if (state.empty()) return ok_status();
-  return invalid_argument("state of FP8 scaling: expected its end, found " +
-                          std::to_string(state.size()) + " more numbers; it is damaged");
+  return invalid_argument("state of FP8 scaling: expected no more numbers, found " +
+                          std::to_string(state.size()) + " more; the state is damaged");
 }
 
 constexpr double kStateVersion = 1;

@@ -47,7 +47,7 @@ inline Fp8Recipe fp8_recipe(const PrecisionConfig& config) {
   return {config.fp8_scaling, config.fp8_granularity, config.fp8_history, config.fp8_margin};
 }
 
-// Counts of activations and gradients together, without weights.
+// Fp8Counts counts activations and gradients together, without weights.
 struct Fp8Counts {
   std::uint64_t sampled = 0;    // values quantised
   std::uint64_t underflow = 0;  // non-zero values made zero
@@ -140,11 +140,11 @@ class Fp8Block {
   // Returns invalid_argument for a damaged state or one of another recipe; changes nothing then.
   Status load_state(std::span<const double> state);
 
-  // While off, products add nothing to counts and histories: trials are no evidence.
+  // Turns counts and histories on or off. Off during trials, which are no evidence.
   void count(Fp8Count counting);
 
-  // For products.
   // Returns the scale from earlier steps, or nothing if a tensor is scaled by its own magnitude.
+  // Called by products.
   std::optional<at::Tensor> earlier_scale(Fp8Side side, std::size_t product, at::Device device);
   void see(Fp8Side side, std::size_t product, const Fp8Seen& seen);
 

@@ -146,12 +146,12 @@ Status Fp8Kernels::check(at::Device device, at::ScalarType type) const try {
         continue;
       }
       return internal_error("kernels for FP8: expected the CPU's codes, scale and counts of ",
-                            values.numel(), " values in ", name_of(type), ", found others");
+                            values.numel(), " values in ", name_of(type), ", found different ones");
     }
   }
   return ok_status();
 } catch (const std::exception& error) {
-  return unavailable("kernels for FP8: expected to try them, found: ", first_line(error.what()));
+  return unavailable("kernels for FP8: their test run failed: ", first_line(error.what()));
 }
 
 Result<const Fp8Kernels*> Fp8Kernels::of(at::Device device, at::ScalarType type) {

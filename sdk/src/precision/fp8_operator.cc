@@ -162,9 +162,9 @@ class Fp8ProductFunction final : public torch::autograd::Function<Fp8ProductFunc
                                                  const torch::autograd::variable_list& gradients) {
     if (at::GradMode::is_enabled()) {
       throw Error(
-          failed_precondition("FP8: gradients of gradients (create_graph) were asked for through a "
-                              "product that ran in FP8; expected a block in fp32, bf16 or fp16 for "
-                              "that; forbid fp8 for it or run the pass outside of FP8"));
+          failed_precondition("FP8: expected a block in fp32, bf16 or fp16 for gradients of "
+                              "gradients (create_graph), found a product that ran in FP8; forbid "
+                              "fp8 for this block or run the pass outside of FP8"));
     }
     torch::autograd::variable_list of(6);
     if (!gradients[0].defined()) return of;

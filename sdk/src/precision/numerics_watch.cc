@@ -379,9 +379,10 @@ void NumericsWatch::tell_parameters() {
   }
   if (spoiled_since_) return;
   spoiled_since_ = health_.wrong_step();
-  log_.error(concat("parameters of block ", blamed(), " have been non-finite since before step ",
-                    *spoiled_since_, " (", verdict.values,
-                    " values); no step can mend them: resume from a save of before it"));
+  log_.error(
+      concat("parameters of block ", blamed(), " have been non-finite since before step ",
+             *spoiled_since_, " (", verdict.values,
+             " values); later steps cannot repair them: resume from a save before that step"));
 }
 
 void NumericsWatch::collect() {
@@ -405,7 +406,7 @@ void NumericsWatch::end_step(const StepEnd&, StepOutput& output) noexcept try {
   if (output.row != nullptr) fill_row(*output.row, evidence_, health_.verdict(), blamed());
 } catch (const std::exception& error) {
   log_.on_change(LogLevel::error, "numerics",
-                 std::string("what blocks saw in a step is lost: ") + error.what());
+                 std::string("statistics of blocks of one step are lost: ") + error.what());
 } catch (...) {
 }
 

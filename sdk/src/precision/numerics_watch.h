@@ -95,7 +95,7 @@ class GradientNoise {
   GradientNoise(const std::vector<NoiseBlock>& blocks, const PrecisionConfig& config);
 
   void begin_step();
-  // Returns whether gradients shall be sampled in the open step, and whether they were.
+  // Return whether the open step is to sample gradients, and whether it has sampled them.
   bool is_due() const { return samples() && step_ % every_steps_ == 0; }
   bool has_sampled() const { return has_sampled_; }
   // Returns whether any step is sampled.

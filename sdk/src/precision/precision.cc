@@ -176,8 +176,8 @@ Status can_run(Precision format, at::DeviceType device) {
   }
   if (!has_device(device)) {
     return unavailable(what + "expected a " + name +
-                       " device, found none that torch can use; run on cpu, or start where there "
-                       "is a device and a torch built for it");
+                       " device, found none that torch can use; run on the CPU, or on a machine "
+                       "with such a device and a torch built for it");
   }
   std::string failed;
   for (const FormatTrial& trial : try_format(format, device)) {

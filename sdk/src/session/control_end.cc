@@ -91,7 +91,7 @@ void ControlEnd::watch_deaths() {
   const bool is_one_node = marks.ranks.size() == static_cast<std::size_t>(job_.world_size());
   const bool is_wanted = job_.world_size() > 1 || !config.run.directory.empty();
   const bool is_watcher = job_.is_root() && is_one_node && is_wanted;
-  Result<transport::LifelinePort> port = unavailable("nobody watches");
+  Result<transport::LifelinePort> port = unavailable("no watch for deaths was started");
   if (is_watcher) port = transport::LifelinePort::open();
   const std::uint64_t address = job_.gather(port.ok() ? port->address() : 0).front();
   if (address != 0) {
@@ -108,7 +108,7 @@ void ControlEnd::watch_deaths() {
   Status started = port.status();
   if (port.ok())
     started = transport::take(runtime::DeathWatch::start(std::move(*port), marks, setup), deaths_);
-  if (!started.ok()) job_.log().info("a rank that dies is not named: " + started.message());
+  if (!started.ok()) job_.log().info("deaths of ranks are not reported: " + started.message());
 }
 
 // Writes nothing without a run directory. Errors of the recorder do not end the job.

@@ -22,7 +22,7 @@ c10::Device agreed_device(transport::Communicator& all, DeviceSetting setting, c
   require(agree_on_status(all, mine.status()), Error::Scope::all_ranks);
   const auto kinds = require(gather_values(all, std::uint64_t{mine->is_cuda() ? 1u : 0u}));
   const bool has_all = std::ranges::count(kinds, std::uint64_t{0}) == 0;
-  if (!cuda.why_unusable.empty()) log.warning("CUDA is left out: " + cuda.why_unusable);
+  if (!cuda.why_unusable.empty()) log.warning("CUDA is not used: " + cuda.why_unusable);
   if (cuda.devices == 0) log.debug("no CUDA device: " + cuda.why_none);
   return has_all ? *mine : cpu;
 }
@@ -40,8 +40,8 @@ std::int32_t count_ranks_on(c10::Device device, transport::Communicator& all, co
   const auto first = std::ranges::find(addresses, mine) - addresses.begin();
   if (ranks > 1 && first == node->rank().value()) {
     log.warning(concat(ranks, " ranks of a node train on one CUDA device, ", address,
-                       ": each plans with its part of the memory that is free there; NCCL wants a "
-                       "device for each"));
+                       ": each rank plans with its part of the device's free memory; NCCL needs a "
+                       "device for each rank"));
   }
   return ranks;
 }

@@ -62,8 +62,8 @@ EndFinding compare_end_states(const Membership& job, const ActuatorList& actuato
   const Left mine = left_by(states);
   if (leaves == Leaves::end && mine.is_of_steps == 0 && job.world_size() > 1) {
     job.log().info(
-        "weights were written after the last step, so the end of the job does not compare them "
-        "with other ranks'; Session::finish() right after the loop does");
+        "weights changed after the last step, so the end of the job does not compare them between "
+        "ranks; call Session::finish() right after the loop to compare them");
   }
   const auto all = require(gather_values(job.all(), mine, job.world().between_polls()));
   EndFinding finding{.different = difference_in(all, leaves), .not_finite = {}};

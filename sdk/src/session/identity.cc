@@ -116,15 +116,14 @@ Compared compare(const std::vector<Identity>& ranks) {
     return static_cast<std::size_t>(other - ranks.begin());
   };
   if (const auto rank = first_other(&Identity::build); rank < ranks.size()) {
-    compared.warnings.push_back(concat("rank ", rank, " runs another build of ",
-                                       text_of(ranks[rank].program), " than rank 0 (",
-                                       text_of(ranks[rank].build), ", ", text_of(root.build),
-                                       "); results are those of a mixture"));
+    compared.warnings.push_back(concat(
+        "rank ", rank, " runs another build of ", text_of(ranks[rank].program), " than rank 0 (",
+        text_of(ranks[rank].build), ", ", text_of(root.build), "); results are of mixed builds"));
   }
   if (const auto rank = first_other(&Identity::arguments); rank < ranks.size()) {
     compared.warnings.push_back(
-        concat("rank ", rank, " was given other arguments than rank 0; arguments that change the ",
-               "model, as heads and dropout do, must be equal on all ranks"));
+        concat("rank ", rank, " has different arguments from rank 0; arguments that change the ",
+               "model, such as heads and dropout, must be equal on all ranks"));
   }
   return compared;
 }

@@ -117,8 +117,8 @@ void check_equal(const Membership& job, std::uint64_t number, const std::string&
   const std::string different = ranks_that_differ(job.gather(number));
   if (different.empty()) return;
   throw Error(invalid_argument("expected " + expected +
-                               " on all ranks, found another than rank 0's on rank " + different +
-                               "; " + advice),
+                               " on all ranks, found a different one from rank 0's on rank " +
+                               different + "; " + advice),
               Error::Scope::all_ranks);
 }
 

@@ -68,7 +68,7 @@ class Membership {
 };
 
 // Throws cox::Error on all ranks unless all have the same number: "expected EXPECTED on all ranks,
-// found another than rank 0's on rank 1; ADVICE". Collective.
+// found a different one from rank 0's on rank 1; ADVICE". Collective.
 void check_equal(const Membership& job, std::uint64_t number, const std::string& expected,
                  const std::string& advice);
 

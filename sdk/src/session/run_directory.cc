@@ -149,7 +149,8 @@ void RunDirectory::open() {
 void RunDirectory::tell_last_ending() const {
   const std::string& directory = job_.config().run.directory;
   const auto ending = runtime::read_ending(directory);
-  if (!ending.ok()) job_.log().warning("how the last job ended: " + ending.status().text());
+  if (!ending.ok())
+    job_.log().warning("cannot read how the last job ended: " + ending.status().text());
   if (ending.ok() && !ending->empty())
     job_.log().warning("the last job ended by a death: " + *ending);
   runtime::forget_ending(directory);

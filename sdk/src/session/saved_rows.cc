@@ -36,7 +36,7 @@ void load_row(const Membership& job, Saving& saving, std::span<const NamedTensor
   const std::string own = tensor_name(name, static_cast<std::size_t>(job.rank().value()));
   const auto mine =
       std::ranges::find_if(saved, [&](const NamedTensor& named) { return named.name == own; });
-  const std::string anew = std::string(name.title) + " starts anew: ";
+  const std::string anew = std::string(name.title) + " is not resumed: ";
   if (ranks != job.world_size() || mine == saved.end()) {
     if (job.is_root()) job.log().info(anew + "it was saved at another world size");
     return;

@@ -24,15 +24,14 @@ namespace cox::detail {
 
 void DeclaredLoop::declare_reducing(const char* start_name) {
   if (is_adopted_) {
-    throw Error(
-        failed_precondition("expected a session without adopted models for a Reducer or Trainer, "
-                            "found one; keep one of them: a Reducer or Trainer follows its model "
-                            "without adopt()"));
+    throw Error(failed_precondition(
+        "expected a session without adopted models for a Reducer or Trainer, found an adopted "
+        "model; use one of the two: a Reducer or Trainer needs no adopt()"));
   }
   if (control_.is_started() && !is_reducing()) {
     throw Error(failed_precondition(
         "expected a Reducer or Trainer before the session's first step, found a step that has "
-        "begun; construct it right after Session::start"));
+        "begun; construct the Reducer or Trainer right after Session::start"));
   }
   kind_ = LoopKind::reducing;
   if (reducing_name_ == nullptr) reducing_name_ = start_name;  // a Trainer has a Reducer
@@ -55,12 +54,13 @@ bool Calibration::is_missing_reducer() const {
 
 void Calibration::run(const SampleStep& sample) {
   if (step_.told() != StepEngine::Told::nothing) {
-    throw Error(failed_precondition(
-                    "calibrate: expected it before the end of the session's first step, found " +
-                    std::to_string(step_.steps_ended()) +
-                    " reported; call Session::calibrate() right after the Reducer was made, or "
-                    "TrainerStep::forward() or accumulate() from the first step on"),
-                Error::Scope::all_ranks);
+    throw Error(
+        failed_precondition(
+            "calibrate: expected a call before the end of the session's first step, found " +
+            std::to_string(step_.steps_ended()) +
+            " reported; call Session::calibrate() right after the Reducer was made, or "
+            "TrainerStep::forward() or accumulate() from the first step on"),
+        Error::Scope::all_ranks);
   }
   has_run_ = true;
   measure(sample);
@@ -151,8 +151,8 @@ void SessionState::attach(torch::nn::Module& model) {
   loop_.declare_reducing();
   if (control_.is_started()) {
     throw Error(failed_precondition(
-        "expected a model before the session's first step, found a session that has begun; give it "
-        "to the first Reducer, ManualParallel or Trainer, right after Session::start"));
+        "expected a model before the session's first step, found a session that has begun; give "
+        "the model to the first Reducer, ManualParallel or Trainer, right after Session::start"));
   }
   detach();
   for (Actuator* each : actuators_.all<Actuator>()) each->attach(model);
@@ -187,8 +187,9 @@ void SessionState::ensure_started() {
 
 // Settings of blocks have no effect without blocks, or in a loop whose ranks do not agree on plans.
 void SessionState::warn_of_idle_settings() const {
-  const std::string but = loop_.is_reducing() ? " is set, but the model has no blocks; "
-                                              : " is set, but the loop has no Reducer or Trainer; ";
+  const std::string but = loop_.is_reducing()
+                              ? " is set, but has no effect: the model has no blocks; "
+                              : " is set, but has no effect: the loop has no Reducer or Trainer; ";
   for (const Measuring* each : actuators_.all<Measuring>()) {
     if (!each->is_wanted()) continue;
     job_.log().warning(each->name() + (".*" + but) + each->without());
@@ -198,14 +199,13 @@ void SessionState::warn_of_idle_settings() const {
 void SessionState::check_sharding() const {
   if (job_.config().shard.mode == ShardMode::off) return;
   if (job_.world_size() == 1) {
-    return job_.log().info(
-        "shard.mode=state has no effect in a job of one rank, which holds all by itself");
+    return job_.log().info("shard.mode=state has no effect in a job of one rank");
   }
   if (loop_.is_sharded()) return;
   throw Error(failed_precondition(
                   "shard.mode=state: expected a Trainer, a Reducer, or a loop whose models are "
                   "adopted (Session::adopt), found ",
-                  loop_.is_reducing() ? loop_.start_name() : "one that is only watched",
+                  loop_.is_reducing() ? loop_.start_name() : "a loop that is only watched",
                   "; adopt the model, or set shard.mode=off"),
               Error::Scope::all_ranks);
 }
@@ -248,17 +248,17 @@ void SessionState::check_end() const {
   if (!found.different.empty()) {
     throw Error(failed_precondition("the end: expected the same weights on all ranks, found that " +
                                     found.different +
-                                    "; something changed them on some ranks only after they were "
-                                    "last compared (reduction.verify_steps)"),
+                                    "; the program changed the weights on some ranks only after "
+                                    "their last comparison (reduction.verify_steps)"),
                 Error::Scope::all_ranks);
   }
   if (found.not_finite.empty()) return;
   const bool has_save = !io::saves_in(job_.config().checkpoint.directory).empty();
-  throw Error(
-      failed_precondition(concat("the end: expected finite weights, found that ", found.not_finite,
-                                 has_save ? "; resume from an earlier save" : "; start anew",
-                                 " with a lower learning rate")),
-      Error::Scope::all_ranks);
+  throw Error(failed_precondition(
+                  concat("the end: expected finite weights, found that ", found.not_finite,
+                         has_save ? "; resume from an earlier save" : "; start from the beginning",
+                         " with a lower learning rate")),
+              Error::Scope::all_ranks);
 }
 
 // An exit(0) of all ranks after the same step is the end of the job. If one rank alone exited with
@@ -277,7 +277,7 @@ int SessionState::leave_by_exit(int code) noexcept try {
   if (!is_alone && !control_.is_watched()) {
     job_.log().error(concat("exit(", code, ") was called before the end of the session",
                             is_ours ? "" : ", on another thread than the training thread",
-                            "; the launcher ends the other ranks"));
+                            "; the launcher then ends the other ranks"));
     control_.explain_end();
   }
   return code == 0 ? 1 : code;
@@ -290,8 +290,8 @@ int SessionState::leave_by_exit(int code) noexcept try {
 void SessionState::leave_by_finalize() noexcept try {
   if (finished_) return;
   job_.log().warning(
-      "MPI_Finalize was called before the end of the session, which ends here; call "
-      "Session::finish() before it");
+      "MPI_Finalize was called before the end of the session; the session ends here; call "
+      "Session::finish() before MPI_Finalize");
   const StreamPause unseen;
   const at::NoGradGuard no_grad;
   finish();

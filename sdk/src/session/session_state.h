@@ -36,9 +36,9 @@ class DeclaredLoop {
  public:
   explicit DeclaredLoop(const ControlEnd& control) : control_(control) {}
 
-  // Makes a reducer's ballots the rounds. Every rank calls the function before the control plane
-  // starts; throws cox::Error afterwards. `start_name` names the calls of the start; the first name
-  // given counts.
+  // Declares that each ballot of a reducer is a round. Every rank calls the function before the
+  // control plane starts; throws cox::Error afterwards. `start_name` names the calls of the start;
+  // the first name given counts.
   void declare_reducing(const char* start_name = "the start of a Reducer");
   // Declares that the steps are those of adopted models. A further declare_reducing() throws.
   void declare_adopted() { is_adopted_ = true; }

@@ -23,7 +23,7 @@ Status check_finite(const SavePart& part) {
       if (each.name.starts_with("options.")) continue;
       if (scan(each.tensor, ScanKind::extent).nonfinite == 0) continue;
       return failed_precondition("save: expected finite state of the optimizer, found that ",
-                                 each.name, " is not; nothing is saved");
+                                 each.name, " is not finite; nothing is saved");
     }
   }
   return ok_status();
@@ -82,7 +82,8 @@ void SharedSave::hear(const StepBallot& merged) {
   const std::uint64_t failed = merged.save_failed_max;
   if (next == SaveProgress::Next::give_up && failed > 0) {
     lost_ = failed_precondition("save of step ", work_->ticket.step, ": given up, because rank ",
-                                failed - 1, " could not write it; its log says why");
+                                failed - 1,
+                                " could not write its part; the log of that rank has the cause");
     const auto rank = static_cast<std::uint64_t>(state_.job().rank().value());
     if (rank + 1 == failed) state_.job().log().error(outcome_.message());
   }

@@ -148,9 +148,9 @@ void StepEngine::check_together(const StepBallot& merged) const {
   const std::string found = differences();
   throw Error(
       failed_precondition(concat(
-          "step ", number(), ": expected what rank 0 has on all ranks, found ",
+          "step ", number(), ": expected the calls and values of rank 0 on all ranks, found ",
           found.empty() ? std::string("ranks that differ") : found,
-          "; all ranks make the same calls, with the same settings and options, in every step")),
+          "; make the same calls on all ranks in every step, with the same settings and options")),
       Error::Scope::all_ranks);
 }
 

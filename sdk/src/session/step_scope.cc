@@ -22,10 +22,9 @@ PhaseScope::~PhaseScope() {
 
 StepScope::StepScope(std::shared_ptr<SessionState> state) : state_(std::move(state)) {
   if (state_->recorder().is_open()) {
-    throw Error(
-        failed_precondition("step: expected no open step, found one; close it first (end its "
-                            "scope), and open none in a "
-                            "Trainer's loop, which has its own (TrainerStep)"));
+    throw Error(failed_precondition(
+        "step: expected no open step, found an open step; close that step first (end its scope); a "
+        "Trainer's loop opens its own steps (TrainerStep)"));
   }
   state_->ensure_started();
   state_->step().begin();
@@ -55,9 +54,9 @@ void StepScope::gradient_norm(double value) {
 }
 void StepScope::log(std::string_view name, double value) {
   if (state_->recorder().log(name, value) != detail::ScalarNames::Verdict::newly_ambiguous) return;
-  state_->job().log().warning(
-      concat("log: expected names that differ in their first 15 bytes, found \"", name,
-             "\" after another one that begins so; it is left out: shorten it"));
+  state_->job().log().warning(concat(
+      "log: expected names that differ in their first 15 bytes, found \"", name,
+      "\" after another name with the same first bytes; this name is left out: shorten the name"));
 }
 
 }  // namespace cox

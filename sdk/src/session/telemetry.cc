@@ -36,7 +36,8 @@ struct Telemetry::Parts {
         findings(
             state, [this](metrics::FindingsWatch::Found found) { state.set(std::move(found)); },
             [log](const Status& trouble) {
-              log.warning("findings come at the end of the job only: " + trouble.message());
+              log.warning("findings are published at the end of the job only: " +
+                          trouble.message());
             }),
         tally(facts.world_size, &findings, price_from_now_on(config)) {}
   ~Parts() { collectable->close(); }
@@ -65,7 +66,8 @@ Result<StepSink*> Telemetry::start(const JobFacts& facts) {
     const bool lacks_threads = server.status().code() == StatusCode::resource_exhausted;
     if (!server.ok() && !lacks_threads) return server.status();
     if (server.ok()) parts->server = std::move(*server);
-    if (lacks_threads) job_.log().warning("no pages are served: " + server.status().message());
+    if (lacks_threads)
+      job_.log().warning("status pages are not served: " + server.status().message());
   }
   parts_ = std::move(parts);
   return &parts_->tally;
@@ -92,6 +94,10 @@ void Telemetry::show_held(const metrics::HeldBytes& held) {
   take_known(held_.optimizer, held.optimizer);
   take_known(held_.buckets, held.buckets);
   if (parts_) parts_->state.set(std::make_shared<const metrics::HeldBytes>(held_));
+}
+
+void Telemetry::show(const metrics::SharedUpdates& updates) {
+  if (parts_) parts_->state.set(std::make_shared<const metrics::SharedUpdates>(updates));
 }
 
 void Telemetry::show_last_step(std::uint64_t step) {

@@ -17,6 +17,7 @@
 #include "coxswain/session.h"
 #include "metrics/telemetry_state.h"
 #include "metrics/topics/memory.h"
+#include "metrics/topics/parallel.h"
 #include "sdk/src/session/membership.h"
 
 namespace prometheus {
@@ -42,6 +43,7 @@ class Telemetry {
   // Shows the bytes that a rank of this job holds beside activations. Fields of 0 keep the known
   // values.
   void show_held(const metrics::HeldBytes& held);
+  void show(const metrics::SharedUpdates& updates);
   // Shows the number of the job's last step.
   void show_last_step(std::uint64_t step);
   void show_stall(const std::optional<Stall>& stall);

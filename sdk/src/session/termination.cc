@@ -73,7 +73,8 @@ void on_stop_signal(int signal, siginfo_t* info, void*) {
     signals.is_asked = true;
     if (!signals.is_known) set_deadline(std::chrono::seconds(signals.patience_seconds));
   } else if (info->si_code == SI_TIMER) {
-    say_from_handler("error: asked to stop, but no step ended since; this process ends now\n");
+    say_from_handler(
+        "error: asked to stop, but no step has ended since then; this process ends now\n");
     end_by(signal);
   } else if (now - first >= kOneRequestNs && signal != SIGXCPU) {
     say_from_handler("error: asked to stop a second time; this process ends now, without a save\n");

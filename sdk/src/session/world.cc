@@ -78,8 +78,8 @@ void World::watch_start(const Log& log, Seconds limit) {
     if (attend_ || slow.waited < patience) return;
     const std::string whom =
         slow.missing.empty()
-            ? "all other ranks wait there as well"
-            : cox::text_of(std::span<const RankId>(slow.missing)) + " has not come to it";
+            ? "all other ranks wait in this call as well"
+            : cox::text_of(std::span<const RankId>(slow.missing)) + " has not made this call";
     const std::string text = concat("rank ", all().rank(), " has waited ",
                                     fixed(slow.waited.count(), 0), " s in ", slow.call, ": ", whom);
     if (std::exchange(told, slow.call) != slow.call) log.warning(text);
@@ -96,7 +96,7 @@ void World::leave_after_failure(const Log& log) noexcept try {
     return end_by_exit(log);
   }
   const auto patience =
-      transport::with_timeout(wait_policy(), std::chrono::seconds(5), "ranks that fail as well");
+      transport::with_timeout(wait_policy(), std::chrono::seconds(5), "other ranks that failed");
   const Status together =
       transport::finish(*farewell_,
                         farewell_->start_all_reduce(
@@ -104,7 +104,7 @@ void World::leave_after_failure(const Log& log) noexcept try {
                             transport::sum_u64()),
                         patience);
   if (together.ok()) return;
-  log.error("this rank fails while others go on; the job ends here");
+  log.error("this rank failed while other ranks run; the job ends here");
   end_by_exit(log);
 } catch (const std::exception&) {
   mpi_->leave_to_exit();  // no memory to ask the others: the program's own message comes next
@@ -120,7 +120,7 @@ void World::end_by_exit(const Log& log) {
     std::_Exit(1);
   });
   if (patience.ok()) return patience->detach();
-  log.warning("this process ends only when its program does: " + patience.status().message());
+  log.warning("this process ends only when its program ends: " + patience.status().message());
 }
 
 }  // namespace cox::detail

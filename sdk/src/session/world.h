@@ -1,6 +1,6 @@
-// World is the ranks of the job and their connections. Under mpiexec the ranks are MPI's (a
-// program's own MPI_Init is respected). A program started by hand is a job of one rank and never
-// calls MPI. World owns the runtime, the communicators over all ranks, and the link of their
+// World holds the ranks of the job and their connections. Under mpiexec the ranks are MPI's; a
+// program may call MPI_Init itself first. A program started by hand is a job of one rank and never
+// calls MPI. World owns the runtime, the communicators over all ranks, and the link between their
 // devices. Training thread only.
 #pragma once
 
@@ -26,15 +26,16 @@
 
 namespace cox::detail {
 
-// WrapRanks puts a layer between the ranks of a job and their transport, in which tests see every
-// call of all ranks.
+// WrapRanks wraps the job's communicator in another one, in which tests see every call of all
+// ranks.
 using WrapRanks = std::function<std::unique_ptr<transport::Communicator>(
     std::unique_ptr<transport::Communicator>)>;
 
 class World {
  public:
   // Joins the ranks. `environment` has entries NAME=value; `wrap_ranks` may be empty. Collective
-  // under MPI. Throws cox::Error, on all ranks if the launcher or the MPI library is unsupported.
+  // under MPI. Throws cox::Error. All ranks throw if the launcher or the MPI library is
+  // unsupported.
   World(const io::LoadedConfig& loaded, const std::vector<std::string>& environment,
         const WrapRanks& wrap_ranks);
 
@@ -44,26 +45,27 @@ class World {
   // all() is for agreement and the control plane; data() is for the loop's own exchanges.
   transport::Communicator& all() const { return *all_; }
   transport::Communicator& data() const { return *data_; }
-  // Returns the link between the devices of all ranks, open from the first average of gradients on.
+  // Returns the link between the devices of all ranks. The link opens at the first average of
+  // gradients.
   DeviceLink& devices() const { return *devices_; }
 
-  // Returns the book of all ranks' calls so far, or null in a job without other ranks to compare
+  // Returns the record of all ranks' calls so far. Null in a job without other ranks to compare
   // with.
   transport::CallBook* calls() const { return mpi_ ? mpi_->calls() : nullptr; }
-  // Names the calls of all ranks that begin during the result's life. Messages use the name to tell
-  // ranks in different calls apart. The outermost name counts.
+  // Names the calls of all ranks that begin while the result lives. Messages use the name to
+  // distinguish ranks in different calls. If names are nested, the outermost one is used.
   transport::CallBook::Name name_calls(const char* name) const {
     return transport::CallBook::Name(calls(), name);
   }
-  // Returns the present name of calls, or `otherwise`.
+  // Returns the present name of calls; `otherwise` if they have none.
   const char* name_of_calls(const char* otherwise) const {
     return calls() != nullptr && calls()->is_named() ? calls()->name() : otherwise;
   }
-  // Watches waits before the first step. Logs a warning that names the missing ranks, and ends the
-  // job beyond `limit`. REQUIRES: `log` outlives the World.
+  // Watches waits before the first step. After 10 s, or `limit` if that is shorter, logs a warning
+  // that names the missing ranks. Ends the job after `limit`. REQUIRES: `log` outlives the World.
   void watch_start(const Log& log, Seconds limit);
 
-  // Returns whether more ranks than cores are on this node.
+  // Returns whether this node has more ranks than cores.
   bool is_crowded() const { return all().ranks_on_node() > transport::usable_cores(); }
   const transport::WaitPolicy& wait_policy() const { return wait_policy_; }
 
@@ -73,12 +75,12 @@ class World {
   // Returns a watcher for a wait that begins now; empty if no watcher is set.
   BetweenPolls between_polls() const { return attend_ ? attend_() : BetweenPolls(); }
 
-  // Leaves the job after an exception. If all ranks fail together, they leave quietly. If only this
-  // rank fails, the others would wait for ever, so the exit of this process ends the job. The
-  // program still has time to report its error.
+  // Leaves the job after an exception. If all ranks fail together, they leave without a message. If
+  // only this rank fails, the exit of this process ends the job, because the others would wait for
+  // ever. The program still has time to report its error.
   void leave_after_failure(const Log& log) noexcept;
-  // Waits for all ranks, a minute at most, and finalises MPI, for a process that exits while the
-  // World exists. Nothing may be sent afterwards. Collective.
+  // Waits for all ranks, a minute at most, and finalises MPI. For a process that exits while the
+  // World exists. REQUIRES: nothing is sent afterwards. Collective.
   Status end() { return mpi_ ? mpi_->end() : ok_status(); }
   // Calls `before` when the program calls MPI_Finalize. An empty `before` ends the watch.
   void watch_finalize(std::function<void()> before) {
@@ -98,7 +100,7 @@ class World {
   std::unique_ptr<transport::Communicator> farewell_;  // used once, by ranks that fail
   transport::WaitPolicy wait_policy_;
   std::function<BetweenPolls()> attend_;
-  std::uint64_t ranks_failing_ = 1;  // ranks in farewell_'s sum
+  std::uint64_t ranks_failing_ = 1;  // number of ranks in the sum over farewell_
   std::vector<Identity> identities_;
 };
 

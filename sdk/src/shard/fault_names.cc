@@ -13,7 +13,8 @@
 
 namespace cox::detail {
 
-// Lines that the handler reads. Texts are whole lines, because a handler must put none together.
+// The lines that the handler reads. Each text is a complete line, because a signal handler must not
+// format or allocate.
 struct FaultNames::Table {
   struct Line {
     const std::byte* begin;
@@ -26,14 +27,14 @@ struct FaultNames::Table {
 
 class FaultHandler {
  public:
-  // Returns a table that the handler reads from now on. A process that has made more than kMost
-  // gets one that it does not.
+  // Returns a table that the handler reads from now on. If kMost tables are in use, the handler
+  // ignores the new one.
   static FaultNames::Table* add(std::vector<FaultNames::Table::Line> lines) {
     static std::mutex mutex;
     const std::lock_guard lock(mutex);
     install();
     static const int told_of_forks = pthread_atfork(nullptr, &tell_of_fork, nullptr);
-    static_cast<void>(told_of_forks);  // without memory for it, nothing is told
+    static_cast<void>(told_of_forks);  // if registration fails, forks are not warned of
     auto* table = new FaultNames::Table{std::move(lines)};  // never freed: the handler may read it
     for (std::atomic<FaultNames::Table*>& place : tables_) {
       FaultNames::Table* held = place.load();
@@ -47,7 +48,8 @@ class FaultHandler {
  private:
   static constexpr std::size_t kMost = 64;
 
-  // A handler that somebody installed since is called behind ours.
+  // Installs our handler if it is not the current one. The current handler becomes `former_`, and
+  // ours passes faults on to it.
   static void install() {
     struct sigaction ours {};
     ours.sa_sigaction = &handle;
@@ -58,8 +60,7 @@ class FaultHandler {
     if (!is_ours) sigaction(SIGSEGV, &ours, &former_);
   }
 
-  // The child sees memory that the ranks go on to write. Said once: a program may fork in each
-  // step.
+  // Warns once per process, because a program may fork in each step.
   static void tell_of_fork() {
     static std::atomic<bool> is_told{false};
     const bool has_any = std::ranges::any_of(tables_, [](const auto& place) {
@@ -88,7 +89,7 @@ class FaultHandler {
   }
 
   static void pass_on(int signal, siginfo_t* info, void* context) {
-    // One that was installed behind ours may pass on to ours.
+    // A handler installed after ours may pass the signal back to ours.
     static thread_local bool is_passed_on = false;
     if (std::exchange(is_passed_on, true)) return end_by_default();
     if ((former_.sa_flags & SA_SIGINFO) != 0) return former_.sa_sigaction(signal, info, context);
@@ -97,7 +98,7 @@ class FaultHandler {
     end_by_default();
   }
 
-  // The instruction runs again when the handler returns; its fault then ends the process.
+  // The faulting instruction runs again when the handler returns, and then ends the process.
   static void end_by_default() {
     struct sigaction plain {};
     plain.sa_handler = SIG_DFL;
@@ -115,7 +116,7 @@ FaultNames::FaultNames(std::vector<NamedMemory> memory)
           lines.push_back(
               {each.begin, each.begin + each.bytes,
                "error: shard.mode: expected writes to " + each.name +
-                   " by LibTorch's operators on the training thread, found one past them "
+                   " by LibTorch's operators on the training thread, found a write outside of them "
                    "(data_ptr(), another thread, or a hook of backward); train this loop "
                    "without shard.mode\n"});
         }

@@ -1,10 +1,11 @@
-// FaultNames tells a person which parameter a program wrote to past the operator stream. The ranks
-// of a node hold parameters once, so such a write (by data_ptr(), on another thread, in a hook of
-// backward) is a fault of memory. A handler of SIGSEGV prints one line where the address lies in
-// memory that was told here, and then gives the signal to whoever handled it before, or lets it end
-// the process. Other faults it only passes on. The first fork() of a process with such memory is
-// told, because the child sees what the ranks write later. Process-wide, because signals are; any
-// thread.
+// FaultNames prints the parameter's name when a program writes to shared parameters past the
+// operator stream (by data_ptr(), on another thread, in a hook of backward). Such a write is a
+// segmentation fault, because programs see the node's memory read-only.
+//
+// A handler of SIGSEGV writes one line to stderr for an address in registered memory, then passes
+// the signal to the handler installed before, or ends the process. Other faults are only passed on.
+// The first fork() while memory is registered is warned of, because the child sees later writes of
+// ranks. Process-wide, as signals are. Any thread.
 #pragma once
 
 #include <cstddef>
@@ -15,14 +16,15 @@ namespace cox::detail {
 
 class FaultHandler;
 
-// The addresses of one parameter's values, as programs see them.
+// Addresses of one parameter's values, in the read-only mapping that programs see.
 struct NamedMemory {
   const std::byte* begin = nullptr;
   std::size_t bytes = 0;
   std::string name;
 };
 
-// Names faults in this memory while it exists. At most a few exist at a time.
+// Registers memory for as long as the object exists. With 64 objects at once, further ones are
+// ignored.
 class FaultNames {
  public:
   explicit FaultNames(std::vector<NamedMemory> memory);

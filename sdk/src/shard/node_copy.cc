@@ -15,7 +15,8 @@ namespace {
 
 using transport::kPage;
 
-// Returns the border of the storage that is nearest to a byte of the whole.
+// Returns the border within the storage, in elements, that is nearest to `byte`. Bytes are counted
+// over all storages without padding.
 std::int64_t border_near(double byte, double first_byte, const StorageShape& shape,
                          std::int64_t grain) {
   const double grain_bytes = static_cast<double>(grain * shape.element_bytes);
@@ -29,7 +30,7 @@ Status refused(const char* step, std::size_t bytes) {
       ": ", io::errno_text(errno), "); raise the limit of address space (ulimit -v)");
 }
 
-// A shared mapping of size 0 that is moved is a second mapping of the same pages (mremap(2)).
+// mremap() with an old size of 0 makes a second mapping of the same shared pages (mremap(2)).
 Result<std::shared_ptr<std::byte>> map_again(std::byte* memory, std::size_t bytes) {
   void* again = mremap(memory, 0, bytes, MREMAP_MAYMOVE);
   if (again == MAP_FAILED) return refused("mremap", bytes);
@@ -93,7 +94,7 @@ Status NodeCopy::keep_writable(std::size_t begin_byte, std::size_t end_byte) {
   if (begin > 0 && mprotect(memory, begin, PROT_NONE) != 0) return refused("mprotect", begin);
   if (end < bytes() && mprotect(memory + end, bytes() - end, PROT_NONE) != 0)
     return refused("mprotect", bytes() - end);
-  // Advice only: a kernel without it dumps more, and hands more to children.
+  // Errors are ignored: a kernel without these flags dumps more, and children inherit more.
   static_cast<void>(madvise(memory, bytes(), MADV_DONTFORK));
   static_cast<void>(madvise(memory, bytes(), MADV_DONTDUMP));
   static_cast<void>(madvise(readable_.get(), bytes(), MADV_DONTDUMP));

@@ -18,16 +18,16 @@ bool is_one_of(std::string_view name, const std::array<std::string_view, count>&
 
 constexpr std::array<std::string_view, 5> kMakers = {
     "aten::zeros_like", "aten::ones_like", "aten::empty_like", "aten::full_like", "aten::clone"};
-// Operators whose schemas say that they write, although they change no element.
+// The schemas of these operators declare a write, but no element changes.
 constexpr std::array<std::string_view, 4> kOfNoValue = {"aten::detach_", "aten::requires_grad_",
                                                         "aten::set_data", "aten::set_"};
-// Elementwise, and not tagged so.
+// Elementwise operators without LibTorch's tag `pointwise`.
 constexpr std::array<std::string_view, 9> kElementwise = {
     "aten::detach", "aten::alias",    "aten::zero_",      "aten::fill_",          "aten::copy_",
     "aten::zero",   "aten::_to_copy", "aten::lift_fresh", "aten::_conj_physical",
 };
 
-// Operators on lists that give one number for each tensor are no elementwise ones.
+// Excludes list operators that return one number per tensor, which are not elementwise.
 bool is_foreach(std::string_view name) {
   return name.starts_with("aten::_foreach_") && name.find("norm") == name.npos &&
          name.find("_max") == name.npos;

@@ -1,7 +1,8 @@
-// Operands are the tensors of one operator, and how each belongs to what the ranks of a node
-// divide: whole parameters, parts of them, gradients, states. ChangedOperands are tensors that
-// others stand in for while the operator runs. OperatorTraits tell how an operator treats elements.
-// Values of a ShardRewriter, during one call; training thread only.
+// Operands are the tensors among an operator's arguments, each with its relation to shared memory:
+// parameter, part of one, gradient, state. ChangedOperands records the stand-ins that replace
+// tensors while the operator runs. OperatorTraits tells how an operator treats elements.
+//
+// A ShardRewriter uses these values during one call. Training thread only.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,38 +22,38 @@
 namespace cox::detail {
 
 struct OperatorTraits {
-  // Each element of the result depends on the elements of the arguments at its place only, so the
-  // operator on slices gives slices.
+  // Each element of the result depends only on the elements at the same place in the arguments. So
+  // the operator gives slices for slices.
   bool is_elementwise = false;
-  bool makes_alike = false;       // its result has the form of its first tensor: zeros_like, clone
+  bool makes_alike = false;       // the result has the form of the first tensor: zeros_like, clone
   bool is_fused_update = false;   // updates lists of parameters, gradients and states in one call
-  bool changes_no_value = false;  // detach_, set_data: the tensor's history, or which memory it has
-  std::uint64_t hash = 0;         // of the name; equal in all processes
+  bool changes_no_value = false;  // changes history or memory, no element: detach_, set_data
+  std::uint64_t hash = 0;         // hash of the name, equal in all processes
 };
 
-// Returns the traits of an operator; the reference stays valid.
+// Returns the traits of an operator. The reference is valid until the thread ends.
 const OperatorTraits& traits_of(const c10::OperatorHandle& handle);
 
 enum class OperandKind : std::uint8_t {
   other,
-  parameter,  // the whole of one
-  part,       // other elements of a parameter's memory: a view
-  gradient,   // a whole one
-  candidate,  // tracked_states.h
+  parameter,  // a whole parameter, or a whole gradient in the node's memory
+  part,       // another view of such memory
+  gradient,   // a whole gradient in this rank's own memory
+  candidate,  // candidate, derived, shard: see tracked_states.h
   derived,
   shard,
 };
 
 struct Operand {
   at::Tensor tensor;
-  std::size_t place = 0;  // in its list, 0 for a lone tensor
+  std::size_t place = 0;  // index in the argument's list; 0 for a lone tensor
   bool is_written = false;
   OperandKind kind = OperandKind::other;
-  std::size_t parameter = 0;  // index, unless `other` or `part`
-  std::size_t owner = 0;      // the same; for a gradient that the node holds, its parameter's
+  std::size_t parameter = 0;  // index; unused for `other` and `part`
+  std::size_t owner = 0;  // the same index; for a gradient in the node's memory, the parameter's
 };
 
-// Returns whether the values may come from states or gradients.
+// Returns whether the operand is a gradient, or may be computed from gradients or states.
 inline bool flows(const Operand& operand) {
   const bool is_shared_gradient =
       operand.kind == OperandKind::parameter && operand.owner != operand.parameter;
@@ -63,7 +64,7 @@ inline bool flows(const Operand& operand) {
 struct Operands {
   c10::SmallVector<Operand, 8> all;
 
-  // Finds the subjects of all places. Called once, when `all` is complete.
+  // Finds the subjects of all places. Call it once, after `all` is complete.
   void find_subjects();
 
   bool any(OperandKind kind) const;
@@ -71,8 +72,8 @@ struct Operands {
   bool writes_parameters() const {
     return writes(OperandKind::parameter) || writes(OperandKind::part);
   }
-  // Returns the parameter whose elements the tensors at this place are: the one that is written,
-  // else that of a shard.
+  // Returns the subject of a place: the first parameter that is written there, else the parameter
+  // of the first shard. The operator on slices uses this rank's elements of the subject.
   std::optional<std::size_t> subject(std::size_t place) const {
     return place < places_.size() ? places_[place].subject : std::nullopt;
   }
@@ -83,7 +84,7 @@ struct Operands {
  private:
   struct Place {
     std::optional<std::size_t> subject = {};
-    bool is_written = false;  // the subject
+    bool is_written = false;  // the subject is written
     bool keeps = false;
   };
   c10::SmallVector<Place, 2> places_;
@@ -91,12 +92,13 @@ struct Operands {
 
 class ChangedOperands {
  public:
-  // Notes and returns the tensor that stands in for the program's own; they may be the same.
+  // Records that `stand_in` replaces `own`, and returns `stand_in`. Records nothing if the two are
+  // the same tensor.
   at::Tensor note(const at::Tensor& own, at::Tensor stand_in);
   bool has_memory_of(const at::Tensor& result) const;
-  // Returns whether each stand-in still has the form of the program's own tensor.
+  // Returns whether each stand-in still has the sizes and strides of the program's own tensor.
   bool have_same_form() const;
-  // Puts the program's own tensors in the places of stand-ins among the results.
+  // Replaces stand-ins among the results by the program's own tensors.
   void restore(std::span<c10::IValue> results) const;
 
  private:
@@ -107,7 +109,8 @@ class ChangedOperands {
   c10::SmallVector<Change, 8> changes_;
 };
 
-// Calls `use` with each defined tensor of a value and its place in a list, 0 for a lone tensor.
+// Calls `use(tensor, place)` for each defined tensor of a value. `place` is the index in the list,
+// 0 for a lone tensor.
 template <class Use>
 void for_each_place(const c10::IValue& value, const Use& use) {
   if (value.isTensor() && value.toTensor().defined()) return use(value.toTensor(), std::size_t{0});
@@ -119,7 +122,7 @@ void for_each_place(const c10::IValue& value, const Use& use) {
   }
 }
 
-// Puts `change(tensor, place)` in the place of each defined tensor of the value.
+// Replaces each defined tensor of the value by `change(tensor, place)`.
 template <class Change>
 void change_tensors(c10::IValue& value, const Change& change) {
   if (value.isTensor() && value.toTensor().defined()) {

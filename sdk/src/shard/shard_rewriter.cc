@@ -40,16 +40,16 @@ bool is_expandable_to(const at::Tensor& tensor, at::IntArrayRef sizes) {
   return true;
 }
 
-// A tensor that shares its storage with others (a gradient in a bucket) is known by that alone.
+// A tensor in a shared storage (a gradient in a bucket) cannot be tracked by its storage.
 bool owns_its_storage(const at::Tensor& tensor) {
   return tensor.has_storage() && tensor.storage().nbytes() == tensor.nbytes();
 }
 
-// Numbers that no operator's name has.
+// Identify writes that are no operator's.
 constexpr std::uint64_t kGathering = 0x67617468;
 constexpr std::uint64_t kLoading = 0x6c6f6164;
 
-// Lets the other ranks see that a write is complete, also one that threw.
+// Completes a write at the end of its scope, also after an exception.
 class Completing {
  public:
   explicit Completing(WriteOrder& order) : order_(order) {}
@@ -61,7 +61,7 @@ class Completing {
   WriteOrder& order_;
 };
 
-// A private copy of all of a storage that an operator writes to.
+// StorageCopy is a private copy of a whole storage, for an operator that writes there.
 struct StorageCopy {
   const ShardedStorage* of;
   c10::Storage storage;
@@ -89,7 +89,7 @@ StorageCopy copy_of(const ShardedStorage& of) {
       Error::Scope::all_ranks);
 }
 
-// An operator that gives a parameter another form (resize_, t_) did so to its stand-in alone.
+// An operator that changes a parameter's form (resize_, t_) changed only the stand-in.
 [[noreturn]] void refuse_form(const c10::OperatorHandle& handle) {
   throw Error(
       failed_precondition("shard.mode: expected parameters that keep their form, found ",
@@ -177,7 +177,8 @@ Operands ShardRewriter::operands_of(const OperatorFacts& facts,
   return operands;
 }
 
-// Autograd refuses a write to a leaf that requires gradients, before anything is written.
+// Autograd refuses a write to a leaf that requires gradients before any memory changes, so such a
+// call runs with the program's own tensors.
 bool ShardRewriter::is_rewritable(const Operands& operands) const {
   return std::ranges::none_of(operands.all, [](const Operand& each) {
     return each.is_written && at::GradMode::is_enabled() && each.tensor.requires_grad();
@@ -216,7 +217,7 @@ at::Tensor ShardRewriter::narrow(const at::Tensor& tensor, std::size_t parameter
   if (tensor.numel() == 1 && of.tensor.numel() != 1) return elements_of(tensor, {0, 1});
   if (of.has_layout_of(tensor)) {
     const at::Tensor part = elements_of(tensor, of.own);
-    // Another rank may be about to write there.
+    // Copies shared memory, because another rank may be about to write there.
     return parameters_.storage_of(tensor) == nullptr ? part : part.clone();
   }
   const at::Tensor laid_out =
@@ -254,7 +255,7 @@ void ShardRewriter::run_narrowed(const c10::OperatorHandle& handle, const Operan
   changed.restore(results);
 }
 
-// Results of an operator on slices are shards, unless it gave back a slice that it got.
+// Records results on slices as shards, unless the operator returned one of its arguments.
 void ShardRewriter::note_shards(const c10::OperatorHandle& handle, const Operands& operands,
                                 const ChangedOperands& changed,
                                 std::span<const c10::IValue> results) {
@@ -270,7 +271,7 @@ void ShardRewriter::note_shards(const c10::OperatorHandle& handle, const Operand
   }
 }
 
-// Enters the next write of all ranks, runs it, and lets the others see that it is complete.
+// Runs a write to parameters as the next number of all ranks. Runs any other operator as it is.
 void ShardRewriter::run_numbered(const c10::OperatorHandle& handle, const Operands& operands,
                                  const std::function<void()>& run) {
   const auto written = operands.first_written();
@@ -363,8 +364,8 @@ void ShardRewriter::note_results(const OperatorTraits& traits, const Operands& o
   }
 }
 
-// Puts this rank's elements of a part of a state to the memory of all ranks, where the part is
-// whole when this returns, until the next write.
+// Gathers a part of a state in the memory of all ranks. The part is whole after the call, and stays
+// so until the next write.
 void ShardRewriter::gather_part(const at::Tensor& shard, std::size_t parameter,
                                 const ElementRange& part) {
   const ShardedParameter& of = parameters_.all()[parameter];

@@ -1,15 +1,15 @@
-// ShardRewriter gives operators of a loop other arguments, so that each rank of a node writes its
-// own slices of what all of them hold once, and computes its own elements of the optimizer's state.
+// ShardRewriter replaces the arguments of a loop's operators. So each rank of a node writes only
+// its own slices of shared memory, and computes only its own elements of the optimizer's state.
 //
-//   writes a parameter, elementwise    -> on this rank's slice, and so are its operands
-//   writes it in another way           -> on a private copy, of which the own slice is kept
-//   has shards among its arguments     -> on slices where it is elementwise, else on gathered ones
-//   only reads parameters              -> as it is, once the other ranks have completed their
-//   writes
+//   the operator                       runs on
+//   writes a parameter, elementwise    this rank's slices of all operands
+//   writes a parameter in another way  a private copy, of which the rank keeps its own slice
+//   has shards among its arguments     slices if it is elementwise, else gathered tensors
+//   only reads parameters              the same arguments, after the other ranks' writes
 //
-// A write to a parameter is numbered (write_order.h): all ranks make the same ones. Gradients are
-// each rank's own. Owned by Sharding; a rewriter of the operator stream. Training thread only;
-// waits for other ranks; throws cox::Error where ranks part, and for what cannot be rewritten.
+// Writes to parameters have numbers (write_order.h), so all ranks must make the same ones. Owned by
+// Sharding and called by the operator stream. Training thread only; waits for other ranks. Throws
+// cox::Error if ranks diverge, or if an operator cannot be rewritten.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -31,15 +31,15 @@ namespace cox::detail {
 
 class ShardRewriter final : public OperatorRewriter {
  public:
-  // Shards are gathered through memory of this size, one part after another.
+  // The size of the memory through which shards are gathered, part by part.
   static constexpr std::size_t kGatheringBytes = std::size_t{1} << 20;
 
-  // `parameters` and `order` must outlive this.
+  // REQUIRES: `parameters` and `order` outlive the rewriter.
   ShardRewriter(const ShardedParameters& parameters, WriteOrder& order)
       : parameters_(parameters), order_(order), states_(parameters) {}
 
-  // Sets the memory of all ranks where shards are gathered, kGatheringBytes. Called before the
-  // first operator.
+  // Sets the memory through which shards are gathered: kGatheringBytes, shared by all ranks.
+  // REQUIRES: called before the first operator.
   void gather_in(transport::SharedSegment memory) { gathering_ = std::move(memory); }
 
   void touch(const at::Tensor& argument) override;
@@ -47,35 +47,38 @@ class ShardRewriter final : public OperatorRewriter {
   void call(const c10::OperatorHandle& handle, const OperatorFacts& facts,
             torch::jit::Stack& stack) override;
 
-  // Gradients are the averages of all ranks; an update may follow.
+  // Reports that .grad holds the averages of all ranks, so an update may follow.
   void gradients_averaged();
-  // Somebody is about to read parameters past the stream: a backward pass, a hash of weights.
+  // Waits until the other ranks have completed their writes. Call it before parameters are read
+  // past the stream: by a backward pass, by a hash of weights.
   void before_reading() { order_.wait_for_completed(); }
 
-  // Returns the whole of a shard on ranks that keep it, an undefined tensor on others; other
-  // tensors as they are. Collective.
+  // Returns the whole of a shard on ranks that keep it, and an undefined tensor on others. Returns
+  // any other tensor as it is. Collective for shards.
   enum class Keep { yes, no };
   at::Tensor whole(const at::Tensor& tensor, Keep keep);
-  // Returns the parameter that the tensor is a shard of a state of, or null.
+  // Returns the parameter to whose state the shard belongs; null if `tensor` is no shard.
   const ShardedParameter* sharded_by(const at::Tensor& tensor);
-  // Writes this rank's elements of a parameter, 1-D, as they lie; all ranks together theirs.
-  // Collective.
+  // Writes this rank's elements of a parameter. `own` is 1-D, in memory order. Collective: every
+  // rank writes its elements.
   void write(std::size_t parameter, const at::Tensor& own);
-  // Writes a parameter whose values, in its layout, the program has in other memory. Graphs may
-  // have saved them, so it counts as unchanged. Collective. Throws cox::Error where the values
-  // differ between ranks.
+  // Copies `values`, which the program put into other memory, to the parameter's place in the
+  // node's memory. `values` has the parameter's layout. The version counter stays, because graphs
+  // may have saved the values. Collective. Throws cox::Error if ranks have different values.
   void take(std::size_t parameter, const at::Tensor& values);
-  // Makes a shard of an optimizer's state of the parameter, where it has the parameter's layout.
+  // Makes a shard of an optimizer's state of the parameter. Does nothing if the layouts differ.
   void divide(const at::Tensor& state, std::size_t parameter) { states_.divide(state, parameter); }
 
-  // Returns how many tensors of the program became shards.
+  // Returns the number of updates that wrote in an order that had not occurred before.
+  std::uint64_t new_sequences() const { return sequences_.departures(); }
+  // Returns the number of tensors that became shards so far.
   std::uint64_t shards_made() const { return states_.shards_made(); }
 
  private:
   enum class Seen : std::uint8_t {
     parameter = 1,
     shard = 2,
-    flowing = 4,  // gradients, and what was computed from them
+    flowing = 4,  // gradients, and tensors computed from gradients
     candidate = 8,
   };
   bool has_seen(Seen kind) const { return (seen_ & static_cast<std::uint8_t>(kind)) != 0; }
@@ -112,9 +115,9 @@ class ShardRewriter final : public OperatorRewriter {
   TrackedStates states_;
   UpdateSequences sequences_;
   transport::SharedSegment gathering_;
-  PointerMap<std::uint32_t> gradients_;  // by where their data begin: parameter's index + 1
+  PointerMap<std::uint32_t> gradients_;  // by address of the data: parameter's index + 1
   bool has_averaged_ = false;
-  std::uint8_t seen_ = 0;  // kinds among the arguments of the operator that is about to run
+  std::uint8_t seen_ = 0;  // kinds among the next operator's arguments
 };
 
 }  // namespace cox::detail

@@ -13,7 +13,7 @@
 namespace cox::detail {
 namespace {
 
-// Strides of dimensions of one element say nothing.
+// Compares strides, except those of dimensions of size 1, which have no effect.
 bool have_same_order(const at::Tensor& a, const at::Tensor& b) {
   for (std::int64_t d = 0; d < a.dim(); ++d) {
     if (a.size(d) != 1 && a.stride(d) != b.stride(d)) return false;
@@ -21,7 +21,7 @@ bool have_same_order(const at::Tensor& a, const at::Tensor& b) {
   return true;
 }
 
-// Memory whose owner lives as long as the storage that gets it.
+// Returns memory that keeps `owner` alive for as long as the storage exists.
 template <class Owner>
 c10::DataPtr owned_memory(const std::byte* memory, Owner owner) {
   auto* kept = new Owner(std::move(owner));
@@ -34,8 +34,7 @@ Status refuse(const NamedParameter& parameter, const char* expected) {
                           "; adopt the model without shard.mode");
 }
 
-// Returns a 1-D tensor of all elements of the storage, of the parameter's type, that may be
-// written.
+// Returns a writable 1-D tensor of all elements of the storage, in the parameter's type.
 at::Tensor writable_tensor(const ShardedStorage& storage, std::size_t bytes,
                            const at::Tensor& parameter) {
   auto memory = c10::make_intrusive<c10::StorageImpl>(
@@ -54,7 +53,7 @@ c10::Storage readable_storage(const ShardedStorage& storage, std::size_t bytes) 
       owned_memory(storage.readable(), storage.copy.reading_owner()), nullptr, /*resizable=*/false);
 }
 
-// Returns a gradient of the parameter's form in the node's memory, read-only.
+// Returns a read-only gradient in the node's memory, with the parameter's form.
 at::Tensor readable_tensor(const c10::Storage& storage, const at::Tensor& parameter) {
   auto made = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage), parameter.key_set(),
                                                        parameter.dtype());
@@ -62,14 +61,14 @@ at::Tensor readable_tensor(const c10::Storage& storage, const at::Tensor& parame
   return made;
 }
 
-// Puts the same values into memory of this rank's own.
+// Gives the storage memory of this rank's own, with the given values.
 void give_own_memory(c10::StorageImpl& storage, const std::byte* values) {
   c10::DataPtr own = c10::GetCPUAllocator()->allocate(storage.nbytes());
   std::memcpy(own.get(), values, storage.nbytes());
   storage.set_data_ptr_noswap(std::move(own));
 }
 
-// A gradient in fp32 whose elements lie as sums of buckets do has a place in the node's memory.
+// The node holds only gradients in fp32 and in row-major order, as buckets are summed.
 bool has_shared_gradient(const at::Tensor& parameter) {
   return parameter.requires_grad() && parameter.scalar_type() == at::kFloat &&
          parameter.is_contiguous();
@@ -109,7 +108,7 @@ bool ShardedParameter::has_layout_of(const at::Tensor& other) const {
   return other.sizes() == tensor.sizes() && have_same_order(other, tensor);
 }
 
-// The storages of a model that go to the node's memory, each once.
+// The storages of a model that move to the node's memory, each listed once.
 struct ShardedParameters::Move {
   std::vector<NamedParameter> parameters;
   std::vector<c10::Storage> storages;
@@ -146,7 +145,7 @@ Status ShardedParameters::check(const Move& move) {
   return ok_status();
 }
 
-// Writes this rank's slices to the copy. Returns the storages as they will be.
+// Copies this rank's slices to the node's memory. Returns the storages for attach().
 Result<std::vector<ShardedStorage>> ShardedParameters::fill(const Move& move, NodeCopy copy,
                                                             const SliceLayout& layout,
                                                             std::size_t rank) {
@@ -171,7 +170,8 @@ Result<std::vector<ShardedStorage>> ShardedParameters::fill(const Move& move, No
   return made;
 }
 
-// Only parameters that are trained have states, so frozen ones must not shift the slices of these.
+// Divides trained and frozen parameters apart: frozen ones have no optimizer's state, and must not
+// shift the slices of the trained ones.
 Status ShardedParameters::add(transport::Communicator& node,
                               const std::vector<NamedParameter>& parameters,
                               const std::vector<double>& weights) {
@@ -198,8 +198,9 @@ Status ShardedParameters::move(transport::Communicator& node, const Move& move,
   }
   Status made = copy.ok() ? filled.status() : copy.status();
   if (made.ok()) made = gradients.status();
-  if (made.ok()) made = gradients->keep_writable(0, gradients->bytes());  // in turns
-  // Behind this call all slices are written.
+  // Gradients stay writable as a whole, because ranks add in turns.
+  if (made.ok()) made = gradients->keep_writable(0, gradients->bytes());
+  // After this agreement all slices are written.
   if (Status agreed = agree_on_status(node, made); !agreed.ok()) return agreed;
   attach(move, *std::move(filled));
   attach_gradients(move, *gradients);
@@ -289,7 +290,7 @@ void ShardedParameters::let_go_of_gradients() {
   for (ShardedParameter& gradient : parameters_) {
     if (!gradient.gradient_of) continue;
     ShardedStorage& storage = storages_[gradient.storage];
-    constexpr std::size_t kOurs = 2;  // the storage's and the tensor's
+    constexpr std::size_t kOurs = 2;  // references of ShardedStorage and of the tensor
     if (gradient.tensor.use_count() == 1 && storage.storage.use_count() == kOurs) continue;
     give_own_memory(*storage.storage.unsafeGetStorageImpl(), storage.readable());
     storage.storage = readable_storage(storage, gradient.tensor.nbytes());

@@ -1,8 +1,8 @@
-// ShardedParameters are the parameters of models that the ranks of a node hold once, and their
-// averaged gradients. Storages of parameters keep their objects and get the node's memory,
-// read-only: tensors, views and aliases of the program see the same values as before, and each
-// other's changes. This rank's slice of each is writable through a tensor of its own. Owned by
-// Sharding; training thread only.
+// ShardedParameters keeps the parameters of models, and their averaged gradients, once for the
+// ranks of a node. A parameter's storage object stays and its memory becomes the node's, read-only.
+// So tensors, views and aliases of the program see the same values as before, and each other's
+// changes. A second tensor makes this rank's slice of each parameter writable. Owned by Sharding;
+// training thread only.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,14 +26,15 @@ struct NamedParameter {
   at::Tensor tensor;
 };
 
-// One storage in the node's memory; several parameters may be views of it.
+// ShardedStorage is one storage in the node's memory. Several parameters may be views of one
+// storage.
 struct ShardedStorage {
   c10::Storage storage;
   NodeCopy copy;
-  std::int64_t offset_bytes = 0;  // in the copy
+  std::int64_t offset_bytes = 0;  // from the start of the copy
   std::int64_t element_bytes = 0;
   ElementRange own;                          // this rank's elements
-  std::vector<std::size_t> parameters = {};  // that lie in it
+  std::vector<std::size_t> parameters = {};  // indices of the parameters in the storage
 
   const std::byte* readable() const { return copy.readable() + offset_bytes; }
   std::byte* writable() const { return copy.writable() + offset_bytes; }
@@ -41,7 +42,7 @@ struct ShardedStorage {
   std::int64_t own_bytes() const { return own.size() * element_bytes; }
 };
 
-// The form that a parameter had when it went to the node's memory.
+// MovedForm is a parameter's form at its move to the node's memory.
 struct MovedForm {
   std::vector<std::int64_t> sizes;
   std::vector<std::int64_t> strides;
@@ -55,64 +56,67 @@ struct ShardedParameter {
   std::string name;
   at::Tensor tensor;
   std::size_t storage = 0;
-  ElementRange own;  // this rank's elements, counted from the parameter's first, as they lie
-  at::Tensor slice;  // these elements: 1-D, writable
+  ElementRange own;  // this rank's elements in memory order; 0 is the parameter's first
+  at::Tensor slice;  // the elements of `own`: 1-D, writable
   MovedForm form = {};
-  // Index of the parameter's averaged gradient, where the node holds it.
+  // For a parameter: index of its averaged gradient, if the node holds the gradient.
   std::optional<std::size_t> gradient = {};
-  // Index of the parameter, where this is a gradient.
+  // For a gradient: index of its parameter.
   std::optional<std::size_t> gradient_of = {};
 
-  // Returns whether the other tensor of its storage is the whole parameter, as that is.
+  // Returns whether `other`, a tensor of the same storage, is the whole parameter.
   bool is_seen_whole_by(const at::Tensor& other) const;
-  // Returns whether the other tensor has the parameter's sizes, and its elements in the same order.
+  // Returns whether `other` has the parameter's sizes and order of elements in memory.
   bool has_layout_of(const at::Tensor& other) const;
 };
 
 class ShardedParameters {
  public:
-  // Smaller tensors stay each rank's own: to agree on a write costs more than it saves.
+  // Smaller tensors stay in each rank's own memory, because agreeing on a write costs more than
+  // sharing saves.
   static constexpr std::int64_t kLeastElements = 64;
 
-  // `grain`: of slices (divide_storages).
+  // `grain` is the unit of slice borders, in elements (divide_storages()).
   explicit ShardedParameters(std::int64_t grain) : grain_(grain) {}
 
-  // Moves the parameters of a model to memory of the node, in proportion to `weights`, one a rank
-  // of `node`. All ranks have the same values. Collective. Returns, on all ranks, invalid_argument
-  // for tensors that cannot be divided (not dense, not on the CPU) and resource_exhausted where
-  // there is no memory; nothing has changed then.
+  // Moves the parameters of a model to the node's memory, divided in proportion to `weights`, one
+  // per rank of `node`. Collective. Returns the same status on all ranks: invalid_argument for
+  // tensors that cannot be divided (not dense, not on the CPU), resource_exhausted without memory.
+  // After an error no parameter has moved; but if only the frozen ones get no memory, the trained
+  // ones have. REQUIRES: all ranks have the same values.
   Status add(transport::Communicator& node, const std::vector<NamedParameter>& parameters,
              const std::vector<double>& weights);
-  // Gives every storage memory of this rank's own again, with the values of now.
+  // Gives every storage memory of this rank's own, with the present values. Forgets all parameters.
   void give_back();
-  // Copies gradients that the program still holds, as .grad or elsewhere, to memory of this rank's
-  // own, before the node's memory gets other values.
+  // Moves the gradients that the program still holds, as .grad or elsewhere, to memory of this
+  // rank's own. Call it before the node's memory gets other values.
   void let_go_of_gradients();
 
-  // Returns parameters and gradients; their indices stay.
+  // Returns parameters and gradients. An index never changes.
   const std::vector<ShardedParameter>& all() const { return parameters_; }
-  // Returns the index of the parameter itself, for a gradient's.
+  // Returns the parameter's index for a gradient, and `index` for a parameter.
   std::size_t owner(std::size_t index) const {
     return parameters_[index].gradient_of.value_or(index);
   }
-  // Returns the index of the parameter's gradient, where the node holds it.
+  // Returns the index of the parameter's gradient, if the node holds the gradient.
   std::optional<std::size_t> gradient_of(const at::Tensor& parameter) const;
-  // Returns all elements of a gradient: 1-D, writable. REQUIRES: ranks take turns.
+  // Returns all elements of a gradient: 1-D, writable. REQUIRES: only one rank writes at a time.
   at::Tensor writable_gradient(std::size_t index) const;
   const std::vector<ShardedStorage>& storages() const { return storages_; }
-  // Returns the storage that the tensor lies in, null where that is none of these.
+  // Returns the storage in which the tensor lies; null if the node does not hold it.
   const ShardedStorage* storage_of(const at::Tensor& tensor) const;
-  // Returns the parameter that the tensor is the whole of, or null.
+  // Returns the parameter or gradient that `tensor` shows as a whole, or null.
   const ShardedParameter* whole(const at::Tensor& tensor) const;
   std::size_t index_of(const ShardedParameter& parameter) const {
     return static_cast<std::size_t>(&parameter - parameters_.data());
   }
   // Returns the first parameter whose memory the program replaced (set_data, to, load), or null.
   const ShardedParameter* replaced() const;
-  // Returns whether a replaced parameter can go to its place in the node's memory again.
+  // Returns whether a replaced parameter can move to its place in the node's memory again.
   bool fits_again(std::size_t index) const;
-  // Moves a replaced parameter, whose values `write` puts to the node's memory. Aliases of its
-  // former memory keep their values, in memory of this rank's own. REQUIRES: fits_again().
+  // Moves a replaced parameter to its place in the node's memory. `write` must write the values
+  // there. Aliases of the former memory keep their values, in memory of this rank's own. REQUIRES:
+  // fits_again().
   void move_again(std::size_t index, const std::function<void(const at::Tensor& values)>& write);
 
  private:
@@ -130,10 +134,11 @@ class ShardedParameters {
   const std::int64_t grain_;
   std::vector<ShardedStorage> storages_;
   std::vector<ShardedParameter> parameters_;
-  PointerMap<std::uint32_t> by_storage_;  // index + 1
+  PointerMap<std::uint32_t> by_storage_;  // by storage: index + 1
 };
 
-// Returns a 1-D tensor of elements of a dense tensor, as they lie in memory. It shares the memory.
+// Returns a 1-D tensor of a range of a dense tensor's elements, in memory order. The result shares
+// the memory.
 at::Tensor elements_of(const at::Tensor& dense, const ElementRange& range);
 
 }  // namespace cox::detail

@@ -7,6 +7,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <utility>
@@ -21,19 +22,36 @@
 namespace cox::detail {
 namespace {
 
-// A longer wait gives up the core, and one that is longer still is watched.
+// A wait polls kLooks times, then yields the core kYields times, then follows the ranks' wait
+// policy and is watched.
 constexpr int kLooks = 20;
 constexpr int kYields = 200;
 
-// The C library keeps large blocks that are freed, and a loop frees each rank's own gradients in
-// every step. From here on it gives those of 2 MiB and more back at once, unless a person has set
-// it otherwise.
+// A loop frees each rank's own gradients in every step, and the C library would keep the large
+// blocks. From now on the library returns blocks of 2 MiB and more to the system at once, unless a
+// person has configured it otherwise.
 void give_large_blocks_back() {
   constexpr int kLeastBytes = 2 << 20;
   if (std::getenv("MALLOC_MMAP_THRESHOLD_") != nullptr || std::getenv("GLIBC_TUNABLES") != nullptr)
     return;
   mallopt(M_MMAP_THRESHOLD, kLeastBytes);
 }
+
+// Adds the time of a wait to the counts.
+class TimedWait {
+ public:
+  explicit TimedWait(metrics::SharedUpdates& counts) : counts_(counts) {}
+  ~TimedWait() {
+    ++counts_.waits;
+    counts_.wait_seconds += std::chrono::duration<double>(Clock::now() - start_).count();
+  }
+  TimedWait(const TimedWait&) = delete;
+  TimedWait& operator=(const TimedWait&) = delete;
+
+ private:
+  metrics::SharedUpdates& counts_;
+  const Clock::time_point start_ = Clock::now();
+};
 
 Status check_place(const Membership& job) {
   const transport::Communicator& all = job.all();
@@ -83,6 +101,7 @@ void Sharding::wait(const std::function<bool()>& is_over) {
     if (is_over()) return;
   }
   const WaitingScope waiting(state_.recorder());
+  const TimedWait timed(updates_);
   for (int yield = 0; yield < kYields; ++yield) {
     sched_yield();
     if (is_over()) return;
@@ -107,10 +126,10 @@ void Sharding::add(const std::vector<NamedTensor>& parameters) {
   name_faults();
   tell_summary();
   warn_of_uneven(parameters);
-  malloc_trim(0);  // the parameters' former memory
+  malloc_trim(0);  // returns the parameters' former memory to the system
 }
 
-// Slices follow the budgets of ranks where each has one in bytes.
+// Slices are in proportion to the ranks' budgets if every rank has one in bytes, else equal.
 std::vector<double> Sharding::weights() const {
   const auto ranks = static_cast<std::size_t>(node_->size());
   const MemoryConfig& memory = state_.job().config().memory;
@@ -137,10 +156,11 @@ void Sharding::tell_summary() const {
              "would hold all of them. The system counts the shared memory as rank 0's"));
 }
 
-// LibTorch computes narrow numbers at the end of each thread's part in another way than in whole
-// vectors, and the parts of a slice lie elsewhere than those of the whole (slice_bits_test.cc).
+// In bf16 and fp16, LibTorch computes the end of each thread's part in another way than whole
+// vectors. The parts of a slice end elsewhere than those of the whole parameter
+// (slice_bits_test.cc).
 void Sharding::warn_of_uneven(const std::vector<NamedTensor>& parameters) const {
-  constexpr std::int64_t kOfOneThread = 32768;  // fewer elements are never divided
+  constexpr std::int64_t kOfOneThread = 32768;  // smaller tensors run on one thread
   constexpr std::int64_t kVector = 64;
   const std::int64_t threads = at::get_num_threads();
   const auto uneven = std::ranges::find_if(parameters, [threads](const NamedTensor& each) {
@@ -174,7 +194,7 @@ void Sharding::name_faults() {
   faults_.emplace(std::move(memory));
 }
 
-// Memory that all ranks need beside parameters and gradients: to gather a shard, and to take turns.
+// Allocates the other memory of all ranks: for gathering shards, and for turns.
 void Sharding::make_room() {
   const auto segment = [this](std::size_t bytes) {
     return require(node_->shared_segment(bytes), Error::Scope::all_ranks);
@@ -214,10 +234,14 @@ ReductionMaker Sharding::maker(const ReductionSetup& setup, Passes passes) {
   }};
 }
 
-// The C library keeps the memory of states that were whole before they became shards, and of
-// gradients that were all alive at once before they were added early.
+// Trims the heap when less memory is needed: when states became shards, or when more gradients are
+// added early. The C library would keep the freed memory.
 void Sharding::gradients_averaged() {
   rewriter_.gradients_averaged();
+  ++updates_.updates;
+  updates_.writes = order_.number();
+  updates_.new_sequences = rewriter_.new_sequences();
+  state_.control().telemetry().show(updates_);
   const std::uint64_t shards = rewriter_.shards_made();
   const std::size_t steady = own_gradients_->steady();
   const bool is_less_needed = shards != shards_seen_ || steady != steady_seen_;
@@ -230,11 +254,12 @@ void Sharding::follow_replaced() {
   while (const ShardedParameter* replaced = parameters_.replaced()) {
     const std::size_t index = parameters_.index_of(*replaced);
     if (!parameters_.fits_again(index))
-      throw Error(failed_precondition("shard.mode=state: expected parameter ", replaced->name,
-                                      " with the sizes, type and memory of its own that it had at "
-                                      "adopt(), found others (set_data, Module::to or a load); "
-                                      "change the model before adopt()"),
-                  Error::Scope::all_ranks);
+      throw Error(
+          failed_precondition("shard.mode=state: expected parameter ", replaced->name,
+                              " with the sizes, type and memory of its own that it had at "
+                              "adopt(), found different ones (set_data, Module::to or a load); "
+                              "change the model before adopt()"),
+          Error::Scope::all_ranks);
     parameters_.move_again(index, [&](const at::Tensor& values) { rewriter_.take(index, values); });
   }
 }

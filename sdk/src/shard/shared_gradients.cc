@@ -20,8 +20,8 @@ constexpr std::size_t kMostQueuedBytes = std::size_t{8} << 20;
 
 }  // namespace
 
-// Each gradient has a line a rank; rank 0's line counts the additions. One more line a rank, behind
-// all others, holds its part of a sum and the number of writes before its backward pass.
+// Each gradient has one line per rank; rank 0's line counts the additions. Behind all others, each
+// rank has one more line, for its part of a sum and its writes at the start of the backward pass.
 struct alignas(transport::kLine) GradientTurns::Line {
   std::atomic<std::uint64_t> added;
   std::atomic<std::uint64_t> has;
@@ -135,7 +135,7 @@ void OwnGradients::backward_begins(double unit) {
   is_in_pass_ = true;
   for (State& state : states_) {
     state.is_ready = false;
-    state.goes_on = state.is_added;  // the pass before failed, so its sum was never averaged
+    state.goes_on = state.is_added;  // the last pass failed: its sum was never averaged
   }
   queue_.clear();
   queue_begin_ = queued_bytes_ = 0;
@@ -144,7 +144,7 @@ void OwnGradients::backward_begins(double unit) {
   turns_.say_begun(writes_);
 }
 
-// Autograd also calls the hook of a parameter that gets no gradient, and in trial passes.
+// Autograd also calls the hook for parameters that get no gradient, and in trial passes.
 void OwnGradients::ready(std::size_t gradient) {
   const at::Tensor& value = own(gradient);
   if (!is_in_pass_ || !value.defined()) return;
@@ -152,7 +152,7 @@ void OwnGradients::ready(std::size_t gradient) {
   state.goes_on = state.goes_on || state.is_added;
   state.comes_again = state.comes_again || state.is_ready;
   if (std::exchange(state.is_ready, true) || state.comes_again) return;
-  // The averaging still needs the own gradient that has a history (create_graph).
+  // A gradient with a history (create_graph) is still needed when gradients are averaged.
   if (!is_early_ || !state.is_steady || value.requires_grad()) return;
   queue_.push_back(gradient);
   queued_bytes_ += value.nbytes();
@@ -165,7 +165,8 @@ bool OwnGradients::may_add() const {
          (turns_.rank() > 0 || turns_.have_begun(writes_));
 }
 
-// Ranks run the same program, so the oldest is the first whose turn comes.
+// Adds in the order of completion. Ranks run the same program, so the oldest gradient's turn comes
+// first.
 void OwnGradients::add_in_turn() {
   const at::NoGradGuard no_grad;
   for (; may_add(); ++queue_begin_) {
@@ -176,8 +177,8 @@ void OwnGradients::add_in_turn() {
   }
 }
 
-// A rank that has ended its pass without this gradient adds nothing until all ranks have ended
-// theirs, so the wait also ends when another rank arrives at the averaging.
+// A rank whose pass ended without this gradient adds nothing before all ranks average. So the wait
+// also ends when another rank arrives at the averaging.
 void OwnGradients::wait_for_turns() {
   while (queued_bytes_ > kMostQueuedBytes) {
     wait_([this] { return may_add() || order_.has_any_arrived_behind(writes_); });
@@ -208,7 +209,7 @@ bool OwnGradients::is_averaged(std::size_t gradient) const {
 std::int64_t OwnGradients::add_rest(std::size_t gradient) {
   State& state = states_[gradient];
   if (std::exchange(state.is_added, false)) {
-    own(gradient).reset();  // as add() does for the others
+    own(gradient).reset();  // add() resets the others
     return state.nonfinite;
   }
   steady_ -= state.is_steady ? 1 : 0;
@@ -218,7 +219,8 @@ std::int64_t OwnGradients::add_rest(std::size_t gradient) {
   return add(gradient);
 }
 
-// A rank without a gradient adds zeros, as its part of a bucket would: they change the sign of -0.
+// A rank without a gradient adds zeros, because its part of a bucket would be zeros: adding zeros
+// changes the sign of -0.
 std::int64_t OwnGradients::add(std::size_t gradient) {
   at::Tensor& value = own(gradient);
   const at::Tensor sum = parameters_.writable_gradient(gradient);
@@ -303,7 +305,7 @@ void SharedReduction::refuse(const Member& member) const {
               Error::Scope::all_ranks);
 }
 
-// After the meeting no rank reads the last averages any more.
+// Meets the other ranks. Afterwards no rank reads the last averages any more.
 void SharedReduction::arrive() {
   Fnv1a64 what;
   what.add("the averaging of gradients");
@@ -320,7 +322,7 @@ void SharedReduction::arrive() {
 
 StepBallot SharedReduction::merge(StepBallot mine, const std::function<void()>& pump) {
   add_all();
-  for (const std::size_t other : others_) nonfinite_[other] = 0;  // of the step before
+  for (const std::size_t other : others_) nonfinite_[other] = 0;  // clears counts of the last step
   vote_on_overflow(nonfinite_, mine);
   if (!rest_) {
     require(

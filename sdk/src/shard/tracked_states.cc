@@ -12,7 +12,8 @@
 namespace cox::detail {
 namespace {
 
-// States live as long as the job. Returns a 1-D tensor of the type of `like`.
+// Returns a 1-D tensor of the type of `like`, allocated apart from the heap's other blocks, because
+// states live as long as the job.
 at::Tensor empty_apart(std::int64_t elements, const at::Tensor& like) {
   const auto bytes = static_cast<std::size_t>(elements) * like.element_size();
   auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
@@ -51,7 +52,7 @@ void TrackedStates::note_derived(const at::Tensor& result, std::size_t parameter
   Tracked* known = tracked_.find(result);
   if (known != nullptr && known->kind == Kind::shard) return;
   Tracked noted = known != nullptr ? *known : Tracked{Kind::derived, parameter};
-  // An alias of a candidate is the tensor that the program keeps.
+  // An alias of a candidate may be the tensor that the program keeps.
   if (noted.kind == Kind::candidate) noted.sources.emplace_back(result.getIntrusivePtr());
   for (const at::Tensor& operand : operands) add_sources(operand, noted);
   tracked_.note(result, std::move(noted));
@@ -77,7 +78,7 @@ void TrackedStates::flows_into(const at::Tensor& operand, std::size_t parameter)
   }
 }
 
-// A storage that others see as well (an alias, a graph) stays as they know it.
+// Leaves a storage with other users (an alias, a graph) as it is.
 void TrackedStates::make_shard(const at::Tensor& candidate, std::size_t parameter) {
   if (candidate.storage().use_count() == 1 && candidate.storage_offset() == 0)
     divide(candidate, parameter);

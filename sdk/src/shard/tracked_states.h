@@ -1,10 +1,11 @@
-// TrackedStates finds the states of optimizers by how values flow. A tensor that is made alike a
-// parameter or gradient (zeros_like, clone) may be a state. When values that were computed from it
-// elementwise are written to that parameter, it is one, and from then on this rank keeps its own
-// elements of it only: its tensor becomes a shard, 1-D. A tensor that never flows into its
-// parameter (a log of gradients, an average of weights) stays as the program made it.
+// TrackedStates finds an optimizer's states by the flow of values. A tensor made alike a parameter
+// or gradient (zeros_like, clone) is a candidate. A candidate becomes a state when values that were
+// computed elementwise from it are written to the parameter. The state then becomes a shard: a 1-D
+// tensor of this rank's own elements.
 //
-// Owned by a ShardRewriter; training thread only; does not communicate.
+// A candidate whose values never reach the parameter (a log of gradients, an average of weights)
+// stays as the program made it. Owned by a ShardRewriter; training thread only; does not
+// communicate.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,22 +23,21 @@
 
 namespace cox::detail {
 
-// WeakStorages notes something of storages for as long as they live. It keeps no memory alive, and
-// a new storage at the address of a dead one is unknown.
+// WeakStorages maps storages to values. An entry ends with its storage and keeps none of its bytes
+// alive. A weak pointer keeps the address of the storage taken, so no new storage finds the entry
+// of a dead one.
 template <class Value>
 class WeakStorages {
  public:
   bool is_empty() const { return noted_.empty(); }
-  // Returns what is noted of the tensor's storage, or null.
+  // Returns the value of the tensor's storage, or null. The pointer is valid while the storage
+  // lives.
   Value* find(const at::Tensor& tensor) {
     if (noted_.empty()) return nullptr;
     const auto found = noted_.find(storage_impl(tensor));
-    if (found == noted_.end()) return nullptr;
-    if (!found->second.storage.expired()) return &found->second.value;
-    noted_.erase(found);
-    return nullptr;
+    return found == noted_.end() ? nullptr : &found->second.value;
   }
-  // REQUIRES: the tensor has a storage.
+  // Sets the value of the tensor's storage. REQUIRES: the tensor has a storage.
   Value& note(const at::Tensor& tensor, Value value) {
     if (noted_.size() >= next_sweep_) sweep();
     Noted noted{tensor.storage().getWeakStorageImpl(), std::move(value)};
@@ -63,37 +63,36 @@ class WeakStorages {
 class TrackedStates {
  public:
   enum class Kind : std::uint8_t {
-    candidate,  // made alike a parameter: may be a state
+    candidate,  // made alike a parameter; may be a state
     derived,    // computed from a gradient, candidates, or both
-    shard,      // this rank's elements of something of a parameter's size
+    shard,      // this rank's elements of a tensor of a parameter's size
   };
   struct Tracked {
     Kind kind;
     std::size_t parameter;  // index
-    // Candidates that it was computed from, and for a candidate the tensor itself.
+    // The candidates from which the tensor was computed. A candidate is also its own source.
     std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> sources = {};
   };
 
   explicit TrackedStates(const ShardedParameters& parameters) : parameters_(parameters) {}
 
   bool is_empty() const { return tracked_.is_empty(); }
-  // Returns what is known of the tensor, or null.
+  // Returns the tensor's entry, or null.
   Tracked* find(const at::Tensor& tensor) { return tracked_.find(tensor); }
 
-  // A tensor was made alike the parameter, something of its size, or a derived tensor.
+  // Records a tensor that was made alike the parameter, its gradient, or a derived tensor.
   void note_candidate(const at::Tensor& made, std::size_t parameter);
-  // A result was computed elementwise from the operands, which are a gradient of the parameter or
-  // tracked.
+  // Records a result that was computed elementwise from `operands`: gradients of the parameter, or
+  // tracked tensors.
   void note_derived(const at::Tensor& result, std::size_t parameter,
                     std::span<const at::Tensor> operands);
-  // A result of an operator on shards.
+  // Records a result of an operator on shards as a shard.
   void note_shard(const at::Tensor& result, std::size_t parameter);
-  // The operand is about to be written to its parameter, or to a shard of it: makes shards of the
-  // candidates that it is or was computed from.
+  // Reports that `operand` is about to be written to the parameter, or to a shard of its states.
+  // Makes shards of the operand's candidates.
   void flows_into(const at::Tensor& operand, std::size_t parameter);
 
-  // Makes a shard of a tensor that is known to be a state of the parameter, where it has the
-  // parameter's layout.
+  // Makes a shard of a known state of the parameter. Does nothing if the layouts differ.
   void divide(const at::Tensor& state, std::size_t parameter);
 
   std::uint64_t shards_made() const { return shards_made_; }

@@ -8,7 +8,8 @@
 
 namespace cox::detail {
 
-// A rank leaves write n only when all have arrived there, so two numbers are in use at a time.
+// A rank leaves write n only after all ranks have arrived at n, so at most two numbers are in use
+// at a time.
 struct alignas(transport::kLine) WriteOrder::Line {
   static constexpr std::size_t kNumbers = 4;
 
@@ -27,7 +28,7 @@ WriteOrder::WriteOrder(transport::SharedSegment memory, std::int32_t rank, std::
                        Wait wait)
     : memory_(std::move(memory)), rank_(rank), ranks_(ranks), wait_(std::move(wait)) {}
 
-// Zeroed memory is a valid Line: its atomics are lock-free numbers.
+// Zeroed memory is a valid Line, because its atomics are lock-free numbers.
 WriteOrder::Line& WriteOrder::line(std::int32_t rank) const {
   static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
   return reinterpret_cast<Line*>(memory_.bytes().data())[rank];

@@ -1,11 +1,11 @@
-// WriteOrder puts the writes of the ranks of a node to what they hold once into one order. Writes
-// are numbered, the same on all ranks. Write n waits until all ranks have arrived at n: none of
-// them reads the values before it any more. A reader waits until the others have completed as many
-// writes as it did. Counts are compared, not meetings, so a rank that reads alone (an evaluation on
-// one rank) waits for nobody who is not there.
+// WriteOrder gives the writes of a node's ranks to shared memory one common order. Writes have
+// numbers that are equal on all ranks. Write n waits until all ranks have arrived at n, so no rank
+// still reads the values before it. A reader waits until the other ranks have completed as many
+// writes as this rank has made. Readers compare counts and do not meet, so one rank can read alone
+// (an evaluation on one rank).
 //
-// Each number carries a hash of what is written, so that ranks that part are told. Counts lie in
-// memory that the ranks share. Training thread; waits by the function that it is given.
+// Each number has a hash of the write, so that ranks that diverge are detected. The counts lie in
+// memory shared by the ranks. Training thread only; waits with the given function.
 #pragma once
 
 #include <cstddef>
@@ -20,28 +20,31 @@ namespace cox::detail {
 
 class WriteOrder {
  public:
-  // Returns when `is_over` returns true; throws where a rank that is waited for has left.
+  // Returns when `is_over` returns true. Throws if a rank that is waited for has left.
   using Wait = std::function<void(const std::function<bool()>& is_over)>;
 
   static std::size_t bytes_needed(std::int32_t ranks);
-  // `memory`: zeroed, of all ranks, at least bytes_needed(). `rank`: of this node.
+  // `memory` is zeroed, shared by all ranks, and has bytes_needed() bytes or more. `rank` is the
+  // rank within the node.
   WriteOrder(transport::SharedSegment memory, std::int32_t rank, std::int32_t ranks, Wait wait);
 
-  // Arrives at the next write and waits for all ranks to arrive there. Returns the lowest rank that
-  // is about to write something else, nothing where all write the same. `what`: equal on all ranks
-  // for the same write. The caller calls complete() afterwards, whatever happens.
+  // Arrives at the next write and waits for all ranks to arrive there. Returns the lowest rank
+  // whose write has another `what`, or nothing if all agree. `what` identifies the write: equal on
+  // all ranks for the same one. REQUIRES: the caller calls complete() afterwards, also after an
+  // error.
   std::optional<std::int32_t> arrive(std::uint64_t what);
   void complete();
 
-  // Returns whether a rank has arrived at a write behind that number.
+  // Returns whether a rank has arrived at a write with a larger number.
   bool has_any_arrived_behind(std::uint64_t number) const;
 
-  // Waits until the others have completed as many writes as this rank.
+  // Waits until the other ranks have completed as many writes as this rank has made.
   void wait_for_completed();
-  // Returns whether wait_for_completed() has nothing to wait for, as far as is known.
+  // Returns whether this rank has seen all others complete as many writes. wait_for_completed()
+  // then returns at once.
   bool is_up_to_date() const { return completed_seen_ == number_; }
 
-  std::uint64_t number() const { return number_; }  // of this rank's newest write; 0 = none
+  std::uint64_t number() const { return number_; }  // number of this rank's newest write; 0 = none
 
  private:
   struct Line;
@@ -56,21 +59,22 @@ class WriteOrder {
   std::uint64_t completed_seen_ = 0;  // writes that all ranks are known to have completed
 };
 
-// UpdateSequences learns in which order a loop writes to its parameters, so that one wait at the
-// end of an update is enough for code that reads parameters past the operator stream (raw pointers,
-// torch::save). Until an order is known, every write waits. A plain value.
+// UpdateSequences learns the order in which a loop writes its parameters. In a known order, one
+// wait at the end of an update is enough for code that reads parameters past the operator stream
+// (raw pointers, torch::save). In an unknown order, every write waits. A plain value.
 class UpdateSequences {
  public:
-  // An update may begin: what was written since the last call was one whole update.
+  // Marks the start of an update. The writes since the last call were one complete update.
   void begin();
-  // Notes a write. Returns whether the other ranks are to be waited for behind it: it ends a known
-  // update, or belongs to none that is known.
+  // Records a write. Returns whether to wait for the other ranks after it: at the end of a known
+  // update, and at every write of an unknown one.
   bool note(std::uint64_t what);
 
-  std::uint64_t departures() const { return departures_; }  // updates in an order not seen before
+  std::uint64_t departures() const { return departures_; }  // updates in a new order
 
  private:
-  // A loop whose order is another one each time stays right and waits at every write.
+  // Limit of known beginnings; above it all are forgotten. A loop that changes its order each time
+  // stays correct, but waits at every write.
   static constexpr std::size_t kMost = 1 << 16;
 
   std::uint64_t written_ = 0;  // hash of the writes since begin(); 0 = none

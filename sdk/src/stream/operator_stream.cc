@@ -474,9 +474,10 @@ Status check_stream_key() {
   for (const c10::OperatorName& name :
        c10::Dispatcher::singleton().getRegistrationsForDispatchKey(kStreamKey)) {
     if (HotOperators::has(name) || HotComposites::has(name)) continue;
-    return failed_precondition("expected no kernels but ours on the dispatch key ",
-                               c10::toString(kStreamKey), ", found one of ", c10::toString(name),
-                               ", so its operator would not be seen; register it for another key");
+    return failed_precondition(
+        "expected no kernels but ours on the dispatch key ", c10::toString(kStreamKey),
+        ", found one of ", c10::toString(name),
+        ", whose operator Coxswain would not record; register the kernel for another key");
   }
   return ok_status();
 }

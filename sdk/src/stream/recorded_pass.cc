@@ -16,7 +16,7 @@ namespace {
 
 Status not_repeatable(const std::string& found) {
   return failed_precondition(
-      "expected backward() from one scalar that operators of the step made, found " + found);
+      "expected backward() from one scalar that operators of this step computed, found " + found);
 }
 
 bool is_one(const at::Tensor& gradient) {
@@ -74,8 +74,9 @@ std::int64_t RecordedPass::held_bytes() const {
 
 Status RecordedPass::check_contents() const {
   if (!programs_operator_.empty()) {
-    return failed_precondition("expected operators of LibTorch, found ", programs_operator_,
-                               ", which the program registered and which is never run twice");
+    return failed_precondition(
+        "expected operators of LibTorch, found ", programs_operator_,
+        ", which the program registered and which Coxswain never runs twice");
   }
   if (tape_->counts().foreign_bytes > ForeignCopies::kMostBytes) {
     return failed_precondition("expected at most ", ForeignCopies::kMostBytes >> 20,
@@ -89,7 +90,7 @@ Status RecordedPass::check_contents() const {
       continue;
     return failed_precondition("expected a graph that begins in the step, found a tensor of ",
                                records.outsides[static_cast<std::size_t>(it.index)].tensor.numel(),
-                               " elements with a history from before: the graph of another step, ",
+                               " elements with an earlier history: the graph of another step, ",
                                "of backward(create_graph), or of a custom function");
   }
   for (const at::Tensor& leaf : leaves()) {
@@ -140,9 +141,9 @@ Status RecordedPass::close(std::span<const torch::autograd::Edge> roots,
   tape_->close();
   tape_->stop_copying();
   if (Status wrong = check_contents(); !wrong.ok()) return wrong;
-  if (roots.size() != 1) return not_repeatable(std::to_string(roots.size()) + " of them");
+  if (roots.size() != 1) return not_repeatable(std::to_string(roots.size()) + " tensors");
   if (gradients.size() != 1 || !is_one(gradients[0]))
-    return not_repeatable("a gradient of its own that begins it");
+    return not_repeatable("a gradient passed to backward() other than 1");
   for (const Alive& it : alive_) {
     const auto impl = it.tensor.lock();
     if (!impl) continue;
@@ -153,7 +154,7 @@ Status RecordedPass::close(std::span<const torch::autograd::Edge> roots,
     root_ = it.result;
     return ok_status();
   }
-  return not_repeatable("one that was made elsewhere");
+  return not_repeatable("a scalar from outside this step");
 }
 
 // A run's own graph holds the program's results, and releases them in the run's backward pass.

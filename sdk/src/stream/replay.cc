@@ -485,7 +485,8 @@ at::Tensor Rerun::tensor(const Reference& reference) {
   // A leaf made by the program: requires_grad_() is no operator.
   if (reference.requires_grad && found.is_leaf() && !found.requires_grad()) found.requires_grad_();
   if (found.requires_grad() != reference.requires_grad)
-    records_.fail("a tensor has a history that no operator of the step made");
+    records_.fail(
+        "expected history from operators of this step only, found a tensor with another history");
   return found;
 }
 

@@ -77,7 +77,8 @@ class SavedTensorEngine final : public OwnEngine {
 
 Status foreign_engine() {
   return failed_precondition(
-      "autograd engine: expected torch's own, found another one (is Python's torch loaded in this "
+      "autograd engine: expected torch's own engine, found a different one (is Python's torch "
+      "loaded in this "
       "process?); saved bytes are not measured and memory actions are off");
 }
 

@@ -572,8 +572,8 @@ at::Tensor Tape::fetch(std::int32_t index) {
   if (!saved.found.defined()) replay(records_, index, replay_ns_.get());
   if (!saved.found.defined() || saved.found.sizes() != records_.sizes_of(saved)) {
     records_.fail("running " + toString(at_operator(saved.key.saver).handle.operator_name()) +
-                  " again saved other tensors than the first time; expected the same, so keep this "
-                  "block");
+                  " again saved different tensors than the first run; expected the same tensors: "
+                  "keep this block (memory.force)");
   }
   return std::exchange(saved.found, at::Tensor());
 }

@@ -81,8 +81,9 @@ void FirstBatch::compare(SessionState& state) {
   const bool are_equal = ranks_that_differ(*all).empty();
   if (!are_equal || !is_known || !state.job().is_root()) return;
   state.job().log().warning(
-      "adopted model: expected another batch on each rank, found the same one on all in the first "
-      "step; give torch's DistributedRandomSampler or DistributedSequentialSampler the session's "
+      "adopted model: expected a different batch on each rank, found the same batch on all ranks "
+      "in the first step; give torch's DistributedRandomSampler or DistributedSequentialSampler "
+      "the session's "
       "world_size() and rank(), or seed each rank's data by its rank");
 }
 
@@ -104,8 +105,8 @@ void LossMean::find(const BackwardPass& pass) {
   }
   loss_.reset();
   throw Error(failed_precondition(
-      "adopt: expected backward() from one loss of one element that operators of the step made, "
-      "found another one; AdoptOptions::closure_optimizer leaves the mean over ranks in it"));
+      "adopt: expected backward() from one loss of one element that this step computed, found "
+      "another loss; AdoptOptions::closure_optimizer writes the mean over ranks into the loss"));
 }
 
 void LossMean::average(SessionState& state) {
@@ -143,10 +144,10 @@ void AdoptedAveraging::add(torch::nn::Module& model, const std::vector<at::Tenso
 
 void AdoptedAveraging::watch_weights(const AdoptedModels& models, BlockWatch& blocks) {
   if (!exchanges() || !std::exchange(has_new_models_, false)) return;
-  const char* likely_cause =
-      losses_ ? ""
-              : ", as an optimizer that looks at each rank's own loss does (LBFGS: adopt with "
-                "closure_optimizer = ClosureOptimizer::yes)";
+  const char* likely_cause = losses_
+                                 ? ""
+                                 : ", such as an optimizer that uses each rank's own loss (LBFGS: "
+                                   "adopt with closure_optimizer = ClosureOptimizer::yes)";
   weights_.emplace(session_.state().actuators(), models.parameters(),
                    session_.config().reduction.verify_steps, blocks, likely_cause);
 }

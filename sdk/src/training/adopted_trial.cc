@@ -101,11 +101,11 @@ void BatchGrowth::make_room(Session& session, double growth) {
   capabilities.blocks.visits()->steer_anew(VisitWatch::Anew::visit);
   if (growth < 1.25 * told_) return;
   told_ = growth;
-  session.state().job().log().info(concat(
-      "adopted model: a step reads ", significant(growth, 3),
-      " times the batch that was measured, a larger one or one more that is evaluated with "
-      "gradients on (torch::NoGradGuard spares its memory); the blocks get less memory in such a "
-      "step than the plan says"));
+  session.state().job().log().info(
+      concat("adopted model: a step reads ", significant(growth, 3),
+             " times the measured batch: a larger batch, or an evaluation with gradients on "
+             "(torch::NoGradGuard saves its memory); in such a step the blocks get less memory "
+             "than the plan has"));
 }
 
 void BatchGrowth::note_measured() {
@@ -163,7 +163,7 @@ void AdoptedTrial::check(const std::vector<bool>& trained) {
     const LeavesAside aside(models_.together().parameters(), leaves());
     status_ = check_recording(aside.prints());
     if (!status_.ok() && aside.has_hooks())
-      status_ = status_.with_context("a parameter has a hook, which runs of a trial leave out");
+      status_ = status_.with_context("a parameter has a hook, and trial runs leave hooks out");
     clock.measure(mode);
     if (status_.ok()) kinds_.push_back({trained, std::move(forward_ != nullptr ? forward_ : all_)});
   }
@@ -248,8 +248,8 @@ Status AdoptedTrial::compare(const Actions& actions, const GradientPrints& expec
   const std::optional<std::size_t> unlike = spread_.first_unlike(found, expected);
   if (!unlike) return ok_status();
   return failed_precondition(
-      "expected the gradients of the first step from running it again, "
-      "found another one of parameter " +
+      "expected a second run of the first step to give the same gradients, found a different "
+      "gradient of parameter " +
       models_.together().named_parameters().keys()[*unlike]);
 }
 
@@ -378,8 +378,8 @@ void FirstSteps::step_begins(BatchGrowth& growth) {
   const Membership& job = session_.state().job();
   if (job.is_root()) {
     job.log().info(
-        "adopted model: other parameters require gradients, or have other shapes or types, than "
-        "when its memory was measured; the next steps measure it again");
+        "adopted model: parameters changed (requires_grad, shapes or types) since the model's "
+        "memory was measured; the next steps measure the memory again");
   }
   changed_steps_ = 0;
   bytes_at_forward_ = 0;
@@ -429,10 +429,10 @@ void FirstSteps::calibrate() {
   SessionState& state = session_.state();
   const bool can_run_here = trial_->status().ok();
   if (!can_run_here) {
-    state.job().log().warning(std::string("adopted model: the ") +
-                              (measurements_ == 0 ? "first" : "changed model's") +
-                              " steps cannot be tried: " + trial_->status().message() +
-                              "; activations are kept, and no format is chosen by speed");
+    state.job().log().warning(
+        std::string("adopted model: the ") + (measurements_ == 0 ? "first" : "changed model's") +
+        " steps cannot be repeated for measurements: " + trial_->status().message() +
+        "; activations are kept, and no format is chosen by speed");
   }
   const auto failed = state.job().gather(can_run_here ? 0 : 1);
   const bool can_run = std::ranges::find(failed, 1u) == failed.end();
@@ -477,9 +477,7 @@ void FirstSteps::check() {
   fp8.count(Fp8Count::off);
   trial_->check(models_.trained());
   fp8.count(Fp8Count::on);
-  if (measurements_ > 0)
-    session_.capabilities().memory.steer_anew();  // the trial's runs keep all
-                                                  // blocks
+  if (measurements_ > 0) session_.capabilities().memory.steer_anew();  // trials keep all blocks
   update_.begin();
 }
 

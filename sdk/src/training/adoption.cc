@@ -75,13 +75,13 @@ Adoption::~Adoption() {
 
 void Adoption::add(torch::nn::Module& model, const AdoptOptions& options) {
   if (models_.has(model))
-    refuse("a model that is not adopted yet, found one that is; adopt it once");
+    refuse("a model that is not adopted yet, found an adopted model; adopt each model once");
   add(model, nullptr, options);
 }
 
 void Adoption::add(const torch::jit::Module& script, const AdoptOptions& options) {
   if (models_.has(script))
-    refuse("a model that is not adopted yet, found one that is; adopt it once");
+    refuse("a model that is not adopted yet, found an adopted model; adopt each model once");
   const auto mirror = ScriptMirror::of(script);
   add(*mirror, mirror, options);
 }
@@ -139,8 +139,8 @@ void Adoption::add_late(torch::nn::Module& model, std::shared_ptr<ScriptMirror> 
       std::ranges::any_of(state().actuators().all<Measuring>(), &Measuring::is_wanted);
   if (is_missed && state().job().is_root()) {
     state().job().log().warning(
-        "adopt: expected models before the first step, found one after it; its gradients are "
-        "averaged, but its blocks are neither measured nor steered");
+        "adopt: expected models before the first step, found a model after the first step; the "
+        "model's gradients are averaged, but its blocks are neither measured nor steered");
   }
 }
 
@@ -211,8 +211,8 @@ void Adoption::keep_whole_if_optimised(AdoptedModel& model) {
       std::ranges::any_of(state().actuators().all<Measuring>(), &Measuring::is_wanted);
   if (!is_missed) return;
   state().job().log().warning(
-      "adopted model: expected a script that is called with TorchScript's graph optimiser off "
-      "(torch::jit::setGraphExecutorOptimize), found it on; the script is kept whole, without "
+      "adopted model: expected TorchScript's graph optimiser to be off "
+      "(torch::jit::setGraphExecutorOptimize), found it on; the script runs as one piece, without "
       "memory actions and number formats");
 }
 
@@ -361,7 +361,7 @@ bool Adoption::begin_unseen_step() {
   const LoopStages::Time began = *std::exchange(unseen_backward_, {});
   if (std::ranges::none_of(models_.all(), &AdoptedModel::has_new_gradient)) return false;
   if (averaging_.averages_losses())
-    refuse("a forward pass with gradients on, found one that backward() computes again");
+    refuse("a forward pass with gradients on, found a pass that backward() recomputes");
   warnings_.forward_unseen();
   if (step_) {
     stages_.change(Stage::forward, stages_.read_since());
@@ -430,8 +430,8 @@ void Adoption::finish() {
 // with all ranks at the same step and all files closed.
 void Adoption::end_by_signal() {
   state().job().log().warning(
-      "adopted model: asked to stop, and the loop does not ask stop_requested(); the job ends "
-      "here");
+      "adopted model: a stop was requested, and the loop does not call stop_requested(); the job "
+      "ends here");
   state().finish();
   std::signal(SIGTERM, SIG_DFL);
   std::raise(SIGTERM);

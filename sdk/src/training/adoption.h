@@ -122,8 +122,7 @@ class Adoption final : public OperatorListener {
   bool has_gradients_ = false;  // backward() added some in the open step
   LoopStages stages_;
   LoopWarnings warnings_;
-  std::optional<LoopStages::Time> unseen_backward_;  // begin of a backward pass before which
-                                                     // nothing was seen
+  std::optional<LoopStages::Time> unseen_backward_;  // a backward pass without a seen forward
   bool follows_call_ = false;                        // the running operator is shown to listener_
   // Last member, so that nothing is shown to a half-built object.
   std::optional<Shown> shown_;

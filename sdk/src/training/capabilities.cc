@@ -30,7 +30,7 @@ HostWatch::Setup host_setup(const Membership& job) {
   setup.cores = static_cast<std::int32_t>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
   setup.clock_error = [&job] { return job.clocks().error(); };
   setup.on_trouble = [log = job.log()](const Status& trouble) {
-    log.warning("causes of slowness are not looked for: " + trouble.message());
+    log.warning("causes of slow ranks are not searched for: " + trouble.message());
   };
   return setup;
 }

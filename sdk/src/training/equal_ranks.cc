@@ -185,8 +185,9 @@ std::string WeightCheck::explain_difference(transport::Communicator& ranks) {
     const auto distances = distances_from_root(ranks, parameters_[p]);
     return concat("first ", text_of(p), " on rank ", different, ", by up to ",
                   significant(std::ranges::max(distances), 3),
-                  "; something changes it on some ranks only", likely_cause_,
-                  " (or ranks differ in processor or libraries: reduction.verify_steps=0 goes on)");
+                  "; the program changes this parameter on some ranks only", likely_cause_,
+                  " (or ranks differ in processor or libraries: reduction.verify_steps=0 turns "
+                  "this check off)");
   }
   return {};
 }

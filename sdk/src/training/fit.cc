@@ -199,11 +199,12 @@ void check_alike(Session& session, const FitOptions& options) {
   const std::string different = detail::ranks_that_differ(
       session.state().job().gather(crc32(std::as_bytes(std::span(facts)))));
   if (different.empty()) return;
-  throw Error(invalid_argument("FitOptions: expected the same epochs, evaluation data (of the same "
-                               "size) and evaluation_batch on all ranks, found others than rank "
-                               "0's on rank " +
-                               different + "; give every rank the same"),
-              Error::Scope::all_ranks);
+  throw Error(
+      invalid_argument(
+          "FitOptions: expected the same epochs, evaluation data (of the same "
+          "size) and evaluation_batch on all ranks, found different ones from rank 0's on rank " +
+          different + "; give every rank the same options"),
+      Error::Scope::all_ranks);
 }
 
 template <class Optimizer>

@@ -72,8 +72,8 @@ LoopKeeper::LoopKeeper(Session session)
 
 void LoopKeeper::check_is_early() const {
   if (!has_begun_) return;
-  throw Error(failed_precondition("add_state: expected it before the first keep(), found it after "
-                                  "that; a resume loads the state there"),
+  throw Error(failed_precondition("add_state: expected a call before the first keep(), found a "
+                                  "call after it; a resume loads the state in the first keep()"),
               Error::Scope::all_ranks);
 }
 
@@ -91,7 +91,7 @@ void LoopKeeper::keep(const Loop& loop) {
   const StreamPause unseen;
   if (loop.adoption.averaging().only_watches()) {
     throw Error(failed_precondition("keep: expected an adopted loop whose ranks train together, "
-                                    "found one that is only watched; adopt without only_watch"),
+                                    "found a loop that is only watched; adopt without only_watch"),
                 Error::Scope::all_ranks);
   }
   show(loop);
@@ -138,8 +138,8 @@ void LoopKeeper::check_divisible(const OptimizerPort& optimizer) const {
   throw Error(
       failed_precondition(
           "keep: expected an optimizer of torch::optim or cox::AdamW, whose state has names, "
-          "with shard.mode=state, found another one; set shard.mode=off, or save its state "
-          "by add_state"),
+          "with shard.mode=state, found a different optimizer; set shard.mode=off, or save its "
+          "state by add_state"),
       Error::Scope::all_ranks);
 }
 

@@ -15,17 +15,18 @@ void LoopWarnings::tell(Warning which, const std::string& text) {
 
 void LoopWarnings::forward_unseen() {
   tell(Warning::unseen,
-       "expected a forward pass with gradients on, found one that backward() computes again as a "
-       "whole; gradients are averaged, but its blocks are neither measured nor steered; leave the "
-       "checkpoint to memory.* (docs/adopt.md)");
+       "expected a forward pass with gradients on, found a pass that backward() recomputes as a "
+       "whole; gradients are averaged, but its blocks are neither measured nor steered; use "
+       "memory.* in place of the program's own checkpoint (docs/adopt.md)");
 }
 
 void LoopWarnings::pass_went_aside() {
   constexpr std::uint32_t kTold = 10;
   if (has_step_ || ++passes_aside_ < kTold) return;
-  tell(Warning::aside, concat("expected backward() to add to its gradients, found ", kTold,
-                              " passes that did not; adopt the model that is trained, not one ",
-                              "that it was cloned from"));
+  tell(Warning::aside,
+       concat("expected backward() to add to its gradients, found ", kTold,
+              " passes that did not; adopt the model that is trained, not the model ",
+              "it was cloned from"));
 }
 
 void LoopWarnings::parameter_used(const c10::OperatorHandle& handle, const at::Tensor& parameter) {
@@ -52,14 +53,14 @@ void LoopWarnings::stranger_used(const c10::OperatorHandle& handle, const at::Te
   tell(Warning::stranger,
        concat("a leaf of shape ", c10::str(tensor.sizes()), " that is in no adopted model is ",
               "trained, and its gradients are not averaged over ranks; register it as a parameter ",
-              "of a module that is adopted"));
+              "of an adopted module"));
 }
 
 void LoopWarnings::loop_ended() {
   if (has_step_ || backward_passes_elsewhere() == 0) return;
   tell(Warning::aside,
-       "expected backward() on the thread that adopted it, found passes on other threads only, "
-       "which nobody sees; adopt where you train");
+       "expected backward() on the thread that called adopt(), found backward() on other threads "
+       "only, which Coxswain does not record; call adopt() on the training thread");
 }
 
 }  // namespace cox::detail

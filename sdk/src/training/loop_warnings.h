@@ -22,16 +22,17 @@ class LoopWarnings {
   // Adoption calls the functions below when the loop shows each event.
   void model_trained() { has_step_ = true; }
   void step_ended() { has_returned_ = false; }
-  // A forward pass shows no operator with gradients on: backward() recomputes the pass.
+  // Records a forward pass without an operator with gradients on: backward() recomputes the pass.
   void forward_unseen();
-  // A backward pass added to no gradient of a model.
+  // Records a backward pass that added to no gradient of a model.
   void pass_went_aside();
-  // The program received gradients from torch::autograd::grad().
+  // Records that the program received gradients from torch::autograd::grad().
   void gradients_returned() { has_returned_ = true; }
-  // An operator uses a parameter outside of a graph, in a forward pass of averaged models.
+  // Records an operator that uses a parameter outside of a graph, in a forward pass of averaged
+  // models.
   void parameter_used(const c10::OperatorHandle& handle, const at::Tensor& parameter);
-  // An operator uses a tensor outside of a graph, in a loop that is averaged. None of `models` had
-  // the tensor when it was adopted.
+  // Records an operator that uses a tensor outside of a graph, in a loop that is averaged. None of
+  // `models` had the tensor when it was adopted.
   void stranger_used(const c10::OperatorHandle& handle, const at::Tensor& tensor,
                      const AdoptedModels& models);
   void loop_ended();

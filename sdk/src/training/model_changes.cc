@@ -86,16 +86,16 @@ void ModelUpdate::check_optimizer() const {
     return std::ranges::any_of(updated_, [&](const at::Tensor& p) { return p.is_same(held); });
   };
   const bool holds_some = std::ranges::any_of(optimizer_->parameters(), is_updated);
-  const std::string expected = masters_ == nullptr
-                                   ? "the model's parameters, or of some of them, found one that "
-                                     "holds none; make it from model.parameters(), or give the "
-                                     "Trainer the MasterWeights that it is of"
-                                   : "the masters' tensors, found one that holds none; make it "
-                                     "from masters.tensors()";
+  const std::string expected =
+      masters_ == nullptr
+          ? "the model's parameters, or of some of them, found an optimizer without any; make the "
+            "optimizer from model.parameters(), or pass its MasterWeights to the Trainer"
+          : "the masters' tensors, found an optimizer without any; make the optimizer from "
+            "masters.tensors()";
   state_.job().agree(
       holds_some ? ok_status() : invalid_argument("Trainer: expected an optimizer of " + expected));
   check_equal(state_.job(), optimizer_->options_hash(), "the same options of the optimizer",
-              "give every rank the same learning rate, betas and the like");
+              "give every rank the same learning rate, betas and other options");
 }
 
 EqualBits ModelUpdate::equal_bits() const {

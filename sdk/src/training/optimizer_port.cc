@@ -152,8 +152,8 @@ class TorchPort final : public OptimizerPort {
       return load_named_state(optimizer_, names_by_group(optimizer_, named_), state, handover);
     if (!is_by_position(state)) {
       return invalid_argument(
-          "optimizer state: expected the archive of a torch::optim optimizer, found that of "
-          "another kind; resume with the optimizer that the save was made with");
+          "optimizer state: expected the archive of a torch::optim optimizer, found the archive of "
+          "another kind; resume with the optimizer of the save");
     }
     const at::Tensor bytes = state[0].tensor.contiguous();
     // torch keeps its state for parameters that are not in the archive.
@@ -223,7 +223,7 @@ Status check_rates(const OptimizerPort& optimizer) {
     const double rate = optimizer.learning_rate(group);
     if (std::isfinite(rate) && rate >= 0) continue;
     return invalid_argument("learning rate: expected a number of 0 or more, found ", rate,
-                            " in group ", group, " of the optimizer; nothing was updated with it");
+                            " in group ", group, " of the optimizer; no parameter was updated");
   }
   return ok_status();
 }

@@ -40,7 +40,7 @@ void make_room(Session& session, const std::exception& error, MemoryActuator::Ro
   SessionState& state = session.state();
   state.job().log().warning(concat("step ", state.step().number(), ": out of memory (",
                                    first_line(error.what()), "); ", consequence,
-                                   ", with blocks that hold less"));
+                                   ", with blocks that keep less memory"));
   state.recorder().notes().set(SignalFlag::out_of_memory);
 }
 

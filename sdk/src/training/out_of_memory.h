@@ -1,6 +1,7 @@
-// Repeats a part of a step that ran out of memory, with blocks that hold less. A forward pass runs
-// again at once, on this rank alone. Any larger part is repeated with the whole step, on all ranks.
-// A backward pass whose offloaded tensors were lost is repeated likewise, with its forward pass.
+// Repeats a part of a step that ran out of memory, with blocks that keep less memory. A forward
+// pass runs again at once, on this rank alone. Any larger part is repeated with the whole step, on
+// all ranks. A backward pass whose offloaded tensors were lost is repeated likewise, with its
+// forward pass.
 #pragma once
 
 #include <exception>

@@ -16,7 +16,8 @@
 namespace cox::detail {
 namespace {
 
-// A double holds four bytes exactly. The first double is the number of bytes.
+// A row stores bytes as doubles: first their number, then four bytes in each double, which holds
+// them exactly.
 constexpr std::size_t kBytesOfNumber = 4;
 
 std::vector<double> numbers_of(const std::string& bytes) {
@@ -157,7 +158,7 @@ Status OwnBuffers::take(const std::string& bytes) const {
       if (!archive.try_read(key_of(b), saved, /*is_buffer=*/true)) continue;
       if (saved.sizes() != buffers_[b].sizes() || saved.dtype() != buffers_[b].dtype())
         return invalid_argument(
-            "expected the shapes and types of the model's buffers, found others");
+            "expected the shapes and types of the model's buffers, found different ones");
       at::Tensor(buffers_[b]).copy_(saved);
     }
   } catch (const std::exception& error) {

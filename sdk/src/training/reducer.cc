@@ -86,12 +86,12 @@ class NonfiniteStreak {
     if (limit == 0 || steps_ < limit) return;
     const bool has_save = !io::saves_in(job_.config().checkpoint.directory).empty();
     const std::string block = blamed.empty() ? "" : ", lately in block " + blamed;
-    throw Error(failed_precondition(
-                    concat("guard.nonfinite_limit: expected a finite step at least every ", limit,
-                           " steps, found none since step ", step.value() + 1 - steps_, "; ",
-                           first_text(job_.all(), first_trouble_ + block),
-                           has_save ? "; resume from the newest save" : "; start anew",
-                           " with a lower learning rate or in fp32")),
+    throw Error(failed_precondition(concat(
+                    "guard.nonfinite_limit: expected a finite step at least every ", limit,
+                    " steps, found none since step ", step.value() + 1 - steps_, "; ",
+                    first_text(job_.all(), first_trouble_ + block),
+                    has_save ? "; resume from the newest save" : "; start from the beginning",
+                    " with a lower learning rate or in fp32")),
                 Error::Scope::all_ranks, ExitCode::hopeless);
   }
 
@@ -175,7 +175,8 @@ struct Reducer::Impl {
     if (part_.is_last_given) {
       throw Error(failed_precondition(
           "Reducer::backward: expected average() after the last micro-batch of a step, found "
-          "another micro-batch; give cox::MicroBatch::more to all but the last"));
+          "another micro-batch; pass cox::MicroBatch::more to backward() of all micro-batches but "
+          "the last"));
     }
     const bool has_work = weight_of_loss != 0 && loss.defined();
     part_.is_last_given = which == MicroBatch::last;
@@ -335,11 +336,11 @@ struct Reducer::Impl {
     const auto unexpected = reduction_.unexpected();
     if (!unexpected) return;
     throw Error(
-        failed_precondition("Reducer: expected the parameters that required gradients at its "
-                            "start, found that number " +
+        failed_precondition("Reducer: expected the same parameters to require gradients as at its "
+                            "start, found that parameter number " +
                             std::to_string(*unexpected) +
-                            " does by now as well; let it require them before the Reducer is made "
-                            "and freeze it afterwards, or use ManualParallel"));
+                            " now requires gradients too; set requires_grad before the Reducer is "
+                            "made and freeze the parameter afterwards, or use ManualParallel"));
   }
 
   // Gradients without a weight would be added unweighted. Zeros, which an optimizer may leave
@@ -348,10 +349,11 @@ struct Reducer::Impl {
     const bool is_told =
         part_.unit > 0 || part_.weight > 0 || part_.is_last_given || joining_.is_on;
     if (is_told || detail::l2_norm(detail::gradients_of(parameters_)) == 0) return;
-    throw Error(failed_precondition(
-        "Reducer::average: expected gradients of Reducer::backward() in this step, found some that "
-        "it did not see; call reducer.backward(step, loss, weight) instead of loss.backward(), and "
-        "zero_grad() at the end of every step, also of one that is skipped"));
+    throw Error(
+        failed_precondition("Reducer::average: expected gradients of Reducer::backward() in this "
+                            "step, found gradients of another backward(); call "
+                            "reducer.backward(step, loss, weight) instead of loss.backward(), and "
+                            "zero_grad() at the end of every step, also of one that is skipped"));
   }
 
   void sample_gradients() {
@@ -480,10 +482,9 @@ Reducer::Reducer(Session& session, std::vector<NamedTensor> named,
   if (named.empty()) throw Error(invalid_argument("Reducer: expected parameters, found none"));
   const std::vector<at::Tensor> parameters = detail::each_once(tensors_of(named));
   if (std::ranges::any_of(parameters, [](auto& p) { return p.is_complex(); })) {
-    throw Error(
-        invalid_argument(
-            "Reducer: expected real parameters, found complex ones; use at::view_as_real of them"),
-        Error::Scope::all_ranks);
+    throw Error(invalid_argument("Reducer: expected real parameters, found complex ones; use "
+                                 "at::view_as_real of the parameters"),
+                Error::Scope::all_ranks);
   }
   const auto call = state.job().world().name_calls("the start of a Reducer");
   state.loop().declare_reducing();

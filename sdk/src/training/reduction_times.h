@@ -1,7 +1,7 @@
-// ReductionTimes measures the reduction of a Reducer's gradients on this rank: when the backward
-// pass of a step ran, and when each bucket was summed. The times go into the step's report, into
-// every few rows of the run directory, and into the search for a layout of buckets. Owned by a
-// Reducer; training thread only.
+// ReductionTimes measures the reduction of a Reducer's gradients on this rank: when a step's
+// backward pass ran, and when each bucket was summed. The times go into the step's report, into
+// some rows of the run directory, and into the search for a layout of buckets. Owned by a Reducer;
+// training thread only.
 #pragma once
 
 #include "coxswain/reducer.h"
@@ -15,7 +15,8 @@ namespace cox::detail {
 
 class ReductionTimes final : public Actuator, public Reporting {
  public:
-  // `rows`: whether the host sees when a bucket was summed, so that rows can report the time.
+  // Tells whether rows report the time of each bucket's sum. Possible only if the host sees the
+  // sum.
   enum class Rows : bool { without, with };
   ReductionTimes(StepRecorder& recorder, Rows rows) : recorder_(recorder), rows_(rows) {}
 
@@ -24,8 +25,8 @@ class ReductionTimes final : public Actuator, public Reporting {
   // Records that this rank has no backward pass in the step and contributes zeros.
   void no_backward() { backward_began_ = backward_ended_ = Clock::now(); }
 
-  // Records the times of the step just merged. Call take() before buckets are laid out anew,
-  // because the times belong to the present buckets.
+  // Records the times of the step just merged. Call it before buckets are laid out anew, because
+  // the times belong to the present buckets.
   void take(const TunedReduction& reduction);
   // Returns the cost of the step's buckets on this rank: adding, copying, and the wait after
   // backward.

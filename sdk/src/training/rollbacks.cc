@@ -44,7 +44,8 @@ void Rollbacks::roll_back_if_ordered(Reducer& reducer) {
   const Snapshot* snapshot = snapshots_.newest_before(order_.before_round);
   if (snapshot == nullptr) {
     state_.job().log().warning(
-        "a rollback was ordered, but no snapshot is old enough; training goes on");
+        "the guard ordered a rollback, but no snapshot is from before the trouble; training "
+        "continues without the rollback");
     return;
   }
   TrainingPosition& position = parts_.position;

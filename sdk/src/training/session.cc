@@ -88,14 +88,14 @@ void Session::adopt_by(const AdoptOptions& options,
                        const std::function<void(detail::Adoption&)>& add) {
   detail::DeclaredLoop& loop = state_->loop();
   if (!adoption_ && loop.is_reducing() && !loop.is_adopted()) {
-    throw Error(failed_precondition(
-        "adopt: expected a session without Reducer and Trainer, found one; they average gradients "
-        "already"));
+    throw Error(
+        failed_precondition("adopt: expected a session without Reducer and Trainer, found one of "
+                            "them; a Reducer or Trainer averages gradients already"));
   }
   if (state_->control().is_started() && !loop.is_adopted()) {
-    throw Error(failed_precondition(
-        "adopt: expected a session before its first step, found one that has begun; adopt right "
-        "after start()"));
+    throw Error(
+        failed_precondition("adopt: expected a session before its first step, found a session that "
+                            "has begun; call adopt() right after start()"));
   }
   const auto named = state_->job().world().name_calls("Session::adopt");
   if (!adoption_) loop.begin_adopted_anew();
@@ -107,9 +107,10 @@ void Session::adopt_by(const AdoptOptions& options,
 
 detail::LoopKeeper& Session::keeper() {
   if (!adoption_) {
-    throw Error(failed_precondition("keep: expected a session with an adopted model, found none; "
-                                    "adopt() it first, or use a Trainer, which saves by itself"),
-                Error::Scope::all_ranks);
+    throw Error(
+        failed_precondition("keep: expected a session with an adopted model, found none; call "
+                            "adopt() first, or use a Trainer, which saves the state itself"),
+        Error::Scope::all_ranks);
   }
   // The keeper's own Session does not keep the adoption alive.
   if (!keeper_)
@@ -167,10 +168,10 @@ void Session::together(const std::function<void()>& work) {
 void Session::calibrate(torch::nn::Module& model, const std::function<at::Tensor()>& sample_loss,
                         std::int64_t optimizer_bytes) {
   if (state_->calibration().is_missing_reducer()) {
-    throw Error(failed_precondition(
-                    "calibrate: expected a Reducer that was made before it, found none; plans are "
-                    "carried out where ranks agree on them"),
-                Error::Scope::all_ranks);
+    throw Error(
+        failed_precondition("calibrate: expected a Reducer that was made before it, found none; "
+                            "plans are applied where ranks agree, which needs a Reducer"),
+        Error::Scope::all_ranks);
   }
   const BlockWatch::Following shown(capabilities_->blocks);
   detail::Calibration& calibration = state_->calibration();
@@ -179,9 +180,9 @@ void Session::calibrate(torch::nn::Module& model, const std::function<at::Tensor
 
 StepScope Session::step() {
   if (adoption_) {
-    throw Error(failed_precondition(
-        "step: expected a session without adopted models, found one; their steps are found by "
-        "themselves"));
+    throw Error(
+        failed_precondition("step: expected a session without adopted models, found an adopted "
+                            "model; Coxswain finds the steps of adopted models"));
   }
   return StepScope(state_);
 }

@@ -140,8 +140,8 @@ void StepAttempt::check_update() const {
   if (has_backward_ || samples_.batch.samples == 0) return;
   throw Error(failed_precondition(
       "trainer step: expected step.backward(loss) or step.accumulate() before step.update(), "
-      "found neither; a plain loss.backward() is not seen by the trainer, and "
-      "step.backward(loss, 0) is for samples that are not to count"));
+      "found neither; the trainer ignores a plain loss.backward(); use step.backward(loss, 0) for "
+      "samples that must not count"));
 }
 
 // A skipped step must leave no value that is not finite. The forward pass may have written one into

@@ -1,9 +1,9 @@
-// StepAttempt is one attempt at a step of a trainer: samples, passes over the samples, average of
-// the gradients, and update.
+// StepAttempt is one attempt at a trainer's step: samples, passes over the samples, average of the
+// gradients, and update.
 //
 //   take() -> forward() and backward(), or accumulate() -> update()
 //
-// A step that is to be repeated is attempted anew, with the same samples and random numbers. The
+// To repeat a step, the trainer makes a new attempt with the same samples and random numbers. The
 // session's step is open while an attempt exists. Owned by a Trainer; training thread only.
 #pragma once
 
@@ -35,19 +35,19 @@ class StepAttempt {
     ModelUpdate& changes;
     StepBuffers& buffers;
     Reducer& reducer;
-    Sharding* sharding;  // null where each rank holds all
+    Sharding* sharding;  // null if the job does not shard
   };
   // Opens the session's step.
   explicit StepAttempt(const Parts& parts) : parts_(parts), scope_(parts.session.step()) {}
 
-  // Takes the step's samples. Throws what the data set throws.
+  // Takes the step's samples. Throws the data set's exceptions.
   void take(TrainingData& data);
 
   const Batch& batch() const { return samples_.batch; }
   std::uint64_t next_cursor() const { return samples_.share.step.next; }
   StepScope& scope() { return scope_; }
 
-  // See TrainerStep's functions of the same names.
+  // These four behave as TrainerStep's functions of the same names (coxswain/trainer.h).
   using LossOf = std::function<at::Tensor(const Batch&)>;
   using WeightOf = std::function<double(const Batch&)>;
   at::Tensor forward(const std::function<at::Tensor()>& loss_of_batch);

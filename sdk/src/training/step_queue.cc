@@ -64,7 +64,7 @@ Status validate(const TrainerOptions& options, int world_size, const Config& con
   if (config.precision.fp8_scaling != Fp8Scaling::delayed) return ok_status();
   return invalid_argument(
       "reduction.reproducible: expected precision.fp8_scaling=current, found delayed, whose scales "
-      "follow from what each rank saw by itself; use current scaling");
+      "depend on each rank's own values; use current scaling");
 }
 
 void ShareActuator::contribute(JobFacts& job) const {
@@ -195,17 +195,18 @@ void TrainingData::open(const Dataset& dataset, c10::Device device) {
   const auto named = state_.job().world().name_calls("Trainer::steps");
   const auto size = static_cast<std::uint64_t>(dataset.size());
   check_equal(state_.job(), size, "a data set of the same size", kAdvice);
-  check_resumed(position_.samples, size,
-                "of " + std::to_string(position_.samples) + " samples, found one of " +
-                    std::to_string(size) + "; a place in one means nothing in another");
+  check_resumed(
+      position_.samples, size,
+      "of " + std::to_string(position_.samples) + " samples, found one of " + std::to_string(size) +
+          "; the save's position is valid only in the data set of the save: resume with that one");
   position_.samples = size;
   // Otherwise another text of the same size would be trained on unnoticed.
   const std::uint64_t hash = hash_of_samples(dataset);
   check_equal(state_.job(), hash, "a data set with the same samples", kAdvice);
   if (hash != 0) {
     check_resumed(position_.data_hash, hash,
-                  "found one of the same size with other samples; resume with the data that the "
-                  "run was started with");
+                  "found a data set of the same size with different samples; resume with the data "
+                  "of the save");
   }
   position_.data_hash = hash;
   SamplePlanOptions plan;
@@ -216,7 +217,8 @@ void TrainingData::open(const Dataset& dataset, c10::Device device) {
                  options_.prefetch, device);
   const Status prefetch = queue_->prefetch_status();
   if (!prefetch.ok())
-    state_.job().log().warning("steps get their batches themselves: " + prefetch.message());
+    state_.job().log().warning("batches are read in the training thread, without prefetching: " +
+                               prefetch.message());
 }
 
 // `saved` is 0 if the save has no value.

@@ -93,8 +93,8 @@ void check_is_first(SessionState& state) {
   if (!state.control().is_started()) return;
   throw Error(
       failed_precondition("Trainer: expected a session without steps, Reducer or other Trainer, "
-                          "found one that has begun; a session has one Trainer, made right after "
-                          "Session::start (for several models in one loop: ManualParallel)"),
+                          "found a session that has begun; make the one Trainer of a session right "
+                          "after Session::start (for several models in one loop: ManualParallel)"),
       Error::Scope::all_ranks);
 }
 
@@ -102,7 +102,7 @@ void check_options(SessionState& state, const TrainerOptions& options) {
   detail::check_equal(
       state.job(), detail::fingerprint_of(options),
       "the same TrainerOptions (global_batch, micro_batch, prefetch, steps and clip_norm)",
-      "give every rank the same");
+      "give every rank the same options");
   detail::require(detail::validate(options, state.job().world_size(), state.job().config()),
                   Error::Scope::all_ranks);
 }
@@ -163,8 +163,8 @@ struct Trainer::Impl {
   ~Impl() {
     if (!attempt || !saves->is_behind() || std::uncaught_exceptions() > 0) return;
     state().job().log().warning(
-        "the training loop was left in the middle of a step, so what came after the last save is "
-        "not saved; end the loop by trainer.stop()");
+        "the training loop ended in the middle of a step, so the steps after the last save are not "
+        "saved; end the loop by trainer.stop()");
   }
 
   // The model's weights came from rank 0 by the reducer, or from a save.
@@ -205,9 +205,9 @@ struct Trainer::Impl {
 
   void end_step() {
     if (!attempt->is_updated()) {
-      throw Error(
-          failed_precondition("trainer step: expected step.update() before the next step, found "
-                              "none; call it once in every pass of the loop, on every rank"));
+      throw Error(failed_precondition(
+          "trainer step: expected step.update() before the next step, found none; call "
+          "step.update() once in every pass of the loop, on every rank"));
     }
     const RoundId round = state().step().round();
     rollbacks->roll_back_if_ordered(*reducer);
@@ -231,8 +231,8 @@ struct Trainer::Impl {
   // A run can continue from the end of a step only.
   void save_now() {
     if (attempt && loop.is_running && !attempt->is_updated()) {
-      throw Error(failed_precondition("save: expected it after step.update() or outside of the "
-                                      "loop, found a step that has begun and was not updated yet"),
+      throw Error(failed_precondition("save: expected a call after step.update() or outside of the "
+                                      "loop, found a call in a step before its update()"),
                   Error::Scope::all_ranks);
     }
     saves->check_folder();
@@ -240,9 +240,7 @@ struct Trainer::Impl {
       loop.save_is_asked = true;
       return;
     }
-    if (attempt && attempt->is_updated())
-      end_step();  // open step of a loop that was left by
-                   // `break`
+    if (attempt && attempt->is_updated()) end_step();  // of a loop that was left by `break`
     saves->write(OnFailure::raise);
   }
 

@@ -154,15 +154,16 @@ TrainingSaves::Resumed TrainingSaves::resume() {
   adopt(saved.position);
   if (is_by_position(saved.optimizer) && state_.job().is_root()) {
     state_.job().log().warning(
-        "resume: the save has the optimizer's state as an archive of torch, without names; it is "
-        "matched by the position of parameters");
+        "resume: the save has the optimizer's state as an archive of torch, without names; the "
+        "state is matched by the position of parameters");
   }
   if (state_.job().rank() == kRoot) {
     auto control = CheckpointFolder::read_control(folder_->save_of(saved.position.step));
     if (control.ok()) {
       state_.control().restore(std::move(*control));
     } else {
-      state_.job().log().warning("the coordinator starts afresh: " + control.status().text());
+      state_.job().log().warning("the coordinator starts without the saved state: " +
+                                 control.status().text());
     }
     state_.job().log().info("resumed at step " + std::to_string(parts_.position.step));
   }
@@ -212,7 +213,7 @@ void TrainingSaves::add(Part part) {
   state_.job().agree(is_left ? ok_status() : loaded);
   if (!is_left || !state_.job().is_root()) return;
   state_.job().log().warning("the save has no state \"" + parts_added_.back().name +
-                             "\" that fits; it goes on from its present values");
+                             "\" that fits; this state keeps its present values");
 }
 
 void TrainingSaves::warn_of_unclaimed() {
@@ -222,8 +223,9 @@ void TrainingSaves::warn_of_unclaimed() {
   unclaimed_.clear();
   if (!state_.job().is_root()) return;
   for (const std::string& name : names) {
-    state_.job().log().warning("the save has state \"" + name +
-                               "\" that the program did not add (add_state); it is left behind");
+    state_.job().log().warning(
+        "the save has state \"" + name +
+        "\" that the program did not add (add_state); the state is not loaded");
   }
 }
 
@@ -266,9 +268,10 @@ void TrainingSaves::adopt(const TrainingPosition& resumed) {
   // The cursor of a save is a position in one order of samples.
   if (resumed.seed && *resumed.seed != seed) {
     throw Error(
-        failed_precondition("resume: expected run.seed=" + std::to_string(*resumed.seed) +
-                            ", with which the save was made, found " + std::to_string(seed) +
-                            "; another seed gives samples another order"),
+        failed_precondition(
+            "resume: expected run.seed=" + std::to_string(*resumed.seed) +
+            ", as in the save, found " + std::to_string(seed) +
+            "; another seed orders the samples differently: resume with the seed of the save"),
         Error::Scope::all_ranks);
   }
   parts_.position = resumed;
@@ -286,8 +289,9 @@ void tell_unnamed(const Membership& job, const OptimizerPort& optimizer) {
   const std::vector<std::string> unnamed = optimizer.unnamed();
   if (unnamed.empty() || !job.is_root()) return;
   job.log().warning(concat("checkpoint: expected an optimizer of the model's parameters, found ",
-                           unnamed.size(), " that the model does not have (", unnamed.front(),
-                           ", ...); their state is saved by place, and their values are not"));
+                           unnamed.size(), " that are not in the model (", unnamed.front(),
+                           ", ...); the optimizer's state of these is saved by position, and their "
+                           "values are not saved"));
 }
 
 void TrainingSaves::check_folder() const {
@@ -391,14 +395,15 @@ void TrainingSaves::check_weights() const {
   const WaitingScope waiting(state_.recorder());
   const EndFinding found = compare_end_states(state_.job(), state_.actuators(), Leaves::save);
   if (!found.different.empty()) {
-    throw Error(failed_precondition("save: expected the same weights on all ranks, found that " +
-                                    found.different + "; nothing is saved"),
-                Error::Scope::all_ranks);
+    throw Error(
+        failed_precondition("save: expected the same weights on all ranks, found that " +
+                            found.different + "; nothing is saved: resume from an earlier save"),
+        Error::Scope::all_ranks);
   }
   const std::string not_finite = is_alone() ? own_not_finite() : found.not_finite;
   if (not_finite.empty()) return;
   throw Error(failed_precondition("save: expected finite weights, found that " + not_finite +
-                                  "; nothing is saved"),
+                                  "; nothing is saved: resume from an earlier save"),
               Error::Scope::all_ranks);
 }
 

@@ -176,8 +176,8 @@ const char* sentence_of(ReasonCode code) {
       return "blocks a to d will not go to 8 bits: fp8 takes 910 us, bf16 880 us, and less than "
              "5.0 % is no gain";
     case ReasonCode::precision_no_evidence:
-      return "blocks a to d will not go to 8 bits: what fp8 costs on these devices was not "
-             "measured";
+      return "blocks a to d will not go to 8 bits: the cost of fp8 on these devices was "
+             "not measured";
     case ReasonCode::precision_lowered:
       return "blocks a to d go from bf16 to fp8: no trouble since round 4";
     default:

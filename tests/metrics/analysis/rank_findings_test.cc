@@ -139,7 +139,7 @@ TEST_SUITE("analysis.rank_findings") {
     CHECK(f.code == "MEMORY.FRAGMENTATION");
     CHECK(f.title == "Much memory is reserved and not used on ranks 3, 6 of 8");
     CHECK(evidence(f, "unused_share") == 0.5);
-    CHECK(contains(f.detail, "50 % of what it holds in no tensor; tensors take"));
+    CHECK(contains(f.detail, "50 % of its memory in no tensor; tensors take"));
     CHECK(named(f) == Numbers{3, 6});
   }
 
@@ -148,7 +148,8 @@ TEST_SUITE("analysis.rank_findings") {
     put(run, {3}, &RankRecord::memory, "reserved", always(2000 * kMib));
     put(run, {3}, &RankRecord::memory, "inactive_split", always(500 * kMib));
     const Finding f = only_finding(run);
-    CHECK(contains(f.detail, "50 % of what it holds in no tensor, 25 % in pieces beside tensors"));
+    CHECK(contains(f.detail,
+                   "50 % of its memory in no tensor, 25 % in unused pieces beside tensors"));
     CHECK(evidence(f, "split_share") == 0.25);
   }
 
@@ -248,7 +249,7 @@ TEST_SUITE("analysis.rank_findings") {
     const Finding f = only_finding(run);
     CHECK(f.code == "BUDGET.TOO_TIGHT");
     CHECK(f.title == "Keeping to the memory budget takes much time on rank 3 of 8");
-    CHECK(contains(f.detail, "The other ranks wait for that in every step."));
+    CHECK(contains(f.detail, "The other ranks wait for these ranks in every step."));
     CHECK(*f.cost_seconds == doctest::Approx(0.03 * kSteps));
     CHECK(named(f) == Numbers{3});
   }

@@ -194,7 +194,7 @@ TEST_SUITE("analysis.run_diff") {
     REQUIRE(texts.size() == 4);
     CHECK(texts[0] == "The configuration differs: lr.");
     CHECK(texts[1] == "The environment differs: torch.");
-    CHECK(texts[2].starts_with("Other ranks took part"));
+    CHECK(texts[2].starts_with("The ranks differ"));
     CHECK(texts[3].starts_with("Plans differ from step 30 on"));
   }
 
@@ -215,7 +215,7 @@ TEST_SUITE("analysis.run_diff") {
     const std::vector<std::string> texts = diff({}, b).explanation;
     REQUIRE(texts.size() == 2);
     CHECK(texts[0].find("nondeterminism") != std::string::npos);
-    CHECK(texts[1] == "Other settings differ, by which no loss may change: memory.budget.");
+    CHECK(texts[1] == "Settings that must not change a loss differ too: memory.budget.");
     Parts slower;
     slower.seconds = 0.2;
     slower.config = b.config;

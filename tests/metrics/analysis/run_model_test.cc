@@ -102,9 +102,9 @@ TEST_SUITE("analysis.run_model") {
     CHECK(model->gaps ==
           std::vector<std::string>{
               "from the reader",
-              "rank 0: 2 steps are left out that some rank does not have, or has no work in",
+              "rank 0: 2 steps are left out because some rank lacks them or has no work in them",
               "rank 1: 1 steps were done again after a rollback; the last time counts",
-              "rank 1: 1 steps are left out that some rank does not have, or has no work in"});
+              "rank 1: 1 steps are left out because some rank lacks them or has no work in them"});
   }
 
   TEST_CASE("a single rank has nothing to be compared with") {
@@ -132,10 +132,10 @@ TEST_SUITE("analysis.run_model") {
     CHECK(model->own_seconds == std::vector<double>{0, 0.5, 0.25, 1, 0, 0});
     CHECK(model->gaps ==
           std::vector<std::string>{
-              "rank 0: 1 times of phases that are not known do not count",
+              "rank 0: 1 times of unknown phases do not count",
               "rank 0: 1 times the clock ran backwards between steps",
-              "rank 0: 2 steps are left out that some rank does not have, or has no work in",
-              "there is one rank: nothing to compare it with but its other steps"});
+              "rank 0: 2 steps are left out because some rank lacks them or has no work in them",
+              "there is one rank: it is compared with its own other steps only"});
   }
 
   TEST_CASE("of a long run the newest steps are kept, in their order") {

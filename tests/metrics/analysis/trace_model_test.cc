@@ -238,7 +238,7 @@ TEST_SUITE("analysis.model") {
       std::string words;
     } cases[] = {
         {"between ranks", [](const TraceRow& r) { return r.rank == 3; }, 0.05,
-         "end 10 ms or more before the last of those that they wait for has begun"},
+         "end 10 ms or more before the start of the last operation that they wait for"},
         {"on one rank",
          [](const TraceRow& r) {
            return r.rank == 3 && r.step == 11 && r.kind == OperationKind::optimizer;

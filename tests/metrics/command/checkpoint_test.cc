@@ -272,7 +272,8 @@ TEST_SUITE("command.checkpoint") {
       CHECK(outcome.lines() == 1);
       CHECK_FALSE(fs::exists(save / "manifest.json"));
     }
-    CHECK(checkpoint("seal", older).says("expected tensors of step 200, found those of step 100"));
+    CHECK(
+        checkpoint("seal", older).says("expected tensors of step 200, found tensors of step 100"));
   }
 }
 

@@ -137,7 +137,8 @@ TEST_SUITE("command.whatif") {
          "expected rows of dp rank 1 in stage 1, found none"},
         {"only the receiving side is there",
          [](const TraceRow& r) { return r.kind == OperationKind::forward_send; }, 0,
-         "No rank is named: nobody knows how long others waited for the missing forward-send."},
+         "No rank is named: the trace does not show how long ranks waited for the missing "
+         "forward-send."},
         {"a stage is missing", [](const TraceRow& r) { return r.stage == 1; }, 2,
          "the rows of a stage are missing"},
         {"all sends are one too few",

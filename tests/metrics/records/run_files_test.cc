@@ -133,6 +133,6 @@ TEST_SUITE("metrics") {
     std::filesystem::resize_file(folder.path() / "steps.jsonl", std::uintmax_t{1} << 40);
     const Status status = look_at_run(folder.path()).status();
     CHECK(status.code() == StatusCode::data_loss);
-    CHECK(status.message().find("expected a line a step") != std::string::npos);
+    CHECK(status.message().find("expected one line for each step") != std::string::npos);
   }
 }

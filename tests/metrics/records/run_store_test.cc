@@ -262,7 +262,8 @@ TEST_SUITE("metrics") {
       CHECK_FALSE((*store)->close().ok());
       REQUIRE(told.size() == 1);
       CHECK(contains(told[0], directory.string()));
-      CHECK(contains(told[0], is_replaced ? "another folder" : "it was removed or renamed"));
+      CHECK(
+          contains(told[0], is_replaced ? "another folder" : "the folder was removed or renamed"));
       CHECK((*store)->dropped() == 1);
       CHECK(std::filesystem::exists(directory) == is_replaced);
       if (is_replaced) CHECK(std::filesystem::is_empty(directory / "rank0"));
@@ -278,7 +279,7 @@ TEST_SUITE("metrics") {
     (*store)->push(row(0));
     (*store)->flush();
     CHECK((*store)->dropped() == 1);
-    CHECK(contains((*store)->close().message(), "steps.jsonl: it was removed"));
+    CHECK(contains((*store)->close().message(), "steps.jsonl: the file was removed"));
   }
 
   TEST_CASE("appending to nothing starts a run") {

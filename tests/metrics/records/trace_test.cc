@@ -171,7 +171,7 @@ TEST_SUITE("records.trace") {
     REQUIRE(trace.ok());
     CHECK(trace->steps.size() == 1);
     REQUIRE(trace->gaps.size() == 9);
-    CHECK(trace->gaps[8] == "21 more steps are left out for such reasons");
+    CHECK(trace->gaps[8] == "21 more steps are left out for reasons of the same kinds");
   }
 }
 

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "metrics/snapshot.h"
+#include "metrics/status_page.h"
 #include "metrics/topic.h"
 
 #include <doctest/doctest.h>
@@ -101,7 +102,7 @@ TEST_SUITE("metrics") {
   }
 
   TEST_CASE("effects are shown with forecast and measurements, the newest first") {
-    const std::string page = decisions_topic().sections[0].html(snapshot_with_effects());
+    const std::string page = section_html(decisions_topic().sections[0], snapshot_with_effects());
     const auto at = [&page](const char* part) {
       CAPTURE(part);
       REQUIRE(page.find(part) != std::string::npos);
@@ -115,7 +116,7 @@ TEST_SUITE("metrics") {
     at("Score of each policy");
     at("32.0 MiB → 33.0 MiB");
     at("rank 1 takes &lt;5&gt;");
-    CHECK(decisions_topic().sections[0].html(Snapshot{}).empty());
+    CHECK(section_html(decisions_topic().sections[0], Snapshot{}).empty());
   }
 
   TEST_CASE("effects come as JSON, with null for what is not known") {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "metrics/pages/template.h"
 #include "metrics/routes.h"
 #include "metrics/telemetry_state.h"
 #include "tests/metrics/served_job.h"
@@ -72,7 +73,7 @@ TEST_SUITE("metrics") {
     CHECK(columns.front()->round == RoundId(12));
     CHECK(columns.front()->hundredths == std::vector<std::uint16_t>{100, 150, 100});
     CHECK(columns.back()->hundredths == std::vector<std::uint16_t>{100, HeatColumn::kNone, 100});
-    const std::string html = heat_section(*snapshot);
+    const std::string html = render("heat_map.html", heat_section(*snapshot));
     for (const char* part :
          {"The last 60 rounds",
           "<title>rank 1: 1.50× on average, at most 1.50× in round 12</title>",
@@ -134,7 +135,7 @@ TEST_SUITE("metrics") {
       }
       CAPTURE(ranks);
       const auto snapshot = rounds.snapshot();
-      CHECK(heat_section(*snapshot).size() < 32'000);
+      CHECK(render("heat_map.html", heat_section(*snapshot)).size() < 32'000);
       CHECK(heat_json(*snapshot, "").value().size() < 32'000);
     }
   }

@@ -21,7 +21,7 @@ std::string section_after(std::size_t blocks, int rounds, bool numerics = true) 
   SimulatedJob job(setup);
   TelemetryState state(job.job(), UnixTime{1});
   job.steps(state, rounds);
-  return numerics_section(*state.snapshot());
+  return section_html(numerics_topic().sections[0], *state.snapshot());
 }
 
 // Returns the section of a job with these blocks in this round.
@@ -33,7 +33,7 @@ std::string section_of(NumericsView view, std::uint64_t round) {
   Snapshot snapshot = *state.snapshot();
   snapshot.summary.round = RoundId(round);
   snapshot.views.set(std::make_shared<const NumericsView>(std::move(view)));
-  return numerics_section(snapshot);
+  return section_html(numerics_topic().sections[0], snapshot);
 }
 
 }  // namespace
@@ -116,7 +116,7 @@ TEST_SUITE("numerics section") {
     NumericsView view = snapshot.view<NumericsView>();
     view.loss_scale = 1;
     snapshot.views.set(std::make_shared<const NumericsView>(view));
-    CHECK(contains(numerics_section(snapshot),
+    CHECK(contains(section_html(numerics_topic().sections[0], snapshot),
                    "<b class=\"big\">1</b> <span class=\"tag warn\">▼ at"));
   }
 

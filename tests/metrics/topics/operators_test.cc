@@ -6,6 +6,7 @@
 
 #include "metrics/catalogue.h"
 #include "metrics/routes.h"
+#include "metrics/status_page.h"
 #include "metrics/telemetry_state.h"
 #include "metrics/topics/plan.h"
 #include "tests/metrics/served_job.h"
@@ -34,7 +35,7 @@ StepSignals round_of(std::vector<RankSignal> reports) {
 std::string page_of(const Served& served) {
   for (const Topic& topic : topics()) {
     if (std::string_view(topic.title) == "Operators")
-      return topic.sections.front().html(*served.snapshot);
+      return section_html(topic.sections.front(), *served.snapshot);
   }
   return {};
 }

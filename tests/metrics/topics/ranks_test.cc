@@ -5,6 +5,7 @@
 #include <string>
 
 #include "metrics/catalogue.h"
+#include "metrics/pages/template.h"
 #include "metrics/routes.h"
 #include "metrics/telemetry_state.h"
 #include "tests/metrics/served_job.h"
@@ -66,7 +67,8 @@ SlowFindings three_states() {
 
 TEST_SUITE("metrics") {
   TEST_CASE("the rank table says state, size, phase, since when, how surely and against whom") {
-    const std::string html = ranks_section(*served_with(three_states()).snapshot);
+    const std::string html =
+        render("ranks.html", ranks_section(*served_with(three_states()).snapshot));
     for (const char* part :
          {"8 of 8 training, 1 slow, 1 suspected, 1 recovered.", "1.30× <small>1.25 to 1.35</small>",
           "in forward since round 1,041, against the other ranks; chance alone: 1 in "
@@ -86,7 +88,7 @@ TEST_SUITE("metrics") {
   }
 
   TEST_CASE("a job without findings needs no words about them") {
-    const std::string html = ranks_section(*served_with({}).snapshot);
+    const std::string html = render("ranks.html", ranks_section(*served_with({}).snapshot));
     CHECK(contains(html, "8 of 8 training."));
     CHECK_FALSE(contains(html, "Suspected"));
     CHECK_FALSE(contains(html, "class=\"note\""));
@@ -103,7 +105,7 @@ TEST_SUITE("metrics") {
     for (std::int32_t node = 0; node < 7; ++node)
       slow.hosts.push_back({NodeId(node), 4, RoundId(9), 1.2});
     const Served served = served_with(slow);
-    const std::string html = ranks_section(*served.snapshot);
+    const std::string html = render("ranks.html", ranks_section(*served.snapshot));
     for (const char* part : {"The whole job is slower than it was: 1.40× (1.30 to 1.50) since",
                              "All 4 ranks of host 3 are slow, 1.20×", "3 more hosts are slow"}) {
       CAPTURE(part);
@@ -167,7 +169,7 @@ TEST_SUITE("metrics") {
     view.hosts.add(signals, view.slow);
     CHECK(view.hosts.find(RankId(6)) == nullptr);
     snapshot.views.set(std::make_shared<const RanksView>(std::move(view)));
-    const std::string html = ranks_section(snapshot);
+    const std::string html = render("ranks.html", ranks_section(snapshot));
     CHECK_FALSE(contains(html, "<img"));
     CHECK(contains(html, "&lt;img src=x&gt;"));
     CHECK(contains(html,
@@ -204,7 +206,8 @@ TEST_SUITE("metrics") {
     for (std::int32_t i = 0; i < 16; ++i)
       slow.ranks.push_back(slow_rank(16'000 + i, SlowState::confirmed));
     slow.confirmed = 900;
-    const std::string html = ranks_section(*served_with(slow, 16'384).snapshot);
+    const std::string html =
+        render("ranks.html", ranks_section(*served_with(slow, 16'384).snapshot));
     CHECK(contains(html, "16,384 of 16,384 training, 900 slow. 8 are shown"));
     CHECK(contains(html, "<a href=\"/status/rank?rank=16000\">16000</a></td>"));
     CHECK_FALSE(contains(html, ">0</a></td>"));

@@ -119,6 +119,6 @@ TEST_SUITE("metrics") {
     it.state.set_stall(stall, UnixTime{it.job.now()});
     CHECK(contains(it.get("/metrics", 1), "\ncoxswain_stall_rank 1\n"));
     CHECK(contains(it.get("/api/v1/status", 1), "\"silent\":[1]"));
-    CHECK(contains(it.get("/livez", 1), "for rank 1, of which nothing is heard"));
+    CHECK(contains(it.get("/livez", 1), "for rank 1, from which no status arrives"));
   }
 }

@@ -1,4 +1,4 @@
-// Replaces the C library's calls for writing files, so that one of them can fail.
+// Replaces the C library's calls for writing files. The call with a chosen number fails.
 #include "tests/sdk/checkpoint/failing_calls.h"
 
 #include <fcntl.h>
@@ -13,7 +13,7 @@
 
 namespace {
 
-std::atomic<int> calls_until_failure{0};  // 0 = none fails
+std::atomic<int> calls_until_failure{0};  // the call that counts down to 0 fails; 0 = none
 std::atomic<int> made{0};
 
 bool fails(int error) {

@@ -41,7 +41,7 @@ std::vector<Hostile> hostile_headers() {
       {"{\"a\":" + f32 + ",\"a\":" + f32 + "}", 4, "\"a\" occurs twice"},
       {"{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4,
        "\"dtype\" occurs twice"},
-      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, "is missing"},
+      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, "one of them missing"},
       {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4],\"x\":1}}", 4,
        "found \"x\""},
       {"{\"a\":" + entry("F99", "[1]", "[0,4]") + "}", 4, "found \"F99\""},

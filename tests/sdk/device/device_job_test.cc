@@ -151,7 +151,7 @@ TEST_CASE("fragmented memory of a device is reported while the job runs, and rec
   const auto found =
       std::ranges::find(report.findings, "MEMORY.FRAGMENTATION", &ReportedFinding::code);
   REQUIRE(found != report.findings.end());
-  CHECK(found->detail.find(" in pieces beside tensors") != std::string::npos);
+  CHECK(found->detail.find(" in unused pieces beside tensors") != std::string::npos);
   const auto record = io::read_run(run);
   REQUIRE(record.ok());
   const diagnosis::RankRecord& rank = record->ranks.at(0);

@@ -40,13 +40,13 @@ TEST_SUITE("gpt2 summary") {
   TEST_CASE("ends with what was found, what it costs and what to do") {
     CHECK(gpt2::findings_table({}).empty());
     const std::string text = gpt2::findings_table(
-        {{"SAVE.STALLS", "high", "Saves hold all ranks up", "4 saves.", "Save more seldom.", 12,
+        {{"SAVE.STALLS", "high", "Saves hold all ranks up", "4 saves.", "Save less often.", 12,
           0.4},
          {"PRECISION.WITHHELD", "low", "Blocks compute in more bits", "Why.", "Change it.", 0, 0}});
     CHECK(
         text.find("  high  12.0 s 40 %  SAVE.STALLS                  Saves hold all ranks up\n") !=
         std::string::npos);
-    CHECK(text.find("        Save more seldom.\n") != std::string::npos);
+    CHECK(text.find("        Save less often.\n") != std::string::npos);
     CHECK(text.find("   low  -            PRECISION.WITHHELD           Blocks") !=
           std::string::npos);
   }

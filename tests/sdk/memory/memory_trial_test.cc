@@ -121,8 +121,8 @@ TEST_SUITE("memory trial") {
       return read.status().message();
     };
     const BlockId first{0}, second{1};
-    CHECK(refused({}, 0).find("found none") != std::string::npos);
-    CHECK(refused({}, 1).find("none that ran") != std::string::npos);
+    CHECK(refused({}, 0).find("found no blocks") != std::string::npos);
+    CHECK(refused({}, 1).find("no block that ran") != std::string::npos);
     CHECK(refused({{first, BlockEdge::forward_begin},
                    {first, BlockEdge::forward_end},
                    {first, BlockEdge::forward_begin}},
@@ -137,7 +137,7 @@ TEST_SUITE("memory trial") {
                   2)
               .find("backward pass of block 1 out of order") != std::string::npos);
     CHECK(refused({{first, BlockEdge::forward_begin}, {first, BlockEdge::forward_end}}, 1)
-              .find("none that ran forward and backward") != std::string::npos);
+              .find("no block that ran forward and backward") != std::string::npos);
   }
 
   TEST_CASE("what a block holds that backward asks for nothing belongs to the block before it") {

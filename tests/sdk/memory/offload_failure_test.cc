@@ -146,7 +146,7 @@ TEST_CASE("bytes that changed are an error that names the block, and nothing lea
     } catch (const cox::Error& error) {
       CHECK(error.status().code() == StatusCode::data_loss);
       CHECK(std::string(error.what()).find("block mlp3") != std::string::npos);
-      CHECK(std::string(error.what()).find("found others") != std::string::npos);
+      CHECK(std::string(error.what()).find("found different") != std::string::npos);
     }
     CHECK(offloader.counts().lost_reads == 1);
   }

@@ -242,8 +242,8 @@ TEST_SUITE("state of torch's optimizers") {
          },
          "found exp_avg.x"},
         {"another kind", change("kind", [](auto t) { return t.slice(0, 0, 3); }),
-         "expected that of torch::optim::Adam, found that of Ada"},
-        {"no kind", drop("kind"), "found that of another"},
+         "expected the state of torch::optim::Adam, found the state of Ada"},
+        {"no kind", drop("kind"), "found the state of another"},
     };
     for (const Case& each : cases) {
       CAPTURE(each.title);

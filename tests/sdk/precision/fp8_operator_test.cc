@@ -312,7 +312,7 @@ TEST_SUITE("sdk.precision.fp8_operator") {
       y = at::mm(x * 2, w);
     }
     CHECK_THROWS_WITH_AS(torch::autograd::grad({y.sum()}, {x}, {}, true, true),
-                         doctest::Contains("forbid fp8 for it"), Error);
+                         doctest::Contains("forbid fp8 for this block"), Error);
   }
 
   TEST_CASE("what is quantised while counting is off leaves no trace") {

@@ -66,7 +66,7 @@ TEST_CASE("other arguments are one warning, however they are divided into words"
     const Compared compared = compare({root, root, other, other});
     CHECK(compared.status.ok());
     REQUIRE(compared.warnings.size() == 1);
-    CHECK(compared.warnings[0].find("rank 2 was given other arguments than rank 0") == 0);
+    CHECK(compared.warnings[0].find("rank 2 has different arguments from rank 0") == 0);
   }
 }
 

@@ -40,7 +40,8 @@ struct Loop {
   explicit Loop(const std::vector<std::string>& flags)
       : session(solo_session(flags)), reducer(session, *model) {}
 
-  // Returns the block's format, after the coordinator has answered the step.
+  // Runs a step on inputs of the given size, and waits until the coordinator has answered it.
+  // Returns the format in which the block ran.
   Precision step(double size) {
     const std::uint64_t judged = session.report().rounds;
     take_step(size);
@@ -61,7 +62,7 @@ struct Loop {
 };
 
 // Runs steps until a burst is computed in fp8. Returns whether one was. On a loaded machine fp8 can
-// seem slow, and the change is taken back for a while.
+// measure slow, and the change to fp8 is then taken back for a while.
 bool burst_in_fp8(Loop& loop) {
   for (int attempt = 0; attempt < 20; ++attempt) {
     int steps = 0;

@@ -83,6 +83,13 @@ std::vector<ShardedLoop> loops_that_read_parameters() {
   loops.back().optimizer = "adamw";
   loops.push_back(after("versions of parameters, momentum", loops.back().after_update));
   loops.back().optimizer = "momentum";
+  loops.push_back(after("versions of parameters after a write to a part", [](LoopState at) {
+    const at::NoGradGuard no_grad;
+    for (Tensor p : at.model.parameters()) {
+      p.select(0, 0).mul_(0.9);
+      at.seen.push_back(torch::tensor(static_cast<std::int64_t>(p._version())));
+    }
+  }));
   return loops;
 }
 

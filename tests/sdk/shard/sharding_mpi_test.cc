@@ -1,3 +1,4 @@
+#include <prometheus/collectable.h>
 #include <torch/torch.h>
 #include <unistd.h>
 
@@ -220,6 +221,31 @@ TEST_SUITE("sharding") {
       return rows;
     };
     CHECK(sdk_test::same_bits(sums({"--cox.shard.mode=state"}), sums({})));
+  }
+
+  TEST_CASE("the metrics of rank 0 count updates, and writes in a known order") {
+    Session session = sharded();
+    nn::Sequential net = small_net();
+    session.adopt(*net);
+    torch::optim::SGD optimizer(net->parameters(), 0.1);
+    for (int step = 0; step < 6; ++step) {
+      optimizer.zero_grad();
+      backward(net, session.rank());
+      optimizer.step();
+    }
+    const auto metrics = session.metrics();
+    session.finish();
+    if (session.rank() > 0) return;
+    const auto total = [&](const std::string& name) {
+      for (const auto& family : metrics->Collect()) {
+        if (family.name == name) return family.metric.at(0).counter.value;
+      }
+      return -1.0;
+    };
+    CHECK(total("coxswain_shared_updates_total") == 6);
+    CHECK(total("coxswain_shared_writes_total") >= 3 * 5);  // of three parameters; less the last
+    CHECK(total("coxswain_shared_new_sequences_total") == 1);
+    CHECK(total("coxswain_shared_waits_total") >= 0);
   }
 
   TEST_CASE("parameters lie in memory of all ranks that nobody writes to by pointer") {

@@ -222,7 +222,7 @@ TEST_SUITE("adopted scripts") {
     } catch (const Error& error) {
       text = error.what();
     }
-    CHECK(text.find("adopt it once") != std::string::npos);
+    CHECK(text.find("adopt each model once") != std::string::npos);
     session.detach(net);
     const std::uint64_t before = cox::detail::operators_shown();
     torch::jit::Module copy = net;

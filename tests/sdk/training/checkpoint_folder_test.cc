@@ -380,7 +380,7 @@ TEST_SUITE("checkpoint folder") {
       REQUIRE_MESSAGE(written.ok(), written.text());
       const Status read = CheckpointFolder::read(save).status();
       CHECK(read.code() == StatusCode::data_loss);
-      CHECK(read.message().find("found those of step 10") != std::string::npos);
+      CHECK(read.message().find("found tensors of step 10") != std::string::npos);
       CHECK_FALSE(io::describe_files(save, manifest).ok());
       std::filesystem::remove_all(save);
     }
@@ -415,7 +415,7 @@ TEST_SUITE("checkpoint folder") {
     REQUIRE(write(folder, checkpoint_at(10), {}, 2).ok());
     std::filesystem::rename(temp / "saves", temp / "elsewhere");
     const Status written = write(folder, checkpoint_at(20), {}, 2);
-    CHECK(written.message().find("it was removed or renamed") != std::string::npos);
+    CHECK(written.message().find("the folder was removed or renamed") != std::string::npos);
     CHECK(io::saves_in(temp / "elsewhere").size() == 1);
   }
 

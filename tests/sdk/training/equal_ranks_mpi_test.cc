@@ -132,7 +132,8 @@ TEST_SUITE("equal ranks") {
     };
     const auto adopted = [](Session& session, Dropped& model) { session.adopt(model); };
     for (const std::string& message : {message_of(trainer), message_of(adopted)}) {
-      says(message, "options of modules) on all ranks, found another than rank 0's on rank ");
+      says(message,
+           "options of modules) on all ranks, found a different one from rank 0's on rank ");
     }
   }
 

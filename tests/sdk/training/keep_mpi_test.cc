@@ -389,7 +389,7 @@ TEST_SUITE("Session::keep") {
                        s.keep(o, epoch, batch);
                        s.add_state("late", TrainingPart{});
                      }),
-             "expected it before the first keep()");
+             "expected a call before the first keep()");
     const std::string flag = "--cox.checkpoint.directory=" + folder.text();
     contains(refusal({flag, "--cox.checkpoint.resume=on"},
                      [&](Session& s, Net& net, auto& o) {

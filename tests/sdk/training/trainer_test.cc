@@ -335,7 +335,7 @@ TEST_SUITE("trainer on one rank") {
     auto session = solo_session();
     Trainer trainer(session, *model, optimizer, options_for(3));
     CHECK(contains(error_of([&] { Trainer(session, *model, optimizer, options_for(3)); }),
-                   "a session has one Trainer"));
+                   "make the one Trainer of a session"));
     CHECK(contains(error_of([&] { trainer.save(); }), "checkpoint.directory"));
   }
 

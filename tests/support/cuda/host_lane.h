@@ -1,9 +1,9 @@
 // Streams and a DeviceLane in plain host memory, to test NCCL's transport without CUDA.
 //
-// A stream is a list of work, run in order and late, never inside the call of give(). So a read
-// before a mark has passed gets old bytes, and overwriting the source of an unfinished upload sends
-// wrong bytes. Work runs in calls of passed(), or in the fake NCCL, whose collectives stay pending
-// in a stream until they end.
+// A stream is a queue of work. give() only appends; the work runs later, in order: in calls of
+// passed(), or in the fake NCCL, whose collectives stay pending in a stream until they end. So a
+// read before a mark has passed gets old bytes, and overwriting the source of an unfinished upload
+// sends wrong bytes.
 //
 // "Device" memory is separate from its host part. Any thread may call any function; one lock guards
 // all streams of the process.
@@ -37,7 +37,7 @@ class HostLane : public transport::DeviceLane {
  public:
   // `training` represents the calling thread's current stream, and must outlive the lane.
   explicit HostLane(HostStream& training) : training_(training) {}
-  // Makes a lane for a rank without another stream.
+  // Makes a lane with a training stream of its own.
   HostLane() : own_(std::make_unique<HostStream>()), training_(*own_) {}
 
   Status select_device() override { return ok_status(); }
@@ -58,11 +58,11 @@ class HostLane : public transport::DeviceLane {
   HostStream& training_;
   HostStream stream_;
   std::vector<std::unique_ptr<std::byte[]>> memory_;
-  std::vector<std::shared_ptr<bool>> marks_;  // by number: whether the mark has passed
+  std::vector<std::shared_ptr<bool>> marks_;  // by mark: whether the mark has passed
 };
 
-// Lets the fake NCCL in this file use host streams from now on. Returns the error, empty on
-// success.
+// Makes the fake NCCL use host streams from now on. `fake_nccl` is the path of its library. Returns
+// the error, empty on success.
 std::string use_host_streams(const std::string& fake_nccl);
 
 }  // namespace cox::test

@@ -11,22 +11,22 @@
 
 namespace cox::standin {
 
-// One kernel on the current stream of a device.
+// Launch is one kernel on the current stream of a device.
 class Launch {
  public:
-  // Waits for its turn on the stream. REQUIRES: `device` is a CUDA device and the current one;
-  // `what` lives until the kernel ends.
+  // Waits for the kernel's turn on the stream. REQUIRES: `device` is a CUDA device and the current
+  // one; `what` lives until the kernel ends.
   Launch(c10::Device device, const char* what);
 
-  // Returns a CPU tensor over the bytes of a device's tensor, for reading, or for reading and
-  // writing. Returns any other tensor unchanged.
+  // Return a CPU tensor over the bytes of a device's tensor: reads() for reading, writes() for
+  // reading and writing. Return any other tensor unchanged.
   at::Tensor reads(const at::Tensor& tensor);
   at::Tensor writes(const at::Tensor& tensor);
 
   // Returns a tensor on the device with the values of the kernel's result.
   at::Tensor result(const at::Tensor& made);
 
-  // Makes the host wait for the kernel, whose result it needs. Counts the wait.
+  // Makes the host wait for the kernel, because it needs the result. Counts the wait.
   void wait();
 
  private:

@@ -3,9 +3,9 @@
 // communicator has a worker that waits until the stream reaches the collective, meets the other
 // ranks in shared memory, and moves the bytes. COX_FAKE_NCCL scripts faults (script.h).
 //
-// The fake is stricter than the real library, which would hang or corrupt data. Ranks with
-// different calls, or calls before the rank's last call has settled (on any communicator), get
-// ncclInvalidUsage with both texts; a null or dead communicator ends the program.
+// The fake reports misuse with which the real library would hang or corrupt data. Ranks with
+// different calls get ncclInvalidUsage and both texts. So does a call before the rank's last call
+// has settled, on any communicator. A null or dead communicator ends the program.
 //
 // Sums add ascending ranks in the precision of the elements; the real library promises no order. An
 // aborted collective leaves its buffers undefined.
@@ -66,7 +66,7 @@ const StreamSeam* streams() {
 
 namespace {
 
-// The communicators that exist. Never destroyed: workers may outlive main().
+// The living communicators. Never destroyed, because workers may outlive main().
 struct Living {
   std::mutex mutex;
   std::set<Communicator*> all;
@@ -92,9 +92,9 @@ void bury(Communicator* communicator) {
   delete communicator;
 }
 
-// Returns whether another communicator's collective is still on its way to its stream. The order of
-// arrival on the device would be open, and could differ between ranks. (Ranks are threads in some
-// tests.)
+// Returns whether the rank's collective on another communicator has not reached its stream yet. The
+// two collectives could then reach the device in a different order on different ranks. Compares
+// ranks, because in some tests ranks are threads of one process.
 bool is_another_launching(const Communicator* communicator) {
   const std::lock_guard lock(living().mutex);
   return std::ranges::any_of(living().all, [&](Communicator* other) {

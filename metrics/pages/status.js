@@ -1,12 +1,4 @@
-// The script of the status page: follows the events of the server and puts in the parts that have
-// changed. What a reader has opened, scrolled, selected or is typing stays; without events it falls
-// back to fetching the page again.
-#include "metrics/status_page.h"
-
-namespace cox::metrics {
-
-std::string_view status_script() {
-  return R"js('use strict';
+'use strict';
 (() => {
   if (!window.EventSource) return setTimeout(() => location.reload(), 5000);
   const kept = new Map();  // what came while somebody selected or typed in its part
@@ -56,7 +48,3 @@ std::string_view status_script() {
   };
   setInterval(() => { for (const [id, html] of [...kept]) put(id, html); }, 1000);
 })();
-)js";
-}
-
-}  // namespace cox::metrics

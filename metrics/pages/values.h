@@ -1,0 +1,93 @@
+// What a page is made from: values by name, for the templates of this folder (template.h). Topics
+// and commands pick the values; a template says where they stand. Plain values; pure.
+#pragma once
+
+#include <algorithm>
+#include <concepts>
+#include <initializer_list>
+#include <iterator>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace cox::metrics {
+
+// Markup is HTML already. Only a value of this type is not escaped, and only between tags.
+struct Markup {
+  std::string html;
+};
+
+class Record;
+using List = std::vector<Record>;
+
+// Value is text, markup, a flag or a list of records. A whole number becomes text.
+class Value {
+ public:
+  Value(std::string text) : text_(std::move(text)) {}
+  Value(std::string_view text) : text_(text) {}
+  Value(const char* text) : text_(text) {}
+  Value(Markup markup) : text_(std::move(markup.html)), is_markup_(true) {}
+  Value(std::integral auto number) requires(!std::same_as<decltype(number), bool>)
+      : text_(std::to_string(number)) {}
+  Value(std::same_as<bool> auto flag) : is_set_(flag) {}
+  Value(List records) : records_(std::move(records)) {}
+  Value(Record record);  // a list of one
+
+  // Whether a section of this value stands.
+  bool is_set() const { return is_set_ || !text_.empty() || !records_.empty(); }
+  bool is_markup() const { return is_markup_; }
+  const std::string& text() const { return text_; }
+  const List& records() const { return records_; }
+
+ private:
+  std::string text_;
+  List records_;
+  bool is_markup_ = false;
+  bool is_set_ = false;
+};
+
+struct Field {
+  std::string_view name;  // must outlive the record; a literal
+  mutable Value value;    // moved out of the braces that a record is made of
+};
+
+// Record is the values of a template, or of one round of a section, by name. A section sees the
+// names of the records around it too.
+class Record {
+ public:
+  Record() = default;
+  Record(std::initializer_list<Field> fields);
+
+  void add(std::string_view name, Value value) { fields_.push_back({name, std::move(value)}); }
+  const Value* find(std::string_view name) const;
+  const std::vector<Field>& fields() const { return fields_; }
+
+ private:
+  std::vector<Field> fields_;
+};
+
+// Returns the values of tag.html, a short word on a coloured ground, and of the rows of notes.html;
+// `css_class` is good, warn, bad, calm or empty.
+Record tag(std::string_view css_class, std::string_view text);
+
+// Returns how many rows more than the first `shown` exist; empty where there are none.
+std::string more_text(std::size_t rows, std::size_t shown);
+
+// Returns make(item) of the first items.
+template <class Range, class Make>
+List list_of(const Range& items, Make make, std::size_t most = static_cast<std::size_t>(-1)) {
+  List out;
+  out.reserve(std::min(most, std::size(items)));
+  for (const auto& item : items) {
+    if (out.size() == most) break;
+    out.push_back(make(item));
+  }
+  return out;
+}
+
+// Returns one record, for a section around rows: the `rows` and, where the count of all of them is
+// given, how many `more` there are. Returns none where there are no rows.
+List with_rows(List rows, std::size_t all = 0);
+
+}  // namespace cox::metrics
