@@ -39,7 +39,9 @@ std::string journal_header();
 // Returns the version of a journal, whichever it is; 0 for an empty one. Errors as of
 // JournalReader::open().
 Result<std::uint32_t> journal_version(const std::filesystem::path& path);
-// REQUIRES: payload.size() <= kMaxRecordBytes.
+// Return the bytes that stand before the payload of a record, and both. REQUIRES: payload.size() <=
+// kMaxRecordBytes.
+std::string record_header(RecordKind kind, std::string_view payload);
 std::string framed(RecordKind kind, std::string_view payload);
 
 struct JournalEnd {
