@@ -144,7 +144,8 @@ Status JournalWriter::append(const StepSignals& signals, const Decision& decisio
     return give_up("a round has more faults or reasons than a journal keeps");
   std::string payload = wire::serialize(signals, decision);
   if (payload.size() > kMaxRecordBytes) return give_up("a round is too large for a record");
-  buffer_ += framed(RecordKind::round, payload);
+  buffer_ += record_header(RecordKind::round, payload);
+  buffer_ += payload;
   const bool is_due = buffered_rounds_ >= kFlushRounds || buffer_.size() >= kFlushBytes;
   return is_due || decision.plan ? flush() : ok_status();
 }

@@ -6,7 +6,6 @@
 
 #include "coordinator/core/bytes.h"
 #include "coordinator/core/hash.h"
-#include "coordinator/core/text.h"
 
 namespace cox::runtime {
 namespace {
@@ -125,13 +124,17 @@ std::string journal_header() {
   return std::string(out.text());
 }
 
-std::string framed(RecordKind kind, std::string_view payload) {
+std::string record_header(RecordKind kind, std::string_view payload) {
   ByteWriter out;
   out.u32(static_cast<std::uint32_t>(payload.size()));
   out.u16(static_cast<std::uint16_t>(kind));
   out.u16(short_checksum(out.text()));
   out.u32(checksum(payload));
-  return concat(out.text(), payload);
+  return std::string(out.text());
+}
+
+std::string framed(RecordKind kind, std::string_view payload) {
+  return record_header(kind, payload).append(payload);
 }
 
 JournalReader::JournalReader(io::InputFile file, std::filesystem::path path)
