@@ -14,6 +14,7 @@ import classes
 import includes
 import lengths
 import locales
+import prose
 import shape
 import writers
 
@@ -407,6 +408,15 @@ class Locales(unittest.TestCase):
         text = "void f() { sentence(a); fmt::format(b); std::from_chars(c, d, e); is_digit(f); std::fputs(g, h); }\n"
         with Tree({"metrics/a.cc": text}) as root:
             self.assertEqual(list(locales.violations(root)), [])
+
+
+class Prose(unittest.TestCase):
+    def test_comments_that_open_without_a_subject_are_seen_one_for_each_block(self):
+        text = ("// What a reader asks.\n// Which is not the opening.\nint a;  // of a plan\nint b;  // Of a mask\n"
+                '  // Returns b. It is plain.\nconst char* c = "x // Nobody";\n\n// They\n')
+        with Tree({"metrics/a.h": text}) as root:
+            lines = [found.split(":")[1] for found in prose.violations(root)]
+        self.assertEqual(lines, ["1", "4", "8"])
 
 
 class Alone(unittest.TestCase):
