@@ -15,7 +15,7 @@ class Findings(jobs.Case):
 
     def found_by(self, *flags, ranks=2):
         """Returns the rows of the closing table, as (grade, code), and all of the output."""
-        command = [jobs.programs.gpt2, "--text", self.text(), *SHAPE, "--steps", self.STEPS, *flags,
+        command = [jobs.programs.gpt2, "--text", self.text(), *SHAPE, "--steps", self.STEPS, "--verbose", *flags,
                    "--cox.http.port=0", "--cox.run.directory=" + self.path("run")]
         ended = self.ends_well(jobs.run(command, ranks, patience=240))
         table = ended.out[ended.out.index("losses of the newest steps"):]

@@ -198,7 +198,8 @@ int run(int argc, char** argv) {
   // holding, so that the status page shows the end of the job.
   session.finish();
   if (session.rank() == 0) {
-    std::cout << summary_text(summary, session.report(), session.config());
+    std::cout << summary_text(summary, session.report(), session.config(),
+                              options.verbose ? Detail::full : Detail::short_form);
     std::cout.flush();
   }
   if (options.hold) hold(session);

@@ -102,6 +102,7 @@ class Parser {
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
         ->allow_extra_args(false);
     add_faults();
+    app_.add_flag("--verbose", o.verbose, "print reasons, intervals and advice at the end");
     app_.add_flag("--hold", o.hold, "keep the status page up at the end, until SIGTERM");
   }
 

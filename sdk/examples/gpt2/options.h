@@ -39,9 +39,10 @@ struct Options {
   double clip_norm = 1.0;
   std::vector<Slowdown> slow;  // ranks that are slowed down
   Faults faults;
-  bool story = false;  // set up a run in which the coordinator has something to do
-  bool hold = false;   // keep the status page up at the end until SIGTERM or Ctrl-C
-  Config model;        // shape of a fresh model
+  bool story = false;    // set up a run in which the coordinator has something to do
+  bool verbose = false;  // print reasons, intervals and advice in the closing tables
+  bool hold = false;     // keep the status page up at the end until SIGTERM or Ctrl-C
+  Config model;          // shape of a fresh model
 
   // Settings of the session that were given by a shorter name: `--memory-budget SIZE` stands for
   // `--cox.memory.budget=SIZE`.

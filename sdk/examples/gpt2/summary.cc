@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::size_t kTextWidth = 100;
 constexpr std::string_view kReasonIndent = "        ";
+constexpr const char* kFindingRow = "{:>6}  {:<12} {:<28} {}";
 
 double mib(std::int64_t bytes) {
   return static_cast<double>(bytes) / (1 << 20);
@@ -75,7 +76,7 @@ std::string came_to_text(const cox::Effect& effect) {
   const std::string verdict = cox::verdict_text(effect);
   const std::string saved = saved_text(effect.seconds_saved);
   if (verdict.empty() && saved.empty()) return {};
-  return fmt::format("-> {}{}{}", verdict, verdict.empty() || saved.empty() ? "" : "; ", saved);
+  return fmt::format("{}{}{}", verdict, verdict.empty() || saved.empty() ? "" : "; ", saved);
 }
 
 // Returns lines of whole words, each with the indent before it.
@@ -89,6 +90,77 @@ std::string wrapped(std::string_view text) {
     text.remove_prefix(std::min(text.size(), end + 1));
   }
   return lines;
+}
+
+// Returns the text as a line of at most kTextWidth characters, cut behind a whole word.
+std::string one_line(std::string_view text) {
+  if (text.size() <= kTextWidth) return fmt::format("{}\n", text);
+  constexpr std::string_view kCut = " ...";
+  const std::size_t end = text.rfind(' ', kTextWidth - kCut.size());
+  return fmt::format("{}{}\n", text.substr(0, end), kCut);
+}
+
+std::string promised_text(const cox::Forecast& forecast) {
+  if (forecast.step_ratio <= 0) return {};
+  return fmt::format(" (promised {})", cox::change_text(forecast.step_ratio));
+}
+
+// Returns "step 332 ms -> 249 ms, -25.0 % (promised -25.0 %): helped; 1 min 05 s gained".
+std::string outcome_text(const cox::Effect& effect) {
+  if (!effect.plan) return effect.reason.text;
+  const cox::Forecast& forecast = effect.reason.forecast;
+  const double before = effect.before.step_seconds;
+  const double after = effect.after.step_seconds;
+  if (after <= 0) return "not applied long enough" + promised_text(forecast);
+  if (before <= 0) {
+    return joined({measured_step(effect), measured_peak(0, effect.after.peak_bytes)}) +
+           promised_text(forecast);
+  }
+  const double ratio = effect.measured.is_known() ? effect.measured.ratio : after / before;
+  const std::string came_to = came_to_text(effect);
+  return fmt::format("step {} -> {}, {}{}{}", cox::seconds_text(before), cox::seconds_text(after),
+                     cox::change_text(ratio), promised_text(forecast),
+                     came_to.empty() ? "" : ": " + came_to);
+}
+
+std::string short_effects(const cox::EffectList& effects) {
+  constexpr std::size_t kMost = 12;
+  constexpr const char* kRow = "{:>6}  {:<12} {}";
+  const std::size_t left_out = effects.size() - std::min(effects.size(), kMost);
+  std::string text = "decisions and their effects (--verbose prints reasons and intervals)\n";
+  text += one_line(fmt::format(kRow, "step", "decision", "effect"));
+  if (left_out > 0) text += fmt::format("{:>6}  {} earlier decisions\n", "...", left_out);
+  std::optional<std::uint64_t> plan_above;
+  for (auto each = effects.begin() + static_cast<std::ptrdiff_t>(left_out); each != effects.end();
+       ++each) {
+    const bool is_same_plan = each->plan && each->plan == plan_above;
+    text +=
+        one_line(fmt::format(kRow, each->step.value(), cox::to_string(each->reason.policy),
+                             is_same_plan ? "one plan with the line above" : outcome_text(*each)));
+    plan_above = each->plan;
+  }
+  return text;
+}
+
+std::string full_effects(const cox::EffectList& effects) {
+  constexpr const char* kRow = "{:>6}  {:<12} {:<28} {}\n";
+  std::string text = fmt::format(
+      "decisions and their effects (median step of up to {} rounds before and {} after, its change "
+      "with the 95 % interval, highest peak of a rank)\n",
+      cox::Effects::kRoundsBefore, cox::Effects::kRoundsAfter);
+  text += fmt::format(kRow, "step", "decision", "promised", "measured");
+  std::optional<std::uint64_t> plan_above;
+  for (const cox::Effect& effect : effects) {
+    const bool is_same_plan = effect.plan && effect.plan == plan_above;
+    text += fmt::format(kRow, effect.step.value(), cox::to_string(effect.reason.policy),
+                        predicted_text(effect.reason.forecast),
+                        is_same_plan ? "as above: one plan" : measured_text(effect));
+    text += wrapped(effect.reason.text);
+    const std::string came_to = came_to_text(effect);
+    if (!is_same_plan && !came_to.empty()) text += wrapped("-> " + came_to);
+    plan_above = effect.plan;
+  }
+  return text;
 }
 
 }  // namespace
@@ -134,25 +206,9 @@ std::string pace_line(const cox::SessionReport& report) {
       report.slowest_rank, report.slowdown_ratio, cox::to_string(report.slowest_phase));
 }
 
-std::string effects_table(const cox::EffectList& effects) {
+std::string effects_table(const cox::EffectList& effects, Detail detail) {
   if (effects.empty()) return {};
-  constexpr const char* kRow = "{:>6}  {:<12} {:<28} {}\n";
-  std::string text = fmt::format(
-      "decisions and their effects (median step of up to {} rounds before and {} after, its change "
-      "with the 95 % interval, highest peak of a rank)\n",
-      cox::Effects::kRoundsBefore, cox::Effects::kRoundsAfter);
-  text += fmt::format(kRow, "step", "decision", "promised", "measured");
-  std::optional<std::uint64_t> plan_above;
-  for (const cox::Effect& effect : effects) {
-    const bool is_same_plan = effect.plan && effect.plan == plan_above;
-    text += fmt::format(kRow, effect.step.value(), cox::to_string(effect.reason.policy),
-                        predicted_text(effect.reason.forecast),
-                        is_same_plan ? "as above: one plan" : measured_text(effect));
-    text += wrapped(effect.reason.text);
-    if (!is_same_plan) text += wrapped(came_to_text(effect));
-    plan_above = effect.plan;
-  }
-  return text;
+  return detail == Detail::full ? full_effects(effects) : short_effects(effects);
 }
 
 std::string score_lines(const std::vector<cox::PolicyScore>& scores) {
@@ -168,18 +224,17 @@ std::string score_lines(const std::vector<cox::PolicyScore>& scores) {
   return text;
 }
 
-std::string findings_table(const std::vector<cox::ReportedFinding>& findings) {
+std::string findings_table(const std::vector<cox::ReportedFinding>& findings, Detail detail) {
   if (findings.empty()) return {};
-  constexpr const char* kRow = "{:>6}  {:<12} {:<28} {}\n";
-  std::string text = "losses of the newest steps, and what to change (highest cost first)\n";
-  text += fmt::format(kRow, "grade", "costs", "code", "finding");
+  std::string text = "losses of the newest steps (highest cost first)\n";
+  text += one_line(fmt::format(kFindingRow, "grade", "costs", "code", "finding"));
   for (const cox::ReportedFinding& f : findings) {
     const std::string cost = f.cost_seconds > 0
                                  ? fmt::format("{} {}", cox::seconds_text(f.cost_seconds),
                                                cox::percent_text(f.cost_share, 0))
                                  : "-";
-    text += fmt::format(kRow, f.severity, cost, f.code, f.title);
-    text += wrapped(f.detail) + wrapped(f.suggestion);
+    text += one_line(fmt::format(kFindingRow, f.severity, cost, f.code, f.title));
+    if (detail == Detail::full) text += wrapped(f.detail) + wrapped(f.suggestion);
   }
   return text;
 }
@@ -195,9 +250,10 @@ std::string loss_line(const RunSummary& summary) {
 }
 
 std::string summary_text(const RunSummary& summary, const cox::SessionReport& report,
-                         const cox::Config& config) {
-  std::string text =
-      effects_table(report.effects) + score_lines(report.scores) + findings_table(report.findings);
+                         const cox::Config& config, Detail detail) {
+  std::string text = effects_table(report.effects, detail);
+  if (detail == Detail::full) text += score_lines(report.scores);
+  text += findings_table(report.findings, detail);
   text += loss_line(summary);
   text += pace_line(report);
   if (report.decisions > 0) {

@@ -35,18 +35,22 @@ std::string pace_line(const cox::SessionReport& report);
 std::string memory_line(const cox::SessionReport& report);
 std::string cost_line(const cox::SessionReport& report, double price_per_device_hour);
 
-// Returns the closing table: each change and slow rank with its reason, the prediction, the
-// measurements before and after, and the outcome. Empty if there were no decisions.
-std::string effects_table(const cox::EffectList& effects);
+// The short form of a table has one line of at most 100 characters for each entry, and at most 12
+// entries, the newest ones.
+enum class Detail { short_form, full };
+
+// Returns the closing table: each change and slow rank with the outcome and the prediction. The
+// full form adds reasons, intervals and peaks. Empty if there were no decisions.
+std::string effects_table(const cox::EffectList& effects, Detail detail);
 // Returns a line for each policy whose changes were measured: the number that helped, and the
 // seconds.
 std::string score_lines(const std::vector<cox::PolicyScore>& scores);
 
-// Returns the closing table of findings: losses of the newest steps and remedies, the most costly
-// first. Empty if there are no findings.
-std::string findings_table(const std::vector<cox::ReportedFinding>& findings);
+// Returns the closing table of findings: losses of the newest steps, the most costly first. The
+// full form adds details and remedies. Empty if there are no findings.
+std::string findings_table(const std::vector<cox::ReportedFinding>& findings, Detail detail);
 
 std::string summary_text(const RunSummary& summary, const cox::SessionReport& report,
-                         const cox::Config& config);
+                         const cox::Config& config, Detail detail);
 
 }  // namespace gpt2

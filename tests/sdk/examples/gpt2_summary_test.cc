@@ -1,10 +1,17 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
 #include "sdk/examples/gpt2/summary.h"
 
 #include <doctest/doctest.h>
 
 namespace {
+
+constexpr gpt2::Detail kShort = gpt2::Detail::short_form;
+constexpr gpt2::Detail kFull = gpt2::Detail::full;
 
 cox::SessionReport planned() {
   cox::SessionReport report;
@@ -38,17 +45,20 @@ TEST_SUITE("gpt2 summary") {
   }
 
   TEST_CASE("ends with what was found, what it costs and what to do") {
-    CHECK(gpt2::findings_table({}).empty());
-    const std::string text = gpt2::findings_table(
-        {{"SAVE.STALLS", "high", "Saves hold all ranks up", "4 saves.", "Save less often.", 12,
-          0.4},
-         {"PRECISION.WITHHELD", "low", "Blocks compute in more bits", "Why.", "Change it.", 0, 0}});
+    CHECK(gpt2::findings_table({}, kFull).empty());
+    const std::vector<cox::ReportedFinding> findings = {
+        {"SAVE.STALLS", "high", "Saves hold all ranks up", "4 saves.", "Save less often.", 12, 0.4},
+        {"PRECISION.WITHHELD", "low", "Blocks compute in more bits", "Why.", "Change it.", 0, 0}};
+    const std::string text = gpt2::findings_table(findings, kFull);
     CHECK(
         text.find("  high  12.0 s 40 %  SAVE.STALLS                  Saves hold all ranks up\n") !=
         std::string::npos);
     CHECK(text.find("        Save less often.\n") != std::string::npos);
     CHECK(text.find("   low  -            PRECISION.WITHHELD           Blocks") !=
           std::string::npos);
+    const std::string in_short = gpt2::findings_table(findings, kShort);
+    CHECK(std::ranges::count(in_short, '\n') == 4);  // two of them above the rows
+    CHECK(in_short.find("Save less often.") == std::string::npos);
   }
 
   TEST_CASE("says what the run cost, and what the time costs that saves memory") {
@@ -80,7 +90,7 @@ TEST_SUITE("gpt2 summary") {
     report.decisions = 3;
     report.plans = 2;
     report.last_reason = "rank 1 is slow";
-    const std::string text = gpt2::summary_text({}, report, {});
+    const std::string text = gpt2::summary_text({}, report, {}, kShort);
     CHECK(text.find("decisions: 3 with a reason") != std::string::npos);
     CHECK(text.find(report.last_reason) == std::string::npos);
   }
@@ -88,14 +98,15 @@ TEST_SUITE("gpt2 summary") {
   TEST_CASE("a job that trained nothing, because it was done when it was resumed, tells no loss") {
     gpt2::RunSummary summary;
     summary.steps = 30;
-    const std::string text = gpt2::summary_text(summary, {}, {});
+    const std::string text = gpt2::summary_text(summary, {}, {}, kShort);
     CHECK(text.starts_with("nothing was trained: all 30 steps were done before\n"));
     summary.note_loss(2);
-    CHECK(gpt2::summary_text(summary, {}, {}).starts_with("loss 2.0000 -> 2.0000 in 30 steps"));
+    CHECK(gpt2::summary_text(summary, {}, {}, kShort)
+              .starts_with("loss 2.0000 -> 2.0000 in 30 steps"));
   }
 
   TEST_CASE("tells nothing of decisions where there were none") {
-    CHECK(gpt2::effects_table({}).empty());
+    CHECK(gpt2::effects_table({}, kShort).empty());
   }
 
   TEST_CASE("the closing table has reason, forecast and what was measured, plan by plan") {
@@ -130,8 +141,12 @@ TEST_SUITE("gpt2 summary") {
     late.measured = {};
     late.verdict = cox::Verdict::measuring;
     late.seconds_saved = 0;
-    const std::string table = gpt2::effects_table({start, beside, slow, shares, late});
-    const std::string rows = table.substr(table.find('\n') + 1);
+    const cox::EffectList effects = {start, beside, slow, shares, late};
+    const auto rows_of = [&](gpt2::Detail detail) {
+      const std::string table = gpt2::effects_table(effects, detail);
+      return table.substr(table.find('\n') + 1);
+    };
+    const std::string rows = rows_of(kFull);
     const std::string words = fmt::format("        {:x<40}\n        {:y<60}\n", "", "");
     constexpr const char* kExpected =
         "  step  decision     promised                     measured\n"
@@ -149,6 +164,30 @@ TEST_SUITE("gpt2 summary") {
         "{0}"
         "        -> measuring\n";
     CHECK(rows == fmt::format(kExpected, words));
+    CHECK(rows_of(kShort) ==
+          "  step  decision     effect\n"
+          "     0  memory       step 171 ms, peak 31.0 MiB (promised +8.0 %)\n"
+          "     0  precision    one plan with the line above\n"
+          "   207  stragglers   rank 1 is slow\n"
+          "   221  shares       step 332 ms -> 249 ms, -25.0 % (promised -25.0 %): helped; 1 min "
+          "05 s "
+          "gained\n"
+          "   221  shares       not applied long enough (promised -25.0 %)\n");
+  }
+
+  TEST_CASE("the short table has lines of at most 100 characters and the newest 12 decisions") {
+    cox::Effect slow;
+    slow.reason.policy = cox::PolicyKind::stragglers;
+    for (int i = 0; i < 20; ++i) slow.reason.text += "a word of many ";
+    const std::string table = gpt2::effects_table(cox::EffectList(15, slow), kShort);
+    CHECK(std::ranges::count(table, '\n') == 15);  // three of them above the rows
+    CHECK(table.find("   ...  3 earlier decisions\n") != std::string::npos);
+    for (std::size_t begin = 0; begin < table.size();) {
+      const std::size_t end = table.find('\n', begin);
+      CHECK(end - begin <= 100);
+      begin = end + 1;
+    }
+    CHECK(table.find(" of ...\n") != std::string::npos);
   }
 
   TEST_CASE("below the closing table stands what its changes sum up to for each policy") {
