@@ -5,7 +5,6 @@
 #include "coordinator/core/bytes.h"
 #include "coordinator/core/state_codec.h"
 #include "coordinator/wire/bit_packing.h"
-#include "coordinator/wire/control_fields.h"
 
 namespace cox::wire {
 namespace {

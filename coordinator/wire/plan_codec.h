@@ -2,8 +2,8 @@
 // table of 4 bits a block (precision and the action of profile 0), or of 8 where a block has a
 // level of recompute, then entries; a delta is the check of its base, then entries. An entry is the
 // id of a field, a length and that many bytes; entries stand in ascending order and are left out
-// when they say what is true without them. The width of a block is told in the header of a frame or
-// file. Formats in docs/wire-format.md. Pure functions; the readers treat their bytes as hostile.
+// when they say what is true without them. The header of a frame has the width of a block.
+// Formats in docs/wire-format.md. Pure functions; the readers treat their bytes as hostile.
 #pragma once
 
 #include <cstddef>

@@ -4,7 +4,7 @@
 #include "coordinator/core/text.h"
 #include "coordinator/decide/decide.h"
 #include "coordinator/policies/registry.h"
-#include "coordinator/wire/control_fields.h"
+#include "coordinator/wire/control_codec.h"
 #include "tests/wire/random_values.h"
 
 namespace cox::test {
