@@ -39,8 +39,8 @@ struct JournalRecord {
 std::string journal_header();
 // Returns the version of any journal, 0 for an empty one. Errors as of JournalReader::open().
 Result<std::uint32_t> journal_version(const std::filesystem::path& path);
-// Return the bytes before the payload of a record, and the whole record. REQUIRES: payload.size() <=
-// kMaxRecordBytes.
+// Return the bytes before the payload of a record, and the whole record. REQUIRES: payload.size()
+// <= kMaxRecordBytes.
 std::string record_header(RecordKind kind, std::string_view payload);
 std::string framed(RecordKind kind, std::string_view payload);
 

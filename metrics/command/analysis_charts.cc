@@ -321,7 +321,7 @@ List lanes_of(const RunView& view, const Window& window, const std::vector<std::
   return out;
 }
 
-// Where each step of the window begins.
+// Returns where each step of the window begins.
 List beats_of(const RunView& view, const Window& window) {
   List out;
   double begin = 0;

@@ -29,7 +29,7 @@ constexpr std::size_t kMostSteps = 2000;  // in the table of steps
 constexpr std::size_t kMostDots = 100;    // in the chart of steps
 constexpr double kFullColour = 0.5;       // slower by this much is the strongest colour
 
-// How strong the colour behind a number is.
+// Returns how strong the colour behind a number is.
 double strength(double ratio) {
   return std::clamp(std::abs(ratio - 1) / kFullColour, 0.0, 1.0) * 0.6;
 }

@@ -1,5 +1,6 @@
-// What a page is made from: values by name, for the templates of this folder (template.h). Topics
-// and commands pick the values; a template says where they stand. Plain values; pure.
+// Values of a page by name, for the templates of this folder (template.h). Topics and commands pick
+// the values; a template says where they stand. A record owns its values and not their names. Pure;
+// any thread.
 #pragma once
 
 #include <algorithm>

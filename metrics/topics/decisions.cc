@@ -237,48 +237,14 @@ Record entry_of(const std::shared_ptr<const DecisionEntry>& shared) {
           {"times", entry.count > 1 ? grouped(entry.count) : ""}};
 }
 
-std::string predicted_text(const Forecast& forecast) {
-  std::string text;
-  if (forecast.step_ratio > 0) {
-    text = "step " +
-           change_text(forecast.step_ratio, forecast.step_ratio_low, forecast.step_ratio_high);
-  }
-  if (forecast.peak_bytes <= 0) return text.empty() ? "–" : text;
-  return text + (text.empty() ? "" : ", ") + "peak " +
-         bytes_text(static_cast<std::uint64_t>(forecast.peak_bytes));
-}
-
-// "420 ms → 331 ms: -21.2 % (-24.0 % to -18.6 %)"; a dash stands for what was not measured.
-std::string step_text(const Effect& effect) {
+// "-21.2 % (-24.0 % to -18.6 %)"; empty where a step was not measured before and after.
+std::string measured_text(const Effect& effect) {
   const double before = effect.before.step_seconds;
   const double after = effect.after.step_seconds;
-  if (after <= 0) return effect.plan ? "not yet" : "–";
-  if (before <= 0) return seconds_text(after);
+  if (before <= 0 || after <= 0) return {};
   const RatioInterval& measured = effect.measured;
-  return concat(seconds_text(before), " → ", seconds_text(after), ": ",
-                measured.is_known() ? change_text(measured.ratio, measured.low, measured.high)
-                                    : change_text(after / before));
-}
-
-// "12.3 s gained", "4.0 s lost"; nothing where nothing is sure.
-std::string saved_text(double seconds) {
-  if (seconds == 0) return {};
-  return gain_text(std::abs(seconds)) + (seconds > 0 ? " gained" : " lost");
-}
-
-std::string came_to_text(const Effect& effect) {
-  const std::string verdict = verdict_text(effect);
-  const std::string saved = saved_text(effect.seconds_saved);
-  if (verdict.empty() && saved.empty()) return "–";
-  return verdict + (verdict.empty() || saved.empty() ? "" : "; ") + saved;
-}
-
-std::string peak_text(const Effect& effect) {
-  if (effect.after.peak_bytes == 0)
-    return effect.plan && effect.after.rounds == 0 ? "not yet" : "–";
-  const std::string after = bytes_text(effect.after.peak_bytes);
-  if (effect.before.peak_bytes == 0) return after;
-  return bytes_text(effect.before.peak_bytes) + " → " + after;
+  return measured.is_known() ? change_text(measured.ratio, measured.low, measured.high)
+                             : change_text(after / before);
 }
 
 Record score_row(const PolicyScore& score) {
@@ -292,16 +258,32 @@ Record score_row(const PolicyScore& score) {
           {"promised", gain_text(score.seconds_promised)}};
 }
 
-Record effect_row(const std::shared_ptr<const Effect>& effect) {
-  return {{"failed", effect->verdict == Verdict::did_not_help},
-          {"step", grouped(effect->step.value())},
-          {"policy", policy_name(effect->reason.policy)},
-          {"change", effect->reason.text},
-          {"sharing", effect->sharing > 1 ? std::to_string(effect->sharing - 1) : ""},
-          {"promised", predicted_text(effect->reason.forecast)},
-          {"step_time", step_text(*effect)},
-          {"came_to", came_to_text(*effect)},
-          {"peak", peak_text(*effect)}};
+Record effect_row(const std::shared_ptr<const Effect>& shared) {
+  const Effect& effect = *shared;
+  const Forecast& f = effect.reason.forecast;
+  const std::string promised =
+      f.step_ratio > 0 ? change_text(f.step_ratio, f.step_ratio_low, f.step_ratio_high) : "";
+  const auto bytes = [](auto count) {
+    return count > 0 ? bytes_text(static_cast<std::uint64_t>(count)) : "";
+  };
+  const auto seconds = [](double time) { return time > 0 ? seconds_text(time) : ""; };
+  return {{"failed", effect.verdict == Verdict::did_not_help},
+          {"step", grouped(effect.step.value())},
+          {"policy", policy_name(effect.reason.policy)},
+          {"change", effect.reason.text},
+          {"sharing", effect.sharing > 1 ? std::to_string(effect.sharing - 1) : ""},
+          {"promised_step", promised},
+          {"promised_peak", bytes(f.peak_bytes)},
+          {"is_planned", effect.plan.has_value()},
+          {"is_unmeasured", effect.after.rounds == 0},
+          {"before", seconds(effect.before.step_seconds)},
+          {"after", seconds(effect.after.step_seconds)},
+          {"measured", measured_text(effect)},
+          {"verdict", verdict_text(effect)},
+          {"saved", effect.seconds_saved != 0 ? gain_text(std::abs(effect.seconds_saved)) : ""},
+          {"is_gain", effect.seconds_saved > 0},
+          {"peak_before", bytes(effect.before.peak_bytes)},
+          {"peak_after", bytes(effect.after.peak_bytes)}};
 }
 
 Record effects_section(const Snapshot& s) {

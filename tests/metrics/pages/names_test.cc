@@ -62,7 +62,7 @@ void change(Snapshot& snapshot, const std::function<void(View&)>& how) {
   snapshot.views.set(std::make_shared<const View>(std::move(view)));
 }
 
-// What a simulated job has nothing of: effects, findings, slow hosts and costs of blocks.
+// Adds effects, findings, slow hosts and costs of blocks, of which a simulated job has none.
 Snapshot troubled(Snapshot snapshot) {
   change<DecisionsView>(snapshot, [](DecisionsView& view) {
     view.effects = std::make_shared<const SharedEffects>(1, std::make_shared<const Effect>());

@@ -24,6 +24,41 @@ cox::SessionReport planned() {
   return report;
 }
 
+cox::EffectList all_kinds_of_effects() {
+  cox::Effect start;
+  start.reason.policy = cox::PolicyKind::memory;
+  start.reason.text = "rank 0 would peak at 80.0 MiB";
+  start.reason.forecast.step_ratio = 1.08;
+  start.reason.forecast.peak_bytes = 31 << 20;
+  start.plan = 0;
+  start.after = {.rounds = 20, .step_seconds = 0.171, .peak_bytes = 31 << 20};
+  cox::Effect beside = start;
+  beside.reason.policy = cox::PolicyKind::precision;
+  beside.reason.forecast = {};
+  cox::Effect slow;
+  slow.step = cox::StepId(207);
+  slow.reason.policy = cox::PolicyKind::stragglers;
+  slow.reason.text = "rank 1 is slow";
+  cox::Effect shares = start;
+  shares.step = cox::StepId(221);
+  shares.reason.policy = cox::PolicyKind::shares;
+  shares.reason.text = fmt::format("{:x<40} {:y<60}", "", "");
+  shares.reason.forecast = {.step_ratio = 0.75, .step_ratio_low = 0.7, .step_ratio_high = 0.8};
+  shares.plan = 1;
+  shares.before = {.rounds = 8, .step_seconds = 0.332, .peak_bytes = 31 << 20};
+  shares.after = {.rounds = 20, .step_seconds = 0.249, .peak_bytes = 32 << 20};
+  shares.measured = {0.75, 0.74, 0.76};
+  shares.verdict = cox::Verdict::helped;
+  shares.seconds_saved = 65;
+  cox::Effect late = shares;
+  late.plan = 2;
+  late.after = {};
+  late.measured = {};
+  late.verdict = cox::Verdict::measuring;
+  late.seconds_saved = 0;
+  return {start, beside, slow, shares, late};
+}
+
 }  // namespace
 
 TEST_SUITE("gpt2 summary") {
@@ -110,38 +145,7 @@ TEST_SUITE("gpt2 summary") {
   }
 
   TEST_CASE("the closing table has reason, forecast and what was measured, plan by plan") {
-    cox::Effect start;
-    start.reason.policy = cox::PolicyKind::memory;
-    start.reason.text = "rank 0 would peak at 80.0 MiB";
-    start.reason.forecast.step_ratio = 1.08;
-    start.reason.forecast.peak_bytes = 31 << 20;
-    start.plan = 0;
-    start.after = {.rounds = 20, .step_seconds = 0.171, .peak_bytes = 31 << 20};
-    cox::Effect beside = start;
-    beside.reason.policy = cox::PolicyKind::precision;
-    beside.reason.forecast = {};
-    cox::Effect slow;
-    slow.step = cox::StepId(207);
-    slow.reason.policy = cox::PolicyKind::stragglers;
-    slow.reason.text = "rank 1 is slow";
-    cox::Effect shares = start;
-    shares.step = cox::StepId(221);
-    shares.reason.policy = cox::PolicyKind::shares;
-    shares.reason.text = fmt::format("{:x<40} {:y<60}", "", "");
-    shares.reason.forecast = {.step_ratio = 0.75, .step_ratio_low = 0.7, .step_ratio_high = 0.8};
-    shares.plan = 1;
-    shares.before = {.rounds = 8, .step_seconds = 0.332, .peak_bytes = 31 << 20};
-    shares.after = {.rounds = 20, .step_seconds = 0.249, .peak_bytes = 32 << 20};
-    shares.measured = {0.75, 0.74, 0.76};
-    shares.verdict = cox::Verdict::helped;
-    shares.seconds_saved = 65;
-    cox::Effect late = shares;
-    late.plan = 2;
-    late.after = {};
-    late.measured = {};
-    late.verdict = cox::Verdict::measuring;
-    late.seconds_saved = 0;
-    const cox::EffectList effects = {start, beside, slow, shares, late};
+    const cox::EffectList effects = all_kinds_of_effects();
     const auto rows_of = [&](gpt2::Detail detail) {
       const std::string table = gpt2::effects_table(effects, detail);
       return table.substr(table.find('\n') + 1);
