@@ -1,4 +1,5 @@
 #include <prometheus/collectable.h>
+#include <prometheus/metric_family.h>
 #include <torch/torch.h>
 #include <unistd.h>
 
