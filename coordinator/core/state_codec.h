@@ -280,10 +280,13 @@ void read_one(ByteReader& in, T& value) {
   }
 }
 
+// Limits count what is there before, too, because a message that is there twice is merged.
 template <ListField T>
 void put(ByteReader& in, T& list, std::uint32_t& count, typename ListOf<T>::Element element) {
-  const bool is_put = !in.failed() && count < ListOf<T>::most(list) &&
-                      ListOf<T>::put(list, count, std::move(element));
+  using Of = ListOf<T>;
+  const std::size_t before = Of::kExactly > 0 ? count : Of::size(list);
+  const bool is_put =
+      !in.failed() && before < Of::most(list) && Of::put(list, count, std::move(element));
   is_put ? static_cast<void>(++count) : in.fail();
 }
 

@@ -116,6 +116,23 @@ TEST_SUITE("wire.control") {
     CHECK(code_of_round(signals, decision) == StatusCode::data_loss);
   }
 
+  TEST_CASE("a message that is there twice is merged, and has no more parts than one") {
+    const JobFacts job = capable_job(2, 3);
+    StepSignals signals;
+    signals.evidence.resize(2);
+    Decision decision;
+    decision.reasons.resize(size_of(job).reasons() / 2 + 1);
+    const std::string half = serialize(signals, {});
+    CHECK(parse_journal_round(half, size_of(job)).ok());
+    CHECK(parse_journal_round(half + half, size_of(job)).status().code() == StatusCode::data_loss);
+    const auto merged = parse_journal_round(half + half, {.ranks = 2, .blocks = 4});
+    REQUIRE(merged.ok());
+    CHECK(merged->signals.evidence.size() == 4);
+    const std::string reasons = serialize({}, decision);
+    CHECK(parse_journal_round(reasons, size_of(job)).ok());
+    CHECK_FALSE(parse_journal_round(reasons + reasons, size_of(job)).ok());
+  }
+
   TEST_CASE("more parts than any job can have are refused") {
     RandomValues random(7);
     JobFacts job = capable_job(2, 3);
