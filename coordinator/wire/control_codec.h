@@ -3,8 +3,8 @@
 // every bit (NaN, infinities, -0). The step path never uses this codec.
 //
 // Pure functions, any thread. Parsing treats the bytes as hostile. The parser returns data_loss for
-// bytes that are no such record, and for a record with more parts than its job can have, before it
-// allocates memory for the parts.
+// bytes that are no such record, and for a record with more parts than its job can have. The check
+// of the parts comes before the allocation of memory for them.
 #pragma once
 
 #include <cstddef>
@@ -28,10 +28,10 @@ namespace cox::wire {
 inline constexpr std::size_t kMaxMessageBytes = std::size_t{1} << 28;
 inline constexpr std::size_t kMaxPolicies = 256;
 
-// JournalStart has everything but the signals that Decide needs to run a journal again.
+// JournalStart has all inputs that Decide needs to run a journal again, except the signals.
 struct JournalStart {
   JobFacts job;
-  std::string config;  // from text() of the configuration
+  std::string config;  // the configuration's text()
   ControlState state;
   std::vector<std::string> policies;  // names, in the order in which Decide calls the policies
   std::optional<Decision> first{};    // begin_job()'s answer to `state`; empty: no answer
@@ -78,8 +78,8 @@ struct ListOf<History> {
 namespace wire {
 
 // PackedActions is the byte form of the actions of a front's point. A start may have millions of
-// points. The form is the count as a varint, then the bits per action (2, or 4 if an action is a
-// level of recompute) as a byte, then the bits of the actions.
+// points. The form has three parts: the count as a varint, the width of an action as a byte, and
+// the bits of the actions. The width is 2 bits, or 4 if an action is a level of recompute.
 template <class Vector>
 struct PackedActions {
   Vector& values;

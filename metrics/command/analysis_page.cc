@@ -85,7 +85,7 @@ Record finding_of(const Finding& f) {
           {"suggestion", shown_text(f.suggestion)}};
 }
 
-// --- Where the time went.
+// --- The time budget.
 
 // Adds a part of a bar, and of the legend below the bar.
 void add_part(List& parts, std::string_view name, std::string_view css_class, double share,

@@ -1,7 +1,8 @@
 // The topic Activation memory: the effect of the newest plan on every rank's memory. Shows
 // predictions, from measurements before the first round, beside later measurements. The views are a
-// MemoryView, rebuilt only when plan, facts or budgets change, a MemoryHeadroom, and the HeldBytes
-// that the session sets. 0 bytes mean "not known", or for budgets "not limited". Pure functions.
+// MemoryView, a MemoryHeadroom, and the HeldBytes that the session sets. The MemoryView is rebuilt
+// only when plan, facts or budgets change. 0 bytes mean "not known", or for budgets "not limited".
+// Pure functions.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
-// The topic Operators: the FLOPs of a step, the rate of the ranks and its part of their devices'
-// peak (MFU), the blocks by time and FLOPs, and rank 0's operators. The views are an OperatorsView,
-// refreshed with the table of ranks, and rank 0's OperatorTable, which its sampler sets. Plain
-// values; pure functions, linear in the number of ranks.
+// The topic Operators: the FLOPs of a step, the ranks' rate and its part of the devices' peak
+// (MFU), the blocks by time and FLOPs, and rank 0's operators. One view is an OperatorsView,
+// refreshed with the table of ranks. The other is rank 0's OperatorTable, set by the table's
+// sampler. Plain values; pure functions, linear in the number of ranks.
 #pragma once
 
 #include <limits>
