@@ -1,5 +1,5 @@
-// Figures of the pages as people read them, beside those of coordinator/core/text.h. Pure; the same
-// output everywhere (no locale).
+// Formats figures for the pages, beside the functions of coordinator/core/text.h. Pure. The output
+// does not depend on the locale.
 #pragma once
 
 #include <cstdint>

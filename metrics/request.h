@@ -37,7 +37,7 @@ Result<std::optional<std::uint64_t>> query_number(std::string_view query, std::s
 // Returns every option of the configuration for display. Paths and secrets are replaced by "(set)".
 std::vector<ConfigOption> settings_of(const Config& config);
 
-// One endpoint, for the index page.
+// Endpoint is a path of the server, for the index page.
 struct Endpoint {
   std::string path;
   std::string help;

@@ -61,7 +61,7 @@ std::string header(const Served& served) {
                  {"now", is_over ? "" : utc_text(served.now)}});
 }
 
-// "Rank 1 is in backward of step 212 ...".
+// Returns "Rank 1 is in backward of step 212 ...".
 std::string sentence_of(const StallView& stall) {
   const std::string text = stall.text();
   return upper_case(text.substr(0, 1)) + text.substr(1);
@@ -76,7 +76,7 @@ std::string nonfinite_text(const StepSummary& summary) {
   return who + " had a loss or gradient that is not finite in this round";
 }
 
-// The parts of the job that need attention; empty on a good day.
+// Returns notes about the parts of the job that need attention; empty if none does.
 std::string attention(const Served& served) {
   const Snapshot& s = *served.snapshot;
   List notes;
@@ -99,17 +99,17 @@ std::string attention(const Served& served) {
   return render("notes.html", {{"notes", std::move(notes)}});
 }
 
-// A part of the page that changes by itself.
+// PagePart is a part of the page that the script replaces.
 struct PagePart {
   std::string id;
   std::string html;
 };
 
-// The sections of all topics, a part for each; halves in a row are one part, side by side. The same
-// number of parts at any time.
+// Adds the sections of all topics, one part each. Two halves of a row are one part. The number of
+// parts never changes.
 void add_sections(const Snapshot& s, std::vector<PagePart>& to) {
   std::size_t parts = 0;
-  bool is_row = false;  // of halves, which the last part is
+  bool is_row = false;  // the last part is a row of halves
   const auto end_row = [&] {
     if (is_row && !to.back().html.empty())
       to.back().html = render("pair.html", {{"halves", Markup{std::move(to.back().html)}}});

@@ -1,11 +1,11 @@
 // The status page: one self-contained HTML document about the job, readable without JavaScript.
-// This is its frame: the header, what needs attention, the sections of the topics, the footer. Its
-// size does not grow with the number of ranks. Pure.
+// This header has the page's frame: the head, the job's problems, the sections of the topics, the
+// footer. The page's size does not grow with the number of ranks. Pure functions; any thread.
 //
-// While the job runs the page follows it: its script (status_script.cc) listens to the server's
-// events and puts in the parts that change, so that what somebody has opened, scrolled or selected
-// stays. Without JavaScript it fetches itself again every kStatusRefresh. The page of a job that
-// has ended says so and stays as it is, also when nobody answers any more.
+// The page's script (pages/status.js) listens to the server's events while the job runs, and
+// replaces the parts that change. Everything that a reader has opened, scrolled or selected stays.
+// Without JavaScript the page reloads every kStatusRefresh. The page of an ended job says so and
+// keeps its last values, even after the server has stopped.
 #pragma once
 
 #include <chrono>
@@ -27,18 +27,18 @@ inline constexpr std::chrono::seconds kStatusRefresh(5);
 
 std::string status_page(const Served& served);
 
-// Returns the same page as events `part`: the id of an element in the first line, its HTML in those
-// behind it.
+// Returns the same page as events `part`: the id of an element in the first line, the element's
+// HTML in the lines after the first.
 std::vector<EventPart> page_events(const Served& served);
 
 std::string_view status_script();
 
-// Returns one section of the page; empty where there is nothing to show.
+// Returns one section of the page; empty if the section has nothing to show.
 std::string section_html(const Section& section, const Snapshot& snapshot);
 
-// Returns the page of one rank: its figures, its phases, its work in the last rounds, and what was
-// decided about it (rank_page.cc). `query`: "rank=3"; rank 0 where it names none. invalid_argument
-// when it is no rank of the job.
+// Returns the page of one rank (rank_page.cc): the rank's figures, phases, work in the last rounds,
+// and the decisions about the rank. `query`: "rank=3"; without a rank, rank 0. Returns
+// invalid_argument if the rank is not one of the job's.
 Result<std::string> rank_page(const Served& served, std::string_view query);
 
 // Returns the page at "/", which lists all pages.

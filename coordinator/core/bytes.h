@@ -29,9 +29,10 @@ class ByteWriter {
   void append(std::string_view more);
   // Writes the type as one byte, the length of the body as a varint, and the body.
   void entry(std::uint8_t type, const ByteWriter& body);
-  // Writes the size of the bytes from `start` on as a varint before them. Returns that size.
+  // Writes the number of bytes from `start` on as a varint in front of those bytes. Returns the
+  // number.
   std::size_t insert_length(std::size_t start);
-  // Drops the bytes behind the first `size`. REQUIRES: there are as many.
+  // Drops the bytes after the first `size`. REQUIRES: `size` <= size().
   void cut(std::size_t size) { size_ = size; }
 
   std::size_t size() const { return size_; }
@@ -52,14 +53,14 @@ class ByteWriter {
     for (std::size_t i = 0; i < Count; ++i) to[i] = static_cast<std::byte>(value >> (8 * i));
     size_ += Count;
   }
-  // Returns where the next bytes go, with room for so many.
+  // Returns a pointer for the next bytes, with room for `more` bytes.
   std::byte* room(std::size_t more) {
     if (bytes_.size() - size_ < more) grow(more);
     return bytes_.data() + size_;
   }
   void grow(std::size_t more);
 
-  std::vector<std::byte> bytes_;  // room for further ones behind the first size_
+  std::vector<std::byte> bytes_;  // has spare room after the first size_
   std::size_t size_ = 0;
 };
 

@@ -81,7 +81,7 @@ class Columns {
   std::unique_ptr<double[]> values_;
 };
 
-// Columns as a field of a state (state_codec.h) are an array of N vectors of equal sizes.
+// Columns as a field of a state (state_codec.h): an array of N vectors of equal sizes.
 template <std::size_t N>
 struct ListOf<Columns<N>> {
   using Element = std::vector<double>;

@@ -1,8 +1,8 @@
-// Lists of fields: a struct says once what it consists of, with the number and the name that each
-// field has in Protocol Buffers. From the list follow its bytes (state_codec.h) and the text of the
-// .proto file (proto_schema.h). A number is never used again and keeps its type and meaning;
-// numbers ascend. A struct of another owner has a free list_fields(value) instead. A FieldList
-// refers to the struct that it was made of. Pure functions, any thread.
+// Lists of fields. A struct lists its fields once, each with the number and the name of the field
+// in Protocol Buffers. The list determines the struct's bytes (state_codec.h) and the text of the
+// .proto file (proto_schema.h). Numbers ascend. A number is never used again and keeps its type and
+// meaning. A struct of another owner has a free list_fields(value) instead. A FieldList refers to
+// its struct, which must outlive the list. Pure functions, any thread.
 //
 //   static auto fields(auto& self) { return message("RankPace", field(1, "rank", self.rank)); }
 #pragma once
@@ -28,8 +28,8 @@ namespace cox {
 template <class Enum>
 inline constexpr std::nullptr_t kLargestOf = nullptr;
 
-// The name of an enum whose to_string() gives its enumerators their names in the .proto file. An
-// enum without a name is a number there.
+// The name of an enum in the .proto file. to_string() gives the names of the enumerators. The
+// .proto file has a plain number for an enum without a name.
 template <class Enum>
 inline constexpr std::string_view kNameOf{};
 
@@ -58,7 +58,7 @@ struct FieldList {
   }
 };
 
-// A reader counts the elements of so many fields.
+// The most fields of a struct for which a reader counts elements.
 inline constexpr std::size_t kMostFields = 64;
 
 template <class... Fields>
@@ -82,7 +82,7 @@ auto message_of(T& value) {
   if constexpr (HasFields<std::remove_const_t<T>>) {
     return T::fields(value);
   } else {
-    return list_fields(value);  // a type that is no field has none
+    return list_fields(value);  // a type that is no field has no list_fields()
   }
 }
 
@@ -99,18 +99,18 @@ inline constexpr bool is_optional<std::optional<T>> = true;
 template <class T>
 concept ScalarField = std::is_arithmetic_v<T> || std::is_enum_v<T> || is_strong_id<T>;
 
-// How a type is a list. A specialization has
+// ListOf describes how the codec uses a type as a list. A specialization has
 //   Element
 //   kExactly                  the number of elements; 0 = any number
-//   most(list)                no more are read
+//   most(list)                the limit of elements for a reader
 //   size(list), at(list, i)
-//   clear(list)               makes it empty; only where kExactly is 0
-//   put(list, place, element) adds the element; `place` of them were put before; false = refused
+//   clear(list)               makes the list empty; only if kExactly is 0
+//   put(list, place, element) adds an element after `place` others; false = refused
 template <class T>
 struct ListOf;
 
-// A list of messages without a limit of its own has no more elements than a job can have ranks, so
-// that messages of two bytes cannot make a reader allocate without end.
+// A list of messages without a limit of its own has at most as many elements as a job can have
+// ranks. Otherwise messages of two bytes could make a reader allocate memory without end.
 template <class T>
 inline constexpr std::size_t kMostElements = ScalarField<T> ? SIZE_MAX
                                                             : static_cast<std::size_t>(kMaxRanks);
@@ -142,7 +142,7 @@ struct ListOf<std::array<T, N>> {
   }
 };
 
-// A view of a vector that reads at most so many elements.
+// AtMost is a view of a vector, with a limit of elements for readers.
 template <class Vector>
 struct AtMost {
   std::size_t most;
@@ -169,8 +169,9 @@ struct ListOf<AtMost<Vector>> : ListOf<std::remove_const_t<Vector>> {
   }
 };
 
-// How a type is bytes. A specialization has of(value), which returns them as a string or a view of
-// one, and set(value, bytes), which returns false where it refuses them.
+// BytesOf describes how the codec uses a type as bytes. A specialization has of(value), which
+// returns the bytes as a string or a view, and set(value, bytes), which returns false for bytes
+// that it refuses.
 template <class T>
 struct BytesOf;
 
@@ -183,7 +184,7 @@ struct BytesOf<std::string> {
   }
 };
 
-// A fixed array of characters or bytes, without the zeros at its end.
+// A fixed array of characters or bytes is written without the zeros at the array's end.
 template <class T, std::size_t N>
 requires(sizeof(T) == 1 &&
          (std::same_as<T, char> || std::same_as<T, std::byte>)) struct BytesOf<std::array<T, N>> {
@@ -210,8 +211,8 @@ concept ListField = !BytesField<T> && requires(const T& value) {
   ListOf<T>::size(value);
 };
 
-// Returns the list of an element's fields. An element that is a list itself is a message of one
-// field.
+// Returns the list of an element's fields. An element that is itself a list becomes a message with
+// one field.
 template <class T>
 auto message_of_element(T& element) {
   if constexpr (ListField<std::remove_const_t<T>>) {

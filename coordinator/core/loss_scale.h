@@ -19,7 +19,7 @@ struct ScalerRules {
   float min_scale = 1.0f;                // >= 0
   float max_scale = 16777216.0f;
   std::uint32_t hysteresis = 1;     // overflows in a row before the first backoff, >= 1
-  std::uint32_t headroom_bits = 1;  // kept free below fp16's largest number; 0 = as GradScaler
+  std::uint32_t headroom_bits = 1;  // kept free below fp16's largest number; 0 = GradScaler's rule
   static auto fields(auto& self) {
     return message("ScalerRules", field(1, "initial_scale", self.initial_scale),
                    field(2, "growth_factor", self.growth_factor),

@@ -83,10 +83,7 @@ void diff_precision(const Plan& before, const Plan& after, std::vector<std::stri
 void diff_actions(const Plan& before, const Plan& after, std::vector<std::string>& lines);
 }  // namespace plan_rules
 
-// Calls `visit` with every field's row, in the order of ids. Ids are part of the bytes: they ascend
-// and are never used again. Id 5 belonged to the cadence of averaging. A field with the value of a
-// default-constructed Plan is left out of the bytes. Another default is therefore another version
-// of the mask (wire/frame.h) and of the files with plans.
+// Calls `visit` with every field's row, in the order of ids.
 template <class Visit>
 constexpr void for_each_plan_field(Visit&& visit) {
   using namespace plan_rules;
@@ -177,7 +174,7 @@ inline constexpr MemoryAction kLargestOf<MemoryAction> = kLastAction;
 template <>
 inline constexpr std::string_view kNameOf<MemoryAction> = "MemoryAction";
 
-// The fields of knobs as a message. A row's id is the number of its field.
+// KnobsMessage is the message of the fields with knobs. A row's id is the number of its field.
 template <class AnyPlan>
 struct KnobsMessage {
   AnyPlan& plan;
@@ -193,7 +190,7 @@ struct KnobsMessage {
   }
 };
 
-// A plan as a message, likewise.
+// PlanMessage is the message of a plan. A row's id is the number of its field.
 template <class AnyPlan>
 struct PlanMessage {
   AnyPlan& plan;

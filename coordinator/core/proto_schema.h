@@ -1,6 +1,6 @@
-// ProtoSchema: the text of a .proto file, from the lists of fields (fields.h) that the codec of
-// states writes its bytes from. wire/control.proto is made with it, and a test compares both. A
-// program prints the message of its own policy's state with it:
+// ProtoSchema generates the text of a .proto file from the lists of fields (fields.h) that also
+// drive the codec of states. wire/control.proto is generated with ProtoSchema, and a test compares
+// both. A program prints the message of its own policy's state like this:
 //
 //   ProtoSchema schema;
 //   schema.add<SpeedSharesState>();
@@ -24,8 +24,8 @@ namespace cox {
 
 class ProtoSchema {
  public:
-  // Adds the message of a struct with a list of fields, and those that it consists of. Returns its
-  // name.
+  // Adds the message of a struct with a list of fields, and the messages of the struct's parts.
+  // Returns the name of the message.
   template <class T>
   std::string add() {
     T value{};
@@ -41,7 +41,7 @@ class ProtoSchema {
     return define("message", std::string(fields.name), lines);
   }
 
-  // Returns the messages and enums that were added, each behind those that it consists of.
+  // Returns the added messages and enums, each after the ones that it uses.
   const std::string& text() const { return text_; }
   // Returns the names that were added with different contents.
   const std::vector<std::string>& conflicts() const { return conflicts_; }
@@ -90,7 +90,7 @@ class ProtoSchema {
     }
   }
 
-  // A list within a list is a message of its own: "DoubleList".
+  // A list within a list becomes a message, for example "DoubleList".
   template <class T>
   std::string add_list() {
     std::string name = one<typename ListOf<T>::Element>() + "List";
@@ -99,8 +99,8 @@ class ProtoSchema {
                   line("repeated " + one<typename ListOf<T>::Element>(), "values", 1));
   }
 
-  // Enumerators have the names of to_string(). One that it does not know has the name of the
-  // largest possible one, which no enum with gaps defines.
+  // Enumerators have the names of to_string(). to_string() gives a number without a name the name
+  // of the largest possible number, which no enum with gaps defines.
   template <class T>
   std::string add_enum() {
     constexpr std::uint64_t kMost = 1024;

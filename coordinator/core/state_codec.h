@@ -1,11 +1,12 @@
-// One codec for every struct that lists its fields (fields.h): the wire format of Protocol Buffers,
-// written from the list. Journals, saved states and what policies remember are made of it. The core
-// needs no library, so the codec writes through ByteWriter; tests compare it with protoc's classes.
+// Codec for every struct that lists its fields (fields.h). The bytes are the wire format of
+// Protocol Buffers. Journals, saved states and the states of policies use the codec. The codec
+// writes through ByteWriter, because the core depends on no library; tests compare the bytes with
+// protoc's classes.
 //
 //   std::string bytes = encode_state(state);  // a struct with fields() and kVersion
 //   Result<GuardState> read = decode_state<GuardState>(bytes);
 //
-// Pure functions, any thread. Bytes, and which of them are refused: docs/journal.md.
+// Pure functions, any thread. docs/journal.md describes the bytes and lists those that are refused.
 #pragma once
 
 #include <algorithm>
@@ -35,7 +36,7 @@ struct Tag {
   WireType type = WireType::varint;
 };
 
-// Small numbers of either sign become small unsigned ones.
+// Maps small numbers of either sign to small unsigned numbers.
 constexpr std::uint64_t zigzag(std::int64_t value) {
   return static_cast<std::uint64_t>(value) << 1 ^ static_cast<std::uint64_t>(value >> 63);
 }
@@ -51,7 +52,7 @@ constexpr WireType wire_type() {
 
 // --- writing ----------------------------------------------------------------------------------
 
-// Returns the number that a varint has for the value. REQUIRES: T is no float.
+// Returns the varint's number for the value. REQUIRES: T is no float.
 template <ScalarField T>
 constexpr std::uint64_t varint_of(T value) {
   if constexpr (is_strong_id<T>) {
@@ -63,7 +64,7 @@ constexpr std::uint64_t varint_of(T value) {
   }
 }
 
-// Compares bits, so that -0 is not left out.
+// Compares bits, so -0 is no zero and gets written.
 template <ScalarField T>
 bool is_zero(T value) {
   if constexpr (std::is_same_v<T, float>) {
@@ -90,7 +91,7 @@ inline void write_tag(ByteWriter& out, std::uint32_t number, WireType type) {
   out.varint(std::uint64_t{number} << 3 | static_cast<std::uint64_t>(type));
 }
 
-// Whether a field that has its default is left out.
+// Default says whether a field with the default value is left out.
 enum class Default : std::uint8_t { omitted, written };
 
 template <class T>
@@ -102,7 +103,7 @@ void write_fields(ByteWriter& out, Listed fields) {
   fields.for_each([&](auto& each) { write_field(out, each.number, each.value); });
 }
 
-// Appends a field with its tag. Returns the size of its value.
+// Appends a field with its tag. Returns the size of the value.
 template <class T>
 std::size_t write_one(ByteWriter& out, std::uint32_t number, const T& value) {
   write_tag(out, number, WireType::length);
@@ -129,7 +130,7 @@ void write_packed(ByteWriter& out, std::uint32_t number, const T& list) {
   out.insert_length(start);
 }
 
-// A fixed number of elements is left out where all of them are empty.
+// Leaves out a list of a fixed number of elements if all elements are empty.
 template <ListField T>
 void write_list(ByteWriter& out, std::uint32_t number, const T& list) {
   using Of = ListOf<T>;
@@ -163,8 +164,8 @@ void write_field(ByteWriter& out, std::uint32_t number, const T& value, Default 
 
 // --- reading ----------------------------------------------------------------------------------
 
-// Makes a value what the bytes of an empty message stand for: all numbers are zero, whatever the
-// struct's own initializers say.
+// Sets a value to the meaning of an empty message: all numbers are zero, even if the struct's own
+// initializers differ.
 template <class T>
 void clear(T& value) {
   if constexpr (is_optional<T>) {
@@ -202,7 +203,7 @@ inline ByteReader read_length(ByteReader& in) {
   return ByteReader(in.take(in.varint()));
 }
 
-// Groups, which proto3 does not have, are refused.
+// Refuses groups, which proto3 does not have.
 inline void skip(ByteReader& in, WireType type) {
   switch (type) {
     case WireType::varint:
@@ -260,13 +261,13 @@ T read_scalar(ByteReader& in) {
   }
 }
 
-// Elements of each list that were read, by the place of its field.
+// Counts has the number of elements read so far for each list, by the place of the list's field.
 using Counts = std::array<std::uint32_t, kMostFields>;
 
 template <class Listed>
 void read_fields(ByteReader& in, Listed fields);
 
-// Reads the bytes of a string or a message. Fields of a message that are there twice are merged.
+// Reads the bytes of a string or a message. Merges a message's fields that occur twice.
 template <class T>
 void read_one(ByteReader& in, T& value) {
   ByteReader body = read_length(in);
@@ -322,7 +323,7 @@ void read_field(ByteReader& in, WireType type, T& value, std::uint32_t& count) {
   }
 }
 
-// Fails where a list of a fixed number of elements has some of them, but not all.
+// Fails if a list of a fixed number of elements has some of its elements, but not all.
 template <class T>
 void check_count(ByteReader& in, const T&, std::uint32_t count) {
   if constexpr (ListField<T>) {
@@ -336,8 +337,8 @@ inline Tag next_tag(ByteReader& in) {
   return in.at_end() ? Tag{} : read_tag(in);
 }
 
-// Reads fields until the end of the bytes. Unknown ones are skipped. A pass over the list reads all
-// fields that stand in its order.
+// Reads fields until the end of the bytes. Skips unknown fields. One pass over the list reads all
+// fields that are in the list's order.
 template <class Listed>
 void read_fields(ByteReader& in, Listed fields) {
   Counts counts{};
@@ -362,7 +363,7 @@ void read_fields(ByteReader& in, Listed fields) {
 
 }  // namespace state_codec
 
-// Appends the fields of a value, or reads what was appended into a value. read_message() returns
+// Append the fields of a value to bytes, or read them back into a value. read_message() returns
 // false for damaged bytes.
 template <class T>
 void write_message(ByteWriter& out, const T& value) {
@@ -381,7 +382,8 @@ template <class T>
 concept State = HasFields<T> && std::is_default_constructible_v<T> &&
     std::is_convertible_v<decltype(T::kVersion), std::uint32_t>;
 
-// The number of a state's version. Stands last, so bytes that were cut off have none.
+// The field number of a state's version. The version is the last field, so truncated bytes have
+// none.
 inline constexpr std::uint32_t kVersionNumber = 1000;
 
 template <State T>
@@ -392,7 +394,7 @@ std::string encode_state(const T& state) {
   return std::string(out.text());
 }
 
-// Returns the version of a state; 0 where the bytes have none.
+// Returns the version of a state; 0 if the bytes have none.
 std::uint64_t version_of_state(std::string_view bytes);
 
 // Returns failed_precondition for another version, data_loss for damaged bytes.

@@ -1,5 +1,5 @@
-// Packs small numbers of equal width one after another: low bits first, the last byte filled up
-// with zeros. Pure.
+// Packs numbers of equal width one after another: low bits first, zeros in the unused bits of the
+// last byte. Pure functions; any thread.
 #pragma once
 
 #include <cstddef>
@@ -24,8 +24,8 @@ void write_bits(ByteWriter& out, unsigned width, std::size_t count, const At& at
   if (bits > 0) out.u8(static_cast<std::uint8_t>(pending));
 }
 
-// Calls set(i, number) for each of `count` numbers. Fails when bytes are missing or the last one is
-// not filled up with zeros. REQUIRES: width <= 32.
+// Calls set(i, number) for each of `count` numbers. Fails if bytes are missing or the unused bits
+// of the last byte are not zero. REQUIRES: width <= 32.
 template <class Set>
 void read_bits(ByteReader& in, unsigned width, std::size_t count, const Set& set) {
   ByteReader packed(in.take((std::uint64_t{count} * width + 7) / 8));

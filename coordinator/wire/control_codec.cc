@@ -9,18 +9,18 @@
 namespace cox::wire {
 namespace {
 
-constexpr std::size_t kMaxConfigBytes = std::size_t{1} << 20;  // as of a file
-// No machine runs as many ranks. A larger world lists the node of each rank, so that a few bytes
-// cannot make a reader allocate for a million.
+constexpr std::size_t kMaxConfigBytes = std::size_t{1} << 20;  // the limit of a configuration file
+// No node runs more ranks. A larger world must list the node of each rank, so a few bytes cannot
+// make a reader allocate memory for a million ranks.
 constexpr std::int32_t kMostRanksOfNode = 1 << 16;
 
-// A field that cannot be, although its bytes are in order.
+// Returns the error for well-formed bytes with an impossible field.
 Status wrong_field(std::string_view field, std::string_view expected) {
   return data_loss("message: ", field, ": expected ", expected);
 }
 
 Status check(const JobFacts& job) {
-  constexpr std::uint64_t kMaxBatch = std::uint64_t{1} << 31;  // as SamplePlan
+  constexpr std::uint64_t kMaxBatch = std::uint64_t{1} << 31;  // the limit of SamplePlan
   if (job.world_size < 1 || job.world_size > kMaxRanks)
     return wrong_field("job.world_size", "1 to " + std::to_string(kMaxRanks));
   if (job.node_of_rank.empty() && job.world_size > kMostRanksOfNode)
@@ -46,13 +46,13 @@ Status check(const JournalRound& round) {
   return ok_status();
 }
 
-// As state_of() relies on.
+// state_of() relies on ascending policies.
 bool is_ascending(const std::vector<NamedPolicyState>& policies) {
   const auto not_ascending = [](const auto& a, const auto& b) { return a.policy >= b.policy; };
   return std::ranges::adjacent_find(policies, not_ascending) == policies.end();
 }
 
-// Refitting a plan relies on profiles for all blocks, and on profiles that are there.
+// Refitting a plan relies on profiles that cover all blocks, and on ranks whose profiles exist.
 Status check(const ControlState& state) {
   if (Status shape = check_shape(state.plan); !shape.ok())
     return data_loss("message: ", shape.message());

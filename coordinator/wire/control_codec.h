@@ -1,9 +1,10 @@
-// The records of the journal and the saved control state as bytes: the messages of control.proto,
-// written by core/state_codec.h from the lists of fields below. Doubles and floats come back
-// bit for bit (NaN, infinities, -0). The step path never sees them.
+// Codec of the journal's records and the saved control state: the messages of control.proto.
+// core/state_codec.h writes the messages from the lists of fields below. Doubles and floats keep
+// every bit (NaN, infinities, -0). The step path never uses this codec.
 //
-// Pure functions, any thread. Parsing treats its bytes as hostile: data_loss for bytes that are no
-// such record, or one with more parts than its job can have, before memory is spent on them.
+// Pure functions, any thread. Parsing treats the bytes as hostile. The parser returns data_loss for
+// bytes that are no such record, and for a record with more parts than its job can have. The check
+// of the parts comes before the allocation of memory for them.
 #pragma once
 
 #include <cstddef>
@@ -27,17 +28,17 @@ namespace cox::wire {
 inline constexpr std::size_t kMaxMessageBytes = std::size_t{1} << 28;
 inline constexpr std::size_t kMaxPolicies = 256;
 
-// JournalStart has everything but the signals that Decide needs to run a journal again.
+// JournalStart has all inputs that Decide needs to run a journal again, except the signals.
 struct JournalStart {
   JobFacts job;
-  std::string config;  // text() of the configuration
+  std::string config;  // the configuration's text()
   ControlState state;
-  std::vector<std::string> policies;  // names, in the order in which Decide asks them
-  std::optional<Decision> first{};    // begin_job()'s answer to `state`; empty: it had none
+  std::vector<std::string> policies;  // names, in the order in which Decide calls the policies
+  std::optional<Decision> first{};    // begin_job()'s answer to `state`; empty: no answer
 };
 
-// JournalRound has the signals that Decide saw in one round, and of its decision the plan and the
-// reasons.
+// JournalRound has the signals that Decide read in one round, and the plan and the reasons of the
+// round's decision.
 struct JournalRound {
   StepSignals signals;
   Decision decision;
@@ -45,12 +46,12 @@ struct JournalRound {
 
 }  // namespace cox::wire
 
-// The lists of fields (core/fields.h) of the values above and of what they consist of, where these
-// do not list their fields themselves. Frequent fields have numbers below 16, whose tags take one
+// Lists of fields (core/fields.h) of the values above and of their parts, for types that have no
+// fields() of their own. Frequent fields have numbers below 16, because a tag below 16 takes one
 // byte.
 namespace cox {
 
-// Any number is read back: those of later versions, too.
+// Any number is read back, because later versions may add numbers.
 template <>
 inline constexpr ReportFault kLargestOf<ReportFault> = static_cast<ReportFault>(0xFF);
 template <>
@@ -76,8 +77,9 @@ struct ListOf<History> {
 
 namespace wire {
 
-// The actions of a point of a front, of which a start may have millions: their number as a varint,
-// the bits of each (2, or 4 where one is a level of recompute) as a byte, then bits.
+// PackedActions is the byte form of the actions of a front's point. A start may have millions of
+// points. The form has three parts: the count as a varint, the width of an action as a byte, and
+// the bits of the actions. The width is 2 bits, or 4 if an action is a level of recompute.
 template <class Vector>
 struct PackedActions {
   Vector& values;
@@ -155,7 +157,7 @@ auto list_fields(Is<Fragment> auto& it) {
                  field(3, "payload", it.payload));
 }
 
-// Leaves out magic and version, which are the same in every signal that came so far.
+// Leaves out magic and version, which are the same in every signal so far.
 auto list_fields(Is<RankSignal> auto& it) {
   return message("RankSignal", field(1, "rank", it.rank), field(2, "round", it.round),
                  field(3, "step", it.step), field(4, "plan_held", it.plan_held),
@@ -219,7 +221,7 @@ auto list_fields(Is<ControlState> auto& it) {
 
 namespace wire {
 
-// A value with the size of the job that it is read for.
+// Sized is a value and the size of the job for which the value is read.
 template <class Value>
 struct Sized {
   Value& value;
@@ -236,7 +238,7 @@ auto list_fields(const Sized<Value>& it) {
                  field(5, "evidence", at_most(it.size.blocks, it.value.evidence)));
 }
 
-// Leaves out the summary, which follows from the signals.
+// Leaves out the summary, because the signals determine the summary.
 template <class Value>
 requires Is<Value, Decision>
 auto list_fields(const Sized<Value>& it) {

@@ -12,13 +12,13 @@ namespace {
 
 constexpr std::size_t kChecksumOffset = 4;
 constexpr std::size_t kChecksumBytes = 4;
-constexpr std::uint16_t kEightBits = 0x8000;  // of the field that has the number of blocks
+constexpr std::uint16_t kEightBits = 0x8000;  // a bit of the field with the number of blocks
 
 void copy_into(Frame& frame, std::size_t offset, std::span<const std::byte> from) {
   std::copy(from.begin(), from.end(), frame.bytes.begin() + static_cast<std::ptrdiff_t>(offset));
 }
 
-// Over the frame with its own field taken as zero.
+// Computes the checksum of a frame, with the checksum's own field taken as zero.
 std::uint32_t checksum_of(std::span<const std::byte> bytes) {
   std::array<std::byte, kFrameBytes> copy{};
   std::copy(bytes.begin(), bytes.end(), copy.begin());
@@ -71,7 +71,8 @@ FrameHeader read_header(std::span<const std::byte> bytes) {
   return header;
 }
 
-// The length of the frame that starts here, or why there is none.
+// Returns the length of the frame that starts at the first byte, or the reason why the bytes are no
+// frame.
 Result<std::size_t> frame_size(std::span<const std::byte> bytes) {
   if (bytes.size() < kContinuationHeaderBytes || bytes.size() > kFrameBytes)
     return damaged("expected 24 to 160 bytes, found ", bytes.size());

@@ -1,6 +1,6 @@
 // Frame: the fixed-size piece in which plans travel from the coordinator to all ranks, by MPI or
-// mailbox. A plan is one head frame and as many continuation frames as it needs. Byte table in
-// docs/wire-format.md. Pure; no thread rule.
+// mailbox. A plan is one head frame and as many continuation frames as the plan needs.
+// docs/wire-format.md has the table of bytes. Pure functions; any thread.
 #pragma once
 
 #include <array>
@@ -35,14 +35,14 @@ enum class FrameKind : std::uint8_t {
   unspecified = 0,
   full = 1,
   delta = 2,
-  // 3 was a round without a new plan
+  // 3 was a round without a new plan.
   continuation = 4,
 };
 
-// FrameHeader holds what a frame says about itself. Fields that its kind does not carry are zero.
+// FrameHeader holds the header fields of a frame. Fields that the kind does not carry are zero.
 struct FrameHeader {
   FrameKind kind = FrameKind::unspecified;
-  std::uint8_t base_distance = 0;  // number - number of the base; 0 = of a full plan
+  std::uint8_t base_distance = 0;  // number - number of the base; 0 = full plan
   PlanId id{};
   RoundId earliest_round{};          // full and delta
   std::uint16_t blocks = 0;          // full and delta
@@ -54,15 +54,15 @@ struct FrameHeader {
 
 struct FrameView {
   FrameHeader header;
-  std::span<const std::byte> payload;  // borrows the bytes that were read
+  std::span<const std::byte> payload;  // borrows the bytes that open_frame() read
 };
 
 // Returns a frame with its checksum. REQUIRES: the payload fits the kind.
 Frame seal_frame(const FrameHeader& header, std::span<const std::byte> payload);
 
-// Reads what another process sent. `bytes` may be longer than the frame (a transport with a fixed
-// size), then the rest must be zero. Returns data_loss when the bytes are not a frame,
-// failed_precondition when they are one of another version.
+// Parses a frame from another process. `bytes` may be longer than the frame, for transports with a
+// fixed size; the rest must be zero. Returns data_loss if the bytes are not a frame,
+// failed_precondition if the frame has another version.
 Result<FrameView> open_frame(std::span<const std::byte> bytes);
 
 }  // namespace cox::wire

@@ -97,8 +97,8 @@ Result<Assembly> PlanAssembler::feed(std::span<const std::byte> bytes) {
   return feed_piece(*frame);
 }
 
-// Makes room for the plan that `header` belongs to, unless it is the one in work already. A full
-// plan takes the place of changes with the same number, a newer plan that of an older one.
+// Makes room for the plan of `header`, unless that plan is pending already. A full plan replaces a
+// delta of the same number, and a newer plan replaces an older one.
 Status PlanAssembler::open_pending(const FrameHeader& header) {
   const bool same =
       pending_.number == header.id.number && pending_.base_distance == header.base_distance;

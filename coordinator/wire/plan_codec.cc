@@ -17,15 +17,15 @@ namespace {
 
 using Profiles = std::vector<ActionProfile>;
 
-// A delta's entry for blocks whose bits changed; it has the id of the precision.
+// The id of a delta's entry for blocks with changed bits; equal to the id of the precision.
 constexpr std::uint8_t kBlocksEntry = 1;
 
-// The forms of one number per rank. Ranks are many and their numbers few, so the writer takes the
-// shortest of three forms: runs of equal numbers, a pattern that repeats (rank modulo GPUs of a
-// node), or all numbers in as few bits as they need.
+// Forms of a list with one number per rank. Ranks are many and distinct numbers few, so the writer
+// picks the shortest of three forms: runs of equal numbers, a pattern that repeats (rank modulo
+// GPUs of a node), or all numbers in as few bits as they need.
 enum class SequenceForm : std::uint8_t { runs = 1, packed = 2, repeated = 3 };
 
-// The forms of a profile beyond the first.
+// Forms of a profile after the first.
 enum class ProfileForm : std::uint8_t { packed = 0, changes = 1 };
 
 using Values = std::span<const std::uint32_t>;
@@ -53,7 +53,8 @@ ByteWriter as_packed(Values values) {
   return out;
 }
 
-// The smallest p with values[i] == values[i - p] for all i >= p, from the longest proper border.
+// Returns the smallest p with values[i] == values[i - p] for all i >= p, from the longest proper
+// border.
 std::size_t period_of(Values values) {
   std::vector<std::uint32_t> border(values.size(), 0);
   for (std::size_t i = 1; i < values.size(); ++i) {
@@ -101,7 +102,7 @@ void read_repeated(ByteReader& in, std::span<std::uint32_t> out) {
   }
 }
 
-// Appends the count, the form and the numbers. Linear in their count.
+// Appends the count, the form and the numbers. Takes time linear in the count.
 void write_sequence(ByteWriter& out, Values values) {
   out.varint(values.size());
   if (values.empty()) return;
@@ -118,7 +119,8 @@ void write_sequence(ByteWriter& out, Values values) {
   out.append(best.bytes());
 }
 
-// Nothing on malformed bytes or a count above `max_count`; never allocates more numbers than that.
+// Returns nullopt for malformed bytes or a count above `max_count`. Never allocates more than
+// `max_count` numbers.
 std::optional<std::vector<std::uint32_t>> read_sequence(ByteReader& in, std::size_t max_count) {
   const std::uint64_t count = in.varint();
   if (in.failed() || count > max_count) return std::nullopt;
@@ -144,7 +146,7 @@ constexpr unsigned width_of(BlockBits bits) {
   return static_cast<unsigned>(bits);
 }
 
-// The width of an action in the other profiles.
+// Returns the width of an action in the profiles after the first.
 constexpr unsigned action_bits(BlockBits bits) {
   return bits == BlockBits::eight ? 4 : 2;
 }
@@ -154,7 +156,7 @@ unsigned value_of(const Plan& plan, std::size_t block) {
          static_cast<unsigned>(plan.profiles[0][block]) << kPrecisionBits;
 }
 
-// Fails where no action has that number.
+// Fails if no action has the number.
 void set_action(ByteReader& in, MemoryAction& action, std::uint64_t number) {
   if (number > static_cast<std::uint64_t>(kLastAction)) return in.fail();
   action = static_cast<MemoryAction>(number);
@@ -166,7 +168,7 @@ void set_block(ByteReader& in, Plan& plan, std::size_t block, std::uint64_t valu
 }
 
 struct Changes {
-  ByteWriter list;  // each changed block as the distance from the last one, and its new bits
+  ByteWriter list;  // each changed block: the distance from the last one, then the new bits
   std::size_t count = 0;
 };
 
@@ -184,7 +186,7 @@ Changes changes(std::size_t blocks, unsigned width, const At& now, const At& bef
   return out;
 }
 
-// Takes the next change from the list and calls set(block, bits).
+// Reads the next change of the list and calls set(block, bits).
 template <class Set>
 void read_change(ByteReader& in, std::size_t blocks, unsigned width, std::size_t& next,
                  const Set& set) {
@@ -237,8 +239,8 @@ void read_changed_actions(ByteReader& in, ActionProfile& actions, BlockBits bits
   }
 }
 
-// Writes the value of a field into its entry: a number, or the numbers of a struct one after
-// another. Lists have forms of their own, below.
+// Writes the value of a field into the field's entry: a number, or the numbers of a struct one
+// after another. Lists have overloads below.
 template <class T>
 void write_value(ByteWriter& out, const T& value, BlockBits bits) {
   if constexpr (ScalarField<T>) {
@@ -262,8 +264,8 @@ void write_value(ByteWriter& out, const std::vector<ProfileId>& profiles, BlockB
   write_sequence(out, values);
 }
 
-// The number of profiles, then all but the first, each in its shorter form: packed, or as changes
-// against the first.
+// Writes the number of profiles, then all but the first profile, each in its shorter form: packed,
+// or as changes against the first.
 void write_value(ByteWriter& out, const Profiles& profiles, BlockBits bits) {
   out.varint(profiles.size());
   for (std::size_t p = 1; p < profiles.size(); ++p) {
@@ -281,9 +283,9 @@ void write_value(ByteWriter& out, const Profiles& profiles, BlockBits bits) {
   }
 }
 
-// What a reader must know beyond the bytes of an entry.
+// Reading has the facts that a reader needs beyond the bytes of an entry.
 struct Reading {
-  const Plan& plan;  // read so far
+  const Plan& plan;  // as read so far
   const JobSize& size;
   BlockBits bits;
 };
@@ -336,7 +338,8 @@ void read_value(ByteReader& in, Profiles& profiles, const Reading& reading) {
   }
 }
 
-// Returns whether a field needs no entry: it is as in `base`, or travels with the blocks.
+// Returns whether a field needs no entry: the value equals the one in `base`, or travels with the
+// blocks.
 template <class T>
 bool is_said_without_entry(const T& value, const T& base) {
   return value == base;
@@ -359,7 +362,7 @@ void write_entries(ByteWriter& out, const Plan& plan, const Plan& base) {
   });
 }
 
-// Returns the plan that a full payload without entries stands for.
+// Returns the plan that a full payload without entries describes.
 Plan plan_without_entries(std::size_t blocks) {
   Plan plan;
   plan.precision.assign(blocks, Precision::fp32);
@@ -367,7 +370,7 @@ Plan plan_without_entries(std::size_t blocks) {
   return plan;
 }
 
-// Tells a wrong base of a delta: equal for plans with equal content.
+// Returns a checksum of the plan's content, by which a delta detects a wrong base.
 std::uint32_t content_check(const Plan& plan) {
   return crc32(full_payload(plan));
 }
@@ -487,7 +490,7 @@ Result<Plan> read_delta_payload(std::span<const std::byte> payload, Plan base, c
 
 std::size_t max_payload_bytes(const JobFacts& job) {
   constexpr std::size_t kEntryHead = 11;     // id and the longest length
-  constexpr std::size_t kLargestSmall = 64;  // a field whose size depends on nothing
+  constexpr std::size_t kLargestSmall = 64;  // of a field with a fixed size
   constexpr std::size_t kSequenceHead = 10 + 1 + 5 + 1;
   const JobSize size = size_of(job);
   std::size_t entries = 0;
@@ -498,7 +501,7 @@ std::size_t max_payload_bytes(const JobFacts& job) {
     }
   });
   const std::size_t per_profile = 1 + (size.blocks + 1) / 2;
-  // A delta is sent only where it is shorter than the full payload.
+  // A delta is sent only if the delta is shorter than the full payload.
   return size.blocks + 10 + kMaxProfiles * per_profile + entries;
 }
 

@@ -1,9 +1,9 @@
-// A plan as the compact bytes of masks. Walks the table of core/plan_fields.h. A full payload is a
-// table of 4 bits a block (precision and the action of profile 0), or of 8 where a block has a
-// level of recompute, then entries; a delta is the check of its base, then entries. An entry is the
-// id of a field, a length and that many bytes; entries stand in ascending order and are left out
-// when they say what is true without them. The header of a frame has the width of a block.
-// Formats in docs/wire-format.md. Pure functions; the readers treat their bytes as hostile.
+// Codec of plans as the compact bytes of masks. The table of core/plan_fields.h drives the codec. A
+// full payload is a table of blocks, then entries. A block takes 4 bits (precision and the action
+// of profile 0), or 8 if a block has a level of recompute; the frame's header has the width. A
+// delta is the check of its base, then entries. An entry is a field's id, a length and so many
+// bytes. Entries have ascending ids; an entry that would change nothing is left out. Formats in
+// docs/wire-format.md. Pure functions; readers treat the bytes as hostile.
 #pragma once
 
 #include <cstddef>
@@ -21,23 +21,23 @@ namespace cox::wire {
 
 // BlockBits is the width of a block in the payloads of a plan. Values are part of the formats.
 enum class BlockBits : std::uint8_t {
-  four = 4,   // two of precision, two of its action: no action is a level of recompute
-  eight = 8,  // two of precision, then its action
+  four = 4,   // two of precision, two of the action: no action is a level of recompute
+  eight = 8,  // two of precision, then the action
 };
 // Returns the width that the plan is written with.
 BlockBits block_bits(const Plan& plan);
 
-// Returns invalid_argument when the vectors of a plan do not fit together or exceed what a payload
-// carries.
+// Returns invalid_argument if the vectors of a plan do not fit together or exceed the format's
+// limits.
 Status check_shape(const Plan& plan);
 
-// Return everything but ids and rounds, which the frames of a mask carry in their headers.
-// REQUIRES: check_shape(plan) is ok, and for a delta both plans have the same number of blocks.
+// Return the plan's bytes without ids and rounds, which the headers of a mask's frames carry.
+// REQUIRES: check_shape(plan) is ok. For a delta, both plans have the same number of blocks.
 std::vector<std::byte> full_payload(const Plan& plan);
 std::vector<std::byte> delta_payload(const Plan& plan, const Plan& base);
 
-// JobSize is the size of a job. Readers accept no more parts than that, so that hostile bytes
-// cannot make them allocate more.
+// JobSize is the size of a job. Readers refuse more parts than the job has, so hostile bytes cannot
+// cause larger allocations.
 struct JobSize {
   std::size_t ranks = static_cast<std::size_t>(kMaxRanks);
   std::size_t blocks = kMaxBlocks;
@@ -51,8 +51,8 @@ JobSize size_of(const JobFacts& job);
 // actions that do not exist. validate() checks whether the plan fits a job.
 Result<Plan> read_full_payload(std::span<const std::byte> payload, const JobSize& size,
                                BlockBits bits);
-// Applies the payload to `base` and returns the result. Returns failed_precondition when the
-// payload was made against another base.
+// Applies the payload to `base` and returns the result. Returns failed_precondition if the payload
+// was made against another base.
 Result<Plan> read_delta_payload(std::span<const std::byte> payload, Plan base, const JobSize& size,
                                 BlockBits bits);
 

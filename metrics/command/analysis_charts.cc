@@ -22,18 +22,18 @@ using metrics::Record;
 
 namespace {
 
-// --- Curves: 1000 by 100 units, stretched to the width that there is.
+// --- Curves: 1000 by 100 units, stretched to the available width.
 
 constexpr double kWidth = 1000;
 constexpr double kHeight = 100;
-constexpr std::size_t kMostPoints = 400;  // that are drawn without the script
+constexpr std::size_t kMostPoints = 400;  // drawn without the script
 constexpr std::size_t kMostMarks = 200;
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
 struct Buckets {
   std::vector<double> low;  // NaN: no finite value
   std::vector<double> high;
-  std::vector<std::size_t> broken;  // rows of values that are not finite, of each bucket the first
+  std::vector<std::size_t> broken;  // first row of each bucket with a value that is not finite
 };
 
 Buckets buckets_of(const std::vector<double>& values, std::size_t per) {
@@ -129,7 +129,7 @@ std::string value_text(double value, CurveUnit unit) {
   return is_size ? bytes_text(static_cast<std::uint64_t>(value)) : significant(value, 4);
 }
 
-// --- Which ranks are shown where there are too many: those that stand out most, ascending.
+// --- The shown ranks of a large job: those that differ most, ascending.
 
 double mean_work(const RunView& view, std::size_t rank) {
   double sum = 0;
@@ -154,10 +154,10 @@ std::vector<std::size_t> standing_out(const RunView& view, std::size_t most) {
 // --- The heat map.
 
 constexpr std::size_t kHeatColumns = 240;
-constexpr std::size_t kHeatRowPixels = 14;  // as high as its label
+constexpr std::size_t kHeatRowPixels = 14;  // height of a label
 
-// Work of the median rank in each column of so many steps; of an even number of ranks the quicker
-// of the two in the middle, so that half of them may be slow.
+// Returns the work of the median rank in each column of `per` steps. An even number of ranks uses
+// the quicker of the middle two, so that half of the ranks may be slow.
 std::vector<double> usual_work(const RunView& view, std::size_t per) {
   std::vector<double> usual((view.size() + per - 1) / per, 0.0);
   std::vector<double> of_ranks(view.ranks.size());
@@ -205,8 +205,8 @@ List heat_paths(const RunView& view, const std::vector<std::size_t>& ranks, std:
 
 // --- Lanes.
 
-// The phases in the order in which a step goes through them, and their colours on all pages;
-// others, which only foreign records have, come before the communication.
+// Lane is a phase and its colour on all pages. Lanes follow the order of phases in a step. Phases
+// of foreign records come before the communication.
 struct Lane {
   std::string_view name;
   std::size_t colour;
@@ -228,7 +228,7 @@ constexpr double kLanesWidth = 1000;
 constexpr double kLanesLeft = 58;
 constexpr double kLaneHeight = 22;
 
-// The stretch of steps that is drawn, and where its seconds lie in the picture.
+// Window is the drawn stretch of steps, and the scale of seconds in the picture.
 struct Window {
   std::size_t begin = 0;
   std::size_t end = 0;
@@ -251,7 +251,7 @@ Window window_of(const RunView& view) {
   return out;
 }
 
-// Draws the parts of one lane one after another.
+// LanePen draws the parts of one lane one after another.
 class LanePen {
  public:
   LanePen(std::size_t row, double scale)
@@ -321,7 +321,7 @@ List lanes_of(const RunView& view, const Window& window, const std::vector<std::
   return out;
 }
 
-// Returns where each step of the window begins.
+// Returns the beginning of each step of the window.
 List beats_of(const RunView& view, const Window& window) {
   List out;
   double begin = 0;

@@ -21,7 +21,8 @@ void put_texts(JsonWriter& out, const char* name, const std::vector<std::string>
   metrics::put_list(out, name, texts);
 }
 
-// Begins an object of that name, or writes null where there is none. Returns whether it began one.
+// Begins an object of that name, or writes null for an empty value. Returns whether an object
+// began.
 template <class Value>
 bool begin_object(JsonWriter& out, const char* name, const std::optional<Value>& value) {
   out.key(name);
@@ -108,7 +109,7 @@ void put_trace(JsonWriter& out, const std::optional<diagnosis::KernelTrace>& t) 
   out.field("exposed_comm_fraction", t->exposed_fraction()).end_object();
 }
 
-// As published for schedules; runs without one have no such member.
+// Writes the published keys of a schedule. A run without a schedule has no such member.
 void put_pipeline(JsonWriter& out, const std::optional<diagnosis::Pipeline>& p) {
   if (!p) return;
   out.new_line(1).key("pipeline").begin_object().field("n_stages", p->stage_bubbles.size());
@@ -120,7 +121,7 @@ void put_pipeline(JsonWriter& out, const std::optional<diagnosis::Pipeline>& p) 
   out.field("idlest_stage", p->idlest_stage).field("excess_bubble", p->excess()).end_object();
 }
 
-// What our own rules look at where a trace has several devices.
+// Writes the figures of each device for Coxswain's own rules, if a trace has several devices.
 void put_devices(JsonWriter& out, const std::optional<diagnosis::KernelTrace>& t) {
   if (!t || t->devices.size() < 2) return;
   out.new_line(1).key("trace_devices").begin_array();
@@ -162,7 +163,7 @@ void put_causes(JsonWriter& out, const std::array<double, diagnosis::kIdleCauses
   out.end_object();
 }
 
-// Of the host timeline; runs without one have no such member.
+// Writes the idle time of the host timeline. A run without a timeline has no such member.
 void put_idle(JsonWriter& out, const std::optional<diagnosis::IdleTime>& idle) {
   if (!idle) return;
   out.new_line(1).key("idle").begin_object().field("watched_seconds", idle->watched_seconds);
@@ -177,7 +178,7 @@ void put_idle(JsonWriter& out, const std::optional<diagnosis::IdleTime>& idle) {
   out.end_array().end_object();
 }
 
-// What only our own rules have: all ranks without their warm-up.
+// Writes the keys of Coxswain's own rules: figures of all ranks without their warm-up.
 void put_own(JsonWriter& out, const Analysis& analysis) {
   const diagnosis::Budget& b = analysis.budget;
   out.new_line(1).key("budget").begin_object().field("wall_seconds", b.wall_seconds);

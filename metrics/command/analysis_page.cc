@@ -1,4 +1,4 @@
-// The page of `cox report` and `cox analyze --html`: everything is inline, so that the file opens
+// The page of `cox report` and `cox analyze --html`. Everything is inline, so that the file opens
 // from a disk in years and can be sent to somebody.
 #include <algorithm>
 #include <array>
@@ -30,7 +30,7 @@ using metrics::more_text;
 using metrics::Record;
 using metrics::with_rows;
 
-// What a page has room for; the rest is counted.
+// The most entries of a page; the page counts the rest.
 constexpr std::size_t kMostFindings = 100;
 constexpr std::size_t kMostSentences = 50;
 constexpr std::size_t kMostSettings = 400;
@@ -54,7 +54,7 @@ std::string number_text(double value) {
   return is_whole ? fixed(value, 0) : significant(value, 4);
 }
 
-// "wait: 12.3 s" for wait_seconds, by the unit that the name ends in.
+// Returns "wait: 12.3 s" for wait_seconds; the suffix of the name gives the unit.
 Record evidence_of(const diagnosis::Evidence& evidence) {
   std::string name = evidence.name;
   std::string value = number_text(evidence.value);
@@ -85,9 +85,9 @@ Record finding_of(const Finding& f) {
           {"suggestion", shown_text(f.suggestion)}};
 }
 
-// --- Where the time went.
+// --- The time budget.
 
-// A part of a bar, and of the legend below it.
+// Adds a part of a bar, and of the legend below the bar.
 void add_part(List& parts, std::string_view name, std::string_view css_class, double share,
               double seconds) {
   if (!(seconds > 0)) return;
@@ -100,7 +100,7 @@ void add_part(List& parts, std::string_view name, std::string_view css_class, do
                    {"most", ""}});
 }
 
-// The colours of phases, where a line of the budget is one.
+// Returns the class of a budget line's colour: the colour of the phase if the line is one.
 std::string_view colour_of(std::string_view line) {
   if (line == "useful_compute") return "useful";
   if (line == "compute_overhead") return "ph1";

@@ -21,7 +21,8 @@ using diagnosis::Severity;
 constexpr std::size_t kLeastColumns = 40;
 constexpr std::size_t kMostColumns = 120;
 
-// Writes lines for a terminal. Widths count characters, not bytes: all texts are printable UTF-8.
+// Page writes lines for a terminal. Widths count characters, not bytes: all texts are printable
+// UTF-8.
 class Page {
  public:
   explicit Page(const Terminal& terminal)
@@ -37,7 +38,7 @@ class Page {
     for (const std::string& row : rows_of(text, 0, 0)) line(painted(row, "1"));
   }
   void paragraph(const std::string& text, std::size_t indent) { item(text, indent, indent); }
-  // A paragraph whose first line begins with `first` blanks.
+  // Adds a paragraph whose first line begins with `first` blanks.
   void item(const std::string& text, std::size_t first, std::size_t indent) {
     for (const std::string& row : rows_of(text, first, indent)) line(row);
   }
@@ -54,7 +55,7 @@ class Page {
   }
   std::string take() { return std::move(out_); }
 
-  // Characters that show: no bytes that go on a character, and no colours.
+  // Returns the number of visible characters. Continuation bytes and colours do not count.
   static std::size_t width_of(std::string_view text) {
     std::size_t width = 0;
     bool is_colour = false;
@@ -98,7 +99,8 @@ class Page {
   std::string out_;
 };
 
-// Medians of as many stretches as there are columns, between the least and the largest of them.
+// Returns a curve of one character a column. Each shows the median of a stretch of values, between
+// the least and the largest median.
 std::string sparkline(std::vector<double> values, std::size_t columns) {
   static constexpr std::array<const char*, 8> kLevels = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
   std::erase_if(values, [](double v) { return !std::isfinite(v); });
@@ -120,10 +122,10 @@ std::string sparkline(std::vector<double> values, std::size_t columns) {
   return out;
 }
 
-// Where a name and its bar do not fit beside each other, the name stands above.
+// Prints a name and its bar; a narrow terminal has the name on a line of its own.
 void put_bar(Page& page, const std::string& name, double share, double seconds) {
   constexpr std::size_t kName = 22;
-  constexpr std::size_t kNumbers = 22;  // with the blanks around them
+  constexpr std::size_t kNumbers = 22;  // with the blanks around the numbers
   const bool is_narrow = page.columns() < kName + kNumbers + 8;
   const std::size_t width =
       std::min<std::size_t>(40, page.columns() - kNumbers - (is_narrow ? 0 : kName));
@@ -281,7 +283,7 @@ void put_pipeline(Page& page, const std::optional<diagnosis::Pipeline>& p) {
   if (count > kMostStages) page.line(fmt::format("  and {} more", count - kMostStages));
 }
 
-// Whom the ranks waited for, most first.
+// Prints the ranks that others waited for, longest wait first.
 void put_waited_for(Page& page, const diagnosis::IdleTime& idle) {
   constexpr std::size_t kMostNamed = 8;
   std::vector<diagnosis::IdleWait> waits = idle.longest_waits();
@@ -320,7 +322,7 @@ void put_settings(Page& page, const char* title, const std::vector<diagnosis::Se
                    2);
 }
 
-// With as many digits as the room has.
+// Returns a number with as many digits as `width` allows.
 std::string number_or_dash(const std::optional<double>& value, std::size_t width) {
   if (!value) return "-";
   const bool is_whole = *value == std::trunc(*value) && std::fabs(*value) < 1e9;

@@ -51,7 +51,7 @@ std::size_t columns_of_terminal() {
   return is_known ? size.ws_col : Terminal().columns;
 }
 
-// A wish on the command line counts most, then the variables that many programs know.
+// Picks the colours. The command line's option wins, then FORCE_COLOR and NO_COLOR.
 Terminal terminal_of(ColourWish wish) {
   Terminal out{columns_of_terminal(), Terminal::Colour::none};
   const bool is_wanted = !variable("FORCE_COLOR").empty() ||
@@ -61,7 +61,7 @@ Terminal terminal_of(ColourWish wish) {
   return out;
 }
 
-// The first of these that lies in the run directory; empty where none does.
+// Returns the first of the named files that exists in the run directory; empty if none exists.
 std::string file_in(const std::string& run, std::initializer_list<const char*> names) {
   for (const char* name : names) {
     const fs::path path = fs::path(run) / name;
@@ -103,7 +103,8 @@ Result<std::optional<diagnosis::KernelTrace>> trace_of(const AnalyzeRequest& req
   return diagnosis::kernel_trace_of(*std::move(kernels));
 }
 
-// What devices can do in dense 16-bit matrix products, by the vendors' data sheets as of June 2026.
+// DevicePeak is a device's peak rate in dense 16-bit matrix products, from the vendors' data sheets
+// as of June 2026.
 struct DevicePeak {
   std::string_view name;  // lower case
   double teraflops;       // dense bf16, or fp16 where the device has no bf16
@@ -116,8 +117,8 @@ constexpr std::array<DevicePeak, 28> kPeaks = {
      {"t4", 65},         {"4090", 165},     {"4080", 98},    {"3090", 71},  {"mi300x", 1307},
      {"mi250", 362},     {"mi250x", 383},   {"mi210", 181}}};
 
-// Returns the entry with the longest name that is part of `name`, in upper or lower case: "NVIDIA
-// L40S" is no L40 and no L4. Null where none is.
+// Returns the entry with the longest name that is part of `name`, in upper or lower case. "NVIDIA
+// L40S" therefore matches neither L40 nor L4. Returns null if no entry matches.
 const DevicePeak* device_peak(std::string_view name) {
   const std::string lower = lower_case(name);
   const DevicePeak* best = nullptr;
@@ -128,7 +129,8 @@ const DevicePeak* device_peak(std::string_view name) {
   return best;
 }
 
-// FLOPs of a mean step that the operator stream counted; nothing where no operators.json lies.
+// Returns the FLOPs of a mean step, as the operator stream counted them; nullopt without
+// operators.json.
 std::optional<double> counted_flops(const AnalyzeRequest& request, std::int32_t rank) {
   const fs::path run(request.run);
   std::error_code error;
@@ -147,7 +149,8 @@ std::string device_name(const diagnosis::RunInfo& info) {
   return {};
 }
 
-// What the record does not say about FLOPs is counted, and looked up by the device's name.
+// Completes the record's facts about FLOPs: the count from operators.json, and the peak from the
+// settings or the device's name.
 void find_flops(const AnalyzeRequest& request, const diagnosis::RankRecord& rank,
                 diagnosis::BudgetOptions& options, std::string& source) {
   options = {request.flops_per_step, request.peak_flops, request.recompute};
@@ -177,7 +180,7 @@ Result<Analysis> analysis_of(const AnalyzeRequest& request, const diagnosis::Run
   if (!pipeline.ok()) return pipeline.status();
   const bool is_own = request.rules == RuleSet::coxswain;
   if (is_own) out.view = diagnosis::view_of(run, request.warmup);
-  // Our own rules leave the warm-up out of the figures too.
+  // Coxswain's own rules leave the warm-up out of the figures too.
   const std::size_t warmup = is_own ? out.view.warmup : request.warmup.value_or(0);
   out.figures = figures_of(run, {warmup, request.flops_per_step, request.peak_flops});
   out.figures.trace = *std::move(trace);
@@ -196,13 +199,13 @@ Result<Analysis> analysis_of(const AnalyzeRequest& request, const diagnosis::Run
   return out;
 }
 
-// ---- What the journal says: reasons for the rules, plans for pages and comparisons.
+// ---- Contents of the journal: reasons for the rules, plans for pages and comparisons.
 
-// quick: a journal of more than 256 MiB, which takes seconds to read, is passed over.
+// quick: skips a journal of more than 256 MiB, which takes seconds to read.
 enum class JournalSize : std::uint8_t { quick, any };
 
 constexpr std::uintmax_t kMaxQuickBytes = std::uintmax_t{256} << 20;
-constexpr std::size_t kMostLines = 12;  // of changes, and of reasons, of an event
+constexpr std::size_t kMostLines = 12;  // most changes, and most reasons, of an event
 
 std::vector<std::string> shortened(std::vector<std::string> lines) {
   if (lines.size() <= kMostLines) return lines;
@@ -226,11 +229,12 @@ std::uint64_t newest_step(const StepSignals& signals) {
   return static_cast<std::uint64_t>(step);
 }
 
-// Takes the entries of a journal in order and keeps what changed.
+// PlanCollector reads the entries of a journal in order and keeps the changes of plans.
 class PlanCollector {
  public:
   void take(const wire::JournalStart& start) {
-    // The job was described anew before its first round: the earlier answer was never used.
+    // A second start before the first round describes the job anew. The first start's answer was
+    // never used.
     std::vector<PlanEvent>& events = history_.events;
     const bool is_anew =
         rounds_ == 0 && !events.empty() && events.back().incarnation == start.job.incarnation;
@@ -267,7 +271,7 @@ class PlanCollector {
   PlanHistory history_;
   Plan plan_;
   std::uint32_t incarnation_ = 0;
-  std::uint64_t rounds_ = 0;  // of this start
+  std::uint64_t rounds_ = 0;  // since the newest start
 };
 
 bool is_passed_over(const fs::path& path, JournalSize size) {
@@ -276,9 +280,9 @@ bool is_passed_over(const fs::path& path, JournalSize size) {
          fs::file_size(path, error) > kMaxQuickBytes;
 }
 
-// Reads journal.cox of the run directory once and adds to `run` the newest reasons of its policies
-// and its plans. A directory without a journal adds nothing, a journal that is passed over or
-// cannot be read to its end a gap.
+// Reads journal.cox of the run directory once. Adds the newest reasons of the policies and the
+// plans to `run`. A directory without a journal adds nothing. A journal that is skipped, or cannot
+// be read to the end, adds a gap.
 void read_decisions(const std::string& directory, JournalSize size, diagnosis::RunRecord& run) {
   const fs::path path = fs::path(directory) / "journal.cox";
   if (!io::is_there(path)) return;
@@ -309,7 +313,7 @@ Status write_page(const AnalyzeRequest& request, const Analysis& analysis) {
   return io::replace_file(request.html, analysis_page(analysis));
 }
 
-// A directory without steps may still have a trace or a schedule, which are looked at alone.
+// A directory without steps may still have a trace or a schedule, which is then analysed alone.
 Result<diagnosis::RunRecord> record_of(const AnalyzeRequest& request) {
   auto read = io::read_run(request.run);
   std::error_code error;
@@ -324,7 +328,7 @@ Result<diagnosis::RunRecord> record_of(const AnalyzeRequest& request) {
   return run;
 }
 
-// Reads the run that was asked for into `run`, which the analysis refers to.
+// Reads the requested run into `run`, which must outlive the analysis.
 Result<Analysis> look_at(const AnalyzeRequest& request, diagnosis::RunRecord& run) {
   auto read = record_of(request);
   if (!read.ok()) return read.status();
@@ -360,7 +364,7 @@ Result<diagnosis::RunRecord> record_of(const std::string& directory, RuleSet rul
   return run;
 }
 
-// Of a warm-up that leaves nothing of a run, nothing can be compared.
+// Refuses a warm-up that leaves no steps to compare.
 Status check_warmup(const char* name, const diagnosis::RunRecord& run, std::size_t warmup) {
   std::size_t steps = run.lowest().size();
   for (const diagnosis::RankRecord& rank : run.ranks) steps = std::min(steps, rank.size());

@@ -36,7 +36,7 @@ Result<std::vector<fs::path>> saves_of(const std::string& path) {
   return not_found(path, ": expected a folder of saves (step-000000000100, ...), found none in it");
 }
 
-// Says what became of a save. Returns not_found where a job removed it meanwhile.
+// Verifies a save and prints the result. Returns not_found if a job removed the save meanwhile.
 Result<Verdict> verify(const fs::path& save) {
   const std::string name = save.filename().string();
   const auto manifest = io::verify_listed_save(save, io::VerifyDepth::pieces);
@@ -64,7 +64,7 @@ Result<Verdict> list_saves(const std::string& directory) {
   for (const fs::path& save : *saves) {
     const std::string name = save.filename().string();
     const auto manifest = io::read_manifest(save);
-    if (!manifest.ok() && !io::is_there(save)) continue;  // a job removed it meanwhile
+    if (!manifest.ok() && !io::is_there(save)) continue;  // a job removed the save meanwhile
     if (!manifest.ok()) {
       fmt::print("{}  {}\n", name, printable(manifest.status().message()));
       all = Verdict::no;
@@ -77,7 +77,8 @@ Result<Verdict> list_saves(const std::string& directory) {
   return all;
 }
 
-// A job beside it may remove saves that were listed: then the newer ones are listed as well.
+// Lists again after a listed save has disappeared, because a running job may have removed that save
+// and written newer ones.
 Result<Verdict> verify_saves(const std::string& path) {
   std::set<fs::path> looked_at;
   Verdict all = Verdict::yes;

@@ -29,8 +29,8 @@ namespace fs = std::filesystem;
 
 constexpr std::uint64_t kBytesAtOnce = 1 << 20;  // a multiple of each element's size
 
-// The tensors of one file by their names, those of a save by "model.safetensors: NAME", in however
-// many files they lie.
+// The tensors of one file by name, those of a save by "model.safetensors: NAME". A tensor's key is
+// the same for any number of files.
 using Places = std::map<std::string, TensorPlace>;
 
 Result<Places> places_in(const fs::path& path) {
@@ -64,7 +64,7 @@ double half_value(std::uint16_t bits) {
   return sign * std::ldexp(1 + fraction, exponent - 15);
 }
 
-// Returns the value of an element; nothing for formats whose elements are compared as bytes.
+// Returns the value of an element; nullopt for formats whose elements are compared as bytes.
 std::optional<double> value_of(std::string_view dtype, const std::byte* at) {
   if (dtype == "F64") return load<double>(at);
   if (dtype == "F32") return load<float>(at);
@@ -81,12 +81,12 @@ std::optional<double> value_of(std::string_view dtype, const std::byte* at) {
   return std::nullopt;
 }
 
-// Difference is what two tensors of one shape and type do not share.
+// Difference counts the elements in which two tensors of one shape and type differ.
 struct Difference {
-  std::uint64_t elements = 0;     // with other bytes
-  std::uint64_t not_numbers = 0;  // of them, those where the distance is not a number
-  double largest = 0;             // distance of two values
-  bool has_values = false;        // else only bytes are known
+  std::uint64_t elements = 0;     // with different bytes
+  std::uint64_t not_numbers = 0;  // different elements whose distance is NaN
+  double largest = 0;             // largest distance of two values
+  bool has_values = false;        // false: only the bytes are known
 };
 
 void compare_element(const io::SafetensorsEntry& entry, const std::byte* a, const std::byte* b,

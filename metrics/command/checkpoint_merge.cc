@@ -29,7 +29,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kTensors = ".safetensors";
 constexpr std::uint64_t kBytesAtOnce = std::uint64_t{1} << 20;
-constexpr std::uint32_t kMostFiles = 99'999;  // that have five digits
+constexpr std::uint32_t kMostFiles = 99'999;  // the most that five digits can number
 
 using Metadata = std::map<std::string, std::string>;
 using Places = std::vector<TensorPlace>;
@@ -39,7 +39,7 @@ std::uint64_t element_bytes(const TensorPlace& place) {
       ->bytes;
 }
 
-// Falling element size keeps every tensor aligned.
+// Decreasing element size keeps every tensor aligned.
 void sort_for_file(Places& places) {
   std::ranges::sort(places, [](const TensorPlace& a, const TensorPlace& b) {
     return std::tuple(element_bytes(b), a.entry.name) < std::tuple(element_bytes(a), b.entry.name);
@@ -59,7 +59,8 @@ Status copy_bytes(const TensorPlace& place, io::LargeFile& to) {
   return ok_status();
 }
 
-// Writes a file of tensors that lie elsewhere. Transformers reads no file without a "format".
+// Writes a file of tensors from other files. Adds a "format", without which Transformers refuses a
+// file.
 Status write_file(const fs::path& path, Places places, Metadata metadata) {
   sort_for_file(places);
   metadata.emplace("format", "pt");
@@ -95,7 +96,7 @@ Places places_of(const TensorGroup& group) {
   return places;
 }
 
-// Nothing that is there is written over.
+// Refuses a path that exists, so that no file is overwritten.
 Status check_fresh(const fs::path& path) {
   if (!io::is_there(path)) return ok_status();
   return failed_precondition(path.string(), ": expected a new name, found that it exists");

@@ -1,5 +1,5 @@
-// The commands of `cox` that are more than a few lines, as cox_main.cc calls them. Each prints to
-// standard output; what comes from files is printed without control characters. One thread.
+// The longer commands of `cox`, which cox_main.cc calls. Each command prints to standard output.
+// Text from files is printed without control characters. One thread.
 #pragma once
 
 #include <cstddef>
@@ -22,23 +22,23 @@ enum class Verdict : std::uint8_t { yes, no };
 // ---- `cox journal`: one record of a journal as a message of coordinator/wire/control.proto.
 
 struct JournalRequest {
-  std::string journal;                 // or the run directory that has it
+  std::string journal;                 // the journal, or the run directory that has it
   std::optional<std::uint64_t> round;  // none: the newest start
 };
 // Writes the bytes of the message to standard output, unless that is a terminal.
 Status journal_command(const JournalRequest& request);
 
-// ---- `cox plan`: what memory budgets cost, of a saved profile or of each instance in a file.
+// ---- `cox plan`: the cost of memory budgets, for a saved profile or for each instance in a file.
 
-// Sizes as in settings: "6GiB". REQUIRES: `profile` or `instances` is given.
+// Sizes are written as in settings: "6GiB". REQUIRES: `profile` or `instances` is given.
 struct PlanRequest {
   std::string profile;  // memory_profile.json, or the run directory that has it
   std::string instances;
   std::vector<std::string> budgets;
 };
 
-// `no` where each budget that was asked for is below the least peak of some kind of rank, or of
-// each instance.
+// Returns `no` if every requested budget is below the least peak of some kind of rank, or of each
+// instance.
 Result<Verdict> plan_command(const PlanRequest& request);
 
 // ---- `cox ops`: the operators of a run's forward passes by time, bytes and FLOPs.
@@ -52,17 +52,17 @@ struct OpsRequest {
 };
 Status ops_command(const OpsRequest& request);
 
-// ---- `cox whatif`: how much faster a job would be without stragglers, and who costs it.
+// ---- `cox whatif`: the speed of a job without stragglers, and the causes of the loss.
 
 struct WhatIfRequest {
   std::string path;  // a trace (records/trace_file.h) or a run directory
-  std::string html;  // where a page goes too; empty = nowhere
+  std::string html;  // file for a page; empty = no page
   ReportForm form = ReportForm::text;
 };
 Status whatif_command(const WhatIfRequest& request);
 
-// ---- `cox analyze`: what a run lost, why, and what to change; `cox diff`: two runs beside each
-// other.
+// ---- `cox analyze`: the losses of a run, their causes, and remedies. `cox diff`: a comparison of
+// two runs.
 
 enum class ColourWish : std::uint8_t { automatic, always, never };
 
@@ -71,20 +71,20 @@ struct AnalyzeRequest {
   RuleSet rules = RuleSet::coxswain;
   ReportForm form = ReportForm::text;
   ColourWish colour = ColourWish::automatic;
-  std::optional<std::size_t> warmup;        // steps; none: found (coxswain) or 0 (pytscope)
-  std::string trace;                        // else the one that lies in the run directory
-  std::string pipeline;                     // likewise (records/pipeline_file.h)
-  std::optional<std::size_t> microbatches;  // of the pipeline; else as its file says
+  std::optional<std::size_t> warmup;        // steps; none: detected (coxswain) or 0 (pytscope)
+  std::string trace;                        // empty: the trace in the run directory
+  std::string pipeline;                     // empty: likewise (records/pipeline_file.h)
+  std::optional<std::size_t> microbatches;  // of the pipeline; none: as in the pipeline's file
   std::optional<double> flops_per_step;
   std::optional<double> peak_flops;
   diagnosis::RecomputeTime recompute = diagnosis::RecomputeTime::apart;
   std::optional<diagnosis::Severity> fail_on;
-  std::string html;  // where a page goes too; empty = nowhere
+  std::string html;  // file for a page; empty = no page
 };
-// `no` when a finding is at least as severe as `fail_on`.
+// Returns `no` if a finding is at least as severe as `fail_on`.
 Result<Verdict> analyze_command(const AnalyzeRequest& request);
 
-// ---- `cox report`: the page alone, at `html`, and one line that says where it is. REQUIRES:
+// ---- `cox report`: writes only the page, at `html`, and prints one line with the place. REQUIRES:
 // `html` is given.
 Status report_command(const AnalyzeRequest& request);
 
@@ -96,7 +96,8 @@ struct DiffRequest {
   ColourWish colour = ColourWish::automatic;
   diagnosis::DiffTolerance tolerance;
 };
-// `no` when the runs differ beyond the tolerances; by the published rules, in anything but time.
+// Returns `no` if the runs differ beyond the tolerances, or by the published rules in anything but
+// time.
 Result<Verdict> diff_command(const DiffRequest& request);
 
 // ---- `cox trace`: a run over time, as JSON for ui.perfetto.dev.
@@ -106,32 +107,32 @@ struct TraceRequest {
   std::string out;    // a file; empty = standard output
   std::string steps;  // "100:200", "100:" or ":200", both ends included; empty = all
   std::string ranks;  // "0, 4-7"; empty = all
-  std::string saves;  // a folder of saves, which are drawn too; empty = none
+  std::string saves;  // a folder of saves to draw too; empty = none
   std::uint64_t most_events = 1'000'000;
 };
-// Tells on standard error what is not in the picture.
+// Prints on standard error the parts that the picture leaves out.
 Status trace_command(const TraceRequest& request);
 
-// ---- `cox checkpoint`: what lies in a folder of saves, whether it is whole, and taking over a
-// save that was made or changed by hand. They read the manifests of coordinator/io/save_folder.h.
+// ---- `cox checkpoint`: lists, verifies, compares, merges and splits saves, and seals a save that
+// was made or changed by hand. The commands read the manifests of coordinator/io/save_folder.h.
 
-// Prints a line for each save of the directory, from its manifest alone. `no` when one cannot be
-// read.
+// Prints a line for each save of the directory, from the save's manifest alone. Returns `no` if a
+// manifest cannot be read.
 Result<Verdict> list_saves(const std::string& directory);
-// Reads all of a save, or of all saves of a directory, and prints what is wrong. `no` when anything
-// is.
+// Reads all of a save, or of all saves of a directory, and prints each fault. Returns `no` on a
+// fault.
 Result<Verdict> verify_saves(const std::string& path);
-// Writes a manifest for the files that lie in the folder now.
+// Writes a manifest for the present files of the folder.
 Status seal_save(const std::string& save);
-// Prints a line for each tensor that differs between two saves or two safetensors files: in how
-// many elements, and by how much at most. `no` when one does.
+// Prints a line for each tensor that differs between two saves or two safetensors files, with the
+// number of different elements and the largest distance. Returns `no` if any tensor differs.
 Result<Verdict> diff_saves(const std::string& before, const std::string& after);
-// Writes each kind of tensors of a save, or of Hugging Face's files, into one file: all kinds into
-// a new folder, or the model alone where `to` ends in ".safetensors". failed_precondition where
-// `to` exists.
+// Writes each kind of tensors of a save, or of Hugging Face's files, into one file. The result is a
+// new folder with all kinds, or the model alone if `to` ends in ".safetensors". Returns
+// failed_precondition if `to` exists.
 Status merge_saves(const std::string& from, const std::string& to);
-// Divides the tensors of a file among `files` files in a folder, with an index, as Hugging Face
-// calls them.
+// Divides the tensors of a file among `files` files in a folder, with an index. Names follow
+// Hugging Face.
 Status split_file(const std::string& from, const std::string& to, std::uint32_t files);
 
 }  // namespace cox::tools

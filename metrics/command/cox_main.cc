@@ -1,4 +1,4 @@
-// `cox`: what people do with a job's files from a shell.
+// `cox`: the command for people who work with a job's files in a shell.
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
@@ -26,9 +26,9 @@
 namespace cox::tools {
 namespace {
 
-// The exit codes: bad input comes with one line on standard error that says what is wrong.
+// Exit codes. Bad input prints one line on standard error that names the fault.
 constexpr int kDone = 0;
-constexpr int kNo = 1;  // the answer is no: a replay differs, or nothing fits a budget
+constexpr int kNo = 1;  // the answer is no: a replay differs, or no plan fits a budget
 constexpr int kBadInput = 2;
 
 constexpr std::size_t kMostBudgets = 16;
@@ -38,11 +38,11 @@ int complain(std::string_view message) {
   return kBadInput;
 }
 
-// --- replay: decides a job's rounds again and compares. `flags` are --cox.* settings that differ
-// from the recorded ones, as on a command line.
+// --- replay: decides a job's rounds again and compares the plans. `flags` are --cox.* settings
+// that replace recorded ones, as on a command line.
 
 struct ReplayRequest {
-  std::string journal;  // or the run directory that has it
+  std::string journal;  // the journal, or the run directory that has it
   std::vector<std::string> flags;
   bool is_verbose = false;
 };
@@ -92,7 +92,7 @@ Result<runtime::ReplayReport> replay_of(const ReplayRequest& request) {
   return report;
 }
 
-// Says which rank's death ended the job, where its run directory tells.
+// Names the rank whose death ended the job, if the run directory tells.
 void print_ending(const std::string& run) {
   std::error_code error;
   if (!std::filesystem::is_directory(run, error)) return;
@@ -111,7 +111,7 @@ int replay_command(const ReplayRequest& request) {
 
 // --- config: lists every setting, for people or as the table of docs/configuration.md.
 
-// A bar within a cell would end it.
+// Escapes bars, because a bar would end the cell.
 std::string cell(std::string text) {
   for (std::size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2) {
     text.insert(at, 1, '\\');
@@ -153,14 +153,14 @@ std::string version() {
   return fmt::format("cox {}, mask version {}", COX_VERSION, unsigned{wire::kMaskVersion});
 }
 
-// A word of the command line, and what it stands for.
+// Choice is a word of the command line and the word's value.
 template <class Value>
 struct Choice {
   std::string word;
   Value value;
 };
 
-// Adds an option that takes one of the words.
+// Adds an option whose argument is one of the words.
 template <class Value, class Field>
 CLI::Option* add_choice(CLI::App* command, const char* name, Field& field,
                         const std::vector<Choice<Value>>& choices, const char* what) {
@@ -172,7 +172,7 @@ CLI::Option* add_choice(CLI::App* command, const char* name, Field& field,
   return command->add_option_function<std::string>(name, choose, what)->check(CLI::IsMember(words));
 }
 
-// What the command line asks for. `exit_code` is that of the subcommand, which runs last.
+// CommandLine has the parsed command line. `exit_code` is that of the subcommand, which runs last.
 struct CommandLine {
   CLI::App app{"Reads what a job of Coxswain leaves behind.", "cox"};
   ReplayRequest replay;
@@ -184,7 +184,7 @@ struct CommandLine {
   AnalyzeRequest report;
   DiffRequest diff;
   TraceRequest trace;
-  std::string saves;  // of checkpoint
+  std::string saves;  // argument of checkpoint
   std::string other_saves;
   std::uint32_t files = 1;
   bool is_markdown = false;
@@ -329,7 +329,7 @@ struct CommandLine {
     command->callback([this] { exit_code = exit_code_of(analyze_command(analyze)); });
   }
 
-  // Which run, and what its record does not say.
+  // Adds options for the run and for facts that the run's record lacks.
   static void add_run_options(CLI::App* command, AnalyzeRequest& request) {
     command->add_option("RUN", request.run, "a run directory, or the folder of one rank")
         ->required();
@@ -501,14 +501,14 @@ struct CommandLine {
     CLI::App* command = app.add_subcommand("help", "prints this");
     command->footer("Example: what does `cox plan` take?\n  cox plan --help");
     command->callback([this] {
-      // help() would describe the subcommand that was given, which is this one.
+      // help() would describe the subcommand on the command line, which is `help` itself.
       constexpr auto kMode = CLI::AppFormatMode::Normal;
       fmt::print("{}", app.get_formatter()->make_help(&app, app.get_name(), kMode));
     });
   }
 };
 
-// --- What nobody knows.
+// --- Unknown words.
 
 std::vector<std::string> known_options(const CLI::App& command) {
   std::vector<std::string> names;
@@ -518,7 +518,7 @@ std::vector<std::string> known_options(const CLI::App& command) {
   return names;
 }
 
-// Returns what to say about the first option that `command` does not have; empty when it has all.
+// Returns an error about the first option that `command` does not have; empty if all are known.
 std::string unknown_option(const CLI::App& command, const std::string& name,
                            std::span<const std::string> arguments) {
   const std::vector<std::string> known = known_options(command);
@@ -532,8 +532,8 @@ std::string unknown_option(const CLI::App& command, const std::string& name,
   return {};
 }
 
-// Returns what to say about the first word that is no command, or no option of its command; empty
-// when all are known.
+// Returns an error about the first word that is no command, or no option of the command; empty if
+// all are known.
 std::string unknown_word(const CLI::App& app, std::span<const std::string> arguments) {
   if (arguments.empty()) return {};
   const std::string& first = arguments.front();
@@ -548,7 +548,8 @@ std::string unknown_word(const CLI::App& app, std::span<const std::string> argum
                      nearest(names, first));
 }
 
-// Takes --cox.key=value and --cox.key value out of the arguments: they are settings of the job.
+// Moves --cox.key=value and --cox.key value out of the arguments, because these are settings of the
+// job.
 std::vector<std::string> take_settings(std::vector<std::string>& arguments) {
   std::vector<std::string> settings;
   std::vector<std::string> rest;
@@ -573,7 +574,7 @@ int run(std::vector<std::string> arguments) {
   if (!unknown.empty()) return complain(unknown);
   if (!line.replay.flags.empty() && command != "replay")
     return complain("expected settings (--cox.*) behind 'replay' only; see cox --help");
-  std::ranges::reverse(arguments);  // as CLI11 takes them
+  std::ranges::reverse(arguments);  // the order that CLI11 expects
   try {
     line.app.parse(std::move(arguments));
   } catch (const CLI::Success& help) {

@@ -1,4 +1,4 @@
-// `cox journal`: one record of a journal, as the message that other programs read.
+// `cox journal`: prints one record of a journal, as the message for other programs.
 #include <unistd.h>
 
 #include <cstdio>
@@ -11,8 +11,8 @@
 namespace cox::tools {
 namespace {
 
-// A round can be there twice, where a job was started again from an older save: the last one
-// counts.
+// Returns the last matching record. A round occurs twice if the job was restarted from an older
+// save.
 Result<std::string> payload_of(runtime::JournalReader& journal, const JournalRequest& request) {
   std::string found;
   for (;;) {

@@ -23,8 +23,8 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kMostNameColumns = 48;
 
-// A run directory has a folder for each rank. Whoever gives such a folder, or the file, names the
-// rank by that.
+// Finds the table of operators. A run directory has a folder for each rank. The path of such a
+// folder, or of the file, determines the rank by itself.
 Result<RunFile> file_of(const OpsRequest& request) {
   const std::string file(io::kOperatorTableName);
   const std::string rank = concat("rank", request.rank);
@@ -57,7 +57,7 @@ Status check_pattern(const OperatorTable& table, const std::string& pattern) {
                    shown(pattern), "'; its blocks are ", nearest_names(names, pattern));
 }
 
-// Figures of a mean step.
+// Mean computes figures of a mean step.
 class Mean {
  public:
   explicit Mean(const OperatorTable& table) : steps_(static_cast<double>(table.steps)) {}

@@ -20,12 +20,13 @@ constexpr std::size_t kMostLabels = 1 << 15;
 constexpr std::size_t kCurveRows = 16;
 constexpr std::size_t kCurveWidth = 40;
 constexpr std::size_t kMostNameColumns = 60;
-// Nobody waits for a step here, so these are larger than a job's.
+// Larger limits than a job's, because no step waits for this solver.
 constexpr planner::FrontLimits kLimits{1024, 192, 4096, 8'000'000};
 
 using Budgets = std::vector<std::int64_t>;
 
-// "5.983 GiB", "512 B": a budget is compared with peaks, so it needs more digits than bytes_text().
+// Returns "5.983 GiB", "512 B". Budgets are compared with peaks, which needs more digits than
+// bytes_text() gives.
 std::string size_text(std::int64_t bytes) {
   constexpr std::array<std::string_view, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
   auto value = static_cast<double>(bytes);
@@ -49,7 +50,7 @@ std::string added_text(const MemoryProblem& problem, std::int64_t added_us) {
   return fmt::format("{:.3f} ms ({:.2f} %)", added / 1000, 100 * added / step);
 }
 
-// The fastest point that fits, else the one of least peak.
+// Returns the fastest point that fits the budget, or else the point of least peak.
 const MemoryPoint& nearest(const MemoryFront& front, std::int64_t budget) {
   return front[lookup(front, budget).value_or(0)];
 }
@@ -70,7 +71,7 @@ std::string heading(const planner::RankProfile& profile, const planner::SolvedFr
          "\n";
 }
 
-// "3 at 1, 9 at 4, 2 in full".
+// Returns "3 at 1, 9 at 4, 2 in full".
 std::string levels_text(const std::vector<MemoryAction>& actions) {
   std::string out;
   for (unsigned n = 1; n <= kRecomputeLevels; ++n) {
@@ -204,7 +205,7 @@ Result<Verdict> solve_instances(const std::string& path) {
   return met > 0 || asked == 0 ? Verdict::yes : Verdict::no;
 }
 
-// The front, with the best plan for each budget that was asked for among its points.
+// Returns the front. If the front is not exact, adds the best plan for each requested budget.
 Result<planner::SolvedFront> front_with(const MemoryProblem& problem, const Budgets& budgets) {
   auto solved = planner::solve_front(problem, kLimits);
   if (!solved.ok() || solved->is_exact()) return solved;
@@ -225,7 +226,7 @@ Result<Verdict> answer_profile(const std::string& given, const Budgets& budgets)
   if (!text.ok()) return text.status();
   const auto profile = io::read_memory_profile(*text);
   if (!profile.ok()) return profile.status().with_context(path);
-  Budgets met = budgets;  // by every kind of rank so far
+  Budgets met = budgets;  // met by every kind of rank so far
   for (std::size_t i = 0; i < profile->profiles.size(); ++i) {
     const planner::RankProfile& rank = profile->profiles[i];
     const auto solved = front_with(rank.problem, budgets);

@@ -1,5 +1,5 @@
-// file_of_run(): where the commands of `cox` find a file, whether they are given the file itself or
-// the run directory that holds it.
+// file_of_run() finds a file for the commands of `cox`, given the file itself or the run directory
+// that holds the file. Blocks on the disk; any thread.
 #pragma once
 
 #include <filesystem>
@@ -16,8 +16,8 @@ struct RunFile {
   io::Links links = io::Links::followed;  // refused in a run directory, whose files are our own
 };
 
-// Returns `given` itself, or the file of that name in it when it is a folder. not_found when the
-// folder has none.
+// Returns `given` itself, or the file `name` in `given` if `given` is a folder. Returns not_found
+// if the folder has no such file.
 inline Result<RunFile> file_of_run(const std::filesystem::path& given, const char* name) {
   std::error_code error;
   if (!std::filesystem::is_directory(given, error)) return RunFile{given, io::Links::followed};

@@ -1,5 +1,5 @@
-// TensorPlace says where a tensor of a save or of a safetensors file lies, for commands that
-// compare, merge and split them. Blocks on the disk; any thread.
+// TensorPlace names the place of a tensor of a save or of a safetensors file, for commands that
+// compare, merge and split tensors. Blocks on the disk; any thread.
 #pragma once
 
 #include <cstdint>
@@ -20,17 +20,17 @@ struct TensorPlace {
   std::uint64_t bytes() const { return entry.end - entry.begin; }
 };
 
-// TensorGroup is what would be one file if one rank had written it.
+// TensorGroup has the tensors that one file would hold if one rank had written all of them.
 struct TensorGroup {
   std::map<std::string, TensorPlace> tensors;
-  std::map<std::string, std::string> metadata;  // of the first file that has some
+  std::map<std::string, std::string> metadata;  // of the first file with metadata
 };
-// By the name of that file: "model.safetensors".
+// By the name of the group's file: "model.safetensors".
 using TensorGroups = std::map<std::string, TensorGroup>;
 
-// Reads the headers of a safetensors file, or of all of them in a folder: files that belong
-// together, "model-00001-of-00002.safetensors" and so on, are one group. data_loss where two files
-// of a group have the same tensor, not_found where there is none.
+// Reads the headers of a safetensors file, or of all such files in a folder. Files of one series,
+// "model-00001-of-00002.safetensors" and so on, are one group. Returns data_loss if two files of a
+// group have the same tensor, not_found if there is no file.
 Result<TensorGroups> tensors_in(const std::filesystem::path& path);
 
 }  // namespace cox::tools

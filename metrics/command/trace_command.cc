@@ -49,10 +49,10 @@ using diagnosis::TraceKind;
 using diagnosis::TraceSink;
 
 constexpr std::size_t kMostNotes = 20;
-constexpr double kSecondsAround = 1;  // of the coordinator's lanes, before and after the steps
+constexpr double kSecondsAround = 1;  // drawn by the coordinator's lanes before and after the steps
 constexpr std::int32_t kSavesLane = 1'000;
 
-// ---- What was asked for.
+// ---- The request.
 
 struct StepRange {
   double first = -std::numeric_limits<double>::infinity();
@@ -87,7 +87,7 @@ struct RankRange {
   std::int64_t last = 0;
 };
 
-// All ranks where the text is empty.
+// Returns the ranges of ranks; an empty text means all ranks.
 Result<std::vector<RankRange>> rank_ranges(std::string_view text) {
   std::vector<RankRange> out;
   if (text.empty()) out.push_back({0, kMaxRanks});
@@ -105,12 +105,12 @@ Result<std::vector<RankRange>> rank_ranges(std::string_view text) {
   return out;
 }
 
-// ---- What the picture will have: a first look at each rank, which keeps no steps.
+// ---- Survey: a first pass over each rank, which keeps no steps.
 
 struct RankInPicture {
   io::RankFolder folder;
   diagnosis::RankSurvey survey;
-  double begin_seconds = diagnosis::absent();  // of the first step that is drawn, by its clock
+  double begin_seconds = diagnosis::absent();  // of the first drawn step, by the rank's clock
   std::size_t damaged = 0;
   diagnosis::ClockShift clock;
   bool is_clock_known = true;
@@ -137,30 +137,31 @@ Result<RankInPicture> look_at(io::RankFolder folder, const StepRange& range) {
   return out;
 }
 
-// ---- What the coordinator decided, from its journal.
+// ---- The coordinator's decisions, from its journal.
 
-enum Lane : std::int32_t { kStarts = 1, kPlans, kFaults, kReasons };  // one for each policy follows
+enum Lane : std::int32_t { kStarts = 1, kPlans, kFaults, kReasons };  // then one for each policy
 
-// A lane for starts of the job, one for plans, one for reports that did not come, and one for the
-// reasons of each policy. What the journal says about ranks is kept for their lanes.
+// CoordinatorLanes draws a lane for starts of the job, one for plans, one for reports that are
+// missing or do not count, and one for the reasons of each policy. The lanes keep the journal's
+// facts about ranks for the ranks' own lanes.
 class CoordinatorLanes {
  public:
   // Rounds outside of these Unix times are not drawn.
   struct Window {
-    double origin_seconds = 0;  // where the picture begins
+    double origin_seconds = 0;  // the picture's beginning
     double first_seconds = 0;
     double last_seconds = 0;
   };
   explicit CoordinatorLanes(const Window& window) : window_(window) {}
 
   void begin(const TraceSink& sink);
-  // Takes the next entry of the journal.
+  // Read the next entry of the journal.
   void start(wire::JournalStart start);
   void round(const wire::JournalRound& round, const TraceSink& sink);
 
-  // The newest evidence of the host of a rank, where it has sent one.
+  // Returns the newest evidence of hosts, by rank. Ranks without evidence have no entry.
   const std::map<std::int32_t, HostEvidence>& hosts() const { return hosts_; }
-  // What the blocks of a rank took, as the newest start of the job tells.
+  // Returns the times of a rank's blocks since the newest start of the job.
   diagnosis::BlockTimes block_times(std::int32_t rank) const { return profiles_.times(rank); }
 
  private:
@@ -170,11 +171,11 @@ class CoordinatorLanes {
   void name_lane(std::int32_t lane, std::string_view name, const TraceSink& sink);
 
   Window window_;
-  std::int64_t at_ns_ = 0;  // of the round
-  std::string start_text_;  // of a start whose first round is still to come; empty = none
+  std::int64_t at_ns_ = 0;  // time of the round
+  std::string start_text_;  // of a start whose first round has not come; empty = none
   std::vector<Reason> first_reasons_;
   Plan plan_;
-  std::set<std::int32_t> named_;  // lanes
+  std::set<std::int32_t> named_;  // lanes with a name
   std::map<std::int32_t, HostEvidence> hosts_;
   diagnosis::BlockProfiles profiles_;
 };
@@ -251,7 +252,7 @@ void CoordinatorLanes::draw_reason(const Reason& reason, const TraceSink& sink) 
         std::span(arguments).first(told)});
 }
 
-// One moment for the faults of a round, whatever their number.
+// Draws one moment for all faults of a round.
 void CoordinatorLanes::draw_faults(const StepSignals& signals, const TraceSink& sink) const {
   std::vector<std::size_t> ranks;
   for (const FaultyReport& fault : signals.faults) {
@@ -330,7 +331,7 @@ class Picture {
     left_out_ = now;
   }
 
-  // The newest steps, where not all fit.
+  // Restricts the picture to the newest steps if not all steps fit.
   void choose_steps() {
     std::uint64_t events = 0;
     const RankInPicture* longest = &ranks_.front();
@@ -417,7 +418,8 @@ class Picture {
                   "out"));
   }
 
-  // The lowest rank's clock is that of the picture; ranks of its node share it.
+  // Aligns the ranks' clocks to that of the lowest rank. Ranks on the lowest rank's node share its
+  // clock.
   void align() {
     const RankInPicture& reference = ranks_.front();
     const std::optional<JobFacts> job = first_job();
@@ -436,7 +438,7 @@ class Picture {
 
   fs::path journal() const { return fs::path(request_.run) / "journal.cox"; }
 
-  // The job as its journal begins; nothing where there is none that can be read.
+  // Returns the job from the journal's first entry; nullopt without a readable journal.
   std::optional<JobFacts> first_job() const {
     auto reader = runtime::JournalReader::open(journal(), io::Links::refused);
     if (!reader.ok()) return std::nullopt;
@@ -472,7 +474,8 @@ class Picture {
     return read;
   }
 
-  // As many samples as a tenth of the picture has room for. A file that cannot be read was told.
+  // Draws samples of the host, in at most about a tenth of the picture's events. Ignores a file
+  // that cannot be read, because an earlier note names the file.
   void draw_host(const RankInPicture& rank) {
     const fs::path path = rank.folder.path / io::kHostFileName;
     const double last = rank.survey.end_seconds() + kSecondsAround;

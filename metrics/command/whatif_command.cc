@@ -41,7 +41,7 @@ Result<JobModel> model_of_run(const fs::path& path) {
   return model;
 }
 
-// "ST" of data/trace-ST.csv.gz, "my-run" of runs/my-run/.
+// Returns "ST" for data/trace-ST.csv.gz, "my-run" for runs/my-run/.
 std::string name_of(const fs::path& path, Source source) {
   std::string name = io::folder_name(path);
   if (source == Source::run) return name;

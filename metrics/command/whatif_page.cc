@@ -1,4 +1,4 @@
-// The page of `cox whatif --html`: everything is inline, so that the file can be sent to somebody.
+// The page of `cox whatif --html`. Everything is inline, so that the file can be sent to somebody.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -24,17 +24,17 @@ using metrics::list_of;
 using metrics::Record;
 using metrics::with_rows;
 
-constexpr std::size_t kMostRows = 64;     // of workers in a table
-constexpr std::size_t kMostSteps = 2000;  // in the table of steps
-constexpr std::size_t kMostDots = 100;    // in the chart of steps
-constexpr double kFullColour = 0.5;       // slower by this much is the strongest colour
+constexpr std::size_t kMostRows = 64;     // workers in a table
+constexpr std::size_t kMostSteps = 2000;  // steps in the table of steps
+constexpr std::size_t kMostDots = 100;    // dots in the chart of steps
+constexpr double kFullColour = 0.5;       // a slowdown by this part has the strongest colour
 
-// Returns how strong the colour behind a number is.
+// Returns the strength of the colour behind a number.
 double strength(double ratio) {
   return std::clamp(std::abs(ratio - 1) / kFullColour, 0.0, 1.0) * 0.6;
 }
 
-// The values of heat_cell.html: a text on a ground of the page's own colours, light or dark.
+// Returns the values of heat_cell.html: a text on a coloured ground, light or dark as the page.
 Record heat_cell(std::string text, double ratio) {
   return {{"text", std::move(text)},
           {"is_slow", ratio >= 1},
@@ -51,7 +51,7 @@ constexpr double kWidth = 1000;
 constexpr double kLeft = 64;
 constexpr double kTop = 20;
 
-// The grid of the workers.
+// Grid places the workers.
 struct Grid {
   std::size_t columns = 1;
   std::size_t rows = 1;
@@ -84,7 +84,8 @@ Record map_cell(const WhatIfReport& report, std::size_t place, const Grid& grid)
           {"text_y", fixed(top + height / 2 + 4, 1)}};
 }
 
-// A run has one stage, so its ranks fill the rows of a grid instead.
+// Returns the columns of the grid: one a stage. A run with one stage fills rows with its ranks
+// instead.
 std::size_t columns_of(const JobModel& model) {
   if (model.stages > 1) return model.stages;
   constexpr std::size_t kWide = 16;
@@ -213,7 +214,7 @@ List free_rows(const WhatIf& figures) {
   return with_rows(std::move(rows));
 }
 
-// What each label takes on average over the workers that have it.
+// Returns the mean seconds of each label over the workers that have the label.
 std::vector<double> usual_work(const WhatIfReport& report) {
   const std::size_t labels = report.figures.labels.size();
   std::vector<double> usual(labels);

@@ -24,7 +24,7 @@ using diagnosis::StepTimes;
 using diagnosis::WhatIf;
 
 constexpr double kLargeShare = 0.5;
-constexpr double kNotableShare = 0.25;  // of the loss, from which an operation is worth a sentence
+constexpr double kNotableShare = 0.25;  // smallest share of the loss that gets a sentence
 constexpr std::size_t kMostRows = 16;
 
 // --- Sentences.
@@ -75,7 +75,8 @@ bool is_compute(const std::string& label) {
   return label == "forward-compute" || label == "backward-compute";
 }
 
-// Section 8 of the published definitions: neither workers nor the last stage, but the computes.
+// Applies section 8 of the published definitions: computes cause the loss, and neither workers nor
+// the last stage do.
 bool has_uneven_microbatches(const WhatIfReport& report) {
   const WhatIf& figures = report.figures;
   return report.model.doubt.empty() && figures.culprits.ranks.empty() &&
@@ -107,7 +108,7 @@ std::string worker_table(const WhatIfReport& report) {
   return out + more_text(places.size());
 }
 
-// Ranks by phases, for runs: the own time of a mean step.
+// Returns a table of ranks by phases, for runs: the own time of a mean step.
 std::string phase_table(const WhatIfReport& report) {
   const std::size_t labels = report.figures.labels.size();
   std::string out = fmt::format("{:<6} {:>8}", "rank", "S_w");
@@ -153,7 +154,8 @@ std::string share_lines(const WhatIfReport& report) {
 // --- JSON.
 
 void write_layout(io::JsonWriter& json, const JobModel& model) {
-  // The numbers of the ranks tell how many each recorded one stands for, where they are even.
+  // If the ranks' numbers are evenly spaced, the spacing is the number of ranks for each recorded
+  // one.
   std::vector<std::int32_t> ranks = model.ranks;
   std::ranges::sort(ranks);
   std::int32_t apart = ranks.size() > 1 ? std::numeric_limits<std::int32_t>::max() : 1;
@@ -176,7 +178,7 @@ void write_blame(io::JsonWriter& json, std::string_view name, const Blame& blame
   json.end_object();
 }
 
-// An object from numbers to values.
+// Writes an object from numbers to values.
 void write_numbered(io::JsonWriter& json, std::string_view name,
                     const std::vector<double>& values) {
   json.new_line(1).key(name).begin_object();
@@ -201,7 +203,7 @@ void write_labels_of_steps(io::JsonWriter& json, const WhatIf& figures) {
   json.end_object();
 }
 
-// What is not among the published figures.
+// Writes the keys that are not among the published figures.
 void write_own(io::JsonWriter& json, const WhatIfReport& report) {
   const WhatIf& figures = report.figures;
   json.new_line(1).key("S_worker").begin_object();

@@ -1,4 +1,4 @@
-// What `cox whatif` says, made of the figures of one job: sentences and tables for people, JSON for
+// Output of `cox whatif`, from the figures of one job: sentences and tables for people, JSON for
 // programs, and a page. Pure; any thread.
 #pragma once
 
@@ -21,23 +21,24 @@ struct WhatIfReport {
   diagnosis::WhatIf figures;
 };
 
-// Returns the answer in sentences: S first, then who and what costs it. A rank is named only where
-// taking its delays away gains at least half of what is lost.
+// Returns the answer in sentences: S first, then the ranks and operations that cost most. A rank is
+// named only if removing its delays recovers at least half of the loss.
 std::vector<std::string> sentences_of(const WhatIfReport& report);
 
 // Returns places in figures.of_workers, the slowest first.
 std::vector<std::size_t> workers_by_cost(const WhatIfReport& report);
 
 std::string ratio_text(double value);                        // "1.234"
-std::string share_text(const std::optional<double>& share);  // "12 %"; "-" where there is none
+std::string share_text(const std::optional<double>& share);  // "12 %"; "-" without a value
 
-// "8 ranks (2 data-parallel x 4 stages), 32 steps".
+// Returns "8 ranks (2 data-parallel x 4 stages), 32 steps".
 std::string layout_text(const WhatIfReport& report);
 
 std::string whatif_text(const WhatIfReport& report);
-// One object with the keys of the published figures, and ours beside them (docs/what-if.md).
+// Returns one object with the keys of the published figures, and Coxswain's own keys beside them
+// (docs/what-if.md).
 std::string whatif_json(const WhatIfReport& report);
-// A whole HTML page that needs no other file and runs no script.
+// Returns a whole HTML page that loads no other file and runs no script.
 std::string whatif_page(const WhatIfReport& report);
 
 }  // namespace cox::tools

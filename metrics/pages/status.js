@@ -1,7 +1,7 @@
 'use strict';
 (() => {
   if (!window.EventSource) return setTimeout(() => location.reload(), 5000);
-  const kept = new Map();  // what came while somebody selected or typed in its part
+  const kept = new Map();  // HTML that came while somebody selected or typed in the part
   const isInUse = box => {
     const chosen = getSelection();
     const selects = chosen && !chosen.isCollapsed && box.contains(chosen.anchorNode);
@@ -43,7 +43,7 @@
   events.onopen = () => note.remove();
   events.onerror = () => {
     if (events.readyState !== EventSource.CLOSED) return lost();
-    // The server would not let one more follow.
+    // The server refused one more follower, so the page polls instead.
     setInterval(() => fetch('/version').then(answer => answer.ok && location.reload(), lost), 5000);
   };
   setInterval(() => { for (const [id, html] of [...kept]) put(id, html); }, 1000);

@@ -31,7 +31,7 @@ std::string_view beginning(std::string_view text, bool (*is_part)(signed char)) 
   return {text.begin(), std::ranges::find_if_not(text, is_part)};
 }
 
-// Nearly all text is plain, and is copied at once.
+// Copies plain text at once, because nearly all text is plain.
 void append_escaped(std::string& to, std::string_view text) {
   while (!text.empty()) {
     const std::string_view plain = beginning(text, is_plain);
@@ -95,8 +95,8 @@ constexpr int kMostDepth = 8;  // deeper parts include each other
 constexpr std::array<std::string_view, 5> kAddresses = {"href", "src", "action", "formaction",
                                                         "xlink:href"};
 
-// Parses one file, and its parts into the same nodes. Follows the HTML character by character, so
-// that each value knows its place.
+// Parser parses one file, and the file's parts, into the same nodes. The parser follows the HTML
+// character by character to find the place of each value.
 class Parser {
  public:
   explicit Parser(std::span<const PageFile> files) : files_(files) {}
@@ -116,7 +116,7 @@ class Parser {
     if (fault_.empty()) fault_ = concat(what, " at ", where.substr(0, 40));
   }
 
-  // A file ends where it begins: between tags, or in a script or a style.
+  // Parses a file that begins and ends in the same state: between tags, or in a script or style.
   void parse_file(const PageFile& file) {
     const State before = state_;
     std::string_view text = file.text;
@@ -205,10 +205,9 @@ class Parser {
   Nodes nodes_;
   State state_ = State::text;
   char quote_ = 0;
-  std::string tag_;  // its name; empty until a space
-  std::string
-      word_;       // in a tag the newest name, with "=" behind it before its value; else raw text
-  int depth_ = 0;  // of parts in parts
+  std::string tag_;   // name of the tag; empty until a space
+  std::string word_;  // in a tag: newest name, then "=" until the value begins; else raw text
+  int depth_ = 0;     // of parts in parts
   std::string fault_;
 };
 

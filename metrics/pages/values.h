@@ -1,5 +1,5 @@
-// Values of a page by name, for the templates of this folder (template.h). Topics and commands pick
-// the values; a template says where they stand. A record owns its values and not their names. Pure;
+// Values of a page by name, for the templates of this folder (template.h). Topics and commands
+// compute the values; a template places them. A record owns its values, but not the names. Pure;
 // any thread.
 #pragma once
 
@@ -14,7 +14,8 @@
 
 namespace cox::metrics {
 
-// Markup is HTML already. Only a value of this type is not escaped, and only between tags.
+// Markup is finished HTML. Values of this type alone are not escaped, and may stand only between
+// tags.
 struct Markup {
   std::string html;
 };
@@ -35,7 +36,7 @@ class Value {
   Value(List records) : records_(std::move(records)) {}
   Value(Record record);  // a list of one
 
-  // Whether a section of this value stands.
+  // Returns whether a section of this value is rendered.
   bool is_set() const { return is_set_ || !text_.empty() || !records_.empty(); }
   bool is_markup() const { return is_markup_; }
   const std::string& text() const { return text_; }
@@ -50,11 +51,11 @@ class Value {
 
 struct Field {
   std::string_view name;  // must outlive the record; a literal
-  mutable Value value;    // moved out of the braces that a record is made of
+  mutable Value value;    // mutable, so that braces can move from it
 };
 
-// Record is the values of a template, or of one round of a section, by name. A section sees the
-// names of the records around it too.
+// Record has the values of a template, or of one round of a section, by name. A section can use the
+// names of the enclosing records too.
 class Record {
  public:
   Record() = default;
@@ -68,11 +69,11 @@ class Record {
   std::vector<Field> fields_;
 };
 
-// Returns the values of tag.html, a short word on a coloured ground, and of the rows of notes.html;
+// Returns the values of tag.html, a short word on a coloured ground, and of the rows of notes.html.
 // `css_class` is good, warn, bad, calm or empty.
 Record tag(std::string_view css_class, std::string_view text);
 
-// Returns how many rows more than the first `shown` exist; empty where there are none.
+// Returns a text with the number of rows after the first `shown`; empty if there are none.
 std::string more_text(std::size_t rows, std::size_t shown);
 
 // Returns make(item) of the first items.
@@ -87,8 +88,8 @@ List list_of(const Range& items, Make make, std::size_t most = static_cast<std::
   return out;
 }
 
-// Returns one record, for a section around rows: the `rows` and, where the count of all of them is
-// given, how many `more` there are. Returns none where there are no rows.
+// Returns one record for a section around rows: the `rows`, and the number of further rows as
+// `more` if `all` is given. Returns an empty list if there are no rows.
 List with_rows(List rows, std::size_t all = 0);
 
 }  // namespace cox::metrics

@@ -1,5 +1,5 @@
-// The topic Control plane: what deciding and publishing plans costs, and what went wrong on the
-// way. Shows the coordinator's own ControlCounters. Pure.
+// The topic Control plane: the cost of deciding and publishing plans, and the errors on the way.
+// Shows the coordinator's own ControlCounters. Pure.
 #pragma once
 
 #include "metrics/topic.h"

@@ -19,7 +19,7 @@
 namespace cox::metrics {
 namespace {
 
-constexpr std::uint64_t kMemoryRounds = 256;  // after a longer silence it is news again
+constexpr std::uint64_t kMemoryRounds = 256;  // a reason after a longer silence is a new entry
 constexpr std::size_t kShown = 30;
 constexpr std::size_t kEffectsShown = 12;
 
@@ -28,12 +28,12 @@ bool same_matter(const Reason& a, const Reason& b) {
          a.block == b.block;
 }
 
-// Changes are listed one by one; everything else once, with a count.
+// Each change has an entry of its own; every other reason has one entry with a count.
 bool may_repeat(Outcome outcome) {
   return outcome != Outcome::changed && outcome != Outcome::clamped;
 }
 
-// The entry that `reason` repeats, or end().
+// Returns the entry that `reason` repeats, or end().
 DecisionList::iterator repeated(DecisionList& list, const Reason& reason, RoundId round) {
   if (!may_repeat(reason.outcome)) return list.end();
   return std::find_if(list.begin(), list.end(), [&](const auto& entry) {
@@ -51,7 +51,7 @@ void count_code(std::vector<CodeCount>& codes, ReasonCode code) {
 
 struct Names {
   std::vector<std::string> policies;
-  std::vector<std::string> outcomes;  // without the unspecified one
+  std::vector<std::string> outcomes;  // all but unspecified
 };
 
 Names names() {
@@ -61,7 +61,7 @@ Names names() {
   return all;
 }
 
-// Codes of users share one series.
+// Reasons with a user's own code share one series.
 void by_code(const Snapshot& s, const Emit& emit) {
   std::map<std::string_view, std::uint64_t> counts;
   for (const CodeCount& code : s.view<DecisionsView>().codes)
@@ -71,7 +71,7 @@ void by_code(const Snapshot& s, const Emit& emit) {
 
 constexpr std::array kVerdicts = {"helped", "did_not_help", "not_sure", "taken_back"};
 
-// No decision of the policy was measured yet: a score of zeros.
+// Returns a score of zeros for a policy whose decisions were never measured.
 PolicyScore score_of(const Snapshot& s, PolicyKind policy) {
   for (const PolicyScore& score : s.view<DecisionsView>().scores) {
     if (score.policy == policy) return score;
@@ -131,7 +131,7 @@ void put_entry(io::JsonWriter& json, const JobFacts& job, const DecisionEntry& e
   json.field("text", reason.text).end_object();
 }
 
-// Entries whose newest round is ?since or later, newest first.
+// Returns the entries whose newest round is ?since or later, newest first.
 Result<std::string> decisions_json(const Snapshot& s, std::string_view query) {
   const auto since = query_number(query, "since");
   if (!since.ok()) return since.status();
@@ -237,7 +237,7 @@ Record entry_of(const std::shared_ptr<const DecisionEntry>& shared) {
           {"times", entry.count > 1 ? grouped(entry.count) : ""}};
 }
 
-// "-21.2 % (-24.0 % to -18.6 %)"; empty where a step was not measured before and after.
+// Returns "-21.2 % (-24.0 % to -18.6 %)"; empty if a step was not measured both before and after.
 std::string measured_text(const Effect& effect) {
   const double before = effect.before.step_seconds;
   const double after = effect.after.step_seconds;

@@ -1,5 +1,5 @@
-// The topic Findings: what the newest steps lost, why, and what to change. Its part of the snapshot
-// is a FindingsView, replaced after each look of the FindingsWatch. Plain values; pure.
+// The topic Findings: the losses of the newest steps, their causes, and the remedies. The topic's
+// view is a FindingsView, which the FindingsWatch replaces after each analysis. Plain values; pure.
 #pragma once
 
 #include <string>

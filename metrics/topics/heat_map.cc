@@ -16,7 +16,7 @@ namespace {
 
 constexpr double kMostHundredths = 65'535;
 constexpr std::size_t kSlowestShown = kHeatRanks / 2;
-constexpr std::size_t kRowPixels = 14;    // as high as its label
+constexpr std::size_t kRowPixels = 14;    // height of a label
 constexpr std::size_t kRunsTitled = 100;  // of the hottest levels, for the size of the page
 
 constexpr std::size_t kNoLevel = kHeatLevels.size();  // no report
@@ -37,7 +37,7 @@ std::uint16_t hundredths_of(const RankSignal& report, double median) {
   return static_cast<std::uint16_t>(std::lround(std::clamp(hundredths, 1.0, kMostHundredths)));
 }
 
-// Returns the mean over the rounds in which the rank worked; 0 where there was none.
+// Returns the mean over the rounds in which the rank worked; 0 if the rank never worked.
 double mean_of(const HeatMap& map, std::size_t rank) {
   double sum = 0;
   double count = 0;
@@ -48,7 +48,7 @@ double mean_of(const HeatMap& map, std::size_t rank) {
   return count > 0 ? sum / count : 0;
 }
 
-// Run is neighbouring rounds of one rank that have the same level.
+// Run is a series of neighbouring rounds of one rank with the same level.
 struct Run {
   std::size_t row = 0;
   std::size_t first = 0;  // column
@@ -75,14 +75,15 @@ std::string ratio_text(double hundredths) {
   return times_text(hundredths / 100);
 }
 
-// Returns the levels, hottest first and then those without a report, whose runs all get a title.
+// Returns the levels whose runs all get a title. Levels get titles from runs without a report to
+// the coolest level, while kRunsTitled allows.
 std::array<bool, kNoLevel + 1> titled_levels(const std::vector<Run>& runs) {
   std::array<std::size_t, kNoLevel + 1> count{};
   for (const Run& run : runs) ++count[run.level];
   std::array<bool, kNoLevel + 1> titled{};
   std::size_t left = kRunsTitled;
   for (std::size_t level = kNoLevel + 1; level-- > 0;) {
-    if (level == kOrdinaryHeat) continue;  // the row's own title tells of these
+    if (level == kOrdinaryHeat) continue;  // the row's own title covers ordinary runs
     if (count[level] > left) break;
     left -= count[level];
     titled[level] = true;
@@ -100,7 +101,7 @@ std::string title_of(const HeatMap& map, const std::vector<std::size_t>& ranks, 
   return run.high == run.low ? text : text + " to " + ratio_text(run.high);
 }
 
-// One rank, as what a reader hears or sees on hover.
+// Returns the text of a rank's row for screen readers and for the pointer.
 std::string row_title(const HeatMap& map, std::size_t rank) {
   std::uint16_t high = 0;
   std::uint64_t round = 0;
@@ -118,8 +119,8 @@ std::string piece_of(const Run& run) {
   return fmt::format("M{} {}h{}v1h-{}z", run.first, run.row, run.length, run.length);
 }
 
-// The picture: a strip a rank, then the runs that are not ordinary, one path for those of a level
-// that have no title.
+// Returns the picture's paths: a strip per rank, then the runs of other levels. Runs of a level
+// without titles share one path.
 List paths_of(const HeatMap& map, const std::vector<std::size_t>& ranks) {
   std::vector<Run> runs;
   List paths;
@@ -195,7 +196,7 @@ void HeatMap::add(const Round& round) {
 std::vector<std::size_t> heat_ranks(const Snapshot& snapshot) {
   const auto world = static_cast<std::size_t>(std::max(snapshot.job->world_size, 0));
   const HeatMap& heat = snapshot.view<HeatMap>();
-  std::vector<double> key(world);  // the larger, the sooner it is shown
+  std::vector<double> key(world);  // ranks with larger keys are shown first
   for (std::size_t rank = 0; rank < world; ++rank) key[rank] = mean_of(heat, rank);
   for (const SlowRank& slow : snapshot.view<RanksView>().slow.ranks) {
     const auto rank = static_cast<std::size_t>(slow.rank.value());

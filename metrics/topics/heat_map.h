@@ -1,7 +1,6 @@
-// The topic HeatMap: own work of the ranks in the last rounds, as ratios to the median of each
-// round. Shown beside the rank table. Written on the recording thread: one small integer a rank and
-// round, 60 rounds; columns are shared between snapshots. Which ranks are shown is settled on the
-// reader's thread.
+// The topic HeatMap: own work of the ranks in the last 60 rounds, as ratios to the median of each
+// round. Shown beside the rank table. The recording thread writes one small integer per rank and
+// round. Snapshots share the columns. The reader's thread picks the ranks to show.
 #pragma once
 
 #include <array>
@@ -25,7 +24,7 @@ struct HeatColumn {
   static constexpr std::uint16_t kNone = 0;  // the rank has not reported, or had no work
 
   RoundId round{};
-  // Per rank: own work over the median, in hundredths; at least 1 where it is known.
+  // Own work of each rank over the median, in hundredths; at least 1 if the work is known.
   std::vector<std::uint16_t> hundredths;
 
   std::uint16_t of(std::size_t rank) const {
@@ -33,8 +32,9 @@ struct HeatColumn {
   }
 };
 
-// HeatLevel is one colour of a heat map, on all pages: a rank's work over that of the median rank,
-// from `from` up to the next level. Level i has the class h<i>.
+// HeatLevel is one colour of the heat maps on all pages. Levels divide a rank's work over the
+// median rank's work: a level holds ratios from `from` up to the next level. Level i has the class
+// h<i>.
 struct HeatLevel {
   double from;
   const char* text;
@@ -47,7 +47,7 @@ inline constexpr std::array<HeatLevel, 6> kHeatLevels = {{{0, "below 0.90×"},
                                                           {2, "from 2.00×"}}};
 inline constexpr std::size_t kOrdinaryHeat = 1;
 std::size_t heat_level(double ratio);
-// Returns the values of a list that says what the colours mean.
+// Returns the values of a list that explains the colours.
 List heat_keys();
 
 struct HeatMap {
@@ -56,15 +56,17 @@ struct HeatMap {
   void add(const Round& round);
 };
 
-// Returns the ranks to show, ascending, at most kHeatRanks: all of them, or those that the
-// estimates name, those with most own work over these rounds, and some of the others, evenly
-// spaced.
+// Returns the ranks to show, ascending, at most kHeatRanks. Larger jobs show the ranks that the
+// estimates name, the ranks with the most own work over these rounds, and some of the others,
+// evenly spaced.
 std::vector<std::size_t> heat_ranks(const Snapshot& snapshot);
 
-// Returns the section of the status page, at most some 30 KB; empty where there is nothing to show.
+// Returns the section of the status page, at most about 30 KB; empty if the map has nothing to
+// show.
 Record heat_section(const Snapshot& snapshot);
 
-// The document /api/v1/ranks/rounds: the same numbers. ?rank=7 gives that rank alone.
+// Returns the document /api/v1/ranks/rounds, with the numbers of the map. ?rank=7 limits the
+// document to one rank.
 Result<std::string> heat_json(const Snapshot& snapshot, std::string_view query);
 
 Topic heat_topic();

@@ -16,7 +16,7 @@ constexpr std::array<float HostEvidence::*, kPressureNames.size()> kPressures = 
     &HostEvidence::steal_ratio, &HostEvidence::throttled_ratio, &HostEvidence::cpu_pressure,
     &HostEvidence::memory_pressure, &HostEvidence::io_pressure};
 
-// From here on a value is told on the page.
+// Smallest values that the page mentions.
 constexpr std::array<double, kPressureNames.size()> kUnusual = {0.05, 0.05, 0.25, 0.05, 0.1};
 constexpr std::array<std::string_view, kPressureNames.size()> kWords = {
     "{} of its cores' time goes to other virtual machines",

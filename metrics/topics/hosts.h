@@ -1,6 +1,6 @@
 // HostNotes: the newest evidence of the machines under the ranks (HostEvidence in signal.h), as
-// pages and metrics show it. A part of RanksView. Written on the recording thread; notes are shared
-// between snapshots and bounded in number. Host names come from outside.
+// pages and metrics show the evidence. A part of RanksView. Written on the recording thread.
+// Snapshots share the notes, whose number is bounded. Host names are untrusted input.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@
 
 namespace cox::metrics {
 
-inline constexpr std::size_t kHostNotes = 1024;  // ranks; twice that with those that are named
+inline constexpr std::size_t kHostNotes = 1024;  // ranks; up to twice as many with slow ranks
 
 struct HostNote {
   RankId rank{-1};
@@ -25,29 +25,32 @@ struct HostNote {
 };
 
 struct HostNotes {
-  std::shared_ptr<const std::vector<HostNote>> list;  // ascending ranks; null: nothing is known
+  std::shared_ptr<const std::vector<HostNote>> list;  // ascending ranks; null: no evidence yet
 
-  // Takes the evidence that came in this round. Once kHostNotes ranks have some, only ranks that
-  // `slow` names are added. Evidence that does not read is left out.
+  // Adds the evidence of this round. Once kHostNotes ranks have evidence, only ranks in `slow` are
+  // added. Evidence that does not parse is left out.
   void add(const StepSignals& signals, const SlowFindings& slow);
-  // Returns null where nothing is known of the rank's host.
+  // Returns null if the rank has sent no evidence.
   const HostEvidence* find(RankId rank) const;
 };
 
-// Says in words what is unusual: "35 % of its cores' time goes to other virtual machines".
+// Returns a sentence about unusual values: "35 % of its cores' time goes to other virtual
+// machines".
 std::string host_words(const HostEvidence& evidence);
 
-// The part of time, of cores or of periods that a host loses, by what it is lost to.
+// Kinds of pressure: each takes a part of a host's time, cores or periods.
 inline constexpr std::array<std::string_view, 5> kPressureNames = {"steal", "throttled", "cpu",
                                                                    "memory", "io"};
-// Returns the largest over the hosts; 0 where nobody knows. REQUIRES: index < 5.
+// Returns the largest value over the hosts; 0 if no host reports the value. REQUIRES: index < 5.
 double worst_pressure(const HostNotes& notes, std::size_t index);
-// Returns the most threads a core that run or want to; 0 where nobody knows.
+// Returns the largest number of runnable threads per core over the hosts; 0 if no host reports the
+// number.
 double worst_load(const HostNotes& notes);
-// Returns the smallest present clock over the largest possible; NaN where nobody knows.
+// Returns the smallest ratio of present to largest possible clock; NaN if no host reports the
+// ratio.
 double lowest_clock(const HostNotes& notes);
 
-// Writes what is known of a host, null for what is not.
+// Writes the evidence of a host, with null for unknown values.
 void put_host(io::JsonWriter& json, const HostEvidence* evidence);
 
 }  // namespace cox::metrics

@@ -27,7 +27,7 @@ constexpr std::size_t kShowAll = 12;  // ranks; larger jobs show the tightest on
 constexpr std::size_t kTightestShown = 8;
 constexpr std::size_t kRunsShown = 16;
 
-// All ranks of one profile and one model are alike.
+// Kind is the figures of the ranks that share a profile and a model.
 struct Kind {
   RankMemoryView rank;
   std::int64_t kept_block_bytes = 0;
@@ -50,7 +50,7 @@ std::int64_t block_bytes(const MemoryModel& model, const std::vector<MemoryActio
 
 Kind kind_of(const MemoryModel& model, const std::vector<MemoryAction>& actions) {
   Kind kind;
-  // No plan that keeps all blocks was measured where some of them are forced.
+  // If some blocks are forced, no plan that keeps all blocks was measured.
   const bool knows_keep_all = !model.front.empty() && keeps_all(model.front.back().actions);
   if (knows_keep_all) kind.rank.keep_all_peak_bytes = model.front.back().peak_bytes;
   if (const std::optional<MemoryCost> cost = cost_of(model, actions)) {
@@ -64,7 +64,7 @@ Kind kind_of(const MemoryModel& model, const std::vector<MemoryAction>& actions)
   return kind;
 }
 
-// Predictions were made for the samples that the model was measured with.
+// Scales the predictions from the samples of the model's measurement to `samples`.
 void fit_to(std::uint64_t samples, const MemoryModel& model, RankMemoryView& rank) {
   rank.predicted_peak_bytes = peak_with(model, rank.predicted_peak_bytes, samples);
   rank.keep_all_peak_bytes = peak_with(model, rank.keep_all_peak_bytes, samples);
@@ -80,7 +80,7 @@ void add(MemoryView& view, const RankMemoryView& rank) {
   if (rank.budget_bytes > 0 && (view.budget_bytes == 0 || rank.budget_bytes < view.budget_bytes)) {
     view.budget_bytes = rank.budget_bytes;
   }
-  view.added_ratio = std::fmax(view.added_ratio, rank.added_ratio);  // of NaN and a number: that
+  view.added_ratio = std::fmax(view.added_ratio, rank.added_ratio);  // ignores NaN
 }
 
 struct HeldKind {
@@ -100,7 +100,7 @@ bool has_headroom(const Snapshot& s) {
   return s.view<MemoryHeadroom>().tightest.value() >= 0;
 }
 
-// Reads bytes of the view; NaN, which is not exported, where they are not known.
+// Reads bytes of the view; NaN, which is not exported, if the bytes are unknown.
 Reader view_bytes(std::int64_t MemoryView::*bytes) {
   return value([bytes](const Snapshot& s) { return known(s.view<MemoryView>().*bytes); });
 }
@@ -179,13 +179,13 @@ std::vector<Metric> held_metrics() {
   };
 }
 
-// MadeOf keeps alive what the MemoryView was made of, so that an equal pointer is the same thing.
+// MadeOf owns the inputs of the MemoryView, so an equal pointer means an equal input.
 struct MadeOf {
   std::shared_ptr<const JobFacts> job;
   std::shared_ptr<const Plan> plan;
 };
 
-// Keeps the view as long as nothing that it was made of has changed.
+// Rebuilds the view only if one of its inputs has changed.
 void follow(const Round& round, Snapshot& now) {
   if (!round.has_figures) return;
   const StepRecord& record = round.record;
@@ -229,19 +229,19 @@ std::string known_text(std::int64_t bytes) {
   return bytes > 0 ? bytes_text(static_cast<std::uint64_t>(bytes)) : "–";
 }
 
-// "+3.2 %"; a dash where the time of a step is not known.
+// Returns "+3.2 %"; a dash if the time of a step is unknown.
 std::string added_text(double ratio) {
   return std::isfinite(ratio) ? "+" + percent_text(ratio, 1) : "–";
 }
 
-// "1.2 MiB", "−300 KiB".
+// Returns "1.2 MiB", "−300 KiB".
 std::string signed_bytes(std::int64_t bytes) {
   return bytes < 0 ? "−" + bytes_text(static_cast<std::uint64_t>(-bytes))
                    : bytes_text(static_cast<std::uint64_t>(bytes));
 }
 
-// Returns the bytes that a rank may use beyond its peak: up to its budget, or up to its limit where
-// its machine has less than that. REQUIRES: both the budget and the peak are known.
+// Returns the bytes between a rank's peak and the lower of its budget and limit; negative if the
+// peak is higher. REQUIRES: both the budget and the peak are known.
 std::int64_t left_of(std::int64_t budget_bytes, const RankSignal& report) {
   const auto bounded = [](std::uint64_t bytes) {
     constexpr auto kMost = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
@@ -264,7 +264,7 @@ struct RankLine {
   }
 };
 
-// Least headroom first; ranks without a budget by their peak, after the others.
+// Orders by headroom, least first. Ranks of unknown headroom follow, highest peak first.
 bool is_tighter(const RankLine& a, const RankLine& b) {
   if (a.has_headroom() != b.has_headroom()) return a.has_headroom();
   if (a.has_headroom() && a.headroom() != b.headroom()) return a.headroom() < b.headroom();
@@ -301,7 +301,8 @@ Record row_of(const RankLine& line) {
           {"is_over_budget", line.is_over_budget()}};
 }
 
-// "recompute 2 of 7"; where ranks differ "offload on 2 of 4 ranks, keep on 2", keep at the end.
+// Returns "recompute 2 of 7", or "offload on 2 of 4 ranks, keep on 2" if ranks differ. Keep comes
+// last.
 std::string action_text(const ActionRanks& ranks) {
   std::int32_t world = 0;
   for (const std::int32_t count : ranks) world += count;
@@ -320,7 +321,7 @@ std::string action_text(const ActionRanks& ranks) {
   return text;
 }
 
-// Neighbouring blocks with the same actions on the same number of ranks share a row.
+// Returns one row for neighbouring blocks with the same actions on the same number of ranks.
 List block_rows(const Snapshot& s) {
   const std::vector<ActionRanks> ranks = action_ranks(*s.plan, s.job->world_size);
   List rows;
@@ -334,7 +335,7 @@ List block_rows(const Snapshot& s) {
   return rows;
 }
 
-// "Every rank holds parameters 3.2 MiB, optimizer 6.4 MiB." Empty where nothing is known.
+// Returns "Every rank holds parameters 3.2 MiB, optimizer 6.4 MiB."; empty if no bytes are known.
 std::string held_text(const HeldBytes& held) {
   std::string text;
   for (const HeldKind& kind : kHeldKinds) {

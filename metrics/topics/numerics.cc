@@ -24,7 +24,7 @@ void follow(const Round& round, Snapshot& now) {
     now.views.set(std::move(view));
 }
 
-// Reads the largest value of each group of blocks; no series where none is known.
+// Reads the largest value of each group of blocks. A group without a known value has no series.
 Reader largest(std::function<std::optional<double>(const BlockNumerics&)> get) {
   return open({{"block", {}}}, [get](const Snapshot& s, const Emit& emit) {
     const std::vector<BlockNumerics>& blocks = s.view<NumericsView>().blocks;

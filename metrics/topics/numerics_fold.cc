@@ -22,8 +22,8 @@ void set_ratio(Known& ratio, double part, double whole, RoundId round) {
   if (whole > 0 && std::isfinite(part)) ratio = {part / whole, RankId(-1), round, true};
 }
 
-// Of the rank whose gradients are least noisy, as the policy looks at it. A mean over ranks would
-// say nothing: a rank whose signal is lost in noise reports a bound of 1e6.
+// Uses the rank with the least noisy gradients, as the policy does. A mean over ranks would be
+// meaningless, because a rank whose signal is lost in noise reports a bound of 1e6.
 void set_noise(Known& noise, const BlockEvidence& seen, RoundId round) {
   const auto least = least_noise_ratio(seen);
   if (least && std::isfinite(*least)) noise = {*least, RankId(-1), round, true};
@@ -105,14 +105,14 @@ const Reason* outside_reason(const Decision& decision) {
   return nullptr;
 }
 
-// Fills in who saw it and how much, from the ranks' own reports.
+// Fills in the pass, the rank and the number of values, from the ranks' own reports.
 void add_reports(const StepSignals& signals, Overflow& overflow) {
   overflow.pass = Pass::backward;
   for (const RankSignal& report : signals.reports) {
     const bool in_loss = report.has(SignalFlag::nonfinite_loss);
     if (!in_loss && !report.has(SignalFlag::nonfinite_gradient)) continue;
     if (overflow.rank.value() < 0) overflow.rank = report.rank;
-    if (in_loss) overflow.pass = Pass::forward;  // all blocks were fine, and the loss was not
+    if (in_loss) overflow.pass = Pass::forward;  // all blocks were finite, but the loss was not
     overflow.values += report.nonfinite_values;
   }
 }
@@ -128,9 +128,9 @@ void put_in_force(const std::vector<Precision>& formats, RoundId round, Numerics
   }
 }
 
-// A plan's formats count from the round in which it took effect. A plan whose successor is
-// published in that same round is never reported as active, but it was: there is never more than
-// one in flight.
+// Counts a plan's formats from the round in which the plan took effect. A plan whose successor is
+// published in that same round is never reported as active. Such a plan was in force all the same,
+// because only one plan is in flight.
 void follow_plan(const StepRecord& record, NumericsView& view) {
   const Plan& plan = record.plan;
   PlanFormats& formats = view.plan;
@@ -141,7 +141,7 @@ void follow_plan(const StepRecord& record, NumericsView& view) {
     formats = {plan.id, false, plan.precision};
     for (std::size_t b = 0; b < std::min(plan.precision.size(), view.blocks.size()); ++b) {
       view.blocks[b].planned = plan.precision[b];
-      if (is_first) view.blocks[b].format = plan.precision[b];  // where it starts; no change
+      if (is_first) view.blocks[b].format = plan.precision[b];  // the first format is no change
     }
   }
   if (formats.is_in_force || (!plan.activated_round && !is_first)) return;

@@ -22,21 +22,21 @@ constexpr std::uint64_t kLatelyRounds = 1000;
 constexpr std::size_t kEarlierShown = 5;
 constexpr std::size_t kRowsShown = 24;
 constexpr std::size_t kOwnRows = 24;          // blocks that all have a row of their own
-constexpr std::uint64_t kRecentRounds = 100;  // an overflow that old is history
+constexpr std::uint64_t kRecentRounds = 100;  // older overflows are history
 constexpr std::array<std::string_view, kPrecisions> kLetters = {"32", "bf", "16", "8"};
 
-// Rounds in which the block overflowed, in either pass.
+// Returns the rounds in which the block overflowed, in either pass.
 std::uint64_t overflows(const BlockNumerics& block) {
   return block.overflow_rounds[0] + block.overflow_rounds[1];
 }
 
-// Returns whether the block overflowed lately. A scaler that probes its limit makes every block
-// overflow some time, which is no news.
+// Returns whether the block overflowed lately. Older overflows are no news, because a scaler that
+// probes its limit makes every block overflow at times.
 bool is_hot(const BlockNumerics& block, RoundId now) {
   return overflows(block) > 0 && block.overflowed_round.value() + kLatelyRounds >= now.value();
 }
 
-// "bf16", "bf16, fp16 next".
+// Returns "bf16", or "bf16, fp16 next".
 std::string format_text(const BlockNumerics& block) {
   std::string text(to_string(block.format));
   if (block.planned != block.format) text += ", " + std::string(to_string(block.planned)) + " next";
@@ -90,12 +90,12 @@ List strip_of(const Snapshot& s) {
            {"any_hot", std::ranges::any_of(view.blocks, is_hot_now)}}};
 }
 
-// One row of the table. In models of many blocks neighbours of one format share a row, for which
-// the worst of them speaks; a block that overflowed lately keeps a row of its own.
+// BlockRow is one row of the table. In models of many blocks, neighbours of one format share a row,
+// which shows the worst values. A block that overflowed lately keeps a row of its own.
 struct BlockRow {
   std::size_t first = 0;
   std::size_t last = 0;  // inclusive
-  BlockNumerics worst;   // the block itself, where it is alone; overflows add up
+  BlockNumerics worst;   // the largest values of the row's blocks; overflows add up
 };
 
 void keep_larger(Known& into, const Known& from) {
@@ -132,7 +132,8 @@ std::vector<BlockRow> block_rows(const NumericsView& view, RoundId now) {
   return rows;
 }
 
-// At most 24 of them, in their order: those that overflowed lately, then the first.
+// Returns at most kRowsShown rows, in their order: first the rows that overflowed lately, then the
+// first others.
 std::vector<BlockRow> most_telling(std::vector<BlockRow> rows, RoundId now) {
   if (rows.size() <= kRowsShown) return rows;
   std::stable_partition(rows.begin(), rows.end(),
@@ -143,7 +144,7 @@ std::vector<BlockRow> most_telling(std::vector<BlockRow> rows, RoundId now) {
   return rows;
 }
 
-// A figure, and the text that shows when the pointer rests on it; empty where it is not known.
+// Returns a figure and its tooltip; empty if the figure is unknown.
 List known_figure(const Known& known, std::string text, std::string_view detail = "") {
   if (!known.is_known) return {};
   const std::string round = "round " + grouped(known.round.value());
@@ -156,8 +157,8 @@ List ratio_figure(const Known& ratio) {
   return known_figure(ratio, ratio.value == 0 ? "0" : significant(100 * ratio.value, 2) + " %");
 }
 
-// Noise is a multiple of the signal. Beyond some size only that matters: nothing is left to see of
-// the signal.
+// Shows noise as a multiple of the signal. Larger multiples than kLost all mean that the signal is
+// lost.
 List noise_figure(const Known& noise) {
   constexpr double kLost = 1000;
   return known_figure(noise,
@@ -178,7 +179,7 @@ std::string overflows_text(const BlockNumerics& block) {
   return text.empty() ? "0" : text;
 }
 
-// The newest reason; one that the row above has given is not repeated.
+// Returns the newest reason, or "as above" if the row above has the same reason.
 std::string reason_text(const Reason* reason, const Reason* above) {
   if (reason == nullptr) return {};
   return above != nullptr && above->text == reason->text ? "as above" : reason->text;
@@ -220,12 +221,12 @@ std::string scale_of_exponent(double exponent) {
   return scale_text(std::exp2(exponent));
 }
 
-// Doublings and halvings look alike at any level.
+// Uses logarithms, so doublings and halvings look alike at any level.
 Curve scale_curve(const RoundPoints& points) {
   Curve curve{"Loss scale", {}, {}, scale_of_exponent, 0.1};
   for (std::size_t i = 0; i < points.size(); ++i) {
     const float scale = points[i].loss_scale;
-    if (scale <= 0 && curve.values.empty()) continue;  // the scaler had not begun
+    if (scale <= 0 && curve.values.empty()) continue;  // the scaler had not started
     curve.values.push_back(scale > 0 ? std::log2(static_cast<double>(scale))
                                      : std::numeric_limits<double>::quiet_NaN());
     if (i > 0 && points[i].plan != points[i - 1].plan)
@@ -234,7 +235,7 @@ Curve scale_curve(const RoundPoints& points) {
   return curve;
 }
 
-// "7, of the last 300 rounds 2.3 %"
+// Returns "7, 2.3 % of the last 300 rounds".
 std::string skipped_text(const Snapshot& s) {
   std::string text = grouped(s.view<ProgressView>().skipped_rounds);
   const RoundPoints& points = s.view<ProgressView>().points;
@@ -260,7 +261,7 @@ List scaler_of(const Snapshot& s) {
            {"most", text(rules.max_scale)}}};
 }
 
-// The newest overflow as one sentence; earlier ones folded away below it.
+// Returns the newest overflow as one sentence, and earlier overflows for the fold below.
 List overflow_of(const Snapshot& s) {
   const NumericsView& view = s.view<NumericsView>();
   const Overflow* last = view.last_overflow();

@@ -82,7 +82,7 @@ std::vector<const BlockProfile*> dearest_blocks(const Snapshot& s) {
   return blocks;
 }
 
-// The dearest first.
+// Returns the table of blocks, most expensive first.
 List block_table(const Snapshot& s) {
   const auto blocks = dearest_blocks(s);
   if (blocks.empty()) return {};

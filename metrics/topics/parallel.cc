@@ -24,7 +24,7 @@ std::optional<double> samples_of(const RankSignal& s) {
   return s.samples / static_cast<double>(s.rounds);
 }
 
-// Times that are negative or not finite are left out, as those of phases are.
+// Leaves out times that are negative or not finite, as for phases.
 template <float RankSignal::*member>
 std::optional<double> reduction_time(const RankSignal& s) {
   const float reduction = s.reduction_seconds;
@@ -124,7 +124,7 @@ std::string count_text(double count) {
   return grouped(static_cast<std::uint64_t>(std::llround(std::max(count, 0.0))));
 }
 
-// "160 samples, 10.00× the job's 16", "16 samples, 160 planned".
+// Returns "160 samples, 10.00× the job's 16", or "16 samples, 160 planned".
 Record batch_of(const Snapshot& s) {
   const double now = s.view<ParallelView>().step_samples;
   const std::uint64_t planned = planned_samples(*s.plan, *s.job);
@@ -149,7 +149,7 @@ Record spread_of(const Spread& spread, std::string (*text)(double)) {
           {"is_even", spread.min == spread.max}};
 }
 
-// All ranks, or in large jobs those with most samples and those with fewest; ascending ranks.
+// Returns all ranks, ascending. Large jobs show the ranks with the most and the fewest samples.
 std::vector<const RankRow*> rows_shown(const RankTable& table) {
   std::vector<const RankRow*> rows;
   for (const RankRow& row : table.rows) rows.push_back(&row);

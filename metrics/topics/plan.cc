@@ -92,7 +92,8 @@ void put_action_ranks(io::JsonWriter& json, const ActionRanks& ranks) {
   json.end_object();
 }
 
-// Adds the cost of the block on the rank where it costs most; nothing before it was measured.
+// Adds the cost of the block on the slowest rank for the block; nothing before the first
+// measurement.
 void put_cost(io::JsonWriter& json, const Snapshot& s, std::size_t block) {
   const BlockCost* known = known_cost(s, block);
   if (known == nullptr) return;
@@ -105,7 +106,7 @@ void put_cost(io::JsonWriter& json, const Snapshot& s, std::size_t block) {
   json.field("measured_on_rank", cost.rank);
 }
 
-// Puts the fields of the plan that are one number, the newest field first.
+// Writes the fields of the plan that are one number, the newest field first.
 void put_numbers(io::JsonWriter& json, const Plan& plan) {
   struct Number {
     std::string_view name;
@@ -121,7 +122,7 @@ void put_numbers(io::JsonWriter& json, const Plan& plan) {
   for (const Number& number : numbers) json.field(number.name, number.value);
 }
 
-// Puts the fields of the plan that are lists of numbers or orders to the trainer.
+// Writes the fields of the plan that are lists of numbers or orders to the trainer.
 void put_lists_and_orders(io::JsonWriter& json, const Plan& plan) {
   for_each_plan_field([&]<class T>(const PlanField<T>& field) {
     const T& value = plan.*field.member;
@@ -163,7 +164,7 @@ Result<std::string> plan_json(const Snapshot& s, std::string_view) {
   return json.take();
 }
 
-// "forward 41 ms, backward 80 ms, 12 MiB saved, 198,272 parameters"
+// Returns "forward 41 ms, backward 80 ms, 12 MiB saved, 198,272 parameters".
 std::string cost_text(const BlockCost& cost) {
   return concat("forward ", seconds_text(static_cast<double>(cost.profile.forward_seconds)),
                 ", backward ", seconds_text(static_cast<double>(cost.profile.backward_seconds)),
@@ -184,7 +185,7 @@ Record cell(const Snapshot& s, std::size_t block, const BlockRun& run, std::size
           {"saved", cost != nullptr ? bytes_text(cost->profile.saved_bytes) : ""}};
 }
 
-// The block that costs the most time; null before anything was measured.
+// Returns the block that takes the most time; null before the first measurement.
 const BlockCost* dearest_block(const Snapshot& s) {
   const BlockCost* dearest = nullptr;
   for (std::size_t block = 0; block < s.job->blocks.size(); ++block) {
@@ -207,7 +208,7 @@ List cells(const Snapshot& s, const std::vector<BlockRun>& runs) {
   return out;
 }
 
-// "Rank 2", "Ranks 0, 3", "12 ranks".
+// Returns "Rank 2", "Ranks 0, 3", "12 ranks".
 std::string profile_title(const Plan& plan, std::size_t index, std::int32_t ranks) {
   constexpr std::int32_t kNamed = 4;
   std::string names;
@@ -232,7 +233,7 @@ Record profile_of(const Snapshot& s, std::size_t index, std::int32_t ranks) {
           {"runs", with_rows(std::move(shown), runs.size())}};
 }
 
-// "all in bf16, 4 recompute".
+// Returns "all in bf16, 4 recompute".
 std::string mix_text(const Snapshot& s) {
   const KnobMix mix = knob_mix(*s.plan, s.job->world_size);
   const auto blocks = static_cast<double>(s.plan->precision.size());
@@ -321,7 +322,7 @@ void PlanView::add(const Round& round) {
     activation_lag_rounds = in.value() > from ? in.value() - from : 0;
   };
   if (record.decision.plan) {
-    // A plan is followed by another one only when all ranks apply it.
+    // A new plan follows only after all ranks apply the plan before.
     is_active(newest_plan, record.signals.round);
     last_published = record.signals.now;
     published_round = record.signals.round;

@@ -87,7 +87,7 @@ std::string loss_text(double loss) {
   return significant(loss, 4);
 }
 
-// A figure of the newest round in which somebody trained, with its curve.
+// Tile is a figure of the newest round in which some rank trained, with its curve.
 struct Tile {
   std::string_view title;
   double RoundPoint::*figure;
@@ -97,7 +97,7 @@ struct Tile {
   double flat_ratio = 0.1;
 };
 
-// REQUIRES: there is a point.
+// REQUIRES: `points` is not empty.
 Record tile_of(const Tile& tile, const RoundPoints& points) {
   Curve curve{tile.title, {}, {}, tile.text, tile.flat_ratio};
   for (std::size_t i = 0; i < points.size(); ++i) {
@@ -230,7 +230,7 @@ void ProgressView::add(const Round& round) {
     nonfinite_loss_rounds += any_reports(SignalFlag::nonfinite_loss) ? 1 : 0;
     nonfinite_gradient_rounds += any_reports(SignalFlag::nonfinite_gradient) ? 1 : 0;
   }
-  if (summary.finished >= summary.reporting) return;  // nobody trained: only last reports came
+  if (summary.finished >= summary.reporting) return;  // no rank trained: only last reports came
   add_point(points, {record.signals.round, summary.loss, summary.wall_seconds.median,
                      skew_ratio(summary), rate_per_second(summary), summary.plan_applied_max,
                      loss_scale, summary.skipped_ranks > 0});

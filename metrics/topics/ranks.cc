@@ -16,7 +16,7 @@ namespace {
 constexpr std::uint64_t kPageRows = 100;  // of /api/v1/ranks, unless asked otherwise
 constexpr std::uint64_t kMostRows = 1000;
 
-// The phase in which the rank loses most against the others.
+// Returns the phase in which the rank loses most against the others.
 Phase worst_phase(const PhaseSeconds& seconds, const StepSummary& summary) {
   Phase worst = Phase::other;
   double loss = 0;
@@ -30,7 +30,7 @@ Phase worst_phase(const PhaseSeconds& seconds, const StepSummary& summary) {
   return worst;
 }
 
-// Returns a part of a phase, cut to the phase; 0 where it is no time.
+// Returns a part of a phase, cut to the phase; 0 if the part is no positive time.
 double within(float part, const RankSignal& report, Phase phase) {
   const float whole = report.phase_seconds[static_cast<std::size_t>(phase)];
   if (!std::isfinite(part) || !(part > 0) || !(whole > 0)) return 0;
@@ -45,7 +45,7 @@ double recompute_seconds(const RankSignal& report) {
   return within(report.recompute_seconds, report, Phase::backward) / rounds_of(report);
 }
 
-// Returns nothing where the rank does not measure it.
+// Returns nullopt if the rank does not measure waiting.
 std::optional<double> waiting_seconds(const RankSignal& report) {
   if (!report.has(SignalFlag::waiting_measured)) return std::nullopt;
   return within(report.waiting_seconds, report, Phase::communication) / rounds_of(report);
@@ -80,14 +80,14 @@ std::int32_t ordinary_ranks(const Snapshot& s) {
 
 constexpr std::array<std::string_view, 3> kBoundNames = {"low", "mean", "high"};
 
-// Returns the mean of a slowdown or an end of its interval; 1 where there is none.
+// Returns the mean of a slowdown or an end of the slowdown's interval; 1 if `slow` is null.
 template <class Slow>
 double bound_of(const Slow* slow, std::size_t bound) {
   if (slow == nullptr) return 1;
   return std::array{slow->slowdown_low, slow->slowdown_ratio, slow->slowdown_high}[bound];
 }
 
-// What the estimates say of slow ranks.
+// Returns the metrics of the estimates of slow ranks.
 std::vector<Metric> slowness_metrics() {
   using S = const Snapshot&;
   return {
@@ -218,7 +218,7 @@ void put_slow_rank(io::JsonWriter& json, const SlowRank& slow) {
   json.field("short_spells", slow.short_spells).end_object();
 }
 
-// What the estimates say: "slow" has the confirmed ranks, "watched" the others.
+// Writes the findings of the estimates: "slow" has the confirmed ranks, "watched" the others.
 void put_findings(io::JsonWriter& json, const SlowFindings& told) {
   for (const bool is_confirmed : {true, false}) {
     json.key(is_confirmed ? "slow" : "watched").begin_array();
@@ -285,7 +285,7 @@ void put_rank(io::JsonWriter& json, const Snapshot& s, const RankRow& row) {
 
 using PutRow = void (*)(io::JsonWriter& json, const Snapshot& snapshot, const RankRow& row);
 
-// Rows [offset, offset + limit) of the table, ascending ranks.
+// Returns rows [offset, offset + limit) of the table, ascending ranks.
 Result<std::string> ranks_json(const Snapshot& s, std::string_view query, PutRow put_row) {
   const auto offset = query_number(query, "offset");
   const auto limit = query_number(query, "limit");

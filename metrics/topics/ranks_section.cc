@@ -25,7 +25,8 @@ int place_of(const SlowRank* slow) {
                          : 3;
 }
 
-// All ranks, or in large jobs those that are not ordinary and then those with most own work.
+// Returns all ranks. Large jobs show the ranks that are not ordinary, then those with most own
+// work.
 std::vector<const RankRow*> rows_shown(const RanksView& view) {
   struct Placed {
     std::tuple<int, double, RankId> place;
@@ -56,7 +57,7 @@ void add_segment(List& bar, std::size_t phase, std::string_view part, double sha
                  {"title", name + " " + seconds_text(seconds)}});
 }
 
-// Returns the part of a phase that is hatched: what it costs to wait, or to compute again.
+// Returns the hatched part of a phase: the time of waiting, or of recomputation.
 double hatched_seconds(const RankRow& row, Phase phase) {
   if (phase == Phase::communication) return row.waiting_seconds.value_or(0);
   return phase == Phase::backward ? row.recompute_seconds : 0;
@@ -74,7 +75,7 @@ List phase_bar(const RankRow& row, double longest) {
   return bar;
 }
 
-// The power of ten in "less than 1 in 10^12", of chance alone.
+// Returns the power of ten in "less than 1 in 10^12", the odds of chance alone; empty below 1.
 std::string chance_text(double rarity) {
   const double power = std::clamp(std::floor(rarity), 0.0, 99.0);
   return power >= 1 ? fixed(power, 0) : "";
@@ -96,7 +97,7 @@ std::string interval_text(double low, double high) {
   return fixed(low, 2) + " to " + fixed(high, 2);
 }
 
-// The values of evidence.html: "in forward since round 41, against the other ranks".
+// Returns the values of evidence.html: "in forward since round 41, against the other ranks".
 List evidence_of(const SlowRank* slow) {
   if (slow == nullptr) return {};
   const bool is_over = slow->state == SlowState::recovered;
@@ -156,8 +157,8 @@ std::string memory_text(const RankRow& row) {
   return percent_text(peak / static_cast<double>(report.memory_limit_bytes), 0);
 }
 
-// A row of the table, and the facts of the rank's page. Slowness has its interval where the
-// estimates have one; else the ratio is that of this round alone.
+// Returns a row of the table, with the facts of the rank's page. For a slow rank the ratio is the
+// estimates' slowdown, with its interval. For any other rank the ratio is that of this round alone.
 Record row_of(const Snapshot& s, const RankRow& row, double longest) {
   const RanksView& view = s.view<RanksView>();
   const RankId rank = row.report.rank;
@@ -192,7 +193,7 @@ List missing_of(const std::vector<FaultyReport>& faults) {
   return with_rows(std::move(rows), all);
 }
 
-// "3 missing", "1 slow", "2 suspected".
+// Returns "3 missing", "1 slow", "2 suspected".
 List counts_of(const Snapshot& s) {
   const RankCounts counts = rank_counts(s);
   const SlowFindings& slow = s.view<RanksView>().slow;
@@ -225,7 +226,7 @@ Record host_note(const SlowHost& host) {
           {"since", grouped(host.since.value())}};
 }
 
-// The colours of the table, as far as they occur in it.
+// Returns the colours that occur in the table.
 Record keys_of(const std::vector<const RankRow*>& rows) {
   List phases;
   for (std::size_t p = 0; p < kPhases; ++p) {

@@ -59,7 +59,7 @@ void put_status(io::JsonWriter& json, const Snapshot& s) {
   json.end_object();
 }
 
-// What the rank does right now, where that is known: the rest of the row is of the newest round.
+// Writes the rank's present state as "now", null if unknown. Other fields are of the newest round.
 void put_rank(io::JsonWriter& json, const Snapshot& s, const RankRow& row) {
   const RankId rank = row.report.rank;
   const StallView& view = s.view<StallView>();

@@ -1,6 +1,6 @@
-// The topic Stalls: which ranks keep the others waiting right now, in which phase and since when.
-// A StallView is the topic's view, replaced at each look of the coordinator while ranks wait,
-// between rounds as well. Plain values; the rest is pure.
+// The topic Stalls: the ranks that keep others waiting now, their phase and the start of the wait.
+// The topic's view is a StallView. The coordinator replaces the view at each check while ranks
+// wait, between rounds too. Plain values; the functions are pure.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,15 @@
 
 namespace cox::metrics {
 
-// StallView is there only while somebody waits for long.
+// StallView is set only while some rank waits for long.
 struct StallView {
-  UnixTime now{};  // of the look
+  UnixTime now{};  // of the check
   Stall stall;
 
-  // "rank 1 is in backward of step 212 for 6.2 s, its process is stopped; ranks 0, 2 wait for it
-  // (since 2026-01-02 03:04:05 UTC)".
+  // Returns a sentence: "rank 1 is in backward of step 212 for 6.2 s, its process is stopped; ranks
+  // 0, 2 wait for it (since 2026-01-02 03:04:05 UTC)".
   std::string text() const;
-  // When the first of the waiting ranks began to wait.
+  // Returns the time at which the first of the waiting ranks began to wait.
   UnixTime since() const { return {now.seconds - stall.seconds}; }
 };
 

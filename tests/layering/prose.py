@@ -11,7 +11,7 @@ import sys
 
 import tree
 
-LIMIT = 30
+LIMIT = 0
 OPENING = re.compile(r"(What|Of|Where|How|Who|Whose|Whoever|Nobody|Which|That|It|Its|They|The thing that|This is what)\b")
 COMMENT = re.compile(r"\s*//+\s?(.*)")
 
