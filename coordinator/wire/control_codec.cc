@@ -9,6 +9,7 @@
 
 #include "coordinator/core/bytes.h"
 #include "coordinator/core/state_codec.h"
+#include "coordinator/core/text.h"
 #include "coordinator/wire/bit_packing.h"
 #include "coordinator/wire/control.pb.h"
 #include "coordinator/wire/plan_codec.h"
@@ -292,10 +293,10 @@ Status wrong_field(std::string_view field, std::string_view expected) {
 Status check(const JobFacts& job) {
   constexpr std::uint64_t kMaxBatch = std::uint64_t{1} << 31;  // as SamplePlan
   if (job.world_size < 1 || job.world_size > kMaxRanks)
-    return wrong_field("job.world_size", "1 to " + std::to_string(kMaxRanks));
+    return wrong_field("job.world_size", concat("1 to ", kMaxRanks));
   if (job.node_of_rank.empty() && job.world_size > kMostRanksOfNode)
     return wrong_field("job.node_of_rank",
-                       "one node a rank in a world above " + std::to_string(kMostRanksOfNode));
+                       concat("one node a rank in a world above ", kMostRanksOfNode));
   const auto ranks = static_cast<std::size_t>(job.world_size);
   if (!job.node_of_rank.empty() && job.node_of_rank.size() != ranks)
     return wrong_field("job.node_of_rank", "one node a rank, or none");
@@ -387,7 +388,7 @@ Result<JournalStart> parse_journal_start(std::string_view bytes) {
   const auto message = parse_message<pb::JournalStart>(bytes);
   if (!message.ok()) return message.status();
   if (message->config().size() > kMaxConfigBytes)
-    return wrong_field("config", "at most " + std::to_string(kMaxConfigBytes) + " bytes");
+    return wrong_field("config", concat("at most ", kMaxConfigBytes, " bytes"));
   JournalStart start;
   start.config = message->config();
   AtMost policies{kMaxPolicies, start.policies};
