@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/core/text.h"
 #include "coordinator/io/file.h"
 #include "coordinator/io/limits.h"
 #include "coordinator/runtime/journal_reader.h"
@@ -18,7 +19,7 @@ constexpr std::size_t kFlushRounds = 16;
 constexpr std::size_t kFlushBytes = std::size_t{1} << 18;
 
 Status cannot(const std::filesystem::path& path, const std::string& what, int error) {
-  return io::errno_status(error, "journal " + path.string() + ": " + what,
+  return io::errno_status(error, concat("journal ", path.string(), ": ", what),
                           StatusCode::resource_exhausted);
 }
 
@@ -35,7 +36,7 @@ Result<std::uint64_t> end_of_journal(const std::filesystem::path& path) {
 
 Result<std::uint64_t> prepare(io::OutputFile& file, const std::filesystem::path& path) {
   const auto locking = file.lock();
-  if (!locking.ok()) return locking.status().with_context("journal " + path.string());
+  if (!locking.ok()) return locking.status().with_context(concat("journal ", path.string()));
   if (*locking == io::FileLocking::held_elsewhere)
     return failed_precondition("journal ", path.string(),
                                ": another job writes to it; give each job a file of its own");
