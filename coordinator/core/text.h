@@ -11,11 +11,6 @@
 
 namespace cox {
 
-// Formats like printf in the C locale: a number has a decimal point in every locale of the program.
-// Supports the letters d i u x c s f e g, the lengths l ll z, a width, and the flags '+' and '0'.
-// Defined in sentence.cc.
-[[gnu::format(printf, 1, 2)]] std::string sentence(const char* format, ...);
-
 std::string six_decimals(double value);  // "0.500000"; "nan", "inf" as words
 
 // Returns one part of a text: a text unchanged, a whole number or a strong id in decimal, another
