@@ -30,7 +30,7 @@ std::optional<std::size_t> block_at(const JobFacts& job, std::string_view text) 
 }  // namespace
 
 std::string block_name(const JobFacts& job, std::size_t block) {
-  return block < job.blocks.size() ? job.blocks[block] : "block " + std::to_string(block);
+  return block < job.blocks.size() ? job.blocks[block] : fmt::format("block {}", block);
 }
 
 std::optional<std::string> named_block(const JobFacts& job, std::int32_t block) {
@@ -78,10 +78,10 @@ std::vector<BlockGroup> block_groups(const JobFacts& job) {
   for (std::size_t first = 0; first < blocks; first += length) {
     const std::size_t last = std::min(first + length, blocks) - 1;
     std::string label = job.blocks[first];
-    if (last > first) label += " to " + job.blocks[last];
+    if (last > first) label += fmt::format(" to {}", job.blocks[last]);
     label = valid_utf8(label);
     if (!taken.insert(label).second) {  // two equal labels would be one series twice
-      label += " #" + std::to_string(first);
+      label += fmt::format(" #{}", first);
       taken.insert(label);
     }
     groups.push_back({std::move(label), first, last});

@@ -48,13 +48,13 @@ std::string join(const std::vector<std::string>& items) {
 
 std::string labels_cell(const Metric& metric) {
   std::vector<std::string> names;
-  for (const Label& label : metric.values.labels) names.push_back("`" + label.name + "`");
+  for (const Label& label : metric.values.labels) names.push_back(fmt::format("`{}`", label.name));
   return join(names);
 }
 
 std::string kind_cell(const Metric& metric) {
   std::string text(to_string(metric.kind));
-  if (!metric.unit.empty()) text += ", " + metric.unit;
+  if (!metric.unit.empty()) text += fmt::format(", {}", metric.unit);
   return text;
 }
 
@@ -130,13 +130,15 @@ std::string catalogue_page() {
   for (const Metric& metric : catalogue()) {
     if (metric.group != group) {
       group = metric.group;
-      out += "\n## " + group + "\n\n| metric | kind | labels | meaning |\n|---|---|---|---|\n";
+      out += fmt::format("\n## {}\n\n| metric | kind | labels | meaning |\n|---|---|---|---|\n",
+                         group);
     }
     out += fmt::format("| `{}` | {} | {} | {} |\n", metric.name, kind_cell(metric),
                        labels_cell(metric), metric.help);
   }
-  out += "\n## Label values\n\n| label | values |\n|---|---|\n" + label_values();
-  out += "\n## Buckets\n\n| histogram | upper bounds in seconds |\n|---|---|\n" + bucket_rows();
+  out += fmt::format("\n## Label values\n\n| label | values |\n|---|---|\n{}", label_values());
+  out += fmt::format("\n## Buckets\n\n| histogram | upper bounds in seconds |\n|---|---|\n{}",
+                     bucket_rows());
   return out;
 }
 

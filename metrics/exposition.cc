@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -163,7 +165,7 @@ void put_histogram(std::string& text, const Metric& row, const BucketCounts& cou
     (text += number_text(value, digits)) += '\n';
   };
   const auto bucket = [&](double bound, std::uint64_t count) {
-    const std::string suffix = "_bucket{le=\"" + std::string(number_text(bound, digits)) + "\"}";
+    const std::string suffix = fmt::format("_bucket{{le=\"{}\"}}", number_text(bound, digits));
     line(suffix, static_cast<double>(count));
   };
   const auto bounds = counts.bounds();

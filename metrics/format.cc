@@ -24,7 +24,7 @@ std::string rate_text(double per_second) {
 }
 
 std::string times_text(double ratio) {
-  return fixed(ratio, 2) + "×";
+  return fmt::format("{}×", fixed(ratio, 2));
 }
 
 std::string utc_text(UnixTime time) {

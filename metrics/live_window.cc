@@ -1,5 +1,7 @@
 #include "metrics/live_window.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <deque>
@@ -8,7 +10,6 @@
 #include <string>
 #include <utility>
 
-#include "coordinator/core/text.h"
 #include "metrics/analysis/findings/own_rules.h"
 #include "metrics/records/run_format.h"
 #include "metrics/records/run_reader.h"
@@ -75,7 +76,7 @@ RunRecord empty_record(std::span<const std::shared_ptr<const LiveRound>> rounds)
   for (const auto& [rank, count] : rows) most = std::max(most, count);
   for (const auto& [rank, count] : rows) {
     if (2 * count < most) {
-      run.gaps.push_back(concat("rank ", rank, ": left out, with ", count, " of ", most, " steps"));
+      run.gaps.push_back(fmt::format("rank {}: left out, with {} of {} steps", rank, count, most));
       continue;
     }
     run.ranks.emplace_back().rank = rank;
@@ -91,7 +92,7 @@ std::vector<diagnosis::RunSetting> settings_of(
                                    [](const auto& round) { return round->plan != nullptr; });
   if (newest == rounds.rend()) return {};
   const auto least = static_cast<double>((*newest)->plan->scaler.min_scale);
-  return {{"loss_scale.min", sentence("%.9g", least)}};
+  return {{"loss_scale.min", fmt::format("{:.9g}", least)}};
 }
 
 // Returns the lowest rank of this rank's node.

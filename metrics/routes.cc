@@ -1,5 +1,7 @@
 #include "metrics/routes.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <functional>
@@ -30,7 +32,7 @@ Response json(std::string body) {
 
 Response health(const Health& verdict) {
   return {verdict.good() ? 200 : 503, kPlain,
-          std::string(verdict.good() ? "ok: " : "failed: ") + verdict.reason + "\n"};
+          fmt::format("{}{}\n", verdict.good() ? "ok: " : "failed: ", verdict.reason)};
 }
 
 Response live(const Request&, const Served& served) {

@@ -7,6 +7,7 @@
 #include "coordinator/core/hash.h"
 #include "coordinator/core/never_destroyed.h"
 #include "coordinator/core/settings/settings.h"
+#include "coordinator/core/text.h"
 #include "coordinator/core/words.h"
 
 namespace cox {
@@ -83,7 +84,7 @@ const Row* mode_row(std::string_view policy) {
 }
 
 Row own_mode_row(const std::string& policy) {
-  Row row{{policy + std::string(kModeSuffix), "", "of the policy " + policy},
+  Row row{{concat(policy, kModeSuffix), "", concat("of the policy ", policy)},
           "mode",
           settings::join(settings::kModeNames)};
   row.set = [policy](Config& config, std::string_view text) {
@@ -142,7 +143,7 @@ bool is_setting(std::string_view variable) {
 }
 
 std::string variable_of(std::string_view key) {
-  std::string name = "COX_" + upper_case(key);
+  std::string name = concat("COX_", upper_case(key));
   std::ranges::replace(name, '.', '_');
   return name;
 }
@@ -238,7 +239,7 @@ Status apply_environment(Config& config, std::span<const std::string> environmen
     }
     const std::string value = equals < entry.size() ? entry.substr(equals + 1) : std::string();
     const Status status = set_option(config, key, value);
-    if (!status.ok()) return status.with_context("environment: " + variable);
+    if (!status.ok()) return status.with_context(concat("environment: ", variable));
   }
   return ok_status();
 }
@@ -267,7 +268,7 @@ Result<FlagsApplied> apply_flags(Config& config, std::span<const std::string> ar
       return invalid_argument("flags: --cox.config: expected a file, found nothing");
     if (key == "config") continue;  // the file was read before the flags
     const Status status = set_option(config, key, value);
-    if (!status.ok()) return status.with_context("flags: --cox." + shown(key));
+    if (!status.ok()) return status.with_context(concat("flags: --cox.", shown(key)));
   }
   return applied;
 }
@@ -282,8 +283,7 @@ std::string config_file(std::span<const std::string> environment,
   }
   for (std::size_t i = 0; i < arguments.size() && arguments[i] != "--"; ++i) {
     if (arguments[i] == kFlag && i + 1 < arguments.size()) path = arguments[i + 1];
-    if (arguments[i].starts_with(std::string(kFlag) + "="))
-      path = arguments[i].substr(kFlag.size() + 1);
+    if (arguments[i].starts_with(concat(kFlag, "="))) path = arguments[i].substr(kFlag.size() + 1);
   }
   return path;
 }
@@ -318,7 +318,7 @@ Status make_paths_absolute(Config& config, const std::filesystem::path& from) {
 std::string text(const Config& config) {
   std::string out;
   for_each_row(config, [&](const Row& row) {
-    out += row.name.key + " = " + settings::quote(row.get(config)) + "\n";
+    out += concat(row.name.key, " = ", settings::quote(row.get(config)), "\n");
   });
   return out;
 }
@@ -327,7 +327,7 @@ std::uint64_t fingerprint(const Config& config) {
   Fnv1a64 hash;
   for_each_row(config, [&](const Row& row) {
     if (row.name.scope == Scope::rank) return;
-    hash.add(row.name.key + "=" + what_must_be_equal(row, config) + "\n");
+    hash.add(concat(row.name.key, "=", what_must_be_equal(row, config), "\n"));
   });
   return hash.value();
 }

@@ -292,7 +292,7 @@ std::vector<std::string> group_cpu_files(std::string_view own_groups) {
   while (!own_groups.empty()) {
     std::string_view line = cut(own_groups, '\n');
     cut(line, ':');
-    const std::string controllers = ',' + std::string(cut(line, ':')) + ',';
+    const std::string controllers = concat(",", cut(line, ':'), ",");
     if (!line.starts_with('/')) continue;
     if (controllers == ",,") add_group_file("/sys/fs/cgroup", line, "cpu.stat", files);
     if (controllers.find(",cpu,") == std::string::npos) continue;

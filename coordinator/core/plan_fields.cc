@@ -170,11 +170,11 @@ std::string shares_text(const Plan& plan) {
 
 std::string scaler_text(const Plan& plan) {
   const ScalerRules& s = plan.scaler;
-  return sentence(
-      "start %g, x%g after %u clean steps, x%g on overflow, within %g .. %g, hysteresis %u, "
-      "headroom %u bits",
-      double{s.initial_scale}, double{s.growth_factor}, s.growth_interval, double{s.backoff_factor},
-      double{s.min_scale}, double{s.max_scale}, s.hysteresis, s.headroom_bits);
+  const auto shown = [](float value) { return general(value, 6); };
+  return concat("start ", shown(s.initial_scale), ", x", shown(s.growth_factor), " after ",
+                s.growth_interval, " clean steps, x", shown(s.backoff_factor),
+                " on overflow, within ", shown(s.min_scale), " .. ", shown(s.max_scale),
+                ", hysteresis ", s.hysteresis, ", headroom ", s.headroom_bits, " bits");
 }
 
 std::string hold_text(const Plan& plan) {
@@ -207,7 +207,7 @@ void diff_actions(const Plan& before, const Plan& after, std::vector<std::string
   }
   for (const auto& [move, members] : moves) {
     diff_blocks(before.profiles[move.first.value()], after.profiles[move.second.value()],
-                "memory of " + ranks_of(members), lines);
+                concat("memory of ", ranks_of(members)), lines);
   }
 }
 

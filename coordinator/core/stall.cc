@@ -69,30 +69,30 @@ std::vector<RankMark> deaf_among(std::span<const RankMark> marks) {
 
 // Shows tenths of a second below a minute.
 std::string time_text(double seconds) {
-  return seconds < 60 ? fixed(seconds, 1) + " s" : duration_text(seconds);
+  return seconds < 60 ? concat(fixed(seconds, 1), " s") : duration_text(seconds);
 }
 
 std::string where_text(const RankMark& mark) {
-  const std::string step = std::to_string(mark.step.value());
+  const auto step = mark.step;
   switch (mark.activity) {
     case Activity::unknown:
       return "has sent no status";
     case Activity::outside:
-      return "is outside of a step, after step " + step + ",";
+      return concat("is outside of a step, after step ", step, ",");
     case Activity::saving:
-      return "saves after step " + step + ",";
+      return concat("saves after step ", step, ",");
     case Activity::evaluating:
-      return "evaluates after step " + step + ",";
+      return concat("evaluates after step ", step, ",");
     case Activity::epoch:
-      return "is between two epochs, after step " + step + ",";
+      return concat("is between two epochs, after step ", step, ",");
     case Activity::waiting:
-      return "waits in step " + step;
+      return concat("waits in step ", step);
     case Activity::finished:
-      return "has left its loop after step " + step +
-             ", so the other ranks wait without end (give all ranks equally many steps, or see "
-             "docs/data-parallel.md for ranks that end earlier)";
+      return concat("has left its loop after step ", step,
+                    ", so the other ranks wait without end (give all ranks equally many steps, or "
+                    "see docs/data-parallel.md for ranks that end earlier)");
     case Activity::other:
-      return "is in step " + step + ", outside of its phases,";
+      return concat("is in step ", step, ", outside of its phases,");
     default:
       return concat("is in ", to_string(mark.activity), " of step ", step);
   }
@@ -175,7 +175,7 @@ std::vector<RankMark> departed_before(RoundId round, std::span<const RankMark> m
 std::string text_of(std::span<const RankId> ranks) {
   std::vector<std::size_t> numbers;
   for (const RankId rank : ranks) numbers.push_back(static_cast<std::size_t>(rank.value()));
-  return (numbers.size() == 1 ? "rank " : "ranks ") + ranges_text(numbers, kMostNamed);
+  return concat(numbers.size() == 1 ? "rank " : "ranks ", ranges_text(numbers, kMostNamed));
 }
 
 std::string text_of(const RankMark& mark) {
@@ -186,8 +186,8 @@ std::string text_of(const RankMark& mark) {
     const bool is_short = mark.activity_seconds < mark.round_seconds / 2;
     const bool is_in_step = mark.activity != Activity::outside && mark.activity != Activity::saving;
     text += is_short && is_in_step
-                ? " and has been in this step for " + time_text(mark.round_seconds)
-                : " for " + time_text(mark.activity_seconds);
+                ? concat(" and has been in this step for ", time_text(mark.round_seconds))
+                : concat(" for ", time_text(mark.activity_seconds));
   }
   if (mark.process == ProcessState::stopped) text += ", its process is stopped";
   if (mark.process == ProcessState::gone) text += ", its process is gone";
@@ -198,24 +198,24 @@ std::string text_of(const Stall& stall) {
   const std::string wait = stall.waiting.size() == 1 ? " waits" : " wait";
   if (stall.culprits.empty()) {
     const std::string whom =
-        stall.silent.empty() ? "for each other, and no rank is at work: the network fails, or some "
-                               "ranks did not make a call"
-                             : "for " + text_of(stall.silent) + ", from which no status arrives";
-    return text_of(stall.waiting) + wait + " for " + time_text(stall.seconds) + " " + whom;
+        stall.silent.empty()
+            ? "for each other, and no rank is at work: the network fails, or some "
+              "ranks did not make a call"
+            : concat("for ", text_of(stall.silent), ", from which no status arrives");
+    return concat(text_of(stall.waiting), wait, " for ", time_text(stall.seconds), " ", whom);
   }
   std::string text;
   for (std::size_t i = 0; i < std::min(stall.culprits.size(), kMostNamed); ++i) {
     const RankMark& mark = stall.culprits[i];
-    text +=
-        (i == 0 ? "rank " : "; rank ") + std::to_string(mark.rank.value()) + " " + text_of(mark);
+    text += concat(i == 0 ? "rank " : "; rank ", mark.rank.value(), " ", text_of(mark));
   }
   if (stall.culprits.size() > kMostNamed)
-    text += " and " + std::to_string(stall.culprits.size() - kMostNamed) + " more ranks";
+    text += concat(" and ", stall.culprits.size() - kMostNamed, " more ranks");
   const std::string for_whom = stall.culprits.size() == 1 ? " for it" : " for them";
-  text +=
-      "; " + (stall.waiting.empty() ? "no rank waits" : text_of(stall.waiting) + wait + for_whom);
+  text += concat("; ", stall.waiting.empty() ? "no rank waits"
+                                             : concat(text_of(stall.waiting), wait, for_whom));
   if (stall.silent.empty()) return text;
-  return text + "; no status arrives from " + text_of(stall.silent);
+  return concat(text, "; no status arrives from ", text_of(stall.silent));
 }
 
 }  // namespace cox

@@ -19,10 +19,6 @@ std::string chars(double value, std::chars_format format, int digits) {
   return std::string(text, end.ptr);
 }
 
-std::string two_digits(std::int64_t value) {
-  return (value < 10 ? "0" : "") + std::to_string(value);
-}
-
 // Returns the bytes of the first character of `text` (1 to 4), or 0 if `text` does not begin with a
 // whole valid character.
 std::size_t utf8_length(std::string_view text) {
@@ -43,6 +39,10 @@ std::size_t utf8_length(std::string_view text) {
 
 }  // namespace
 
+std::string six_decimals(double value) {
+  return chars(value, std::chars_format::fixed, 6);
+}
+
 std::string fixed(double value, int decimals) {
   if (!std::isfinite(value)) return word_for(value);
   return chars(value, std::chars_format::fixed, decimals);
@@ -58,6 +58,15 @@ std::string significant(double value, int digits) {
   return chars(value, std::chars_format::fixed, decimals);
 }
 
+std::string general(double value, int digits) {
+  return chars(value, std::chars_format::general, digits);
+}
+
+std::string zero_padded(std::uint64_t value, std::size_t width) {
+  const std::string digits = std::to_string(value);
+  return std::string(width - std::min(width, digits.size()), '0') + digits;
+}
+
 std::string grouped(std::uint64_t value) {
   std::string digits = std::to_string(value);
   for (int at = static_cast<int>(digits.size()) - 3; at > 0; at -= 3)
@@ -69,18 +78,18 @@ std::string seconds_text(double seconds) {
   if (!std::isfinite(seconds)) return word_for(seconds);
   if (seconds == 0) return "0 s";
   const double magnitude = std::abs(seconds);
-  if (magnitude < 1e-3) return significant(seconds * 1e6, 3) + " µs";
-  if (magnitude < 1) return significant(seconds * 1e3, 3) + " ms";
-  return significant(seconds, 3) + " s";
+  if (magnitude < 1e-3) return concat(significant(seconds * 1e6, 3), " µs");
+  if (magnitude < 1) return concat(significant(seconds * 1e3, 3), " ms");
+  return concat(significant(seconds, 3), " s");
 }
 
 std::string duration_text(double seconds) {
   if (!std::isfinite(seconds) || seconds < 0) return "–";
-  const auto s = static_cast<std::int64_t>(std::min(seconds, 1e12));
+  const auto s = static_cast<std::uint64_t>(std::min(seconds, 1e12));
   if (s < 60) return concat(s, " s");
-  if (s < 3600) return concat(s / 60, " min ", two_digits(s % 60), " s");
-  if (s < 86400) return concat(s / 3600, " h ", two_digits(s / 60 % 60), " min");
-  return concat(s / 86400, " d ", two_digits(s / 3600 % 24), " h");
+  if (s < 3600) return concat(s / 60, " min ", zero_padded(s % 60, 2), " s");
+  if (s < 86400) return concat(s / 3600, " h ", zero_padded(s / 60 % 60, 2), " min");
+  return concat(s / 86400, " d ", zero_padded(s / 3600 % 24, 2), " h");
 }
 
 std::string bytes_text(std::uint64_t bytes) {
@@ -91,7 +100,7 @@ std::string bytes_text(std::uint64_t bytes) {
     value /= 1024;
     ++unit;
   }
-  return (unit == 0 ? std::to_string(bytes) : significant(value, 3)) + kUnits[unit];
+  return concat(unit == 0 ? std::to_string(bytes) : significant(value, 3), kUnits[unit]);
 }
 
 std::string flops_text(double flops) {
@@ -102,16 +111,16 @@ std::string flops_text(double flops) {
     flops /= 1000;
     ++unit;
   }
-  return (unit == 0 ? fixed(flops, 0) : significant(flops, 3)) + kUnits[unit];
+  return concat(unit == 0 ? fixed(flops, 0) : significant(flops, 3), kUnits[unit]);
 }
 
 std::string percent_text(double fraction, int digits) {
-  return fixed(100 * fraction, digits) + " %";
+  return concat(fixed(100 * fraction, digits), " %");
 }
 
 std::string change_text(double ratio) {
   const std::string percent = percent_text(ratio - 1, 1);
-  return percent.starts_with('-') ? percent : "+" + percent;
+  return percent.starts_with('-') ? percent : concat("+", percent);
 }
 
 std::string change_text(double ratio, double low, double high) {
@@ -135,7 +144,7 @@ std::string ranges_text(std::span<const std::size_t> numbers, std::size_t most) 
 std::string ranks_text(std::span<const std::size_t> ranks, std::size_t world_size) {
   constexpr std::size_t kMostRanges = 8;
   if (ranks.size() == world_size && world_size > 1) return concat("all ", world_size, " ranks");
-  return (ranks.size() == 1 ? "rank " : "ranks ") + ranges_text(ranks, kMostRanges);
+  return concat(ranks.size() == 1 ? "rank " : "ranks ", ranges_text(ranks, kMostRanges));
 }
 
 bool is_utf8(std::string_view text) {

@@ -1,6 +1,6 @@
-// Text for people: sentences with numbers; numbers, sizes, times and sets of ranks in readable
-// form; and UTF-8 as in RFC 3629 (no overlong forms, no surrogates, nothing above U+10FFFF). Pure
-// functions; the same output in every locale.
+// Text for people: parts and numbers concatenated; numbers, sizes, times and sets of ranks in
+// readable form; and UTF-8 as in RFC 3629 (no overlong forms, no surrogates, nothing above
+// U+10FFFF). Pure functions; the same output in every locale.
 #pragma once
 
 #include <cstdint>
@@ -11,19 +11,17 @@
 
 namespace cox {
 
-// Formats like printf in the C locale: a number has a decimal point in every locale of the program.
-// Supports the letters d i u x c s f e g, the lengths l ll z, a width, and the flags '+' and '0'.
-// Defined in sentence.cc.
-[[gnu::format(printf, 1, 2)]] std::string sentence(const char* format, ...);
+std::string six_decimals(double value);  // "0.500000"; "nan", "inf" as words
 
 // Returns one part of a text: a text unchanged, a whole number or a strong id in decimal, another
 // number with six decimals, an enum by its to_string().
 template <class Part>
 auto text_part(const Part& part) {
+  static_assert(!std::is_same_v<Part, char>, "would be a number: pass a text");
   if constexpr (std::is_convertible_v<const Part&, std::string_view>) {
     return std::string_view(part);
   } else if constexpr (std::is_floating_point_v<Part>) {
-    return sentence("%f", static_cast<double>(part));
+    return six_decimals(static_cast<double>(part));
   } else if constexpr (std::is_arithmetic_v<Part>) {
     return std::to_string(part);
   } else if constexpr (requires { part.value(); }) {
@@ -40,15 +38,17 @@ std::string concat(const auto&... parts) {
   return out;
 }
 
-std::string fixed(double value, int decimals);          // "2.41"; "NaN", "inf" as words
-std::string significant(double value, int digits);      // "0.0123", "1.24", "5.6e-09"
-std::string grouped(std::uint64_t value);               // "1,234,567"
-std::string seconds_text(double seconds);               // "412 ms", "1.83 s", "85.0 µs"
-std::string duration_text(double seconds);              // "2 h 05 min", "43 s"
-std::string bytes_text(std::uint64_t bytes);            // "3.10 GiB"
-std::string flops_text(double flops);                   // "1.24 GFLOP"
-std::string percent_text(double fraction, int digits);  // "41 %"
-std::string change_text(double ratio);                  // "-21.3 %" for 0.787, "+8.0 %" for 1.08
+std::string fixed(double value, int decimals);      // "2.41"; "NaN", "inf" as words
+std::string significant(double value, int digits);  // "0.0123", "1.24", "5.6e-09"
+std::string general(double value, int digits);      // "%.*g" of printf: "0.5", "1e+09", "nan"
+std::string zero_padded(std::uint64_t value, std::size_t width);  // "00042"
+std::string grouped(std::uint64_t value);                         // "1,234,567"
+std::string seconds_text(double seconds);                         // "412 ms", "1.83 s", "85.0 µs"
+std::string duration_text(double seconds);                        // "2 h 05 min", "43 s"
+std::string bytes_text(std::uint64_t bytes);                      // "3.10 GiB"
+std::string flops_text(double flops);                             // "1.24 GFLOP"
+std::string percent_text(double fraction, int digits);            // "41 %"
+std::string change_text(double ratio);  // "-21.3 %" for 0.787, "+8.0 %" for 1.08
 // Returns "-21.3 % (-24.0 % to -18.6 %)"; without the interval if `low` is 0, not known.
 std::string change_text(double ratio, double low, double high);
 

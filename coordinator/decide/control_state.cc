@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "coordinator/core/plan_fields.h"
+#include "coordinator/core/text.h"
 #include "coordinator/decide/effects.h"
 
 namespace cox {
@@ -75,7 +76,7 @@ Refitted refit(ControlState saved, const JobFacts& job) {
     plan.rollback = done;
     refitted.reasons.push_back(
         reason_of(ReasonCode::not_capable,
-                  "the saved plan does not fit this job and is reset: " + status.message(),
+                  concat("the saved plan does not fit this job and is reset: ", status.message()),
                   Outcome::changed));
   }
   note_restart(refitted.state, job, refitted.reasons);

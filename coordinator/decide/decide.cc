@@ -10,6 +10,7 @@
 
 #include "coordinator/core/fields.h"
 #include "coordinator/core/share_units.h"
+#include "coordinator/core/text.h"
 #include "coordinator/decide/plan_change.h"
 
 namespace cox {
@@ -97,7 +98,7 @@ std::vector<Turn> turns_of(const PolicySet& policies, const Config& config, Cont
 
 Outcome withhold(Reason& reason, ReasonCode code, const std::string& note) {
   reason.code = code;
-  reason.text += reason.text.empty() ? "held back: " + note : "; held back: " + note;
+  reason.text += reason.text.empty() ? concat("held back: ", note) : concat("; held back: ", note);
   return Outcome::vetoed;
 }
 
@@ -256,7 +257,7 @@ class Draft {
     if (result.outcome == Outcome::vetoed) return withhold(reason, result.code, result.note);
     if (result.outcome == Outcome::clamped) {
       reason.code = result.code;
-      reason.text += "; " + result.note;
+      reason.text += concat("; ", result.note);
     }
     return result.outcome;
   }
@@ -459,7 +460,7 @@ Reason carry_out(Proposal proposal, PolicyMode mode, const PolicyInput& input, P
   reason.outcome = result.outcome;
   if (!result.note.empty()) {
     reason.code = result.code;
-    reason.text += "; " + result.note;
+    reason.text += concat("; ", result.note);
   }
   return reason;
 }

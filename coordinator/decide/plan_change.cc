@@ -158,10 +158,9 @@ double promise_of(const Condemned& condemned) {
 
 std::string what_happened(const Condemned& condemned) {
   const RatioInterval& measured = condemned.measured;
-  return concat(
-      sentence("a step was to take %.1f %% less, and takes ", 100 * (1 - promise_of(condemned))),
-      change_text(measured.ratio), " (95 %: ", change_text(measured.low), " to ",
-      change_text(measured.high), ")");
+  return concat("a step was to take ", percent_text(1 - promise_of(condemned), 1),
+                " less, and takes ", change_text(measured.ratio),
+                " (95 %: ", change_text(measured.low), " to ", change_text(measured.high), ")");
 }
 
 std::string plans_text(const Condemned& condemned) {
@@ -187,7 +186,8 @@ std::optional<Reason> apply_forced(Plan& plan, const OverrideConfig& force, cons
   if (force.shares.empty() || force.shares == plan.shares) return std::nullopt;
   const ChangeResult result = apply_change(plan, SetShares{force.shares}, job);
   if (result.outcome == Outcome::vetoed) {
-    return reason_of(result.code, "force.shares is not applied: " + result.note, result.outcome);
+    return reason_of(result.code, concat("force.shares is not applied: ", result.note),
+                     result.outcome);
   }
   return reason_of(ReasonCode::override_applied,
                    "force.shares: the user sets the shares of all ranks", result.outcome);

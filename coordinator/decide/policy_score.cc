@@ -23,8 +23,8 @@ std::string gain_text(double seconds) {
   constexpr double kShort = 59.95;
   const double size = std::abs(seconds);
   if (size < 0.05) return "0 s";
-  const std::string text = size < kShort ? sentence("%.1f s", size) : duration_text(size);
-  return seconds < 0 ? "-" + text : text;
+  const std::string text = size < kShort ? concat(fixed(size, 1), " s") : duration_text(size);
+  return seconds < 0 ? concat("-", text) : text;
 }
 
 PolicyScore& score_of(std::vector<PolicyScore>& scores, PolicyKind policy) {

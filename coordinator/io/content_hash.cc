@@ -56,7 +56,10 @@ Result<FileContent> content_of(const std::filesystem::path& file) {
 }
 
 std::string to_hex(std::uint64_t hash) {
-  return sentence("%016llx", static_cast<unsigned long long>(hash));
+  char digits[16];
+  char* const end = std::to_chars(digits, digits + sizeof digits, hash, 16).ptr;
+  const auto missing = static_cast<std::size_t>(digits + sizeof digits - end);
+  return std::string(missing, '0').append(digits, end);
 }
 
 Result<std::uint64_t> hash_from_hex(std::string_view text) {

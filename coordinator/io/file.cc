@@ -21,12 +21,13 @@ namespace fs = std::filesystem;
 constexpr std::size_t kMaxPiece = std::size_t{1} << 30;  // largest size of one system call
 
 Status open_error(const fs::path& path, int error) {
-  return errno_status(error, path.string() + ": cannot open", StatusCode::failed_precondition);
+  return errno_status(error, concat(path.string(), ": cannot open"),
+                      StatusCode::failed_precondition);
 }
 
 Status cannot(const fs::path& target, const std::string& doing, int error) {
-  const Status status = errno_status(error, target.string() + ": " + doing);
-  return {status.code(), status.message() + "; an earlier file of that name is unchanged"};
+  const Status status = errno_status(error, concat(target.string(), ": ", doing));
+  return {status.code(), concat(status.message(), "; an earlier file of that name is unchanged")};
 }
 
 bool is_blocks(std::string_view bytes) {
@@ -66,7 +67,7 @@ StatusCode code_of_errno(int error, StatusCode otherwise) {
 }
 
 Status errno_status(int error, const std::string& doing, StatusCode otherwise) {
-  return {code_of_errno(error, otherwise), doing + ": " + errno_text(error)};
+  return {code_of_errno(error, otherwise), concat(doing, ": ", errno_text(error))};
 }
 
 int write_all(int descriptor, std::string_view bytes) {
@@ -143,7 +144,7 @@ Status AtomicFile::commit() {
   if (::rename(temporary_.c_str(), target_.c_str()) != 0)
     return fail("cannot rename the temporary file to it", errno);
   temporary_.clear();
-  return sync_folder(folder_of(target_)).with_context(target_.string() + ": written, but");
+  return sync_folder(folder_of(target_)).with_context(concat(target_.string(), ": written, but"));
 }
 
 Status replace_file(const fs::path& target, std::string_view content) {
@@ -169,7 +170,7 @@ fs::path folder_of(const fs::path& file) {
 }
 
 Status sync_folder(const fs::path& folder) {
-  const std::string doing = "the folder " + folder.string() + " cannot be synced";
+  const std::string doing = concat("the folder ", folder.string(), " cannot be synced");
   const Descriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!opened.is_open()) return errno_status(errno, doing);
   // Some file systems cannot sync folders.

@@ -52,7 +52,7 @@ Status write_holder(OutputFile& file, const fs::path& path, const std::string& c
   if (error == 0) error = file.append(content);
   if (error == 0 && ::fsync(file.descriptor()) != 0) error = errno;
   return error == 0 ? ok_status()
-                    : errno_status(error, path.string() + ": cannot write the lock file");
+                    : errno_status(error, concat(path.string(), ": cannot write the lock file"));
 }
 
 }  // namespace
@@ -103,11 +103,11 @@ Status FolderLock::check_held() const {
   const Descriptor now(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   const bool is_other_file = errno == ENOENT || errno == ELOOP;
   if (!now.is_open() && !is_other_file)
-    return errno_status(errno, path_.string() + ": cannot open the lock file");
+    return errno_status(errno, concat(path_.string(), ": cannot open the lock file"));
   const std::string content = content_of_lock(now.number());
   const std::string holder = now.is_open() ? holder_in(content) : "no job";
   const bool is_same = !file_ || file_->is_in_place();
-  if (is_same && content.starts_with(token_ + "\n")) return ok_status();
+  if (is_same && content.starts_with(concat(token_, "\n"))) return ok_status();
   return failed_precondition(
       folder.string(), ": expected this job to hold the folder's lock, found it held by ", holder,
       " since this job was paused or lost the lock; nothing in the folder was changed");

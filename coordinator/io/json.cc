@@ -108,7 +108,7 @@ std::string complaint_of(std::string_view what) {
   std::string out(what.substr(0, what.find(kLastRead)));
   const std::size_t expected = what.rfind("; expected ");
   if (out.size() < what.size() && expected != std::string_view::npos) out += what.substr(expected);
-  if (out.size() > kMaxMessage) out = out.substr(0, kMaxMessage) + "...";
+  if (out.size() > kMaxMessage) out = concat(out.substr(0, kMaxMessage), "...");
   return out;
 }
 
@@ -176,7 +176,7 @@ class StrictReader {
     return status.ok();
   }
   Status with_place(const Status& status) const {
-    return status.with_context("JSON, byte " + std::to_string(bytes_.position()));
+    return status.with_context(concat("JSON, byte ", bytes_.position()));
   }
 
   JsonEvents& events_;

@@ -105,7 +105,7 @@ std::string errno_text(int error) {
 }
 
 std::string thread_limit_text(const fs::path& root) {
-  if (!has_room_for_stack()) return "no room for its stack: " + memory_limit_text();
+  if (!has_room_for_stack()) return concat("no room for its stack: ", memory_limit_text());
   if (const auto most = most_of_full_groups(root))
     return concat("the control group has all of its ", *most, " processes and threads (pids.max)");
   if (const auto most = limit_on(RLIMIT_NPROC))
@@ -114,19 +114,21 @@ std::string thread_limit_text(const fs::path& root) {
 }
 
 std::string memory_limit_text() {
-  return "Cannot allocate memory" + address_space_limit();
+  return concat("Cannot allocate memory", address_space_limit());
 }
 
 // LibTorch's allocator has no exception type of its own for missing memory.
 std::string limit_behind(const std::exception& error) {
-  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return ": " + memory_limit_text();
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr)
+    return concat(": ", memory_limit_text());
   const std::string_view what = error.what();
   if (what.find("can't allocate memory") != what.npos) return address_space_limit();
   const auto* system = dynamic_cast<const std::system_error*>(&error);
   if (system == nullptr) return {};
   const std::error_condition reason = system->code().default_error_condition();
   if (reason.category() != std::generic_category()) return {};
-  return reason.value() == EAGAIN ? ": " + thread_limit_text() : limit_behind(reason.value());
+  return reason.value() == EAGAIN ? concat(": ", thread_limit_text())
+                                  : limit_behind(reason.value());
 }
 
 }  // namespace cox::io

@@ -38,7 +38,7 @@ TemporaryFile create_beside(const std::filesystem::path& target, mode_t mode) {
   const std::string stem = concat(".", target.filename().string(), kTemporary, ::getpid(), "-");
   TemporaryFile made;
   for (int attempt = 0; attempt < kNameAttempts; ++attempt) {
-    made.path = target.parent_path() / (stem + std::to_string(attempt));
+    made.path = target.parent_path() / concat(stem, attempt);
     made.file = create_new(made.path, mode);
     if (made.file.is_open() || errno != EEXIST) return made;
   }

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <string>
 
+#include "coordinator/core/text.h"
 #include "coordinator/io/file.h"
 #include "coordinator/io/open_to_write.h"
 
@@ -44,7 +45,8 @@ Result<OutputFile> OutputFile::open(fs::path path, mode_t mode) {
   const bool is_new = file.is_open();
   if (!is_new && errno == EEXIST) file = open_existing(path);
   if (!file.is_open() && errno == ELOOP) return found_link(path);
-  if (!file.is_open()) return errno_status(errno, path.string() + ": cannot be opened for writing");
+  if (!file.is_open())
+    return errno_status(errno, concat(path.string(), ": cannot be opened for writing"));
   if (const auto size = regular_size(file.number(), path); !size.ok()) return size.status();
   return OutputFile(std::move(path), std::move(file), is_new);
 }

@@ -4,6 +4,7 @@
 #include <tuple>
 #include <utility>
 
+#include "coordinator/core/text.h"
 #include "coordinator/io/file.h"
 #include "coordinator/io/json.h"
 
@@ -24,7 +25,7 @@ std::string known_dtypes() {
 }
 
 std::string tensor_text(const std::string& name) {
-  return "tensor \"" + (name.size() > 200 ? name.substr(0, 200) + "..." : name) + "\"";
+  return concat("tensor \"", name.size() > 200 ? concat(name.substr(0, 200), "...") : name, "\"");
 }
 
 std::string shortened(std::string_view text) {
@@ -133,7 +134,7 @@ class HeaderReader : public JsonEvents {
     if (place_ == Place::metadata) expected = "a text";
     if (place_ == Place::shape || place_ == Place::offsets) expected = "a whole number";
     if (place_ == Place::tensor) expected = key_ == "dtype" ? "a text" : "an array";
-    const std::string where = place_ == Place::tensor ? who() + ": " + key_ : who();
+    const std::string where = place_ == Place::tensor ? concat(who(), ": ", key_) : who();
     return data_loss(where, ": expected ", expected, ", found ", found);
   }
 
@@ -147,7 +148,7 @@ class HeaderReader : public JsonEvents {
 
 // Checks that a tensor's range, dtype and shape agree.
 Status check_entry(const SafetensorsEntry& entry) {
-  const std::string who = tensor_text(entry.name) + ": ";
+  const std::string who = concat(tensor_text(entry.name), ": ");
   const std::uint64_t element = find_dtype(entry.dtype)->bytes;
   std::uint64_t bytes = element;
   for (const std::int64_t size : entry.shape) {

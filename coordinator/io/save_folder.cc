@@ -70,7 +70,7 @@ Result<std::string_view> unsealed(std::string_view text) {
 
 std::uint64_t hash_field(JsonFields& fields, const Json& object, const std::string& where) {
   const Result<std::uint64_t> hash = hash_from_hex(fields.text(object, "hash", where));
-  if (!hash.ok()) fields.fail(where + ": " + hash.status().message());
+  if (!hash.ok()) fields.fail(concat(where, ": ", hash.status().message()));
   return hash.ok() ? *hash : 0;
 }
 
@@ -88,7 +88,8 @@ SaveFile read_file_entry(JsonFields& fields, const Json& entry, const std::strin
   SaveFile file{fields.text(entry, "name", where), whole(fields, entry, "bytes", where),
                 hash_field(fields, entry, where)};
   if (fields.ok() && !is_plain_name(file.name))
-    fields.fail(where + ": expected the name of a file in the save, found \"" + file.name + "\"");
+    fields.fail(
+        concat(where, ": expected the name of a file in the save, found \"", file.name, "\""));
   return file;
 }
 
@@ -123,7 +124,7 @@ std::optional<std::uint64_t> elements_of(const std::vector<std::int64_t>& shape)
 // elements.
 Status check_piece(const SavePiece& piece) {
   const auto dtype = std::ranges::find(kSafetensorsDtypes, piece.dtype, &SafetensorsDtype::name);
-  const std::string who = "tensor \"" + piece.tensor + "\": ";
+  const std::string who = concat("tensor \"", piece.tensor, "\": ");
   if (dtype == kSafetensorsDtypes.end())
     return data_loss(who, "expected a dtype of safetensors, found \"", piece.dtype, "\"");
   const auto elements = elements_of(piece.shape);
@@ -310,7 +311,7 @@ std::string whole_name(std::string_view file) {
     return form == '0' ? found >= '0' && found <= '9' : found == form;
   });
   if (!is_numbered) return std::string(file);
-  return std::string(stem.substr(0, stem.size() - kNumbers.size())) + std::string(kTensors);
+  return concat(stem.substr(0, stem.size() - kNumbers.size()), kTensors);
 }
 
 SavePiece piece_of(const SafetensorsEntry& entry, std::string file, std::uint64_t data_offset) {
@@ -341,7 +342,7 @@ std::string to_json(const SaveManifest& manifest) {
   json.end_array().new_line(2).key("pieces").begin_array();
   for (const SavePiece& piece : manifest.pieces) write_piece(json, piece);
   const std::string body = json.end_array().take();
-  return body + std::string(kSealStart) + to_hex(content_hash(body)) + std::string(kSealEnd);
+  return concat(body, kSealStart, to_hex(content_hash(body)), kSealEnd);
 }
 
 Result<SaveManifest> parse_manifest(std::string_view text) {
@@ -388,7 +389,7 @@ Status describe_files(const fs::path& save, SaveManifest& manifest) {
 }
 
 std::string save_name(std::uint64_t step) {
-  return sentence("step-%012llu", static_cast<unsigned long long>(step));
+  return concat("step-", zero_padded(step, 12));
 }
 
 std::optional<std::uint64_t> step_of_save(const fs::path& folder) {
@@ -430,7 +431,7 @@ Status write_manifest(const fs::path& save, const SaveManifest& manifest, std::s
 }
 
 std::string part_manifest_name(std::size_t rank, std::size_t ranks) {
-  return sentence("part-%05zu-of-%05zu.json", rank + 1, ranks);
+  return concat("part-", zero_padded(rank + 1, 5), "-of-", zero_padded(ranks, 5), ".json");
 }
 
 Result<SaveManifest> verify_save(const fs::path& save, VerifyDepth depth) {

@@ -6,6 +6,7 @@
 #include <system_error>
 #include <utility>
 
+#include "coordinator/core/text.h"
 #include "coordinator/io/limits.h"
 #include "coordinator/io/signals_blocked.h"
 
@@ -22,7 +23,7 @@ struct Work {
       try {
         work();
       } catch (const std::exception& error) {
-        if (on_failure) on_failure(failure_from(error).with_context(purpose + " ends"));
+        if (on_failure) on_failure(failure_from(error).with_context(concat(purpose, " ends")));
       }
     } catch (...) {
       // Without memory for a message the thread ends silently.

@@ -87,11 +87,9 @@ Status check(const ScalerState& scaler) {
       is_magnitude(scaler.former_peak)) {
     return ok_status();
   }
-  return data_loss(sentence(
-      "loss scale: expected finite numbers, the scale above 0, found scale %f, peaks %f and "
-      "%f; the save is damaged",
-      static_cast<double>(scaler.scale), static_cast<double>(scaler.peak),
-      static_cast<double>(scaler.former_peak)));
+  return data_loss("loss scale: expected finite numbers, the scale above 0, found scale ",
+                   scaler.scale, ", peaks ", scaler.peak, " and ", scaler.former_peak,
+                   "; the save is damaged");
 }
 
 }  // namespace

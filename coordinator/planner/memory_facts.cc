@@ -89,7 +89,7 @@ std::string blocks_text(std::vector<BlockShare> shares, bool is_backward) {
   std::string text;
   std::int64_t rest = 0;
   for (std::size_t b = 0; b < shares.size(); ++b) {
-    if (b < kBlocksTold) text += ", " + share_text(shares[b], is_backward);
+    if (b < kBlocksTold) text += concat(", ", share_text(shares[b], is_backward));
     if (b >= kBlocksTold) rest += shares[b].bytes;
   }
   if (shares.size() <= kBlocksTold) return text;
@@ -173,7 +173,7 @@ std::vector<MemoryAction> per_stage(const MemoryProblem& problem,
 std::string mib_text(std::int64_t bytes) {
   const double value = static_cast<double>(bytes) / 1048576.0;
   const int digits = value >= 100 ? 0 : value >= 1 ? 1 : 3;
-  return sentence("%.*f MiB", digits, value);
+  return concat(fixed(value, digits), " MiB");
 }
 
 std::string least_peak_text(const MemoryProblem& problem, const MemoryModel& model,

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "coordinator/core/text.h"
+
 namespace cox::planner {
 namespace {
 
@@ -121,14 +123,14 @@ Status out_of_range(const std::string& what, std::int64_t value) {
 
 Status check_stage(const Stage& stage, const std::string& name, std::int64_t copy_bytes_per_ms) {
   const auto bad = [](std::int64_t v) { return v < 0 || v > kMaxStageValue; };
-  if (bad(stage.forward_us)) return out_of_range(name + ": forward_us", stage.forward_us);
-  if (bad(stage.backward_us)) return out_of_range(name + ": backward_us", stage.backward_us);
+  if (bad(stage.forward_us)) return out_of_range(concat(name, ": forward_us"), stage.forward_us);
+  if (bad(stage.backward_us)) return out_of_range(concat(name, ": backward_us"), stage.backward_us);
   bool is_any_allowed = false;
   for (std::size_t a = 0; a < stage.options.size(); ++a) {
     const StageOption& o = stage.options[a];
     if (!o.allowed) continue;
     is_any_allowed = true;
-    const std::string where = name + ": " + std::string(kMemoryActionNames[a]);
+    const std::string where = concat(name, ": ", kMemoryActionNames[a]);
     for (const std::int64_t v : {o.kept_bytes, o.forward_high_bytes, o.backward_high_bytes,
                                  o.added_us, o.copied_bytes, o.stored_bytes}) {
       if (bad(v)) return out_of_range(where, v);
@@ -142,7 +144,7 @@ Status check_stage(const Stage& stage, const std::string& name, std::int64_t cop
                               ": expected copied_bytes and stored_bytes 0, found ",
                               o.copied_bytes + o.stored_bytes);
     if (o.is_copied() && bad(copy_us(o.copied_bytes, copy_bytes_per_ms)))
-      return out_of_range(where + ": microseconds of its copy",
+      return out_of_range(concat(where, ": microseconds of its copy"),
                           copy_us(o.copied_bytes, copy_bytes_per_ms));
   }
   if (is_any_allowed) return ok_status();

@@ -5,11 +5,13 @@
 #include <limits>
 #include <utility>
 
+#include "coordinator/core/text.h"
+
 namespace cox::planner {
 namespace {
 
 std::string operator_text(const OperatorGraph& graph, std::size_t index) {
-  return "operator " + std::to_string(index) + " (" + graph.operators[index].name + ")";
+  return concat("operator ", index, " (", graph.operators[index].name, ")");
 }
 
 class Validation {

@@ -5,6 +5,7 @@
 #include <span>
 #include <utility>
 
+#include "coordinator/core/text.h"
 #include "coordinator/transport/wait.h"
 #include "coordinator/wire/mask.h"
 
@@ -90,7 +91,8 @@ Result<Boards> node_boards(Communicator& world, NodeGroup& nodes, const JobFacts
                                "control.path=auto uses MPI in that case")
                          : shared.status();
     }
-    if (!shared.ok()) log.warning(shared.status().text() + "; control goes over MPI instead");
+    if (!shared.ok())
+      log.warning(concat(shared.status().text(), "; control goes over MPI instead"));
   }
   auto alone = private_boards(shape_for(1, job), capacity);
   if (!alone.ok()) return alone.status();
@@ -140,7 +142,7 @@ Status add_mask_broadcast(Communicator& world, Boards& boards, const JobFacts& j
   }
   if (!made.ok() && config.masks == MaskPath::nccl) return made.with_context("control.masks=nccl");
   if (!made.ok() && world.rank() == kRoot) {  // the reason is the same on all ranks
-    log.warning(made.message() + "; masks go without NCCL");
+    log.warning(concat(made.message(), "; masks go without NCCL"));
   }
   boards.no_broadcast = made;
   if (boards.broadcast == nullptr || world.rank() != kRoot) return ok_status();

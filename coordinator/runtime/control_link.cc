@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "coordinator/core/text.h"
+
 namespace cox::runtime {
 namespace {
 
@@ -100,7 +102,7 @@ void ControlLink::pump_exchange(PlanBook& plans) {
   if (is_ending_ && rounds_left_ > 0) --rounds_left_;
   if (progress.ok()) return deliver(plans);
   log_.on_change(LogLevel::error, "exchange",
-                 "a control round is lost: " + progress.status().text());
+                 concat("a control round is lost: ", progress.status().text()));
   if (downward_ == Downward::mask) plans.note_damage();
 }
 
@@ -196,7 +198,8 @@ void ControlLink::leave_nccl() {
   boards_.broadcast->give_up(
       unavailable("NCCL failed on another rank; the log of that rank has the cause"));
   uses_nccl_ = false;
-  log_.warning("masks go without NCCL from here on: " + boards_.broadcast->status().message());
+  log_.warning(
+      concat("masks go without NCCL from here on: ", boards_.broadcast->status().message()));
   outgoing_next_ = 0;
   relays_outbox_ = boards_.outbox && !boards_.own;
   if (relays_outbox_) show_outbox();
@@ -238,7 +241,8 @@ void ControlLink::pump_ending() {
 void ControlLink::break_off(const Status& why) {
   stage_ = Stage::broken;
   status_ = why;
-  log_.error("control rounds end here, and the plan does not change any more: " + why.text());
+  log_.error(
+      concat("control rounds end here, and the plan does not change any more: ", why.text()));
 }
 
 }  // namespace cox::runtime

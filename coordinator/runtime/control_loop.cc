@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "coordinator/core/text.h"
 #include "coordinator/policies/memory/memory.h"
 #include "coordinator/wire/mask.h"
 
@@ -19,7 +20,7 @@ struct Failure {
 };
 
 void log_failure(Log& log, const Failure& failure, const char* what) noexcept try {
-  log.on_change(LogLevel::error, failure.topic, std::string(failure.consequence) + ": " + what);
+  log.on_change(LogLevel::error, failure.topic, concat(failure.consequence, ": ", what));
 } catch (...) {
   // Missing memory for a message is no reason to end the job.
 }

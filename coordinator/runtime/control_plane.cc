@@ -9,6 +9,7 @@
 
 #include "coordinator/core/evidence.h"
 #include "coordinator/core/signal.h"
+#include "coordinator/core/text.h"
 #include "coordinator/io/thread.h"
 #include "coordinator/runtime/control_link.h"
 #include "coordinator/transport/wait.h"
@@ -50,13 +51,13 @@ void drop_wrong_facts(JobFacts& job, Log& log) {
   const Status memory =
       validate(job.memory, static_cast<std::size_t>(job.world_size), job.blocks.size());
   if (!memory.ok()) {
-    log.error("memory is not planned: " + memory.message());
+    log.error(concat("memory is not planned: ", memory.message()));
     job.memory = {};
   }
   const Status precision = validate(job.precision, job.blocks.size());
   if (!precision.ok()) {
-    log.error("costs of number formats are not known, so none is chosen by speed: " +
-              precision.message());
+    log.error(concat("costs of number formats are not known, so none is chosen by speed: ",
+                     precision.message()));
     job.precision = {};
   }
 }
@@ -176,7 +177,7 @@ Status ControlPlane::start_loop(ControlPlaneSetup setup, Refitted refitted,
         setup.log.warning("the journal of an older version is kept as " +
                           journal_->moved_aside().string() + "; this start begins another file");
     } else {
-      setup.log.error("no journal is kept: " + journal.status().text());
+      setup.log.error(concat("no journal is kept: ", journal.status().text()));
     }
   }
   start_stall_watch(setup);
@@ -245,7 +246,7 @@ void ControlPlane::agree(RoundId round, const StepBallot& merged) {
 }
 
 std::string ControlPlane::path() const {
-  return boards_->path + (link_->uses_nccl() ? "+nccl" : "");
+  return concat(boards_->path, link_->uses_nccl() ? "+nccl" : "");
 }
 
 Status ControlPlane::masks_status() const {
@@ -302,7 +303,7 @@ Status ControlPlane::finish(RankSignal last) {
   const auto go_on = [&] {
     if (is_hopeless()) return false;
     const Status paused = waiter.pause();
-    if (!paused.ok()) log_.error("left before all ranks had finished: " + paused.message());
+    if (!paused.ok()) log_.error(concat("left before all ranks had finished: ", paused.message()));
     if (ending == Ending::together && SteadyClock::now() >= next_check) {
       left_early = check_nobody_waits();
       next_check = SteadyClock::now() + kMarksEvery;

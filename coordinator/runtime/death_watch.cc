@@ -347,7 +347,7 @@ Advice advice_of(const DeathWatchSetup& setup, const std::string& how_to_go_on) 
   std::string text;
   if (setup.world_size > 1)
     text += "; the launcher then ends the other ranks, and may name another process";
-  text += how_to_go_on + " (docs/endings.md)\n";
+  text += concat(how_to_go_on, " (docs/endings.md)\n");
   Advice advice;
   advice.size = text.copy(advice.text.data(), advice.text.size());
   return advice;
@@ -356,11 +356,11 @@ Advice advice_of(const DeathWatchSetup& setup, const std::string& how_to_go_on) 
 void advise(const DeathWatchSetup& setup, Orders& orders) {
   const std::string saves = setup.saves.string();
   saves.copy(orders.saves.data(), orders.saves.size() - 1);
-  orders.with_save =
-      advice_of(setup, ". To continue: checkpoint.resume=on, from the newest save in " + saves);
+  orders.with_save = advice_of(
+      setup, concat(". To continue: checkpoint.resume=on, from the newest save in ", saves));
   orders.without_save = advice_of(
       setup, saves.empty() ? ". No saves were kept: checkpoint.directory is not set"
-                           : ". No save is in " + saves + " yet: start from the beginning");
+                           : concat(". No save is in ", saves, " yet: start from the beginning"));
 }
 
 Orders orders_for(const NodeMarks& marks, const DeathWatchSetup& setup) {

@@ -20,7 +20,7 @@ constexpr std::size_t kFlushRounds = 16;
 constexpr std::size_t kFlushBytes = std::size_t{1} << 18;
 
 Status cannot(const std::filesystem::path& path, const std::string& what, int error) {
-  return io::errno_status(error, "journal " + path.string() + ": " + what,
+  return io::errno_status(error, concat("journal ", path.string(), ": ", what),
                           StatusCode::resource_exhausted);
 }
 
@@ -39,7 +39,7 @@ Result<io::OutputFile> open_locked(const std::filesystem::path& path) {
   auto file = io::OutputFile::open(path, 0644);
   if (!file.ok()) return file.status().with_context("journal");
   const auto locking = file->lock();
-  if (!locking.ok()) return locking.status().with_context("journal " + path.string());
+  if (!locking.ok()) return locking.status().with_context(concat("journal ", path.string()));
   if (*locking == io::FileLocking::held_elsewhere)
     return failed_precondition("journal ", path.string(),
                                ": another job writes to it; give each job a file of its own");

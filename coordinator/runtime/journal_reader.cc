@@ -225,8 +225,8 @@ Result<JournalEntry> JournalReader::next() {
   if (!record.ok()) return record.status();
   auto entry = read(*record);
   if (entry.ok()) return entry;
-  return entry.status().with_context("journal " + path_.string() + ": record at byte " +
-                                     std::to_string(record->offset));
+  return entry.status().with_context(
+      concat("journal ", path_.string(), ": record at byte ", record->offset));
 }
 
 Result<JournalEntry> JournalReader::read(const JournalRecord& record) {

@@ -8,6 +8,7 @@
 #include <random>
 #include <utility>
 
+#include "coordinator/core/text.h"
 #include "coordinator/io/thread.h"
 #include "coordinator/transport/wait.h"
 
@@ -303,10 +304,9 @@ Result<MarkRelay> set_up_relay(transport::Communicator& world, const NodeGroup& 
   if (topology.is_leader() && is_far && address.port != 0)
     trouble = transport::take(MarkSender::start(marks, address, world_size), mail.courier);
   if (!trouble.ok())
-    log.warning(
-        "nodes do not exchange their ranks' positions, so waits across nodes have no known "
-        "cause: " +
-        trouble.message());
+    log.warning(concat(
+        "nodes do not exchange their ranks' positions, so waits across nodes have no known cause: ",
+        trouble.message()));
   return mail;
 }
 

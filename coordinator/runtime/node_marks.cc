@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "coordinator/core/text.h"
+
 namespace cox::runtime {
 namespace {
 
@@ -52,8 +54,8 @@ Result<NodeMarks> set_up_marks(NodeGroup& nodes, RankId self, const Log& log) {
     return memory.status();
   if (!memory.ok()) {
     if (node.rank() == kRoot)
-      log.warning("ranks of one node cannot read each other's progress: " +
-                  memory.status().message());
+      log.warning(concat("ranks of one node cannot read each other's progress: ",
+                         memory.status().message()));
     return alone(self);
   }
   const auto board = laid_out(node, [&](Role role) {

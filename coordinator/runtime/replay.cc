@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "coordinator/core/config.h"
+#include "coordinator/core/text.h"
 #include "coordinator/core/words.h"
 #include "coordinator/decide/decide.h"
 
@@ -47,12 +48,12 @@ Result<Config> recorded_config(const wire::JournalStart& start, const ReplayOpti
 }
 
 std::string about(const Reason& reason) {
-  return std::string(to_string(reason.policy)) + " " + std::string(to_string(reason.code)) + " (" +
-         std::string(to_string(reason.outcome)) + "): " + reason.text;
+  return concat(to_string(reason.policy), " ", to_string(reason.code), " (",
+                to_string(reason.outcome), "): ", reason.text);
 }
 
 std::string name_of(const Plan& plan) {
-  return "plan " + std::to_string(plan.id.number);
+  return concat("plan ", plan.id.number);
 }
 
 class Replayer {
@@ -70,16 +71,15 @@ class Replayer {
     job_ = std::move(start.job);
     state_ = std::move(start.state);
     ++report_.segments;
-    tell("job '" + job_.name + "', start " + std::to_string(job_.incarnation) + ": " +
-         std::to_string(job_.world_size) + " ranks, " + std::to_string(job_.blocks.size()) +
-         " blocks, policies " + listed(start.policies));
+    tell(concat("job '", job_.name, "', start ", job_.incarnation, ": ", job_.world_size,
+                " ranks, ", job_.blocks.size(), " blocks, policies ", listed(start.policies)));
     if (start.first) compare_start(*start.first);
     return ok_status();
   }
 
   void play(const wire::JournalRound& recorded) {
     Decided decided = decide(job_, config_, policies_, state_, recorded.signals);
-    where_ = "round " + std::to_string(recorded.signals.round.value());
+    where_ = concat("round ", recorded.signals.round.value());
     found_ = 0;
     compare_plans(recorded.decision.plan, decided.decision.plan, state_.plan);
     compare_reasons(recorded.decision.reasons, decided.decision.reasons);
@@ -98,7 +98,7 @@ class Replayer {
  private:
   void compare_start(const Decision& recorded) {
     Begun begun = begin_job(job_, config_, policies_, state_);
-    where_ = "start " + std::to_string(job_.incarnation);
+    where_ = concat("start ", job_.incarnation);
     found_ = 0;
     compare_plans(recorded.plan, begun.state.plan, state_.plan);
     compare_reasons(recorded.reasons, begun.reasons);
@@ -109,28 +109,29 @@ class Replayer {
   void compare_plans(const std::optional<Plan>& recorded, const std::optional<Plan>& now,
                      const Plan& before) {
     if (now) {
-      tell(where_ + ": " + name_of(*now));
-      for (const std::string& line : diff(before, *now)) tell("  " + line);
+      tell(concat(where_, ": ", name_of(*now)));
+      for (const std::string& line : diff(before, *now)) tell(concat("  ", line));
     }
     if (recorded == now) return;
-    if (!recorded) return difference("the journal has no plan, the replay sends " + name_of(*now));
+    if (!recorded)
+      return difference(concat("the journal has no plan, the replay sends ", name_of(*now)));
     if (!now)
-      return difference("the journal has " + name_of(*recorded) + ", the replay sends none");
+      return difference(concat("the journal has ", name_of(*recorded), ", the replay sends none"));
     std::vector<std::string> lines = diff(*recorded, *now);
     if (lines.empty())
-      lines.push_back("id or earliest round, expected " + name_of(*recorded) + " from round " +
-                      std::to_string(recorded->earliest_round.value()) + ", found " +
-                      name_of(*now) + " from round " + std::to_string(now->earliest_round.value()));
-    for (const std::string& line : lines) difference(name_of(*now) + ": " + line);
+      lines.push_back(concat("id or earliest round, expected ", name_of(*recorded), " from round ",
+                             recorded->earliest_round.value(), ", found ", name_of(*now),
+                             " from round ", now->earliest_round.value()));
+    for (const std::string& line : lines) difference(concat(name_of(*now), ": ", line));
   }
 
   void compare_reasons(const std::vector<Reason>& recorded, const std::vector<Reason>& now) {
-    for (const Reason& reason : now) tell(where_ + ": " + about(reason));
+    for (const Reason& reason : now) tell(concat(where_, ": ", about(reason)));
     const std::size_t count = std::max(recorded.size(), now.size());
     for (std::size_t i = 0; i < count; ++i) {
       if (i < recorded.size() && i < now.size() && recorded[i] == now[i]) continue;
-      if (i < recorded.size()) difference("the journal says " + about(recorded[i]));
-      if (i < now.size()) difference("the replay says " + about(now[i]));
+      if (i < recorded.size()) difference(concat("the journal says ", about(recorded[i])));
+      if (i < now.size()) difference(concat("the replay says ", about(now[i])));
     }
   }
 
@@ -141,7 +142,7 @@ class Replayer {
   void difference(const std::string& line) {
     ++found_;
     if (report_.differences.size() < options_.max_differences)
-      report_.differences.push_back(where_ + ": " + line);
+      report_.differences.push_back(concat(where_, ": ", line));
   }
 
   const PolicySet& known_;

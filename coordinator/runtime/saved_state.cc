@@ -6,6 +6,7 @@
 
 #include "coordinator/core/bytes.h"
 #include "coordinator/core/hash.h"
+#include "coordinator/core/text.h"
 #include "coordinator/io/file.h"
 #include "coordinator/wire/control_codec.h"
 
@@ -59,7 +60,7 @@ Result<std::string> control_state_file(const ControlState& state) {
 }
 
 Result<ControlState> load_control_state(const fs::path& path) {
-  const std::string context = "control state " + path.string();
+  const std::string context = concat("control state ", path.string());
   const auto file = io::read_file(path, wire::kMaxMessageBytes + kHeaderBytes, io::Links::refused);
   if (!file.ok()) return file.status().with_context(context);
   auto state = read_control_state(*file);

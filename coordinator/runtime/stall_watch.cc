@@ -18,7 +18,7 @@ std::string key_of(const Stall& stall) {
     key += concat(mark.rank, has_left ? "f" : "", static_cast<int>(mark.process), " ");
   }
   if (stall.culprits.empty()) key = "all";
-  return stall.silent.empty() ? key : key + "silent";
+  return stall.silent.empty() ? key : concat(key, "silent");
 }
 
 std::vector<RankId> ranks_of(const std::vector<RankMark>& marks) {
@@ -72,8 +72,8 @@ void StallWatch::look(Clock::time_point now) {
   if (!stall_ || stall_->seconds < parts_.limit.count() || has_given_up_) return;
   has_given_up_ = true;
   if (parts_.give_up) {
-    parts_.give_up(text_of(*stall_) + "; control.wait_seconds allows " +
-                   duration_text(parts_.limit.count()));
+    parts_.give_up(concat(text_of(*stall_), "; control.wait_seconds allows ",
+                          duration_text(parts_.limit.count())));
   }
 }
 

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/core/text.h"
 #include "coordinator/transport/call.h"
 #include "coordinator/transport/request_table.h"
 #include "coordinator/transport/wait.h"
@@ -162,8 +163,9 @@ std::string who_started_what(const LoopbackOperation& operation) {
   std::string text;
   for (std::size_t r = 0; r < operation.parts.size(); ++r) {
     const Call& call = operation.parts[r].call;
-    text += (r == 0 ? "rank " : "; rank ") + std::to_string(r) + " ";
-    text += call.operation == Operation::none ? "has not started it" : "started " + describe(call);
+    text += concat(r == 0 ? "rank " : "; rank ", r, " ");
+    text += call.operation == Operation::none ? "has not started it"
+                                              : concat("started ", describe(call));
   }
   return text;
 }
@@ -255,8 +257,8 @@ LoopbackOperation& LoopbackHub::operation_for(std::uint64_t number) {
 
 void LoopbackHub::break_on_mismatch(const LoopbackOperation& operation) {
   failure_ = failed_precondition(
-      "operation " + std::to_string(operation.number) + " on communicator " + name_ +
-      ": expected the same call on every rank, found: " + who_started_what(operation) +
+      "operation ", operation.number, " on communicator ", name_,
+      ": expected the same call on every rank, found: ", who_started_what(operation),
       ". MPI would hang or corrupt here; make all ranks start the same operations in one order");
   is_broken_.store(true, std::memory_order_release);
 }
@@ -291,12 +293,12 @@ void LoopbackHub::make_children(LoopbackOperation& operation) {
     std::memcpy(&color, operation.parts[r].given.data(), sizeof color);
     groups[color].emplace_back(static_cast<std::int32_t>(r));
   }
-  const std::string base = name_ + "." + std::to_string(children_++);
+  const std::string base = concat(name_, ".", children_++);
   const bool named_by_color = operation.call.operation != Operation::duplicate;
   for (const auto& [color, ranks] : groups) {
     std::vector<NodeId> nodes;
     for (const RankId rank : ranks) nodes.push_back(node(rank));
-    const std::string name = named_by_color ? base + ":" + std::to_string(color) : base;
+    const std::string name = named_by_color ? concat(base, ":", color) : base;
     const auto child = std::make_shared<LoopbackHub>(name, std::move(nodes), state_);
     for (std::size_t i = 0; i < ranks.size(); ++i) {
       LoopbackOperation::Part& part = operation.parts[index(ranks[i])];
@@ -324,18 +326,18 @@ void LoopbackHub::close() {
   const auto [fewest, most] = std::minmax_element(next_.begin(), next_.end());
   if (*fewest == *most) return;
   const std::string text =
-      "communicator " + name_ + " ended with operation " + std::to_string(*fewest) +
-      " started by some ranks only: " + who_started_what(*window_[*fewest - window_start_]);
+      concat("communicator ", name_, " ended with operation ", *fewest,
+             " started by some ranks only: ", who_started_what(*window_[*fewest - window_start_]));
   lock.unlock();
   state_->complain(text);
 }
 
 LoopbackCommunicator::~LoopbackCommunicator() {
   requests_.for_each_in_flight([this](const Slot& slot) {
-    hub_->state().complain("rank " + std::to_string(rank_.value()) + " destroyed communicator " +
-                           hub_->name() + " with operation " +
-                           std::to_string(slot.operation->number) + " (" + describe(slot.call) +
-                           ") in flight; test every request until test() returns done");
+    hub_->state().complain(concat("rank ", rank_.value(), " destroyed communicator ", hub_->name(),
+                                  " with operation ", slot.operation->number, " (",
+                                  describe(slot.call),
+                                  ") in flight; test every request until test() returns done"));
   });
   hub_->close();
 }
@@ -345,7 +347,7 @@ Result<Request> LoopbackCommunicator::start(const Call& call, const Buffers& buf
   const Fault fault =
       hub_->state().options().faults.at(hub_->name(), rank_, hub_->next_number(rank_));
   if (fault.kind == FaultKind::refuse) {
-    return unavailable(describe(call) + " on communicator " + hub_->name() +
+    return unavailable(describe(call), " on communicator ", hub_->name(),
                        ": refused by the fault script");
   }
   Result<LoopbackOperation*> operation = hub_->start(rank_, call, buffers.send, reduction);
@@ -382,9 +384,8 @@ Result<Progress> LoopbackCommunicator::poll(Slot& slot) {
   }
   Status delivered = deliver(slot);
   if (slot.fault.kind == FaultKind::error) {
-    delivered =
-        unavailable("operation " + std::to_string(operation.number) + " on communicator " +
-                    hub_->name() + " (" + describe(slot.call) + "): failed by the fault script");
+    delivered = unavailable("operation ", operation.number, " on communicator ", hub_->name(), " (",
+                            describe(slot.call), "): failed by the fault script");
   }
   hub_->leave(operation);
   if (!delivered.ok()) return delivered;
@@ -395,9 +396,8 @@ Status LoopbackCommunicator::deliver(const Slot& slot) {
   const LoopbackOperation& operation = *slot.operation;
   const auto& given = operation.parts[static_cast<std::size_t>(rank_.value())].given;
   if (!std::equal(given.begin(), given.end(), slot.buffers.send.begin(), slot.buffers.send.end())) {
-    return failed_precondition("operation " + std::to_string(operation.number) +
-                               " on communicator " + hub_->name() + " (" + describe(slot.call) +
-                               "): rank " + std::to_string(rank_.value()) +
+    return failed_precondition("operation ", operation.number, " on communicator ", hub_->name(),
+                               " (", describe(slot.call), "): rank ", rank_.value(),
                                " changed the buffer while it was in flight; do not touch the "
                                "buffer until test() returns done");
   }
@@ -456,7 +456,7 @@ void LoopbackCommunicator::deliver_broadcast(const Slot& slot) {
 Result<LoopbackOperation*> LoopbackCommunicator::run_blocking(const Call& call, ConstBytes given) {
   Result<LoopbackOperation*> started = hub_->start(rank_, call, given, {});
   if (!started.ok()) return started;
-  const std::string what = describe(call) + " on communicator " + hub_->name();
+  const std::string what = concat(describe(call), " on communicator ", hub_->name());
   Waiter waiter(
       with_timeout(wait_policy(size(), 1), hub_->state().options().start_up_timeout, what.c_str()));
   while (!(*started)->complete.load(std::memory_order_acquire)) {
@@ -497,8 +497,7 @@ Result<SharedSegment> LoopbackCommunicator::share(std::size_t bytes) {
   hub_->leave(**done);
   const std::size_t limit = hub_->state().options().shared_segment_limit_bytes;
   if (bytes > limit) {
-    return resource_exhausted("shared segment: expected room for " + std::to_string(bytes) +
-                              " bytes, found " + std::to_string(limit) +
+    return resource_exhausted("shared segment: expected room for ", bytes, " bytes, found ", limit,
                               " (the limit of this loopback world)");
   }
   return segment;

@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "coordinator/core/text.h"
+
 namespace cox::testing {
 namespace {
 
@@ -14,7 +16,7 @@ JobFacts facts_of(const Scenario& scenario, Capabilities capabilities) {
   job.name = "simulated";
   job.incarnation = 1;
   job.world_size = scenario.ranks;
-  for (std::size_t b = 0; b < scenario.blocks; ++b) job.blocks.push_back("h." + std::to_string(b));
+  for (std::size_t b = 0; b < scenario.blocks; ++b) job.blocks.push_back(concat("h.", b));
   job.global_batch = static_cast<std::uint64_t>(scenario.ranks) * 8;
   job.capabilities = capabilities;
   for (std::int32_t r = 0; r < scenario.ranks && scenario.ranks_per_node > 0; ++r) {

@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include "coordinator/core/text.h"
+
 namespace cox::transport {
 const char* to_string(Operation operation) {
   constexpr std::array kNames = {"nothing",       "gather",        "broadcast", "all_gather",
@@ -15,9 +17,9 @@ std::string describe(const Call& call) {
   if (call.operation >= Operation::duplicate && call.operation <= Operation::split_by_node) {
     return text;
   }
-  text += " of " + std::to_string(call.bytes) + " bytes";
-  if (call.root.value() >= 0) text += " with root " + std::to_string(call.root.value());
-  if (call.element_bytes > 0) text += " (elements of " + std::to_string(call.element_bytes) + ")";
+  text += concat(" of ", call.bytes, " bytes");
+  if (call.root.value() >= 0) text += concat(" with root ", call.root.value());
+  if (call.element_bytes > 0) text += concat(" (elements of ", call.element_bytes, ")");
   return text;
 }
 

@@ -4,6 +4,7 @@
 
 #include "coordinator/core/bytes.h"
 #include "coordinator/core/state_codec.h"
+#include "coordinator/core/text.h"
 #include "coordinator/wire/bit_packing.h"
 
 namespace cox::wire {
@@ -22,10 +23,10 @@ Status wrong_field(std::string_view field, std::string_view expected) {
 Status check(const JobFacts& job) {
   constexpr std::uint64_t kMaxBatch = std::uint64_t{1} << 31;  // the limit of SamplePlan
   if (job.world_size < 1 || job.world_size > kMaxRanks)
-    return wrong_field("job.world_size", "1 to " + std::to_string(kMaxRanks));
+    return wrong_field("job.world_size", concat("1 to ", kMaxRanks));
   if (job.node_of_rank.empty() && job.world_size > kMostRanksOfNode)
     return wrong_field("job.node_of_rank",
-                       "one node a rank in a world above " + std::to_string(kMostRanksOfNode));
+                       concat("one node a rank in a world above ", kMostRanksOfNode));
   const auto ranks = static_cast<std::size_t>(job.world_size);
   if (!job.node_of_rank.empty() && job.node_of_rank.size() != ranks)
     return wrong_field("job.node_of_rank", "one node a rank, or none");

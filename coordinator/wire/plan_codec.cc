@@ -10,6 +10,7 @@
 #include "coordinator/core/hash.h"
 #include "coordinator/core/plan_fields.h"
 #include "coordinator/core/state_codec.h"
+#include "coordinator/core/text.h"
 #include "coordinator/wire/bit_packing.h"
 
 namespace cox::wire {
@@ -399,11 +400,10 @@ Status read_entries(ByteReader& in, PayloadKind kind, Plan& plan, const JobSize&
     const std::uint64_t length = in.varint();
     ByteReader body(in.take(length));
     if (in.failed() || id <= last)
-      return data_loss("plan: expected entries in ascending order and whole, found entry " +
-                       std::to_string(id) + " of " + std::to_string(length) + " bytes");
+      return data_loss("plan: expected entries in ascending order and whole, found entry ", id,
+                       " of ", length, " bytes");
     read_entry(id, kind, body, plan, {plan, size, bits});
-    if (!body.done())
-      return data_loss("plan: entry " + std::to_string(id) + " is malformed or of another version");
+    if (!body.done()) return data_loss("plan: entry ", id, " is malformed or of another version");
     last = id;
   }
   if (in.failed()) return data_loss("plan: expected more bytes, found their end");
@@ -411,7 +411,7 @@ Status read_entries(ByteReader& in, PayloadKind kind, Plan& plan, const JobSize&
 }
 
 Status wrong_shape(const std::string& what) {
-  return invalid_argument("plan: " + what);
+  return invalid_argument("plan: ", what);
 }
 
 }  // namespace
@@ -426,22 +426,20 @@ BlockBits block_bits(const Plan& plan) {
 Status check_shape(const Plan& plan) {
   const std::size_t blocks = plan.precision.size();
   if (blocks > kMaxBlocks)
-    return wrong_shape("expected at most " + std::to_string(kMaxBlocks) + " blocks, found " +
-                       std::to_string(blocks));
+    return wrong_shape(concat("expected at most ", kMaxBlocks, " blocks, found ", blocks));
   if (plan.profiles.empty() || plan.profiles.size() > kMaxProfiles)
-    return wrong_shape("expected 1 to " + std::to_string(kMaxProfiles) + " profiles, found " +
-                       std::to_string(plan.profiles.size()));
+    return wrong_shape(
+        concat("expected 1 to ", kMaxProfiles, " profiles, found ", plan.profiles.size()));
   for (const ActionProfile& actions : plan.profiles) {
     if (actions.size() != blocks)
-      return wrong_shape("expected profiles of " + std::to_string(blocks) + " blocks, found " +
-                         std::to_string(actions.size()));
+      return wrong_shape(
+          concat("expected profiles of ", blocks, " blocks, found ", actions.size()));
   }
   std::size_t ranks = 0;
   for_each_per_rank_field(
       [&](const auto& field) { ranks = std::max(ranks, (plan.*field.member).size()); });
   if (ranks > static_cast<std::size_t>(kMaxRanks))
-    return wrong_shape("expected at most " + std::to_string(kMaxRanks) + " ranks, found " +
-                       std::to_string(ranks));
+    return wrong_shape(concat("expected at most ", kMaxRanks, " ranks, found ", ranks));
   return ok_status();
 }
 

@@ -158,7 +158,7 @@ Status split_file(const std::string& from, const std::string& to, std::uint32_t 
     std::uint64_t bytes = 0;
     std::uint32_t number = 0;
     for (const Places& run : divide(places_of(group), files)) {
-      const std::string file = concat(stem, sentence("-%05u-of-%05u", ++number, files), kTensors);
+      const std::string file = fmt::format("{}-{:05}-of-{:05}{}", stem, ++number, files, kTensors);
       for (const TensorPlace& place : run) {
         file_of[place.entry.name] = file;
         bytes += place.bytes();

@@ -1,6 +1,7 @@
 #include "metrics/http/access.h"
 
 #include <arpa/inet.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <charconv>
@@ -77,7 +78,7 @@ bool names_us(const std::string& host, const Access& access) {
 
 std::string expected_names(const Access& access) {
   if (access.reach == Access::Reach::this_machine) return "localhost or 127.0.0.1";
-  return "an address, localhost or " + access.machine;
+  return fmt::format("an address, localhost or {}", access.machine);
 }
 
 // Compares in a time that depends only on the length of `given`.
@@ -131,13 +132,13 @@ std::optional<Response> refused_host(const std::vector<std::string>& authorities
                                      const Access& access) {
   if (authorities.empty() && head.version == Head::Version::http_1_0) return std::nullopt;
   if (authorities.size() != 1)
-    return refusal(400, "expected one Host header, found " + std::to_string(authorities.size()));
+    return refusal(400, fmt::format("expected one Host header, found {}", authorities.size()));
   const std::optional<std::string> host = host_of(authorities.front());
   if (host && names_us(*host, access)) return std::nullopt;
-  return refusal(421, "expected " + expected_names(access) +
-                          " as the Host of the request, found \"" +
-                          authorities.front().substr(0, kShownBytes) +
-                          "\"; open the page under one of these names");
+  return refusal(421,
+                 fmt::format("expected {} as the Host of the request, found \"{}\"; open the page "
+                             "under one of these names",
+                             expected_names(access), authorities.front().substr(0, kShownBytes)));
 }
 
 }  // namespace

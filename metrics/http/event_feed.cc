@@ -1,5 +1,7 @@
 #include "metrics/http/event_feed.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -38,7 +40,7 @@ std::shared_ptr<const std::string> EventFeed::since(Version seen) {
 }
 
 std::string event_bytes(const EventPart& part) {
-  std::string out = "event: " + part.event + "\ndata: ";
+  std::string out = fmt::format("event: {}\ndata: ", part.event);
   for (std::size_t i = 0; i < part.text.size(); ++i) {
     const char c = part.text[i];
     const bool is_pair = c == '\r' && i + 1 < part.text.size() && part.text[i + 1] == '\n';

@@ -1,5 +1,6 @@
 #include "metrics/http/http_server.h"
 
+#include <fmt/format.h>
 #include <pthread.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -103,7 +104,7 @@ Status cannot_listen(const std::string& address, const error_code& error) {
   const bool is_busy = error == asio::error::address_in_use;
   return unavailable(
       "http: cannot listen on ", address,
-      is_busy ? ": the port is already in use" : ": " + io::errno_text(error.value()),
+      is_busy ? ": the port is already in use" : fmt::format(": {}", io::errno_text(error.value())),
       "; choose another one (COX_HTTP_PORT=...), 0 for any free one, or switch the "
       "pages off (COX_HTTP_ENABLED=off)");
 }
@@ -180,7 +181,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpConfig& config, 
   error_code error = threads->door().open({address, config.port});
   if (error == asio::error::address_in_use && busy == BusyPort::take_another)
     error = threads->door().open({address, 0});
-  if (error) return cannot_listen(host + ":" + std::to_string(config.port), error);
+  if (error) return cannot_listen(fmt::format("{}:{}", host, config.port), error);
 
   std::unique_ptr<HttpServer> server(new HttpServer);
   server->host_ = host;
@@ -208,7 +209,7 @@ void HttpServer::wait_for_last_look() {
 
 std::string HttpServer::url() const {
   const std::string shown = host_ == "0.0.0.0" ? "127.0.0.1" : host_;
-  return "http://" + shown + ":" + std::to_string(port_);
+  return fmt::format("http://{}:{}", shown, port_);
 }
 
 }  // namespace cox::metrics

@@ -43,8 +43,8 @@ Head head_of(const Parser& parser) {
 Response refusal_of(const boost::system::error_code& error) {
   if (error == http::error::bad_version)
     return refusal(505, "expected HTTP/1.0 or HTTP/1.1, found something else");
-  return refusal(400,
-                 "expected a request of HTTP/1.1, found one that is malformed: " + error.message());
+  return refusal(400, fmt::format("expected a request of HTTP/1.1, found one that is malformed: {}",
+                                  error.message()));
 }
 
 const char* more_headers(int status) {

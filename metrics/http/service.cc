@@ -1,5 +1,7 @@
 #include "metrics/http/service.h"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <atomic>
 #include <boost/asio/post.hpp>
@@ -48,7 +50,7 @@ Response answer(const Request& request, const Service::Source& source) {
   try {
     return respond(request, source());
   } catch (const std::exception& error) {
-    return refusal(500, std::string("internal error: ") + error.what());
+    return refusal(500, fmt::format("internal error: {}", error.what()));
   }
 }
 
@@ -197,12 +199,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void follow(Broadcast& events) {
     if (service_.followers() >= kMostFollowers)
-      return send(
-          refusal(
-              503,
-              "expected at most " + std::to_string(kMostFollowers) +
-                  " followers of events at a time, found as many already; reload the page instead"),
-          Part::all);
+      return send(refusal(503, fmt::format("expected at most {} followers of events at a time, "
+                                           "found as many already; reload the page instead",
+                                           kMostFollowers)),
+                  Part::all);
     enter(Phase::following);
     if (is_closed_) return;
     error_code ignored;

@@ -1,5 +1,7 @@
 #include "metrics/records/host_lines.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -64,7 +66,7 @@ void put_start(std::string& line, const HostStart& start) {
 }
 
 std::string gpu_name(std::size_t gpu, const char* figure) {
-  return concat("gpu", gpu, figure);
+  return fmt::format("gpu{}{}", gpu, figure);
 }
 
 // Returns a number of the line between `least` and `most`, else kUnknown.
@@ -191,7 +193,7 @@ Status each_line(const InputFile& file, const std::function<Status(std::string_v
 }  // namespace
 
 std::string host_line(const HostSample& sample) {
-  std::string line = std::string(kTimestamp) + fixed(sample.timestamp, 3);
+  std::string line = fmt::format("{}{}", kTimestamp, fixed(sample.timestamp, 3));
   put(line, "step", static_cast<double>(sample.step), 0);
   put(line, "activity", static_cast<double>(sample.activity), 0);
   put(line, "since", sample.activity_seconds, 3);
@@ -283,11 +285,12 @@ std::vector<HostTrack> read_host_tracks(const std::vector<RankFolder>& folders,
     auto track = read_host_samples(folder.path / kHostFileName, folder.rank, most);
     if (track.ok() && !track->samples.empty()) tracks.push_back(*std::move(track));
     if (!track.ok() && track.status().code() != StatusCode::not_found)
-      gaps.push_back("host timeline: " + track.status().message());
+      gaps.push_back(fmt::format("host timeline: {}", track.status().message()));
   }
   if (!tracks.empty() && tracks.size() < folders.size())
-    gaps.push_back(concat("host timeline: ", folders.size() - tracks.size(), " of ", folders.size(),
-                          " ranks have none, so waits for these ranks are not shown"));
+    gaps.push_back(fmt::format(
+        "host timeline: {} of {} ranks have none, so waits for these ranks are not shown",
+        folders.size() - tracks.size(), folders.size()));
   return tracks;
 }
 

@@ -1,5 +1,7 @@
 #include "metrics/records/operator_table_file.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <tuple>
@@ -34,8 +36,8 @@ double amount(JsonFields& fields, const Json& json, std::string_view name,
               const std::string& where) {
   const double value = fields.number(json, name, where);
   if (fields.ok() && !(value >= 0 && std::isfinite(value)))
-    fields.fail(where + ": " + std::string(name) + ": expected 0 or more, found " +
-                json_number(value));
+    fields.fail(
+        fmt::format("{}: {}: expected 0 or more, found {}", where, name, json_number(value)));
   return value;
 }
 
@@ -98,15 +100,17 @@ Result<OperatorTable> read_operator_table(std::string_view text) {
   table.newest = StepId(whole(fields, *json, "newest_step", kTable));
   const auto& blocks = fields.items(*json, "blocks", 0, kMaxBlocks, kTable);
   for (std::size_t b = 0; b < blocks.size() && fields.ok(); ++b)
-    table.blocks.push_back(block_of(fields, blocks[b], kTable + ": block " + std::to_string(b)));
+    table.blocks.push_back(block_of(fields, blocks[b], fmt::format("{}: block {}", kTable, b)));
   const auto& rows = fields.items(*json, "operators", 0, kMaxOperatorRows, kTable);
   for (std::size_t r = 0; r < rows.size() && fields.ok(); ++r)
-    table.rows.push_back(row_of(fields, rows[r], kTable + ": operator " + std::to_string(r)));
-  if (fields.ok() && table.steps == 0) fields.fail(kTable + ": steps: expected 1 or more, found 0");
+    table.rows.push_back(row_of(fields, rows[r], fmt::format("{}: operator {}", kTable, r)));
+  if (fields.ok() && table.steps == 0)
+    fields.fail(fmt::format("{}: steps: expected 1 or more, found 0", kTable));
   const bool is_sorted = std::ranges::is_sorted(table.rows, {}, key_of);
   const bool has_twice = std::ranges::adjacent_find(table.rows, {}, key_of) != table.rows.end();
   if (fields.ok() && (!is_sorted || has_twice))
-    fields.fail(kTable + ": expected operators in the order of their names and blocks, each once");
+    fields.fail(fmt::format(
+        "{}: expected operators in the order of their names and blocks, each once", kTable));
   if (!fields.ok()) return fields.status();
   return table;
 }

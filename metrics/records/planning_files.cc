@@ -1,5 +1,7 @@
 #include "metrics/records/planning_files.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -92,7 +94,7 @@ class ProblemFields : public JsonFields {
   void check(const MemoryProblem& problem, const std::string& where) {
     if (!ok()) return;
     if (const Status status = planner::validate(problem); !status.ok())
-      fail(where + ": " + status.message());
+      fail(fmt::format("{}: {}", where, status.message()));
   }
 };
 
@@ -109,11 +111,11 @@ Stage stage_of(ProblemFields& fields, const Json& json, const std::string& where
   stage.forward_us = fields.integer(json, "forward_us", where);
   stage.backward_us = fields.integer(json, "backward_us", where);
   if (const Json* block = json.find("block"))
-    stage.block = fields.small(*block, kMaxBlocks - 1, where + ": block");
+    stage.block = fields.small(*block, kMaxBlocks - 1, fmt::format("{}: block", where));
   for (std::size_t a = 0; a < kActions; ++a) {
     const std::string name = member_of(a);
     const Json* option = json.find(name);
-    if (option) stage.options[a] = option_of(fields, *option, where + ": " + name);
+    if (option) stage.options[a] = option_of(fields, *option, fmt::format("{}: {}", where, name));
   }
   return stage;
 }
@@ -121,17 +123,18 @@ Stage stage_of(ProblemFields& fields, const Json& json, const std::string& where
 RankProfile profile_of(ProblemFields& fields, const Json& json, const std::string& where) {
   RankProfile out;
   for (const Json& rank : fields.items(json, "ranks", 0, kMaxRanks, where))
-    out.ranks.push_back(fields.small(rank, kMaxRanks - 1, where + ": ranks"));
+    out.ranks.push_back(fields.small(rank, kMaxRanks - 1, fmt::format("{}: ranks", where)));
   MemoryProblem& problem = out.problem;
   problem.base_bytes = fields.integer(json, "base_bytes", where);
   out.limit_bytes = fields.integer_if_any(json, "limit_bytes", where).value_or(0);
   problem.copy_bytes_per_ms = fields.integer(json, "copy_bytes_per_ms", where);
   problem.tier_bytes = fields.integer_if_any(json, "tier_bytes", where);
   if (const Json* most = json.find("most_recomputed"))
-    problem.most_recomputed = fields.small(*most, kMaxBlocks, where + ": most_recomputed");
+    problem.most_recomputed =
+        fields.small(*most, kMaxBlocks, fmt::format("{}: most_recomputed", where));
   const std::vector<Json>& stages = fields.items(json, "stages", 1, planner::kMaxStages, where);
   for (std::size_t i = 0; i < stages.size() && fields.ok(); ++i) {
-    const std::string stage = where + ": stage " + std::to_string(i);
+    const std::string stage = fmt::format("{}: stage {}", where, i);
     out.stage_names.push_back(fields.text(stages[i], "name", stage));
     if (fields.ok()) problem.stages.push_back(stage_of(fields, stages[i], stage));
   }
@@ -161,7 +164,7 @@ Stage block_of(ProblemFields& fields, const Json& block, std::int64_t before, st
 PlanInstance instance_of(ProblemFields& fields, const Json& json, std::string where) {
   PlanInstance out;
   out.id = fields.text(json, "id", where);
-  if (fields.ok()) where = "instance '" + out.id + "'";
+  if (fields.ok()) where = fmt::format("instance '{}'", out.id);
   const std::vector<Json>& blocks = fields.items(json, "blocks", 1, kMostBlocks, where);
   const std::size_t n = blocks.size();
   const std::vector<Json>& boundary = fields.items(json, "boundary", n + 1, n + 1, where);
@@ -169,20 +172,21 @@ PlanInstance instance_of(ProblemFields& fields, const Json& json, std::string wh
   out.problem.copy_bytes_per_ms = fields.integer(json, "bandwidth", where);
   std::vector<std::int64_t> edges;
   for (const Json& edge : boundary)
-    edges.push_back(fields.integer(edge, kMaxStageValue, where + ": boundary"));
+    edges.push_back(fields.integer(edge, kMaxStageValue, fmt::format("{}: boundary", where)));
   if (!fields.ok()) return out;
   out.problem.base_bytes += edges[0];
   for (std::size_t i = 0; i < n; ++i) {
     Stage stage =
-        block_of(fields, blocks[i], edges[i], edges[i + 1], where + ": block " + std::to_string(i));
+        block_of(fields, blocks[i], edges[i], edges[i + 1], fmt::format("{}: block {}", where, i));
     stage.block = static_cast<std::int32_t>(i);
     if (out.problem.copy_bytes_per_ms == 0) stage.options[kOffload].allowed = false;
     out.problem.stages.push_back(stage);
   }
   for (const Json& b : fields.items(json, "budgets", 0, kMostBudgets, where)) {
     const bool is_bare = b.kind == JsonKind::number;
-    out.budgets.push_back(is_bare ? fields.integer(b, kMaxStageValue, where + ": budgets")
-                                  : fields.integer(b, "budget", where + ": budgets"));
+    out.budgets.push_back(is_bare
+                              ? fields.integer(b, kMaxStageValue, fmt::format("{}: budgets", where))
+                              : fields.integer(b, "budget", fmt::format("{}: budgets", where)));
   }
   fields.check(out.problem, where);
   return out;
@@ -207,7 +211,7 @@ Result<planner::MemoryProfile> read_memory_profile(std::string_view text) {
   planner::MemoryProfile out;
   const auto& all = fields.items(*json, "profiles", 1, kMaxMemoryModels, "memory profile");
   for (std::size_t i = 0; i < all.size() && fields.ok(); ++i)
-    out.profiles.push_back(profile_of(fields, all[i], "profile " + std::to_string(i)));
+    out.profiles.push_back(profile_of(fields, all[i], fmt::format("profile {}", i)));
   if (!fields.ok()) return fields.status();
   return out;
 }
@@ -219,7 +223,7 @@ Result<std::vector<PlanInstance>> read_instances(std::string_view text) {
   std::vector<PlanInstance> out;
   const std::vector<Json>& all = fields.items(*json, "instances", 1, kMostInstances, "instances");
   for (std::size_t i = 0; i < all.size() && fields.ok(); ++i)
-    out.push_back(instance_of(fields, all[i], "instance " + std::to_string(i)));
+    out.push_back(instance_of(fields, all[i], fmt::format("instance {}", i)));
   if (!fields.ok()) return fields.status();
   return out;
 }

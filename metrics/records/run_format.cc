@@ -1,5 +1,7 @@
 #include "metrics/records/run_format.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -130,7 +132,7 @@ void put_fields(io::JsonWriter& json, const std::vector<NamedField>& fields) {
 
 // Returns the text after `"key":` in our own JSON; empty if the key is missing.
 std::string_view after_key(std::string_view json, std::string_view key) {
-  const std::string quoted = '"' + std::string(key) + "\":";
+  const std::string quoted = fmt::format("\"{}\":", key);
   const auto at = json.find(quoted);
   return at == std::string_view::npos ? std::string_view() : json.substr(at + quoted.size());
 }

@@ -1,5 +1,7 @@
 #include "metrics/records/run_reader.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -124,7 +126,7 @@ Status add_rank(RunRecord& run, RankFolder folder, std::size_t& steps) {
       run.gaps, rank.rank, lines.went_back(),
       " times the step number does not rise: a rollback, or several runs in one file");
   if (lines.is_torn())
-    run.gaps.push_back(concat("rank ", rank.rank, ": the last line is cut off and left out"));
+    run.gaps.push_back(fmt::format("rank {}: the last line is cut off and left out", rank.rank));
   return ok_status();
 }
 
@@ -149,8 +151,9 @@ void tell_missing(RunRecord& run) {
   const auto found = static_cast<std::int32_t>(run.ranks.size());
   if (size > found && size > 1)
     run.gaps.push_back(
-        concat("the run has ", size, " ranks, of which ", found,
-               " have a folder here: waiting for the other ranks counts as communication"));
+        fmt::format("the run has {} ranks, of which {} have a folder here: waiting for the other "
+                    "ranks counts as communication",
+                    size, found));
 }
 
 Columns& columns_of(RankRecord& rank, StepSection section) {
@@ -268,7 +271,7 @@ Result<std::vector<RankFolder>> folders_of_run(const fs::path& path) {
     return not_found(path.string(), ": expected a run directory with rank0/", kStepsFile, " or ",
                      kStepsFile, ", found neither");
   for (const std::int32_t rank : ranks.empty() ? std::set{0} : ranks) {
-    auto folder = look_at(ranks.empty() ? path : path / concat("rank", rank), rank);
+    auto folder = look_at(ranks.empty() ? path : path / fmt::format("rank{}", rank), rank);
     if (!folder.ok()) return folder.status();
     out.push_back(*std::move(folder));
   }

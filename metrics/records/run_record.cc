@@ -1,5 +1,7 @@
 #include "metrics/records/run_record.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -252,7 +254,7 @@ std::optional<double> number_setting(const RunInfo& info, std::string_view key) 
 
 void tell_gap(std::vector<std::string>& gaps, std::int32_t rank, std::size_t count,
               std::string_view what) {
-  if (count > 0) gaps.push_back(concat("rank ", rank, ": ", count, what));
+  if (count > 0) gaps.push_back(fmt::format("rank {}: {}{}", rank, count, what));
 }
 
 CommonSteps common_steps(const RunRecord& run) {

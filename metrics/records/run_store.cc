@@ -1,5 +1,7 @@
 #include "metrics/records/run_store.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -23,13 +25,13 @@ constexpr std::uint64_t kMostLineBytes = 16 << 20;  // thousands of times the le
 // Adds advice to the error of a file or folder that the job cannot write to.
 Status with_advice(const Status& status) {
   if (status.code() != StatusCode::failed_precondition) return status;
-  return failed_precondition(status.message() +
-                             "; choose a directory that you may write to (COX_RUN_DIRECTORY=...)");
+  return failed_precondition(fmt::format(
+      "{}; choose a directory that you may write to (COX_RUN_DIRECTORY=...)", status.message()));
 }
 
 Status file_error(std::string_view what, const fs::path& file, int error) {
   return with_advice(
-      io::errno_status(error, "run directory: cannot " + std::string(what) + " " + file.string()));
+      io::errno_status(error, fmt::format("run directory: cannot {} {}", what, file.string())));
 }
 
 // Opens one of our own files. Refuses a link or a pipe in its place.
@@ -54,7 +56,7 @@ Result<std::uint64_t> count_lines(const fs::path& file) {
     return data_loss("expected one line for each step, found ", since_line,
                      " bytes without a line end; move the file away");
   });
-  if (!read.ok()) return read.with_context("run directory: " + file.string());
+  if (!read.ok()) return read.with_context(fmt::format("run directory: {}", file.string()));
   return lines;
 }
 
@@ -85,14 +87,15 @@ constexpr std::size_t kBatchBytes = 64 * 1024;
 
 Status refusal(const fs::path& folder, const ExistingRun& run) {
   return failed_precondition(
-      "run directory: " + folder.string() + " already holds run \"" + run.name + "\" with " +
-      std::to_string(run.steps) +
-      " steps; choose another directory (COX_RUN_DIRECTORY=...), or resume that run");
+      fmt::format("run directory: {} already holds run \"{}\" with {} steps; choose another "
+                  "directory (COX_RUN_DIRECTORY=...), or resume that run",
+                  folder.string(), run.name, run.steps));
 }
 
 Status other_run(const fs::path& folder, const ExistingRun& run, const RunInfo& info) {
-  return failed_precondition("run directory: " + folder.string() + " belongs to run \"" + run.name +
-                             "\", expected \"" + info.name + "\"; choose another directory");
+  return failed_precondition(fmt::format(
+      "run directory: {} belongs to run \"{}\", expected \"{}\"; choose another directory",
+      folder.string(), run.name, info.name));
 }
 
 // Returns the name as written between quotes in run.json.
@@ -116,8 +119,9 @@ Result<RunProgress> prepare(const fs::path& folder, RunInfo& info, const RunStor
     fs::remove(folder / io::kHostFileName, error);
     fs::remove(folder / "steps.jsonl", error);
     if (!error) return progress;
-    return failed_precondition("run directory: cannot remove " + (folder / "steps.jsonl").string() +
-                               ": " + io::errno_text(error.value()));
+    return failed_precondition(fmt::format("run directory: cannot remove {}: {}",
+                                           (folder / "steps.jsonl").string(),
+                                           io::errno_text(error.value())));
   }
   if (!run.name.empty() && run.name != written_name(info)) return other_run(folder, run, info);
   const auto left = trim_steps(folder / "steps.jsonl", options.resume_step);
@@ -134,9 +138,10 @@ Status make_run_folder(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (!error) return ok_status();
-  return failed_precondition("run directory: cannot create " + folder.string() + ": " +
-                             io::errno_text(error.value()) +
-                             "; choose a directory that you may write to (COX_RUN_DIRECTORY=...)");
+  return failed_precondition(
+      fmt::format("run directory: cannot create {}: {}; choose a directory that you may write to "
+                  "(COX_RUN_DIRECTORY=...)",
+                  folder.string(), io::errno_text(error.value())));
 }
 
 Result<std::optional<ExistingRun>> look_at_run(const fs::path& folder) {
@@ -195,7 +200,7 @@ Status AppendFile::append(std::string_view text) {
 Result<std::unique_ptr<RunStoreWriter>> RunStoreWriter::open(const fs::path& directory,
                                                              RunInfo info,
                                                              RunStoreOptions options) {
-  const fs::path folder = directory / ("rank" + std::to_string(info.rank.value()));
+  const fs::path folder = directory / fmt::format("rank{}", info.rank.value());
   const auto progress = prepare(folder, info, options);
   if (!progress.ok()) return progress.status();
   io::remove_temporaries(folder);

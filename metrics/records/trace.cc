@@ -1,5 +1,7 @@
 #include "metrics/records/trace.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <span>
@@ -33,7 +35,7 @@ bool has_same_keys(Rows a, Rows b) {
 }
 
 std::string name_of(const TraceRow& row) {
-  return concat(row.kind, " ", row.sequence, " of stage ", row.stage);
+  return fmt::format("{} {} of stage {}", to_string(row.kind), row.sequence, row.stage);
 }
 
 void sort_rows(std::vector<TraceRow>& rows) {
@@ -134,10 +136,10 @@ std::string difference(Rows usual, Rows found) {
   std::ranges::set_difference(usual, found, std::back_inserter(missing), by_key);
   std::ranges::set_difference(found, usual, std::back_inserter(extra), by_key);
   const std::size_t more = missing.size() + extra.size() - 1;
-  return concat(missing.empty() ? "has " : "lacks ",
-                name_of(missing.empty() ? extra.front() : missing.front()),
-                missing.empty() ? ", which others lack" : "",
-                more > 0 ? concat(" (and ", more, " more)") : "");
+  return fmt::format("{}{}{}{}", missing.empty() ? "has " : "lacks ",
+                     name_of(missing.empty() ? extra.front() : missing.front()),
+                     missing.empty() ? ", which others lack" : "",
+                     more > 0 ? fmt::format(" (and {} more)", more) : "");
 }
 
 // Describes an impossible time of a part; empty if there is none.
@@ -147,12 +149,13 @@ std::string time_fault(Rows rows) {
     const bool is_pass =
         row.kind == OperationKind::forward_compute || row.kind == OperationKind::backward_compute;
     if (is_pass && row.seconds <= 0)
-      return concat("took no time for ", name_of(row), " (line ", row.line, ")");
+      return fmt::format("took no time for {} (line {})", name_of(row), row.line);
     if (i == 0 || rows[i - 1].stage != row.stage || rows[i - 1].kind != row.kind) continue;
     if (row.start_seconds <= rows[i - 1].start_seconds - kClockSeconds)
-      return concat("has a clock that ran backwards: ", name_of(row), " starts at ",
-                    significant(row.start_seconds, 4), " s (line ", row.line,
-                    "), the one before at ", significant(rows[i - 1].start_seconds, 4), " s");
+      return fmt::format(
+          "has a clock that ran backwards: {} starts at {} s (line {}), the one before at {} s",
+          name_of(row), significant(row.start_seconds, 4), row.line,
+          significant(rows[i - 1].start_seconds, 4));
   }
   return {};
 }
@@ -166,9 +169,9 @@ std::string fault_of(const Part& part, Rows usual) {
 std::string fault_of(std::span<const Part> parts, Rows usual, std::size_t dp_ranks) {
   for (std::size_t d = 0; d < dp_ranks; ++d) {
     if (d >= parts.size() || parts[d].dp_rank != static_cast<std::int32_t>(d))
-      return concat("dp rank ", d, " has no operations");
+      return fmt::format("dp rank {} has no operations", d);
     const std::string fault = fault_of(parts[d], usual);
-    if (!fault.empty()) return concat("dp rank ", d, " ", fault);
+    if (!fault.empty()) return fmt::format("dp rank {} {}", d, fault);
   }
   return {};
 }
@@ -187,13 +190,13 @@ void add_step(Trace& trace, std::span<const Part> parts) {
 class LeftOut {
  public:
   void add(std::int64_t step, const std::string& fault) {
-    if (++count_ <= kMostGaps) gaps_.push_back(concat("step ", step, " is left out: ", fault));
+    if (++count_ <= kMostGaps) gaps_.push_back(fmt::format("step {} is left out: {}", step, fault));
   }
   const std::string& first() const { return gaps_.front(); }
   std::vector<std::string> take() {
     if (count_ > kMostGaps)
-      gaps_.push_back(
-          concat(count_ - kMostGaps, " more steps are left out for reasons of the same kinds"));
+      gaps_.push_back(fmt::format("{} more steps are left out for reasons of the same kinds",
+                                  count_ - kMostGaps));
     return std::move(gaps_);
   }
 

@@ -1,5 +1,7 @@
 #include "metrics/records/trace_file.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <concepts>
@@ -101,8 +103,8 @@ class RowReader {
     const auto value = parsed_number<std::int64_t>(text);
     const bool fits = value && *value >= column.least && *value <= column.most;
     if (!fits)
-      return complain(column, concat("a whole number from ", column.least, " to ", column.most),
-                      text);
+      return complain(column,
+                      fmt::format("a whole number from {} to {}", column.least, column.most), text);
     number = static_cast<std::remove_reference_t<decltype(number)>>(*value);
   }
   void read(const TraceColumn& column, std::string_view text, double& seconds) {
@@ -119,8 +121,8 @@ class RowReader {
   static std::string known_kinds(std::string_view field) {
     const std::vector<std::string> known(diagnosis::kOperationKindNames.begin(),
                                          diagnosis::kOperationKindNames.end());
-    return concat("one of ", known.size(), " kinds of operations (the nearest is ",
-                  nearest(known, field), ")");
+    return fmt::format("one of {} kinds of operations (the nearest is {})", known.size(),
+                       nearest(known, field));
   }
 
   TraceRow row_;

@@ -4,6 +4,8 @@
 //                                               steps.jsonl in all, in the rows of our own writer
 //   bench_t4 trace FILE EVENTS apart|nonsense   a trace of so many kernels: one after another, or
 //                                               out of order and overlapping
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -102,9 +104,9 @@ Status write_trace(const std::filesystem::path& path, std::uint64_t events, Kern
     const double most = 4 * static_cast<double>(events);
     const double start = is_nonsense ? most * random.uniform() : 4 * static_cast<double>(i);
     const double length = is_nonsense ? 1e4 * random.uniform() : 3;
-    text += sentence(
-        ",\n{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"%s\",\"pid\":0,\"tid\":7,\"ts\":%.3f,"
-        "\"dur\":%.3f,\"args\":{\"device\":%d,\"stream\":7}}",
+    text += fmt::format(
+        ",\n{{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"{}\",\"pid\":0,\"tid\":7,\"ts\":{:.3f},"
+        "\"dur\":{:.3f},\"args\":{{\"device\":{},\"stream\":7}}}}",
         i % 3 == 0 ? "ncclDevKernel_AllReduce_Sum_bf16" : "ampere_bf16_s16816gemm", start, length,
         is_nonsense ? static_cast<int>(i % 8) : 0);
     if (text.size() < (std::size_t{1} << 20) && i + 1 < events) continue;

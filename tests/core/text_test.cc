@@ -7,10 +7,18 @@
 using namespace cox;
 
 TEST_SUITE("core") {
-  TEST_CASE("a sentence is as long as it has to be") {
-    CHECK(sentence("%d of %s", 3, "4") == "3 of 4");
-    CHECK(sentence("%s", std::string(5000, 'x').c_str()).size() == 5000);
-    CHECK(sentence("%s", "").empty());
+  TEST_CASE("a text is as long as its parts") {
+    CHECK(concat(3, " of ", "4") == "3 of 4");
+    CHECK(concat(std::string(5000, 'x'), "y").size() == 5001);
+    CHECK(concat("").empty());
+  }
+
+  TEST_CASE("zeros fill a number up to its width and cut nothing off") {
+    CHECK(zero_padded(42, 5) == "00042");
+    CHECK(zero_padded(0, 2) == "00");
+    CHECK(zero_padded(12345, 5) == "12345");
+    CHECK(zero_padded(123456, 5) == "123456");
+    CHECK(zero_padded(18446744073709551615U, 1) == "18446744073709551615");
   }
 
   TEST_CASE("sets of ranks are ranges") {

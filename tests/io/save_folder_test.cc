@@ -69,6 +69,7 @@ TEST_SUITE("io.save_folder") {
     for (const char c : std::string("hello")) pieces.add(std::as_bytes(std::span(&c, 1)));
     CHECK(pieces.value() == content_hash("hello"));
     CHECK(content_hash("hello") != content_hash("hellp"));
+    CHECK(to_hex(42) == "000000000000002a");
     CHECK(*hash_from_hex(to_hex(42)) == 42);
     for (const char* wrong :
          {"", "2a", "000000000000002A", "000000000000002g", "00000000000000000"})

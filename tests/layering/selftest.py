@@ -57,6 +57,7 @@ GOOD = {
     "coordinator/transport/mpi/gather.cc": "#include <mpi.h>\n#include <unistd.h>\n",
     "coordinator/runtime/loop.cc": '#include "coordinator/core/plan.h"\n',
     "metrics/http/http_server.cc": '#include <boost/asio.hpp>\n#include "coordinator/core/plan.h"\n',
+    "metrics/analysis/findings/rules.cc": "#include <fmt/format.h>\n",
     "sdk/include/coxswain/session.h": "#include <ATen/core/Tensor.h>\n",
     "sdk/src/session/session.cc": "#include <coxswain/session.h>\n#include <torch/torch.h>\n",
     "tests/core/helper.h": "#pragma once\n",
@@ -101,6 +102,9 @@ BAD_INCLUDES = {
     "prometheus stays in the collectable": ("metrics/a.cc", "<prometheus/counter.h>"),
     "Boost stays in the HTTP server": ("metrics/routes.cc", "<boost/asio.hpp>"),
     "files are opened by io": ("metrics/a.cc", "<fstream>"),
+    "fmt is not for the coordinator": ("coordinator/io/a.cc", "<fmt/format.h>"),
+    "fmt is not for sdk/src, where LibTorch has its own": ("sdk/src/session/a.cc", "<fmt/core.h>"),
+    "fmt is in no installed header": ("metrics/a.h", "<fmt/format.h>"),
     "doctest stays in tests": ("coordinator/core/a.cc", "<doctest/doctest.h>"),
     "an unknown library is asked about": ("metrics/a.cc", "<nlohmann/json.hpp>"),
     "a file that does not exist": ("coordinator/runtime/a.cc", '"coordinator/core/absent.h"'),
@@ -405,9 +409,16 @@ class Locales(unittest.TestCase):
                     self.assertEqual(len(list(locales.violations(root))), count, (path, call))
 
     def test_what_does_not_depend_on_it_is_left_alone(self):
-        text = "void f() { sentence(a); fmt::format(b); std::from_chars(c, d, e); is_digit(f); std::fputs(g, h); }\n"
+        text = "void f() { loss_sentence(a); fmt::format(b); concat(d); std::from_chars(c, d, e); is_digit(f); std::fputs(g, h); }\n"
         with Tree({"metrics/a.cc": text}) as root:
             self.assertEqual(list(locales.violations(root)), [])
+
+    def test_a_printf_of_our_own_is_seen_in_libraries(self):
+        for text in ('return cox::sentence("%d", a);', "std::string sentence(const char* format, ...);",
+                     "[[gnu::format(printf, 1, 2)]] std::string said(const char*, ...);", "va_start(list, format);"):
+            for path, count in (("coordinator/core/text.h", 1), ("metrics/a.cc", 1), ("sdk/src/a.cc", 1), ("tests/a.cc", 0)):
+                with Tree({path: f"{text}  // sentence(\n"}) as root:
+                    self.assertEqual(len(list(locales.violations(root))), count, (path, text))
 
 
 class Prose(unittest.TestCase):

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "coordinator/core/settings/settings.h"
+#include "coordinator/core/text.h"
 #include "coordinator/core/units.h"
 #include "coordinator/core/words.h"
 

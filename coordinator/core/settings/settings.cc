@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 
+#include "coordinator/core/text.h"
 #include "coordinator/core/words.h"
 
 namespace cox {
@@ -74,7 +75,7 @@ Result<std::uint64_t> parse_integer(std::string_view text, IntegerRange range) {
 Result<double> parse_number(std::string_view text, NumberRange range) {
   const auto value = parsed_number<double>(text);
   if (!value || !(*value >= range.min && *value <= range.max))
-    return expected("a number from " + format(range.min) + " to " + format(range.max), text);
+    return expected(concat("a number from ", format(range.min), " to ", format(range.max)), text);
   return *value;
 }
 
@@ -82,7 +83,7 @@ Result<std::size_t> parse_name(std::string_view text, std::span<const std::strin
   for (std::size_t i = 0; i < names.size(); ++i) {
     if (names[i] == text) return i;
   }
-  return expected("one of " + join(names), text);
+  return expected(concat("one of ", join(names)), text);
 }
 
 Result<bool> parse_switch(std::string_view text) {
@@ -150,7 +151,7 @@ std::string quote(std::string_view value) {
       out += c;
     }
   }
-  return out + "\"";
+  return concat(out, "\"");
 }
 
 Result<std::string> unquote(std::string_view written) {

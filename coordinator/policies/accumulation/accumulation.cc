@@ -224,25 +224,23 @@ std::string explain_unable(const JobFacts& job) {
 // "synchronising takes 23.1 % of a step (4.6 ms of 20.1 ms)".
 std::string explain_overhead(const SyncCost& cost) {
   const double step = cost.sync_seconds + cost.work_seconds;
-  return sentence("synchronising takes %.1f %% of a step (%.3g of %.3g ms)",
-                  step > 0 ? 100 * cost.sync_seconds / step : 0, 1e3 * cost.sync_seconds,
-                  1e3 * step);
+  return concat("synchronising takes ", fixed(step > 0 ? 100 * cost.sync_seconds / step : 0, 1),
+                " % of a step (", general(1e3 * cost.sync_seconds, 3), " of ",
+                general(1e3 * step, 3), " ms)");
 }
 
 // Compares a batch of `micro_batches` with the job's, and gives the learning rate by common rules.
 // A hint only: the learning rate stays.
 std::string explain_batch(std::uint64_t micro_batches, const JobFacts& job) {
   const auto samples = static_cast<double>(micro_batches * job.micro_batch);
-  if (job.global_batch == 0) return sentence("a step has %.0f samples", samples);
+  if (job.global_batch == 0) return concat("a step has ", fixed(samples, 0), " samples");
   if (micro_batches == job_micro_batches(job)) {
-    return sentence("a step has the job's own batch of %.0f samples",
-                    static_cast<double>(job.global_batch));
+    return concat("a step has the job's own batch of ", job.global_batch, " samples");
   }
   const double factor = samples / static_cast<double>(job.global_batch);
-  return sentence(
-      "a step has %.0f samples, %.4g times the job's batch; for its learning rate the linear rule "
-      "gives x%.4g, the square root rule x%.4g",
-      samples, factor, factor, std::sqrt(factor));
+  return concat("a step has ", fixed(samples, 0), " samples, ", general(factor, 4),
+                " times the job's batch; for its learning rate the linear rule gives x",
+                general(factor, 4), ", the square root rule x", general(std::sqrt(factor), 4));
 }
 
 // ---- Decisions.
@@ -294,13 +292,12 @@ PolicyOutput unable(std::string why, AccumulationState& state) {
 PolicyOutput capped(const AccumulationConfig& config, const SyncCost& cost,
                     AccumulationState& state) {
   if (std::exchange(state.told_capped, true)) return {};
-  return finding_of(
-      ReasonCode::accumulation_kept,
-      explain_overhead(cost) +
-          sentence(", above the target of %.3g %%, which needs %.0f micro-batches of "
-                   "the slowest rank; accumulation.max_anchor is %u, so the batch "
-                   "stays",
-                   100 * config.target_ratio, std::ceil(cost.anchor), config.max_anchor));
+  return finding_of(ReasonCode::accumulation_kept,
+                    concat(explain_overhead(cost), ", above the target of ",
+                           general(100 * config.target_ratio, 3), " %, which needs ",
+                           fixed(std::ceil(cost.anchor), 0),
+                           " micro-batches of the slowest rank; accumulation.max_anchor is ",
+                           config.max_anchor, ", so the batch stays"));
 }
 
 PolicyOutput judge(const PolicyInput& input, AccumulationState& state) {
@@ -323,10 +320,9 @@ PolicyOutput judge(const PolicyInput& input, AccumulationState& state) {
   if (is_cheap && next >= now) return {};
   PolicyOutput output = proposal_of(
       input.job, next, is_dear ? ReasonCode::accumulation_raised : ReasonCode::accumulation_lowered,
-      explain_overhead(cost) + (is_dear ? ", above" : ", below half of") +
-          sentence(" the target of %.3g %%: the slowest rank computes %.0f micro-batches instead "
-                   "of %.3g; ",
-                   100 * config.target_ratio, wanted, anchor));
+      concat(explain_overhead(cost), is_dear ? ", above" : ", below half of", " the target of ",
+             general(100 * config.target_ratio, 3), " %: the slowest rank computes ",
+             fixed(wanted, 0), " micro-batches instead of ", general(anchor, 3), "; "));
   output.proposals.front().reason.forecast =
       forecast_of(state.recent, cost,
                   static_cast<double>(next) / static_cast<double>(std::max<std::uint64_t>(now, 1)));
@@ -343,13 +339,12 @@ PolicyOutput first_batch(const PolicyInput& input) {
   if (now < least) {
     return proposal_of(
         input.job, least, ReasonCode::accumulation_start,
-        sentence("every rank starts with at least %u micro-batches a step; ", config.min_anchor));
+        concat("every rank starts with at least ", config.min_anchor, " micro-batches a step; "));
   }
   return finding_of(ReasonCode::accumulation_start,
-                    sentence("synchronising may take %.3g %% of a step; the slowest rank starts "
-                             "with %.0f micro-batches: ",
-                             100 * config.target_ratio, static_cast<double>(now)) +
-                        explain_batch(now, input.job));
+                    concat("synchronising may take ", general(100 * config.target_ratio, 3),
+                           " % of a step; the slowest rank starts with ", now,
+                           " micro-batches: ", explain_batch(now, input.job)));
 }
 
 PolicyOutput look_at_round(const PolicyInput& input, AccumulationState& state) {

@@ -148,7 +148,7 @@ Reason explain_nonfinite(const StepSummary& summary) {
 Reason explain_recovery(const GuardState& state, const StepSummary& summary) {
   return reason_of(
       ReasonCode::guard_recovered,
-      concat(sentence("loss %.4g: ", summary.loss), state.clean_streak,
+      concat("loss ", general(summary.loss, 4), ": ", state.clean_streak,
              " clean rounds in a row, the trouble of round ", state.bad_since, " is over"));
 }
 
@@ -161,9 +161,9 @@ Reason explain_trouble(const Judged& judged, const StepSummary& summary) {
                      {}, summary.first_nonfinite_rank);
   }
   return reason_of(ReasonCode::loss_spike,
-                   concat(sentence("loss %.4g", summary.loss), " since round ", state.bad_since,
-                          sentence(", usual is %.4g (spread %.2g)", judged.course.median,
-                                   judged.course.deviation)));
+                   concat("loss ", general(summary.loss, 4), " since round ", state.bad_since,
+                          ", usual is ", general(judged.course.median, 4), " (spread ",
+                          general(judged.course.deviation, 2), ")"));
 }
 
 // Once the plan has the order, the count starts anew when all ranks apply the plan.

@@ -97,7 +97,7 @@ RoundView view_of(const PolicyInput& input) {
 }
 
 std::string explain_scale(const RoundView& view) {
-  return view.is_scaling ? sentence(", loss scale %.6g", view.scale) : std::string();
+  return view.is_scaling ? concat(", loss scale ", general(view.scale, 6)) : std::string();
 }
 
 const char* pass_of(const BlockEvidence& seen) {
@@ -138,7 +138,7 @@ Reason explain_floor(const PolicyInput& input, const RoundView& view) {
   }
   Reason reason = reason_of(ReasonCode::scaler_floor,
                             concat("overflows go on at the smallest loss scale, ",
-                                   sentence("%.6g, ", view.scale), where, " on rank ", rank,
+                                   general(view.scale, 6), ", ", where, " on rank ", rank,
                                    ": no scale helps, so the scale stays; check the inputs of that "
                                    "block, or force another format on it"),
                             {}, rank);
@@ -272,7 +272,8 @@ ScalerRules near_held(ScalerRules wanted, const ScalerRules& held, const ScalerR
 std::string explain_room(const LossScaleState& state, const ScalerRules& rules) {
   const double allowed = allowed_scale(state, rules);
   if (allowed == 0) return "nothing larger was seen";
-  return sentence("the largest, %.3g, allow %.6g", state.largest_gradient, allowed);
+  return concat("the largest, ", general(state.largest_gradient, 3), ", allow ",
+                general(allowed, 6));
 }
 
 Proposal hurried(const PolicyInput& input, const RoundView& view, const LossScaleState& state,
@@ -282,12 +283,13 @@ Proposal hurried(const PolicyInput& input, const RoundView& view, const LossScal
   const double interval = std::max(8.0, rules.growth_interval / kHurry);
   wanted.growth_interval = std::min(rules.growth_interval, static_cast<std::uint32_t>(interval));
   if (state.incidents >= 2) wanted = near_held(wanted, input.plan.scaler, rules);
-  return {SetScaler{wanted},
-          reason_of(ReasonCode::scaler_underflow,
-                    sentence("%.2g %% of the gradients in fp16 become zero at scale %.6g, and %s: "
-                             "the scale may grow after %u clean steps instead of %u",
-                             100 * underflow_part, view.scale, explain_room(state, rules).c_str(),
-                             wanted.growth_interval, rules.growth_interval))};
+  return {
+      SetScaler{wanted},
+      reason_of(ReasonCode::scaler_underflow,
+                concat(general(100 * underflow_part, 2),
+                       " % of the gradients in fp16 become zero at scale ", general(view.scale, 6),
+                       ", and ", explain_room(state, rules), ": the scale may grow after ",
+                       wanted.growth_interval, " clean steps instead of ", rules.growth_interval))};
 }
 
 Proposal patient(const PolicyInput& input, const LossScaleState& state) {
@@ -299,18 +301,17 @@ Proposal patient(const PolicyInput& input, const LossScaleState& state) {
   wanted = near_held(capped(wanted, state, rules), input.plan.scaler, rules);
   return {SetScaler{wanted},
           reason_of(ReasonCode::scaler_rules,
-                    sentence("%u overflows not long after each other: the scale may grow after %u "
-                             "clean steps instead of %u, up to %.6g",
-                             state.incidents, wanted.growth_interval, rules.growth_interval,
-                             static_cast<double>(wanted.max_scale)))};
+                    concat(state.incidents,
+                           " overflows not long after each other: the scale may grow after ",
+                           wanted.growth_interval, " clean steps instead of ",
+                           rules.growth_interval, ", up to ", general(wanted.max_scale, 6)))};
 }
 
 Proposal by_settings(const ScalerRules& rules) {
-  return {SetScaler{rules},
-          reason_of(ReasonCode::scaler_rules,
-                    sentence("the scale may grow after %u clean steps, up to %.6g, as the settings "
-                             "say",
-                             rules.growth_interval, static_cast<double>(rules.max_scale)))};
+  return {SetScaler{rules}, reason_of(ReasonCode::scaler_rules,
+                                      concat("the scale may grow after ", rules.growth_interval,
+                                             " clean steps, up to ", general(rules.max_scale, 6),
+                                             ", as the settings say"))};
 }
 
 Proposal rules_for(const PolicyInput& input, const RoundView& view, const LossScaleState& state,

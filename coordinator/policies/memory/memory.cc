@@ -42,8 +42,8 @@ struct RankGroup {
 // Returns "+8.3 % time" of a step, or "+12.0 ms" if the step's time is not known.
 std::string added_time(std::int64_t added_us, std::int64_t step_us) {
   const auto added = static_cast<double>(added_us);
-  if (step_us <= 0) return sentence("+%.1f ms", added / 1000);
-  return sentence("+%.1f %% time", 100 * added / static_cast<double>(step_us));
+  if (step_us <= 0) return concat("+", fixed(added / 1000, 1), " ms");
+  return concat("+", fixed(100 * added / static_cast<double>(step_us), 1), " % time");
 }
 
 // Returns " (3 at level 1 of 7, 9 at level 4, 2 in full)", or nothing if all are recomputed in
@@ -65,12 +65,12 @@ std::string levels_text(std::span<const MemoryAction> actions) {
 std::string mix_text(std::span<const MemoryAction> actions) {
   std::array<std::size_t, kMemoryKinds> counts{};
   for (const MemoryAction action : actions) ++counts[static_cast<std::size_t>(kind_of(action))];
-  if (counts[0] == actions.size()) return sentence("all %zu blocks kept", actions.size());
+  if (counts[0] == actions.size()) return concat("all ", actions.size(), " blocks kept");
   std::string text;
   for (std::size_t a = 1; a < counts.size(); ++a) {
     if (counts[a] == 0) continue;
-    text += text.empty() ? sentence("%zu of %zu blocks ", counts[a], actions.size())
-                         : sentence(", %zu ", counts[a]);
+    text += text.empty() ? concat(counts[a], " of ", actions.size(), " blocks ")
+                         : concat(", ", counts[a], " ");
     text += kDone[a];
     if (is_recompute(static_cast<MemoryAction>(a))) text += levels_text(actions);
   }
@@ -80,12 +80,12 @@ std::string mix_text(std::span<const MemoryAction> actions) {
 std::string group_text(const RankGroup& group, std::size_t world) {
   const bool keeps_all = std::ranges::all_of(
       group.actions, [](MemoryAction action) { return action == MemoryAction::keep; });
-  return concat(
-      ranks_text(group.ranks, world), ": ", mix_text(group.actions), ", predicted peak ",
-      mib_text(group.peak_bytes),
-      group.budget_bytes >= kNoBudget ? ", no budget" : " of " + mib_text(group.budget_bytes),
-      keeps_all ? "" : " (fastest plan: " + mib_text(group.keep_bytes) + ")", ", ",
-      added_time(group.added_us, group.step_us));
+  return concat(ranks_text(group.ranks, world), ": ", mix_text(group.actions), ", predicted peak ",
+                mib_text(group.peak_bytes),
+                group.budget_bytes >= kNoBudget ? ", no budget"
+                                                : concat(" of ", mib_text(group.budget_bytes)),
+                keeps_all ? "" : concat(" (fastest plan: ", mib_text(group.keep_bytes), ")"), ", ",
+                added_time(group.added_us, group.step_us));
 }
 
 std::string corrected_by(std::int64_t correction) {
@@ -97,7 +97,7 @@ std::string corrected_by(std::int64_t correction) {
 std::string withheld_text(const MemoryConfig& config) {
   std::string text;
   const auto add = [&text](bool is_off, std::string_view key) {
-    if (is_off) text += (text.empty() ? "" : ", ") + std::string(key);
+    if (is_off) text += concat(text.empty() ? "" : ", ", key);
   };
   add(!config.recompute, "memory.recompute is off");
   add(!config.offload, "memory.offload is off");
@@ -105,7 +105,7 @@ std::string withheld_text(const MemoryConfig& config) {
   add(!config.forbid.empty(), "memory.forbid is set");
   add(!config.force.empty(), "memory.force is set");
   add(config.most_recomputed < 1, "memory.most_recomputed is below 1");
-  return text.empty() ? text : "; lift these limits (" + text + ")";
+  return text.empty() ? text : concat("; lift these limits (", text, ")");
 }
 
 // Empty if the rank has as many samples as at the measurement of its bytes.
@@ -148,7 +148,7 @@ std::string explain_room(const PolicyInput& input, std::size_t rank, const RankV
   const std::string budget = mib_text(view.budget.bytes);
   const std::string saved = percent_text(view.choice.worth, 1);
   if (const SlowRank* slow = find_slow(input.estimates, rank_id(rank))) {
-    return concat("rank ", rank, sentence(" is %.0f %%", 100 * (slow->slowdown_ratio - 1)),
+    return concat("rank ", rank, " is ", percent_text(slow->slowdown_ratio - 1, 0),
                   " slower than the others, so it gets the lightest plan that fits its budget of ",
                   budget, ", which saves ", saved, " of its step");
   }
@@ -177,7 +177,7 @@ std::string explain_infeasible(std::size_t rank, const RankView& view, const Mem
 std::string explain_failure(const JobFacts& job, const ActionEvent& event,
                             std::uint32_t retry_rounds) {
   return concat("block ", job.blocks[event.block], " failed under ", in_words(event.action),
-                " on rank ", event.rank, event.what.empty() ? "" : " (" + event.what + ")",
+                " on rank ", event.rank, event.what.empty() ? "" : concat(" (", event.what, ")"),
                 "; no rank uses ", level_of(event.action) > 0 ? "any recompute" : "it",
                 " there for ", retry_rounds, " rounds");
 }
@@ -400,7 +400,7 @@ Proposal change_of(const PolicyInput& input, const MemoryRound& round) {
     if (!group.moves) continue;
     if (moving == 0) reason.rank = rank_id(group.ranks.front());
     moving += group.ranks.size();
-    if (told++ < kGroupsTold) reason.text += "; " + group_text(group, world);
+    if (told++ < kGroupsTold) reason.text += concat("; ", group_text(group, world));
   }
   if (moving > 1) reason.rank = RankId(-1);
   if (told > kGroupsTold) reason.text += concat("; and ", told - kGroupsTold, " more plans");
@@ -414,7 +414,7 @@ Reason explain_fit(const MemoryRound& round, const std::vector<RankGroup>& group
       std::ranges::min_element(groups, [](const RankGroup& a, const RankGroup& b) {
         return a.budget_bytes - a.peak_bytes < b.budget_bytes - b.peak_bytes;
       });
-  std::string text = "nothing changes: " + group_text(*tightest, round.ranks.size());
+  std::string text = concat("nothing changes: ", group_text(*tightest, round.ranks.size()));
   if (groups.size() > 1) text += concat("; ", groups.size() - 1, " other plans have more room");
   double worth = 0;
   for (const RankView& view : round.ranks) worth = std::max(worth, view.choice.worth);

@@ -84,7 +84,7 @@ std::int64_t total_us(const JobFacts& job, BlockRun run, Precision format) {
 }
 
 std::string us_text(std::int64_t us) {
-  return us >= 10000 ? sentence("%.1f ms", 1e-3 * static_cast<double>(us)) : concat(us, " us");
+  return us >= 10000 ? concat(fixed(1e-3 * static_cast<double>(us), 1), " ms") : concat(us, " us");
 }
 
 // Returns "412 us instead of 501 us in bf16".
@@ -102,7 +102,7 @@ std::string holder(const PolicyInput& input, std::size_t block, const Leeway& le
     case Held::by_request:
       return concat("the program asks for ", leeway.wanted);
     case Held::by_rule:
-      return "precision.force has " + forcing_rule(config, input.job.blocks[block])->text();
+      return concat("precision.force has ", forcing_rule(config, input.job.blocks[block])->text());
     case Held::by_format:
       return concat("precision.format is ", leeway.wanted);
     case Held::free:
@@ -115,7 +115,7 @@ std::string forbidder(const PolicyInput& input, std::size_t block, Precision for
   if (!input.job.capabilities.can(format)) return concat("this job cannot apply ", format);
   for (const FormatRule& rule : input.config.precision.forbid) {
     if (rule.value == format && fits_pattern(rule.pattern, input.job.blocks[block])) {
-      return "precision.forbid has " + rule.text();
+      return concat("precision.forbid has ", rule.text());
     }
   }
   return concat("the program forbids ", format);
@@ -150,14 +150,13 @@ std::string veto_text(const PolicyInput& input, BlockRun run, FormatVeto veto, P
       return concat("the cost of ", format, " on these devices was not measured");
     default:
       return concat(format, " takes ", us_text(total_us(input.job, run, format)), ", ", other, " ",
-                    us_text(total_us(input.job, run, other)),
-                    sentence(", and less than %.1f %% is no gain",
-                             100 * input.config.precision.smallest_gain_ratio));
+                    us_text(total_us(input.job, run, other)), ", and less than ",
+                    percent_text(input.config.precision.smallest_gain_ratio, 1), " is no gain");
   }
 }
 
 std::string percent(double ratio) {
-  return sentence("%.2g %%", 100 * ratio);
+  return concat(general(100 * ratio, 2), " %");
 }
 
 std::string trouble_text(const PolicyInput& input, const BlockMove& move) {
@@ -167,7 +166,7 @@ std::string trouble_text(const PolicyInput& input, const BlockMove& move) {
     case FormatCause::overflow_backward:
       return concat("values of its ",
                     move.cause == FormatCause::overflow_forward ? "forward" : "backward",
-                    " pass on rank ", move.rank, sentence(" were not finite (%.0f)", move.amount));
+                    " pass on rank ", move.rank, " were not finite (", fixed(move.amount, 0), ")");
     case FormatCause::saturated:
       return concat(percent(move.amount), " of its values were clipped, more than ",
                     percent(config.leave_saturated_ratio));
@@ -175,8 +174,8 @@ std::string trouble_text(const PolicyInput& input, const BlockMove& move) {
       return concat(percent(move.amount), " of its values became zero, more than ",
                     percent(config.leave_underflow_ratio));
     default:
-      return sentence("the noise of its gradients is %.3g of the signal, less than %.3g",
-                      move.amount, config.leave_noise_ratio);
+      return concat("the noise of its gradients is ", general(move.amount, 3),
+                    " of the signal, less than ", general(config.leave_noise_ratio, 3));
   }
 }
 
@@ -194,7 +193,7 @@ ReasonCode trouble_code(FormatCause cause) {
 }
 
 std::string blocks_text(const JobFacts& job, BlockRun run) {
-  if (run.count == 1) return "block " + job.blocks[run.first];
+  if (run.count == 1) return concat("block ", job.blocks[run.first]);
   return concat("blocks ", job.blocks[run.first], " to ", job.blocks[run.first + run.count - 1]);
 }
 
@@ -205,7 +204,7 @@ Reason explain_held_start(const PolicyInput& input, BlockRun run, const Leeway& 
                             runs_in, ": ", holder(input, run.first, leeway));
   if (runs_in == leeway.wanted)
     return reason_of(ReasonCode::precision_forced, run, std::move(text));
-  text += ", but " + forbidder(input, run.first, leeway.wanted);
+  text += concat(", but ", forbidder(input, run.first, leeway.wanted));
   const bool capable = input.job.capabilities.can(leeway.wanted);
   return reason_of(capable ? ReasonCode::precision_forbidden : ReasonCode::not_capable, run,
                    std::move(text));
@@ -224,7 +223,7 @@ Reason explain_start(const PolicyInput& input, BlockRun run, const Leeway& leewa
   return reason_of(
       ReasonCode::precision_start, run,
       concat(name, verb(run, " starts in ", " start in "), base.format, gain.empty() ? "" : ": ",
-             gain, base.format == Precision::fp16 ? "; not in bf16: " + not_bf16 : ""));
+             gain, base.format == Precision::fp16 ? concat("; not in bf16: ", not_bf16) : ""));
 }
 
 // REQUIRES: `veto` is not none.
@@ -253,15 +252,15 @@ Reason explain_move(const PolicyInput& input, BlockRun run, const BlockMove& mov
       text += "the slow rank that was the reason for this format has recovered";
       break;
     case FormatCause::memory:
-      text += sentence("a rank's peak is %.1f %% of its memory", 100 * move.amount);
+      text += concat("a rank's peak is ", percent_text(move.amount, 1), " of its memory");
       break;
     case FormatCause::rested:
       text += concat("no trouble since round ", state.changed_round.value_or(RoundId()), gain);
       break;
     case FormatCause::signals_good:
-      text += concat(sentence("noise of gradients %.3g of the signal (from %.3g on)", move.amount,
-                              input.config.precision.enter_noise_ratio),
-                     ", since round ", state.good_since.value_or(RoundId()), gain);
+      text += concat("noise of gradients ", general(move.amount, 3), " of the signal (from ",
+                     general(input.config.precision.enter_noise_ratio, 3), " on), since round ",
+                     state.good_since.value_or(RoundId()), gain);
       break;
     default:
       code = trouble_code(move.cause);
@@ -270,9 +269,9 @@ Reason explain_move(const PolicyInput& input, BlockRun run, const BlockMove& mov
   }
   if (move.for_straggler && straggler) {
     code = ReasonCode::precision_straggler;
-    text += concat("; rank ", straggler->rank,
-                   sentence(" is %.0f %% slow", 100 * (straggler->slowdown_ratio - 1)),
-                   ", most of it computing, so its costliest blocks go first");
+    text +=
+        concat("; rank ", straggler->rank, " is ", percent_text(straggler->slowdown_ratio - 1, 0),
+               " slow, most of it computing, so its costliest blocks go first");
   }
   return reason_of(code, run, std::move(text), {}, move.rank);
 }
@@ -291,7 +290,7 @@ Reason explain_request(const PolicyInput& input, const RequestEvent& event) {
   const bool every = asked.block == PrecisionRequest::kEveryBlock;
   const bool known = !every && asked.block < input.job.blocks.size();
   const std::string name = every   ? "all blocks"
-                           : known ? "block " + input.job.blocks[asked.block]
+                           : known ? concat("block ", input.job.blocks[asked.block])
                                    : concat("block ", asked.block);
   constexpr const char* kVerbs[] = {"wants ", "forbids ", "releases "};
   std::string text = concat("the program on rank ", event.request.asked_by, " ",

@@ -280,8 +280,8 @@ std::vector<std::size_t> held_ranks(const SharesProblem& shares, const ShareAssi
 
 std::string time_text(double seconds) {
   constexpr double kRoundsToASecond = 0.9995;  // avoids "1e+03 ms"
-  return seconds < kRoundsToASecond ? sentence("%.3g ms", 1e3 * seconds)
-                                    : sentence("%.3g s", seconds);
+  return seconds < kRoundsToASecond ? concat(general(1e3 * seconds, 3), " ms")
+                                    : concat(general(seconds, 3), " s");
 }
 
 const char* units_word(const SharesProblem& shares) {
@@ -319,8 +319,9 @@ std::string explain_moves(const SharesProblem& shares, const ShareAssignment& as
     text += concat(i == 0 ? "rank " : ", rank ", r, " takes ", units[r], " ", units_word(shares),
                    " instead of ", present[r]);
     const RankCost& rank = shares.problem.ranks[r];
-    text += times == Times::measured ? concat(" (", time_text(rank.seconds_per_unit), " each)")
-                                     : sentence(" (speed %.3g)", 1 / rank.seconds_per_unit);
+    text += times == Times::measured
+                ? concat(" (", time_text(rank.seconds_per_unit), " each)")
+                : concat(" (speed ", general(1 / rank.seconds_per_unit, 3), ")");
   }
   if (moved.size() > kRanksTold) text += concat(", ", moved.size() - kRanksTold, " more move");
   return text;

@@ -75,7 +75,7 @@ struct StragglersState {
 };
 
 std::string percent(double ratio) {
-  return sentence("%.1f %%", 100 * (ratio - 1));
+  return percent_text(ratio - 1, 1);
 }
 
 std::string since_text(RoundId since, const PolicyInput& input) {
@@ -90,15 +90,14 @@ std::string against_text(const SlowRank& slow) {
 }
 
 Reason explain_found(const SlowRank& slow, const PolicyInput& input) {
-  return reason_of(ReasonCode::straggler_found,
-                   concat("rank ", slow.rank, " is ", percent(slow.slowdown_ratio), " slower than ",
-                          against_text(slow),
-                          sentence(" (95 %% sure of %.1f to ", 100 * (slow.slowdown_low - 1)),
-                          percent(slow.slowdown_high), "), most of it in ", slow.phase(), ", ",
-                          since_text(slow.since, input), "; ",
-                          sentence("noise would look like this once in 10^%.0f rank-steps",
-                                   std::floor(slow.rarity))),
-                   {}, slow.rank);
+  return reason_of(
+      ReasonCode::straggler_found,
+      concat("rank ", slow.rank, " is ", percent(slow.slowdown_ratio), " slower than ",
+             against_text(slow), " (95 % sure of ", fixed(100 * (slow.slowdown_low - 1), 1), " to ",
+             percent(slow.slowdown_high), "), most of it in ", slow.phase(), ", ",
+             since_text(slow.since, input), "; noise would look like this once in 10^",
+             fixed(std::floor(slow.rarity), 0), " rank-steps"),
+      {}, slow.rank);
 }
 
 Reason explain_host(const SlowHost& host, const PolicyInput& input) {
@@ -112,7 +111,7 @@ Reason explain_job_slow(const SlowJob& slow, const PolicyInput& input) {
   return reason_of(
       ReasonCode::straggler_job_slow,
       concat("the job as a whole is ", percent(slow.slowdown_ratio),
-             sentence(" slower than it was (95 %% sure of %.1f to ", 100 * (slow.slowdown_low - 1)),
+             " slower than it was (95 % sure of ", fixed(100 * (slow.slowdown_low - 1), 1), " to ",
              percent(slow.slowdown_high), "), ", since_text(slow.since, input),
              ": all ranks share it, so none is a straggler"));
 }
@@ -342,10 +341,10 @@ Advice advise(const SlowRank& slow, const HostEvidence* host) {
     why = by_phase.words;
   }
   const std::string_view name = host != nullptr ? host_name(*host) : std::string_view();
-  advice.text = concat(
-      "rank ", slow.rank, name.empty() ? "" : concat(" on ", printable(name)),
-      sentence(" is still %.1f %% slow, most of it in ", 100 * (slow.slowdown_ratio - 1)),
-      slow.phase(), ", and no plan makes up for it; likely cause: ", advice.cause, " (", why, ")");
+  advice.text =
+      concat("rank ", slow.rank, name.empty() ? "" : concat(" on ", printable(name)), " is still ",
+             percent(slow.slowdown_ratio), " slow, most of it in ", slow.phase(),
+             ", and no plan makes up for it; likely cause: ", advice.cause, " (", why, ")");
   return advice;
 }
 

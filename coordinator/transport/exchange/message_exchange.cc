@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "coordinator/core/text.h"
 #include "coordinator/transport/exchange/departure_watch.h"
 #include "coordinator/transport/exchange/round_exchange.h"
 
@@ -78,12 +79,12 @@ class MessageExchange final : public RoundExchange {
   }
 
   std::string holds_up(std::size_t bucket) const override {
-    const std::string way = std::string("; the bucket is being sent ") + way_of(bucket);
+    const std::string way = concat("; the bucket is being sent ", way_of(bucket));
     if (parts_.size == 2) {
-      return "rank " + std::to_string(1 - rank().value()) + " did not send its part" + way;
+      return concat("rank ", 1 - rank().value(), " did not send its part", way);
     }
-    return "one of the other " + std::to_string(parts_.size - 1) +
-           " ranks did not send its part (only shared memory shows which rank)" + way;
+    return concat("one of the other ", parts_.size - 1,
+                  " ranks did not send its part (only shared memory shows which rank)", way);
   }
 
   // Returns ok, or unavailable with the rank that has left.

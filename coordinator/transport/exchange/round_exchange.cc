@@ -6,6 +6,7 @@
 #include <string>
 
 #include "coordinator/core/hash.h"
+#include "coordinator/core/text.h"
 #include "coordinator/transport/call.h"
 
 namespace cox::transport {
@@ -35,7 +36,7 @@ Result<BucketLayout> BucketLayout::make(const std::vector<BucketSpec>& buckets,
   BucketLayout layout;
   for (const BucketSpec& bucket : buckets) {
     Status fits = check_reduction(bucket.reduction, bucket.bytes);
-    if (!fits.ok()) return fits.with_context("bucket " + std::to_string(layout.places.size()));
+    if (!fits.ok()) return fits.with_context(concat("bucket ", layout.places.size()));
     const std::size_t chunk = chunk_for(bucket, chunk_bytes);
     const std::uint64_t chunks = std::max<std::uint64_t>(1, (bucket.bytes + chunk - 1) / chunk);
     layout.places.push_back({layout.arena_bytes, bucket.bytes, chunk, chunks, bucket.reduction});

@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "coordinator/core/text.h"
 #include "coordinator/transport/exchange/departure_watch.h"
 #include "coordinator/transport/exchange/round_exchange.h"
 #include "coordinator/transport/shared/check_word.h"
@@ -201,11 +202,11 @@ std::string Board::progress(const Pass& pass) const {
   const auto part = [&pass](const std::atomic<std::uint64_t>& counter, std::uint64_t share) {
     const std::uint64_t before = pass.turn * share;
     const std::uint64_t now = std::clamp(counter.load(), before, before + share) - before;
-    return std::to_string(now) + "/" + std::to_string(share);
+    return concat(now, "/", share);
   };
-  return "arrived " + part(it.arrived, ranks_) + ", claimed " + part(it.add.claimed, pass.chunks) +
-         ", added " + part(it.add.done, pass.chunks) + ", crossed " + part(it.crossed, 1) +
-         ", spread " + part(it.spread.done, pass.chunks);
+  return concat("arrived ", part(it.arrived, ranks_), ", claimed ",
+                part(it.add.claimed, pass.chunks), ", added ", part(it.add.done, pass.chunks),
+                ", crossed ", part(it.crossed, 1), ", spread ", part(it.spread.done, pass.chunks));
 }
 
 std::size_t board_bytes(std::int32_t ranks, std::size_t buckets) {
@@ -303,25 +304,24 @@ class SharedExchange final : public RoundExchange {
   }
 
   std::string holds_up(std::size_t bucket) const override {
-    return missing_part(bucket) + " (" + board_.progress(pass(bucket)) + ")";
+    return concat(missing_part(bucket), " (", board_.progress(pass(bucket)), ")");
   }
 
   std::string missing_part(std::size_t bucket) const {
     std::string missing;
     for (std::size_t s = 0; s < parts_.node_ranks.size(); ++s) {
       if (board_.has_started(s, pass(bucket))) continue;
-      missing +=
-          (missing.empty() ? "rank " : ", rank ") + std::to_string(parts_.node_ranks[s].value());
+      missing += concat(missing.empty() ? "rank " : ", rank ", parts_.node_ranks[s].value());
     }
-    if (!missing.empty()) return missing + " of this node did not start it";
+    if (!missing.empty()) return concat(missing, " of this node did not start it");
     if (!several_nodes()) return "a rank of this node stopped while it added its part";
     std::string leaders;
     for (const RankId leader : parts_.leader_ranks) {
       if (leader == parts_.node_ranks[0]) continue;
-      leaders += (leaders.empty() ? "rank " : " or rank ") + std::to_string(leader.value());
+      leaders += concat(leaders.empty() ? "rank " : " or rank ", leader.value());
     }
-    return "all ranks of this node added their parts; the part is missing from the node of " +
-           leaders;
+    return concat("all ranks of this node added their parts; the part is missing from the node of ",
+                  leaders);
   }
 
   Result<Moved> move_bucket(std::size_t bucket, int& claims) {

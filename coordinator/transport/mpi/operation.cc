@@ -5,6 +5,8 @@
 #include <cstring>
 #include <new>
 
+#include "coordinator/core/text.h"
+
 namespace cox::transport {
 namespace {
 
@@ -29,7 +31,7 @@ Status mpi_status(int code, const char* call, const std::string& context) {
   int length = 0;
   if (MPI_Error_string(code, text.data(), &length) != MPI_SUCCESS) length = 0;
   std::string said(text.data(), static_cast<std::size_t>(length));
-  if (said.empty()) said = "error " + std::to_string(code);
+  if (said.empty()) said = concat("error ", code);
   return unavailable(call, " (", context, "): ", said);
 }
 
@@ -349,9 +351,9 @@ Status MpiOperation::checked(int code, const char* call, int peer) const {
 }
 
 std::string MpiOperation::context(int peer) const {
-  std::string text = describe(call_) + " on communicator " + place_->name + ", rank " +
-                     std::to_string(place_->rank) + " of " + std::to_string(place_->size);
-  if (peer >= 0) text += ", peer " + std::to_string(peer);
+  std::string text = concat(describe(call_), " on communicator ", place_->name, ", rank ",
+                            place_->rank, " of ", place_->size);
+  if (peer >= 0) text += concat(", peer ", peer);
   return text;
 }
 

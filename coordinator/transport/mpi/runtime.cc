@@ -12,6 +12,7 @@
 #include <string_view>
 #include <utility>
 
+#include "coordinator/core/text.h"
 #include "coordinator/transport/call_book.h"
 #include "coordinator/transport/launch.h"
 #include "coordinator/transport/mpi/operation.h"
@@ -192,7 +193,7 @@ class MpiCommunicator final : public Communicator {
   }
 
   Result<std::unique_ptr<Communicator>> part(std::int32_t color) override {
-    const std::string name = child_name() + ":" + std::to_string(color);
+    const std::string name = concat(child_name(), ":", color);
     Status met = mpi_meet(place_.comm, name, start_up_wait("all ranks to split a communicator"));
     if (!met.ok()) return met;
     MPI_Comm part = MPI_COMM_NULL;
@@ -235,7 +236,7 @@ class MpiCommunicator final : public Communicator {
                         heritage_.options.start_up_timeout, what);
   }
 
-  std::string child_name() { return place_.name + "." + std::to_string(children_++); }
+  std::string child_name() { return concat(place_.name, ".", children_++); }
 
   const Heritage heritage_;
   MpiPlace place_;

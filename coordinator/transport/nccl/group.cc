@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "coordinator/core/text.h"
 #include "coordinator/io/limits.h"
 #include "coordinator/io/thread.h"
 #include "coordinator/transport/exchange/departure_watch.h"
@@ -83,7 +84,8 @@ Result<nccl::UniqueId> share_id(Communicator& ranks, const nccl::Functions& func
   if (ranks.rank() == kRoot) {
     const Outcome outcome = functions.GetUniqueId(&told.id);
     if (outcome != Outcome::success) {
-      told.failed = Departure::of(kRoot, "no unique id: " + words(functions, nullptr, outcome));
+      told.failed =
+          Departure::of(kRoot, concat("no unique id: ", words(functions, nullptr, outcome)));
     }
   }
   if (Status s = broadcast(ranks, told, wait); !s.ok()) return s;
@@ -185,7 +187,8 @@ void NcclGroup::abort(const Status& why) {
     over->set_value();
   });
   if (!thread.ok()) {
-    status_ = status_.with_context("NCCL's abort could not be started: " + io::thread_limit_text());
+    status_ = status_.with_context(
+        concat("NCCL's abort could not be started: ", io::thread_limit_text()));
     return;
   }
   thread->detach();

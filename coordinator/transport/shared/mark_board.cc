@@ -15,6 +15,7 @@
 #include <string>
 #include <type_traits>
 
+#include "coordinator/core/text.h"
 #include "coordinator/io/descriptor.h"
 #include "coordinator/transport/shared/check_word.h"
 #include "coordinator/transport/shared/mask_board.h"
@@ -60,7 +61,7 @@ ProcessState parse_process_state(std::string_view stat_line) {
 ProcessState state_of(const ProcessId& process) {
   if (process.number <= 0 || process.space == 0 || process.space != own_space())
     return ProcessState::unknown;
-  const std::string path = "/proc/" + std::to_string(process.number) + "/stat";
+  const std::string path = concat("/proc/", process.number, "/stat");
   const io::Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.is_open()) return errno == ENOENT ? ProcessState::gone : ProcessState::unknown;
   std::array<char, 512> line{};

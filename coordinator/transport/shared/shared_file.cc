@@ -16,6 +16,7 @@
 #include <string>
 #include <system_error>
 
+#include "coordinator/core/text.h"
 #include "coordinator/io/descriptor.h"
 #include "coordinator/io/limits.h"
 #include "coordinator/io/open_to_write.h"
@@ -30,7 +31,7 @@ constexpr const char* kPrefix = "coxswain-";
 
 std::string unique_path(const std::string& folder) {
   std::random_device random;
-  return folder + "/" + kPrefix + std::to_string(getpid()) + "-" + std::to_string(random());
+  return concat(folder, "/", kPrefix, getpid(), "-", random());
 }
 
 // A new file, whose name is removed by the destructor. The file is locked while it has a name, so

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -61,8 +63,9 @@ void diverging(const RuleInput& input, Findings& out) {
                  static_cast<double>(input.view.size()));
   f.severity = Severity::high;
   f.ends_run = true;
-  f.detail = concat("From step ", first, " on ", worst.steps,
-                    " steps have a loss that is not finite; training after that step is lost.");
+  f.detail = fmt::format(
+      "From step {} on {} steps have a loss that is not finite; training after that step is lost.",
+      first, worst.steps);
   f.suggestion =
       "Resume from a save before that step with a lower learning rate or clipped gradients, and "
       "check the batch of that step.";
@@ -125,8 +128,8 @@ Finding no_progress(const LossChange& change, const std::string& whose) {
   const bool is_worse = change.is_worse();
   Finding f{"CONVERGENCE.NO_PROGRESS", is_worse ? Severity::high : Severity::low,
             is_worse ? "The loss rises" : "The loss no longer falls"};
-  f.detail = concat("The loss", whose, " goes from ", significant(change.first, 4), " to ",
-                    significant(change.last, 4), " (medians of the first and last tenth).");
+  f.detail = fmt::format("The loss{} goes from {} to {} (medians of the first and last tenth).",
+                         whose, significant(change.first, 4), significant(change.last, 4));
   f.suggestion = is_worse ? "Lower the learning rate, or warm it up for longer."
                           : "Lower the learning rate by schedule, or stop: further steps will "
                             "improve this run little.";
@@ -159,9 +162,9 @@ void flat_loss(const RuleInput& input, Findings& out) {
   }
   const auto behind = left_behind(input, *of_all);
   if (behind.ranks.empty()) return;
-  Finding f = no_progress(behind.of_worst, concat(" of ", behind.worst_named(input)));
-  f.detail += concat(" The loss of all ranks together goes from ", significant(of_all->first, 4),
-                     " to ", significant(of_all->last, 4), ".");
+  Finding f = no_progress(behind.of_worst, fmt::format(" of {}", behind.worst_named(input)));
+  f.detail += fmt::format(" The loss of all ranks together goes from {} to {}.",
+                          significant(of_all->first, 4), significant(of_all->last, 4));
   f.suggestion = "Check the samples of these ranks: their shard, its labels, how they are decoded.";
   name_ranks(input, behind.ranks, f);
   out.push_back(std::move(f));
@@ -244,12 +247,13 @@ void unstable(const RuleInput& input, Findings& out) {
     if (events.empty() || s - events.back() > 5) events.push_back(s);
   }
   if (events.empty()) return;
-  Finding f{"CROSS.CORRELATED_INSTABILITY", Severity::high,
-            concat("Loss and gradients jump together at step ", input.view.steps[events.front()])};
-  f.detail = concat(events.size(), events.size() == 1 ? " event" : " events",
-                    " in which several of loss, gradient norm and step time jump at once; the "
-                    "first at step ",
-                    input.view.steps[events.front()], ".");
+  Finding f{
+      "CROSS.CORRELATED_INSTABILITY", Severity::high,
+      fmt::format("Loss and gradients jump together at step {}", input.view.steps[events.front()])};
+  f.detail = fmt::format(
+      "{}{} in which several of loss, gradient norm and step time jump at once; the first at step "
+      "{}.",
+      events.size(), events.size() == 1 ? " event" : " events", input.view.steps[events.front()]);
   f.suggestion = "Check the batch and the learning rate of that step; clip gradients.";
   f.evidence = {{"events", static_cast<double>(events.size())},
                 {"first_step", static_cast<double>(input.view.steps[events.front()])}};

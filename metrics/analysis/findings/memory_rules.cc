@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -51,7 +53,7 @@ std::optional<Unused> much_unused(const RuleInput& input, std::size_t r) {
 }
 
 std::string pieces_text(const Unused& unused) {
-  return unused.split ? concat(", ", percents(*unused.split), " in unused pieces beside tensors")
+  return unused.split ? fmt::format(", {} in unused pieces beside tensors", percents(*unused.split))
                       : "";
 }
 
@@ -62,9 +64,11 @@ void fragmented(const RuleInput& input, Findings& out) {
   const double share = found.of_worst.share;
   Finding f{"MEMORY.FRAGMENTATION", share >= 0.40 ? Severity::medium : Severity::low,
             "Much memory is reserved and not used"};
-  f.detail = concat("The allocator of ", found.worst_named(input), " has on average ",
-                    percents(share), " of its memory in no tensor", pieces_text(found.of_worst),
-                    "; tensors take ", bytes_of(found.of_worst.peak), " at most.");
+  f.detail = fmt::format(
+      "The allocator of {} has on average {} of its memory in no tensor{}; tensors take {} at "
+      "most.",
+      found.worst_named(input), percents(share), pieces_text(found.of_worst),
+      bytes_of(found.of_worst.peak));
   f.suggestion = "Use expandable segments, and avoid shapes that change from step to step.";
   f.evidence = {{"unused_share", share}};
   if (found.of_worst.split) f.evidence.push_back({"split_share", *found.of_worst.split});
@@ -113,13 +117,13 @@ void leaking(const RuleInput& input, Findings& out) {
   if (found.ranks.empty()) return;
   const Growth& worst = found.of_worst;
   Finding f{"MEMORY.GROWTH", Severity::high, "Memory grows from step to step"};
-  f.detail = concat("Tensors of ", found.worst_named(input), " grow by ",
-                    bytes_of(worst.bytes_per_step), " a step, ", bytes_of(worst.bytes), " in all.");
+  f.detail = fmt::format("Tensors of {} grow by {} a step, {} in all.", found.worst_named(input),
+                         bytes_of(worst.bytes_per_step), bytes_of(worst.bytes));
   f.suggestion = "Search for tensors that are kept: losses summed with their graph, lists, caches.";
   f.evidence = {{"bytes_per_step", worst.bytes_per_step}, {"bytes", worst.bytes}};
   if (worst.steps_left) {
     f.detail +=
-        concat(" The free memory is used up in about ", fixed(*worst.steps_left, 0), " steps.");
+        fmt::format(" The free memory is used up in about {} steps.", fixed(*worst.steps_left, 0));
     f.evidence.push_back({"steps_left", *worst.steps_left});
     f.ends_run = *worst.steps_left < kSoon * static_cast<double>(input.view.size());
   }
@@ -323,13 +327,13 @@ void tight_budget(const RuleInput& input, Findings& out) {
                                  : "Keeping to the memory budget takes much time",
                      sum_of(budget->price));
   const std::size_t steps = budget->ranks.of_worst.steps;
-  f.detail = concat("In ", steps, " steps blocks were recomputed or offloaded, for ",
-                    percents(f.cost_share), " of the time");
+  f.detail = fmt::format("In {} steps blocks were recomputed or offloaded, for {} of the time",
+                         steps, percents(f.cost_share));
   f.evidence = {{"steps", static_cast<double>(steps)}, {"work_share", f.cost_share}};
   if (const auto memory = headroom_of(input, of_memory)) {
     f.detail +=
-        concat(", with at least ", bytes_of(memory->least), " free on ",
-               ranks_named(input.view, {of_memory}), " beside a peak of ", bytes_of(memory->peak));
+        fmt::format(", with at least {} free on {} beside a peak of {}", bytes_of(memory->least),
+                    ranks_named(input.view, {of_memory}), bytes_of(memory->peak));
     f.evidence.push_back({"least_headroom_bytes", memory->least});
     f.evidence.push_back({"peak_bytes", memory->peak});
   }
@@ -351,8 +355,8 @@ void loose_budget(const RuleInput& input, Findings& out) {
   if (found.ranks.empty()) return;
   Finding f{"BUDGET.TOO_LOOSE", Severity::medium, "Memory is nearly used up"};
   f.detail =
-      concat("At its highest, ", found.worst_named(input), " has ", bytes_of(found.of_worst.least),
-             " left beside a peak of ", bytes_of(found.of_worst.peak), ".");
+      fmt::format("At its highest, {} has {} left beside a peak of {}.", found.worst_named(input),
+                  bytes_of(found.of_worst.least), bytes_of(found.of_worst.peak));
   f.suggestion = "Lower the memory budget so that blocks are recomputed, or make batches smaller.";
   f.evidence = {{"least_headroom_bytes", found.of_worst.least},
                 {"peak_bytes", found.of_worst.peak}};
@@ -366,10 +370,9 @@ void slow_tier(const RuleInput& input, Findings& out) {
   Finding f = costly(input, "OFFLOAD.TIER_SLOW", "Backward waits for offloaded activations",
                      sum_of(tier->price));
   const Concerned<Saved>& found = tier->ranks;
-  f.detail = concat("In ", found.of_worst.steps,
-                    " steps blocks were offloaded, and bringing them back "
-                    "took ",
-                    percents(f.cost_share), " of the time.");
+  f.detail =
+      fmt::format("In {} steps blocks were offloaded, and bringing them back took {} of the time.",
+                  found.of_worst.steps, percents(f.cost_share));
   f.suggestion =
       "Offload fewer or smaller blocks, recompute them instead (memory.force), or use a "
       "faster tier: pinned memory rather than a disk.";

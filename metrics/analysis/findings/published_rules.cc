@@ -1,11 +1,12 @@
 #include "metrics/analysis/findings/published_rules.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <string>
 #include <utility>
 
-#include "coordinator/core/text.h"
 #include "coordinator/core/words.h"
 
 namespace cox::diagnosis {
@@ -15,11 +16,11 @@ constexpr double kMiB = 1024 * 1024;
 using Findings = std::vector<Finding>;
 
 std::string percent(double fraction, int digits = 0) {
-  return sentence("%.*f%%", digits, 100 * fraction);
+  return fmt::format("{:.{}f}%", 100 * fraction, digits);
 }
 
 std::string general(double value) {
-  return std::isfinite(value) ? sentence("%.4g", value)
+  return std::isfinite(value) ? fmt::format("{:.4g}", value)
          : std::isnan(value)  ? "nan"
                               : (value > 0 ? "inf" : "-inf");
 }
@@ -35,8 +36,8 @@ void data_bound(const Figures& figures, Findings& out) {
   out.push_back({"TIMING.DATALOADER_BOUND",
                  data->fraction >= 0.40 ? Severity::high : Severity::medium,
                  "Steps wait for their data",
-                 percent(data->fraction) + " of a step is spent loading its batch" +
-                     sentence(" (%.1f ms a step).", data->seconds * 1e3),
+                 fmt::format("{} of a step is spent loading its batch ({:.1f} ms a step).",
+                             percent(data->fraction), data->seconds * 1e3),
                  "Load batches ahead of time in other threads, or make what is done to a sample "
                  "cheaper."});
 }
@@ -47,20 +48,22 @@ void backward_heavy(const Figures& figures, Findings& out) {
   if (forward == nullptr || backward == nullptr || !(forward->seconds > 0)) return;
   const double ratio = backward->seconds / forward->seconds;
   if (ratio < 2.5) return;
-  out.push_back({"TIMING.BACKWARD_HEAVY", ratio >= 3.5 ? Severity::high : Severity::medium,
-                 "The backward pass takes long for its forward pass",
-                 sentence("Backward takes %.1f times as long as forward; twice is usual.", ratio),
-                 "Search for activations that are recomputed without need, for graphs that are "
-                 "kept beyond their step, and for many small operators that could be one."});
+  out.push_back(
+      {"TIMING.BACKWARD_HEAVY", ratio >= 3.5 ? Severity::high : Severity::medium,
+       "The backward pass takes long for its forward pass",
+       fmt::format("Backward takes {:.1f} times as long as forward; twice is usual.", ratio),
+       "Search for activations that are recomputed without need, for graphs that are "
+       "kept beyond their step, and for many small operators that could be one."});
 }
 
 void optimizer_heavy(const Figures& figures, Findings& out) {
   const double fraction = fraction_of(figures.timing, "optimizer");
   if (fraction < 0.15) return;
-  out.push_back({"TIMING.OPTIMIZER_HEAVY", Severity::low, "The optimizer takes a large part",
-                 percent(fraction) +
-                     " of a step goes into updating parameters, perhaps one tensor after another.",
-                 "Use an optimizer that updates all parameters in one fused kernel."});
+  out.push_back(
+      {"TIMING.OPTIMIZER_HEAVY", Severity::low, "The optimizer takes a large part",
+       fmt::format("{} of a step goes into updating parameters, perhaps one tensor after another.",
+                   percent(fraction)),
+       "Use an optimizer that updates all parameters in one fused kernel."});
 }
 
 void jitter(const Figures& figures, Findings& out) {
@@ -68,9 +71,9 @@ void jitter(const Figures& figures, Findings& out) {
   if (t.steps < 10 || (t.variation() < 0.50 && t.tail_ratio() < 1.5)) return;
   out.push_back(
       {"TIMING.JITTER", Severity::low, "Steps differ much in length",
-       sentence("The deviation of step times is %.2f of their mean, and their 95th percentile %.2f "
-                "times their median.",
-                t.variation(), t.tail_ratio()),
+       fmt::format("The deviation of step times is {:.2f} of their mean, and their 95th percentile "
+                   "{:.2f} times their median.",
+                   t.variation(), t.tail_ratio()),
        "Find out what the longest steps have in common: a save, an evaluation, a larger batch, a "
        "pause "
        "of the machine."});
@@ -80,7 +83,7 @@ void diverged(const Figures& figures, Findings& out) {
   const auto& at = figures.convergence.diverged_at;
   if (!at) return;
   out.push_back({"CONVERGENCE.DIVERGED", Severity::high, "The loss is no finite number",
-                 concat("From step ", *at, " on; later figures mean nothing."),
+                 fmt::format("From step {} on; later figures mean nothing.", *at),
                  "Go back to a save before that step, with a smaller learning rate or with "
                  "gradients clipped; check for divisions by zero, logarithms of zero and bad "
                  "samples."});
@@ -92,8 +95,8 @@ void no_progress(const Figures& figures, Findings& out) {
   if (c.steps < 50 || (!is_worse && c.trend != Trend::plateau)) return;
   out.push_back({"CONVERGENCE.NO_PROGRESS", is_worse ? Severity::high : Severity::low,
                  is_worse ? "The loss rises" : "The loss stands still",
-                 concat("Over the run it is ", c.trend, ": ", general(*c.best_loss),
-                        " at its best, ", general(*c.final_loss), " at the end."),
+                 fmt::format("Over the run it is {}: {} at its best, {} at the end.",
+                             to_string(c.trend), general(*c.best_loss), general(*c.final_loss)),
                  is_worse ? "Try a smaller learning rate."
                           : "Try a learning rate that decays, or a larger model; or stop here."});
 }
@@ -101,18 +104,21 @@ void no_progress(const Figures& figures, Findings& out) {
 void instability(const Figures& figures, Findings& out) {
   for (const Instability& event : figures.instabilities) {
     const std::string where = event.first_step == event.last_step
-                                  ? concat("step ", event.first_step)
-                                  : concat("steps ", event.first_step, "–", event.last_step);
+                                  ? fmt::format("step {}", event.first_step)
+                                  : fmt::format("steps {}–{}", event.first_step, event.last_step);
     std::vector<std::string> values;
-    if (event.loss) values.push_back("loss=" + general(*event.loss));
-    if (event.gradient_norm) values.push_back("grad_norm=" + general(*event.gradient_norm));
+    if (event.loss) values.push_back(fmt::format("loss={}", general(*event.loss)));
+    if (event.gradient_norm)
+      values.push_back(fmt::format("grad_norm={}", general(*event.gradient_norm)));
     if (event.step_seconds)
-      values.push_back(sentence("step_time=%.1fms", *event.step_seconds * 1e3));
-    if (event.alloc_bytes) values.push_back(sentence("alloc=%.0fMB", *event.alloc_bytes / kMiB));
+      values.push_back(fmt::format("step_time={:.1f}ms", *event.step_seconds * 1e3));
+    if (event.alloc_bytes)
+      values.push_back(fmt::format("alloc={:.0f}MB", *event.alloc_bytes / kMiB));
     out.push_back(
-        {"CROSS.CORRELATED_INSTABILITY", Severity::high, "Several figures jump at " + where,
-         concat("At ", where, " these figures jump together, which is rarely chance: ",
-                joined(event.axes), " (", joined(values), ")."),
+        {"CROSS.CORRELATED_INSTABILITY", Severity::high,
+         fmt::format("Several figures jump at {}", where),
+         fmt::format("At {} these figures jump together, which is rarely chance: {} ({}).", where,
+                     joined(event.axes), joined(values)),
          "Check the batches of these steps and the learning rate there; clip gradients."});
   }
 }
@@ -125,15 +131,16 @@ void straggler(const Figures& figures, Findings& out) {
   const bool is_high = d.lost_fraction * 100 >= 10 || rank.slowdown >= 0.25;
   out.push_back(
       {"DIST.STRAGGLER", is_high ? Severity::high : Severity::medium,
-       concat("Rank ", rank.rank, " keeps the others waiting"),
-       concat("It is the slowest of ", d.ranks.size(), " in ", percent(rank.slowest_fraction),
-              " of the steps, where chance would make it ",
-              percent(1 / static_cast<double>(d.ranks.size())), sentence(" (z = %.1f), ", rank.z),
-              percent(rank.slowdown), " slower than the median; the ranks' differences cost ",
-              percent(d.lost_fraction, 1), " of the time."),
-       concat("Check the machine of rank ", rank.rank,
-              ": clocks, cooling, other programs; and whether its part of the data is "
-              "larger.")});
+       fmt::format("Rank {} keeps the others waiting", rank.rank),
+       fmt::format(
+           "It is the slowest of {} in {} of the steps, where chance would make it {} (z = "
+           "{:.1f}), {} slower than the median; the ranks' differences cost {} of the time.",
+           d.ranks.size(), percent(rank.slowest_fraction),
+           percent(1 / static_cast<double>(d.ranks.size())), rank.z, percent(rank.slowdown),
+           percent(d.lost_fraction, 1)),
+       fmt::format("Check the machine of rank {}: clocks, cooling, other programs; and whether its "
+                   "part of the data is larger.",
+                   rank.rank)});
 }
 
 void load_imbalance(const Figures& figures, Findings& out) {
@@ -142,22 +149,23 @@ void load_imbalance(const Figures& figures, Findings& out) {
   if (d.variation < 0.15 || d.lost_fraction * 100 < 5) return;
   out.push_back(
       {"DIST.LOAD_IMBALANCE", Severity::medium, "Ranks have unequal work",
-       sentence("Their computing deviates by %.2f of its mean, and no rank is always the slowest; ",
-                d.variation) +
-           percent(d.lost_fraction, 1) + " of the time goes into waiting for each other" +
-           sentence(" (%.1f ms a step in the median).", d.skew_seconds * 1e3),
+       fmt::format(
+           "Their computing deviates by {:.2f} of its mean, and no rank is always the slowest; {} "
+           "of the time goes into waiting for each other ({:.1f} ms a step in the median).",
+           d.variation, percent(d.lost_fraction, 1), d.skew_seconds * 1e3),
        "Give ranks equal work: batches of equal length, samples of like cost together."});
 }
 
 void comm_bound(const Figures& figures, Findings& out) {
   if (!figures.distributed || figures.distributed->mean_comm_fraction < 0.25) return;
   const double fraction = figures.distributed->mean_comm_fraction;
-  out.push_back({"DIST.COMM_BOUND", fraction >= 0.45 ? Severity::high : Severity::medium,
-                 "Communication takes a large part",
-                 concat(percent(fraction), " of a step of ", figures.distributed->ranks.size(),
-                        " ranks goes into collectives that no computing hides."),
-                 "Send gradients while backward still runs, compute more in a step (a larger "
-                 "batch, several micro-batches), or check the network's bandwidth."});
+  out.push_back(
+      {"DIST.COMM_BOUND", fraction >= 0.45 ? Severity::high : Severity::medium,
+       "Communication takes a large part",
+       fmt::format("{} of a step of {} ranks goes into collectives that no computing hides.",
+                   percent(fraction), figures.distributed->ranks.size()),
+       "Send gradients while backward still runs, compute more in a step (a larger "
+       "batch, several micro-batches), or check the network's bandwidth."});
 }
 
 void exposed_comm(const Figures& figures, Findings& out) {
@@ -167,23 +175,23 @@ void exposed_comm(const Figures& figures, Findings& out) {
   if (exposed < 5) return;
   out.push_back({"DIST.EXPOSED_COMM", exposed >= 15 ? Severity::high : Severity::medium,
                  "Communication stands beside computing, not behind it",
-                 percent(t.exposed_fraction()) +
-                     " of the time collectives run and no kernel computes; of " +
-                     sentence("%.1f ms of communication ", t.communication_seconds * 1e3) +
-                     percent(t.overlap()) + " is hidden.",
+                 fmt::format("{} of the time collectives run and no kernel computes; of {:.1f} ms "
+                             "of communication {} is hidden.",
+                             percent(t.exposed_fraction()), t.communication_seconds * 1e3,
+                             percent(t.overlap())),
                  "Send gradients in buckets as they become ready, of another size perhaps, or "
                  "compute more in a step, so that backward outlasts its reduction."});
 }
 
 Finding bubble_beyond_ideal(const Pipeline& p) {
-  return {
-      "DIST.PIPELINE_BUBBLE", *p.excess() >= 0.15 ? Severity::high : Severity::medium,
-      "Stages of the pipeline idle more than they must",
-      concat(percent(p.bubble), " of the time of ", p.stage_bubbles.size(),
-             " stages is idle; with ", *p.microbatches, " micro-batches it need not be more than ",
-             percent(*p.ideal_bubble), sentence(" (%.0f points less).", *p.excess() * 100)),
-      "Cut the model into stages of equal time, find the slow stage, or interleave forward "
-      "and backward passes."};
+  return {"DIST.PIPELINE_BUBBLE", *p.excess() >= 0.15 ? Severity::high : Severity::medium,
+          "Stages of the pipeline idle more than they must",
+          fmt::format("{} of the time of {} stages is idle; with {} micro-batches it need not be "
+                      "more than {} ({:.0f} points less).",
+                      percent(p.bubble), p.stage_bubbles.size(), *p.microbatches,
+                      percent(*p.ideal_bubble), *p.excess() * 100),
+          "Cut the model into stages of equal time, find the slow stage, or interleave forward "
+          "and backward passes."};
 }
 
 void pipeline_bubble(const Figures& figures, Findings& out) {
@@ -199,7 +207,7 @@ std::string hint_for(const std::string& line) {
 }
 
 std::string share_text(const BudgetLine& line) {
-  return line.name + " " + percent(line.fraction);
+  return fmt::format("{} {}", line.name, percent(line.fraction));
 }
 
 void low_efficiency(const Figures& figures, Findings& out) {
@@ -213,16 +221,17 @@ void low_efficiency(const Figures& figures, Findings& out) {
   for (std::size_t i = 0; i < std::min<std::size_t>(3, lines.size()); ++i)
     shares.push_back(share_text(lines[i]));
   const bool is_high = e.mfu ? *e.mfu < 0.30 : top.fraction >= 0.35;
-  const std::string anchor = "At its peak the device would need " + percent(e.useful_fraction()) +
-                             " of the time for these FLOPs. ";
-  out.push_back({e.mfu ? "EFFICIENCY.LOW_MFU" : "EFFICIENCY.RECOVERABLE",
-                 is_high ? Severity::high : Severity::medium,
-                 e.mfu ? "MFU is " + percent(*e.mfu)
-                       : concat(top.name, " takes ", percent(top.fraction), " of the time"),
-                 (e.mfu ? anchor : "") + concat("The largest gain is possible in ", top.name,
-                                                sentence(": %.2f s in ", top.seconds), e.steps,
-                                                " steps. In order: ", joined(shares), "."),
-                 concat("Begin with ", top.name, ": ", hint_for(top.name), ".")});
+  const std::string anchor =
+      fmt::format("At its peak the device would need {} of the time for these FLOPs. ",
+                  percent(e.useful_fraction()));
+  out.push_back(
+      {e.mfu ? "EFFICIENCY.LOW_MFU" : "EFFICIENCY.RECOVERABLE",
+       is_high ? Severity::high : Severity::medium,
+       e.mfu ? fmt::format("MFU is {}", percent(*e.mfu))
+             : fmt::format("{} takes {} of the time", top.name, percent(top.fraction)),
+       fmt::format("{}The largest gain is possible in {}: {:.2f} s in {} steps. In order: {}.",
+                   e.mfu ? anchor : "", top.name, top.seconds, e.steps, joined(shares)),
+       fmt::format("Begin with {}: {}.", top.name, hint_for(top.name))});
 }
 
 void fragmentation(const Figures& figures, Findings& out) {
@@ -230,9 +239,10 @@ void fragmentation(const Figures& figures, Findings& out) {
   if (!m.is_there || m.peak_alloc_bytes < 64 * kMiB || m.fragmentation < 0.20) return;
   out.push_back({"MEMORY.FRAGMENTATION", m.fragmentation >= 0.40 ? Severity::medium : Severity::low,
                  "The allocator holds much more than tensors take",
-                 percent(m.fragmentation) + " of the reserved memory is unused in the mean" +
-                     sentence(" (%.0f MiB reserved, %.0f MiB in use, at most).",
-                              m.peak_reserved_bytes / kMiB, m.peak_alloc_bytes / kMiB),
+                 fmt::format("{} of the reserved memory is unused in the mean ({:.0f} MiB "
+                             "reserved, {:.0f} MiB in use, at most).",
+                             percent(m.fragmentation), m.peak_reserved_bytes / kMiB,
+                             m.peak_alloc_bytes / kMiB),
                  "Let the allocator grow its segments (expandable_segments), and keep shapes from "
                  "changing with every batch."});
 }
@@ -244,8 +254,9 @@ void growth(const Figures& figures, Findings& out) {
   if (total < 0.01 * std::max(m.peak_alloc_bytes, 1.0)) return;
   out.push_back(
       {"MEMORY.GROWTH", Severity::high, "Memory grows from step to step",
-       sentence("By %.1f MiB a step, %.0f MiB in ", m.growth_bytes_per_step / kMiB, total / kMiB) +
-           concat(m.steps, " steps: something keeps tensors of earlier steps."),
+       fmt::format("By {:.1f} MiB a step, {:.0f} MiB in {} steps: something keeps tensors of "
+                   "earlier steps.",
+                   m.growth_bytes_per_step / kMiB, total / kMiB, m.steps),
        "Search for losses that are added up with their graphs, lists of tensors, and caches "
        "without a bound; detach what is kept."});
 }
@@ -257,8 +268,8 @@ std::vector<Finding> published_findings(const Pipeline& p) {
   if (p.bubble < 0.25) return {};
   return {{"DIST.PIPELINE_BUBBLE", p.bubble >= 0.45 ? Severity::high : Severity::medium,
            "Stages of the pipeline idle",
-           concat(percent(p.bubble), " of the time of ", p.stage_bubbles.size(),
-                  " stages is idle, most of it in stage ", p.idlest_stage, "."),
+           fmt::format("{} of the time of {} stages is idle, most of it in stage {}.",
+                       percent(p.bubble), p.stage_bubbles.size(), p.idlest_stage),
            "Use more micro-batches, since filling and draining take (p - 1) / (m + p - 1) of the "
            "time at least, and cut the model into stages of equal time."}};
 }

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -28,7 +30,7 @@ void flapping_plans(const RuleInput& input, Findings& out) {
       static_cast<double>(plans.size()) / static_cast<double>(std::max<std::size_t>(1, changes));
   if (changes < 6 || every > 10) return;
   Finding f{"PLAN.FLAPPING", Severity::medium, "Plans change all the time"};
-  f.detail = concat("The plan changed ", changes, " times, every ", fixed(every, 1), " steps.");
+  f.detail = fmt::format("The plan changed {} times, every {} steps.", changes, fixed(every, 1));
   f.suggestion = "cox replay RUN --verbose names the policy; raise its threshold or its interval.";
   f.evidence = {{"changes", static_cast<double>(changes)}};
   out.push_back(std::move(f));
@@ -76,14 +78,16 @@ SkippedSteps count_skipped(const RuleInput& input) {
 }
 
 std::string scale_text(double scale) {
-  return sentence("%.6g", scale);
+  return fmt::format("{:.6g}", scale);
 }
 
 // Returns advice if the smallest scale is too large, or no scale is small enough.
 std::string advice_at_floor(double floor) {
   if (floor <= 1) return "fp16 cannot hold these gradients: use bf16 for the blocks that overflow.";
-  return concat("Lower loss_scale.min, which holds the scale at ", scale_text(floor),
-                "; where gradients still overflow at 1, use bf16 for these blocks.");
+  return fmt::format(
+      "Lower loss_scale.min, which holds the scale at {}; where gradients still overflow at 1, use "
+      "bf16 for these blocks.",
+      scale_text(floor));
 }
 
 Finding scaler_skips(const RuleInput& input, const SkippedSteps& steps) {
@@ -94,9 +98,8 @@ Finding scaler_skips(const RuleInput& input, const SkippedSteps& steps) {
                               : "Many steps are skipped after an overflow",
                      sum_of(steps.lost));
   if (is_floor) f.severity = Severity::high;
-  f.detail =
-      concat(steps.scaled, " of ", input.view.size(), " steps were skipped, ", steps.at_floor,
-             " of them with a loss scale of ", scale_text(floor), " or less.");
+  f.detail = fmt::format("{} of {} steps were skipped, {} of them with a loss scale of {} or less.",
+                         steps.scaled, input.view.size(), steps.at_floor, scale_text(floor));
   f.suggestion = is_floor
                      ? advice_at_floor(floor)
                      : "Start from a lower loss scale or let it grow more slowly (loss_scale).";
@@ -111,9 +114,10 @@ Finding scaler_skips(const RuleInput& input, const SkippedSteps& steps) {
 Finding unscaled_skips(const RuleInput& input, const SkippedSteps& steps) {
   Finding f = costly(input, "PRECISION.SKIPPED_STEPS",
                      "Many steps are skipped, and no loss scaler is at work", sum_of(steps.lost));
-  f.detail = concat(steps.unscaled, " of ", input.view.size(),
-                    " steps were skipped, because a gradient or a loss was not finite, or the "
-                    "guard held them back.");
+  f.detail = fmt::format(
+      "{} of {} steps were skipped, because a gradient or a loss was not finite, or the guard held "
+      "them back.",
+      steps.unscaled, input.view.size());
   f.suggestion =
       "Check the batches of these steps and the learning rate, and clip gradients; the "
       "guard's reasons name the rank (cox replay RUN --verbose).";
@@ -127,11 +131,11 @@ Finding unscaled_skips(const RuleInput& input, const SkippedSteps& steps) {
 Finding low_scale(const RuleInput& input, const SkippedSteps& steps) {
   const double floor = scale_floor(input);
   Finding f{"PRECISION.SCALE_LOW", Severity::low, "The loss scale stays at its smallest"};
-  f.detail = concat("In ", steps.all_floor, " of ", input.view.size(), " steps the loss scale was ",
-                    scale_text(floor), " or less, and ", steps.at_floor, " of these steps ",
-                    steps.at_floor == 1 ? "was" : "were",
-                    " skipped after an overflow. Training goes on, but small gradients may become "
-                    "zero in fp16.");
+  f.detail = fmt::format(
+      "In {} of {} steps the loss scale was {} or less, and {} of these steps {} skipped after an "
+      "overflow. Training goes on, but small gradients may become zero in fp16.",
+      steps.all_floor, input.view.size(), scale_text(floor), steps.at_floor,
+      steps.at_floor == 1 ? "was" : "were");
   f.suggestion = "Use bf16 for the blocks that overflow; Overflows by block names them.";
   f.evidence = {{"steps", static_cast<double>(steps.all_floor)},
                 {"skipped", static_cast<double>(steps.at_floor)},
@@ -196,8 +200,8 @@ void withheld_precision(const RuleInput& input, Findings& out) {
   if (why.empty()) return;
   Finding f{"PRECISION.WITHHELD", Severity::low, "Blocks compute in more bits than they might"};
   for (std::size_t i = 0; i < std::min(kTold, why.size()); ++i)
-    f.detail += concat(i == 0 ? "" : "; ", why[i]->text);
-  if (why.size() > kTold) f.detail += concat("; and ", why.size() - kTold, " more");
+    f.detail += fmt::format("{}{}", i == 0 ? "" : "; ", why[i]->text);
+  if (why.size() > kTold) f.detail += fmt::format("; and {} more", why.size() - kTold);
   f.detail += ".";
   f.suggestion =
       "If the reason is a setting (precision.*), change that setting; otherwise no change helps.";
@@ -213,8 +217,9 @@ void pinned_shares(const RuleInput& input, Findings& out) {
   if (limits.empty()) return;
   Finding f =
       costly(input, "SHARES.PINNED", "Limits hold the shares of the batch where they are", waiting);
-  f.detail = concat("Ranks wait for slower ones for ", percents(input.share(waiting)),
-                    " of the time, and shares cannot follow: ", limits.back()->text, ".");
+  f.detail =
+      fmt::format("Ranks wait for slower ones for {} of the time, and shares cannot follow: {}.",
+                  percents(input.share(waiting)), limits.back()->text);
   f.suggestion =
       "Where a cap holds a faster rank, raise shares.max_samples, give it more memory "
       "(memory.budget) or plan activation memory for it; where a minimum holds a slower one, lower "
@@ -233,9 +238,9 @@ void stalling_saves(const RuleInput& input, Findings& out) {
   Finding f = costly(input, "SAVE.STALLS", "Saves hold all ranks up", seconds);
   const double each = seconds / static_cast<double>(saves);
   const std::size_t every = input.view.size() / saves;
-  f.detail =
-      concat(saves, " saves, one in ", every, " steps, took ", seconds_text(each),
-             " each while every rank waited: ", percents(input.share(seconds)), " of the time.");
+  f.detail = fmt::format(
+      "{} saves, one in {} steps, took {} each while every rank waited: {} of the time.", saves,
+      every, seconds_text(each), percents(input.share(seconds)));
   f.suggestion = "Save less often (checkpoint.every_steps), or to a faster disk.";
   f.evidence = {{"saves", static_cast<double>(saves)}, {"seconds_each", each}};
   out.push_back(std::move(f));
@@ -248,9 +253,9 @@ void lost_rows(const RuleInput& input, Findings& out) {
   const auto missing = static_cast<double>(input.view.missing);
   if (dropped > 0 || missing > kFew * static_cast<double>(input.view.size())) {
     Finding f{"RECORD.DROPPED", Severity::low, "The record has holes"};
-    f.detail = concat(fixed(std::max(dropped, missing), 0), " steps were not recorded",
-                      dropped > 0 ? ": the disk was full or too slow."
-                                  : " by every rank: reports were lost, or rows.");
+    f.detail = fmt::format("{} steps were not recorded{}", fixed(std::max(dropped, missing), 0),
+                           dropped > 0 ? ": the disk was full or too slow."
+                                       : " by every rank: reports were lost, or rows.");
     f.suggestion = dropped > 0 ? "Give the run directory a faster disk or more room."
                                : "Check the log of the ranks, and coxswain_report_faults_total.";
     f.evidence = {{"rows", dropped}, {"missing_steps", missing}};
@@ -258,8 +263,8 @@ void lost_rows(const RuleInput& input, Findings& out) {
   }
   if (input.view.impossible == 0) return;
   Finding f{"RECORD.IMPOSSIBLE", Severity::low, "Some steps have times that cannot be"};
-  f.detail =
-      concat(input.view.impossible, " steps with times below zero or not finite are left out.");
+  f.detail = fmt::format("{} steps with times below zero or not finite are left out.",
+                         input.view.impossible);
   f.suggestion = "Check the program that wrote the record, and the clock of the machine.";
   f.evidence = {{"steps", static_cast<double>(input.view.impossible)}};
   out.push_back(std::move(f));

@@ -1,5 +1,7 @@
 #include "metrics/analysis/findings/rule_input.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <exception>
@@ -29,7 +31,7 @@ double least_share(Severity severity) {
 }
 
 Finding failed_rule(const std::string& name, const std::string& why) {
-  return {"RULE.FAILED", Severity::medium, "The rule '" + name + "' failed", why,
+  return {"RULE.FAILED", Severity::medium, fmt::format("The rule '{}' failed", name), why,
           "This is a fault of cox, not of the run: please report it with the run directory."};
 }
 
@@ -50,9 +52,11 @@ void apply(const NamedRule& rule, const RuleInput& input, Findings& out) {
     found = {failed_rule(rule.name, error.what())};
   }
   for (Finding& f : found)
-    out.push_back(is_sound(f) ? std::move(f)
-                              : failed_rule(rule.name,
-                                            "The rule computed an impossible number in " + f.code));
+    out.push_back(
+        is_sound(f)
+            ? std::move(f)
+            : failed_rule(rule.name,
+                          fmt::format("The rule computed an impossible number in {}", f.code)));
 }
 
 double weight_of(const Finding& finding) {
@@ -164,7 +168,7 @@ void name_ranks(const RuleInput& input, const Ranks& ranks, Finding& finding) {
   for (const std::size_t r : ranks) finding.ranks.push_back(input.rank(r).rank);
   const std::size_t all = input.view.ranks.size();
   if (ranks.size() < all)
-    finding.title += concat(" on ", ranks_named(input.view, ranks), " of ", all);
+    finding.title += fmt::format(" on {} of {}", ranks_named(input.view, ranks), all);
 }
 
 std::string percents(double fraction) {

@@ -1,5 +1,7 @@
 #include "metrics/analysis/findings/run_diff.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -112,11 +114,12 @@ void add_once(std::vector<std::string>& notes, std::string note) {
 void note_switches(const Settings& environment, const std::string& name,
                    std::vector<std::string>& notes) {
   if (setting(environment, "cudnn_benchmark") == "true")
-    add_once(notes, "'" + name +
-                        "' let cuDNN choose kernels by timing (cudnn.benchmark), which may "
-                        "differ from run to run.");
+    add_once(notes, fmt::format("'{}' let cuDNN choose kernels by timing (cudnn.benchmark), which "
+                                "may differ from run to run.",
+                                name));
   if (!environment.contains("env.PYTHONHASHSEED"))
-    add_once(notes, "'" + name + "' ran without PYTHONHASHSEED, so hash orders may differ.");
+    add_once(notes,
+             fmt::format("'{}' ran without PYTHONHASHSEED, so hash orders may differ.", name));
 }
 
 std::vector<std::string> published_notes(const RunDiff& diff, const Settings& environment_a,
@@ -127,10 +130,12 @@ std::vector<std::string> published_notes(const RunDiff& diff, const Settings& en
   const auto all = [](const std::string&) { return true; };
   const std::string numerics = keys_text(diff.environment, concerns_numerics);
   if (!diff.config.empty()) {
-    notes.push_back("The configuration differs in " + keys_text(diff.config, all) +
-                    ", which explains different results.");
+    notes.push_back(
+        fmt::format("The configuration differs in {}, which explains different results.",
+                    keys_text(diff.config, all)));
   } else if (!numerics.empty()) {
-    notes.push_back("The environment differs in " + numerics + ", which can change numbers.");
+    notes.push_back(
+        fmt::format("The environment differs in {}, which can change numbers.", numerics));
   } else if (!diff.is_identical) {
     notes.emplace_back(
         "Configuration and environment are equal, but the losses differ: a part of the run is not "
@@ -139,7 +144,7 @@ std::vector<std::string> published_notes(const RunDiff& diff, const Settings& en
   note_switches(environment_a, diff.name_a, notes);
   note_switches(environment_b, diff.name_b, notes);
   if (diff.first_divergence && !diff.is_identical)
-    add_once(notes, concat("The losses differ from step ", *diff.first_divergence, " on."));
+    add_once(notes, fmt::format("The losses differ from step {} on.", *diff.first_divergence));
   return notes;
 }
 
@@ -286,11 +291,11 @@ std::vector<std::size_t> lone_ranks(const RunRecord& run, const RunRecord& other
 void compare_ranks(const RunRecord& a, const RunRecord& b, Texts& out) {
   const std::int32_t size_a = a.lowest().info.world_size;
   const std::int32_t size_b = b.lowest().info.world_size;
-  if (size_a != size_b) out.push_back(concat("A ran on ", size_a, " ranks, B on ", size_b));
+  if (size_a != size_b) out.push_back(fmt::format("A ran on {} ranks, B on {}", size_a, size_b));
   const auto tell = [&](const char* name, const std::vector<std::size_t>& ranks) {
     if (!ranks.empty())
-      out.push_back(concat("only ", name, " has a record of rank", ranks.size() > 1 ? "s " : " ",
-                           ranges_text(ranks)));
+      out.push_back(fmt::format("only {} has a record of rank{}{}", name,
+                                ranks.size() > 1 ? "s " : " ", ranges_text(ranks)));
   };
   tell("A", lone_ranks(a, b));
   tell("B", lone_ranks(b, a));
@@ -298,7 +303,7 @@ void compare_ranks(const RunRecord& a, const RunRecord& b, Texts& out) {
 
 std::string steps_text(const RowOfStep& rows) {
   if (rows.empty()) return "no step";
-  return concat(rows.size(), " steps (", rows.begin()->first, " to ", rows.rbegin()->first, ")");
+  return fmt::format("{} steps ({} to {})", rows.size(), rows.begin()->first, rows.rbegin()->first);
 }
 
 // Accumulates the differences between the common ranks.
@@ -316,8 +321,9 @@ std::string other_steps(const Pair& pair) {
   if (std::ranges::equal(pair.rows_a, pair.rows_b, is_same)) return {};
   const bool is_common = std::ranges::any_of(
       pair.rows_a, [&](const auto& row) { return pair.rows_b.contains(row.first); });
-  return concat("A has ", steps_text(pair.rows_a), ", B ", steps_text(pair.rows_b), " of rank ",
-                pair.a.rank, is_common ? "" : ": none is in both, so no loss was compared");
+  return fmt::format("A has {}, B {} of rank {}{}", steps_text(pair.rows_a),
+                     steps_text(pair.rows_b), pair.a.rank,
+                     is_common ? "" : ": none is in both, so no loss was compared");
 }
 
 bool has_loss(const RankRecord& rank) {
@@ -327,7 +333,7 @@ bool has_loss(const RankRecord& rank) {
 
 std::string lone_losses(const Pair& pair) {
   if (has_loss(pair.a) == has_loss(pair.b)) return {};
-  return concat("only ", has_loss(pair.a) ? "A" : "B", " has losses of rank ", pair.a.rank);
+  return fmt::format("only {} has losses of rank {}", has_loss(pair.a) ? "A" : "B", pair.a.rank);
 }
 
 // Returns 1 if the peaks are equal within the tolerance, or one is unknown.
@@ -373,14 +379,15 @@ void tell_differences(const RanksCompared& seen, const DiffTolerance& tolerance,
   Texts& out = diff.differences;
   if (!seen.steps.empty()) out.push_back(seen.steps);
   if (diff.loss)
-    out.push_back(concat("losses differ from step ", diff.loss->step, " on (rank ", diff.loss->rank,
-                         " first; in ", seen.with_other_losses, " of ", seen.ranks, " ranks)"));
+    out.push_back(fmt::format("losses differ from step {} on (rank {} first; in {} of {} ranks)",
+                              diff.loss->step, diff.loss->rank, seen.with_other_losses,
+                              seen.ranks));
   if (!seen.lone_losses.empty()) out.push_back(seen.lone_losses);
   if (diff.time && (diff.time->low > 1 + tolerance.time || diff.time->high < 1 - tolerance.time))
-    out.push_back("step times differ by " + change_text(diff.time->ratio));
+    out.push_back(fmt::format("step times differ by {}", change_text(diff.time->ratio)));
   if (seen.peak_ratio != 1)
-    out.push_back(concat("peaks of memory differ by ", change_text(seen.peak_ratio), " (rank ",
-                         seen.peak_rank, ")"));
+    out.push_back(fmt::format("peaks of memory differ by {} (rank {})",
+                              change_text(seen.peak_ratio), seen.peak_rank));
 }
 
 // ---- Likely reasons.
@@ -398,31 +405,32 @@ bool leaves_losses(const std::string& key) {
 }
 
 std::string event_text(const char* name, const std::optional<PlanEvent>& event) {
-  if (!event) return concat(name, " has no further change of plan");
-  std::string out = concat(name, " after step ", event->step, ": ",
-                           event->changes.empty() ? "no change" : event->changes.front());
-  if (event->changes.size() > 1) out += concat(" and ", event->changes.size() - 1, " more");
+  if (!event) return fmt::format("{} has no further change of plan", name);
+  std::string out = fmt::format("{} after step {}: {}", name, event->step,
+                                event->changes.empty() ? "no change" : event->changes.front());
+  if (event->changes.size() > 1) out += fmt::format(" and {} more", event->changes.size() - 1);
   return out;
 }
 
 std::string plans_text(const RunDiff& diff) {
   std::string out = "Plans differ";
-  if (diff.plans_differ_at) out += concat(" from step ", *diff.plans_differ_at, " on");
+  if (diff.plans_differ_at) out += fmt::format(" from step {} on", *diff.plans_differ_at);
   if (diff.plans)
-    return concat(out, ": ", event_text("A", diff.plans->a), "; ", event_text("B", diff.plans->b),
-                  ".");
-  return out +
-         ": the coordinator made different decisions, or the same decisions in different steps. "
-         "Decisions depend on measured times, unless reduction.reproducible is set.";
+    return fmt::format("{}: {}; {}.", out, event_text("A", diff.plans->a),
+                       event_text("B", diff.plans->b));
+  return fmt::format(
+      "{}: the coordinator made different decisions, or the same decisions in different steps. "
+      "Decisions depend on measured times, unless reduction.reproducible is set.",
+      out);
 }
 
 void explain_settings(const RunDiff& diff, Texts& out) {
   const auto counts = [&](const std::string& key) { return !diff.loss || !leaves_losses(key); };
   const auto all = [](const std::string&) { return true; };
   const std::string keys = keys_text(diff.config, counts);
-  if (!keys.empty()) out.push_back("The configuration differs: " + keys + ".");
+  if (!keys.empty()) out.push_back(fmt::format("The configuration differs: {}.", keys));
   if (!diff.environment.empty())
-    out.push_back("The environment differs: " + keys_text(diff.environment, all) + ".");
+    out.push_back(fmt::format("The environment differs: {}.", keys_text(diff.environment, all)));
 }
 
 // Describes losses that no setting, environment or plan explains.
@@ -449,7 +457,7 @@ Texts explanation_of(const RunDiff& diff, std::int64_t first_step, const Texts& 
   if (out.empty() && diff.loss) out.push_back(unexplained_losses(*diff.loss, first_step));
   const std::string others = diff.loss ? keys_text(diff.config, leaves_losses) : std::string();
   if (!others.empty())
-    out.push_back("Settings that must not change a loss differ too: " + others + ".");
+    out.push_back(fmt::format("Settings that must not change a loss differ too: {}.", others));
   if (out.empty())
     out.emplace_back(
         "Configuration, environment and plans are the same: check the findings of each run "
@@ -491,8 +499,8 @@ RunDiff diff_of(const RunRecord& a, const RunRecord& b, const DiffTolerance& tol
   diff.is_identical = !side_a.losses.empty() && !diff.first_divergence;
   diff.published_notes = published_notes(diff, environment_a, environment_b);
   compare_jobs(a, b, tolerance, diff);
-  for (const std::string& gap : a.gaps) diff.gaps.push_back("A: " + gap);
-  for (const std::string& gap : b.gaps) diff.gaps.push_back("B: " + gap);
+  for (const std::string& gap : a.gaps) diff.gaps.push_back(fmt::format("A: {}", gap));
+  for (const std::string& gap : b.gaps) diff.gaps.push_back(fmt::format("B: {}", gap));
   return diff;
 }
 

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -99,9 +101,9 @@ void data_stall(const RuleInput& input, Findings& out) {
   Finding f = costly(input, "TIMING.DATALOADER_BOUND", "Steps wait for data",
                      input.phase_seconds("data", slow));
   input.counted.add(f, input.phase_of_steps("data", slow));
-  f.detail = concat("All ranks spend ", percents(share), " of their time (",
-                    seconds_text(data / static_cast<double>(input.view.size())),
-                    " a step) on fetching data, apart from computing.");
+  f.detail = fmt::format(
+      "All ranks spend {} of their time ({} a step) on fetching data, apart from computing.",
+      percents(share), seconds_text(data / static_cast<double>(input.view.size())));
   f.suggestion =
       "Load in more worker threads, prefetch further, and move decoding out of the step.";
   f.evidence = {{"data_share", share}};
@@ -145,9 +147,9 @@ void slow_backward(const RuleInput& input, Findings& out) {
   const StepSeconds of_forward = input.phase_of_steps("forward", slow);
   for (std::size_t s = 0; s < of_steps.size(); ++s) of_steps[s] -= normal * of_forward[s] + told[s];
   input.counted.add(f, of_steps);
-  f.detail = concat("Backward takes ", fixed(ratio, 1), " times as long as forward; ",
-                    sentence("%.3g", normal), " times is normal",
-                    normal > 2 ? " with recomputation." : " without recomputation.");
+  f.detail = fmt::format("Backward takes {} times as long as forward; {:.3g} times is normal{}",
+                         fixed(ratio, 1), normal,
+                         normal > 2 ? " with recomputation." : " without recomputation.");
   f.suggestion =
       "Search for graphs that are kept or built twice, operators whose gradients are not fused, "
       "and "
@@ -168,7 +170,7 @@ void slow_optimizer(const RuleInput& input, Findings& out) {
   for (double& step : of_steps)
     step = std::max(0.0, step - common / static_cast<double>(input.view.size()));
   input.counted.add(f, of_steps);
-  f.detail = concat("The optimizer takes ", percents(share), " of the time; 5 % is common.");
+  f.detail = fmt::format("The optimizer takes {} of the time; 5 % is common.", percents(share));
   f.suggestion = "Use a fused or multi-tensor optimizer, or shard its state over the ranks.";
   f.evidence = {{"optimizer_share", share}};
   out.push_back(std::move(f));
@@ -200,19 +202,20 @@ void communication(const RuleInput& input, Findings& out) {
   if (input.view.ranks.size() < 2 || share < 0.20) return;
   Finding f = costly(input, "DIST.COMM_BOUND", "Communication takes much of the step", seconds);
   input.counted.add(f, mean_of_steps(input.view, &RunView::transfer));
-  f.detail =
-      concat("Ranks spend ", percents(share),
-             " of their time on communication that nothing hides; waiting for slower ranks (",
-             percents(input.share(input.seconds_of("waiting"))), ") is not included.");
+  f.detail = fmt::format(
+      "Ranks spend {} of their time on communication that nothing hides; waiting for slower ranks "
+      "({}) is not included.",
+      percents(share), percents(input.share(input.seconds_of("waiting"))));
   const auto hidden = hidden_by_backward(input);
-  f.suggestion = concat(
-      hidden && *hidden >= 0.5 ? "Send" : "Reduce while backward still runs (buckets), send",
-      " gradients in 16 bits, accumulate over micro-batches, or check the network between the "
-      "nodes.");
+  f.suggestion = fmt::format(
+      "{} gradients in 16 bits, accumulate over micro-batches, or check the network between the "
+      "nodes.",
+      hidden && *hidden >= 0.5 ? "Send" : "Reduce while backward still runs (buckets), send");
   f.evidence = {{"communication_share", share}};
   if (hidden) {
-    f.detail += concat(" Of the time for which gradient buckets are under way, backward hides ",
-                       percents(*hidden), ".");
+    f.detail +=
+        fmt::format(" Of the time for which gradient buckets are under way, backward hides {}.",
+                    percents(*hidden));
     f.evidence.push_back({"hidden_share", *hidden});
   }
   out.push_back(std::move(f));
@@ -228,18 +231,19 @@ void exposed_kernels(const RuleInput& input, Findings& out) {
   for (std::size_t s = 0; s < input.view.size(); ++s)
     of_steps.push_back(share * input.view.wall(s));
   count_rest(input, {"DIST.COMM_BOUND"}, f, std::move(of_steps));
-  f.detail = concat("In the trace ", percents(share),
-                    t.devices.size() > 1 ? concat(" of the time of ", t.devices.size(), " devices")
-                                         : std::string(" of the time"),
-                    " is communication with no kernel beside it; ", percents(t.overlap()), " of ",
-                    seconds_text(t.communication_seconds), " is hidden.");
+  f.detail = fmt::format(
+      "In the trace {}{} is communication with no kernel beside it; {} of {} is hidden.",
+      percents(share),
+      t.devices.size() > 1 ? fmt::format(" of the time of {} devices", t.devices.size())
+                           : std::string(" of the time"),
+      percents(t.overlap()), seconds_text(t.communication_seconds));
   f.suggestion = "Reduce gradients in smaller buckets and earlier, so that backward still runs.";
   f.evidence = {{"exposed_share", share}, {"overlap", t.overlap()}};
   if (t.devices.size() > 1) {
     const auto worst = std::ranges::max_element(t.devices, {}, &DeviceTrace::exposed_seconds);
     const double most = worst->exposed_seconds / t.wall_seconds;
     f.detail +=
-        concat(" Device ", worst->device, " has most of it, ", percents(most), " of its time.");
+        fmt::format(" Device {} has most of it, {} of its time.", worst->device, percents(most));
     f.evidence.push_back({"worst_device", static_cast<double>(worst->device)});
     f.evidence.push_back({"worst_exposed_share", most});
   }
@@ -278,9 +282,9 @@ void uneven_steps(const RuleInput& input, Findings& out) {
   const bool is_rule = count >= std::max<std::size_t>(3, n / 25);
   if (n < 2 * kLeastSteps || !is_rule || input.share(lost) < 0.02) return;
   Finding f = costly(input, "TIMING.JITTER", "Some steps take much longer than others", lost);
-  f.detail = concat(count, " of ", n, " steps take more than 1.5 times the median of ",
-                    seconds_text(usual),
-                    input.counted.has_any() ? ", without what other findings count." : ".");
+  f.detail = fmt::format("{} of {} steps take more than 1.5 times the median of {}{}", count, n,
+                         seconds_text(usual),
+                         input.counted.has_any() ? ", without what other findings count." : ".");
   f.suggestion =
       "Check what happens in those steps: logging, saves, evaluation, batches of other lengths, "
       "or other programs on the machine.";
@@ -324,9 +328,10 @@ void low_utilization(const RuleInput& input, Findings& out) {
   count_rest(input, {"TIMING.BACKWARD_HEAVY", "TIMING.OPTIMIZER_HEAVY", "TIMING.JITTER"}, f,
              overhead_of_steps(input));
   f.severity = *input.budget.mfu < 0.30 ? Severity::high : Severity::medium;
-  f.detail = concat("Model FLOPs take ", percents(*input.budget.mfu),
-                    " of what the device could do in that time; ", percents(input.share(overhead)),
-                    " of the time goes into kernels below its peak.");
+  f.detail = fmt::format(
+      "Model FLOPs take {} of what the device could do in that time; {} of the time goes into "
+      "kernels below its peak.",
+      percents(*input.budget.mfu), percents(input.share(overhead)));
   f.suggestion =
       "Use 16-bit precision, larger batches and fused kernels; cox ops names the slow ones.";
   f.evidence = {{"mfu", *input.budget.mfu}};
@@ -393,20 +398,22 @@ std::string name_of(const RuleInput& input, const SlowGroup& group) {
   if (!group.is_host()) return ranks_named(input.view, slow);
   Ranks others;
   std::ranges::set_difference(group.host, slow, std::inserter(others, others.end()));
-  return concat("the host of ", ranks_named(input.view, group.host),
-                others.empty() ? "" : ", but for " + ranks_named(input.view, others) + ",");
+  return fmt::format(
+      "the host of {}{}", ranks_named(input.view, group.host),
+      others.empty() ? "" : fmt::format(", but for {},", ranks_named(input.view, others)));
 }
 
 // Returns "the host of ranks 4-7 takes 31.0 % longer than most, mostly in forward (steps 40 to
 // 80)".
 std::string sentence_of(const RuleInput& input, const SlowGroup& group) {
   const SlowRank& s = usual_of(group);
-  std::string text =
-      concat(name_of(input, group), " takes ", percents(s.slowdown), " longer than most",
-             group.is_host() ? " (the middle one of its slow ranks)" : "", ", mostly in ", s.phase);
+  std::string text = fmt::format(
+      "{} takes {} longer than most{}, mostly in {}", name_of(input, group), percents(s.slowdown),
+      group.is_host() ? " (the middle one of its slow ranks)" : "", s.phase);
   const bool is_all = s.begin <= input.view.size() / 20 && s.end >= input.view.size() * 19 / 20;
   if (!is_all)
-    text += concat(" (steps ", input.view.steps[s.begin], " to ", input.view.steps[s.end - 1], ")");
+    text +=
+        fmt::format(" (steps {} to {})", input.view.steps[s.begin], input.view.steps[s.end - 1]);
   return text;
 }
 
@@ -415,7 +422,8 @@ std::string slow_title(const RuleInput& input, const std::vector<SlowGroup>& gro
   const bool is_host = groups.size() == 1 && groups[0].is_host();
   const std::string who =
       is_host ? name_of(input, groups[0]) : ranks_named(input.view, indices_of(slow));
-  return capital(who) + (is_host || slow.size() == 1 ? " is" : " are") + " slower than the others";
+  return fmt::format("{}{} slower than the others", capital(who),
+                     is_host || slow.size() == 1 ? " is" : " are");
 }
 
 const char* slow_advice(const std::vector<SlowGroup>& groups) {
@@ -443,9 +451,9 @@ Finding slow_finding(const RuleInput& input, const RankDelays& delays) {
   for (const SlowRank& s : slow) {
     const std::int32_t number = input.rank(s.rank).rank;
     f.ranks.push_back(number);
-    f.evidence.push_back({concat("slowdown_of_rank_", number), s.slowdown});
+    f.evidence.push_back({fmt::format("slowdown_of_rank_{}", number), s.slowdown});
   }
-  f.detail = capital(each) + ". The other ranks wait for these ranks in every step.";
+  f.detail = fmt::format("{}. The other ranks wait for these ranks in every step.", capital(each));
   f.suggestion = slow_advice(groups);
   return f;
 }
@@ -460,9 +468,10 @@ void ranks_apart(const RuleInput& input, Findings& out) {
   const double lost = sum_of(delays.by_turns);
   if (input.share(lost) < 0.08) return;
   Finding f = costly(input, "DIST.LOAD_IMBALANCE", "Ranks take turns in being late", lost);
-  f.detail = concat(
-      "No single rank is always slow, but in each step the last rank is later than the mean: ",
-      percents(input.share(lost)), " of the time is spent waiting for the last rank.");
+  f.detail = fmt::format(
+      "No single rank is always slow, but in each step the last rank is later than the mean: {} of "
+      "the time is spent waiting for the last rank.",
+      percents(input.share(lost)));
   f.suggestion =
       "Even out the work in a step: sort samples by length, or count tokens, not samples.";
   f.evidence = {{"lost_share", input.share(lost)}};

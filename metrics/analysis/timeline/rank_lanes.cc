@@ -1,5 +1,7 @@
 #include "metrics/analysis/timeline/rank_lanes.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -8,7 +10,6 @@
 #include <utility>
 #include <variant>
 
-#include "coordinator/core/text.h"
 #include "metrics/records/run_record.h"
 
 namespace cox::diagnosis {
@@ -123,8 +124,8 @@ std::vector<BucketsUnderWay> stretches_of(std::span<const BucketsUnderWay> bucke
 
 void put_stretch(const BucketsUnderWay& stretch, std::int32_t process, const TraceSink& sink) {
   const std::string name = stretch.first == stretch.last
-                               ? concat("bucket ", stretch.first)
-                               : concat("buckets ", stretch.first, "-", stretch.last);
+                               ? fmt::format("bucket {}", stretch.first)
+                               : fmt::format("buckets {}-{}", stretch.first, stretch.last);
   const std::array<TraceArgument, 2> arguments = {
       {{"buckets", static_cast<double>(stretch.count)}, {"bytes", stretch.bytes}}};
   sink({TraceKind::span, process, kBucketsLane, name, stretch.begin, stretch.end - stretch.begin,
@@ -190,7 +191,7 @@ double begin_of(const StepLine& line) {
 }
 
 void RankLanes::begin(const TraceSink& sink) {
-  const std::string name = concat("rank ", rank_);
+  const std::string name = fmt::format("rank {}", rank_);
   sink({TraceKind::process, process_of(rank_), 0, name});
   for (std::size_t i = 0; i < kLaneNames.size(); ++i)
     sink({TraceKind::lane, process_of(rank_), static_cast<std::int32_t>(i + 1), kLaneNames[i]});
@@ -204,7 +205,7 @@ void RankLanes::draw(const StepLine& line, const TraceSink& sink) {
   const auto start = place(line, wall);
   if (!start) return;
   draw_save(line, *start, sink);
-  const std::string name = concat("step ", static_cast<std::int64_t>(line.step));
+  const std::string name = fmt::format("step {}", static_cast<std::int64_t>(line.step));
   const std::array<TraceArgument, 2> arguments = {
       {{"round", own(line, "round")}, {"plan", own(line, "plan")}}};
   const std::size_t known = is_absent(own(line, "round")) ? 0 : arguments.size();
@@ -360,7 +361,7 @@ void RankLanes::draw_plan(const StepLine& line, std::int64_t start, const TraceS
 
 void RankLanes::end_plan(std::int64_t end, const TraceSink& sink) {
   if (!plan_) return;
-  const std::string name = concat("plan ", static_cast<std::int64_t>(plan_->number));
+  const std::string name = fmt::format("plan {}", static_cast<std::int64_t>(plan_->number));
   sink({TraceKind::span, process_of(rank_), kPlans, name, plan_->start, end - plan_->start});
   plan_.reset();
 }
@@ -476,8 +477,9 @@ void HostLanes::draw_levels(const HostSample& sample, std::int64_t at,
     put("node: swap (bytes)", {{"used", sample.node->swap_used_bytes}}, at, sink);
   }
   for (std::size_t g = 0; g < sample.gpus.size(); ++g) {
-    put(concat("GPU ", g, ": busy"), {{"ratio", sample.gpus[g].busy_ratio}}, at, sink);
-    put(concat("GPU ", g, ": memory (bytes)"), {{"used", sample.gpus[g].memory_bytes}}, at, sink);
+    put(fmt::format("GPU {}: busy", g), {{"ratio", sample.gpus[g].busy_ratio}}, at, sink);
+    put(fmt::format("GPU {}: memory (bytes)", g), {{"used", sample.gpus[g].memory_bytes}}, at,
+        sink);
   }
 }
 
@@ -490,8 +492,8 @@ void HostLanes::draw_idle(std::span<const IdleSpan> spans, const TraceSink& sink
     if (!last) sink({TraceKind::lane, process_of(rank_), kIdleLane, kIdleName});
     last = end;
     const bool is_one = span.cause == IdleCause::waiting_for_rank && span.waits_for >= 0;
-    const std::string name =
-        is_one ? concat("waiting for rank ", span.waits_for) : std::string(to_string(span.cause));
+    const std::string name = is_one ? fmt::format("waiting for rank {}", span.waits_for)
+                                    : std::string(to_string(span.cause));
     sink({TraceKind::span, process_of(rank_), kIdleLane, name, *start, *end - *start});
   }
 }

@@ -1,5 +1,7 @@
 #include "metrics/analysis/whatif/trace_model.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <map>
@@ -421,8 +423,8 @@ EarlyStarts early_starts(const JobModel& model, const Trace& trace) {
           if (by < kClockSeconds || early.count++ > 0) continue;
           const std::int32_t rank =
               trace.ranks[d * trace.stages + static_cast<std::size_t>(key.stage)];
-          early.first = concat(key.kind, " ", key.sequence, " of rank ", rank, " in step ",
-                               trace.steps[s], " by ", significant(by, 2), " s");
+          early.first = fmt::format("{} {} of rank {} in step {} by {} s", to_string(key.kind),
+                                    key.sequence, rank, trace.steps[s], significant(by, 2));
         }
       }
     }
@@ -434,14 +436,14 @@ void tell_clocks(JobModel& model, const Trace& trace, std::size_t set_to_zero) {
   const EarlyStarts early = early_starts(model, trace);
   if (set_to_zero > 0)
     model.gaps.push_back(
-        concat(set_to_zero,
-               " communications end 10 ms or more before the start of the last operation that they "
-               "wait for, and count as taking no time: clocks of ranks disagree"));
+        fmt::format("{} communications end 10 ms or more before the start of the last operation "
+                    "that they wait for, and count as taking no time: clocks of ranks disagree",
+                    set_to_zero));
   if (early.count > 0)
-    model.gaps.push_back(concat(
-        early.count,
-        " times an operation starts 10 ms or more before the end of an operation that it needs (",
-        early.first, "): a clock ran backwards, or the program runs operations in another order"));
+    model.gaps.push_back(fmt::format(
+        "{} times an operation starts 10 ms or more before the end of an operation that it needs "
+        "({}): a clock ran backwards, or the program runs operations in another order",
+        early.count, early.first));
   const auto faults = static_cast<double>(set_to_zero + early.count);
   if (faults > kDoubtfulShare * static_cast<double>(trace.start.size()))
     model.doubt = "clocks of ranks disagree";
@@ -459,30 +461,35 @@ bool has_kind(const Trace& trace, Kind kind) {
 // If only one side of a wait was recorded, the delay of the missing side counts as the other side's
 // own time.
 void tell_halves(JobModel& model, const Trace& trace) {
-  const auto tell = [&model](const std::string& what) {
-    model.gaps.push_back("the trace lacks " + what +
-                         "; waiting for it counts as communication of the waiting ranks");
-    model.doubt = "the trace does not show how long ranks waited for the missing " + what;
+  const auto tell = [&model](std::string_view what) {
+    model.gaps.push_back(fmt::format(
+        "the trace lacks {}; waiting for it counts as communication of the waiting ranks", what));
+    model.doubt =
+        fmt::format("the trace does not show how long ranks waited for the missing {}", what);
   };
   for (const Direction& direction : kDirections) {
     if (has_kind(trace, direction.send) == has_kind(trace, direction.receive)) continue;
-    tell(concat(has_kind(trace, direction.send) ? direction.receive : direction.send));
+    tell(to_string(has_kind(trace, direction.send) ? direction.receive : direction.send));
   }
   const std::size_t last = trace.stages - 1;
   constexpr Kind kEmbedding = Kind::embedding_grads_all_reduce;
   if (has_kind(trace, kEmbedding, 0) != has_kind(trace, kEmbedding, last))
-    tell(concat(kEmbedding, " of stage ", has_kind(trace, kEmbedding, 0) ? last : 0));
+    tell(fmt::format("{} of stage {}", to_string(kEmbedding),
+                     has_kind(trace, kEmbedding, 0) ? last : 0));
   constexpr Kind kClip = Kind::optimizer_clip_main_grad;
   for (std::size_t stage = 0; stage < trace.stages && has_kind(trace, kClip); ++stage) {
-    if (!has_kind(trace, kClip, stage)) tell(concat(kClip, " of stage ", stage));
+    if (!has_kind(trace, kClip, stage))
+      tell(fmt::format("{} of stage {}", to_string(kClip), stage));
   }
 }
 
 void tell_ranks(JobModel& model) {
   const auto world = static_cast<std::size_t>(*std::ranges::max_element(model.ranks)) + 1;
   if (world > model.ranks.size())
-    model.gaps.push_back(concat("the trace has ", model.ranks.size(), " ranks of at least ", world,
-                                ": the others work alike and were not recorded, or are missing"));
+    model.gaps.push_back(
+        fmt::format("the trace has {} ranks of at least {}: the others work alike and were not "
+                    "recorded, or are missing",
+                    model.ranks.size(), world));
 }
 
 void tell_missing_kinds(JobModel& model, const Trace& trace) {
@@ -497,11 +504,11 @@ void tell_missing_kinds(JobModel& model, const Trace& trace) {
   std::string names;
   for (const Kind kind : expected) {
     if (has_kind(trace, kind)) continue;
-    names += concat(names.empty() ? "" : ", ", kind);
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", to_string(kind));
   }
   if (!names.empty())
-    model.gaps.push_back("the trace has no " + names +
-                         ": their time and the waits for them are not in the figures");
+    model.gaps.push_back(fmt::format(
+        "the trace has no {}: their time and the waits for them are not in the figures", names));
 }
 
 void add_operations(JobModel& model, const Trace& trace) {

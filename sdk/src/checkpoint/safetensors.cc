@@ -307,7 +307,7 @@ std::vector<std::filesystem::path> pieces_of(const std::filesystem::path& path) 
 // Checks that all files counted by the last one exist, and that no tensor is in two of them.
 Status check_pieces(const std::vector<std::filesystem::path>& files,
                     const std::vector<NamedTensor>& tensors) {
-  const std::string count = sentence("-of-%05zu", files.size());
+  const std::string count = concat("-of-", zero_padded(files.size(), 5));
   const std::string last = files.back().filename().string();
   if (io::whole_name(last) != last && !files.back().stem().string().ends_with(count))
     return data_loss("expected as many files as ", last, " counts, found ", files.size());

@@ -107,8 +107,8 @@ std::string file_name(const SaveLayout& layout, std::size_t kind, std::size_t ra
   const char* name = kSaveKinds[kind].name;
   if (writers.size() == 1) return concat(name, kTensors);
   const auto number = std::ranges::lower_bound(writers, rank) - writers.begin() + 1;
-  return sentence("%s-%05d-of-%05d.safetensors", name, static_cast<int>(number),
-                  static_cast<int>(writers.size()));
+  return concat(name, "-", zero_padded(static_cast<std::size_t>(number), 5), "-of-",
+                zero_padded(writers.size(), 5), kTensors);
 }
 
 std::size_t kind_of_file(std::string_view name) {

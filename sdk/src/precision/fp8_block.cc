@@ -18,10 +18,11 @@ namespace {
 Result<double> take(std::span<const double>& state, double least, double most) {
   const double found = state.empty() ? std::numeric_limits<double>::quiet_NaN() : state.front();
   if (!(found >= least && found <= most)) {
-    return invalid_argument(sentence(
-        "state of FP8 scaling: expected a number from %g to %g, found %s; the state was saved with "
-        "other settings or by another version, or is damaged: continue without this state",
-        least, most, state.empty() ? "the end" : concat(found).c_str()));
+    return invalid_argument(
+        "state of FP8 scaling: expected a number from ", general(least, 6), " to ",
+        general(most, 6), ", found ", state.empty() ? "the end" : six_decimals(found),
+        "; the state was saved with other settings or by another version, or is damaged: continue "
+        "without this state");
   }
   state = state.subspan(1);
   return found;

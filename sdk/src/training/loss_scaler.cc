@@ -112,10 +112,9 @@ Status check_scale(float scale, const ScalerRules& rules) {
   if (std::isfinite(scale) && scale >= rules.min_scale && scale <= rules.max_scale) {
     return ok_status();
   }
-  return invalid_argument(sentence(
-      "%s: expected %g to %g, found %g; widen min_scale and max_scale, or start with a new scaler",
-      kScale, static_cast<double>(rules.min_scale), static_cast<double>(rules.max_scale),
-      static_cast<double>(scale)));
+  return invalid_argument(kScale, ": expected ", general(rules.min_scale, 6), " to ",
+                          general(rules.max_scale, 6), ", found ", general(scale, 6),
+                          "; widen min_scale and max_scale, or start with a new scaler");
 }
 
 }  // namespace

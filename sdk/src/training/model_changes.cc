@@ -112,7 +112,7 @@ std::string ModelUpdate::explain_difference(transport::Communicator& ranks) {
   if (!all.ok()) return {};
   std::string text;
   for (std::size_t rank = 0; rank < std::min(all->size(), kMostNamed); ++rank)
-    text += (rank == 0 ? "" : ", ") + sentence("%g on rank %zu", (*all)[rank], rank);
+    text += concat(rank == 0 ? "" : ", ", general((*all)[rank], 6), " on rank ", rank);
   return text + (all->size() > kMostNamed ? ", ..." : "");
 }
 

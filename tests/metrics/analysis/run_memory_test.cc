@@ -1,6 +1,7 @@
 // Measures the memory of the diagnosis of a run: every byte allocated through operator new, which
 // this program replaces. A run of a gigabyte has about 1.8 million steps, and must be read within
 // 256 MiB: 150 bytes a step, including all inputs of the rules.
+#include <fmt/format.h>
 #include <malloc.h>
 
 #include <algorithm>
@@ -73,23 +74,25 @@ class Folder {
       std::ofstream file(path_ / concat("rank", r) / "steps.jsonl");
       for (int s = 0; s < steps; ++s) {
         const int used = 61248 + static_cast<int>(1000 * random());
-        file << sentence(
-            "{\"step\":%d,\"timestamp\":%.7f,\"phases\":{\"data\":%.*f,\"forward\":%.*f,"
-            "\"backward\":%.*f,\"comm\":%.*f,\"optimizer\":%.*f,\"other\":%.*f},",
-            s, 1.79e9 + 0.05 * s, decimals, 7e-5 + 1e-5 * random(), decimals,
-            0.015 + 0.001 * random(), decimals, 0.03 + 0.002 * random(), decimals,
-            0.002 + 0.001 * random(), decimals, 0.0005 + 1e-5 * random(), decimals,
+        file << fmt::format(
+            "{{\"step\":{1},\"timestamp\":{2:.7f},\"phases\":{{\"data\":{3:.{0}f},\"forward\":{4:.{"
+            "0}f},"
+            "\"backward\":{5:.{0}f},\"comm\":{6:.{0}f},\"optimizer\":{7:.{0}f},\"other\":{8:.{0}f}}"
+            "},",
+            decimals, s, 1.79e9 + 0.05 * s, 7e-5 + 1e-5 * random(), 0.015 + 0.001 * random(),
+            0.03 + 0.002 * random(), 0.002 + 0.001 * random(), 0.0005 + 1e-5 * random(),
             1e-4 * random());
-        file << sentence(
-            "\"scalars\":{\"loss\":%.17g,\"grad_norm\":%.17g,\"lr\":0.0003},\"memory\":{\"alloc\":"
-            "%d,\"reserved\":%d,\"peak_alloc\":%d,\"peak_reserved\":%d,\"predicted_peak\":248148},"
-            "\"round\":%d,\"plan\":%d,\"precision\":{\"fp32\":9},\"recomputed_blocks\":9,",
+        file << fmt::format(
+            "\"scalars\":{{\"loss\":{:.17g},\"grad_norm\":{:.17g},\"lr\":0.0003}},\"memory\":{{"
+            "\"alloc\":"
+            "{},\"reserved\":{},\"peak_alloc\":{},\"peak_reserved\":{},\"predicted_peak\":248148}},"
+            "\"round\":{},\"plan\":{},\"precision\":{{\"fp32\":9}},\"recomputed_blocks\":9,",
             3 - 1e-7 * s + 0.1 * random(), 1 + random(), used, used, used + 123000, used + 123000,
             s, s / 9000);
-        file << sentence(
-            "\"offloaded_blocks\":0,\"tiled_blocks\":0,\"headroom\":%d,\"overflow\":0,"
-            "\"waiting\":%.*f,\"recompute\":%.*f}\n",
-            1885135202 + static_cast<int>(1e6 * random()), decimals, 0.002 * random(), decimals,
+        file << fmt::format(
+            "\"offloaded_blocks\":0,\"tiled_blocks\":0,\"headroom\":{1},\"overflow\":0,"
+            "\"waiting\":{2:.{0}f},\"recompute\":{3:.{0}f}}}\n",
+            decimals, 1885135202 + static_cast<int>(1e6 * random()), 0.002 * random(),
             0.003 + 1e-4 * random());
       }
     }
@@ -136,9 +139,9 @@ TEST_SUITE("analysis.run_memory") {
     std::ofstream file(path);
     file << "[0";
     for (int i = 0; i < 100000; ++i)
-      file << sentence(
-          ",\n{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"%s\",\"ts\":%d,\"dur\":3,\"args\":"
-          "{\"device\":0,\"stream\":7,\"grid\":[1,2,3],\"text\":\"%060d\"}}",
+      file << fmt::format(
+          ",\n{{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"{}\",\"ts\":{},\"dur\":3,\"args\":"
+          "{{\"device\":0,\"stream\":7,\"grid\":[1,2,3],\"text\":\"{:060}\"}}}}",
           i % 3 == 0 ? "ncclAllReduce" : "gemm", i, i);
     file << "]";
     file.close();

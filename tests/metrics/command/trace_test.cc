@@ -1,5 +1,6 @@
 // `cox trace`, run as users run it. Checks the output against the Trace Event Format on published
 // runs, on driven jobs, and on bad directories.
+#include <fmt/format.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -166,11 +167,11 @@ void write_steps(const fs::path& run, int ranks, int steps, double clock_off) {
     std::string lines;
     for (int s = 0; s < steps; ++s) {
       const double end = 1.7e9 + 0.2 * (s + 1) + (r == 1 ? clock_off : 0);
-      lines += sentence(
-          "{\"step\":%d,\"timestamp\":%.6f,\"phases\":{\"forward\":0.05,\"backward\":0.1,"
-          "\"comm\":0.03,\"optimizer\":0.01,\"other\":0.001},\"scalars\":{\"loss\":%.3f},"
-          "\"memory\":{\"alloc\":%d,\"peak_alloc\":2000},\"round\":%d,\"plan\":%d,"
-          "\"waiting\":%.3f,\"recompute\":0.02,\"recomputed_blocks\":3%s%s}\n",
+      lines += fmt::format(
+          "{{\"step\":{},\"timestamp\":{:.6f},\"phases\":{{\"forward\":0.05,\"backward\":0.1,"
+          "\"comm\":0.03,\"optimizer\":0.01,\"other\":0.001}},\"scalars\":{{\"loss\":{:.3f}}},"
+          "\"memory\":{{\"alloc\":{},\"peak_alloc\":2000}},\"round\":{},\"plan\":{},"
+          "\"waiting\":{:.3f},\"recompute\":0.02,\"recomputed_blocks\":3{}{}}}\n",
           s, end, 3 - 0.001 * s, 1000 + s % 3, s, s / 40, r == 0 ? 0.02 : 0.001,
           s % 50 == 9 ? ",\"skipped\":true,\"overflow\":4" : "",
           s % 50 == 10 && r == 0 ? ",\"save\":0.005" : "");
