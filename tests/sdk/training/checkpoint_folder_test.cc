@@ -436,7 +436,8 @@ TEST_SUITE("checkpoint folder") {
     rank.join(writer("rank 1", 1));
     CHECK(rank.check_shared().ok());
     std::filesystem::remove(temp / "saves.lock");
-    CHECK(write(rank, checkpoint_at(10), {}, 2).message().find("nobody") != std::string::npos);
+    CHECK(write(rank, checkpoint_at(10), {}, 2).message().find("held by no job") !=
+          std::string::npos);
     const CheckpointFolder other = open(temp.path(), 2);
     CHECK(write(rank, checkpoint_at(10), {}, 2).message().find("test 2") != std::string::npos);
     CHECK(saves(temp) == 0);
