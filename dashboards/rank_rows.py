@@ -193,6 +193,30 @@ def data_parallel():
             {"done again": "sum(increase(coxswain_repeated_rounds_total))"},
             min=0,
         ),
+        lines(
+            "Writes and waits of a shared update",
+            (12, 8),
+            "Operators that wrote to parameters which the ranks of a node hold once, and waits for other ranks, in an update of rank 0. Empty without shard.mode=state.",
+            {
+                "writes": "sum(rate(coxswain_shared_writes_total)) / sum(rate(coxswain_shared_updates_total))",
+                "waits": "sum(rate(coxswain_shared_waits_total)) / sum(rate(coxswain_shared_updates_total))",
+            },
+            min=0,
+        ),
+        lines(
+            "Waited in a shared update",
+            (6, 8),
+            "Time of rank 0's waits for other ranks in an update.",
+            {"waited": "sum(rate(coxswain_shared_wait_seconds_total)) / sum(rate(coxswain_shared_updates_total))"},
+            min=0,
+        ),
+        lines(
+            "Updates in a new order",
+            (6, 8),
+            "Shared updates that wrote in an order that had not occurred before, so that every write waited.",
+            {"new orders": "sum(increase(coxswain_shared_new_sequences_total))"},
+            min=0,
+        ),
     ]
 
 

@@ -59,7 +59,7 @@ class Demo(MemoryCase):
         path = self.path("tools") + os.pathsep + os.environ["PATH"]
         command = ["bash", self.path("tree", "scripts", "demo"), "--steps", "60"]
         ended = self.ends_well(jobs.run(command, env={"PATH": path}, patience=300))
-        for words in (r"status page: http", r"step  decision +promised +measured", r"peak [0-9.]+ MiB of 40\.0 MiB",
+        for words in (r"status page: http", r"step  decision +effect", r"peak [0-9.]+ MiB of 40\.0 MiB",
                       r"loss [0-9.]+ -> [0-9.]+ in 60 steps", r"run directory: .*runs/demo-"):
             self.assertRegex(ended.out + ended.err, words)
         first, last = map(float, re.search(r"loss ([0-9.]+) -> ([0-9.]+) in", ended.out).groups())

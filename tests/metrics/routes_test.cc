@@ -135,7 +135,8 @@ TEST_SUITE("metrics") {
     for (const char* part :
          {"\"data_parallel\":{\"step_samples\":56,\"planned_step_samples\":56,"
           "\"job_step_samples\":32,\"micro_batch_samples\":4,\"fewest_micro_batches\":2,",
-          "\"rank_samples\":{\"min\":8,\"median\":12,", "\"repeated_rounds\":0}"}) {
+          "\"rank_samples\":{\"min\":8,\"median\":12,",
+          "\"repeated_rounds\":0,\"shared_updates\":{\"updates\":0,"}) {
       CAPTURE(part);
       CHECK(contains(status, part));
     }
