@@ -185,6 +185,16 @@ List rank_rows(const std::vector<const RankRow*>& rows, double all) {
   });
 }
 
+// Returns the figures of an update, on average; none if ranks share no parameters.
+List shared_of(const SharedUpdates& shared) {
+  if (shared.updates == 0) return {};
+  const auto updates = static_cast<double>(shared.updates);
+  return {{{"writes", fixed(static_cast<double>(shared.writes) / updates, 1)},
+           {"waits", fixed(static_cast<double>(shared.waits) / updates, 1)},
+           {"waited", seconds_text(shared.wait_seconds / updates)},
+           {"new_orders", shared.new_sequences > 0 ? grouped(shared.new_sequences) : ""}}};
+}
+
 Record parallel_section(const Snapshot& s) {
   const ParallelView& view = s.view<ParallelView>();
   if (s.job->world_size < 2 && s.plan->step_samples == 0) return {};
@@ -200,6 +210,7 @@ Record parallel_section(const Snapshot& s) {
           {"exposed", spread_of(view.exposed_seconds, seconds_text)},
           {"hidden", std::isnan(hidden) ? "" : percent_text(hidden, 0)},
           {"is_reduced", view.reduction_seconds.max > 0},
+          {"shared", shared_of(s.view<SharedUpdates>())},
           {"repeated", repeated > 0 ? grouped(repeated) : ""},
           {"ends", rows.size() < ranks.rows.size() ? std::to_string(kEndsShown) : ""},
           {"rows", rank_rows(rows, ranks.samples_per_step)}};

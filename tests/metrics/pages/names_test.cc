@@ -14,6 +14,7 @@
 #include "metrics/routes.h"
 #include "metrics/status_page.h"
 #include "metrics/topics/decisions.h"
+#include "metrics/topics/parallel.h"
 #include "metrics/topics/plan.h"
 #include "metrics/topics/ranks.h"
 #include "tests/metrics/served_job.h"
@@ -62,7 +63,8 @@ void change(Snapshot& snapshot, const std::function<void(View&)>& how) {
   snapshot.views.set(std::make_shared<const View>(std::move(view)));
 }
 
-// Adds effects, findings, slow hosts and costs of blocks, of which a simulated job has none.
+// Adds effects, findings, slow hosts, shared updates and costs of blocks, of which a simulated job
+// has none.
 Snapshot troubled(Snapshot snapshot) {
   change<DecisionsView>(snapshot, [](DecisionsView& view) {
     view.effects = std::make_shared<const SharedEffects>(1, std::make_shared<const Effect>());
@@ -77,6 +79,7 @@ Snapshot troubled(Snapshot snapshot) {
     view.slow.hosts.emplace_back();
     view.slow.job.emplace();
   });
+  change<SharedUpdates>(snapshot, [](SharedUpdates& view) { view = {2, 20, 3, 0.01, 1}; });
   change<PlanView>(snapshot, [&snapshot](PlanView& view) {
     BlockCost cost{true, RankId(0), {}};
     cost.profile.flops = 1;

@@ -2,10 +2,13 @@
 
 #include <cmath>
 #include <limits>
+#include <memory>
 
+#include "metrics/status_page.h"
 #include "metrics/telemetry_state.h"
 #include "metrics/topics/progress.h"
 #include "tests/metrics/simulated_job.h"
+#include "tests/metrics/text_search.h"
 
 #include <doctest/doctest.h>
 
@@ -79,6 +82,18 @@ TEST_SUITE("metrics") {
     plan.step_samples = 96;
     CHECK(planned_samples(plan, job_of(4)) == 96);
     CHECK(planned_samples({}, JobFacts{}) == 0);
+  }
+
+  TEST_CASE("the section has the writes and waits of an update, where ranks share parameters") {
+    SimulatedJob job({.ranks = 2});
+    TelemetryState telemetry(job.job(), {1});
+    job.steps(telemetry, 1);
+    const Section section = parallel_topic().sections.front();
+    CHECK_FALSE(contains(section_html(section, *telemetry.snapshot()), "Shared updates"));
+    telemetry.set(std::make_shared<const SharedUpdates>(SharedUpdates{2, 20, 3, 0.01, 1}));
+    job.steps(telemetry, 1);
+    CHECK(contains(section_html(section, *telemetry.snapshot()),
+                   "10.0 writes and 1.5 waits each, 5.00 ms; 1 in a new order"));
   }
 
   TEST_CASE("telemetry counts steps that were done again, and ranks know their part of the batch") {
