@@ -84,7 +84,7 @@ std::string attention(const Served& served) {
   if (!live.good()) notes.push_back(tag("bad", live.reason));
   if (s.state == JobState::finished)
     notes.push_back(
-        tag("calm", "The job has ended. These are its last values; the page stays as it is."));
+        tag("calm", "The job has ended. These are the last values; the page no longer changes."));
   const auto* stall = s.views.find<StallView>();
   if (live.good() && stall != nullptr)
     notes.push_back(tag(stall->stall.is_save() ? "" : "bad", sentence_of(*stall)));

@@ -291,7 +291,7 @@ void put_waited_for(Page& page, const diagnosis::IdleTime& idle) {
     page.line(fmt::format("    for rank {:<5} {:>10} a rank", waits[i].rank,
                           seconds_text(waits[i].seconds)));
   if (waits.size() > kMostNamed)
-    page.line(fmt::format("    and for {} others, less", waits.size() - kMostNamed));
+    page.line(fmt::format("    and less for {} others", waits.size() - kMostNamed));
 }
 
 void put_idle(Page& page, const std::optional<diagnosis::IdleTime>& idle) {

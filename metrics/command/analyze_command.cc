@@ -287,7 +287,7 @@ void read_decisions(const std::string& directory, JournalSize size, diagnosis::R
   const fs::path path = fs::path(directory) / "journal.cox";
   if (!io::is_there(path)) return;
   if (is_passed_over(path, size)) {
-    run.gaps.push_back("journal.cox is larger than 256 MiB: decisions are not looked at");
+    run.gaps.push_back("journal.cox is larger than 256 MiB, so its decisions are left out");
     return;
   }
   PlanCollector plans;
@@ -347,7 +347,7 @@ Result<Analysis> look_at(const AnalyzeRequest& request, diagnosis::RunRecord& ru
   const auto& trace = analysis->figures.trace;
   if (trace && trace->impossible_kernels > 0)
     run.gaps.push_back(concat("the trace: ", trace->impossible_kernels,
-                              " kernels whose times cannot be are left out"));
+                              " kernels with impossible times are left out"));
   return analysis;
 }
 

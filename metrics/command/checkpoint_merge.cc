@@ -99,7 +99,7 @@ Places places_of(const TensorGroup& group) {
 // Refuses a path that exists, so that no file is overwritten.
 Status check_fresh(const fs::path& path) {
   if (!io::is_there(path)) return ok_status();
-  return failed_precondition(path.string(), ": expected a new name, found that it exists");
+  return failed_precondition(path.string(), ": expected a new name, found an existing file");
 }
 
 Status make_folder(const fs::path& folder) {

@@ -174,7 +174,7 @@ CLI::Option* add_choice(CLI::App* command, const char* name, Field& field,
 
 // CommandLine has the parsed command line. `exit_code` is that of the subcommand, which runs last.
 struct CommandLine {
-  CLI::App app{"Reads what a job of Coxswain leaves behind.", "cox"};
+  CLI::App app{"Reads the files of a Coxswain job.", "cox"};
   ReplayRequest replay;
   JournalRequest journal;
   PlanRequest plan;
@@ -333,7 +333,8 @@ struct CommandLine {
   static void add_run_options(CLI::App* command, AnalyzeRequest& request) {
     command->add_option("RUN", request.run, "a run directory, or the folder of one rank")
         ->required();
-    command->add_option("--warmup", request.warmup, "first steps to leave out; else they are found")
+    command
+        ->add_option("--warmup", request.warmup, "first steps to leave out; detected if not given")
         ->type_name("STEPS");
     command->add_option("--trace", request.trace, "a Chrome / Kineto trace, packed or not")
         ->type_name("FILE");
@@ -341,7 +342,9 @@ struct CommandLine {
         ->add_option("--pipeline", request.pipeline,
                      "a pipeline's schedule, or a trace with a device a stage")
         ->type_name("FILE");
-    command->add_option("--microbatches", request.microbatches, "of a step in the pipeline")
+    command
+        ->add_option("--microbatches", request.microbatches,
+                     "micro-batches of a step in the pipeline")
         ->type_name("COUNT")
         ->check(CLI::Range(std::size_t{1}, io::kMaxMicrobatches));
     command->add_option("--flops-per-step", request.flops_per_step, "of one rank")
@@ -498,7 +501,7 @@ struct CommandLine {
   }
 
   void add_help() {
-    CLI::App* command = app.add_subcommand("help", "prints this");
+    CLI::App* command = app.add_subcommand("help", "prints this text");
     command->footer("Example: what does `cox plan` take?\n  cox plan --help");
     command->callback([this] {
       // help() would describe the subcommand on the command line, which is `help` itself.

@@ -34,8 +34,8 @@ Result<RunFile> file_of(const OpsRequest& request) {
   if (!fs::is_directory(folder, error)) return RunFile{folder, io::Links::followed};
   if (io::is_there(folder / file)) return RunFile{folder / file, io::Links::refused};
   return not_found(request.run, ": expected a run directory with ", rank, "/", file,
-                   ", found none in it; a rank writes it after its third step, where the model is "
-                   "followed (adopted, or attached without marks of its own)");
+                   ", found none in it; a rank writes the file after its third step, if its model "
+                   "is adopted, or attached without marks of its own");
 }
 
 Result<OperatorTable> table_of(const OpsRequest& request) {

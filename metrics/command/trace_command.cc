@@ -219,7 +219,7 @@ void CoordinatorLanes::round(const wire::JournalRound& round, const TraceSink& s
     if (round.decision.plan) draw_plan(*round.decision.plan, sink);
     for (const Reason& reason : round.decision.reasons) draw_reason(reason, sink);
     if (!round.signals.faults.empty()) {
-      name_lane(kFaults, "reports that did not come or do not count", sink);
+      name_lane(kFaults, "missing, late or damaged reports", sink);
       draw_faults(round.signals, sink);
     }
   }
@@ -326,7 +326,7 @@ class Picture {
   void note_left_out(const std::string& whose) {
     const std::uint64_t now = file_.left_out();
     if (now > left_out_)
-      note(concat(whose, ": ", now - left_out_, " events are left out: the picture has room for ",
+      note(concat(whose, ": ", now - left_out_, " events are left out: the picture holds at most ",
                   request_.most_events, " (--events); choose fewer by --steps or --ranks"));
     left_out_ = now;
   }
@@ -411,7 +411,8 @@ class Picture {
           {TraceKind::moment, kCoordinatorProcess, kSavesLane, name, std::llround(at * 1e9)});
       ++drawn;
     }
-    if (drawn == 0) note(concat(request_.saves, ": no save that was written during the run"));
+    if (drawn == 0)
+      note(concat(request_.saves, ": expected saves that were written during the run, found none"));
     if (damaged > 0)
       note(concat(request_.saves, ": ", damaged,
                   " saves whose manifest cannot be read are left "
@@ -430,9 +431,10 @@ class Picture {
       rank.is_clock_known = shift.has_value();
       if (shift) rank.clock = *shift;
       if (!shift)
-        note(concat("rank ", rank.folder.rank,
-                    ": drawn by its own clock: too few reductions to compare it with rank ",
-                    reference.folder.rank, "'s"));
+        note(concat(
+            "rank ", rank.folder.rank,
+            ": drawn by the rank's own clock: too few reductions to compare it with that of rank ",
+            reference.folder.rank));
     }
   }
 
@@ -468,8 +470,9 @@ class Picture {
     tell(lanes.moved(),
          " steps are drawn later than their timestamps say, because they would "
          "overlap: a clock was set back, or times are wrong");
-    tell(lanes.impossible(), " times within steps that cannot be are left out");
-    tell(lanes.beyond(), " steps are left out: their times are years from the others'");
+    tell(lanes.impossible(), " impossible times within steps are left out");
+    tell(lanes.beyond(),
+         " steps are left out: their times are years away from those of other steps");
     draw_host(rank);
     return read;
   }
@@ -538,7 +541,7 @@ void tell(const std::vector<std::string>& notes) {
   for (std::size_t i = 0; i < std::min(notes.size(), kMostNotes); ++i)
     fmt::print(stderr, "cox: {}\n", printable(notes[i]));
   if (notes.size() > kMostNotes)
-    fmt::print(stderr, "cox: {} more of these are in the file, under otherData\n",
+    fmt::print(stderr, "cox: {} more such lines are in the file, under otherData\n",
                notes.size() - kMostNotes);
 }
 

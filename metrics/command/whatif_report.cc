@@ -68,7 +68,7 @@ std::string label_sentence(const WhatIf& figures) {
         fmt::format("{}{} (S_t = {:.3f})", names.empty() ? "" : ", ", label.label, label.slowdown);
   }
   if (names.empty()) return "No kind of operation stands out.";
-  return "It arises in " + names + ".";
+  return "The loss arises in " + names + ".";
 }
 
 bool is_compute(const std::string& label) {

@@ -19,7 +19,7 @@ constexpr std::array<float HostEvidence::*, kPressureNames.size()> kPressures = 
 // Smallest values that the page mentions.
 constexpr std::array<double, kPressureNames.size()> kUnusual = {0.05, 0.05, 0.25, 0.05, 0.1};
 constexpr std::array<std::string_view, kPressureNames.size()> kWords = {
-    "{} of its cores' time goes to other virtual machines",
+    "{} of the cores' time goes to other virtual machines",
     "its CPU quota was used up in {} of the periods", "threads waited for a core in {} of the time",
     "threads waited for memory in {} of the time", "threads waited for disks in {} of the time"};
 constexpr double kUnusualLoad = 1.5;

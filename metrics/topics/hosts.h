@@ -34,7 +34,7 @@ struct HostNotes {
   const HostEvidence* find(RankId rank) const;
 };
 
-// Returns a sentence about unusual values: "35 % of its cores' time goes to other virtual
+// Returns a sentence about unusual values: "35 % of the cores' time goes to other virtual
 // machines".
 std::string host_words(const HostEvidence& evidence);
 

@@ -273,8 +273,9 @@ List overflow_of(const Snapshot& s) {
   const auto older = std::views::reverse(view.overflows) | std::views::drop(1);
   return {{{"newest", overflow_text(*s.job, *last)},
            {"is_recent", last->round.value() + kRecentRounds >= s.summary.round.value()},
-           {"earlier",
-            earlier == 0 ? "" : concat(earlier, earlier == 1 ? " earlier one" : " earlier ones")},
+           {"earlier", earlier == 0 ? ""
+                                    : concat(earlier, earlier == 1 ? " earlier overflow"
+                                                                   : " earlier overflows")},
            {"older", list_of(older, text_of, earlier)}}};
 }
 

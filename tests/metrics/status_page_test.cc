@@ -221,7 +221,7 @@ TEST_SUITE("metrics") {
       CHECK(contains(page, kept));
     }
     CHECK(contains(page, "■ finished"));
-    CHECK(contains(page, "The job has ended. These are its last values"));
+    CHECK(contains(page, "The job has ended. These are the last values"));
     CHECK(contains(page, "Round 30, step 30. Plan"));
     CHECK(contains(page, ", ended " + utc_text(ended->last_round_time) + ". </p>"));
     CHECK(contains(page, "0 of 4 training, 4 finished"));

@@ -253,7 +253,7 @@ TEST_SUITE("command.trace") {
     CHECK_FALSE(small.format.names.contains("step 0"));
     const std::string out = (folder / "o.json").string();
     const std::string to_file = "trace " + run.string() + " --events 1000 --out " + out;
-    CHECK(test::run_cox(to_file).says("the picture has room for 1000"));
+    CHECK(test::run_cox(to_file).says("the picture holds at most 1000"));
     CHECK(test::run_cox("trace " + run.string() + " --events 1000 | cat > " + out).exit_code == 0);
     CHECK(read_picture(out).format.events == small.format.events);
   }
@@ -384,7 +384,7 @@ TEST_SUITE("command.trace") {
     CHECK_FALSE(picture.format.names.contains("save of step 90"));
     const Outcome none =
         test::run_cox("trace " + run.string() + " --saves " + (folder / "none").string());
-    CHECK(none.says("no save that was written during the run"));
+    CHECK(none.says("expected saves that were written during the run, found none"));
   }
 
   TEST_CASE("whatever lines say, the picture keeps the format and its size") {

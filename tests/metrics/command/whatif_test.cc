@@ -114,7 +114,7 @@ TEST_SUITE("command.whatif") {
     CHECK_MESSAGE(outcome.exit_code == 0, outcome.output);
     CHECK(outcome.says(": 4 ranks, 20 steps\nS = 1.263"));
     CHECK(outcome.says("Rank 2 costs it: if it worked like the others, 100 % of the loss"));
-    CHECK(outcome.says("It arises in data (S_t = 1.263)."));
+    CHECK(outcome.says("The loss arises in data (S_t = 1.263)."));
     CHECK_MESSAGE(outcome.says("2         1.263    20.0 ms"), outcome.output);
     const auto json = io::parse_json(whatif((folder / "").string() + " --json").output);
     REQUIRE(json.ok());

@@ -53,9 +53,9 @@ TEST_SUITE("numerics section") {
                    "<p class=\"group overflow note bad\"><strong>Last overflow:</strong> step "
                    "70, round 70: block h.3, backward, rank 3: 41 values not finite at loss "
                    "scale 32768; the step was skipped</p>"));
-    CHECK(contains(page, "<summary>1 earlier one</summary><ul class=\"plain\"><li>step 45"));
+    CHECK(contains(page, "<summary>1 earlier overflow</summary><ul class=\"plain\"><li>step 45"));
     const std::string later = section_after(14, 169);
-    CHECK(contains(later, "<summary>4 earlier ones</summary>"));
+    CHECK(contains(later, "<summary>4 earlier overflows</summary>"));
   }
 
   TEST_CASE("formats are letters as well as colours, with a key that counts them") {

@@ -173,7 +173,7 @@ TEST_SUITE("metrics") {
     CHECK_FALSE(contains(html, "<img"));
     CHECK(contains(html, "&lt;img src=x&gt;"));
     CHECK(contains(html,
-                   "Host: 35 % of its cores&#39; time goes to other virtual machines; 2.5 "
+                   "Host: 35 % of the cores&#39; time goes to other virtual machines; 2.5 "
                    "threads a core want to run; its cores run at 50 % of their largest clock"));
     served.snapshot = std::make_shared<const Snapshot>(snapshot);
     const std::string ranks = respond({"GET", "/api/v1/ranks", ""}, served).body;
