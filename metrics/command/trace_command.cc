@@ -350,9 +350,8 @@ class Picture {
     }
     note(concat("only the steps from ", static_cast<std::int64_t>(place.step),
                 " on are drawn: all of them would be ", events,
-                " events, and the picture has room "
-                "for ",
-                request_.most_events, " (--events); choose others by --steps or --ranks"));
+                " events, and the picture holds at most ", request_.most_events,
+                " (--events); choose others by --steps or --ranks"));
   }
 
   void find_origin() {
