@@ -16,7 +16,7 @@ from turns import Ranks
 MIB = 1 << 20
 STEPS = 4
 BUDGETS = 24
-ROWS = 4
+ROWS = 8
 LAYERS, WIDTH = 6, 256
 QUEUED_BYTES = 8 * MIB  # of own gradients, in a backward pass (docs/sharding.md)
 SHARDED = ["--cox.shard.mode=state"]
