@@ -333,8 +333,7 @@ struct CommandLine {
   static void add_run_options(CLI::App* command, AnalyzeRequest& request) {
     command->add_option("RUN", request.run, "a run directory, or the folder of one rank")
         ->required();
-    command
-        ->add_option("--warmup", request.warmup, "first steps to leave out; detected if not given")
+    command->add_option("--warmup", request.warmup, "first steps to leave out (else detected)")
         ->type_name("STEPS");
     command->add_option("--trace", request.trace, "a Chrome / Kineto trace, packed or not")
         ->type_name("FILE");
@@ -342,9 +341,7 @@ struct CommandLine {
         ->add_option("--pipeline", request.pipeline,
                      "a pipeline's schedule, or a trace with a device a stage")
         ->type_name("FILE");
-    command
-        ->add_option("--microbatches", request.microbatches,
-                     "micro-batches of a step in the pipeline")
+    command->add_option("--microbatches", request.microbatches, "micro-batches of a step")
         ->type_name("COUNT")
         ->check(CLI::Range(std::size_t{1}, io::kMaxMicrobatches));
     command->add_option("--flops-per-step", request.flops_per_step, "of one rank")
