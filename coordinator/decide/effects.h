@@ -200,13 +200,12 @@ struct Condemned {
   KnobValues before;
   KnobValues after;
   RatioInterval measured{};
-  bool told = false;  // always false; kept for the format of the state
 
   static auto fields(auto& self) {
     return message("Condemned", field(1, "first_plan", self.first_plan),
                    field(2, "plan", self.plan), field(3, "changes", self.changes),
                    field(4, "before", self.before), field(5, "after", self.after),
-                   field(6, "measured", self.measured), field(7, "told", self.told));
+                   field(6, "measured", self.measured));
   }
 };
 

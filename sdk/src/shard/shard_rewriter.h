@@ -70,7 +70,7 @@ class ShardRewriter final : public OperatorRewriter {
   void divide(const at::Tensor& state, std::size_t parameter) { states_.divide(state, parameter); }
 
   // Returns the number of updates that wrote in an order that had not occurred before.
-  std::uint64_t new_sequences() const { return sequences_.departures(); }
+  std::uint64_t new_sequences() const { return sequences_.new_sequences(); }
   // Returns the number of tensors that became shards so far.
   std::uint64_t shards_made() const { return states_.shards_made(); }
 

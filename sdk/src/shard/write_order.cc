@@ -88,7 +88,7 @@ bool UpdateSequences::note(std::uint64_t what) {
   written_ = (written_ ^ what) * kGolden + 1;
   const bool is_known = !beginnings_.insert(written_).second;
   if (is_known && !departed_) return ends_.contains(written_);
-  if (!std::exchange(departed_, true)) ++departures_;
+  if (!std::exchange(departed_, true)) ++new_sequences_;
   return true;
 }
 

@@ -70,7 +70,7 @@ class UpdateSequences {
   // update, and at every write of an unknown one.
   bool note(std::uint64_t what);
 
-  std::uint64_t departures() const { return departures_; }  // updates in a new order
+  std::uint64_t new_sequences() const { return new_sequences_; }  // updates in a new order
 
  private:
   // Limit of known beginnings; above it all are forgotten. A loop that changes its order each time
@@ -81,7 +81,7 @@ class UpdateSequences {
   bool departed_ = false;
   std::unordered_set<std::uint64_t> beginnings_;  // hashes of all beginnings of known updates
   std::unordered_set<std::uint64_t> ends_;
-  std::uint64_t departures_ = 0;
+  std::uint64_t new_sequences_ = 0;
 };
 
 }  // namespace cox::detail

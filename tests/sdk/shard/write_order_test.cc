@@ -92,7 +92,7 @@ TEST_SUITE("sequences of updates") {
       CHECK_FALSE(sequences.note(2));
       CHECK(sequences.note(3));
     }
-    CHECK(sequences.departures() == 1);
+    CHECK(sequences.new_sequences() == 1);
   }
 
   TEST_CASE("an update that departs from all known ones waits at every further write") {
@@ -102,7 +102,7 @@ TEST_SUITE("sequences of updates") {
     CHECK_FALSE(sequences.note(1));
     CHECK(sequences.note(9));
     CHECK(sequences.note(3));
-    CHECK(sequences.departures() == 2);
+    CHECK(sequences.new_sequences() == 2);
   }
 
   TEST_CASE("passes without an update between them change nothing") {
