@@ -85,7 +85,8 @@ std::optional<std::int64_t> kept_beyond(const MemoryModel& model, const MemoryPo
   return bytes;
 }
 
-// Forced recompute is recompute in full, because a level is used only where it was measured.
+// Returns the first allowed action by number. For forced recompute the result is recompute in full,
+// which has a lower number than the levels: a level is used only where it was measured.
 MemoryAction nearest(ActionSet allowed) {
   for (std::size_t a = 0; a < kMemoryActionNames.size(); ++a) {
     if (contains(allowed, static_cast<MemoryAction>(a))) return static_cast<MemoryAction>(a);
@@ -93,8 +94,9 @@ MemoryAction nearest(ActionSet allowed) {
   return MemoryAction::keep;
 }
 
-// Replaces each forbidden action by keep, or by the only action allowed. Keeping more costs the
-// bytes that the block keeps; if these are unknown, at most the bytes of keeping all.
+// Replaces each forbidden action by nearest() of the allowed ones. A block that is kept instead
+// adds its kept bytes to the peak. If kept bytes are unknown, the peak becomes that of keeping all
+// blocks.
 MemoryPoint repaired(const MemoryModel& model, const MemoryPoint& point,
                      std::span<const ActionSet> allowed) {
   MemoryPoint result = point;

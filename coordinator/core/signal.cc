@@ -31,7 +31,7 @@ struct WeighedLoss {
   double weight = 0;
 };
 
-// Averages only finite losses; the flags show that there were others.
+// Averages finite losses only. The flag nonfinite_loss shows that there were others.
 WeighedLoss merge_losses(const RankSignal& a, const RankSignal& b) {
   const double weight = a.weight + b.weight;
   if (!std::isfinite(a.loss) && !std::isfinite(b.loss)) return {b.loss, weight};
@@ -41,9 +41,10 @@ WeighedLoss merge_losses(const RankSignal& a, const RankSignal& b) {
   return {(a.loss * a.weight + b.loss * b.weight) / weight, weight};
 }
 
-// Kinds that this build does not know keep their place by number.
+// Returns the rank of a kind in the order of FragmentKind's comment. Orders unknown kinds of a
+// newer build by their number.
 int urgency(FragmentKind kind) {
-  constexpr int kEvidence = 1;  // between none and a profile
+  constexpr int kEvidence = 1;  // more urgent than none, less than a profile
   if (kind == FragmentKind::host_evidence || kind == FragmentKind::allocator_evidence)
     return kEvidence;
   return 2 * static_cast<int>(kind);

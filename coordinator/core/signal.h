@@ -25,12 +25,12 @@ enum class SignalFlag : std::uint16_t {
   nonfinite_loss = 1 << 0,
   nonfinite_gradient = 1 << 1,
   step_skipped = 1 << 2,
-  finished = 1 << 3,          // no samples left; joins rounds with weight zero
-  watching = 1 << 4,          // no reduction of ours on the rank, which applies no plans
+  finished = 1 << 3,          // no steps left; joins rounds with weight zero
+  watching = 1 << 4,          // the rank only watches: no reduction of ours, no plans
   full_plan_wanted = 1 << 5,  // a mask was damaged, or its base is unknown to the rank
   rolled_back = 1 << 6,
-  step_repeated = 1 << 7,  // reproducible mode: a sum was out of range, so the step follows again
-  out_of_memory = 1 << 8,  // a forward pass ran out of memory and was run again with less
+  step_repeated = 1 << 7,     // all ranks repeat the step: ReductionOutcome::repeat
+  out_of_memory = 1 << 8,     // a pass ran out of memory; it or its step was run again
   waiting_measured = 1 << 9,  // communication is split into work and `waiting_seconds`
   // Ranks outnumber the cores of their node. Phases leave out the time for which the thread was
   // ready to run and had no core; that time counts as communication and as waiting.

@@ -34,11 +34,15 @@ struct ControlState {
 // Returns the state of a job that starts without a saved one.
 ControlState initial_state(const JobFacts& job);
 
-// Fits a saved state to a new start of the job. Global knobs, history, policy states and the count
-// of rollbacks stay. Fields that the new job cannot apply, or that have other blocks, start anew.
-// Per-rank knobs are dropped if the world size differs, and a hold ends. Each loss has a reason.
-// The plan gets the new incarnation and number 0, so all ranks must start from this plan, not from
-// initial_plan().
+// Fits a saved state to a new start of the job. History and policy states stay, and so does the
+// plan, with these exceptions:
+// - At another world size, shares and per-rank memory actions are reset.
+// - The number of samples a step is dropped if the new loop cannot apply such a number.
+// - A plan that is still invalid (other blocks, missing capabilities) becomes initial_plan(), but
+//   keeps its rollback ticket.
+// - A hold ends.
+// Each of the first three adds a reason. The plan gets the new incarnation and number 0. All ranks
+// must start from this plan, not from initial_plan().
 struct Refitted {
   ControlState state;
   std::vector<Reason> reasons;

@@ -26,7 +26,7 @@ namespace cox {
 struct Estimates {
   static constexpr std::uint32_t kVersion = 5;
   Slowness slowness;
-  Speeds speeds;  // of no rank if the plan does not divide the batch
+  Speeds speeds;  // empty if the plan does not divide the batch
 
   static auto fields(auto& self) {
     return message("Estimates", field(1, "slowness", self.slowness),
@@ -36,9 +36,9 @@ struct Estimates {
   bool is_sane() const;
 };
 
-// Returns the estimates after a round. `before` of another world size counts as fresh. `plan` is
-// the newest published one. REQUIRES: `summary` and `timings` were made from `signals`, whose ranks
-// lie in the job's world.
+// Returns the estimates after a round. If `before` has another world size, starts from nothing.
+// `plan` is the newest published one. REQUIRES: `summary` and `timings` were made from `signals`,
+// whose ranks lie in the job's world.
 Estimates estimate(Estimates before, const JobFacts& job, const Config& config, const Plan& plan,
                    const StepSignals& signals, const StepSummary& summary, Timings timings);
 inline Estimates estimate(Estimates before, const JobFacts& job, const Config& config,
@@ -48,7 +48,7 @@ inline Estimates estimate(Estimates before, const JobFacts& job, const Config& c
                   timings_of(signals.reports));
 }
 
-// Returns the estimates for a new start of the job: the restored ones, as a first guess.
+// Returns the estimates for a new start of the job. Uses the restored estimates as a first guess.
 Estimates after_restart(Estimates restored, const JobFacts& job);
 
 // Returns the entry of a slow rank, or null. The entry lives as long as `estimates`.

@@ -12,14 +12,14 @@ namespace cox {
 namespace {
 
 constexpr double kOwnPastMargin = 2.5;  // deviations by which a baseline may be wrong
-constexpr double kRemembered = 256;     // rounds for which a recovered rank is reported
+constexpr double kRemembered = 256;     // rounds for which a recovered rank stays in the list
 constexpr std::size_t kMostRecovered = 64;
-constexpr double kStandsOut = 0.75;  // deviations of a slow round, in such noise
+constexpr double kStandsOut = 0.75;  // deviations from which a round counts as slow, in large noise
 
 // ---- Tests.
 
-// Rounds shorter than the granularity of the system's scheduler would be all noise. For short
-// rounds slowdown_seconds decides which slowdown is worth naming.
+// Returns the smallest slowdown worth naming, as a ratio. In short rounds `slowdown_seconds` sets
+// the ratio, because differences below the granularity of the system's scheduler are noise.
 double smallest_slowdown(const StepSummary& summary, const StragglerConfig& settings) {
   const double own = std::max(summary.own_seconds.median, 1e-9);
   return std::max(settings.slowdown_ratio, 1 + settings.slowdown_seconds / own);
@@ -61,8 +61,9 @@ Round round_of(Slowness& before, const StepSummary& summary, const StragglerConf
   return round;
 }
 
-// Adds the scores of ranks that are neither slow nor noisier than the others, which are nearly all.
-// Short loops without a branch, so that each is vectorised. Returns the number of other ranks.
+// Adds the scores of ordinary ranks: those without an entry and not noisier than the others, which
+// are nearly all. The loops are short and without a branch, so that each is vectorised. Returns the
+// number of ranks of the run that are left for add_other_scores().
 double add_ordinary_scores(SlownessChannel& channel, const Round& round, const RankRun& run,
                            const CusumScale& test, double noisy, std::span<const double> excess) {
   const double number = round.number;
@@ -202,7 +203,7 @@ void put_entries(Slowness& slowness, Round& round) {
   std::ranges::sort(slowness.watched, {}, &SlowRank::rank);
 }
 
-// A rank without work left delays no other rank.
+// Drops the entries of ranks that have finished, because such ranks delay no other rank.
 void release_finished(Slowness& slowness, const StepSignals& signals, const StepSummary& summary) {
   if (summary.finished == 0) return;
   const auto has_finished = [&](const SlowRank& slow) {

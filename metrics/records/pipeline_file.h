@@ -1,4 +1,5 @@
-// Reads when the stages of a pipeline were busy, from a file of either form, plain or gzip:
+// Reads the times at which the stages of a pipeline were busy. The file has one of two forms, plain
+// or gzip:
 //
 //   {"microbatches": 8, "intervals": [[0, 0.0, 1.0], ...]}   stage, start and end in seconds;
 //                                                            microbatches may be null or missing
@@ -29,8 +30,8 @@ struct PipelineFile {
   std::optional<std::size_t> microbatches;
 };
 
-// Parses either form. Pure. Errors: data_loss (no JSON), invalid_argument (neither form; an
-// impossible number; fewer than two stages or no time), resource_exhausted (more than the limits
+// Parses either form. Pure. Errors: data_loss (not JSON), invalid_argument (neither form; an
+// impossible number; fewer than two stages; no busy time), resource_exhausted (beyond the limits
 // above).
 Result<PipelineFile> parse_pipeline(std::string_view json);
 

@@ -22,8 +22,8 @@ constexpr std::string_view to_string(Pass pass) {
   return kPassNames[static_cast<std::size_t>(pass)];
 }
 
-// Overflow describes values that were not finite: the block, pass and rank where the values arose,
-// from the evidence of a round. The topic keeps the newest few.
+// Overflow is one occurrence of values that were not finite, from the evidence of a round: the
+// block, pass and rank in which the values arose. The topic keeps the newest kOverflowsKept.
 struct Overflow {
   RoundId round{};
   StepId step{};
@@ -52,8 +52,8 @@ struct BlockNumerics {
   RoundId changed_round{};              // round of the last change
 
   Known noise;      // noise over signal of gradients, mean over the samples
-  Known underflow;  // part of the sampled values: flushed to zero
-  Known saturated;  // part of the sampled values: clipped
+  Known underflow;  // sampled values flushed to zero, as a part of all sampled
+  Known saturated;  // sampled values clipped, as a part of all sampled
   Known activation;
   Known gradient;
   std::array<std::uint64_t, 2> overflow_rounds{};  // index = Pass

@@ -15,8 +15,8 @@
 namespace cox::metrics {
 
 struct ParallelView {
-  double step_samples = 0;          // of all ranks that reported, in a step
-  std::uint64_t micro_batches = 0;  // of the rank with the fewest, but not none; 0 = not known
+  double step_samples = 0;          // in a step, over all ranks that reported
+  std::uint64_t micro_batches = 0;  // the least of any rank with samples; 0 = no fixed size
   Spread rank_samples;              // of a rank in a step
   Spread reduction_seconds;         // of a step's buckets, from launch to result, summed up
   Spread exposed_seconds;           // the part that no computation hid

@@ -1,5 +1,5 @@
-// Limits the growth of this process's files during its lifetime. Writes fail at the same call as on
-// a full disk.
+// While a SmallFilesOnly exists, no file of this process can grow beyond `bytes` bytes. A write
+// then fails (EFBIG) at the same call at which it fails on a full disk.
 #pragma once
 
 #include <signal.h>

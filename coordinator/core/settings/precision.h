@@ -27,26 +27,26 @@ struct PrecisionConfig {
   // The format of all blocks. Empty means "auto": the policy chooses each block's format by its
   // signals.
   std::optional<Precision> format = Precision::fp32;
-  std::vector<FormatRule> force;        // the last one that fits a block counts
-  std::vector<FormatRule> forbid;       // fp32 cannot be forbidden
-  bool emulate = false;                 // `auto` may choose formats that the device only imitates
-  std::uint32_t patience_rounds = 16;   // of good signals before a lower format
-  std::uint32_t dwell_rounds = 200;     // between two changes of a block, except in trouble
-  std::uint32_t cooldown_rounds = 200;  // after trouble, before a lower format is tried again
-  double enter_noise_ratio = 1.0;       // gradient noise over signal that allows 8 bits ...
-  double leave_noise_ratio = 0.25;      // ... and below which 8 bits end
-  double enter_underflow_ratio = 0.05;  // of the sampled values: flushed to zero
-  double leave_underflow_ratio = 0.15;
-  double leave_saturated_ratio = 0.001;  // of the sampled values: clipped by FP8
-  double smallest_gain_ratio = 0.02;     // least gain in time of a format
+  std::vector<FormatRule> force;       // the last one that fits a block counts
+  std::vector<FormatRule> forbid;      // fp32 cannot be forbidden
+  bool emulate = false;                // `auto` may choose formats that the device only imitates
+  std::uint32_t patience_rounds = 16;  // rounds of good signals before 8 bits
+  std::uint32_t dwell_rounds = 200;  // least distance of two changes of a block, except in trouble
+  std::uint32_t cooldown_rounds = 200;   // rest after trouble; twice as long each time
+  double enter_noise_ratio = 1.0;        // 8 bits from this gradient noise over signal on ...
+  double leave_noise_ratio = 0.25;       // ... until it falls below this
+  double enter_underflow_ratio = 0.05;   // most sampled values flushed to zero in a new format ...
+  double leave_underflow_ratio = 0.15;   // ... and in the present one
+  double leave_saturated_ratio = 0.001;  // most sampled values clipped in FP8
+  double smallest_gain_ratio = 0.02;     // a new format must save this part of a block's time
 
   // Read by the SDK.
-  Fp8Scaling fp8_scaling = Fp8Scaling::current;
-  Fp8Granularity fp8_granularity = Fp8Granularity::tensor;
-  std::uint32_t fp8_history = 16;  // steps whose amax counts, with delayed scaling
-  std::uint32_t fp8_margin = 0;    // bits of headroom, 0 .. 16
-  std::uint32_t sample_every = 8;  // steps between samples of gradients; 0 = none
-  std::string sample_blocks = "*";
+  Fp8Scaling fp8_scaling = Fp8Scaling::current;             // by this step's amax, or past ones
+  Fp8Granularity fp8_granularity = Fp8Granularity::tensor;  // one scale a tensor, or one a row
+  std::uint32_t fp8_history = 16;   // steps whose amax counts, with delayed scaling
+  std::uint32_t fp8_margin = 0;     // bits of headroom, 0 .. 16
+  std::uint32_t sample_every = 8;   // steps between samples of gradients; 0 = none
+  std::string sample_blocks = "*";  // pattern of the sampled blocks; '*' is any text
 };
 std::vector<Setting<PrecisionConfig>> precision_settings();
 

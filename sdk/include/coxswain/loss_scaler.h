@@ -6,17 +6,18 @@
 //   cox::LossScaler scaler;                  // or (rules), or (session, rules)
 //   ...
 //   scaler.scale(loss).backward();
-//   scaler.unscale(optimizer);               // only to look at gradients, or to clip them
+//   scaler.unscale(optimizer);               // optional: to read or clip true gradients
 //   bool updated = scaler.step(optimizer);   // unscales unless that was done
 //   scaler.update();                         // once a step, after every optimizer
 //
 // With hysteresis 1, min_scale 0 and a max_scale that is not reached, the scaler behaves step by
-// step as torch.amp.GradScaler. ScalerRules::headroom_bits has no effect, because gradients are
-// fp32 here. Each of several optimizers steps or skips by its own gradients. update() counts all
+// step as torch.amp.GradScaler. ScalerRules::headroom_bits has no effect, because the gradients are
+// not fp16. Each of several optimizers steps or skips by its own gradients. update() counts all
 // optimizers, also one that was unscaled and then not stepped by the program's own choice.
 //
-// Parameters are fp32 (bf16 and fp64 work too). Gradients in fp16 are refused: values below the
-// range of fp16 are already lost. The scaler holds no parameters. Thread rule: the training thread.
+// Gradients are fp32, bf16 or fp64, as their parameters. Gradients in fp16 are refused, because
+// values below the range of fp16 are already lost. The scaler holds no parameters. Thread rule: the
+// training thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -59,32 +60,35 @@ class LossScaler {
   ~LossScaler();
 
   // Returns loss x scale, in fp32 or fp64, on the loss's device. Autograd records the product.
+  // Throws cox::Error for a loss of another type than float, and with ScalerSync::device for a
+  // second device.
   at::Tensor scale(const at::Tensor& loss);
 
   // Divides the gradients by the scale, in place, and records whether all are finite. Call
-  // unscale() at most once an optimizer between two update(). An optimizer without any gradient
-  // counts as finite. Throws cox::Error on a second call, after step(), on fp16 or sparse
-  // gradients, and with ScalerSync::device if no parameter has a gradient.
+  // unscale() at most once an optimizer between two calls of update(). An optimizer without any
+  // gradient counts as finite. Local. Throws cox::Error on a second call, after step(), on fp16 or
+  // sparse gradients, and with ScalerSync::device if no parameter has a gradient.
   void unscale(AdamW& optimizer);
   void unscale(torch::optim::Optimizer& optimizer);
-  // Unscales for an optimizer of another kind: step the optimizer if is_finite(), then call
-  // update().
+  // Unscales for an optimizer of another kind: step that optimizer if is_finite(), then call
+  // update(). All such parameters go into one call, because a second call before update() throws.
   void unscale(std::span<const at::Tensor> parameters);
 
-  // Updates the parameters unless a gradient is not finite. Returns whether the parameters were
-  // updated (always true with ScalerSync::device, which reads nothing). Throws cox::Error on a
-  // second call before update().
+  // Unscales if unscale() was not called, then steps the optimizer unless a gradient is not finite.
+  // Returns whether the optimizer stepped (always true with ScalerSync::device, which reads
+  // nothing). Throws cox::Error on a second call before update(), and as unscale() does.
   bool step(AdamW& optimizer);
   bool step(torch::optim::Optimizer& optimizer);
-  // Returns whether the gradients given to unscale(parameters) are finite on all ranks. Reads the
-  // device.
+  // Returns whether the gradients given to unscale(parameters) are finite, on all ranks if the
+  // scaler has a session. Reads the device. Throws cox::Error before unscale(parameters).
   bool is_finite();
 
   // Sets the scale for the next step, by all gradients that were unscaled since the last update().
-  // Throws cox::Error if there are none.
+  // Throws cox::Error if no unscale() or step() was called since.
   void update();
 
-  // Returns the present scale and the scaler's counters. Reads the device with ScalerSync::device.
+  // Returns the present scale and the scaler's counters. With ScalerSync::device, value() and
+  // state() read the device.
   ScalerState value() const;
   const ScalerRules& rules() const { return rules_; }
 
@@ -92,9 +96,9 @@ class LossScaler {
   // "loss_scaler.overflow_streak" (int64), one element each, on the CPU. Rules are configuration of
   // the job, not state.
   std::vector<NamedTensor> state() const;
-  // Loads such a list. Returns invalid_argument for another kind of state, other shapes or types,
-  // or a scale out of [min_scale, max_scale]. Returns failed_precondition between unscale() and
-  // update(). An error changes nothing.
+  // Loads a list that state() returned. Load the same list on all ranks. Returns invalid_argument
+  // for other names, shapes or types, or a scale out of [min_scale, max_scale]. Returns
+  // failed_precondition between unscale() and update(). An error changes nothing.
   Status load_state(std::span<const NamedTensor> state);
 
  private:

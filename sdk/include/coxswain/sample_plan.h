@@ -26,7 +26,7 @@ namespace cox {
 // Tail selects the use of an epoch's last samples if they do not fill a global batch.
 enum class Tail {
   keep_partial,  // the samples form a smaller batch
-  drop,          // the samples are left out of this epoch (others the next time)
+  drop,          // left out of this epoch; the next epoch's order leaves out others
 };
 
 struct SamplePlanOptions {
@@ -37,7 +37,7 @@ struct SamplePlanOptions {
 };
 
 struct SampleBatch {
-  std::uint64_t cursor = 0;  // start of the batch; later than requested if a tail was dropped
+  std::uint64_t cursor = 0;  // start of the batch; the next epoch's start if a tail was dropped
   std::int64_t count = 0;    // samples; never reaches into the next epoch
   std::uint64_t next = 0;    // the cursor after the batch
 };
@@ -56,7 +56,9 @@ class SamplePlan {
   const SamplePlanOptions& options() const { return options_; }
   std::uint64_t epoch_of(std::uint64_t cursor) const { return cursor / size(); }
 
-  // Returns the batch at or after `cursor`, of global_batch samples or of another number >= 1.
+  // Returns the batch that begins at `cursor`, of global_batch or of `samples` (>= 1) samples. A
+  // batch ends with its epoch. With Tail::drop, a batch that would be partial begins at the next
+  // epoch instead.
   SampleBatch batch_at(std::uint64_t cursor) const {
     return batch_at(cursor, options_.global_batch);
   }
@@ -78,8 +80,8 @@ class SamplePlan {
   static Result<std::vector<std::int64_t>> assign(std::int64_t count,
                                                   std::span<const std::uint32_t> weights);
 
-  // Returns the slice of `rank`, with the slices of all ranks in rank order. REQUIRES: rank <
-  // counts.size().
+  // Returns the slice of `rank` if rank r has counts[r] samples and the slices follow one another
+  // in rank order. REQUIRES: rank < counts.size().
   static SampleSlice slice(std::span<const std::int64_t> counts, std::size_t rank);
 
  private:

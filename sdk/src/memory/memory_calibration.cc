@@ -21,20 +21,22 @@ namespace {
 
 using planner::RankProblem;
 
-// Rounds down, by at most 1/64, so that ranks of a node get the same plan. The ranks read free
-// memory at different moments, and the free memory changes all the time.
+// Rounds down by at most 1/64. Free memory changes all the time, and ranks of a node read it at
+// different moments; rounded limits give such ranks the same plan.
 std::int64_t rounded(std::int64_t limit_bytes) {
   const std::uint64_t step = std::bit_floor(static_cast<std::uint64_t>(limit_bytes)) / 64;
   return step == 0 ? limit_bytes : limit_bytes - limit_bytes % static_cast<std::int64_t>(step);
 }
 
-// A run holds the old gradients to its end, has its own batch, and has no optimizer.
+// Corrects the measured bytes for three differences between a trial run and a real step. A run
+// holds the old gradients to its end, which a step releases before backward. A run holds a batch of
+// its own. A run has no update, whose peak a step has.
 void cover_rest_of_step(MemoryProblem& problem, const SampleStep& sample) {
   problem.base_bytes -= sample.released_bytes + sample.spare_bytes;
   for (Stage& stage : problem.stages) {
     for (StageOption& option : stage.options) option.forward_high_bytes += sample.released_bytes;
   }
-  // Under every plan, the step's start has the update's level.
+  // The peak of the update is booked on the first stage, where it holds under every plan.
   StageOption& start = problem.stages.front().options[static_cast<std::size_t>(MemoryAction::keep)];
   start.forward_high_bytes =
       std::max(start.forward_high_bytes, sample.update_peak_bytes - problem.base_bytes);
@@ -115,7 +117,7 @@ void MemoryCalibration::restrict_to_rules(MemoryProblem& problem) const {
       StageOption& option = stage.options[a];
       option.allowed = option.allowed && contains(allowed, static_cast<MemoryAction>(a));
     }
-    // Keeps a block whose forced action is impossible here.
+    // Allows keep if the forced action of the block is impossible on this rank.
     if (std::ranges::none_of(stage.options, &StageOption::allowed))
       stage.options[static_cast<std::size_t>(MemoryAction::keep)].allowed = true;
   }

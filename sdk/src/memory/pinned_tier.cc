@@ -16,7 +16,7 @@ struct PinnedTier::Copy {
   explicit Copy(const c10::Device& device) : over(device.type()) {}
 
   at::Tensor pinned;
-  c10::Event over;  // after the last copy
+  c10::Event over;  // recorded after the newest copy
 };
 
 PinnedTier::PinnedTier(c10::Device device)
@@ -62,8 +62,9 @@ void PinnedTier::start(Transfer& transfer) {
   }
 }
 
-// Reports a lost device without a throw, because releasing saved tensors must not throw. Every
-// stream that takes the copy waits for it, not only the first.
+// Makes the current stream wait for the copy, in each call, because each caller may use another
+// stream. Never waits on the host. Reports a lost device in `error` instead of throwing, because
+// releasing saved tensors must not throw.
 Transfer::State PinnedTier::finish(Transfer& transfer) {
   const bool was_started =
       transfer.state == Transfer::State::running || transfer.state == Transfer::State::done;

@@ -1,7 +1,8 @@
-// HealthLedger records what the calls of blocks saw of their tensors during a step. VisitHealth
-// (numerics_watch.h) writes, and BlockHealth reads at the end of the step. BlockHealth and the
-// hooks on tensors share ownership; a hook may outlive BlockHealth, and does nothing in a later
-// step. The training thread writes in forward; a thread of autograd's engine also writes gradients.
+// HealthLedger records figures of the tensors that go in and out of the calls of blocks in a step.
+// VisitHealth (numerics_watch.h) writes, and BlockHealth reads at the end of the step. BlockHealth
+// and the hooks on tensors share ownership. A hook may outlive BlockHealth, and does nothing in a
+// later step. The training thread writes in forward; a thread of autograd's engine also writes
+// gradients.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -31,12 +32,12 @@ struct Boundary {
   PendingScan forward;
   c10::SmallVector<PendingScan, 1> gradients;  // one for each backward pass over the tensor
   Moment gradient_at = 0;                      // when the first gradient arrived
-  bool is_small_asked = false;                 // a neighbouring block computes in fp16
+  bool is_small_asked = false;                 // scan gradients for values that fp16 loses, too
 };
 
-// Boundaries holds the boundaries of one step and is reused for the next. Boundaries reuses the
-// same memory, because figures are read just after training has emptied the caches. Addresses are
-// stable, also after a swap.
+// Boundaries holds the boundaries of one step. clear() keeps the memory for the next step: fresh
+// memory would miss the processor's caches more often, which training has just emptied. Addresses
+// are stable, also after a swap.
 class Boundaries {
  public:
   Boundary& add() {
@@ -63,11 +64,11 @@ struct BlockCallRecord {
   BoundaryList outputs;
 };
 
-// HealthLedger holds the tensors at the borders of blocks (Boundary) and the calls between them
-// (BlockCallRecord), in order of time. The ledger scans each boundary once and hooks the tensor's
-// gradient. Within the step, the hook identifies the tensor again; constants are identified by
-// address and version. The ledger stores figures, no tensors, except for the few figures of a scan
-// on a device. No function throws into forward or backward.
+// HealthLedger holds the boundaries (Boundary) and the calls between them (BlockCallRecord), in
+// order of time. The ledger scans each boundary once, and hooks the tensor's gradient. The hook
+// also shows that a tensor was scanned before in the step. Tensors without a gradient are
+// recognised by address and version. The ledger stores figures, no tensors; figures of a scan on a
+// device may still be there.
 class HealthLedger : public std::enable_shared_from_this<HealthLedger> {
  public:
   // Begins a step and clears the one before.
@@ -78,7 +79,8 @@ class HealthLedger : public std::enable_shared_from_this<HealthLedger> {
 
   // Begins a call of a block in the open step. Returns the call's number for the functions below.
   std::size_t begin_call(BlockId block);
-  // Counts a repeated tensor once. input() returns how many inputs the call added.
+  // Records an input or output of the call. A tensor that the call has already is not added again.
+  // input() returns the number of inputs added: 0 or 1.
   std::size_t input(std::size_t call, const at::Tensor& tensor);
   // Removes the newest `count` inputs from the call.
   void take_back(std::size_t call, std::size_t count);
@@ -86,12 +88,12 @@ class HealthLedger : public std::enable_shared_from_this<HealthLedger> {
   void computes_in_fp16(std::size_t call);
   void end_call(std::size_t call);
 
-  // Called by the hook on a boundary's gradient. `boundary` belongs to `step`; in another step it
-  // is not read.
+  // Records a boundary's gradient. Called by the hook on the gradient, on any thread. Never throws.
+  // Does nothing if `step`, the step of `boundary`, is not the open one.
   void gradient(Boundary& boundary, std::uint64_t step, const at::Tensor& gradient);
 
   // Returns the calls in order of their beginning; figures may still be on a device. REQUIRES: as
-  // read().
+  // for read().
   const std::vector<BlockCallRecord>& calls() const { return calls_; }
   // Returns the calls in order of their beginning, with all figures. Waits for a device. REQUIRES:
   // called on the training thread while no backward pass runs.
@@ -108,7 +110,7 @@ class HealthLedger : public std::enable_shared_from_this<HealthLedger> {
   // Returns whether figures of the open step are on a device, so that read() would wait.
   bool is_on_device();
   // Moves out the records of the open step, starts copying figures from the device, and closes the
-  // step. REQUIRES: as read().
+  // step. REQUIRES: as for read().
   Page take();
 
  private:
@@ -120,7 +122,8 @@ class HealthLedger : public std::enable_shared_from_this<HealthLedger> {
   void begin_anew(bool is_open);
   static std::size_t add(BlockCallRecord& call, BoundaryList BlockCallRecord::*side,
                          Boundary* boundary);
-  // Returns null for a tensor without figures and for leaves that require gradients: parameters.
+  // Returns null for a tensor that is undefined or not of floating type, and for a leaf that
+  // requires gradients (a parameter).
   Boundary* boundary_of(const at::Tensor& tensor);
   Boundary* with_gradient(const at::Tensor& tensor);
   Boundary* constant(const at::Tensor& tensor);

@@ -12,7 +12,8 @@
 namespace cox::detail {
 namespace {
 
-// Left is one rank's end states in a form that ranks can gather.
+// Left is the sum of one rank's end states, in a form that ranks can gather. `is_of_steps` is 0 if
+// code other than steps wrote a state; `is_finite` is 0 if a state is not finite.
 struct Left {
   std::uint64_t bits = 0;
   std::uint64_t is_of_steps = 1;

@@ -16,9 +16,10 @@ struct EndFinding {
   std::string not_finite;  // "parameter 3 of 12 (...) is not finite", on the first such rank
 };
 
-// Compares the end states of all actuators that leave a state. At the end of a job a rank may use
-// its weights freely. So `end` leaves out a rank whose weights were written by code other than
-// steps, and logs the fact on that rank. Collective. Throws cox::Error if ranks do not answer.
+// Compares the end states of all actuators that have one (Lasting). With Leaves::save every rank
+// counts. After the last step of a job a rank may use its weights freely. Leaves::end therefore
+// leaves out a rank whose weights were written by code other than steps, and logs the fact on that
+// rank. Collective. Throws cox::Error if ranks do not answer.
 enum class Leaves : bool { save, end };
 EndFinding compare_end_states(const Membership& job, const ActuatorList& actuators, Leaves leaves);
 

@@ -1,11 +1,13 @@
-// FaultNames prints the parameter's name when a program writes to shared parameters past the
-// operator stream (by data_ptr(), on another thread, in a hook of backward). Such a write is a
-// segmentation fault, because programs see the node's memory read-only.
+// FaultNames explains the crash of a program that writes to shared parameters by itself: by
+// data_ptr(), on another thread, or in a hook of backward. Such a write is a segmentation fault,
+// because a program sees the node's memory read-only. Only LibTorch's operators on the training
+// thread may write.
 //
-// A handler of SIGSEGV writes one line to stderr for an address in registered memory, then passes
-// the signal to the handler installed before, or ends the process. Other faults are only passed on.
-// The first fork() while memory is registered is warned of, because the child sees later writes of
-// ranks. Process-wide, as signals are. Any thread.
+// For an address in registered memory, a handler of SIGSEGV writes a line with the parameter's name
+// to stderr. The handler then passes the signal to the handler installed before, or ends the
+// process. Other faults are only passed on. The first fork() while memory is registered writes a
+// warning, because the child process sees later writes of ranks. Process-wide, as signals are. Any
+// thread.
 #pragma once
 
 #include <cstddef>
@@ -23,8 +25,8 @@ struct NamedMemory {
   std::string name;
 };
 
-// Registers memory for as long as the object exists. With 64 objects at once, further ones are
-// ignored.
+// Registers memory for as long as the object exists. At most 64 objects can be registered at once;
+// further ones do nothing.
 class FaultNames {
  public:
   explicit FaultNames(std::vector<NamedMemory> memory);

@@ -71,7 +71,8 @@ void ShareActuator::contribute(JobFacts& job) const {
   job.global_batch = static_cast<std::uint64_t>(options_.global_batch);
   job.micro_batch = static_cast<std::uint64_t>(options_.micro_batch);
   job.capabilities.shares = true;
-  // Accumulation reads figures of steps with the batch of the plan in force.
+  // Policy `accumulation` needs reports of steps whose batch has the size in the plan. Batches
+  // loaded ahead still have the size of an earlier plan.
   job.capabilities.accumulation = options_.micro_batch > 0 && options_.prefetch == 0;
 }
 
@@ -200,7 +201,7 @@ void TrainingData::open(const Dataset& dataset, c10::Device device) {
       "of " + std::to_string(position_.samples) + " samples, found one of " + std::to_string(size) +
           "; the save's position is valid only in the data set of the save: resume with that one");
   position_.samples = size;
-  // Otherwise another text of the same size would be trained on unnoticed.
+  // Compares samples, too: the size alone would not detect another text of the same length.
   const std::uint64_t hash = hash_of_samples(dataset);
   check_equal(state_.job(), hash, "a data set with the same samples", kAdvice);
   if (hash != 0) {

@@ -1,5 +1,6 @@
-// Replaces the program's operator new to record the largest single request. Proves in tests that a
-// reader claims no more memory than a hostile file has bytes. Any thread.
+// Replaces the program's operator new, and records the largest single request in bytes. Tests use
+// the record to show that a reader of a hostile file allocates no more memory than the file has
+// bytes. Any thread.
 #pragma once
 
 #include <cstddef>

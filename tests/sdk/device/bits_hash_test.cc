@@ -65,7 +65,7 @@ TEST_SUITE("hashes of bits on a device") {
     CHECK(apart.item<std::int64_t>() == hash_of(values));
   }
 
-  // A step with compared bits has a memory budget like any other.
+  // The hash must need little memory, because a step that compares bits has the same memory budget.
   TEST_CASE("eight bytes are needed for each element that is looked at at once") {
     const cox::detail::TensorMemory memory(kDevice);
     for (const at::ScalarType type : kTypes) {

@@ -89,9 +89,10 @@ TEST_CASE("a step of several ranks waits for the device as often as a loop of on
       {"a budget", {"--cox.memory.budget=1GiB"}},
       {"sums in the backward pass", {"--cox.reduction.bucket_bytes=4KiB"}},
   };
-  train_on("cuda", {{}, {.steps = 1}});  // the first engine on a device keeps the device
+  train_on("cuda", {{}, {.steps = 1}});  // warms up: the first use of a device waits more often
   const std::uint64_t plain = waits_of_own_loop(Scaling::none);
-  const std::size_t asked = world() == 2 ? cases.size() : 3;  // others need no more ranks
+  const std::size_t asked =
+      world() == 2 ? cases.size() : 3;  // the rest would show nothing new with more ranks
   for (const Case& each : std::span(cases).first(asked)) {
     SessionOptions with;
     if (each.changes_shares) with.policies.push_back(std::make_shared<ChangingShares>());
@@ -154,7 +155,7 @@ TEST_CASE("masks go over NCCL where plans act, and a job that only watches does 
   }
 }
 
-// The fake refuses a call while another group of the rank has one on its way to a stream.
+// The fake NCCL fails a call while a call of another group of the rank has not reached its stream.
 TEST_CASE(
     "a mask that NCCL is slow to hand over comes to each device before the next step's sums") {
   const test::NcclScriptHere script(concat("rank=", world() - 1, " settle=60"));

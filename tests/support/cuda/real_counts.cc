@@ -1,7 +1,8 @@
-// Counts on the real runtime the calls counted by the stand-in. scripts/gpu-check preloads this
-// library before libcudart.so.13, so that tests of device waits in a step work on a GPU, too. Each
-// function counts and calls the next function of the same name. A copy with unpinned memory and
-// LibTorch's following wait for its stream count as one wait. Any thread.
+// Counts the host's waits and copies on the real CUDA runtime, as the stand-in runtime does by
+// itself (stand_in.h). scripts/gpu-check preloads this library before libcudart.so.13, so that
+// tests of device waits in a step work on a GPU, too. Each function counts, then calls the next
+// function of its name. A copy with unpinned memory and LibTorch's following wait for its stream
+// count as one wait. Any thread.
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 
@@ -17,7 +18,7 @@ std::atomic<std::uint64_t> stream_waits{0}, event_waits{0}, device_waits{0}, blo
     copies_to_host{0}, copies_to_device{0};
 
 thread_local cudaStream_t copied_on = nullptr;
-thread_local bool has_just_copied = false;  // and the copy counted as a wait, on `copied_on`
+thread_local bool has_just_copied = false;  // the last call was a counted copy, on `copied_on`
 
 template <class Function>
 Function* next(const char* name) {
