@@ -49,7 +49,7 @@ HostReading read_host(const HostTexts& texts);
 HostEvidence evidence_between(const HostReading& before, const HostReading& now,
                               std::string_view host, std::int32_t cores);
 
-// Returns whether the difference is larger than the flicker of an ordinary machine.
+// Returns whether the evidence differs by more than the usual fluctuation of a machine.
 bool differs_noticeably(const HostEvidence& a, const HostEvidence& b);
 
 // Returns the files that may hold the control group's CPU account, likeliest first, from the text

@@ -127,15 +127,15 @@ inline constexpr std::size_t kMaxFrontPoints = 256;
 inline constexpr std::size_t kMaxMemoryModels = 64;
 inline constexpr std::int64_t kMaxModelValue = std::int64_t{1} << 50;  // of bytes and microseconds
 
-// Returns the index of the fastest point within `budget_bytes`, or nothing if even the first is
-// above. A larger budget never gives a slower point. Takes logarithmic time.
+// Returns the index of the fastest point within `budget_bytes`. Returns nothing if no point fits. A
+// larger budget never gives a slower point. Takes logarithmic time.
 std::optional<std::size_t> lookup(const MemoryFront& front, std::int64_t budget_bytes);
 
 // Returns at most `most` of the points: both ends, and others spread over the bytes. REQUIRES:
 // `most` is at least 2.
 MemoryFront thinned(const MemoryFront& front, std::size_t most = kMaxFrontPoints);
 
-// Sorts plans by bytes and drops plans that another one beats.
+// Returns the plans as a front: sorted by bytes, without plans that another plan beats.
 MemoryFront front_of(std::vector<MemoryPoint> plans);
 
 // MemoryModel has the measured memory of all ranks of one kind.
@@ -156,8 +156,8 @@ struct MemoryModel {
 // result never falls as samples or bytes grow.
 std::int64_t peak_with(const MemoryModel& model, std::int64_t peak_bytes, std::uint64_t samples);
 
-// Returns the most samples with which peak_with() stays within `bytes`: 0 if not even one sample
-// fits, kMaxStepSamples if any number does.
+// Returns the largest number of samples for which peak_with() stays within `bytes`. Returns 0 if
+// one sample does not fit, and kMaxStepSamples if any number fits.
 std::uint64_t largest_share(const MemoryModel& model, std::int64_t peak_bytes, std::int64_t bytes);
 
 // MemoryFacts are known to rank 0 only. All fields are empty on the other ranks, and if nothing was
@@ -186,8 +186,8 @@ std::optional<MemoryCost> cost_of(const MemoryModel& model, std::span<const Memo
 // Returns whether each block may have its action. `allowed` has a set for each block.
 bool is_allowed(std::span<const MemoryAction> actions, std::span<const ActionSet> allowed);
 
-// Returns the front of the allowed points. A forbidden point is included with other actions for the
-// blocks concerned, and with a bound of its bytes.
+// Returns the front of the allowed points. A point with a forbidden action enters with allowed
+// actions for the blocks concerned; its bytes are then an upper bound.
 MemoryFront usable_front(const MemoryModel& model, std::span<const ActionSet> allowed);
 
 }  // namespace cox

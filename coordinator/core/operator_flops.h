@@ -17,8 +17,9 @@ struct TensorShape {
 
 enum class ConvolutionKind : std::uint8_t { none, plain, transposed };
 
-// One call. `operands` are its tensor arguments in the order of the operator's schema, with lists
-// expanded. An optional tensor that was left out keeps its place.
+// OperatorShapes is one call. `operands` has the call's tensor arguments in the order of the
+// operator's schema, with lists expanded. An omitted optional tensor keeps its place, without
+// sizes.
 struct OperatorShapes {
   std::string_view name;  // "aten::addmm", without the overload
   std::vector<TensorShape> operands;

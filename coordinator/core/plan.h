@@ -1,9 +1,9 @@
 // Plan: the behaviour of every rank from an agreed future round on. The coordinator publishes
 // numbered plans, one in flight at a time. The step's reduction (MIN over ranks) shows when all
-// ranks hold a plan. The plan becomes active on all ranks in the next round, but not before
-// `earliest_round`. Fields that change numerics (precision, scaler) are the same on all ranks;
-// other fields (memory actions, shares of whole samples) may differ per rank. A new field is a
-// member here and a row in plan_fields.h. Plain value; pure functions.
+// ranks hold a plan. From the next round on, but not before `earliest_round`, the plan is in force
+// on all ranks. Fields that change numerics (precision, scaler) are the same on all ranks; other
+// fields (memory actions, shares of whole samples) may differ per rank. A new field is a member
+// here and a row in plan_fields.h. Plain value; pure functions.
 #pragma once
 
 #include <cstdint>
@@ -57,7 +57,7 @@ struct Plan {
   friend bool operator==(const Plan&, const Plan&) = default;
 };
 
-// The boards that pass plans on within a node have room for this many profiles.
+// Limits the profiles of a plan: the boards that pass plans on within a node have room for as many.
 inline constexpr std::size_t kMaxProfiles = 1024;
 
 // Returns the plan that every rank derives from the job alone: number 0, fp32, keep, even shares.

@@ -23,8 +23,9 @@
 
 namespace cox {
 
-// Knob groups the fields that policies move for time: promises are measured and taken back by knob.
-// A field of `other` is never taken back. States keep the values: never renumber.
+// Knob groups the fields that policies change to save time. Effects measures a promise, and takes
+// it back, by knob. A field of `other` is never taken back. States store the values: never
+// renumber.
 enum class Knob : std::uint8_t { precision = 0, actions = 1, shares = 2, batch = 3, other = 4 };
 std::string_view to_string(Knob knob);
 

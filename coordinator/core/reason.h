@@ -143,8 +143,8 @@ std::string_view to_string(ReasonCode code);
 
 // Forecast is a policy's prediction about a change, if it can make one. Unknown stays unknown.
 struct Forecast {
-  // The ratio of the time of a step with the change to the time without; of a sample if the batch
-  // changes. The interval holds 95 %, by the measured noise of the policy's inputs. 0 = unknown.
+  // The time of a step with the change, divided by the time without; times of a sample if the batch
+  // changes. The 95 % interval follows from the measured noise of the policy's inputs. 0 = unknown.
   double step_ratio = 0;
   double step_ratio_low = 0;
   double step_ratio_high = 0;
@@ -201,7 +201,7 @@ inline Reason reason_of(ReasonCode code, std::string text, Outcome outcome = Out
   return {.code = code, .outcome = outcome, .rank = rank, .text = std::move(text)};
 }
 
-// Any value is read back, because policies of users have codes of their own.
+// Accepts any value when it reads a code, because policies of users have codes of their own.
 template <>
 inline constexpr PolicyKind kLargestOf<PolicyKind> = static_cast<PolicyKind>(0xFF);
 template <>

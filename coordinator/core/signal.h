@@ -29,7 +29,7 @@ enum class SignalFlag : std::uint16_t {
   watching = 1 << 4,          // the rank only watches: no reduction of ours, no plans
   full_plan_wanted = 1 << 5,  // a mask was damaged, or its base is unknown to the rank
   rolled_back = 1 << 6,
-  step_repeated = 1 << 7,     // all ranks repeat the step: ReductionOutcome::repeat
+  step_repeated = 1 << 7,     // all ranks repeat the step: memory, or exact sums
   out_of_memory = 1 << 8,     // a pass ran out of memory; it or its step was run again
   waiting_measured = 1 << 9,  // communication is split into work and `waiting_seconds`
   // Ranks outnumber the cores of their node. Phases leave out the time for which the thread was
@@ -114,23 +114,25 @@ static_assert(std::is_trivially_copyable_v<RankSignal>);
 // Writes the checksum; the last step before a signal leaves its rank.
 void seal(RankSignal& signal);
 
-// Returns data_loss if magic, version, checksum or size fields are not those of a sealed signal.
+// Returns data_loss unless magic, version and checksum are those of a sealed signal, the rank lies
+// in [0, kMaxRanks), and the fragment's size fits.
 Status check(const RankSignal& signal);
 
-// Merges `earlier` into `later`, while a rank's report cannot leave yet. Adds seconds, samples and
-// rounds, keeps the larger of peaks, weighs losses, and keeps the later ids. Keeps the more urgent
-// fragment (FragmentKind); of two equally urgent ones the later.
+// Merges `earlier` into `later`, for a rank whose report cannot leave yet. Adds seconds, samples
+// and rounds, keeps the larger peak, and averages losses by weight. Ids and present state are the
+// later report's; events of either report stay. Keeps the more urgent fragment (FragmentKind); of
+// two equally urgent ones the later.
 RankSignal merge_reports(const RankSignal& earlier, const RankSignal& later);
 
-// BlockProfile has the costs of a block on a rank, one block per fragment. Sent when first
-// measured, when shapes change, and when times were measured again.
+// BlockProfile has the costs of a block on a rank, one block per fragment. Sent after the first
+// measurement, after a change of shapes, and after each new measurement of times.
 struct BlockProfile {
   static constexpr FragmentKind kKind = FragmentKind::block_profile;
   BlockId block{};
   std::uint16_t blocks = 0;       // in the model
   std::array<char, 24> name{};    // NUL-padded, cut at 24 bytes (its end is kept)
   std::uint32_t parameters = 0;   // elements, saturating
-  std::uint64_t saved_bytes = 0;  // kept by autograd for the backward pass
+  std::uint64_t saved_bytes = 0;  // bytes that autograd keeps for backward
   float forward_seconds = 0;
   float backward_seconds = 0;
   float boundary_kib = 0;  // inputs and outputs
@@ -209,7 +211,7 @@ static_assert(sizeof(AllocatorEvidence) == 32);
 // them among their uses. Free bytes depend on other processes and never count.
 bool differs_noticeably(const AllocatorEvidence& a, const AllocatorEvidence& b);
 
-// Puts one of the five contents above into a fragment.
+// Returns a fragment with one of the five contents above.
 template <class Content>
 Fragment make_fragment(const Content& content) {
   static_assert(sizeof(Content) <= sizeof(Fragment::payload));

@@ -63,7 +63,7 @@ struct RankMark {
   friend bool operator==(const RankMark&, const RankMark&) = default;
 };
 
-// A stall without culprits: all ranks wait for each other.
+// Stall is a wait of ranks for other ranks. Without culprits, all ranks wait for each other.
 struct Stall {
   double seconds = 0;              // the longest wait
   std::vector<RankMark> culprits;  // ascending ranks that the others wait for

@@ -33,7 +33,7 @@ struct FaultyReport {
 
 struct StepSignals {
   RoundId round{};
-  UnixTime now{};  // rank 0's clock at the judgement, some time after the reports came
+  UnixTime now{};                       // rank 0's clock when the reports were sorted
   std::vector<RankSignal> reports;      // fresh and valid, ascending ranks, at most one a rank
   std::vector<FaultyReport> faults;     // sorted by rank, then fault
   std::vector<BlockEvidence> evidence;  // merged over ranks; one per block, or empty

@@ -65,8 +65,8 @@ struct StepSummary {
   std::uint64_t tokens = 0;
   std::uint64_t memory_peak_bytes = 0;  // largest over ranks
 
-  std::uint64_t plan_held_min = 0;     // over fresh reports of ranks that apply plans
-  std::uint64_t plan_applied_max = 0;  // agreed, hence a proof that all ranks hold the plan
+  std::uint64_t plan_held_min = 0;     // over the fresh reports of ranks that apply plans
+  std::uint64_t plan_applied_max = 0;  // in force somewhere, so all ranks hold the plan
   bool full_plan_wanted = false;
 
   // Over the ranks that take part in the steps (RankSignal::applies_plans).
@@ -75,7 +75,8 @@ struct StepSummary {
   float loss_scale_min = 0;             // 0 = no scaler at work
   double memory_peak_ratio = 0;         // the largest ratio to a known limit
   std::int32_t memory_limits_told = 0;  // reports, of any rank, with a limit
-  // Reports with a fragment, by kind: a reader of one kind can skip rounds without any.
+  // The number of reports with a fragment of each kind, so that readers can skip rounds without
+  // one.
   std::array<std::int32_t, kFragmentKinds> fragments{};
 
   std::int32_t fragments_of(FragmentKind kind) const {
@@ -94,7 +95,8 @@ struct Timings {
   std::vector<double> recompute;      // within backward: cost of memory actions
   std::vector<double> samples;        // per covered round; 0 if the rank counts none
   std::vector<std::uint32_t> report;  // index of the rank's report in `reports`
-  // Every rank separates waiting from communication, and none leaves out the time without a core.
+  // True if every rank separates waiting from communication, and no rank has the flag
+  // without_queueing.
   bool all_measure_waiting = true;
   std::int32_t watching = 0;  // ranks that only watch
   std::uint64_t plan_applied_min = 0;

@@ -117,7 +117,7 @@ using EffectList = std::vector<Effect>;  // oldest first
 // times vary more than the change". Empty if there is no verdict.
 std::string verdict_text(const Effect& effect);
 
-// An EffectList of shared effects: a round that adds one copies none of the others.
+// An EffectList whose effects are shared: a round that adds an effect copies none of the others.
 using SharedEffects = std::vector<std::shared_ptr<const Effect>>;
 using SharedEffectList = std::shared_ptr<const SharedEffects>;
 
@@ -166,14 +166,14 @@ struct RoundTime {
   }
 };
 
-// Trial is the plan that is being measured. Effects::recent has the rounds under the plan; up to 64
-// rounds count, from the fourth on. Changes of one plan share a trial. So do the changes of a plan
-// that was replaced before any round under it counted.
+// Trial is the measurement of the newest plan. Effects::recent has the rounds under the plan; up to
+// 64 rounds count, from the fourth on. All changes of one plan share a trial. If the plan before
+// was replaced before any of its rounds counted, its changes share the trial, too.
 //
-// Other events are removed from the measurement, or end the trial. Rounds from before a rank became
-// slow do not count if the rank was slow at the decision. A rank or job that becomes slow or
-// recovers under the plan ends the trial, and so does the next plan. A rank that becomes slow as
-// the plan sets in counts as an effect of the plan.
+// Events with other causes are kept out of the measurement. If a rank was slow at the decision,
+// rounds from before its slowness do not count. The trial ends when a rank or the job becomes slow
+// or recovers under the plan, and with the next plan. A rank that becomes slow just as the plan
+// takes effect counts as an effect of the plan.
 struct Trial {
   std::uint64_t first_plan = 0;  // the first of the plans that share the trial
   std::uint64_t plan = 0;
@@ -191,8 +191,8 @@ struct Trial {
   }
 };
 
-// Condemned are changes of a plan that surely did not help. Decide takes each back in a plan of its
-// own.
+// Condemned has the changes of one plan that surely did not help. Decide takes back the changes of
+// each Condemned in a plan of its own.
 struct Condemned {
   std::uint64_t first_plan = 0;
   std::uint64_t plan = 0;
@@ -209,8 +209,8 @@ struct Condemned {
   }
 };
 
-// Rest keeps a policy from promising a shorter step on a knob, after a take-back: for 512 rounds,
-// twice as long each time.
+// Rest bars a policy from changing a knob for time after a take-back. The first rest lasts 512
+// rounds, and each further one twice as long.
 struct Rest {
   std::string policy;
   Knob knob = Knob::other;

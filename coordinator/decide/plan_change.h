@@ -103,7 +103,7 @@ bool is_forced(const PlanChange& change, const OverrideConfig& force);
 // none if the plan has the values already.
 std::optional<Reason> apply_forced(Plan& plan, const OverrideConfig& force, const JobFacts& job);
 
-// Returns whether the plans may give ranks different numbers of samples.
+// Returns whether `after` may give a rank another number of samples than `before`.
 bool moves_samples(const Plan& before, const Plan& after);
 
 // Restores in `plan` exactly the values that the condemned changes replaced. Returns an empty text

@@ -77,8 +77,8 @@ class PolicyState {
   // Returns the bytes for journals and saves; none if the state is fresh.
   std::string bytes() const { return held_.has_value() ? encode_(held_) : bytes_; }
 
-  // Adds the message that the bytes are of to the schema. Returns its name; no name where the type
-  // is not known, because the state is fresh or restored.
+  // Adds the message type of the state to the schema and returns the type's name. Returns an empty
+  // name if the state is fresh or restored, because the type is then unknown.
   std::string describe(ProtoSchema& schema) const {
     return held_.has_value() ? describe_(schema) : std::string();
   }
@@ -164,10 +164,10 @@ class Policy {
   virtual PolicyOutput at_start(const PolicyInput&, PolicyState state) const {
     return {{}, {}, std::move(state)};
   }
-  // Proposes the changes that a draft's shares need in the same plan, such as memory actions that
-  // make room for more samples. Called after all policies have proposed, if the draft gives ranks
-  // different numbers of samples. Findings are ignored. Not called for policies that are off, or
-  // custom.
+  // Proposes changes that must go into the same plan as the shares of `draft`, such as memory
+  // actions that make room for more samples. Called after all policies have proposed, if the draft
+  // gives ranks different numbers of samples. Findings are ignored. Not called for policies that
+  // are off, or custom.
   virtual PolicyOutput fit(const PolicyInput&, const Plan& draft, PolicyState state) const {
     static_cast<void>(draft);
     return {{}, {}, std::move(state)};

@@ -15,7 +15,8 @@
 
 namespace cox {
 
-// Communication counts only where a rank's own part is measured, without waiting.
+// The phases of own work. Communication counts only if a rank's own part, without waiting, is
+// measured.
 inline constexpr std::array<Phase, 7> kOwnPhases = {
     Phase::data,      Phase::forward, Phase::backward,     Phase::compute,
     Phase::optimizer, Phase::other,   Phase::communication};

@@ -1,8 +1,8 @@
-// SlowRank: the belief about one rank that is not ordinary, with its evidence: a spell of slowness
-// from the round in which a test was reached (slowness.h) to the recovery. Spells: how long a
-// slowness must last to be confirmed, because a machine pauses now and then. A rank is suspected
-// when a test is reached, and confirmed after least_rounds() slow rounds. Before confirmation a
-// slowness is transient, and no rank is named. Pure.
+// SlowRank: the belief about one rank that is suspected, confirmed or recovered, with the evidence.
+// A spell of slowness reaches from the round in which a test was reached (slowness.h) to the
+// recovery. Spells: how long a slowness must last to be confirmed, because a machine pauses now and
+// then. A rank is suspected when a test is reached, and confirmed after least_rounds() slow rounds.
+// Before confirmation a slowness is transient, and no rank is named. Pure.
 #pragma once
 
 #include <cstdint>
@@ -53,7 +53,7 @@ inline constexpr std::string_view kNameOf<SlowCourse> = "SlowCourse";
 template <>
 inline constexpr std::string_view kNameOf<ComparedWith> = "ComparedWith";
 
-// SlowRank is the belief about one rank that is not ordinary, with its evidence.
+// SlowRank is the belief about one rank that is suspected, confirmed or recovered.
 struct SlowRank {
   RankId rank{-1};
   SlowState state = SlowState::suspected;
@@ -153,7 +153,8 @@ struct SpellEvidence {
 };
 
 // Updates a spell after a round: its size and its slow rounds. A rank has recovered when `recovery`
-// has reached its threshold. A suspected rank has also recovered when its level is back.
+// has reached its threshold. A suspected rank has also recovered when its level is that of an
+// ordinary rank again.
 void add_round(SlowRank& entry, const SpellRound& round, const SpellEvidence& evidence);
 
 // Confirms a suspected rank if its spell has lasted long enough and `level`, the running mean of

@@ -1,6 +1,6 @@
-// The parts of learn_slowness() in one round, in their order: the noise of each channel
-// (channel_noise.cc), the tests against noise (slowness_round.cc), the tests of two ranks against
-// each other (rank_pair.cc), and the verdict on each rank (slow_verdicts.cc). Internal to
+// The parts of learn_slowness() in one round, in the order in which they run: the noise of each
+// channel (channel_noise.cc), the tests against noise (slowness_round.cc), the tests of two ranks
+// against each other (rank_pair.cc), and the verdict on each rank (slow_verdicts.cc). Internal to
 // slowness.h. Pure; linear in ranks. Within a RankRun, columns by rank and columns by report are
 // both contiguous, so loops can run over both.
 #pragma once

@@ -17,8 +17,9 @@
 
 namespace cox {
 
-// The modes are 0.90, 0.75 and 0.50 of 85 % of a rank's limit. `aggressive` plans even if
-// everything fits, the others only if keeping all exceeds the 85 %.
+// The words conservative, balanced and aggressive mean 0.90, 0.75 and 0.50 of 85 % of a rank's
+// limit. `aggressive` plans even if everything fits. The other two plan only if keeping everything
+// exceeds the 85 %.
 enum class BudgetKind : std::uint8_t { none, bytes, fraction, conservative, balanced, aggressive };
 
 struct MemoryBudget {
@@ -37,15 +38,15 @@ struct MemoryConfig {
   std::map<std::int32_t, MemoryBudget> budget_of_rank;  // instead of `budget`
   std::optional<std::int64_t> inject_headroom;  // tests: bytes free above a rank's first peak
   std::uint32_t retry_rounds = 50;              // rounds for which a failed action rests
-  // Read by both (allowed_actions).
+  // Read by the SDK and by policy `memory` (allowed_actions).
   std::vector<ActionRule> force;   // the last one that fits a block counts
   std::vector<ActionRule> forbid;  // never keep
   bool recompute = true;
   bool offload = true;
   bool tile = true;
   // Read by the SDK only: when the fronts are made and the tier is opened.
-  std::string tier_directory;   // folder for offloaded tensors on the CPU; empty = no such tier
-  std::int64_t tier_bytes = 0;  // most bytes offloaded by all ranks of a node; 0 = no cap
+  std::string tier_directory;           // folder for offloaded tensors on the CPU; empty = none
+  std::int64_t tier_bytes = 0;          // most bytes offloaded by all ranks of a node; 0 = no cap
   std::int64_t smallest_bytes = 65536;  // smaller tensors are never offloaded
   double most_recomputed = 1;           // largest part of the blocks that may be recomputed
   bool verify_offload = true;           // compares each byte that is read back from a folder

@@ -34,8 +34,9 @@ struct SharesConfig {
 };
 std::vector<Setting<SharesConfig>> shares_settings();
 
-// The slowest rank computes `anchor` micro-batches a step, and faster ones more, so that
-// synchronising stays below a ratio of the time.
+// AccumulationConfig chooses the samples of a step. The slowest rank computes `anchor`
+// micro-batches a step, and faster ranks compute more. `anchor` grows until synchronising takes
+// less than `target_ratio` of a step's time.
 struct AccumulationConfig {
   PolicyMode mode = PolicyMode::off;
   double target_ratio = 0.1;  // of synchronising to a step's time

@@ -45,7 +45,7 @@ std::vector<Setting<BlocksConfig>> blocks_settings();
 struct ControlConfig {
   ControlPath path = ControlPath::automatic;
   MaskPath masks = MaskPath::automatic;  // plans over NCCL if all ranks have a device
-  double nccl_seconds = 60;              // limit of NCCL's start, and of one mask's way
+  double nccl_seconds = 60;              // limit for NCCL's start, and for sending one mask
   std::uint32_t ranks_per_node = 0;      // 0 = by the machine; else pretended (tests)
   double late_seconds = 0.5;             // a rank without a report for that long misses its round
   double wait_seconds = 3600;            // a rank that delays the others for longer ends the job
@@ -68,8 +68,8 @@ struct CheckpointConfig {
   std::uint32_t keep = 2;             // newest ones kept, >= 1
   bool resume = false;                // continue from the newest whole one
   bool strict = false;                // refuse to resume when the newest save is damaged
-  bool partial = false;               // resume the parts that fit of another model's save
-  std::uint32_t snapshot_rounds = 0;  // in-memory snapshot for rollbacks; 0 = none
+  bool partial = false;               // resume from another model's save the parts that fit
+  std::uint32_t snapshot_rounds = 0;  // rounds between snapshots for rollbacks; 0 = none
 };
 std::vector<Setting<CheckpointConfig>> checkpoint_settings();
 

@@ -40,8 +40,8 @@ struct AdamWGroup {
   AdamWOptions options;
 };
 
-// GradientScaling lets the kernel handle scaled gradients without a read by the host. Both members
-// are optional float32 tensors of one element on the device of the parameters.
+// GradientScaling lets the kernel unscale or skip by itself, so that the host reads nothing. Both
+// members are optional float32 tensors of one element on the device of the parameters.
 struct GradientScaling {
   std::optional<at::Tensor> grad_scale;  // divides the gradients, in place
   std::optional<at::Tensor> found_inf;   // 1: the whole step changes nothing; 0: an ordinary step
@@ -78,11 +78,13 @@ class AdamW {
   // before. The tensors are the live ones, not copies. Options are configuration of the job, not
   // state.
   std::vector<NamedTensor> state() const;
-  // Loads a copy of such a list. A parameter that is absent from the list starts afresh. An error
-  // changes nothing: an unknown name, one of the three missing, another shape or dtype.
+  // Loads a copy of a list that state() returned. A parameter that is absent from the list starts
+  // afresh. Returns invalid_argument, and changes nothing, for an unknown name, a parameter with
+  // only one or two of the three tensors, and another shape or dtype.
   Status load_state(std::span<const NamedTensor> state);
-  // Like load_state(), without a copy of tensors that are laid out as the parameter is: the
-  // optimizer shares their memory from then on. Meant for a state that was just read from a file.
+  // Like load_state(), but does not copy tensors with the layout of their parameter. The optimizer
+  // shares the memory of such tensors from then on. Meant for a state that was just read from a
+  // file.
   Status take_state(std::span<const NamedTensor> state);
 
  private:

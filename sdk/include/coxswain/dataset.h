@@ -1,6 +1,7 @@
 // Dataset turns sample numbers into tensors; the sample plan (sample_plan.h) decides which numbers
-// a rank asks for. Implementations hold no position and are const, so several threads may read one
-// object at once. Constructors throw cox::Error.
+// a rank requests. Implementations hold no position and are const, so several threads may read one
+// object at once. With TrainerOptions::prefetch a thread of the trainer calls get(). Constructors
+// throw cox::Error.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,5 +1,6 @@
-// fit() trains without a loop of your own. The program gives data, model, optimizer and loss. The
-// framework runs epochs, shares, averages and checkpoints, and returns the final state:
+// fit() trains without a loop of your own. The program gives data, model, optimizer and loss. fit()
+// runs epochs, divides the samples among ranks, averages gradients, saves, and returns the final
+// state:
 //
 //   cox::FitResult result = cox::fit(
 //       session, *model, optimizer, dataset,
@@ -59,7 +60,7 @@ struct FitOptions {
 
 struct FitResult {
   std::vector<NamedTensor> model;  // parameters, then buffers, by name: copies
-  TrainingProgress progress;       // `stopped`: a request (SIGTERM) ended the run early
+  TrainingProgress progress;       // `stopped`: SIGTERM on a rank ended the run early
   std::vector<FitEpoch> epochs;    // epochs that ended in this run
 };
 

@@ -36,7 +36,7 @@ struct ReductionMaker;
 }  // namespace detail
 
 struct GradientAverage {
-  double weight = 0;         // sum over ranks; 0 = no rank had samples, so there are no gradients
+  double weight = 0;         // sum over ranks; 1 a rank for a plain mean; 0 = no gradients
   double gradient_norm = 0;  // L2 over the set's parameters, after averaging
   bool finite = true;        // false: skip the update; equal on all ranks
 };

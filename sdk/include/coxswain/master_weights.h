@@ -51,8 +51,8 @@ class MasterWeights {
   // Returns "master.NAME" of each parameter that has a copy (fp32 ones are saved with the model).
   // The tensors are the live ones, not copies.
   std::vector<NamedTensor> state() const;
-  // Loads a copy of such a list and writes the weights into the parameters. An error (other names,
-  // shapes or types) changes nothing.
+  // Loads a copy of a list that state() returned, and writes the weights into the parameters.
+  // Returns invalid_argument for other names, shapes or types, and then changes nothing.
   Status load_state(std::span<const NamedTensor> state);
 
  private:

@@ -3,12 +3,12 @@
 //
 //   {
 //     cox::PrecisionScope scope(at::kCUDA, cox::Precision::fp16);
-//     loss = model->forward(x);           // linear layers in fp16, what needs it in fp32
+//     loss = model->forward(x);           // linear layers in fp16, sensitive operators in fp32
 //   }                                     // backward and the optimizer outside
 //
 // Blocks get the formats of their products from the plan; inside a scope the scope's format counts.
-// Autocast is state of the calling thread. Operators that are recomputed in backward use the scopes
-// of their first run.
+// The scopes affect the calling thread, except AttentionScope, which affects the process. Operators
+// that are recomputed in backward use the scopes of their first run.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -68,8 +68,9 @@ struct FormatTrial {
   std::string error;      // first line of torch's message; empty = ran and gave finite numbers
 };
 // Tries linear, matmul, layer_norm, softmax, gelu, conv2d, scaled_dot_product_attention, embedding
-// and cross_entropy on small tensors. Takes milliseconds: one call is enough. Changes no random
-// state and no gradient. Returns an empty list if there is no such device.
+// and cross_entropy on small tensors. Takes milliseconds, so call try_format() outside of the loop.
+// Changes no random state and no gradient of the program. Returns an empty list if there is no such
+// device. Local.
 std::vector<FormatTrial> try_format(Precision format, at::DeviceType device);
 
 // Returns ok if every operation of try_format() runs, and unavailable if there is no such device.

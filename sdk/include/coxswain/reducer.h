@@ -1,5 +1,5 @@
 // Reducer averages gradients over ranks, weighted by the samples or tokens of each rank's loss, and
-// carries the step's ballot. Second depth of use, in a loop of your own:
+// carries the step's ballot. The second depth of use (docs/watching.md), in a loop of your own:
 //
 //   cox::Reducer reducer(session, *model);
 //   auto step = session.step();
@@ -59,13 +59,13 @@ enum class MicroBatch : std::uint8_t { more, last };
 struct BucketReport {
   std::int64_t bytes = 0;
   double started_seconds = 0;
-  double done_seconds = 0;    // when this rank saw the bucket done
+  double done_seconds = 0;    // when this rank had the bucket's sum
   double worked_seconds = 0;  // this rank's own adding and copying
 };
 struct ReductionReport {
   std::vector<BucketReport> buckets;  // in the order in which they are started
   double backward_seconds = 0;        // the last micro-batch's; 0 on a rank without one
-  double exposed_seconds = 0;         // from the end of backward until all buckets were done
+  double exposed_seconds = 0;         // from the end of backward until this rank had all sums
 };
 
 class Reducer {
@@ -105,9 +105,9 @@ class Reducer {
   // abandon() after the last micro-batch that this rank tries. Local.
   void abandon();
 
-  // Makes .grad the average over ranks, once a step. Waits for the buckets; on a rank without a
-  // last micro-batch (a rank without samples), sends the contents of .grad. Parameters without a
-  // gradient on all ranks keep none. Collective; waits by polling.
+  // Makes .grad the average over ranks, once a step. Waits for the buckets. A rank that gave no
+  // last micro-batch (a rank without samples) contributes the contents of .grad. A parameter
+  // without a gradient on every rank keeps none. Collective; waits by polling.
   //
   // Throws cox::Error if the transport fails or a rank has left, because gradients without an
   // average must not be trained on. Also throws if .grad is not zero in a step without backward()
@@ -124,8 +124,8 @@ class Reducer {
   // The state has the order and sizes of buckets and the places of exact sums. Equal on all ranks.
   // A Trainer saves the state by itself.
   std::vector<NamedTensor> state() const;
-  // Loads such a list before the first step. Collective. Returns invalid_argument if the list is
-  // damaged or belongs to another model.
+  // Loads a list that state() returned, before the first step. Call load_state() on all ranks with
+  // the same list. Returns invalid_argument if the list is damaged or belongs to another model.
   Status load_state(std::span<const NamedTensor> state);
 
   ReductionReport last_reduction() const;

@@ -1,5 +1,5 @@
-// Reads and writes safetensors files, the format of Python's `safetensors`. Either side opens the
-// other's files.
+// Reads and writes safetensors files, the format of Python's `safetensors`. Python opens the files
+// written here, and read_safetensors() opens Python's.
 //
 //   auto file = cox::read_safetensors("model.safetensors");
 //   if (!file.ok()) return file.status();
@@ -49,9 +49,9 @@ Status write_safetensors(const std::filesystem::path& path, std::span<const Name
                          const std::map<std::string, std::string>& metadata = {});
 
 // Copies each tensor of `source` into the target of the same name. Names must match one to one;
-// shapes and dtypes must be equal. Otherwise nothing is copied, and the message lists missing,
-// unexpected and different tensors. Targets may lie on any device and may require grad; autograd
-// does not record the copy.
+// shapes and dtypes must be equal. Otherwise copies nothing and returns invalid_argument; the
+// message lists missing, unexpected and different tensors. Targets may lie on any device and may
+// require grad; autograd does not record the copy.
 Status load_into(std::span<const NamedTensor> targets, std::span<const NamedTensor> source);
 
 }  // namespace cox

@@ -1,6 +1,7 @@
 // Session is a program's membership in a job. A session finds the ranks (MPI under mpiexec,
 // otherwise this process alone) and reads the configuration. On rank 0 the session also hosts the
-// coordinator and the HTTP server. The program opens steps. First depth of use (watch only):
+// coordinator and the HTTP server. The program opens steps. The first of three depths of use
+// (docs/watching.md), which only watches:
 //
 //   auto session = cox::Session::start(argc, argv);
 //   for (...) {
@@ -76,8 +77,8 @@ class SessionState;
 Session session_of(std::shared_ptr<SessionState> state, const Capabilities& capabilities);
 }  // namespace detail
 
-// ClosureOptimizer tells whether a loop's optimizer takes a closure. Such an optimizer calls the
-// closure as often as the returned losses require (torch::optim::LBFGS).
+// ClosureOptimizer says whether a loop's optimizer calls a closure, as torch::optim::LBFGS does.
+// Such an optimizer calls the closure as often as the returned losses require.
 enum class ClosureOptimizer : std::uint8_t { no, yes };
 
 struct AdoptOptions {
@@ -169,16 +170,16 @@ class [[nodiscard]] StepScope {
   PhaseScope phase(Phase phase);
 
   // Reports this rank's mean loss over `weight` samples (or tokens) of the step. May be called for
-  // several micro-batches. A loss that is NaN or infinite is counted and reported, unless its
-  // weight is 0. REQUIRES: weight >= 0.
+  // several micro-batches. The step's loss is the mean over all calls, by weight. A loss that is
+  // NaN or infinite is counted and reported, unless its weight is 0. REQUIRES: weight >= 0.
   void loss(double mean, double weight = 1);
   // Adds the samples or tokens that this rank worked on in the step.
   void samples(std::uint64_t count);
   void tokens(std::uint64_t count);
   void gradient_norm(double value);  // L2, over all parameters; the last call counts
-  // Adds a scalar of your own to the run directory: up to 8 names a step, which differ in their
-  // first 15 bytes. "loss" and "grad_norm" are used only in steps without a figure of the step's
-  // own.
+  // Adds a scalar of your own to the step's row in the run directory. At most 8 names a step are
+  // kept; names must differ in their first 15 bytes. The names "loss" and "grad_norm" are ignored
+  // in a step that already has a loss or gradient norm.
   void log(std::string_view name, double value);
 
  private:
@@ -201,10 +202,10 @@ struct ReportedFinding {
 struct SessionReport {
   std::uint64_t rounds = 0;
   std::uint64_t plans = 0;      // published
-  std::uint64_t decisions = 0;  // with a reason, also those that changed nothing
+  std::uint64_t decisions = 0;  // reasons given, also for leaving a knob unchanged
   std::string last_reason;
   int slowest_rank = 0;
-  double slowdown_ratio = 1;  // the slowest rank's own work against the fastest rank's
+  double slowdown_ratio = 1;  // the slowest rank's own work over the fastest rank's
   Phase slowest_phase = Phase::other;
 
   // The newest changes and slow ranks, oldest first, each with its prediction and its measurement.
@@ -308,7 +309,7 @@ class Session {
   // first forward pass after an update. Through the step the loop reports facts that cannot be
   // found automatically, such as its loss, samples, or the time of its own communication:
   //   if (cox::StepScope* step = session.open_step()) step->loss(loss.item<double>(), batch_size);
-  // Valid until the next forward pass. Local.
+  // The pointer is valid until the next forward pass. Local.
   StepScope* open_step();
 
   // Removes a model from the session: an adopted one, or one given to a Reducer, ManualParallel or
@@ -371,8 +372,9 @@ class Session {
   // exposer.RegisterCollectable(session.metrics()). After the session the last figures remain.
   std::shared_ptr<prometheus::Collectable> metrics() const;
 
-  // Returns the run so far on rank 0, as of a moment ago; elsewhere all zero. Looks for findings in
-  // steps that have not been examined yet, which takes milliseconds, more with many ranks.
+  // Returns the run so far on rank 0, as of a moment ago, and an empty report on other ranks.
+  // Local. Analyses the steps since the last report for findings, which takes milliseconds, more
+  // with many ranks.
   SessionReport report() const;
 
   // Reports that this rank has no more steps, waits (polling) until all ranks are done, and closes

@@ -19,10 +19,10 @@ namespace cox {
 //
 //   y = cox::tile([&](const at::Tensor& rows) { return at::gelu(rows.mm(weight)); }, x, 0, 8);
 //
-// The number n of tiles changes bits. Kernels round rows differently in other company, and sums
-// over rows (weight gradients, a mean loss) are added in another order. The difference to the
-// untiled sums is at most (n + 8) * eps * (sum of the absolute terms); eps belongs to the type of
-// the sum.
+// The number n of tiles changes bits. A kernel may round a row differently in a batch of another
+// size, and sums over rows (weight gradients, a mean loss) are added in another order. The
+// difference to the untiled sums is at most (n + 8) * eps * (sum of the absolute terms); eps
+// belongs to the type of the sum.
 //
 // Recomputing runs the tile's operators again. The function itself runs once and may capture
 // anything. Plans tile the blocks of a Trainer's model and of a loop of your own. In the loop of an
@@ -37,10 +37,10 @@ struct TiledCrossEntropyOptions {
 };
 
 // Returns the mean cross-entropy of the logits hidden * weight^T over the targets that are not
-// ignored, added in float32 at least. Returns NaN if all targets are ignored. The logits exist for
+// ignored, summed in float32 or wider. Returns NaN if all targets are ignored. The logits exist for
 // one tile of rows at a time, [rows / tiles, classes], under every plan. Shapes: hidden [...,
-// width], weight [classes, width], targets int64 of hidden's leading sizes. REQUIRES: tiles >= 1;
-// without a started session, the process's first backward pass has not been started yet.
+// width], weight [classes, width], targets int64 of hidden's leading sizes. REQUIRES: tiles >= 1.
+// Without a started session, the first call comes before the process's first backward pass.
 [[nodiscard]] at::Tensor tiled_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,
                                              const at::Tensor& targets, std::int64_t tiles,
                                              const TiledCrossEntropyOptions& options = {});

@@ -1,5 +1,6 @@
-// Trainer runs the whole loop, the third depth of use: data shares, gradient averaging, skipping of
-// non-finite steps, rollback, checkpoints and resume, in lockstep on all ranks:
+// Trainer runs the whole loop, the third depth of use (docs/watching.md): data shares, gradient
+// averaging, skipping of non-finite steps, rollback, checkpoints and resume. All ranks run in
+// lockstep:
 //
 //   cox::Trainer trainer(session, *model, optimizer);
 //   for (auto& step : trainer.steps(dataset)) {
@@ -78,13 +79,13 @@ struct TrainerOptions {
 
 struct TrainingProgress {
   std::uint64_t step = 0;      // updates done or skipped
-  std::uint64_t consumed = 0;  // samples taken since the start: the global cursor
+  std::uint64_t consumed = 0;  // samples used since the start, over all ranks
   std::uint64_t skipped = 0;
   std::uint64_t rollbacks = 0;
-  std::uint64_t repeated = 0;  // attempts at a step: reproducible mode, or out of memory
-  double loss = 0;             // the last completed step's
+  std::uint64_t repeated = 0;  // attempts that ReductionOutcome::repeat discarded
+  double loss = 0;             // the last step's mean over all ranks; NaN if not finite
   bool resumed = false;
-  bool stopped = false;  // left early on a request (SIGTERM)
+  bool stopped = false;  // left early: a request (SIGTERM), or stop()
 };
 
 class Trainer;
@@ -93,7 +94,8 @@ class Trainer;
 class TrainerStep {
  public:
   std::uint64_t number() const;
-  // Returns this rank's share, on the device of the model's first parameter. A share may be empty.
+  // Returns this rank's share of the step's samples, on the device of the model's first parameter.
+  // A share may be empty. Valid during the step.
   const Batch& batch() const;
 
   // Runs forward and backward of every micro-batch of this rank's share, one after another.
@@ -135,8 +137,8 @@ class Trainer {
   struct Impl;
 
   // Collective. Broadcasts parameters and buffers from rank 0. With checkpoint.resume, continues
-  // from the newest whole save. Throws cox::Error if models differ, no save is found, or the save
-  // is damaged.
+  // from the newest whole save. Throws cox::Error on all ranks if models or options differ between
+  // ranks, an option is out of range, a save is wanted and none is found, or the save is damaged.
   Trainer(Session& session, torch::nn::Module& model, AdamW& optimizer,
           TrainerOptions options = {});
   Trainer(Session& session, torch::nn::Module& model, torch::optim::Optimizer& optimizer,

@@ -61,8 +61,9 @@ class WeightAverage {
 
   // Returns "average.NAME" of parameters, "buffer.NAME" of buffers, and "updates" (int64).
   std::vector<NamedTensor> state() const;
-  // Loads a copy of such a list. An error (another model's names, shapes or types, a negative
-  // count) changes nothing. Throws cox::Error while an AveragedWeights is open.
+  // Loads a copy of a list that state() returned. Returns invalid_argument for another model's
+  // names, shapes or types, or a negative count, and then changes nothing. Throws cox::Error while
+  // an AveragedWeights is open.
   Status load_state(std::span<const NamedTensor> state);
 
  private:
