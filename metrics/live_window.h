@@ -4,8 +4,9 @@
 //
 //   StepRecord -> LiveRound -> row_of() -> step_line() -> io::StepLines -> RunRecord
 //
-// Two differences: a report of several steps is one row of means, weighted by its number of steps
-// in the cost of findings; and `timestamp` is rank 0's. Plain values; the functions are pure.
+// The record differs from the run directory in two ways. A report of several steps is one row of
+// means, which counts as that many steps in the cost of a finding. `timestamp` is rank 0's. Plain
+// values; the functions are pure.
 #pragma once
 
 #include <cstddef>

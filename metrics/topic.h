@@ -44,8 +44,8 @@ struct Section {
 // Round is one round, as input for `follow`.
 struct Round {
   const StepRecord& record;
-  // False if only last reports came, which have no figures. The job's last values are then those of
-  // its last training.
+  // False if the round has last reports of finished ranks only, which have no figures. The pages
+  // then keep the values of the last training round.
   bool has_figures = true;
   // True if tables of all ranks are made anew: in large jobs about once a second. Implies
   // has_figures.

@@ -1,8 +1,9 @@
-// Lists of fields. A struct lists its fields once, each with the number and the name of the field
-// in Protocol Buffers. The list determines the struct's bytes (state_codec.h) and the text of the
-// .proto file (proto_schema.h). Numbers ascend. A number is never used again and keeps its type and
-// meaning. A struct of another owner has a free list_fields(value) instead. A FieldList refers to
-// its struct, which must outlive the list. Pure functions, any thread.
+// Lists of the fields of structs. A struct lists its fields once, each with the field's number and
+// name in Protocol Buffers. The list determines the struct's bytes (state_codec.h) and the text of
+// the .proto file (proto_schema.h). Numbers ascend. A number is never used again and keeps its type
+// and meaning. A struct that cannot have the member function has a free function list_fields(value)
+// instead. A FieldList refers to its struct, which must outlive the list. Pure functions, any
+// thread.
 //
 //   static auto fields(auto& self) { return message("RankPace", field(1, "rank", self.rank)); }
 #pragma once

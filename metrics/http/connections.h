@@ -29,8 +29,8 @@ class OpenPages {
 
   void fetched(Clock::time_point now);
 
-  // A new follower of events. A page no longer counts as expected, because the follower is the page
-  // fetched last.
+  // Counts a new follower of events. A follower of kind `page` is a page that was fetched before,
+  // so one fetched page less is expected to return.
   enum class Follower : std::uint8_t { page, program };
   void begins_to_follow(Follower who);
   void stops_to_follow();

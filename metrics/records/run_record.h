@@ -34,8 +34,8 @@ inline bool is_absent(double value) {
 // StepLine and its parts are one line of a rank's steps.jsonl. Readers pass the line to the columns
 // of a RankRecord (records/run_reader.h) and to the lanes of a picture (rank_lanes.h).
 
-// The object of a line in which a value stands. `own`: outside the three objects that all tools
-// write.
+// StepSection names the JSON object of a line that holds a value. `own` is the line itself, outside
+// the three objects that all tools write.
 enum class StepSection : std::uint8_t { phases, scalars, memory, own };
 
 // A number: true is 1, false 0, null absent(). Names are as in the file.
@@ -189,8 +189,9 @@ struct RunRecord {
 void tell_gap(std::vector<std::string>& gaps, std::int32_t rank, std::size_t count,
               std::string_view what);
 
-// The steps that all ranks have, ascending, with a row for each step and rank. If a rank has a step
-// several times, the last row counts: work before a rollback is lost.
+// CommonSteps has the steps that all ranks have, ascending, with a row for each step and rank. If a
+// rank has several rows of a step, the last row counts, because a rollback discards the earlier
+// work.
 struct CommonSteps {
   std::vector<std::int64_t> numbers;
   std::vector<std::vector<std::uint32_t>> rows;  // empty if all ranks have these steps only

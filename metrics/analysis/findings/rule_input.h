@@ -182,8 +182,8 @@ struct Work {
 };
 Work work_of(const RunView& view, Ranks without_recompute);
 
-// A rank that works more slowly than most in a stretch of steps.
 inline constexpr std::string_view kRecomputePhase = "recomputation";
+// SlowRank is a rank that works more slowly than most in a stretch of steps.
 struct SlowRank {
   std::size_t rank = 0;  // index
   std::size_t begin = 0;

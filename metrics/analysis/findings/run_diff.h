@@ -47,7 +47,7 @@ struct TimeRatio {
   double high = 1;
 };
 
-// The changes of plan at the first place in order where two journals differ. nullopt if a job made
+// The changes of plan at the first place at which two journals differ. nullopt for a job that made
 // no change there.
 struct PlanDifference {
   std::optional<PlanEvent> a;

@@ -53,8 +53,8 @@ class BlockWatch final : public Actuator, public Steering, public Reporting {
 
   const std::vector<std::string>& names() const { return names_; }
   std::size_t size() const { return names_.size(); }
-  // Returns the blocks of the attached model, in a loop of ours, in which losses are scaled and
-  // steps skipped. Null without one, and for adopted models.
+  // Returns the blocks of the attached model. Null without an attached model, and for adopted
+  // models: only a loop of ours scales losses and skips steps.
   const BlockMap* followed() const;
   // Follows the attached model while it exists, between steps too.
   class [[nodiscard]] Following {

@@ -53,7 +53,7 @@ class SteeredRegion {
     if (Tape* tape = recording()) return tape->make_hooks();
     return offload_ != nullptr ? offload_->make_hooks() : nullptr;
   }
-  // Tensors of the storage, a parameter's, are not moved.
+  // Keeps tensors of this storage, which is a parameter's, in memory.
   void leave_alone(const c10::StorageImpl* storage) const {
     if (offload_ != nullptr) offload_->leave_alone(storage);
   }

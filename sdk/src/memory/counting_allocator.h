@@ -3,11 +3,12 @@
 // process. The memory trial and a session's telemetry read the counts. All functions may be called
 // from any thread.
 //
-// Counted are the storages of CPU tensors, and scratch memory that torch's own oneDNN glue takes
-// from the CPU allocator. Not counted are tensors older than the installation, whose freeing
-// changes nothing, and a resize_ of such a tensor, whose storage keeps its allocator. Nor are
-// from_blob, pinned memory, internal scratch memory of oneDNN, MKL and OpenMP, and the rounding and
-// headers of malloc.
+// The counts include the storages of CPU tensors, and scratch memory that torch's oneDNN code takes
+// from the CPU allocator. The counts leave out:
+// - tensors older than the installation, also when such a tensor is resized or freed
+// - memory of from_blob, and pinned memory
+// - internal scratch memory of oneDNN, MKL and OpenMP
+// - the rounding and headers of malloc
 #pragma once
 
 #include <c10/core/Allocator.h>

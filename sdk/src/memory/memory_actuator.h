@@ -52,8 +52,9 @@ class MemoryActuator final : public Steering, public Reporting {
 
   // Prepares a step whose activations take `growth` times the measured bytes; infinity means more
   // than there is room for. If the plan would exceed the budget, the blocks get the fastest
-  // measured actions within the budget, or else the actions that hold the least. These last until
-  // the next apply(), or until another plan's. Returns whether the actions changed.
+  // measured actions within the budget, or else the actions that hold the least. `RoomUntil` says
+  // how long these actions last: until the next apply(), or until the apply() of another plan.
+  // Returns whether the actions changed.
   enum class RoomUntil { next_step, next_plan };
   bool make_room(double growth, RoomUntil until = RoomUntil::next_step);
   // Sets the last requested actions again, after runs that changed them.

@@ -1,5 +1,5 @@
-// Functions that exchange each rank's memory measurements. Values in, values out, whatever their
-// source. Collective; block by polling. Training thread.
+// Functions that exchange each rank's memory measurements. Collective; wait by polling. Training
+// thread.
 #pragma once
 
 #include <vector>

@@ -77,10 +77,10 @@ class OffloadStore {
 
   // Returns a number for one more call, larger than all before.
   FrameNumber open_frame();
-  // Begins to move the tensor's storage, unless a frame already has. For an unseen part, whose
-  // neighbours may be written unnoticed, only a move in the same frame counts. Returns nothing if
-  // the storage must stay in memory: without a tier, without room on the tier, or after a failure
-  // of the tier.
+  // Begins to move the tensor's storage, unless a frame has begun to already. An unseen part is a
+  // piece of a storage whose other pieces can change without a change of version; an earlier move
+  // of such a part serves only the same frame. Returns nothing if the storage must stay in memory:
+  // without a tier, without room on the tier, or after a failure of the tier.
   enum class Part : bool { seen, unseen };
   std::optional<StorageHolder> save(const at::Tensor& tensor, FrameNumber frame, Part part);
   // Frees the oldest leaving storages until at most `bytes` are leaving. Blocks for their writes.

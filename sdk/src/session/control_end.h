@@ -67,7 +67,7 @@ class ControlEnd {
   Status finish(const RankSignal& last) { return plane_->finish(last); }
   // Closes telemetry and the run directory.
   void close();
-  // Marks that the job ends by an error that this rank reports.
+  // Records in the rank's mark that the job ends by an error which this rank reports itself.
   void explain_end() {
     if (plane_) plane_->mark().explain_end();
   }

@@ -129,7 +129,7 @@ class Nvml {
   std::vector<void*> devices_;
 };
 
-// LookSpacing is the interval between looks, in periods: a power of two.
+// LookSpacing chooses the interval between two looks at the machine, in periods: a power of two.
 class LookSpacing {
  public:
   static constexpr double kMostShare = 0.002;  // share of a core, for looks
@@ -138,7 +138,8 @@ class LookSpacing {
   double seconds() const { return period_seconds_ * stride_; }
   // Records the cost of a look and adapts the interval.
   void note(double cost_seconds);
-  // Doubles the minimum interval between looks. Raises the present interval to the minimum.
+  // Halves the frequency of looks: doubles the minimum interval, and raises the present interval to
+  // the minimum.
   void halve();
 
  private:

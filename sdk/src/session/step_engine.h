@@ -61,9 +61,9 @@ class StepEngine {
   // Restarts the actuators in the open step, if there is one, as if the step had just begun.
   void restart();
 
-  // Merges a ballot by `merge` and books the wait for the last rank. The ballot is the step's, in
-  // meet(), or belongs to a part of the step. `where` names the call for messages. Collective;
-  // waits by polling.
+  // Merges a ballot by `merge` and books the wait for the last rank. meet() calls gather() with the
+  // step's ballot; loops also merge ballots for parts of a step. `where` names the call for
+  // messages. Collective; waits by polling.
   StepBallot gather(StepBallot mine, const char* where, const MergeBallots& merge);
   // Merges this rank's part of the step's ballot (loss, weight, samples and the like) with all
   // others and returns the merged one. Collective; waits by polling. Throws cox::Error on every

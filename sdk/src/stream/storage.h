@@ -16,7 +16,7 @@ inline const void* storage_of(const at::Tensor& tensor) {
   return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
 }
 
-// Returns null for a tensor that is undefined or has no storage.
+// Returns the tensor's storage; null for a tensor that is undefined or has no storage.
 inline const c10::StorageImpl* storage_impl(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.has_storage()) return nullptr;
   return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();

@@ -32,8 +32,8 @@ struct Node;
 
 namespace cox::detail {
 
-// TapeRules make replays right. All are on by default; a test turns one off at a time, to show a
-// program that needs the rule.
+// TapeRules make replays right. All rules but the last two are on by default. Tests turn off one
+// rule at a time, to show a program that needs the rule.
 struct TapeRules {
   bool storages = true;           // a value is (storage, writes), not a tensor object
   bool weak_references = true;    // no reused address passes for the object before
@@ -80,7 +80,8 @@ struct TapeRecords {
   };
 
   enum class Source : std::uint8_t { undefined, result, outside };
-  // Reference is the source of an argument in a replay.
+  // Reference says where a replay gets an argument: from a recorded result, or from an outside
+  // tensor.
   struct Reference {
     Source source = Source::undefined;
     bool requires_grad = false;
@@ -160,22 +161,22 @@ struct TapeRecords {
     std::int16_t element = kNone;
     at::ScalarType type = at::kFloat;
     bool is_lost = false;  // an operator failed during a write
-    // Some of its tensors have version counters of their own (unsafe_chunk), so no counter covers
-    // writes to all.
+    // Some tensors of the storage have version counters of their own (unsafe_chunk), so no counter
+    // covers the writes to all of them.
     bool counts_apart = false;
     bool may_be_mask = false;         // few values: random or bool
     std::int32_t first_kept = kNone;  // first of the storage's saved tensors
     std::vector<OperatorIndex> writers;
     std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> alive;
   };
-  // A saved tensor that may be dropped. Those of one operator are adjacent.
+  // Saved is a saved tensor that may be dropped. The entries of one operator are adjacent.
   struct Saved {
     SavedKey key;
     StorageIndex storage = kNone;
-    // For a kept one, while autograd holds it.
+    // Set for a kept tensor, while autograd holds the tensor.
     const Kept* kept = nullptr;
     std::int32_t next_kept = kNone;  // next with the same storage
-    // For a dropped one.
+    // Set for a dropped tensor.
     bool is_wanted = false;   // backward may request it
     bool by_value = false;    // a value of the region that its saver only reads
     std::uint32_t sizes = 0;  // position in `numbers`: the count, then each size

@@ -29,7 +29,7 @@ class FirstBatch {
  public:
   // Returns whether further operators of the forward pass are to be read.
   bool wants_calls() const { return reads_ < kReads; }
-  // Reads nothing, because there is no rank to compare with.
+  // Turns the comparison off, for a job without another rank.
   void leave_out() { reads_ = kReads; }
   // Reads the operands that are neither parameters nor computed from one.
   void read(const OperatorCall& call, const AdoptedModels& models);

@@ -1,10 +1,10 @@
 // OptimizerPort is the trainer's view of an optimizer, for cox::AdamW and for any torch::optim
-// optimizer. References the user's optimizer; training thread only.
+// optimizer. Refers to the user's optimizer, which must outlive the port. Training thread only.
 //
 // State is named by the model's parameter names ("exp_avg.layers.0.weight"), however the optimizer
-// was made; see sdk/src/optim/torch_state.h. For a kind of optimizer that the program made itself,
-// the state is torch's archive, as one tensor of bytes, and is matched by position. So are the
-// saves of version 0.2.
+// was made; see sdk/src/optim/torch_state.h. If the program wrote the optimizer's class itself, the
+// state is torch's archive, as one tensor of bytes, and is matched by position. Saves of version
+// 0.2 are matched by position, too.
 #pragma once
 
 #include <cstddef>
