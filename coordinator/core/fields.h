@@ -5,7 +5,7 @@
 // instead. A FieldList refers to its struct, which must outlive the list. Pure functions, any
 // thread.
 //
-//   static auto fields(auto& self) { return message("RankPace", field(1, "rank", self.rank)); }
+//   static auto fields(auto& self) { return message("RankPair", field(1, "rounds", self.rounds)); }
 #pragma once
 
 #include <array>

@@ -3,9 +3,9 @@
 // not throw. A message says what was expected, what was found and what to do. Plain values, no
 // shared state.
 //
-//   Result<Plan> plan = wire::decode_plan(bytes);
-//   if (!plan.ok()) return plan.status();   // not: plan.value() without the check, which aborts
-//   apply(*plan);
+//   Result<BlockProfile> profile = read_block_profile(signal.fragment);
+//   if (!profile.ok()) return profile.status();  // value() without this check would abort
+//   show(*profile);
 #pragma once
 
 #include <cassert>

@@ -47,8 +47,8 @@ struct StepTables {
   bool is_recompute_scarce = false;
 };
 
-// Further and Before name the case of a bound: may later stages be offloaded, and was the stage
-// just before offloaded?
+// Further says whether later stages may be offloaded. Before says whether the stage just before was
+// offloaded. A bound depends on both.
 enum class Further : std::size_t { none = 0, offloads = 1 };      // later stages
 enum class Before : std::size_t { resident = 0, offloaded = 1 };  // the stage just before
 

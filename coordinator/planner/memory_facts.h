@@ -1,6 +1,7 @@
 // Turns the problems measured by all ranks into the coordinator's MemoryFacts: one front per kind
 // of rank. Ranks are of one kind when their bytes and samples are equal. Times always differ a
-// little; the slowest rank's are taken. Runs on rank 0, once, before the first round. Pure.
+// little; the facts have the slowest rank's times. Runs on rank 0, once, before the first round.
+// Pure.
 #pragma once
 
 #include <cstdint>

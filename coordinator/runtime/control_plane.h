@@ -94,7 +94,8 @@ class ControlPlane {
   // is the same on all ranks; the whole reason is on the rank that failed.
   Status masks_status() const;
 
-  // plan() returns the plan in force, plan_held() the number of the newest plan held.
+  // plan() returns the plan in force. plan_held() returns the number of the newest plan that this
+  // rank holds.
   const Plan& plan() const { return plans_.active(); }
   std::uint64_t plan_held() const { return plans_.held_number(); }
   bool round_closed() const;

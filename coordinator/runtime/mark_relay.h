@@ -50,7 +50,7 @@ std::vector<std::byte> write_letter(std::span<const RankMark> marks, const Relay
 std::optional<std::vector<RankMark>> read_letter(std::span<const std::byte> bytes,
                                                  const RelaySecret& secret, std::size_t world_size);
 
-// Rank 0's end. The coordinator's thread.
+// MarkReceiver is rank 0's end. Used by the coordinator's thread.
 class MarkReceiver {
  public:
   using Clock = transport::MarkClock;
@@ -87,7 +87,7 @@ class MarkReceiver {
   std::optional<Clock::time_point> last_collect_;
 };
 
-// The end of another node: a thread of its leader.
+// MarkSender is the end of another node: a thread of the node's leader.
 class MarkSender {
  public:
   // `marks` must outlive the sender.

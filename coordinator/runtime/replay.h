@@ -1,6 +1,7 @@
-// Replay: takes a journal through Decide again, round by round, and compares the results with the
-// record, as values. Equal inputs must give equal plans and reasons. With settings overridden, the
-// differences show the effect of the settings. Pure except for reading the journal; any thread.
+// Replay: runs Decide again on the inputs in a journal, round by round, and compares the results
+// with the recorded ones, as values. Equal inputs must give equal plans and reasons. If settings
+// are overridden, the differences show the effect of the new settings. Pure except for reading the
+// journal; any thread.
 #pragma once
 
 #include <cstddef>

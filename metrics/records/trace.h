@@ -1,8 +1,8 @@
 // Trace is the checked form of a training job's trace: one row for each operation that a rank ran
 // in a step. The columns are those of the published straggler traces (docs/what-if.md).
 //
-//   file (records/trace_file.h) -> TraceRows -> arrange() -> Trace -> model_of() -> JobModel ->
-//   what_if()
+//   file (records/trace_file.h) -> TraceRow, one an operation -> arrange() -> Trace
+//   Trace -> model_of() -> JobModel -> what_if()
 //
 // A Trace is a full block: every step and data-parallel rank has the same operations. Other steps,
 // and steps whose clocks cannot be right, are left out and named. Pure; any thread.
@@ -59,7 +59,8 @@ constexpr std::string_view to_string(OperationKind kind) {
 }
 std::optional<OperationKind> operation_kind_of(std::string_view name);
 
-// A row. REQUIRES of arrange(): times are finite and not negative, all numbers below the limits.
+// TraceRow is one operation. REQUIRES for arrange(): times are finite and not negative, and all
+// numbers are below the limits.
 struct TraceRow {
   std::int64_t step = 0;
   std::int32_t dp_rank = 0;
@@ -82,7 +83,8 @@ inline constexpr double kMaxTraceSeconds = 1e9;
 // Clock differences below this limit are ignored.
 inline constexpr double kClockSeconds = 10e-3;
 
-// One operation. Every step and data-parallel rank has the same keys.
+// TraceKey identifies one operation within a step. Every step and data-parallel rank has the same
+// keys.
 struct TraceKey {
   std::int32_t stage = 0;
   OperationKind kind{};

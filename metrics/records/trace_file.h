@@ -2,7 +2,7 @@
 // published straggler traces (docs/what-if.md). The header line names the columns; unknown columns
 // are ignored. Files may be hostile.
 //
-//   read_trace_text(path) -> text -> parse_trace() -> TraceRows -> diagnosis::arrange()
+//   read_trace_text(path) -> text -> parse_trace() -> rows (TraceRow) -> diagnosis::arrange()
 #pragma once
 
 #include <cstddef>

@@ -33,8 +33,8 @@ class MemoryPolicy final : public Policy {
   PolicyOutput at_start(const PolicyInput& input, PolicyState state) const override;
   // Chooses heavier actions if the shares of the draft need more memory than the budget.
   PolicyOutput fit(const PolicyInput& input, const Plan& draft, PolicyState state) const override;
-  // Returns factors by the plan of its front that each rank would settle on with the shares of the
-  // draft.
+  // Returns factors for the points of their fronts on which ranks would settle with the draft's
+  // shares.
   std::vector<double> work_factors(const PolicyInput& input, const Plan& draft,
                                    const PolicyState& state) const override;
 };

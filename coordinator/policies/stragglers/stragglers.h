@@ -20,7 +20,7 @@ std::string_view to_string(SlowCause cause);
 
 struct Advice {
   SlowCause cause = SlowCause::compute;
-  std::string text;  // a sentence: rank, host, phase, cause with its sign, what to look at
+  std::string text;  // a sentence: rank, host, phase, likely cause with its evidence, remedy
 };
 
 // Returns the likeliest cause: by the machine's evidence if a value is beyond its limit, else by

@@ -1,7 +1,8 @@
 // DepartureWatch reports a leaving rank to ranks without common memory. Uses a tiny reduction per
-// round on a communicator of its own. A member adds "nobody" when it has given all its parts of the
-// round. A member that fails, or learns of a failure in its node, adds the departure at once. So no
-// rank waits for a lost part longer than until all others have given theirs.
+// round on a communicator of its own. A member adds "nobody" when the member has given all its
+// parts of the round. A member that fails, or learns of a failure in its node, adds the departure
+// at once. So a rank that waits for a lost part learns of the loss once all other ranks have given
+// their parts.
 //
 // The rounds are those of BucketExchange. The control plane's leaders have one round, at the end of
 // the job. A node's shared segment holds a Departure too. One thread.

@@ -34,8 +34,8 @@ struct NcclGroupOptions {
 // Status with NCCL's own text, which stays until the end. After an error, or after a deadline of
 // the caller, work on the stream may never complete by itself; abort() ends the work. An abort is
 // local and NCCL reports it to no other rank, so all ranks must abort in the same step. Ranks agree
-// on the step over the host path: `masks_failed_max` in the control plane's ballot is 1 as soon as
-// one rank has failed.
+// on the step over the host path: StepBallot::mask_lane_min is MaskLane::failed once a rank has
+// failed.
 class NcclGroup {
  public:
   // Creates the group. Collective over `ranks`, which need not outlive the group; blocking. Pass a

@@ -23,6 +23,7 @@ class MaskBoard {
   //
   // Stray writes of another process yield unknown frames or none. A view reads the capacity once
   // and stays within it. Receivers check frames, and the writer's next set repairs the board.
+
   // Returns the size of a board for sets of `capacity_bytes`. A frame takes 4 bytes more, rounded
   // up to 8.
   static std::size_t bytes_needed(std::size_t capacity_bytes);
