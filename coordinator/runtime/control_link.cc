@@ -11,8 +11,8 @@ namespace {
 using transport::Progress;
 using SteadyClock = std::chrono::steady_clock;
 
-// Announced in as many parcels, so that after a damaged one no rank waits for rounds that never
-// come.
+// The end is announced in so many parcels, so that after a damaged parcel no rank waits for rounds
+// that never come.
 constexpr std::uint16_t kEndingRounds = 3;
 constexpr std::chrono::seconds kStuck{1};  // in one exchange, at this rank's end
 

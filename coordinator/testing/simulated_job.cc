@@ -106,7 +106,8 @@ double SimulatedJob::burst_factor(std::size_t rank) {
   return burst.factor;
 }
 
-// Each rank waits until the last one has arrived. The rest of its communication is its own.
+// Adds to each rank's communication the wait for the last rank. The rest of a rank's communication
+// is the rank's own.
 void SimulatedJob::add_waiting(std::vector<RankSignal>& reports) const {
   if (scenario_.waiting == WaitingKind::none) return;
   double last = 0;

@@ -10,7 +10,7 @@
 namespace {
 
 // [block]
-// What lies between its input and its output is most of what backward needs.
+// Most of the memory for backward lies between the block's input and its output.
 struct ResidualImpl : torch::nn::Module {
   ResidualImpl()
       : up(register_module("up", torch::nn::Linear(64, 256))),

@@ -1,6 +1,6 @@
 // The cost of the host timeline: the recorder of a node's lowest rank, and that of another rank,
-// each for some seconds beside an idle process. Prints the CPU time of its thread, as a share of a
-// core and for each sample, the sampling rate, and the bytes of a line.
+// each for some seconds beside an idle process. Prints the CPU time of a recorder's thread, as a
+// share of a core and for each sample, the sampling rate, and the bytes of a line.
 //
 //   bench_host [SECONDS]
 #include <chrono>

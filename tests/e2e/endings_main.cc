@@ -1,10 +1,10 @@
 // A loop that ends in one of many ways, for endings.py:
 //   e2e_endings own|trainer|adopted|watched STEPS [--leave RANKS STEP WAY] [--shift RANK STEP]
-//               [--break RANK STEP] [--batch RANK SIZE]
+//               [--break RANK STEP] [--after RANKS 0]
 // --leave: RANKS ("all" or "0,2") leave the loop after STEP by WAY: exit0, exit3, _exit0, _exit3,
 // quick_exit0, kill, finalize (MPI_Finalize within the session), return or throw. --shift: the rank
 // adds to a weight after the update of STEP. --break: the rank's weight is not finite after the
-// update. --after: the rank adds to a weight after its loop (the step is 0).
+// update. --after: the ranks add to a weight after their loop.
 #include <mpi.h>
 #include <torch/torch.h>
 #include <unistd.h>

@@ -3,7 +3,8 @@
 //             [--leave-at STEP [--leave-by return|exit|finish|throw]] [--save-at STEP]
 //             [--width N] [--batch N] [--steps N]
 // LOOP: trainer, accumulating, fit, reducer, manual, scaler, adopted, watching, together, idle.
-// --absent sleeps before Session::start, --late after it: before the loop, or in the middle of it.
+// --absent sleeps before Session::start; --late sleeps after Session::start: before the loop, or at
+// the step of --late-at.
 #include <torch/torch.h>
 
 #include <chrono>

@@ -38,8 +38,8 @@ struct Scenario {
 };
 
 // Loopback's names for the communicators of an exchange between leaders. The exchange is the
-// world's third child, after the data of the job and the nodes. In it is the group of leaders, then
-// its duplicates.
+// world's third child, after the data of the job and the nodes. Within the exchange, the group of
+// leaders comes first, then the group's duplicates.
 constexpr const char* kGathers = "world.2:0.0";
 constexpr const char* kMasks = "world.2:0.1";
 

@@ -1,5 +1,5 @@
-// Reactions to a straggler without shares, in whole simulated jobs: lighter recompute on it, or a
-// faster format on all ranks. Both end after its recovery.
+// Reactions to a straggler without shares, in whole simulated jobs: lighter recompute on the
+// straggler, or a faster format on all ranks. Both reactions end after the straggler's recovery.
 #include <algorithm>
 #include <memory>
 #include <string>

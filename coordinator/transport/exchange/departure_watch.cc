@@ -55,8 +55,8 @@ Status DepartureWatch::depart(const Departure& departure) {
   return say(departure);
 }
 
-// Members close a round only when the one before is over, so that its words are on their way: four
-// places are enough, and waiting for the oldest is short.
+// Members close a round only when the round before is over, and the earlier round's words are then
+// on their way. So four places are enough, and waiting for the oldest word is short.
 Status DepartureWatch::say(const Departure& departure) {
   Word& word = words_[next_];
   next_ = (next_ + 1) % words_.size();

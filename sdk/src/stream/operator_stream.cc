@@ -392,7 +392,7 @@ using HotOperators = OperatorList<
     op::addcmul_, op::addcdiv_, op::mul__Scalar, op::add__Scalar, op::div__Tensor, op::sqrt,
     op::exp, op::log, op::abs, op::mean, op::detach_, op::ones_like, op::mse_loss, op::leaky_relu,
     op::softplus, op::stack, op::_scaled_dot_product_flash_attention_for_cpu>;
-// Composed of others, and only passed on.
+// Operators that LibTorch composes of others; only passed on.
 using HotComposites =
     OperatorList<op::linear, op::matmul, op::dropout, op::layer_norm, op::batch_norm, op::conv2d,
                  op::reshape, op::contiguous, op::softmax_int, op::log_softmax_int, op::to_dtype,

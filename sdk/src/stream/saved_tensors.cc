@@ -14,7 +14,8 @@ namespace {
 using torch::autograd::Engine;
 using torch::autograd::SavedVariableHooks;
 
-// Without a destructor: exit() runs thread-local ones before its handlers, which may run operators.
+// A plain pointer, without a destructor: exit() destroys thread-local objects before its handlers
+// run, and handlers may run operators.
 thread_local SavedTensorFrame* frame_of_thread = nullptr;
 
 // Counts nested backward passes of this thread.

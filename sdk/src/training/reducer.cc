@@ -440,7 +440,8 @@ struct Reducer::Impl {
     if (count > 0) state_.recorder().notes().set(SignalFlag::nonfinite_gradient);
   }
 
-  // The next round has begun, but not on ranks that take another path.
+  // The calls have a name of their own, because the next round has begun, but not on ranks that
+  // take another path.
   void tune() {
     const auto named = state_.job().world().name_calls("the tuning of a Reducer");
     const detail::StepExchange* former = reduction_.exchange();

@@ -1,4 +1,5 @@
-// Every template of metrics/pages parses, and what it names is what it is given.
+// Every template of metrics/pages parses. The names that a template uses are the names of the
+// values that the template is given.
 #include <functional>
 #include <map>
 #include <memory>

@@ -80,7 +80,8 @@ TEST_SUITE("sdk.data") {
   }
 
   TEST_CASE("a sample is as likely to come early as late") {
-    // 4,000 epochs of 10: each place holds sample 3 400 +- 19 times (one standard deviation).
+    // 4,000 epochs of 10 samples: each place holds sample number 3 in 400 +- 19 epochs (one
+    // standard deviation).
     const SamplePlan plan = plan_of({.size = 10, .global_batch = 1, .seed = 11});
     std::vector<int> hits(10);
     for (std::uint64_t cursor = 0; cursor < 40'000; ++cursor) {

@@ -460,8 +460,8 @@ TEST_SUITE("checkpoint folder") {
     CHECK(CheckpointFolder::read(other.save_of(400)).ok());
   }
 
-  // The lock was removed by hand at a random moment of each job's life, so both in turn believe to
-  // own the folder.
+  // The lock is removed by hand at a random moment of each job's life, so both jobs in turn believe
+  // that they own the folder.
   TEST_CASE("in 200 random schedules of two jobs no save of the other is lost") {
     for (std::uint64_t seed = 0; seed < 200; ++seed) {
       CAPTURE(seed);
