@@ -4,9 +4,8 @@
 //
 //   StepRecord -> LiveRound -> row_of() -> step_line() -> io::StepLines -> RunRecord
 //
-// The record differs from the run directory in two ways. A report of several steps is one row of
-// means, which counts as that many steps in the cost of a finding. `timestamp` is rank 0's. Plain
-// values; the functions are pure.
+// A report of several steps is one row of means, which counts as that many steps in a finding's
+// cost. `timestamp` is rank 0's. Plain values; the functions are pure.
 #pragma once
 
 #include <cstddef>

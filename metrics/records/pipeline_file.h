@@ -1,5 +1,4 @@
-// Reads the times at which the stages of a pipeline were busy. The file has one of two forms, plain
-// or gzip:
+// Reads the busy times of a pipeline's stages from a file of either form, plain or gzip:
 //
 //   {"microbatches": 8, "intervals": [[0, 0.0, 1.0], ...]}   stage, start and end in seconds;
 //                                                            microbatches may be null or missing

@@ -1,6 +1,5 @@
-// Trainer runs the whole loop, the third depth of use (docs/watching.md): data shares, gradient
-// averaging, skipping of non-finite steps, rollback, checkpoints and resume. All ranks run in
-// lockstep:
+// Trainer runs the whole loop, the third depth of use (docs/watching.md): data shares, averages,
+// skipped non-finite steps, rollback, saves and resume. All ranks run in lockstep:
 //
 //   cox::Trainer trainer(session, *model, optimizer);
 //   for (auto& step : trainer.steps(dataset)) {

@@ -1,13 +1,11 @@
-// FaultNames explains the crash of a program that writes to shared parameters by itself: by
+// FaultNames names the parameter when a program crashes by its own write to shared parameters: by
 // data_ptr(), on another thread, or in a hook of backward. Such a write is a segmentation fault,
-// because a program sees the node's memory read-only. Only LibTorch's operators on the training
-// thread may write.
+// because a program sees the node's memory read-only.
 //
-// For an address in registered memory, a handler of SIGSEGV writes a line with the parameter's name
-// to stderr. The handler then passes the signal to the handler installed before, or ends the
-// process. Other faults are only passed on. The first fork() while memory is registered writes a
-// warning, because the child process sees later writes of ranks. Process-wide, as signals are. Any
-// thread.
+// A handler of SIGSEGV writes a line to stderr for an address in registered memory. The handler
+// then passes on the signal to the handler installed before, or ends the process. Other faults are
+// only passed on. The first fork() while memory is registered writes a warning, because the child
+// process sees later writes of ranks. Process-wide, as signals are. Any thread.
 #pragma once
 
 #include <cstddef>
