@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdlib>
 #include <utility>
 #include <vector>
 
@@ -17,6 +16,7 @@
 #include "coordinator/transport/wait.h"
 #include "coxswain/error.h"
 #include "metrics/topics/memory.h"
+#include "sdk/src/memory/heap.h"
 #include "sdk/src/parallel/agreement.h"
 
 namespace cox::detail {
@@ -26,16 +26,6 @@ namespace {
 // policy and is watched.
 constexpr int kLooks = 20;
 constexpr int kYields = 200;
-
-// A loop frees each rank's own gradients in every step, and the C library would keep the large
-// blocks. From now on the library returns blocks of 2 MiB and more to the system at once, unless a
-// person has configured it otherwise.
-void give_large_blocks_back() {
-  constexpr int kLeastBytes = 2 << 20;
-  if (std::getenv("MALLOC_MMAP_THRESHOLD_") != nullptr || std::getenv("GLIBC_TUNABLES") != nullptr)
-    return;
-  mallopt(M_MMAP_THRESHOLD, kLeastBytes);
-}
 
 // Adds the time of a wait to the counts.
 class TimedWait {
@@ -93,7 +83,8 @@ Sharding::Sharding(SessionState& state)
                                     "adopted, found a second Reducer; set shard.mode=off"),
                 Error::Scope::all_ranks);
   state_.loop().begin_sharded();
-  give_large_blocks_back();
+  // Every step frees each rank's own gradients, which the C library would keep.
+  configure_heap(FreedBlocks::returned);
 }
 
 void Sharding::wait(const std::function<bool()>& is_over) {

@@ -12,11 +12,13 @@
 
 #include "coordinator/transport/wait.h"
 #include "coxswain/error.h"
+#include "sdk/src/memory/heap.h"
 #include "sdk/src/parallel/agreement.h"
 #include "sdk/src/precision/loss_scale.h"
 #include "sdk/src/precision/numerics_watch.h"
 #include "sdk/src/session/session_state.h"
 #include "sdk/src/session/step_engine.h"
+#include "sdk/src/shard/sharding.h"
 #include "sdk/src/training/capabilities.h"
 #include "sdk/src/training/reduction_setup.h"
 
@@ -292,6 +294,7 @@ struct ManualParallel::Impl {
 ManualParallel::ManualParallel(Session& session) : impl_(std::make_unique<Impl>(session)) {
   detail::SessionState& state = impl_->state;
   state.loop().declare_reducing("the start of a ManualParallel");
+  if (!detail::Sharding::is_wanted(state)) detail::configure_heap(detail::FreedBlocks::kept);
   if (state.job().config().reduction.reproducible) {
     throw Error(invalid_argument(
                     "reduction.reproducible: expected a Reducer or Trainer, found ManualParallel, "

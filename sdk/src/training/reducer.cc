@@ -17,6 +17,7 @@
 #include "coxswain/error.h"
 #include "sdk/src/blocks/block_watch.h"
 #include "sdk/src/device/tensor_scan.h"
+#include "sdk/src/memory/heap.h"
 #include "sdk/src/parallel/agreement.h"
 #include "sdk/src/parallel/gradient_holders.h"
 #include "sdk/src/parallel/ready_hooks.h"
@@ -50,11 +51,15 @@ std::vector<at::Tensor> tensors_of(const std::vector<NamedTensor>& named) {
   return tensors;
 }
 
-// Divides the model if the settings ask for it; otherwise returns null. REQUIRES: parameters are
+// Divides the model if the settings ask for it; otherwise returns null and lets the heap keep what
+// a step frees. REQUIRES: parameters are
 // equal on all ranks. Collective.
 std::unique_ptr<detail::Sharding> divided(SessionState& state,
                                           const std::vector<NamedTensor>& parameters) {
-  if (!detail::Sharding::is_wanted(state)) return nullptr;
+  if (!detail::Sharding::is_wanted(state)) {
+    detail::configure_heap(detail::FreedBlocks::kept);
+    return nullptr;
+  }
   if (state.job().config().reduction.reproducible)
     throw Error(failed_precondition("shard.mode=state: expected reduction.reproducible=off, found "
                                     "it on; set shard.mode=off"),
