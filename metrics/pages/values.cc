@@ -4,6 +4,16 @@
 
 namespace cox::metrics {
 
+Value::Value(std::string text) : text_(std::move(text)) {}
+
+Value::Value(std::string_view text) : text_(text) {}
+
+Value::Value(const char* text) : text_(text) {}
+
+Value::Value(Markup markup) : text_(std::move(markup.html)), is_markup_(true) {}
+
+Value::Value(List records) : records_(std::move(records)) {}
+
 Value::Value(Record record) {
   records_.push_back(std::move(record));
 }

@@ -26,15 +26,15 @@ using List = std::vector<Record>;
 // Value is text, markup, a flag or a list of records. A whole number becomes text.
 class Value {
  public:
-  Value(std::string text) : text_(std::move(text)) {}
-  Value(std::string_view text) : text_(text) {}
-  Value(const char* text) : text_(text) {}
-  Value(Markup markup) : text_(std::move(markup.html)), is_markup_(true) {}
-  Value(std::integral auto number) requires(!std::same_as<decltype(number), bool>)
-      : text_(std::to_string(number)) {}
-  Value(std::same_as<bool> auto flag) : is_set_(flag) {}
-  Value(List records) : records_(std::move(records)) {}
+  // Defined where Record is complete.
+  Value(std::string text);
+  Value(std::string_view text);
+  Value(const char* text);
+  Value(Markup markup);
+  Value(List records);
   Value(Record record);  // a list of one
+  Value(std::integral auto number) requires(!std::same_as<decltype(number), bool>);
+  Value(std::same_as<bool> auto flag);
 
   // Returns whether a section of this value is rendered.
   bool is_set() const { return is_set_ || !text_.empty() || !records_.empty(); }
@@ -68,6 +68,11 @@ class Record {
  private:
   std::vector<Field> fields_;
 };
+
+Value::Value(std::integral auto number) requires(!std::same_as<decltype(number), bool>)
+    : text_(std::to_string(number)) {}
+
+Value::Value(std::same_as<bool> auto flag) : is_set_(flag) {}
 
 // Returns the values of tag.html, a short word on a coloured ground, and of the rows of notes.html.
 // `css_class` is good, warn, bad, calm or empty.
