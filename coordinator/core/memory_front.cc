@@ -63,7 +63,8 @@ Status check_ranks(const MemoryFacts& facts, std::size_t ranks) {
   }
   for (const std::uint32_t model : facts.model_of_rank) {
     if (model < facts.models.size()) continue;
-    return invalid_argument("memory: a rank has model ", model, " of ", facts.models.size());
+    return invalid_argument("memory: expected a model below ", facts.models.size(),
+                            " for each rank, found ", model);
   }
   for (const std::int64_t limit : facts.limit_bytes) {
     if (is_sane(limit)) continue;

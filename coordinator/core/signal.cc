@@ -76,7 +76,8 @@ Status check(const RankSignal& signal) {
                      "; start all ranks with the same build");
   }
   if (signal.checksum != checksum_of(signal)) {
-    return data_loss("signal: the checksum does not match the bytes; the report was damaged");
+    return data_loss("signal: expected checksum ", checksum_of(signal), ", found ", signal.checksum,
+                     "; the report was damaged on its way and is ignored");
   }
   if (signal.rank.value() < 0 || signal.rank.value() >= kMaxRanks) {
     return data_loss("signal: expected a rank from 0 to ", kMaxRanks - 1, ", found ",
@@ -125,8 +126,8 @@ Result<BlockProfile> read_block_profile(const Fragment& fragment) {
   for (const float value : {profile->forward_seconds, profile->backward_seconds,
                             profile->boundary_kib, profile->flops}) {
     if (!std::isfinite(value) || value < 0) {
-      return data_loss("fragment: a time or size of block ", profile->block,
-                       " is negative or not finite");
+      return data_loss("fragment: expected times and sizes of block ", profile->block,
+                       " that are finite and not negative, found ", value);
     }
   }
   return profile;
@@ -171,7 +172,8 @@ Result<HostEvidence> read_host_evidence(const Fragment& fragment) {
         evidence->throttled_ratio, evidence->cpu_pressure, evidence->memory_pressure,
         evidence->io_pressure, evidence->clock_error_seconds}) {
     if (value == HostEvidence::kNotKnown || (std::isfinite(value) && value >= 0)) continue;
-    return data_loss("fragment: a figure of a host is negative or not finite");
+    return data_loss(
+        "fragment: expected figures of a host that are finite and not negative, found ", value);
   }
   evidence->host.back() = '\0';
   return evidence;

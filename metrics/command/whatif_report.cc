@@ -55,8 +55,8 @@ std::string culprits_sentence(const WhatIfReport& report) {
   if (ranks.empty()) return "No rank stands out: what is lost is spread over many of them.";
   const bool is_one = ranks.size() == 1;
   const std::string names = ranks_of(ranks);
-  return fmt::format("{}{} {} it: if {} worked like the others, {} of the loss would go.", "R",
-                     names.substr(1), is_one ? "costs" : "cost", is_one ? "it" : "they",
+  return fmt::format("{}{} {} it: if {} worked like the others, {} of the loss would disappear.",
+                     "R", names.substr(1), is_one ? "costs" : "cost", is_one ? "it" : "they",
                      share_text(figures.culprits.blame.removed_share));
 }
 
@@ -253,7 +253,7 @@ std::vector<std::string> sentences_of(const WhatIfReport& report) {
   const bool is_sure = report.model.doubt.empty();
   if (is_sure && report.model.stages > 1 && last_stage >= kLargeShare)
     out.push_back(fmt::format(
-        "The last stage is too long: if it worked like the others, {} of the loss would go.",
+        "The last stage is too long: if it worked like the others, {} of the loss would disappear.",
         percent_text(last_stage, 0)));
   out.push_back(culprits_sentence(report));
   out.push_back(label_sentence(figures));

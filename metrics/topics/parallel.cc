@@ -46,7 +46,7 @@ std::vector<Metric> metrics() {
             "Samples that ranks reported for a step of the newest round: the effective batch",
             value(&ParallelView::step_samples)),
       gauge("coxswain_plan_step_samples", "samples",
-            "Samples of a step under the newest plan; 0 where that is the loop's own business",
+            "Samples of a step under the newest plan; 0 if the loop decides",
             value([](S s) { return planned_samples(*s.plan, *s.job); })),
       gauge("coxswain_rank_step_samples", "samples", "Samples of a rank in a step" + kOverRanks,
             spread(&ParallelView::rank_samples)),
@@ -60,7 +60,7 @@ std::vector<Metric> metrics() {
               kOverRanks,
           spread(&ParallelView::reduction_seconds)),
       gauge("coxswain_reduction_exposed_duration_seconds", "seconds",
-            "The part of it after the end of the backward pass, which nothing hides, by rank" +
+            "The part of the reduction's time after the end of the backward pass, by rank" +
                 kOverRanks,
             spread(&ParallelView::exposed_seconds)),
       gauge("coxswain_reduction_hidden_ratio", "ratio",
@@ -69,7 +69,8 @@ std::vector<Metric> metrics() {
             value([](S s) { return hidden_ratio(s.view<ParallelView>()); })),
       counter(
           "coxswain_repeated_rounds_total",
-          "Control rounds in which a step was done again, because an exact sum was out of range",
+          "Control rounds in which a step was repeated, because an exact sum was out of range or a "
+          "rank ran out of memory",
           value(&ProgressView::repeated_rounds)),
       counter("coxswain_shared_updates_total",
               "Updates of parameters that the ranks of a node hold once, as seen by rank 0",

@@ -49,7 +49,8 @@ Status validate(const TrainerOptions& options, int world_size, const Config& con
   if (options.global_batch < world_size) {
     return invalid_argument("global_batch: expected at least one sample a rank, found " +
                             std::to_string(options.global_batch) + " for " +
-                            std::to_string(world_size) + " ranks");
+                            std::to_string(world_size) +
+                            " ranks; give a larger batch or start fewer ranks");
   }
   if (options.micro_batch < 0)
     return found("micro_batch: expected 0 or more samples", options.micro_batch);
