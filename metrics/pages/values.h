@@ -93,6 +93,16 @@ List list_of(const Range& items, Make make, std::size_t most = static_cast<std::
   return out;
 }
 
+// Returns make(item) of the last items, the newest of a history, in reverse order.
+template <class Range, class Make>
+List newest_of(const Range& items, Make make, std::size_t most = static_cast<std::size_t>(-1)) {
+  List out;
+  out.reserve(std::min(most, std::size(items)));
+  for (auto item = std::rbegin(items); item != std::rend(items) && out.size() < most; ++item)
+    out.push_back(make(*item));
+  return out;
+}
+
 // Returns one record for a section around rows: the `rows`, and the number of further rows as
 // `more` if `all` is given. Returns an empty list if there are no rows.
 List with_rows(List rows, std::size_t all = 0);

@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 #include <map>
-#include <ranges>
 #include <string>
 #include <string_view>
 
@@ -291,14 +290,13 @@ Record effects_section(const Snapshot& s) {
   if (view.effects->empty()) return {};
   return {{"rounds_before", Effects::kRoundsBefore},
           {"rounds_after", Effects::kRoundsAfter},
-          {"effects", list_of(std::views::reverse(*view.effects), effect_row, kEffectsShown)},
+          {"effects", newest_of(*view.effects, effect_row, kEffectsShown)},
           {"scores", with_rows(list_of(view.scores, score_row))}};
 }
 
 Record decisions_section(const Snapshot& s) {
   const DecisionList& list = *s.view<DecisionsView>().list;
-  return {
-      {"entries", with_rows(list_of(std::views::reverse(list), entry_of, kShown), list.size())}};
+  return {{"entries", with_rows(newest_of(list, entry_of, kShown), list.size())}};
 }
 
 }  // namespace

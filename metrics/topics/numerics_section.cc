@@ -2,7 +2,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
-#include <ranges>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -270,13 +270,13 @@ List overflow_of(const Snapshot& s) {
   const auto text_of = [&s](const Overflow& overflow) {
     return Record{{"text", overflow_text(*s.job, overflow)}};
   };
-  const auto older = std::views::reverse(view.overflows) | std::views::drop(1);
+  const auto older = std::span(view.overflows).first(view.overflows.size() - 1);
   return {{{"newest", overflow_text(*s.job, *last)},
            {"is_recent", last->round.value() + kRecentRounds >= s.summary.round.value()},
            {"earlier", earlier == 0 ? ""
                                     : concat(earlier, earlier == 1 ? " earlier overflow"
                                                                    : " earlier overflows")},
-           {"older", list_of(older, text_of, earlier)}}};
+           {"older", newest_of(older, text_of, earlier)}}};
 }
 
 }  // namespace
