@@ -110,7 +110,7 @@ Status make_paths_absolute(Config& config, const std::filesystem::path& from);
 std::string text(const Config& config);
 
 // Returns a hash that is equal on two ranks exactly if all settings that must be equal are equal.
-// run.log does not count. A folder counts only as set or unset.
+// run.log and run.log_width do not count. A folder counts only as set or unset.
 std::uint64_t fingerprint(const Config& config);
 
 // Returns whether the policy's mode is a setting of a section, not an entry of

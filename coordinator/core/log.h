@@ -3,6 +3,7 @@
 // copies are independent. Does not use torch's logging.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <map>
 #include <string>
@@ -18,7 +19,9 @@ class Log {
   using Sink = std::function<void(std::string_view line)>;
 
   Log() = default;  // drops everything
-  Log(LogLevel least, RankId rank, Sink sink);
+  // A line of level info has at most `width` bytes, and ends in " ..." where words are left out; 0
+  // = whole lines. Warnings and errors are always whole.
+  Log(LogLevel least, RankId rank, Sink sink, std::size_t width = 0);
 
   void write(LogLevel level, std::string_view message) const;
   void debug(std::string_view message) const { write(LogLevel::debug, message); }
@@ -33,6 +36,7 @@ class Log {
   LogLevel least_ = LogLevel::quiet;
   RankId rank_{};
   Sink sink_;
+  std::size_t width_ = 0;
   std::map<std::string, std::string> last_;
 };
 

@@ -147,6 +147,18 @@ std::string ranks_text(std::span<const std::size_t> ranks, std::size_t world_siz
   return concat(ranks.size() == 1 ? "rank " : "ranks ", ranges_text(ranks, kMostRanges));
 }
 
+std::string shortened(std::string_view text, std::size_t width) {
+  constexpr std::string_view kCut = " ...";
+  if (text.size() <= width) return std::string(text);
+  const std::size_t room = width - kCut.size();
+  std::size_t end = text.rfind(' ', room);
+  if (end == std::string_view::npos || end == 0) {
+    const auto continues = [&](std::size_t at) { return (text[at] & 0xC0) == 0x80; };
+    for (end = room; end > 0 && continues(end);) --end;
+  }
+  return concat(text.substr(0, end), kCut);
+}
+
 bool is_utf8(std::string_view text) {
   while (!text.empty()) {
     const std::size_t length = utf8_length(text);

@@ -272,8 +272,9 @@ TEST_SUITE("core") {
 
   TEST_CASE("the fingerprint tells jobs apart and not what a rank may have of its own") {
     const std::uint64_t plain = cox::fingerprint(Config{});
-    const std::set<std::string> own = {"run.log",   "control.journal", "http.enabled", "http.host",
-                                       "http.port", "http.token",      "http.open"};
+    const std::set<std::string> own = {"run.log",      "run.log_width", "control.journal",
+                                       "http.enabled", "http.host",     "http.port",
+                                       "http.token",   "http.open"};
     for (const cox::ConfigOption& option : cox::config_options()) {
       CAPTURE(option.key);
       Config config;

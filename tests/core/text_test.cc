@@ -32,6 +32,16 @@ TEST_SUITE("core") {
     CHECK(ranks_text(std::vector<std::size_t>{0}, 1) == "rank 0");
   }
 
+  TEST_CASE("a text that is too long ends behind a whole word or character") {
+    CHECK(cox::shortened("rank 1 is slow", 14) == "rank 1 is slow");
+    CHECK(cox::shortened("rank 1 is slow", 13) == "rank 1 is ...");
+    CHECK(cox::shortened("rank 1 is slow", 12) == "rank 1 ...");
+    CHECK(cox::shortened("transformer.h.0", 10) == "transf ...");
+    CHECK(cox::shortened("ab\u00e9\u00e9\u00e9", 7) == "ab ...");
+    CHECK(cox::shortened("ab\u00e9\u00e9\u00e9x", 8) == "ab\u00e9 ...");
+    CHECK(cox::shortened("", 5).empty());
+  }
+
   TEST_CASE("bytes that are not UTF-8 are replaced one by one") {
     CHECK(valid_utf8("a\xff\xfe"
                      "b") ==

@@ -59,9 +59,12 @@ class Demo(MemoryCase):
         path = self.path("tools") + os.pathsep + os.environ["PATH"]
         command = ["bash", self.path("tree", "scripts", "demo"), "--steps", "60"]
         ended = self.ends_well(jobs.run(command, env={"PATH": path}, patience=300))
-        for words in (r"status page: http", r"step  decision +effect", r"peak [0-9.]+ MiB of 40\.0 MiB",
+        for words in (r"status page: http", r"step  decision +effect", r"would peak at [0-9.]+ MiB, .* budget of 40\.0 MiB",
                       r"loss [0-9.]+ -> [0-9.]+ in 60 steps", r"run directory: .*runs/demo-"):
             self.assertRegex(ended.out + ended.err, words)
+        decisions = [line for line in ended.err.splitlines() if line.startswith("coxswain: ")]
+        self.assertEqual([line for line in decisions if len(line.encode()) > 100], [])
+        self.assertTrue(any(line.endswith(" ...") for line in decisions), decisions)
         first, last = map(float, re.search(r"loss ([0-9.]+) -> ([0-9.]+) in", ended.out).groups())
         self.assertLess(last, first)
         most = re.search(r"memory: at most ([0-9.]+) MiB on a rank \(measured\)", ended.out)

@@ -24,6 +24,7 @@ struct RunConfig {
   std::string name = "run";
   std::string directory;  // run directory; empty = none
   LogLevel log = LogLevel::info;
+  std::uint32_t log_width = 0;  // bytes of an info line at most; 0 = whole lines
   DeviceSetting device = DeviceSetting::automatic;
   bool allow_other_programs = false;  // ranks may run programs of other names
   std::uint32_t warmup_steps = 0;     // left out of timing statistics

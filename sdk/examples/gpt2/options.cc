@@ -102,7 +102,8 @@ class Parser {
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
         ->allow_extra_args(false);
     add_faults();
-    app_.add_flag("--verbose", o.verbose, "print reasons, intervals and advice at the end");
+    app_.add_flag("--verbose", o.verbose,
+                  "print whole reasons, and intervals and advice at the end");
     app_.add_flag("--hold", o.hold, "keep the status page up at the end, until SIGTERM");
   }
 
@@ -209,6 +210,7 @@ cox::Config default_config(const Options& options) {
   cox::Config config;
   if (!options.help.empty()) config.run.log = cox::LogLevel::quiet;
   if (!options.story) return config;
+  if (!options.verbose) config.run.log_width = kLineWidth;
   config.shares.mode = cox::PolicyMode::on;
   config.precision.format.reset();  // chosen by speed for each block
   config.memory.budget = {.kind = cox::BudgetKind::bytes, .bytes = kStoryBudgetBytes};

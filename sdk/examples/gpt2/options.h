@@ -13,6 +13,8 @@
 
 namespace gpt2 {
 
+inline constexpr std::uint32_t kLineWidth = 100;  // bytes of a line of the story, and of its tables
+
 // Faults are the faults to plant in a run, so that a person sees Coxswain's findings.
 // planted_faults.h plants them; slowdown.h describes slow ranks.
 struct Faults {

@@ -12,7 +12,6 @@
 namespace gpt2 {
 namespace {
 
-constexpr std::size_t kTextWidth = 100;
 constexpr std::string_view kReasonIndent = "        ";
 constexpr const char* kFindingRow = "{:>6}  {:<12} {:<28} {}";
 
@@ -83,7 +82,7 @@ std::string came_to_text(const cox::Effect& effect) {
 std::string wrapped(std::string_view text) {
   std::string lines;
   while (!text.empty()) {
-    const std::size_t room = kTextWidth - kReasonIndent.size();
+    const std::size_t room = kLineWidth - kReasonIndent.size();
     std::size_t end = text.size() <= room ? text.size() : text.rfind(' ', room);
     if (end == std::string_view::npos || end == 0) end = room;
     lines += fmt::format("{}{}\n", kReasonIndent, text.substr(0, end));
@@ -92,12 +91,8 @@ std::string wrapped(std::string_view text) {
   return lines;
 }
 
-// Returns the text as a line of at most kTextWidth characters, cut behind a whole word.
 std::string one_line(std::string_view text) {
-  if (text.size() <= kTextWidth) return fmt::format("{}\n", text);
-  constexpr std::string_view kCut = " ...";
-  const std::size_t end = text.rfind(' ', kTextWidth - kCut.size());
-  return fmt::format("{}{}\n", text.substr(0, end), kCut);
+  return cox::shortened(text, kLineWidth) + "\n";
 }
 
 std::string promised_text(const cox::Forecast& forecast) {

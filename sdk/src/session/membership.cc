@@ -83,7 +83,7 @@ Membership::Membership(int argc, const char* const* argv, const SessionOptions& 
                                    arguments_of(argc, argv)),
                    config_status_)),
       world_(std::make_unique<World>(loaded_, environment_, wrap_ranks)),
-      log_(loaded_.config.run.log, rank(), write_to_stderr) {
+      log_(loaded_.config.run.log, rank(), write_to_stderr, loaded_.config.run.log_width) {
   const auto named = world_->name_calls("Session::start");
   world_->watch_start(log_, Seconds(config().control.wait_seconds));
   check_identities();
