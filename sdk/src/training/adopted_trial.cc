@@ -157,19 +157,28 @@ void AdoptedTrial::backward_begins(const BackwardPass& pass) {
 
 void AdoptedTrial::check(const std::vector<bool>& trained) {
   if (std::exchange(is_checked_, true)) return;
-  if (status_.ok() && std::ranges::find(kinds_, trained, &Kind::trained) == kinds_.end()) {
-    VisitClock& clock = visits_.parts().clock;
-    const MeasureMode mode = clock.mode();
-    const LeavesAside aside(models_.together().parameters(), leaves());
-    status_ = check_recording(aside.prints());
-    if (!status_.ok() && aside.has_hooks())
-      status_ = status_.with_context("a parameter has a hook, and trial runs leave hooks out");
-    clock.measure(mode);
-    if (status_.ok()) kinds_.push_back({trained, std::move(forward_ != nullptr ? forward_ : all_)});
+  if (std::ranges::find(kinds_, trained, &Kind::trained) == kinds_.end()) {
+    if (status_.ok()) status_ = check_recordings();
+    std::unique_ptr<Recording> kept;
+    if (status_.ok()) kept = std::move(forward_ != nullptr ? forward_ : all_);
+    kinds_.push_back({trained, std::move(kept)});
   }
   before_.clear();
   forward_.reset();
   all_.reset();
+}
+
+Status AdoptedTrial::check_recordings() {
+  VisitClock& clock = visits_.parts().clock;
+  const MeasureMode mode = clock.mode();
+  const LeavesAside aside(models_.together().parameters(), leaves());
+  const auto can_run = [](const auto& it) { return it != nullptr && it->status.ok(); };
+  const bool runs = can_run(forward_) || can_run(all_);
+  Status status = check_recording(aside.prints());
+  if (!status.ok() && runs && aside.has_hooks())
+    status = status.with_context("a parameter has a hook, and trial runs leave hooks out");
+  clock.measure(mode);
+  return status;
 }
 
 // Keeps the recording that can run again, if any.
@@ -286,12 +295,14 @@ std::vector<at::Tensor> AdoptedTrial::leaves() const {
   };
   add(forward_);
   add(all_);
-  for (const Kind& kind : kinds_) add(kind.recording);
+  for (const Kind& kind : kinds_) add(kind.recording);  // null without a pass that can run again
   return all;
 }
 
 void AdoptedTrial::release() {
-  for (const Kind& kind : kinds_) kind.recording->pass.release();
+  for (const Kind& kind : kinds_) {
+    if (kind.recording != nullptr) kind.recording->pass.release();
+  }
 }
 
 void UpdateProfile::begin() {
@@ -382,6 +393,7 @@ void FirstSteps::step_begins(BatchGrowth& growth) {
         "memory was measured; the next steps measure the memory again");
   }
   changed_steps_ = 0;
+  looked_at_.reset();
   bytes_at_forward_ = 0;
   released_bytes_.reset();
   update_peak_bytes_ = 0;
@@ -394,7 +406,7 @@ void FirstSteps::forward_begins(BatchGrowth& growth) {
   StepEngine& step = session_.state().step();
   const std::uint64_t ended = step.steps_ended() - trial_began_;
   if (trial_->is_complete(ended, models_.all().size())) {
-    if (!looks_at_release()) calibrate();
+    if (!looks_at_release(ended)) calibrate();
     return;
   }
   step.hold_reports(StepEngine::Hold::yes);
@@ -411,17 +423,22 @@ void FirstSteps::forward_begins(BatchGrowth& growth) {
 std::int64_t FirstSteps::gradient_bytes() const {
   std::int64_t bytes = 0;
   for (const at::Tensor& parameter : models_.together().parameters()) {
-    if (parameter.grad().defined()) bytes += static_cast<std::int64_t>(parameter.grad().nbytes());
+    const at::Tensor& gradient = parameter.grad();
+    if (gradient.defined())
+      bytes += gradient.numel() * static_cast<std::int64_t>(gradient.element_size());
   }
   return bytes;
 }
 
 // A loop whose forward pass begins with gradients may free them before backward(). One more step
-// shows whether the loop frees gradients.
-bool FirstSteps::looks_at_release() {
-  if (released_bytes_ || bytes_at_forward_ > 0) return false;
+// shows whether the loop frees gradients. Ranks agree on it, because one rank alone may begin the
+// pass before it clears its gradients (a look at its parameters, say).
+bool FirstSteps::looks_at_release(std::uint64_t steps_ended) {
+  if (looked_at_) return *looked_at_ == steps_ended;
+  looked_at_ = steps_ended;
   bytes_at_forward_ = gradient_bytes();
-  return bytes_at_forward_ > 0;
+  const auto begin_with_some = session_.state().job().gather(bytes_at_forward_ > 0 ? 1 : 0);
+  return std::ranges::find(begin_with_some, 1u) != begin_with_some.end();
 }
 
 void FirstSteps::calibrate() {

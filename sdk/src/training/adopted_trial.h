@@ -169,12 +169,13 @@ class AdoptedTrial final : public OperatorListener {
   };
   struct Kind {
     std::vector<bool> trained;
-    std::unique_ptr<Recording> recording;
+    std::unique_ptr<Recording> recording;  // null if this rank's steps cannot run again
   };
   static constexpr std::uint64_t kMostSteps = 16;  // limit of the wait for gradients of all models
 
   at::Tensor run(RecordedPass& pass);
   void release();
+  Status check_recordings();
   Status check_recording(const GradientPrints& expected);
   Status check_repeats(const GradientPrints& expected);
   // Runs the pass under `actions`. Returns prints of its gradients; none if the run failed.
@@ -190,7 +191,7 @@ class AdoptedTrial final : public OperatorListener {
   BlockWatch& blocks_;
   VisitWatch& visits_;
   Follower follower_;
-  std::vector<Kind> kinds_;             // recorded and checked
+  std::vector<Kind> kinds_;             // recorded and checked; the same kinds on all ranks
   std::unique_ptr<Recording> all_;      // since adopt(), in a loop's first step
   std::unique_ptr<Recording> forward_;  // since the first operator on a parameter
   std::vector<at::Tensor> before_;      // gradients before the recorded backward pass
@@ -277,7 +278,7 @@ class FirstSteps {
  private:
   void begin_trial();
   void calibrate();
-  bool looks_at_release();
+  bool looks_at_release(std::uint64_t steps_ended);  // collective
   std::int64_t gradient_bytes() const;
 
   Session& session_;
@@ -286,7 +287,9 @@ class FirstSteps {
   std::unique_ptr<AdoptedTrial> trial_;  // until the calibration is over
   bool is_calibrating_ = false;
   bool records_call_ = false;  // the running operator is shown to trial_
-  // Bytes of gradients at a step's start, and the bytes of them freed before backward().
+  // The step that shows what is freed, the bytes of gradients at its start, and the bytes of them
+  // freed before backward().
+  std::optional<std::uint64_t> looked_at_;
   std::int64_t bytes_at_forward_ = 0;
   std::optional<std::int64_t> released_bytes_;
   UpdateProfile update_;

@@ -69,6 +69,25 @@ bool same(const Tensors& a, const Tensors& b) {
 }
 
 TEST_SUITE("adopted models") {
+  TEST_CASE("a step that one rank alone cannot run again is kept on all ranks") {
+    Session session = solo_session({"--cox.memory.force=*=recompute"});
+    torch::manual_seed(3);
+    torch::nn::Linear net(6, 1);
+    session.adopt(*net);
+    if (session.rank() == 0)
+      net->weight.register_hook([](const at::Tensor& gradient) { return gradient * 2; });
+    torch::optim::SGD optimizer(net->parameters(), 0.01);
+    for (int step = 0; step < kSteps; ++step) {
+      optimizer.zero_grad();
+      net->forward(torch::ones({5, 6})).mean().backward();
+      const double both = (2.0 + (session.world_size() - 1)) / session.world_size();
+      CHECK(sdk_test::same_bits(net->weight.grad(), torch::full({1, 6}, both)));
+      optimizer.step();
+    }
+    CHECK(action_of(session.plan(), RankId(0), BlockId(0)) == MemoryAction::keep);
+    session.finish();
+  }
+
   TEST_CASE("each model trains with the bits of a loop that averages by hand") {
     for (std::size_t m = 0; m < plain_models::kModels; ++m) {
       CAPTURE(m);
