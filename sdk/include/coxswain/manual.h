@@ -22,6 +22,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -82,7 +83,9 @@ class ManualParallel {
   friend class detail::AdoptedAveraging;
   // Like all_reduce_gradients() for callers that ignore the outcome: does not wait for a device.
   // close() reports the norm as soon as the device has delivered it, perhaps with the next step.
-  void average_unseen(StepScope& step, const std::vector<at::Tensor>& parameters);
+  // `place` numbers the model among those that the ranks average; ranks compare it.
+  void average_unseen(StepScope& step, const std::vector<at::Tensor>& parameters,
+                      std::uint64_t place);
   // Switches to another way to average, from now on.
   void average_by(const detail::ReductionMaker& maker);
 

@@ -42,8 +42,8 @@ void BucketViews::shape(std::size_t parameter) {
 
 void BucketViews::let_go(std::size_t parameter) {
   const at::Tensor& gradient = shaped[parameter];
-  const std::size_t ours = parameters[parameter].grad().is_same(gradient) ? 2 : 1;
-  if (gradient.use_count() == ours && gradient.storage().use_count() == 1) return;
+  if (parameters[parameter].grad().is_same(gradient)) return;  // autograd added in place
+  if (gradient.use_count() == 1 && gradient.storage().use_count() == 1) return;
   const at::NoGradGuard no_grad;
   const at::AutoDispatchBelowADInplaceOrView untracked;
   at::Tensor copy = places[parameter].clone();

@@ -211,7 +211,8 @@ struct BucketViews {
   // Returns the new .grad: the place, or else a copy in the parameter's form.
   at::Tensor gradient(std::size_t parameter) const;
   // Copies an earlier step's gradient still held by the program, or a view of it, to new memory
-  // before the place gets other values. REQUIRES: places are on the CPU.
+  // before the place gets other values. A place that is .grad stays, because autograd added to it
+  // in place. REQUIRES: places are on the CPU.
   void let_go(std::size_t parameter);
 
   const std::vector<at::Tensor>& parameters;

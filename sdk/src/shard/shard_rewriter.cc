@@ -197,6 +197,7 @@ void ShardRewriter::make_shards(const Operands& operands) {
 bool ShardRewriter::can_be_narrowed(const OperatorTraits& traits, const Operands& operands) const {
   if (!traits.is_elementwise || operands.writes(OperandKind::part)) return false;
   return std::ranges::all_of(operands.all, [&](const Operand& each) {
+    if (each.tensor.is_sparse()) return false;
     const auto subject = operands.subject(each.place);
     if (!subject) return each.kind != OperandKind::shard;
     const ShardedParameter& parameter = parameters_.all()[*subject];

@@ -152,8 +152,9 @@ void OwnGradients::ready(std::size_t gradient) {
   state.goes_on = state.goes_on || state.is_added;
   state.comes_again = state.comes_again || state.is_ready;
   if (std::exchange(state.is_ready, true) || state.comes_again) return;
-  // A gradient with a history (create_graph) is still needed when gradients are averaged.
-  if (!is_early_ || !state.is_steady || value.requires_grad()) return;
+  // A gradient with a history (create_graph) is still needed when gradients are averaged, and so is
+  // the form of a sparse one.
+  if (!is_early_ || !state.is_steady || value.requires_grad() || value.is_sparse()) return;
   queue_.push_back(gradient);
   queued_bytes_ += value.nbytes();
   add_in_turn();

@@ -54,6 +54,29 @@ class GradientHistories {
   std::vector<Kept> kept_;
 };
 
+// SparseGradients holds the parameters with a sparse gradient. Ranks average dense sums.
+class SparseGradients {
+ public:
+  explicit SparseGradients(const std::vector<at::Tensor>& parameters) {
+    for (const at::Tensor& p : parameters) {
+      if (p.grad().defined() && p.grad().is_sparse()) kept_.push_back({p, p.grad().sparse_dim()});
+    }
+  }
+  // Makes the averages sparse. Rows of zeros are left out.
+  void give_back() const {
+    const at::NoGradGuard no_grad;
+    for (const Kept& it : kept_)
+      it.parameter.mutable_grad() = it.parameter.grad().to_sparse(it.sparse_dim);
+  }
+
+ private:
+  struct Kept {
+    at::Tensor parameter;
+    std::int64_t sparse_dim;
+  };
+  std::vector<Kept> kept_;
+};
+
 }  // namespace
 
 void FirstBatch::read(const OperatorCall& call, const AdoptedModels& models) {
@@ -122,6 +145,33 @@ void LossMean::average(SessionState& state) {
   loss.fill_(sum / static_cast<double>(all->size()));
 }
 
+void ProgramGradients::note(const std::vector<at::Tensor>& parameters) {
+  held_.clear();
+  for (const at::Tensor& p : parameters) {
+    const at::Tensor& gradient = p.grad();
+    if (!gradient.defined() || gradient.layout() != at::kStrided) continue;
+    const bool is_held = gradient.use_count() > 1 || gradient.storage().use_count() > 1;
+    if (is_held) held_.push_back({p, gradient, version_of(gradient)});
+  }
+}
+
+void ProgramGradients::backward_ended() {
+  std::erase_if(held_, [](const Held& it) {
+    const bool is_added_to = version_of(it.gradient) != it.version;
+    return !it.parameter.grad().is_same(it.gradient) && !is_added_to;
+  });
+}
+
+void ProgramGradients::give_back() {
+  const at::NoGradGuard no_grad;
+  for (const Held& it : std::exchange(held_, {})) {
+    at::Tensor& average = it.parameter.mutable_grad();
+    if (!average.defined() || average.is_same(it.gradient)) continue;
+    it.gradient.copy_(average);
+    average = it.gradient;
+  }
+}
+
 AdoptedAveraging::AdoptedAveraging(Session& session, const AdoptOptions& options,
                                    const ReductionMaker& maker)
     : session_(session) {
@@ -155,12 +205,17 @@ void AdoptedAveraging::watch_weights(const AdoptedModels& models, BlockWatch& bl
 void AdoptedAveraging::average(StepScope& step, const AdoptedModels& models) {
   if (!exchanges()) return;
   first_batch_.compare(session_.state());
-  for (const AdoptedModel& model : models.all()) {
+  gradients_.backward_ended();
+  for (std::size_t m = 0; m < models.all().size(); ++m) {
+    const AdoptedModel& model = models.all()[m];
     if (!model.has_new_gradient()) continue;
     const GradientHistories histories(model.parameters);
-    ranks_->average_unseen(step, model.parameters);
+    const SparseGradients sparse(model.parameters);
+    ranks_->average_unseen(step, model.parameters, m);
     histories.give_back();
+    sparse.give_back();
   }
+  gradients_.give_back();
   if (losses_) losses_->average(session_.state());
 }
 

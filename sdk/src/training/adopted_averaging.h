@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
@@ -65,6 +66,27 @@ class LossMean {
   at::Tensor loss_;                  // loss of the backward pass that runs
 };
 
+// ProgramGradients holds the gradients that the program can read by another handle or a view: a
+// flat buffer of all gradients, say, or a tensor that the program took from .grad. Autograd adds to
+// such a gradient in place. Averages are written there as well, so that the program reads them.
+class ProgramGradients {
+ public:
+  // Notes these gradients before a backward pass.
+  void note(const std::vector<at::Tensor>& parameters);
+  // Leaves out gradients that the pass replaced.
+  void backward_ended();
+  // Copies the averages back, and lets go of all gradients.
+  void give_back();
+
+ private:
+  struct Held {
+    at::Tensor parameter;
+    at::Tensor gradient;
+    std::int64_t version;
+  };
+  std::vector<Held> held_;
+};
+
 class AdoptedAveraging {
  public:
   // `maker` selects another way of averaging; may be empty. Throws cox::Error in the same cases as
@@ -87,6 +109,10 @@ class AdoptedAveraging {
   }
   void end(std::span<const c10::IValue> results) {
     if (losses_) losses_->note_results(results);
+  }
+  // Notes the gradients to which the pass may add.
+  void note_gradients(const AdoptedModels& models) {
+    if (exchanges()) gradients_.note(models.parameters());
   }
   // Finds the pass's loss if losses are averaged. Throws cox::Error if the pass starts from none.
   void backward_begins(const BackwardPass& pass) {
@@ -118,6 +144,7 @@ class AdoptedAveraging {
   Session& session_;
   std::optional<ManualParallel> ranks_;  // none if the loop is only watched
   FirstBatch first_batch_;
+  ProgramGradients gradients_;
   std::optional<LossMean> losses_;             // if losses are averaged
   std::optional<Added<WeightCheck>> weights_;  // once the first step begins
   bool has_new_models_ = false;                // models whose weights are not compared yet

@@ -324,12 +324,14 @@ void Adoption::backward_begins(const BackwardPass& pass) {
   if (!step_ || stages_.is_read_anew()) {
     if (pass.kind == BackwardKind::returning || first_.are_tried()) return;
     unseen_backward_ = LoopStages::now();
+    averaging_.note_gradients(models_);
     return models_.note_gradients();
   }
   visits_->backward_begins();
   if (pass.kind == BackwardKind::returning || first_.are_tried()) return;
   visits_->forward_ended();
   models_.note_gradients();
+  averaging_.note_gradients(models_);
   averaging_.backward_begins(pass);
   first_.backward_begins(pass, growth_);
   const bool are_looked_at = !first_.are_over() || session_.capabilities().formats.is_wanted();

@@ -98,10 +98,9 @@ struct ManualParallel::Impl {
     return latest.status();
   }
 
-  void match(CallKind kind, const std::vector<at::Tensor>& tensors) {
+  void match(CallKind kind, const std::vector<at::Tensor>& tensors, std::uint64_t place = 0) {
     detail::CallMark mark = detail::mark_of(kind, tensors);
-    if (kind == CallKind::all_reduce_gradients)
-      mark.place = 1 + static_cast<std::uint64_t>(std::distance(sets.begin(), find(tensors)));
+    mark.place = place;
     const Status matched = compare(mark);
     detail::require(matched.with_context(name_in(state)), Error::Scope::all_ranks);
   }
@@ -156,9 +155,9 @@ struct ManualParallel::Impl {
     return {sums.weight, norm, note(norm, sums.are_finite)};
   }
 
-  void average_unseen(StepScope& step, const std::vector<at::Tensor>& given) {
+  void average_unseen(StepScope& step, const std::vector<at::Tensor>& given, std::uint64_t place) {
     const PhaseScope phase = step.phase(Phase::communication);
-    const Sums sums = sum(given, 1);
+    const Sums sums = sum(given, 1, place);
     if (sums.reduction == nullptr) return;
     unseen.push_back(
         {sums.reduction->hand_back_unseen(sums.divisor(), loss_scale.factor()), sums.are_finite});
@@ -174,13 +173,17 @@ struct ManualParallel::Impl {
     double divisor() const { return weight > 0 ? weight : 1; }
   };
 
-  Sums sum(const std::vector<at::Tensor>& given, double weight) {
+  // Ranks compare `place`, or else the parameters' place among earlier calls.
+  Sums sum(const std::vector<at::Tensor>& given, double weight,
+           std::optional<std::uint64_t> place = {}) {
     if (const Status wrong = check(weight); !wrong.ok()) {
       (void)compare({CallKind::refused, 0, 0});
       throw Error(wrong.with_context("ManualParallel"));
     }
     std::vector<at::Tensor> parameters = detail::each_once(given);
-    match(CallKind::all_reduce_gradients, parameters);
+    const auto among_sets = [&] { return std::distance(sets.begin(), find(parameters)); };
+    match(CallKind::all_reduce_gradients, parameters,
+          1 + (place ? *place : static_cast<std::uint64_t>(among_sets())));
     if (parameters.empty()) return {};
     GradientSet& set = set_of(std::move(parameters));
     if (weight == 0) {
@@ -336,8 +339,9 @@ GradientAverage ManualParallel::all_reduce_gradients(StepScope& step,
   return impl_->average(step, parameters, weight);
 }
 
-void ManualParallel::average_unseen(StepScope& step, const std::vector<at::Tensor>& parameters) {
-  impl_->average_unseen(step, parameters);
+void ManualParallel::average_unseen(StepScope& step, const std::vector<at::Tensor>& parameters,
+                                    std::uint64_t place) {
+  impl_->average_unseen(step, parameters, place);
 }
 
 void ManualParallel::average_by(const detail::ReductionMaker& maker) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "coxswain/error.h"
 #include "coxswain/manual.h"
 #include "coxswain/session.h"
 #include "sdk/examples/models/models.h"
@@ -69,6 +70,24 @@ bool same(const Tensors& a, const Tensors& b) {
 }
 
 TEST_SUITE("adopted models") {
+  TEST_CASE("ranks that train different models in one step are an error at once") {
+    Session session = solo_session();
+    torch::nn::Linear first(6, 1), second(6, 1);
+    session.adopt(*first, {.name = "first"});
+    session.adopt(*second, {.name = "second"});
+    const auto train = [&](int step) {
+      const bool other = step == 5 && session.rank() == 1;
+      const at::Tensor loss = (other ? second : first)->forward(torch::ones({5, 6})).mean();
+      first->zero_grad();
+      second->zero_grad();
+      loss.backward();
+    };
+    for (int step = 0; step < 5; ++step) train(step);
+    if (session.world_size() > 1)
+      CHECK_THROWS_WITH_AS(train(5), doctest::Contains("of other tensors on rank 1"), Error);
+    session.finish();
+  }
+
   TEST_CASE("a step that one rank alone cannot run again is kept on all ranks") {
     Session session = solo_session({"--cox.memory.force=*=recompute"});
     torch::manual_seed(3);

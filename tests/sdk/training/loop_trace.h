@@ -28,7 +28,9 @@ class LoopTrace {
 
  private:
   void add(const at::Tensor& tensor) {
-    tensors_.push_back(tensor.defined() ? tensor.detach().clone() : at::full({1}, -77));
+    const bool is_sparse = tensor.defined() && tensor.is_sparse();
+    const at::Tensor values = is_sparse ? tensor.to_dense() : tensor;
+    tensors_.push_back(values.defined() ? values.detach().clone() : at::full({1}, -77));
   }
   std::vector<at::Tensor> tensors_;
 };

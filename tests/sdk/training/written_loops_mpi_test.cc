@@ -450,6 +450,57 @@ void started_by_hand(const Adopt& adopt, LoopTrace& trace) {
   }
 }
 
+// All gradients are views of one buffer, which the program clears and reads.
+void flat_gradients(const Adopt& adopt, LoopTrace& trace) {
+  nn::Sequential net = deep_net();
+  adopt(*net);
+  Tensor flat = torch::zeros({121});
+  std::int64_t begin = 0;
+  for (Tensor& p : net->parameters()) {
+    p.mutable_grad() = flat.narrow(0, begin, p.numel()).view(p.sizes());
+    begin += p.numel();
+  }
+  torch::optim::SGD optimizer(net->parameters(), 0.1);
+  for (int step = 0; step < kSteps; ++step) {
+    flat.zero_();
+    net->forward(batch_of_step(step, {8, 4})).pow(2).mean().backward();
+    optimizer.step();
+    trace.note(*net, {flat});
+  }
+}
+
+// The program takes its gradients from .grad once.
+void held_gradients(const Adopt& adopt, LoopTrace& trace) {
+  nn::Sequential net = deep_net();
+  adopt(*net);
+  torch::optim::SGD optimizer(net->parameters(), 0.1);
+  Tensors held;
+  for (int step = 0; step < kSteps; ++step) {
+    optimizer.zero_grad(false);
+    net->forward(batch_of_step(step, {8, 4})).pow(2).mean().backward();
+    for (std::size_t p = held.size(); p < net->parameters().size(); ++p)
+      held.push_back(net->parameters()[p].grad());
+    optimizer.step();
+    trace.note(*net, held);
+  }
+}
+
+// An optimizer of the program's own updates the rows of a sparse gradient.
+void sparse_gradients(const Adopt& adopt, LoopTrace& trace) {
+  nn::Embedding table(nn::EmbeddingOptions(20, 4).sparse(true));
+  adopt(*table);
+  for (int step = 0; step < kSteps; ++step) {
+    const Tensor rows = batch_of_step(step, {20}).argsort().slice(0, 0, 6);
+    const Tensor loss = table->forward(rows).pow(2).mean();
+    table->zero_grad();
+    loss.backward();
+    trace.note(*table);
+    const at::NoGradGuard no_grad;
+    const Tensor gradient = table->weight.grad().coalesce();
+    table->weight.index_add_(0, gradient.indices()[0], gradient.values(), -0.1);
+  }
+}
+
 std::vector<Written> written_loops() {
   using namespace std::placeholders;
   return {{"complex parameters", complex_parameters},
@@ -468,6 +519,9 @@ std::vector<Written> written_loops() {
           {"a scaled loss that overflows once", scaled},
           {"closures of LBFGS", by_closures},
           {"evaluations within steps", evaluated},
+          {"gradients in one buffer", flat_gradients},
+          {"gradients by handles", held_gradients},
+          {"sparse gradients", sparse_gradients},
           {"a recurrent network with dropout", recurrent},
           {"the transfer of a style", transferred_style},
           {"a worker that loads", with_a_worker},
