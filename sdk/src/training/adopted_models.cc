@@ -91,7 +91,7 @@ AdoptedModel* AdoptedModels::find_again(const at::Tensor& leaf) {
     return each._unsafe_get_target() == leaf.unsafeGetTensorImpl();
   };
   if (std::ranges::any_of(strangers_, is_leaf)) return nullptr;
-  is_replaced_ = refresh();
+  is_replaced_ = follow_replaced();
   AdoptedModel* model = owner_of(storage_impl(leaf));
   if (model == nullptr) strangers_.emplace_back(leaf.getIntrusivePtr());
   return model;
@@ -108,9 +108,21 @@ std::string AdoptedModels::name_now(const at::Tensor& parameter) const {
 }
 
 bool AdoptedModels::refresh() {
+  return follow_replaced() || version() != noted_version_;
+}
+
+bool AdoptedModels::follow_replaced() {
   bool is_replaced = std::exchange(is_replaced_, false);
   for (AdoptedModel& model : models_) is_replaced = model.map.refresh() || is_replaced;
   return is_replaced;
+}
+
+std::int64_t AdoptedModels::version() const {
+  std::int64_t sum = 0;
+  for (const AdoptedModel& model : models_) {
+    for (const at::Tensor& parameter : model.parameters) sum += version_of(parameter);
+  }
+  return sum;
 }
 
 std::vector<bool> AdoptedModels::trained() const {

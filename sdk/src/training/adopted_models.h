@@ -80,11 +80,13 @@ class AdoptedModels {
   // Returns an empty name if no model has the parameter.
   std::string name_now(const at::Tensor& parameter) const;
   // Follows parameters that the program replaced. Returns whether any were replaced since the last
-  // call.
+  // call, or written since note_gradients(). Another thread may have written them, whose operators
+  // the stream does not show.
   bool refresh();
 
   void note_gradients() {
     for (AdoptedModel& model : models_) model.note_gradients();
+    noted_version_ = version();
   }
   std::vector<bool> trained() const;  // for each model, whether it has a new gradient
   void note_forms() {
@@ -93,7 +95,11 @@ class AdoptedModels {
   bool are_as_noted() const { return std::ranges::all_of(models_, &AdoptedModel::is_as_noted); }
 
  private:
+  bool follow_replaced();
+  std::int64_t version() const;  // changes with every write to a parameter
+
   std::vector<AdoptedModel> models_;
+  std::int64_t noted_version_ = 0;
   std::unique_ptr<torch::nn::Module> together_;
   using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
   std::vector<WeakTensor> strangers_;  // leaves of no model

@@ -174,7 +174,7 @@ void Adoption::touch(const c10::OperatorHandle& handle, const at::Tensor& argume
   if (model == nullptr && may_begin && argument.is_leaf()) {
     model = models_.find_again(argument);
     // Module::to() runs operators on parameters before it replaces their storages.
-    if (model != nullptr && stages_.is(Stage::forward)) visits_->steer_anew(VisitWatch::Anew::pass);
+    if (model != nullptr && stages_.is(Stage::forward)) leave_forward();
   }
   if (model == nullptr) {
     if (!may_begin && !averaging_.only_watches())
@@ -186,6 +186,8 @@ void Adoption::touch(const c10::OperatorHandle& handle, const at::Tensor& argume
     const auto access =
         handle.schema().is_mutable() ? LoopStages::Access::write : LoopStages::Access::read;
     if (stages_.is(Stage::updating)) stages_.note_access(access);
+    if (stages_.is(Stage::forward) && has_gradients_ && access == LoopStages::Access::write)
+      stages_.expect_write();
     if (stages_.is(Stage::forward) && !averaging_.only_watches())
       warnings_.parameter_used(handle, argument);
     first_.parameter_used(argument, access);
@@ -196,6 +198,15 @@ void Adoption::touch(const c10::OperatorHandle& handle, const at::Tensor& argume
   const std::optional<BlockId> before = visits_->current();
   visits_->read_parameter(model->map, model->first_block, storage);
   if (visits_->current() != before) growth_.enter_block();
+}
+
+// Leaves a forward pass without a backward pass of its own. After a backward pass of the step, the
+// program has only looked at its parameters (norms, an evaluation), and now updates them.
+void Adoption::leave_forward() {
+  visits_->steer_anew(VisitWatch::Anew::pass);
+  if (!has_gradients_) return;
+  visits_->forward_ended();
+  stages_.parameter_written();
 }
 
 // A fused part's operators are shown, but autograd sees one node for all of them. The node saves
@@ -234,9 +245,9 @@ void Adoption::follow(const at::Tensor& argument) {
 
 void Adoption::close_if_updated() {
   first_.update_ended();
-  const bool is_replaced = models_.refresh();
+  const bool is_changed = models_.refresh();
   const bool is_updated =
-      stages_.is(Stage::updating) || (stages_.is(Stage::accumulated) && is_replaced);
+      stages_.is(Stage::updating) || (stages_.is(Stage::accumulated) && is_changed);
   if (is_updated) close_step();
 }
 
@@ -265,13 +276,14 @@ void Adoption::begin_forward() {
 // Wants calls for three readers: the search for the first write after backward(), the first batch,
 // and the recording of the forward pass.
 bool Adoption::wants_calls() const {
-  if (first_.wants_calls()) return true;
+  if (first_.wants_calls() || stages_.expects_write()) return true;
   if (stages_.is(Stage::forward))
     return averaging_.wants_calls() || growth_.wants_calls() || listener_->wants_calls();
   return stages_.is(Stage::accumulated);
 }
 
 void Adoption::begin(const OperatorCall& call) {
+  if (stages_.take_expected_write() && writes_parameter(call)) leave_forward();
   const bool is_forward = stages_.is(Stage::forward);
   // Models that were adopted late have no blocks.
   if (is_forward && growth_.wants_calls() && visits_->current()) {
@@ -307,14 +319,17 @@ void Adoption::failed() noexcept {
 
 void Adoption::look_for_update(const OperatorCall& call) {
   if (!at::GradMode::is_enabled()) stages_.operator_ran();
-  const auto& schema = call.handle.schema().arguments();
-  for (std::size_t i = 0; i < schema.size() && stages_.is(Stage::accumulated); ++i) {
-    if (schema[i].alias_info() == nullptr || !schema[i].alias_info()->isWrite()) continue;
-    for_each_tensor_in(call.arguments[i], [this](const at::Tensor& tensor) {
-      if (stages_.is(Stage::accumulated) && models_.has_parameter(tensor))
-        stages_.parameter_written();
+  if (writes_parameter(call)) stages_.parameter_written();
+}
+
+bool Adoption::writes_parameter(const OperatorCall& call) const {
+  bool writes = false;
+  for (const std::uint16_t argument : call.facts.written) {
+    for_each_tensor_in(call.arguments[argument], [&](const at::Tensor& tensor) {
+      writes = writes || models_.has_parameter(tensor);
     });
   }
+  return writes;
 }
 
 void Adoption::backward_begins(const BackwardPass& pass) {

@@ -99,6 +99,7 @@ class Adoption final : public OperatorListener {
   void show_stream();
   void keep_whole_if_optimised(AdoptedModel& model);
   void follow(const at::Tensor& argument);
+  void leave_forward();
   void close_if_updated();
   void begin_forward();
   bool begin_unseen_step();
@@ -106,6 +107,7 @@ class Adoption final : public OperatorListener {
   void watch_numerics();
   void close_step();
   void look_for_update(const OperatorCall& call);
+  bool writes_parameter(const OperatorCall& call) const;
   [[noreturn]] void end_by_signal();
 
   SessionState& state() { return session_.state(); }

@@ -18,7 +18,8 @@ void LoopStages::change(Stage stage, Time when) {
 
 void LoopStages::parameter_written() {
   last_update_ = now();
-  change(Stage::updating, update_since_.value_or(last_update_));
+  const bool is_accumulated = stage_ == Stage::accumulated;
+  change(Stage::updating, is_accumulated ? update_since_.value_or(last_update_) : last_update_);
 }
 
 void LoopStages::note_access(Access access) {

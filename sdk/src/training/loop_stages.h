@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <utility>
 
 #include "sdk/src/session/step_recorder.h"
 
@@ -33,6 +34,12 @@ class LoopStages {
   void operator_ran() {
     if (!update_since_) update_since_ = now();
   }
+  // Record and read, in stage forward, that the running operator may write to a parameter.
+  void expect_write() { expects_write_ = true; }
+  bool expects_write() const { return expects_write_; }
+  bool take_expected_write() { return std::exchange(expects_write_, false); }
+  // Begins stage updating: after stage accumulated with the operator noted there, after stage
+  // forward at once.
   void parameter_written();
   // Records, in stage updating, that an operator with gradients off writes to a parameter or only
   // reads one. An evaluation reads, and so does a forward pass that backward() recomputes.
@@ -48,6 +55,7 @@ class LoopStages {
   StepRecorder& recorder_;
   Stage stage_ = Stage::between;
   std::optional<Time> update_since_;  // first operator with gradients off after backward()
+  bool expects_write_ = false;
   Time last_update_{};
   Time read_since_{};  // later than last_update_: parameters were read with gradients off
 };

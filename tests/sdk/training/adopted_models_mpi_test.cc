@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "coxswain/error.h"
@@ -69,7 +70,65 @@ bool same(const Tensors& a, const Tensors& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), sdk_test::same_bits);
 }
 
+enum class Look { never, before_update, after_update };
+enum class Looking { all_ranks, rank_0 };
+
+// Trains with equal batches on all ranks. The program looks at its weights with gradients on.
+Tensors train_looking(Session* session, Look look, Looking who) {
+  torch::manual_seed(3);
+  torch::nn::Sequential net(torch::nn::Linear(6, 12), torch::nn::Tanh(), torch::nn::Linear(12, 1));
+  if (session != nullptr) session->adopt(*net);
+  torch::optim::Adam optimizer(net->parameters(), 0.01);
+  const bool looks = session == nullptr || who == Looking::all_ranks || session->rank() == 0;
+  double seen = 0;
+  const auto look_if = [&](Look when) {
+    if (!looks || look != when) return;
+    for (const at::Tensor& p : net->parameters()) seen += p.norm().item<double>();
+    seen += net->forward(torch::ones({2, 6})).sum().item<double>();
+  };
+  for (int step = 0; step < 6; ++step) {
+    const at::Tensor x = torch::ones({5, 6}) * (step + 1);
+    optimizer.zero_grad();
+    net->forward(x).pow(2).mean().backward();
+    look_if(Look::before_update);
+    optimizer.step();
+    look_if(Look::after_update);
+  }
+  Tensors weights;
+  for (const at::Tensor& p : net->parameters()) weights.push_back(p.detach().clone());
+  return weights;
+}
+
 TEST_SUITE("adopted models") {
+  TEST_CASE("a loop is found in steps when it looks at its weights around the update") {
+    const Tensors plain = train_looking(nullptr, Look::never, Looking::all_ranks);
+    for (const Look look : {Look::before_update, Look::after_update}) {
+      for (const Looking who : {Looking::all_ranks, Looking::rank_0}) {
+        CAPTURE(static_cast<int>(look));
+        CAPTURE(static_cast<int>(who));
+        Session session = solo_session({"--cox.memory.force=*=recompute"});
+        CHECK(same(plain, train_looking(&session, look, who)));
+        CHECK(action_of(session.plan(), RankId(0), BlockId(0)) != MemoryAction::keep);
+        session.finish();
+      }
+    }
+  }
+
+  TEST_CASE("an update on another thread ends a step, too") {
+    Session session = solo_session({"--cox.memory.force=*=recompute"});
+    torch::nn::Sequential net(torch::nn::Linear(6, 12), torch::nn::Tanh(),
+                              torch::nn::Linear(12, 1));
+    session.adopt(*net);
+    torch::optim::Adam optimizer(net->parameters(), 0.01);
+    for (int step = 0; step < kSteps; ++step) {
+      optimizer.zero_grad();
+      net->forward(torch::ones({5, 6})).pow(2).mean().backward();
+      std::thread([&optimizer] { optimizer.step(); }).join();
+    }
+    CHECK(action_of(session.plan(), RankId(0), BlockId(0)) != MemoryAction::keep);
+    session.finish();
+  }
+
   TEST_CASE("ranks that train different models in one step are an error at once") {
     Session session = solo_session();
     torch::nn::Linear first(6, 1), second(6, 1);
