@@ -136,6 +136,10 @@ class Adopt(jobs.Case):
                 ended = jobs.run(self.command(20, flag), 2)
                 self.assertEqual(ended.err.count("coxswain[0] warning: adopted model: " + text), 1, ended)
 
+    def test_a_backward_pass_on_another_thread_is_told_while_the_loop_runs(self):
+        job, _ = self.hold("--aside")
+        job.until(lambda: "found backward() on other threads only" in job.errors())
+
     def test_a_format_acts_on_the_blocks_and_is_not_told_to_be_without_effect(self):
         weights = set()
         for settings in [[], ["--cox.precision.force=*=bf16"]]:

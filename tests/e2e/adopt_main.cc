@@ -1,7 +1,8 @@
 // A plain loop with two lines of Coxswain, for adopt.py:
-//   e2e_adopt STEPS [--ask | --same | --late | --beside]
+//   e2e_adopt STEPS [--ask | --same | --late | --beside | --aside]
 // --ask: the loop asks whether to stop; --same: all ranks draw the same batches; --late: a layer is
-// registered after adopt(); --beside: also trains a leaf outside all modules.
+// registered after adopt(); --beside: also trains a leaf outside all modules; --aside: backward()
+// runs on another thread.
 #include <torch/torch.h>
 
 #include <chrono>
@@ -39,6 +40,7 @@ int main(int argc, char** argv) try {
   const bool same = arguments.size() > 1 && arguments[1] == "--same";
   const bool is_late = arguments.size() > 1 && arguments[1] == "--late";
   const bool is_beside = arguments.size() > 1 && arguments[1] == "--beside";
+  const bool is_aside = arguments.size() > 1 && arguments[1] == "--aside";
   torch::manual_seed(same ? 1 : static_cast<std::uint64_t>(session.rank()) + 1);
   torch::nn::Sequential model = make_model();
   torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-3));
@@ -54,7 +56,8 @@ int main(int argc, char** argv) try {
     const torch::Tensor x = next_batch(session);
     optimizer.zero_grad();
     const torch::Tensor y = model->forward(x);
-    torch::mse_loss(is_beside ? y * scale : y, x.roll(1, 1)).backward();
+    const torch::Tensor loss = torch::mse_loss(is_beside ? y * scale : y, x.roll(1, 1));
+    is_aside ? std::thread([&loss] { loss.backward(); }).join() : loss.backward();
     optimizer.step();
     if (done == 0 && session.rank() == 0) {
       std::printf("page %s\n", session.status_address().c_str());

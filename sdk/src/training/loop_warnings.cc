@@ -7,6 +7,9 @@
 
 namespace cox::detail {
 
+LoopWarnings::LoopWarnings(const Membership& job)
+    : job_(job), passes_before_(backward_passes_elsewhere()) {}
+
 void LoopWarnings::tell(Warning which, const std::string& text) {
   if ((told_ & which) != 0) return;
   told_ |= which;
@@ -30,7 +33,9 @@ void LoopWarnings::pass_went_aside() {
 }
 
 void LoopWarnings::parameter_used(const c10::OperatorHandle& handle, const at::Tensor& parameter) {
-  if (!has_returned_ || job_.world_size() == 1 || !handle.schema().is_mutable()) return;
+  if (!handle.schema().is_mutable()) return;
+  if (is_trained_elsewhere()) return trained_elsewhere();
+  if (!has_returned_ || job_.world_size() == 1) return;
   tell(Warning::returned,
        concat("a parameter of shape ", c10::str(parameter.sizes()), " is written after ",
               "torch::autograd::grad(), whose gradients are not averaged over ranks; call ",
@@ -56,11 +61,18 @@ void LoopWarnings::stranger_used(const c10::OperatorHandle& handle, const at::Te
               "of an adopted module"));
 }
 
-void LoopWarnings::loop_ended() {
-  if (has_step_ || backward_passes_elsewhere() == 0) return;
+bool LoopWarnings::is_trained_elsewhere() const {
+  return !has_step_ && backward_passes_elsewhere() > passes_before_;
+}
+
+void LoopWarnings::trained_elsewhere() {
   tell(Warning::aside,
        "expected backward() on the thread that called adopt(), found backward() on other threads "
        "only, which Coxswain does not record; call adopt() on the training thread");
+}
+
+void LoopWarnings::loop_ended() {
+  if (is_trained_elsewhere()) trained_elsewhere();
 }
 
 }  // namespace cox::detail

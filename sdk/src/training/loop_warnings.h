@@ -17,7 +17,7 @@ namespace cox::detail {
 class LoopWarnings {
  public:
   // REQUIRES: `job` outlives the LoopWarnings.
-  explicit LoopWarnings(const Membership& job) : job_(job) {}
+  explicit LoopWarnings(const Membership& job);
 
   // Adoption calls the functions below when the loop shows each event.
   void model_trained() { has_step_ = true; }
@@ -45,10 +45,13 @@ class LoopWarnings {
     stranger = 8,
   };
   void tell(Warning which, const std::string& text);
+  bool is_trained_elsewhere() const;
+  void trained_elsewhere();
 
   const Membership& job_;
-  bool has_step_ = false;      // backward() has added to a model's gradients
-  bool has_returned_ = false;  // the program received gradients in the open step
+  const std::uint64_t passes_before_;  // on other threads, before this loop
+  bool has_step_ = false;              // backward() has added to a model's gradients
+  bool has_returned_ = false;          // the program received gradients in the open step
   std::uint32_t passes_aside_ = 0;
   std::uint32_t told_ = 0;  // set of Warning
 };
