@@ -328,7 +328,8 @@ GradientScan copy_and_scan(const at::Tensor& gradient, std::span<float> to, floa
 }
 
 at::Tensor dense(const at::Tensor& tensor) {
-  return tensor.layout() == at::kStrided ? tensor : tensor.to_dense();
+  if (tensor.layout() == at::kStrided) return tensor;
+  return (tensor.is_sparse() ? tensor.coalesce() : tensor).to_dense();
 }
 
 at::Tensor as_reals(const at::Tensor& tensor) {

@@ -121,7 +121,7 @@ bool has_own_loops(const at::Tensor& tensor);
 // gradients without own loops first. REQUIRES: equal sizes, on the CPU.
 GradientScan copy_and_scan(const at::Tensor& gradient, std::span<float> to, float factor);
 
-// Returns the tensor, or a dense copy of a sparse one.
+// Returns the tensor, or a dense copy of a sparse one, with the sums that coalesce() makes.
 at::Tensor dense(const at::Tensor& tensor);
 // Returns the real numbers of a tensor. A complex tensor's real and imaginary parts are in a last
 // dimension of two, in the same memory (a copy for a lazily conjugated tensor). Sums, norms and

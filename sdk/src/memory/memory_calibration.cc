@@ -32,7 +32,8 @@ std::int64_t rounded(std::int64_t limit_bytes) {
 // holds the old gradients to its end, which a step releases before backward. A run holds a batch of
 // its own. A run has no update, whose peak a step has.
 void cover_rest_of_step(MemoryProblem& problem, const SampleStep& sample) {
-  problem.base_bytes -= sample.released_bytes + sample.spare_bytes;
+  const std::int64_t not_held = sample.released_bytes + sample.spare_bytes;
+  problem.base_bytes = std::max<std::int64_t>(0, problem.base_bytes - not_held);
   for (Stage& stage : problem.stages) {
     for (StageOption& option : stage.options) option.forward_high_bytes += sample.released_bytes;
   }

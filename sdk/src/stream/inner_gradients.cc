@@ -1,6 +1,7 @@
 #include "sdk/src/stream/inner_gradients.h"
 
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/functions/basic_ops.h>
 #include <torch/torch.h>
 
 #include <utility>
@@ -25,6 +26,9 @@ at::Tensor tensor_at(const Edge& edge) {
   if (const auto* leaf = dynamic_cast<torch::autograd::AccumulateGrad*>(edge.function.get()))
     return leaf->variable;
   at::Tensor stand_in = at::empty({0});
+  // torch::autograd::grad() has such a node for a leaf that is in no graph.
+  const auto* node = dynamic_cast<torch::autograd::Identity*>(edge.function.get());
+  if (node != nullptr && node->num_outputs() == 0) return stand_in.requires_grad_(true);
   torch::autograd::impl::set_gradient_edge(stand_in, edge);
   return stand_in;
 }

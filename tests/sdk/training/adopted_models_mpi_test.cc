@@ -129,6 +129,26 @@ TEST_SUITE("adopted models") {
     session.finish();
   }
 
+  TEST_CASE("a step that asks for the gradient of a leaf in no graph is planned") {
+    Session session = solo_session({"--cox.memory.force=*=recompute"});
+    torch::nn::Sequential net(torch::nn::Linear(6, 12), torch::nn::Tanh(),
+                              torch::nn::Linear(12, 1));
+    session.adopt(*net);
+    torch::optim::Adam optimizer(net->parameters(), 0.01);
+    const at::Tensor unused = torch::ones({3}, torch::requires_grad());
+    for (int step = 0; step < kSteps; ++step) {
+      const at::Tensor x = torch::ones({5, 6}, torch::requires_grad());
+      const at::Tensor y = net->forward(x).sum();
+      const auto slopes = torch::autograd::grad({y}, {x, unused}, {}, true, true, true);
+      CHECK_FALSE(slopes[1].defined());
+      optimizer.zero_grad();
+      (y + slopes[0].pow(2).sum()).backward();
+      optimizer.step();
+    }
+    CHECK(action_of(session.plan(), RankId(0), BlockId(0)) != MemoryAction::keep);
+    session.finish();
+  }
+
   TEST_CASE("ranks that train different models in one step are an error at once") {
     Session session = solo_session();
     torch::nn::Linear first(6, 1), second(6, 1);
