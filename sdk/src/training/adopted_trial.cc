@@ -65,8 +65,9 @@ bool LeavesAside::has_hooks() const {
 
 bool BatchGrowth::begins_anew(BlockId block) {
   const std::int64_t live = probe_.memory().count().live_bytes;
-  const bool has_held = first_ == block && held_bytes_ > 0;
-  const bool is_let_go = has_held && 2 * (live - live_bytes_) < held_bytes_;
+  has_left_ = has_left_ || (first_ && *first_ != block);
+  const bool holds_little = held_bytes_ <= 0 || 2 * (live - live_bytes_) < held_bytes_;
+  const bool is_let_go = first_ == block && has_left_ && holds_little;
   if (is_let_go) begin_forward();
   if (!first_) {
     first_ = block;

@@ -69,7 +69,7 @@ class LeavesAside {
 // anything.
 //
 // A forward pass that the program abandons (an evaluation with gradients on) frees the bytes that
-// its blocks held. The next pass then counts alone.
+// its blocks held, if they held any (norms of weights do not). The next pass then counts alone.
 class BatchGrowth {
  public:
   // REQUIRES: `probe` outlives the BatchGrowth.
@@ -82,6 +82,7 @@ class BatchGrowth {
   void begin_forward() {
     entered_.assign(measured_.size(), 0);
     first_.reset();
+    has_left_ = false;
   }
   void begin_step() { growth_ = 1; }
   // Records that the running operator begins a visit of a block.
@@ -106,6 +107,7 @@ class BatchGrowth {
   std::vector<std::int64_t> entered_;   // in this forward pass
   bool enters_block_ = false;           // until the first operator of a visit has been read
   std::optional<BlockId> first_;        // first block that this pass visited
+  bool has_left_ = false;               // the pass visited another block since
   std::int64_t live_bytes_ = 0;         // bytes of all tensors at the first visit of that block
   std::int64_t held_bytes_ = 0;         // most beyond live_bytes_ at the start of a later visit
   double growth_ = 1;                   // in the open step
