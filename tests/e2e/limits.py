@@ -377,7 +377,7 @@ class Limits(jobs.Case):
 
 def in_a_namespace():
     """Mounts are seen by this process and its children alone, and end with them."""
-    if "LIMITS_MOUNTS" not in os.environ:
+    if "LIMITS_MOUNTS" not in os.environ and not {"-h", "--help"} & set(sys.argv):
         os.environ["LIMITS_MOUNTS"] = "its own"
         os.execvp("unshare", ["unshare", "-m", sys.executable, "-B", *sys.argv])
 

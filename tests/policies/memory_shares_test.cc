@@ -287,6 +287,28 @@ TEST_SUITE("policies.memory and shares") {
     }
   }
 
+  TEST_CASE("the lightest plan of a slow rank leaves a percent at a share that was not measured") {
+    struct Row {
+      const char* budget;
+      const char* letters;  // 500 + 500 * 8 / 12 = 833 MiB with all blocks kept
+    };
+    for (const Row& row : {Row{"836MiB", "rkkk"}, Row{"845MiB", "kkkk"}}) {
+      CAPTURE(row.budget);
+      JobFacts job = memory_job(2);
+      job.global_batch = 24;
+      job.memory.models[0].samples = 12;
+      SimulatedMemoryJob run =
+          shared_job(job, "shares.mode = on\nmemory.budget = " + std::string(row.budget));
+      run.policies.push_back(std::make_shared<SharesPolicy>());
+      follow_the_model(run);
+      run.begin();
+      run.slowness = [](std::size_t rank) { return rank == 1 ? 2.0 : 1.0; };
+      for (int n = 0; n < 200; ++n) run.round();
+      CHECK(samples_under(run.job, run.active, 1) == 8);
+      CHECK(run.letters(1) == row.letters);
+    }
+  }
+
   TEST_CASE("shares are chosen by the time under the plans that they bring, and go back once") {
     int told = 0, held = 0;
     for (const std::int64_t added_us : {0, 5000, 12000}) {

@@ -20,7 +20,7 @@ constexpr double kRoom = 0.98;  // of the budget, for a lighter plan
 constexpr double kWorthOnStraggler = 0.002;
 constexpr std::uint32_t kRoomRounds = 16;
 constexpr std::uint64_t kCeilingRounds = 1000;
-constexpr double kUntried = 0.01;     // of a budget, left free for a share that was not measured
+constexpr double kUntried = 0.01;     // of a budget, left free at a share that was not measured
 constexpr std::int64_t kDownBy = 16;  // divides a correction that was too large, for its decrease
 constexpr std::uint32_t kCorrectionRounds = 64;  // before a decrease: some steps need more bytes
 
@@ -318,17 +318,15 @@ std::int64_t predictable_bytes(const RankView& view, std::int64_t budget_bytes) 
   return view.ceiling_bytes > 0 ? std::min(most, view.ceiling_bytes - 1) : most;
 }
 
-Move why_heavier(const RankView& view) {
-  if (!view.now_allowed) return Move::rules;
-  return view.breached ? Move::breach : Move::over_budget;
-}
-
-Choice look_for_room(const RankView& view, const Eagerness& eagerness, std::int64_t fits) {
+Choice look_for_room(const RankView& view, const Eagerness& eagerness) {
   Choice choice;
   const MemoryFront& front = *view.front;
-  const std::int64_t roomy = predictable_bytes(view, part(kRoom, view.budget.bytes));
   if (eagerness.stays) return choice;
-  const auto lighter = fastest_within(view, eagerness.at_once ? fits : std::min(fits, roomy));
+  // Peaks at other shares than the measured one are less exact.
+  const bool is_exact = view.model->samples == 0 || view.samples == view.model->samples;
+  const double filled = !eagerness.at_once ? kRoom : is_exact ? 1 : 1 - kUntried;
+  const std::int64_t most = predictable_bytes(view, part(filled, view.budget.bytes));
+  const auto lighter = fastest_within(view, most);
   if (!lighter || front[*lighter].added_us >= view.now->added_us) return choice;
   choice.worth = worth_of(view.now->added_us - front[*lighter].added_us, view.now->added_us,
                           view.model->step_us);
@@ -344,7 +342,7 @@ Choice look_for_room(const RankView& view, const Eagerness& eagerness, std::int6
 Choice choose(const RankView& view, const Eagerness& eagerness) {
   const std::int64_t fits = predictable_bytes(view, view.budget.bytes);
   if (view.now_allowed && view.now && view.now->peak_bytes <= fits) {
-    return look_for_room(view, eagerness, fits);
+    return look_for_room(view, eagerness);
   }
   Choice choice;
   const auto fastest = fastest_within(view, fits);
@@ -352,7 +350,8 @@ Choice choose(const RankView& view, const Eagerness& eagerness) {
   choice.point = fastest.value_or(0);
   const bool has_least =
       view.now_allowed && view.now && !choice.feasible && view.now->peak_bytes <= view.least_bytes;
-  if (!has_least) choice.move = why_heavier(view);
+  const Move heavier = view.breached ? Move::breach : Move::over_budget;
+  if (!has_least) choice.move = view.now_allowed ? heavier : Move::rules;
   return choice;
 }
 
