@@ -20,7 +20,7 @@ constexpr double kRoom = 0.98;  // of the budget, for a lighter plan
 constexpr double kWorthOnStraggler = 0.002;
 constexpr std::uint32_t kRoomRounds = 16;
 constexpr std::uint64_t kCeilingRounds = 1000;
-constexpr double kUntried = 0.01;     // of a budget, left free at a share that was not measured
+constexpr double kUntried = 0.02;     // of a budget, left free at a share that was not measured
 constexpr std::int64_t kDownBy = 16;  // divides a correction that was too large, for its decrease
 constexpr std::uint32_t kCorrectionRounds = 64;  // before a decrease: some steps need more bytes
 
