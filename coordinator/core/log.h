@@ -19,8 +19,8 @@ class Log {
   using Sink = std::function<void(std::string_view line)>;
 
   Log() = default;  // drops everything
-  // A line of level info has at most `width` bytes, and ends in " ..." where words are left out; 0
-  // = whole lines. Warnings and errors are always whole.
+  // Cuts lines of level info to `width` bytes and ends them in " ..."; no line if `width` is 0.
+  // Other lines are always whole.
   Log(LogLevel least, RankId rank, Sink sink, std::size_t width = 0);
 
   void write(LogLevel level, std::string_view message) const;

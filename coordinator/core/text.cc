@@ -150,7 +150,7 @@ std::string ranks_text(std::span<const std::size_t> ranks, std::size_t world_siz
 std::string shortened(std::string_view text, std::size_t width) {
   constexpr std::string_view kCut = " ...";
   if (text.size() <= width) return std::string(text);
-  const std::size_t room = width - kCut.size();
+  const std::size_t room = width - std::min(width, kCut.size());
   std::size_t end = text.rfind(' ', room);
   if (end == std::string_view::npos || end == 0) {
     const auto continues = [&](std::size_t at) { return (text[at] & 0xC0) == 0x80; };

@@ -40,6 +40,8 @@ TEST_SUITE("core") {
     CHECK(cox::shortened("ab\u00e9\u00e9\u00e9", 7) == "ab ...");
     CHECK(cox::shortened("ab\u00e9\u00e9\u00e9x", 8) == "ab\u00e9 ...");
     CHECK(cox::shortened("", 5).empty());
+    for (std::size_t width = 0; width < 5; ++width)
+      CHECK(cox::shortened("transformer", width) == " ...");
   }
 
   TEST_CASE("bytes that are not UTF-8 are replaced one by one") {

@@ -42,7 +42,7 @@ std::vector<Setting<RunConfig>> run_settings() {
       choice(&C::log, {"log", "", "least severe messages that are printed", Scope::rank},
              kLogLevelNames),
       integer(&C::log_width,
-              {"log_width", "bytes", "most of a line of level info; 0 = whole lines", Scope::rank},
+              {"log_width", "bytes", "longest line of level info; 0 = no limit", Scope::rank},
               {0, 10000}),
       choice(&C::device,
              {"device", "",

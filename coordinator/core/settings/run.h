@@ -24,7 +24,7 @@ struct RunConfig {
   std::string name = "run";
   std::string directory;  // run directory; empty = none
   LogLevel log = LogLevel::info;
-  std::uint32_t log_width = 0;  // bytes of an info line at most; 0 = whole lines
+  std::uint32_t log_width = 0;  // longest line of level info, in bytes; 0 = no limit
   DeviceSetting device = DeviceSetting::automatic;
   bool allow_other_programs = false;  // ranks may run programs of other names
   std::uint32_t warmup_steps = 0;     // left out of timing statistics
