@@ -19,8 +19,7 @@ class Log {
   using Sink = std::function<void(std::string_view line)>;
 
   Log() = default;  // drops everything
-  // Cuts lines of level info to `width` bytes and ends them in " ..."; no line if `width` is 0.
-  // Other lines are always whole.
+  // Cuts lines of level info to `width` bytes. With width 0, and on other levels, lines stay whole.
   Log(LogLevel least, RankId rank, Sink sink, std::size_t width = 0);
 
   void write(LogLevel level, std::string_view message) const;

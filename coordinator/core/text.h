@@ -60,9 +60,9 @@ std::string ranges_text(std::span<const std::size_t> numbers,
 // ranks.
 std::string ranks_text(std::span<const std::size_t> ranks, std::size_t world_size);
 
-// Returns a text of at most `width` bytes whole. Returns the first words of a longer text and "
-// ...", together at most `width` bytes, or 4 if `width` is less. Cuts a first word that is too long
-// between two characters.
+// Returns the text whole if it has at most `width` bytes. Otherwise returns its first words and an
+// ellipsis of 4 bytes, together at most `width` bytes; the ellipsis alone if `width` is below 5.
+// Cuts a first word that is too long between two characters.
 std::string shortened(std::string_view text, std::size_t width);
 
 bool is_utf8(std::string_view text);
