@@ -130,9 +130,9 @@ class Steered final : public detail::OperatorListener {
     model_->zero_grad();
   }
 
-  void touch(const c10::OperatorHandle&, const Tensor& argument) override {
+  void touch(const c10::OperatorHandle& handle, const Tensor& argument) override {
     const c10::StorageImpl* storage = detail::storage_impl(argument);
-    if (map_.block_of(storage)) visits_->read_parameter(map_, 0, storage);
+    if (map_.block_of(storage)) visits_->read_parameter(map_, 0, {handle, storage});
   }
 
   MemoryProblem measure() {

@@ -48,7 +48,7 @@ class BlockWatch::Follower final : public OperatorListener {
     if (!map_.owner(storage)) return visits_.read_other(argument);
     const bool may_begin =
         at::GradMode::is_enabled() && argument.requires_grad() && !(handle == detach_);
-    if (may_begin || visits_.current()) visits_.read_parameter(map_, 0, storage);
+    if (may_begin || visits_.current()) visits_.read_parameter(map_, 0, {handle, storage});
   }
   bool has_formats() const override { return listener_->has_formats(); }
   std::optional<ProductFormat> product_format() const override {

@@ -20,8 +20,20 @@ void VisitWatch::release() {
   observer_ = nullptr;
 }
 
-void VisitWatch::read_parameter(const BlockMap& map, BlockId::rep first,
-                                const c10::StorageImpl* storage, Told observer) {
+VisitWatch::Begins VisitWatch::read_parameter(const BlockMap& map, BlockId::rep first,
+                                              const Read& read, Told observer) {
+  enter_block_of(map, first, read.storage);
+  Begins begins = Begins::nothing;
+  if (std::exchange(is_new_visit_, false))
+    begins = begin_visit({*current_, read.storage, read.reader});
+  parts_.region.leave_alone(read.storage);
+  if (observer_ != nullptr && observer == Told::yes)
+    observer_->parameter(*current_, parts_.steering.narrow_format(*current_));
+  return begins;
+}
+
+void VisitWatch::enter_block_of(const BlockMap& map, BlockId::rep first,
+                                const c10::StorageImpl* storage) {
   const std::optional<BlockId> local = map.block_of(storage);
   if (!scopes_.empty()) {
     if (current_ != scopes_.back().block) enter(scopes_.back().block);
@@ -30,14 +42,23 @@ void VisitWatch::read_parameter(const BlockMap& map, BlockId::rep first,
     const BlockId block(static_cast<BlockId::rep>(first + number));
     if (current_ != block) enter(block);
   }
-  parts_.region.leave_alone(storage);
-  if (observer_ != nullptr && observer == Told::yes)
-    observer_->parameter(*current_, parts_.steering.narrow_format(*current_));
+}
+
+VisitWatch::Begins VisitWatch::begin_visit(const VisitBegin& visit) {
+  const bool begins_pass = pass_.is_over_at(visit);
+  if (begins_pass) {
+    leave_block();
+    enter(visit.block);
+    is_new_visit_ = false;
+  }
+  pass_.note(visit);
+  return begins_pass ? Begins::pass : Begins::visit;
 }
 
 void VisitWatch::enter(BlockId block) {
   if (current_) parts_.clock.visit_ended(*current_);
   current_ = block;
+  is_new_visit_ = true;
   if (!is_entered_[block.value()]) open_region(block);
   parts_.clock.visit_begins(block);
 }
@@ -47,6 +68,7 @@ void VisitWatch::leave_block() {
   close_region();
   parts_.comparison.operator_ended();
   current_.reset();
+  pass_.end();
   is_entered_.assign(is_entered_.size(), false);
 }
 

@@ -22,6 +22,7 @@
 
 #include "sdk/src/blocks/bits_comparison.h"
 #include "sdk/src/blocks/block_steering.h"
+#include "sdk/src/blocks/forward_pass.h"
 #include "sdk/src/blocks/steered_region.h"
 #include "sdk/src/blocks/visit_clock.h"
 #include "sdk/src/stream/block_map.h"
@@ -73,12 +74,18 @@ class VisitWatch {
   // Calls `observer` for all reads from now on; null stops the calls. The observer outlives the
   // object, or is removed before its end.
   void observe(VisitObserver* observer) { observer_ = observer; }
-  // Records that an operator of the forward pass reads this storage. Enters the storage's block in
-  // `map`, numbered from `first` on. A parameter used by several blocks enters none. REQUIRES:
-  // map.owner(storage).
+  // Records that an operator of the forward pass reads a parameter, and enters the parameter's
+  // block in `map`, numbered from `first` on. A parameter used by several blocks enters none.
+  // Returns whether a visit begins with the operator, and whether it is the first of another pass.
+  // REQUIRES: map.owner(read.storage).
+  struct Read {
+    const c10::OperatorHandle& reader;
+    const c10::StorageImpl* storage;
+  };
   enum class Told : bool { no, yes };
-  void read_parameter(const BlockMap& map, BlockId::rep first, const c10::StorageImpl* storage,
-                      Told observer = Told::yes);
+  enum class Begins { nothing, visit, pass };
+  Begins read_parameter(const BlockMap& map, BlockId::rep first, const Read& read,
+                        Told observer = Told::yes);
   // Records that an operator reads a tensor that is no parameter.
   void read_other(const at::Tensor& tensor) {
     parts_.clock.operand(tensor);
@@ -91,9 +98,12 @@ class VisitWatch {
 
   // Returns the current block of the forward pass.
   std::optional<BlockId> current() const { return current_; }
-  // Applies the block's current action to the rest of the visit, or begins another forward pass,
-  // because the program has released the one before. The follower must report the next operator's
-  // parameters again.
+  // Tells passes apart by the bytes of tensors, too (ForwardPass).
+  void count_passes_with(ForwardPass::LiveBytes live_bytes) {
+    pass_.count_with(std::move(live_bytes));
+  }
+  // Applies the block's current action to the rest of the visit, or ends the forward pass, because
+  // the program has released it. The follower must report the next operator's parameters again.
   enum class Anew { visit, pass };
   void steer_anew(Anew what);
   // Hold the pass in the block named `name` from begin_scope() to end_scope(), whatever parameters
@@ -116,6 +126,8 @@ class VisitWatch {
     std::optional<BlockId> around;
   };
 
+  void enter_block_of(const BlockMap& map, BlockId::rep first, const c10::StorageImpl* storage);
+  Begins begin_visit(const VisitBegin& visit);
   void enter(BlockId block);
   void leave_block();
   void open_region(BlockId block);
@@ -126,7 +138,9 @@ class VisitWatch {
   VisitObserver* observer_ = nullptr;
   std::vector<Scope> scopes_;  // innermost last; parameters enter no other block in one
   std::optional<BlockId> current_;
-  std::vector<bool> is_entered_;  // by block, since the last backward pass
+  bool is_new_visit_ = false;  // no operator has read a parameter in it
+  ForwardPass pass_;
+  std::vector<bool> is_entered_;  // by block, in this pass
 };
 
 }  // namespace cox::detail

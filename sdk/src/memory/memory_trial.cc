@@ -99,7 +99,8 @@ class ProblemTrial {
     const bool has_levels = recomputes_ && settings_.levels != nullptr;
     if (tried.ok() && has_levels) tried = try_levels();
     if (tried.ok()) tried = try_others();
-    const bool may_take_more = settings_.levels != nullptr || settings_.other_peak != nullptr;
+    const bool may_take_more =
+        settings_.levels != nullptr || settings_.other_peak != nullptr || least_.has_repeats;
     if (tried.ok() && may_take_more) tried = try_plans();
     return tried.ok() ? Result<MemoryProblem>(std::move(problem_)) : Result<MemoryProblem>(tried);
   }
@@ -181,9 +182,9 @@ class ProblemTrial {
   }
 
   // Stages need not add up: memory held by several blocks (a skip connection) stays if only some
-  // drop it. Other steps of the loop may also take more than the measured one. So some plans are
-  // run as a whole, in all steps. The largest excess over the sum of the stages is added to every
-  // plan.
+  // drop it, and blocks that come again hold theirs in turns. Other steps of the loop may also take
+  // more than the measured one. So some plans are run as a whole, in all steps. The largest excess
+  // over the sum of the stages is added to every plan.
   Status try_plans() {
     const auto solved = planner::solve_front(problem_);
     if (!solved.ok()) return solved.status();

@@ -122,7 +122,7 @@ Result<std::int64_t> SampleTrial::peak_of_others(const Actions& actions) {
   std::int64_t most = 0;
   for (const std::function<at::Tensor()>& loss : sample_.step.other_losses) {
     begin_run(actions);
-    TrialStep step(sample_.step.model, loss);
+    TrialStep step(sample_.step.model, loss, sample_.held.released);
     parts_.memory.reset_peak();
     const Status ran = step.run();
     most = std::max(most, parts_.memory.count().peak_bytes);

@@ -1,8 +1,8 @@
 #include "sdk/src/memory/step_trace.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
+#include <ranges>
 #include <string>
 #include <utility>
 
@@ -13,63 +13,69 @@ std::int64_t microseconds(Nanoseconds time) {
   return std::chrono::duration_cast<std::chrono::microseconds>(time).count();
 }
 
-// Edges are the borders between stages in a trace: indices into its events, by edge and by the
-// block's place in the forward pass.
-struct Edges {
-  std::vector<std::size_t> order;  // blocks' indices in the forward pass
-  std::array<std::vector<std::size_t>, 4> at;
-  const std::vector<std::size_t>& operator[](std::size_t edge) const { return at[edge]; }
+// Visit is one run through a block in a trace: the indices of its edges, or the number of events.
+struct Visit {
+  std::size_t block = 0;
+  std::size_t begin = 0;
+  std::size_t end = 0;
+  std::size_t back = 0;
+  std::size_t back_end = 0;
 };
-
-constexpr auto kForwardBegin = static_cast<std::size_t>(BlockEdge::forward_begin);
-constexpr auto kForwardEnd = static_cast<std::size_t>(BlockEdge::forward_end);
-constexpr auto kBackwardBegin = static_cast<std::size_t>(BlockEdge::backward_begin);
-constexpr auto kBackwardEnd = static_cast<std::size_t>(BlockEdge::backward_end);
 
 std::string block_text(std::size_t block) {
   return "block " + std::to_string(block);
 }
 
-// Finds each block's edges. The last end of a backward pass counts. A block unused by backward (it
-// saves nothing, or its results are detached) belongs to the stage before it, and has no place in
-// the order.
-Result<Edges> edges_of(const StepTrace& trace, std::size_t blocks) {
-  const std::size_t none = trace.events.size();
-  std::array<std::vector<std::size_t>, 4> seen;  // by edge and block
-  seen.fill(std::vector<std::size_t>(blocks, none));
-  Edges edges;
-  for (std::size_t i = 0; i < trace.events.size(); ++i) {
-    const TraceEvent& event = trace.events[i];
-    std::size_t& place = seen[static_cast<std::size_t>(event.edge)][event.block.value()];
-    if (place != none && event.edge != BlockEdge::backward_end)
-      return no_chain("found a block that runs twice (" + block_text(event.block.value()) + ")");
-    place = i;
-    if (event.edge == BlockEdge::forward_begin) edges.order.push_back(event.block.value());
+// Adds an event to the visit that it belongs to. Backward runs through a block's visits from the
+// last to the first, and the last end of a backward pass counts. Returns false if there is none.
+bool add_event(std::vector<Visit>& visits, const TraceEvent& event, std::size_t i,
+               std::size_t none) {
+  const std::size_t block = event.block.value();
+  if (event.edge == BlockEdge::forward_begin) {
+    visits.push_back({block, i, none, none, none});
+    return true;
   }
-  const auto& backward = seen[kBackwardBegin];
-  std::erase_if(edges.order, [&](std::size_t block) { return backward[block] == none; });
-  for (std::size_t edge = 0; edge < seen.size(); ++edge) {
-    for (const std::size_t block : edges.order) edges.at[edge].push_back(seen[edge][block]);
+  Visit* found = nullptr;
+  for (Visit& visit : visits) {
+    if (visit.block != block) continue;
+    const bool is_run_back = visit.back != none;
+    if (event.edge == BlockEdge::backward_end && is_run_back && found == nullptr) found = &visit;
+    if (event.edge == BlockEdge::backward_begin && !is_run_back) found = &visit;
+    if (event.edge == BlockEdge::forward_end) found = &visit;
   }
-  return edges;
+  if (found == nullptr) return false;
+  if (event.edge == BlockEdge::forward_end) found->end = i;
+  if (event.edge == BlockEdge::backward_begin) found->back = i;
+  if (event.edge == BlockEdge::backward_end) found->back_end = i;
+  return true;
 }
 
-// Returns ok if blocks run one after another, and backward goes the other way.
-Status check_chain(const Edges& edges, std::size_t none) {
-  std::size_t last = 0;
-  for (std::size_t s = 0; s < edges.order.size(); ++s) {
-    const bool in_order = edges[kForwardBegin][s] >= last &&
-                          edges[kForwardEnd][s] > edges[kForwardBegin][s] &&
-                          edges[kForwardEnd][s] < none;
-    if (!in_order)
-      return no_chain("found " + block_text(edges.order[s]) + " missing or out of order");
-    last = edges[kForwardEnd][s];
+// Returns the visits in the order of the forward pass. A visit unused by backward (it saves
+// nothing, or its results are detached) belongs to the stage before it.
+Result<std::vector<Visit>> visits_of(const StepTrace& trace) {
+  const std::size_t none = trace.events.size();
+  std::vector<Visit> visits;
+  for (std::size_t i = 0; i < none; ++i) {
+    const TraceEvent& event = trace.events[i];
+    if (!add_event(visits, event, i, none))
+      return no_chain("found a backward pass that returns to " + block_text(event.block.value()));
   }
-  for (std::size_t s = edges.order.size(); s-- > 0;) {
-    if (edges[kBackwardBegin][s] <= last) {
-      return no_chain("found the backward pass of " + block_text(edges.order[s]) + " out of order");
-    }
-    last = edges[kBackwardBegin][s];
+  std::erase_if(visits, [none](const Visit& visit) { return visit.back == none; });
+  return visits;
+}
+
+// Returns ok if visits follow one another, and backward goes the other way.
+Status check_chain(const std::vector<Visit>& visits, std::size_t none) {
+  std::size_t last = 0;
+  for (const Visit& visit : visits) {
+    if (visit.begin < last || visit.end <= visit.begin || visit.end >= none)
+      return no_chain("found " + block_text(visit.block) + " missing or out of order");
+    last = visit.end;
+  }
+  for (const Visit& visit : visits | std::views::reverse) {
+    if (visit.back <= last)
+      return no_chain("found the backward pass of " + block_text(visit.block) + " out of order");
+    last = visit.back;
   }
   return ok_status();
 }
@@ -101,30 +107,42 @@ class Reader {
   const StepTrace& trace_;
 };
 
-// Reads the block at place `b` of the forward pass.
-StageReading read_block(const Reader& reader, const Edges& edges, std::size_t b) {
-  const bool is_last = b + 1 == edges[kForwardBegin].size();
-  const std::size_t begin = edges[kForwardBegin][b];
-  const std::size_t next = is_last ? edges[kForwardEnd][b] : edges[kForwardBegin][b + 1];
-  const std::size_t back = edges[kBackwardBegin][b];
-  const std::size_t back_end = std::max(back, std::min(edges[kBackwardEnd][b], reader.end()));
-  const std::size_t back_next = b > 0 ? edges[kBackwardBegin][b - 1] : back_end;
+// Reads the visit at place `v` of the forward pass.
+StageReading read_visit(const Reader& reader, const std::vector<Visit>& visits, std::size_t v) {
+  const Visit& visit = visits[v];
+  const std::size_t next = v + 1 == visits.size() ? visit.end : visits[v + 1].begin;
+  const std::size_t back_end = std::max(visit.back, std::min(visit.back_end, reader.end()));
+  const std::size_t back_next = v > 0 ? visits[v - 1].back : back_end;
   StageReading stage;
-  stage.kept_bytes = std::max<std::int64_t>(0, reader.live(next) - reader.live(begin));
-  stage.forward_high_bytes = reader.peak(begin, next) - reader.live(begin);
+  stage.kept_bytes = std::max<std::int64_t>(0, reader.live(next) - reader.live(visit.begin));
+  stage.forward_high_bytes = reader.peak(visit.begin, next) - reader.live(visit.begin);
   stage.backward_high_bytes = std::max<std::int64_t>(
-      0, std::max(reader.live(back), reader.peak(back, back_next)) - reader.live(begin));
-  stage.copied_bytes = reader.moved(next) - reader.moved(begin);
-  stage.forward_us = reader.us(begin, edges[kForwardEnd][b]);
-  stage.backward_us = reader.us(back, back_next);
+      0, std::max(reader.live(visit.back), reader.peak(visit.back, back_next)) -
+             reader.live(visit.begin));
+  stage.copied_bytes = reader.moved(next) - reader.moved(visit.begin);
+  stage.forward_us = reader.us(visit.begin, visit.end);
+  stage.backward_us = reader.us(visit.back, back_next);
   return stage;
 }
 
+// Adds a later visit of the same block. The visits before it hold their bytes meanwhile.
+void add_visit(StageReading& stage, const StageReading& later) {
+  stage.forward_high_bytes =
+      std::max(stage.forward_high_bytes, stage.kept_bytes + later.forward_high_bytes);
+  stage.backward_high_bytes =
+      std::max(stage.backward_high_bytes, stage.kept_bytes + later.backward_high_bytes);
+  stage.kept_bytes += later.kept_bytes;
+  stage.copied_bytes += later.copied_bytes;
+  stage.forward_us += later.forward_us;
+  stage.backward_us += later.backward_us;
+}
+
 // Reads the stage before the first block, and its backward pass, which lasts to the end.
-StageReading read_before(const StepTrace& trace, const Reader& reader, const Edges& edges) {
-  const std::size_t first = edges[kForwardBegin].front();
-  const std::size_t back = std::max(edges[kBackwardBegin].front(),
-                                    std::min(edges[kBackwardEnd].front(), reader.end() - 1));
+StageReading read_before(const StepTrace& trace, const Reader& reader,
+                         const std::vector<Visit>& visits) {
+  const std::size_t first = visits.front().begin;
+  const std::size_t back =
+      std::max(visits.front().back, std::min(visits.front().back_end, reader.end() - 1));
   std::int64_t most = trace.start_bytes;
   for (std::size_t i = 0; i <= first; ++i) most = std::max(most, trace.events[i].peak_bytes);
   StageReading stage;
@@ -138,9 +156,9 @@ StageReading read_before(const StepTrace& trace, const Reader& reader, const Edg
 }
 
 // Reads the stage from the end of the last block to the beginning of its backward pass.
-StageReading read_after(const Reader& reader, const Edges& edges) {
-  const std::size_t last = edges[kForwardEnd].back();
-  const std::size_t back = edges[kBackwardBegin].back();
+StageReading read_after(const Reader& reader, const std::vector<Visit>& visits) {
+  const std::size_t last = visits.back().end;
+  const std::size_t back = visits.back().back;
   StageReading stage;
   stage.forward_high_bytes = reader.peak(last, back) - reader.live(last);
   stage.forward_us = reader.us(last, back);
@@ -150,8 +168,9 @@ StageReading read_after(const Reader& reader, const Edges& edges) {
 }  // namespace
 
 Status no_chain(const std::string& found) {
-  return failed_precondition("memory: expected blocks that run once a step, one after another, " +
-                             found + "; activations are kept");
+  return failed_precondition(
+      "memory: expected blocks that run one after another, and backward in reverse, " + found +
+      "; activations are kept");
 }
 
 void TraceRecorder::start(Nanoseconds now, std::function<std::int64_t()> moved) {
@@ -183,21 +202,29 @@ StepTrace TraceRecorder::finish(Nanoseconds now) {
 
 Result<StepReading> read_stages(const StepTrace& trace, std::size_t blocks) {
   if (blocks == 0) return no_chain("found no blocks");
-  const auto edges = edges_of(trace, blocks);
-  if (!edges.ok()) return edges.status();
-  if (edges->order.empty()) return no_chain("found no block that ran forward and backward");
-  if (Status chain = check_chain(*edges, trace.events.size()); !chain.ok()) return chain;
+  const auto visits = visits_of(trace);
+  if (!visits.ok()) return visits.status();
+  if (visits->empty()) return no_chain("found no block that ran forward and backward");
+  if (Status chain = check_chain(*visits, trace.events.size()); !chain.ok()) return chain;
   const Reader reader(trace);
   StepReading reading;
   reading.start_bytes = trace.start_bytes;
   reading.peak_bytes = std::max(trace.start_bytes, trace.end_peak_bytes);
   for (const TraceEvent& event : trace.events)
     reading.peak_bytes = std::max(reading.peak_bytes, event.peak_bytes);
-  reading.stages.push_back(read_before(trace, reader, *edges));
-  for (std::size_t s = 0; s < edges->order.size(); ++s)
-    reading.stages.push_back(read_block(reader, *edges, s));
-  reading.stages.push_back(read_after(reader, *edges));
-  reading.order = edges->order;
+  reading.stages.push_back(read_before(trace, reader, *visits));
+  for (std::size_t v = 0; v < visits->size(); ++v) {
+    const StageReading stage = read_visit(reader, *visits, v);
+    const auto known = std::ranges::find(reading.order, (*visits)[v].block);
+    if (known == reading.order.end()) {
+      reading.order.push_back((*visits)[v].block);
+      reading.stages.push_back(stage);
+    } else {
+      reading.has_repeats = true;
+      add_visit(reading.stages[static_cast<std::size_t>(known - reading.order.begin()) + 1], stage);
+    }
+  }
+  reading.stages.push_back(read_after(reader, *visits));
   return reading;
 }
 

@@ -58,7 +58,7 @@ class TraceRecorder {
 // StageReading is the cost of one stage, relative to the level at its beginning. Stages are, in
 // order:
 // - the part before the first block;
-// - each block, with the part between the block and the next one;
+// - each block, with the parts between its visits and the next ones;
 // - the part after the last block: head and loss, with their backward pass.
 struct StageReading {
   std::int64_t kept_bytes = 0;
@@ -74,14 +74,16 @@ struct StepReading {
   std::int64_t peak_bytes = 0;       // the highest counted level
   std::vector<std::size_t> order;    // blocks that ran both ways, in forward's order
   std::vector<StageReading> stages;  // one for each block of `order`, + 2
+  bool has_repeats = false;          // a block was visited more than once
 };
 
 // Returns the error of a step that is no chain of blocks. `found`: "found none".
 Status no_chain(const std::string& found);
 
-// Returns failed_precondition if a block ran twice, or if backward did not run the blocks in
-// reverse: the step is no chain, and nothing can be planned. A block unused by backward belongs to
-// the stage before it. REQUIRES: the trace's blocks are below `blocks`.
+// Returns failed_precondition if backward did not run the visits of blocks in reverse: the step is
+// no chain, and nothing can be planned. The visits of a block are one stage, with the sum of their
+// bytes and times. A visit unused by backward belongs to the stage before it. REQUIRES: the trace's
+// blocks are below `blocks`.
 Result<StepReading> read_stages(const StepTrace& trace, std::size_t blocks);
 
 }  // namespace cox::detail

@@ -155,7 +155,7 @@ Status TrialStep::run_once() {
     const StateScope undone(state);
     const BufferScope put_back(model_.buffers());
     const at::Tensor loss = loss_();
-    loss.backward();
+    if (loss.defined()) loss.backward();
   } catch (const Error& error) {
     return error.status();
   } catch (const std::exception& error) {

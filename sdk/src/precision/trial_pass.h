@@ -33,7 +33,8 @@ struct SampleStep {
   std::uint64_t samples = 0;
   // Releases memory that the last run of `loss` left outside the graph; may be empty.
   std::function<void()> release = {};
-  // Losses of the loop's other steps, such as those of a GAN's other player.
+  // Losses of the loop's other steps, such as those of a GAN's other player. One that runs its own
+  // backward passes returns an undefined tensor.
   std::vector<std::function<at::Tensor()>> other_losses = {};
   // Most bytes while the optimizer ran; 0 = unknown.
   std::int64_t update_peak_bytes = 0;
@@ -76,9 +77,9 @@ class GradientSpread {
 
 class TrialStep {
  public:
-  // `loss` returns the mean loss of the sample batch, a scalar that requires gradients. A run drops
-  // gradients of `released` parameters as they are completed, and others at its end. REQUIRES: no
-  // parameter has a gradient.
+  // `loss` returns the mean loss of the sample batch, a scalar that requires gradients; or runs its
+  // own backward passes and returns an undefined tensor. A run drops gradients of `released`
+  // parameters as they are completed, and others at its end. REQUIRES: no parameter has a gradient.
   TrialStep(torch::nn::Module& model, std::function<at::Tensor()> loss,
             std::vector<at::Tensor> released = {});
 

@@ -19,6 +19,10 @@ variable_list gradients(at::TensorList outputs, at::TensorList inputs, at::Tenso
                                /*allow_unused=*/true);
 }
 
+void backward(const at::Tensor& root, bool keeps_graph, bool creates_graph) {
+  root.backward({}, keeps_graph, creates_graph);
+}
+
 // Returns a leaf itself. The engine identifies any other tensor by its place in the graph, so an
 // empty tensor with the same history represents it.
 at::Tensor tensor_at(const Edge& edge) {
@@ -51,6 +55,16 @@ bool is_inner_gradients(const c10::OperatorHandle& handle) {
   return handle == inner_gradients();
 }
 
+const c10::OperatorHandle& backward_operator() {
+  static const c10::OperatorHandle handle =
+      c10::Dispatcher::singleton().findSchemaOrThrow("coxswain::backward", "");
+  return handle;
+}
+
+std::vector<c10::IValue> backward_arguments(const BackwardPass& pass) {
+  return {tensor_at(pass.roots.front()), pass.keeps_graph, pass.creates_graph};
+}
+
 variable_list show_gradients(const InnerPass& pass, const std::function<variable_list()>& run) {
   const auto arguments = [&] {
     return std::vector<c10::IValue>{tensors_at(pass.roots), tensors_at(pass.ends), pass.gradients};
@@ -68,4 +82,6 @@ variable_list show_gradients(const InnerPass& pass, const std::function<variable
 TORCH_LIBRARY_FRAGMENT(coxswain, library) {
   library.def("gradients(Tensor[] outputs, Tensor[] inputs, Tensor[] of_outputs) -> Tensor[]",
               &cox::detail::gradients);
+  library.def("backward(Tensor root, bool keeps_graph, bool creates_graph) -> ()",
+              &cox::detail::backward);
 }

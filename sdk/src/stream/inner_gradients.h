@@ -1,3 +1,5 @@
+// Backward passes as calls of operators, so that a recorded step can repeat them.
+//
 // Shows an inner backward pass to the operator stream. An inner pass gives gradients with a history
 // of their own (torch::autograd::grad with create_graph), so it belongs to a forward pass: a
 // penalty on gradients, the derivatives of a differential equation. The stream shows the pass as
@@ -9,6 +11,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <functional>
+#include <vector>
 
 #include "sdk/src/stream/operator_stream.h"
 
@@ -28,5 +31,10 @@ torch::autograd::variable_list show_gradients(
 // Returns whether the operator is coxswain::gradients. Only a run that rebuilds the graph may call
 // that operator.
 bool is_inner_gradients(const c10::OperatorHandle& handle);
+
+// Returns the operator coxswain::backward, which runs a backward pass from a scalar that adds to
+// gradients, and the operator's arguments for `pass`. REQUIRES: `pass` has one root.
+const c10::OperatorHandle& backward_operator();
+std::vector<c10::IValue> backward_arguments(const BackwardPass& pass);
 
 }  // namespace cox::detail

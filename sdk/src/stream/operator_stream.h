@@ -76,6 +76,8 @@ struct BackwardPass {
   BackwardKind kind = BackwardKind::accumulating;
   std::span<const torch::autograd::Edge> roots;  // start of the pass
   std::span<const at::Tensor> gradients;         // the roots' gradients
+  bool keeps_graph = false;
+  bool creates_graph = false;
 };
 
 // ProductCaller runs products in a format that needs more than casts: FP8 operands have scales.

@@ -3,12 +3,15 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
+#include <ranges>
 #include <set>
 #include <string>
 #include <utility>
 
 #include "sdk/src/stream/foreign_copies.h"
+#include "sdk/src/stream/inner_gradients.h"
 #include "sdk/src/stream/storage.h"
 
 namespace cox::detail {
@@ -23,6 +26,14 @@ bool is_one(const at::Tensor& gradient) {
   return gradient.defined() && gradient.numel() == 1 && gradient.item<double>() == 1.0;
 }
 
+Status check_scalar(std::span<const torch::autograd::Edge> roots,
+                    std::span<const at::Tensor> gradients) {
+  if (roots.size() != 1) return not_repeatable(std::to_string(roots.size()) + " tensors");
+  if (gradients.size() != 1 || !is_one(gradients[0]))
+    return not_repeatable("a gradient passed to backward() other than 1");
+  return ok_status();
+}
+
 }  // namespace
 
 // Remakes the results of factories too, so that they live as long as in the program.
@@ -35,6 +46,10 @@ RecordedPass::RecordedPass()
                         .histories = true})) {}
 
 void RecordedPass::begin(const OperatorCall& call) {
+  if (std::exchange(is_in_backward_, false)) {
+    failed();
+    backward_status_ = not_repeatable("a backward pass that failed");
+  }
   note_ends();
   ends_.push_back(std::exchange(ended_, {}));
   if (call.facts.is_programs) programs_operator_ = call.handle.operator_name().name;
@@ -55,19 +70,24 @@ std::vector<at::Tensor> RecordedPass::leaves() const {
   return leaves;
 }
 
-std::int64_t RecordedPass::held_bytes() const {
-  std::map<const c10::StorageImpl*, std::set<const c10::TensorImpl*>> ours;
-  for (const TapeRecords::Outside& it : tape_->records().outsides) {
-    if (it.tensor.has_storage())
-      ours[storage_impl(it.tensor)].insert(it.tensor.unsafeGetTensorImpl());
+std::int64_t RecordedPass::held_bytes(std::span<RecordedPass* const> passes) {
+  struct Held {
+    at::Tensor first;
+    std::set<const c10::TensorImpl*> tensors;
+  };
+  std::map<const c10::StorageImpl*, Held> ours;
+  for (const RecordedPass* pass : passes) {
+    for (const TapeRecords::Outside& it : pass->tape_->records().outsides) {
+      if (!it.tensor.has_storage() || is_parameter(it.tensor)) continue;
+      Held& held = ours[storage_impl(it.tensor)];
+      if (held.tensors.empty()) held.first = it.tensor;
+      held.tensors.insert(it.tensor.unsafeGetTensorImpl());
+    }
   }
   std::int64_t bytes = 0;
-  for (const TapeRecords::Outside& it : tape_->records().outsides) {
-    const auto tensors = ours.extract(it.tensor.has_storage() ? storage_impl(it.tensor) : nullptr);
-    if (tensors.empty() || is_parameter(it.tensor)) continue;
-    const std::size_t holders = it.tensor.storage().use_count();
-    if (holders == tensors.mapped().size())
-      bytes += static_cast<std::int64_t>(it.tensor.storage().nbytes());
+  for (const Held& held : std::views::values(ours)) {
+    if (held.first.storage().use_count() == held.tensors.size())
+      bytes += static_cast<std::int64_t>(held.first.storage().nbytes());
   }
   return bytes;
 }
@@ -135,15 +155,9 @@ void RecordedPass::failed() noexcept {
 
 Status RecordedPass::close(std::span<const torch::autograd::Edge> roots,
                            std::span<const at::Tensor> gradients) {
-  is_open_ = false;
-  note_ends();
-  ends_.push_back(std::exchange(ended_, {}));
-  tape_->close();
-  tape_->stop_copying();
+  end_recording();
   if (Status wrong = check_contents(); !wrong.ok()) return wrong;
-  if (roots.size() != 1) return not_repeatable(std::to_string(roots.size()) + " tensors");
-  if (gradients.size() != 1 || !is_one(gradients[0]))
-    return not_repeatable("a gradient passed to backward() other than 1");
+  if (Status wrong = check_scalar(roots, gradients); !wrong.ok()) return wrong;
   for (const Alive& it : alive_) {
     const auto impl = it.tensor.lock();
     if (!impl) continue;
@@ -157,6 +171,58 @@ Status RecordedPass::close(std::span<const torch::autograd::Edge> roots,
   return not_repeatable("a scalar from outside this step");
 }
 
+void RecordedPass::end_recording() {
+  is_open_ = false;
+  note_ends();
+  ends_.push_back(std::exchange(ended_, {}));
+  tape_->close();
+  tape_->stop_copying();
+}
+
+void RecordedPass::record_backward(const BackwardPass& pass) {
+  if (backward_status_.ok()) backward_status_ = check_scalar(pass.roots, pass.gradients);
+  if (!backward_status_.ok()) return;
+  static const OperatorFacts facts = facts_of(backward_operator());
+  const std::vector<c10::IValue> arguments = backward_arguments(pass);
+  const auto excluded = c10::impl::tls_local_dispatch_key_set().excluded_;
+  begin({backward_operator(), facts, arguments, {}, excluded});
+  is_in_backward_ = true;
+}
+
+void RecordedPass::end_backward() {
+  ++backward_passes_;
+  if (!std::exchange(is_in_backward_, false)) return;
+  end({});
+  // Tensors that ended in the pass were the graph's alone, and so they are in a run.
+  note_ends();
+  std::ranges::move(std::exchange(ended_, {}), std::back_inserter(ends_.back()));
+  const TapeRecords& records = tape_->records();
+  last_backward_ = {records.operators.size(), records.references.size(), records.outsides.size(),
+                    written_.size(), !programs_operator_.empty()};
+}
+
+Status RecordedPass::close_behind_backward() {
+  end_recording();
+  alive_.clear();
+  if (!backward_status_.ok()) return backward_status_;
+  cut(last_backward_);
+  return check_contents();
+}
+
+void RecordedPass::cut(const Mark& mark) {
+  const auto shorten = [](auto& list, std::size_t size) {
+    list.erase(list.begin() + static_cast<std::ptrdiff_t>(size), list.end());
+  };
+  TapeRecords& records = tape_->records();
+  shorten(records.operators, mark.operators);
+  shorten(records.references, mark.references);
+  shorten(records.outsides, mark.outsides);
+  shorten(written_, mark.written);
+  shorten(ends_, mark.operators);
+  ends_.emplace_back();
+  if (!mark.has_programs_operator) programs_operator_.clear();
+}
+
 // A run's own graph holds the program's results, and releases them in the run's backward pass.
 void RecordedPass::let_go_of_graph() {
   for (const Alive& it : alive_) {
@@ -168,6 +234,7 @@ void RecordedPass::let_go_of_graph() {
 at::Tensor RecordedPass::run() {
   results_.clear();
   rerun(tape_->records(), ends_, results_);
+  if (root_.maker == TapeRecords::kNone) return {};
   const auto at = [](std::int32_t index) { return static_cast<std::size_t>(index); };
   return results_[at(root_.maker)][at(root_.output)][at(root_.element)];
 }

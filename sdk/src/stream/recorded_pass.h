@@ -4,12 +4,17 @@
 //
 //   operator stream -> [RecordedPass: records] -> backward() begins -> close() -> run(), run(), ...
 //
+// A step with several backward passes is recorded as a whole: each pass as an operator, between
+// record_backward() and end_backward(), and the end by close_behind_backward().
+//
 // A pass holds its batch. In a run every other tensor ends where it ended in the program, so memory
 // goes up and down in the same way.
 #pragma once
 
 #include <torch/csrc/autograd/edge.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -45,12 +50,21 @@ class RecordedPass final : public OperatorListener {
   // Ends the program's backward pass. Tensors that ended in it were the graph's alone.
   void let_go_of_graph();
 
+  // Record a backward pass of the step as an operator.
+  void record_backward(const BackwardPass& pass);
+  void end_backward();
+  std::size_t backward_passes() const { return backward_passes_; }
+  // Ends the recording of a whole step, and forgets what followed its last backward pass. run()
+  // then returns an undefined tensor. Returns failed_precondition with the cause if no run is
+  // possible. REQUIRES: backward_passes() > 0.
+  Status close_behind_backward();
+
   // Returns the leaves read by the pass: a run adds to their gradients. REQUIRES: close().
   std::vector<at::Tensor> leaves() const;
 
-  // Returns the bytes of tensors held by the pass alone: the batch, after the program has released
-  // it.
-  std::int64_t held_bytes() const;
+  // Returns the bytes of tensors held by the passes alone: the batch, after the program has
+  // released it.
+  static std::int64_t held_bytes(std::span<RecordedPass* const> passes);
 
   // Runs the pass and returns the scalar for backward(). Tensors that the program still held at
   // this point stay until release(). Throws as rerun() does. REQUIRES: close() returned ok.
@@ -62,7 +76,17 @@ class RecordedPass final : public OperatorListener {
     RecordedResult result;
     c10::weak_intrusive_ptr<c10::TensorImpl> tensor;
   };
+  // A place in the recording, behind an operator.
+  struct Mark {
+    std::size_t operators = 0;
+    std::size_t references = 0;
+    std::size_t outsides = 0;
+    std::size_t written = 0;
+    bool has_programs_operator = false;
+  };
   void note_ends();
+  void end_recording();
+  void cut(const Mark& mark);
   Status check_contents() const;
 
   const std::shared_ptr<Tape> tape_;
@@ -73,6 +97,10 @@ class RecordedPass final : public OperatorListener {
   std::vector<const c10::StorageImpl*> written_;   // addresses, never followed
   std::string programs_operator_;                  // name of one that ran; empty: none
   RecordedResult root_;
+  std::size_t backward_passes_ = 0;
+  bool is_in_backward_ = false;  // a backward pass is recorded that has not ended
+  Mark last_backward_;
+  Status backward_status_;  // ok while the backward passes can run again
   RerunResults results_;
 };
 

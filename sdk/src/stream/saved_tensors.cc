@@ -55,7 +55,7 @@ class SavedTensorEngine final : public OwnEngine {
       return show_gradients({roots, inputs, outputs}, run);
     const StreamPause unseen;
     const auto kind = accumulate_grad ? BackwardKind::accumulating : BackwardKind::returning;
-    if (depth.is_outermost()) tell_backward_begins({kind, roots, inputs});
+    if (depth.is_outermost()) tell_backward_begins({kind, roots, inputs, keep_graph, create_graph});
     auto gradients = run();
     if (depth.is_outermost()) tell_backward_ended(kind);
     return gradients;

@@ -33,12 +33,16 @@ bool AdoptedModel::has_new_gradient() const {
 void AdoptedModel::note_forms() {
   forms = forms_of(parameters);
   required = required_of(parameters);
+  strides.clear();
+  for (const at::Tensor& parameter : parameters) strides.push_back(parameter.strides().vec());
 }
 
 bool AdoptedModel::is_as_noted() const {
   if (forms.size() != parameters.size()) return false;  // adopted since
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    if (parameters[i].requires_grad() != required[i] || !forms[i].fits(parameters[i])) return false;
+    const at::Tensor& now = parameters[i];
+    if (now.requires_grad() != required[i] || !forms[i].fits(now) || now.strides() != strides[i])
+      return false;
   }
   return true;
 }

@@ -42,6 +42,7 @@ struct AdoptedModel {
   bool is_kept_whole = false;  // a script that was called with TorchScript's optimiser on
   std::vector<GradientVersion> versions = {};
   std::vector<ParameterForm> forms = {};
+  std::vector<std::vector<std::int64_t>> strides = {};
   std::vector<bool> required = {};
 
   bool has(BlockId block) const {
@@ -52,8 +53,8 @@ struct AdoptedModel {
   // since.
   void note_gradients();
   bool has_new_gradient() const;
-  // Records the parameters' forms and whether each requires gradients. is_as_noted() then tells
-  // whether all are unchanged.
+  // Records the parameters' forms and strides, and whether each requires gradients. is_as_noted()
+  // then tells whether all are unchanged.
   void note_forms();
   bool is_as_noted() const;
 };

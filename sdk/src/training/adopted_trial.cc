@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <ranges>
 #include <utility>
 
@@ -17,6 +18,7 @@
 #include "sdk/src/precision/format_actuator.h"
 #include "sdk/src/precision/fp8_watch.h"
 #include "sdk/src/session/session_state.h"
+#include "sdk/src/stream/inner_gradients.h"
 #include "sdk/src/stream/storage.h"
 #include "sdk/src/training/capabilities.h"
 
@@ -63,62 +65,11 @@ bool LeavesAside::has_hooks() const {
       taken_, [](const Taken& it) { return !it.hooks.empty() || it.hook_behind != nullptr; });
 }
 
-bool BatchGrowth::begins_anew(BlockId block) {
-  const std::int64_t live = probe_.memory().count().live_bytes;
-  has_left_ = has_left_ || (first_ && *first_ != block);
-  const bool holds_little = held_bytes_ <= 0 || 2 * (live - live_bytes_) < held_bytes_;
-  const bool is_let_go = first_ == block && has_left_ && holds_little;
-  if (is_let_go) begin_forward();
-  if (!first_) {
-    first_ = block;
-    live_bytes_ = live;
-    held_bytes_ = 0;
-  }
-  held_bytes_ = std::max(held_bytes_, live - live_bytes_);
-  return is_let_go;
-}
-
-std::optional<double> BatchGrowth::look(const OperatorCall& call, BlockId block,
-                                        const AdoptedModels& models) {
-  const std::size_t b = block.value();
-  enters_block_ = false;
-  if (b >= measured_.size()) return std::nullopt;
-  std::int64_t elements = 0;
-  for_each_tensor_of(call, [&](const at::Tensor& tensor) {
-    if (!models.has_parameter(tensor)) elements += tensor.numel();
-  });
-  enters_block_ = elements == 0;
-  entered_[b] += elements;
-  const auto measured = static_cast<double>(measured_[b]);
-  const auto entered = static_cast<double>(entered_[b]);
-  if (measured == 0 || entered <= growth_ * measured) return std::nullopt;
-  return entered / measured;
-}
-
-void BatchGrowth::make_room(Session& session, double growth) {
-  growth_ = growth;
-  const Capabilities& capabilities = session.capabilities();
-  if (!capabilities.memory.make_room(growth)) return;
-  capabilities.blocks.visits()->steer_anew(VisitWatch::Anew::visit);
-  if (growth < 1.25 * told_) return;
-  told_ = growth;
-  session.state().job().log().info(
-      concat("adopted model: a step reads ", significant(growth, 3),
-             " times the measured batch: a larger batch, or an evaluation with gradients on "
-             "(torch::NoGradGuard saves its memory); in such a step the blocks get less memory "
-             "than the plan has"));
-}
-
-void BatchGrowth::note_measured() {
-  for (std::size_t b = 0; b < measured_.size(); ++b)
-    measured_[b] = std::max(measured_[b], entered_[b]);
-}
-
 AdoptedTrial::AdoptedTrial(AdoptedModels& models, BlockWatch& blocks, Follow follow, Since since)
     : models_(models),
       blocks_(blocks),
       visits_(*blocks.visits()),
-      follower_(std::move(follow)),
+      follower_(std::move(follow), visits_),
       all_(since == Since::adopt ? std::make_unique<Recording>() : nullptr) {}
 
 void AdoptedTrial::forward_begins(std::uint64_t steps_ended) {
@@ -126,26 +77,47 @@ void AdoptedTrial::forward_begins(std::uint64_t steps_ended) {
     step_ = steps_ended;
     is_recording_ = true;
     is_checked_ = false;
+    update_begins();
   }
-  if (is_recording_ && forward_ == nullptr) forward_ = std::make_unique<Recording>();
+  is_forward_ = true;
+  if (!is_recording_ || forward_ != nullptr) return;
+  forward_ = std::make_unique<Recording>();
+  whole_ = std::make_unique<RecordedPass>();
+}
+
+// Between a backward pass and the next forward pass, operators on gradients (a clipping) are left
+// out, which would be copied before they are written to.
+bool AdoptedTrial::is_recorded_as_whole(const OperatorCall& call) const {
+  if (whole_ == nullptr) return false;
+  bool has_history = false;
+  for_each_tensor_of(
+      call, [&](const at::Tensor& tensor) { has_history = has_history || tensor.requires_grad(); });
+  return is_forward_ || (has_history && at::GradMode::is_enabled());
 }
 
 void AdoptedTrial::begin(const OperatorCall& call) {
+  is_in_whole_ = is_recorded_as_whole(call);
+  if (is_in_whole_) whole_->begin(call);
+  if (!is_recording_) return;
   if (all_ != nullptr) all_->pass.begin(call);
   if (forward_ != nullptr) forward_->pass.begin(call);
 }
 
 void AdoptedTrial::end(std::span<const c10::IValue> results) {
-  if (forward_ != nullptr) forward_->pass.end(results);
-  if (all_ != nullptr) all_->pass.end(results);
+  if (is_recording_ && forward_ != nullptr) forward_->pass.end(results);
+  if (is_recording_ && all_ != nullptr) all_->pass.end(results);
+  if (is_in_whole_) whole_->end(results);
 }
 
 void AdoptedTrial::failed() noexcept {
-  if (forward_ != nullptr) forward_->pass.failed();
-  if (all_ != nullptr) all_->pass.failed();
+  if (is_recording_ && forward_ != nullptr) forward_->pass.failed();
+  if (is_recording_ && all_ != nullptr) all_->pass.failed();
+  if (is_in_whole_) whole_->failed();
 }
 
 void AdoptedTrial::backward_begins(const BackwardPass& pass) {
+  is_forward_ = false;
+  if (whole_ != nullptr) whole_->record_backward(pass);
   if (!std::exchange(is_recording_, false)) return;
   for (Recording* it : {forward_.get(), all_.get()}) {
     if (it != nullptr) it->status = it->pass.close(pass.roots, pass.gradients);
@@ -156,9 +128,22 @@ void AdoptedTrial::backward_begins(const BackwardPass& pass) {
   }
 }
 
+void AdoptedTrial::backward_ended(BackwardKind) {
+  if (whole_ != nullptr) whole_->end_backward();
+}
+
+void AdoptedTrial::update_begins() {
+  if (whole_ == nullptr || whole_->backward_passes() == 0) return;
+  std::unique_ptr<RecordedPass> whole = std::exchange(whole_, nullptr);
+  is_in_whole_ = false;
+  const bool is_wanted = is_new_kind_ && whole->backward_passes() > 1;
+  if (is_wanted && whole->close_behind_backward().ok()) wholes_.push_back(std::move(whole));
+}
+
 void AdoptedTrial::check(const std::vector<bool>& trained) {
   if (std::exchange(is_checked_, true)) return;
-  if (std::ranges::find(kinds_, trained, &Kind::trained) == kinds_.end()) {
+  is_new_kind_ = std::ranges::find(kinds_, trained, &Kind::trained) == kinds_.end();
+  if (is_new_kind_) {
     if (status_.ok()) status_ = check_recordings();
     std::unique_ptr<Recording> kept;
     if (status_.ok()) kept = std::move(forward_ != nullptr ? forward_ : all_);
@@ -263,7 +248,30 @@ Status AdoptedTrial::compare(const Actions& actions, const GradientPrints& expec
       models_.together().named_parameters().keys()[*unlike]);
 }
 
+void AdoptedTrial::Follower::begin(const OperatorCall& call) {
+  is_backward_ = call.handle == backward_operator();
+  if (is_backward_) visits_.backward_begins();
+}
+
+void AdoptedTrial::Follower::end(std::span<const c10::IValue>) {
+  if (std::exchange(is_backward_, false)) visits_.parts().clock.backward_ended();
+}
+
+// A recording that cannot run again only makes the prediction less exact.
+void AdoptedTrial::drop_broken_wholes() {
+  std::erase_if(wholes_, [this](const std::unique_ptr<RecordedPass>& whole) {
+    set_actions(visits_.parts().steering, Actions(blocks_.size(), MemoryAction::recompute));
+    TrialStep step(models_.together(), [&] { return run(*whole); });
+    const Status ran = step.run();
+    whole->release();
+    visits_.forget_step();
+    return !ran.ok();
+  });
+  set_actions(visits_.parts().steering, Actions(blocks_.size(), MemoryAction::keep));
+}
+
 at::Tensor AdoptedTrial::run(RecordedPass& pass) {
+  follower_.sees_backward = pass.backward_passes() > 0;
   const StreamScope shown({&follower_, blocks_.listener()});
   const at::Tensor root = pass.run();
   visits_.backward_begins();
@@ -283,8 +291,12 @@ SampleStep AdoptedTrial::sample(bool can_run) {
       sample.other_losses.push_back(std::move(loss));
     }
   }
+  drop_broken_wholes();
+  for (const auto& whole : wholes_) {
+    sample.other_losses.emplace_back([this, &pass = *whole] { return run(pass); });
+  }
   sample.release = [this] { release(); };
-  for (const Kind& kind : kinds_) sample.spare_bytes += kind.recording->pass.held_bytes();
+  sample.spare_bytes = RecordedPass::held_bytes(passes());
   return sample;
 }
 
@@ -297,13 +309,21 @@ std::vector<at::Tensor> AdoptedTrial::leaves() const {
   add(forward_);
   add(all_);
   for (const Kind& kind : kinds_) add(kind.recording);  // null without a pass that can run again
+  for (const auto& whole : wholes_) std::ranges::move(whole->leaves(), std::back_inserter(all));
+  return all;
+}
+
+std::vector<RecordedPass*> AdoptedTrial::passes() const {
+  std::vector<RecordedPass*> all;
+  for (const Kind& kind : kinds_) {
+    if (kind.recording != nullptr) all.push_back(&kind.recording->pass);
+  }
+  for (const auto& whole : wholes_) all.push_back(whole.get());
   return all;
 }
 
 void AdoptedTrial::release() {
-  for (const Kind& kind : kinds_) {
-    if (kind.recording != nullptr) kind.recording->pass.release();
-  }
+  for (RecordedPass* pass : passes()) pass->release();
 }
 
 void UpdateProfile::begin() {
@@ -362,6 +382,7 @@ FirstSteps::FirstSteps(Session& session, AdoptedModels& models)
     : session_(session), models_(models), update_(session.capabilities().probe) {}
 
 void FirstSteps::parameter_used(const at::Tensor& parameter, LoopStages::Access access) {
+  if (trial_ != nullptr && access == LoopStages::Access::write) trial_->update_begins();
   if (update_.is_open()) update_.note(parameter, access);
 }
 
@@ -407,9 +428,13 @@ void FirstSteps::forward_begins(BatchGrowth& growth) {
   StepEngine& step = session_.state().step();
   const std::uint64_t ended = step.steps_ended() - trial_began_;
   if (trial_->is_complete(ended, models_.all().size())) {
-    if (!looks_at_release(ended)) calibrate();
-    return;
+    trial_->update_begins();
+    if (looks_at_release(ended)) return;
+    if (!have_models_changed()) return calibrate();
+    begin_trial();
+    return forward_begins(growth);
   }
+  if (ended == 0) models_.note_forms();
   step.hold_reports(StepEngine::Hold::yes);
   trial_->forward_begins(ended);
   if (!trial_->wants_calls()) return;
@@ -419,6 +444,14 @@ void FirstSteps::forward_begins(BatchGrowth& growth) {
   // tensor.
   VisitClock& clock = blocks.visits()->parts().clock;
   if (clock.mode() == MeasureMode::off) clock.measure(MeasureMode::times);
+}
+
+// A recorded step is that of other models than the present ones, if those have changed since.
+bool FirstSteps::have_models_changed() {
+  constexpr int kMostTrials = 4;
+  if (++trials_ >= kMostTrials) return false;
+  const auto changed = session_.state().job().gather(models_.are_as_noted() ? 0 : 1);
+  return std::ranges::find(changed, 1u) != changed.end();
 }
 
 std::int64_t FirstSteps::gradient_bytes() const {
@@ -469,6 +502,7 @@ void FirstSteps::calibrate() {
     state.calibration().run_again(sample);
   }
   measurements_ = std::min<std::uint64_t>(measurements_ + 1, 32);
+  trials_ = 0;
   models_.note_forms();
   session_.capabilities().fp8.count(Fp8Count::on);
   is_calibrating_ = false;

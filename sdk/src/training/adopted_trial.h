@@ -8,7 +8,8 @@
 //
 // One model needs one step. Models that take steps in turn (the players of a GAN) have several
 // kinds of steps. A kind is the set of models that got gradients, and one step of each kind is
-// recorded. A block whose recomputed gradients differ is pinned to keep, with the reason. If the
+// recorded. A step with several backward passes is recorded as a whole, too, for its peak. A block
+// whose recomputed gradients differ is pinned to keep, with the reason. If the
 // step cannot run again at all, status() tells why, and there is no sample.
 #pragma once
 
@@ -31,6 +32,7 @@
 #include "sdk/src/stream/operator_stream.h"
 #include "sdk/src/stream/recorded_pass.h"
 #include "sdk/src/training/adopted_models.h"
+#include "sdk/src/training/batch_growth.h"
 #include "sdk/src/training/loop_stages.h"
 
 namespace cox::detail {
@@ -63,83 +65,35 @@ class LeavesAside {
   std::size_t parameters_;
 };
 
-// BatchGrowth compares the input of blocks with their input while memory was measured. The measure
-// is the number of elements, without parameters, that the first operator of each visit reads. A
-// block's saved bytes grow with its input, so a visit with larger input gets room before it saves
-// anything.
-//
-// A forward pass that the program abandons (an evaluation with gradients on) frees the bytes that
-// its blocks held, if they held any (norms of weights do not). The next pass then counts alone.
-class BatchGrowth {
- public:
-  // REQUIRES: `probe` outlives the BatchGrowth.
-  explicit BatchGrowth(MemoryProbe& probe) : probe_(probe) {}
-
-  // Begins to measure: memory is measured with the batches that enter from now on.
-  void begin_measuring(std::size_t blocks) { measured_.resize(blocks); }
-  void forget_measured() { measured_.clear(); }
-  // Begins a forward pass, or a step.
-  void begin_forward() {
-    entered_.assign(measured_.size(), 0);
-    first_.reset();
-    has_left_ = false;
-  }
-  void begin_step() { growth_ = 1; }
-  // Records that the running operator begins a visit of a block.
-  void enter_block() { enters_block_ = !measured_.empty(); }
-  bool wants_calls() const { return enters_block_; }
-  // Returns whether the visit of `block` begins another pass, and the program has abandoned the
-  // pass before. REQUIRES: wants_calls().
-  bool begins_anew(BlockId block);
-  // Reads the operator that begins a visit. An operator on parameters alone (a cast, say) is
-  // skipped. Returns input / measured input if the ratio is above the growth of the last
-  // make_room().
-  std::optional<double> look(const OperatorCall& call, BlockId block, const AdoptedModels& models);
-  // Makes room for `growth` times the measured size in the rest of the step.
-  void make_room(Session& session, double growth);
-  // Records that memory was measured with this pass's inputs. The largest of several such passes
-  // counts.
-  void note_measured();
-
- private:
-  MemoryProbe& probe_;
-  std::vector<std::int64_t> measured_;  // by block; empty if memory is not measured
-  std::vector<std::int64_t> entered_;   // in this forward pass
-  bool enters_block_ = false;           // until the first operator of a visit has been read
-  std::optional<BlockId> first_;        // first block that this pass visited
-  bool has_left_ = false;               // the pass visited another block since
-  std::int64_t live_bytes_ = 0;         // bytes of all tensors at the first visit of that block
-  std::int64_t held_bytes_ = 0;         // most beyond live_bytes_ at the start of a later visit
-  double growth_ = 1;                   // in the open step
-  double told_ = 1;                     // largest growth that was logged
-};
-
 class AdoptedTrial final : public OperatorListener {
  public:
-  // Called with each tensor that an operator of a run is about to read. Tells the VisitWatch of
-  // `blocks` the present block of the run.
-  using Follow = std::function<void(const at::Tensor& argument)>;
+  // Called with each operator of a run and each tensor that the operator is about to read. Tells
+  // the VisitWatch of `blocks` the present block of the run.
+  using Follow = std::function<void(const c10::OperatorHandle& handle, const at::Tensor& argument)>;
   // A loop's first step may read tensors that the program made between adopt() and its forward
   // pass.
   enum class Since { adopt, forward };
   // REQUIRES: all arguments outlive the trial; a model is adopted.
   AdoptedTrial(AdoptedModels& models, BlockWatch& blocks, Follow follow, Since since);
 
-  // Receives the stream of the first step. Wants no calls after its forward pass.
-  bool wants_calls() const override { return is_recording_; }
+  // Receives the stream of the first step, up to its update.
+  bool wants_calls() const override { return is_recording_ || whole_ != nullptr; }
   void begin(const OperatorCall& call) override;
   void end(std::span<const c10::IValue> results) override;
   void failed() noexcept override;
   // Begins a forward pass, before its first operator on a parameter. `steps_ended` counts steps of
   // the trial.
   void forward_begins(std::uint64_t steps_ended);
-  // Ends the recordings, the first time in a step.
+  // Ends the recordings of the first forward pass, the first time in a step.
   void backward_begins(const BackwardPass& pass) override;
+  void backward_ended(BackwardKind kind) override;
   // Runs the recorded passes and compares the results with the gradients of the step's first
   // backward(). Later calls in a step do nothing. `trained` tells for each model whether it got
   // gradients. REQUIRES: backward_begins() was called, and no parameter or gradient has changed
   // since.
   void check(const std::vector<bool>& trained);
+  // Ends the recording of a whole step.
+  void update_begins();
   // Returns whether steps of all kinds were recorded: as many steps as models have ended, and each
   // model got gradients in one. Also returns true after kMostSteps steps. Equal on all ranks.
   bool is_complete(std::uint64_t steps_ended, std::size_t models) const;
@@ -156,13 +110,23 @@ class AdoptedTrial final : public OperatorListener {
  private:
   class Follower final : public OperatorListener {
    public:
-    explicit Follower(Follow follow) : follow_(std::move(follow)) {}
-    void touch(const c10::OperatorHandle&, const at::Tensor& argument) override {
-      follow_(argument);
+    Follower(Follow follow, VisitWatch& visits) : follow_(std::move(follow)), visits_(visits) {}
+    void touch(const c10::OperatorHandle& handle, const at::Tensor& argument) override {
+      follow_(handle, argument);
     }
+
+    // Wants calls in a run of a whole step, whose backward passes are operators.
+    bool wants_calls() const override { return sees_backward; }
+    void begin(const OperatorCall& call) override;
+    void end(std::span<const c10::IValue> results) override;
+    void failed() noexcept override { is_backward_ = false; }
+
+    bool sees_backward = false;
 
    private:
     const Follow follow_;
+    VisitWatch& visits_;
+    bool is_backward_ = false;  // the running operator is a backward pass
   };
 
   struct Recording {
@@ -176,6 +140,9 @@ class AdoptedTrial final : public OperatorListener {
   static constexpr std::uint64_t kMostSteps = 16;  // limit of the wait for gradients of all models
 
   at::Tensor run(RecordedPass& pass);
+  void drop_broken_wholes();
+  bool is_recorded_as_whole(const OperatorCall& call) const;
+  std::vector<RecordedPass*> passes() const;  // all that can run again
   void release();
   Status check_recordings();
   Status check_recording(const GradientPrints& expected);
@@ -193,11 +160,16 @@ class AdoptedTrial final : public OperatorListener {
   BlockWatch& blocks_;
   VisitWatch& visits_;
   Follower follower_;
-  std::vector<Kind> kinds_;             // recorded and checked; the same kinds on all ranks
-  std::unique_ptr<Recording> all_;      // since adopt(), in a loop's first step
-  std::unique_ptr<Recording> forward_;  // since the first operator on a parameter
-  std::vector<at::Tensor> before_;      // gradients before the recorded backward pass
-  RecordedPass* pass_ = nullptr;        // the pass to compare: in all_ or forward_
+  std::vector<Kind> kinds_;  // recorded and checked; the same kinds on all ranks
+  std::vector<std::unique_ptr<RecordedPass>> wholes_;  // steps with several backward passes
+  std::unique_ptr<Recording> all_;                     // since adopt(), in a loop's first step
+  std::unique_ptr<Recording> forward_;                 // since the first operator on a parameter
+  std::unique_ptr<RecordedPass> whole_;                // the step so far, with its backward passes
+  bool is_forward_ = false;
+  bool is_new_kind_ = false;        // the step is the first of its kind
+  bool is_in_whole_ = false;        // the running operator is recorded in whole_
+  std::vector<at::Tensor> before_;  // gradients before the recorded backward pass
+  RecordedPass* pass_ = nullptr;    // the pass to compare: in all_ or forward_
   GradientSpread spread_;
   Status ran_;  // outcome of the last run
   Status status_;
@@ -260,7 +232,7 @@ class FirstSteps {
   // Begins a forward pass, before its first operator on a parameter. Records the step, or tries the
   // recorded steps. A trial is collective and throws cox::Error.
   void forward_begins(BatchGrowth& growth);
-  // Records an operator on a parameter between a backward pass and the next forward pass.
+  // Records an operator on a parameter that belongs to no forward pass.
   void parameter_used(const at::Tensor& parameter, LoopStages::Access access);
   // Ends the update: the step is about to end, and the next forward pass to begin.
   void update_ended();
@@ -274,11 +246,15 @@ class FirstSteps {
     if (records_call_) trial_->failed();
   }
   void backward_begins(const BackwardPass& pass, BatchGrowth& growth);
+  void backward_ended() {
+    if (trial_ != nullptr) trial_->backward_ended(BackwardKind::accumulating);
+  }
   // Compares runs of the step with the gradients of its backward pass.
   void check();
 
  private:
   void begin_trial();
+  bool have_models_changed();  // collective
   void calibrate();
   bool looks_at_release(std::uint64_t steps_ended);  // collective
   std::int64_t gradient_bytes() const;
@@ -297,6 +273,7 @@ class FirstSteps {
   UpdateProfile update_;
   std::int64_t update_peak_bytes_ = 0;
   std::uint64_t measurements_ = 0;
+  int trials_ = 0;                   // since the last measurement, because the models changed
   std::uint64_t trial_began_ = 0;    // number of steps before the trial
   std::uint64_t changed_steps_ = 0;  // consecutive steps whose models differ from the measured ones
 };

@@ -45,7 +45,6 @@ Adoption::Adoption(Session& session, const AdoptOptions& options)
     : session_(session),
       averaging_(session_, options, maker(options)),
       first_(session_, models_),
-      growth_(session_.capabilities().probe),
       stages_(state().recorder()),
       warnings_(state().job()) {
   state().loop().declare_adopted();
@@ -117,7 +116,9 @@ void Adoption::add_unseen(torch::nn::Module& model, std::shared_ptr<ScriptMirror
   visits_ = blocks.visits();
   if (models_.all().empty()) session_.capabilities().probe.attach(model);
   models_.add({&model, std::move(script), options.name, std::move(map), first, model.parameters()});
-  first_.model_added([this](const at::Tensor& argument) { follow(argument); });
+  first_.model_added([this](const c10::OperatorHandle& handle, const at::Tensor& argument) {
+    follow(handle, argument);
+  });
 }
 
 // The coordinator's list of a job's blocks is fixed at the first step.
@@ -195,9 +196,9 @@ void Adoption::touch(const c10::OperatorHandle& handle, const at::Tensor& argume
   if (!stages_.is(Stage::forward) && may_begin && is_use(handle)) begin_forward();
   if (!stages_.is(Stage::forward) || !model->has_blocks) return;
   if (model->script != nullptr) keep_whole_if_optimised(*model);
-  const std::optional<BlockId> before = visits_->current();
-  visits_->read_parameter(model->map, model->first_block, storage);
-  if (visits_->current() != before) growth_.enter_block();
+  const auto begins = visits_->read_parameter(model->map, model->first_block, {handle, storage});
+  if (begins == VisitWatch::Begins::pass) growth_.begin_forward();
+  if (begins != VisitWatch::Begins::nothing) growth_.enter_block();
 }
 
 // Leaves a forward pass without a backward pass of its own. After a backward pass of the step, the
@@ -236,11 +237,11 @@ std::optional<ProductFormat> Adoption::product_format() const {
   return is_whole ? std::nullopt : listener_->product_format();
 }
 
-void Adoption::follow(const at::Tensor& argument) {
+void Adoption::follow(const c10::OperatorHandle& handle, const at::Tensor& argument) {
   const c10::StorageImpl* storage = storage_impl(argument);
   const AdoptedModel* model = models_.owner_of(storage);
   if (model == nullptr || !model->has_blocks) return;
-  visits_->read_parameter(model->map, model->first_block, storage, VisitWatch::Told::no);
+  visits_->read_parameter(model->map, model->first_block, {handle, storage}, VisitWatch::Told::no);
 }
 
 void Adoption::close_if_updated() {
@@ -287,16 +288,10 @@ void Adoption::begin(const OperatorCall& call) {
   const bool is_forward = stages_.is(Stage::forward);
   // Models that were adopted late have no blocks.
   if (is_forward && growth_.wants_calls() && visits_->current()) {
-    if (growth_.begins_anew(*visits_->current())) {
-      visits_->steer_anew(VisitWatch::Anew::pass);
-      for_each_tensor_of(call, [this](const at::Tensor& tensor) { follow(tensor); });
-      growth_.enter_block();
-    }
-    const auto growth =
-        visits_->current() ? growth_.look(call, *visits_->current(), models_) : std::nullopt;
+    const auto growth = growth_.look(call, *visits_->current(), models_);
     if (growth && first_.are_over()) {
       growth_.make_room(session_, *growth);
-      for_each_tensor_of(call, [this](const at::Tensor& tensor) { follow(tensor); });
+      for_each_tensor_of(call, [&](const at::Tensor& tensor) { follow(call.handle, tensor); });
     }
   }
   follows_call_ = is_forward && listener_->wants_calls();
@@ -366,7 +361,10 @@ void Adoption::backward_ended(BackwardKind kind) {
   has_gradients_ = true;
   warnings_.model_trained();
   session_.capabilities().numerics.look_at_gradients(state().step().number());
-  if (!is_unseen) first_.check();
+  if (!is_unseen) {
+    first_.backward_ended();
+    first_.check();
+  }
   averaging_.average(*step_, models_);
   if (sharding_) sharding_->gradients_averaged();
 }

@@ -25,6 +25,7 @@
 #include "sdk/src/training/adopted_averaging.h"
 #include "sdk/src/training/adopted_models.h"
 #include "sdk/src/training/adopted_trial.h"
+#include "sdk/src/training/batch_growth.h"
 #include "sdk/src/training/loop_stages.h"
 #include "sdk/src/training/loop_warnings.h"
 
@@ -98,7 +99,7 @@ class Adoption final : public OperatorListener {
   void shard(torch::nn::Module& model, const AdoptOptions& options);
   void show_stream();
   void keep_whole_if_optimised(AdoptedModel& model);
-  void follow(const at::Tensor& argument);
+  void follow(const c10::OperatorHandle& handle, const at::Tensor& argument);
   void leave_forward();
   void close_if_updated();
   void begin_forward();

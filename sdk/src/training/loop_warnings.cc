@@ -18,9 +18,9 @@ void LoopWarnings::tell(Warning which, const std::string& text) {
 
 void LoopWarnings::forward_unseen() {
   tell(Warning::unseen,
-       "expected a forward pass with gradients on, found a pass that backward() recomputes as a "
-       "whole; gradients are averaged, but its blocks are neither measured nor steered; use "
-       "memory.* in place of the program's own checkpoint (docs/adopt.md)");
+       "expected a forward pass with gradients on before backward(), found none since the last "
+       "update: the program recomputes the pass itself, or its graph began before that update; "
+       "gradients are averaged, but the pass is neither measured nor steered (docs/adopt.md)");
 }
 
 void LoopWarnings::pass_went_aside() {

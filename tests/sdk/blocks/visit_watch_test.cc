@@ -115,16 +115,36 @@ TEST_SUITE("sdk.blocks.visit_watch") {
     static_cast<void>(cox::block("not looked at"));
   }
 
-  TEST_CASE("regions are a chain forward and backward, and a block that comes again opens none") {
+  TEST_CASE("regions are a chain forward and backward, also of a pass that begins again") {
     Net net;
     Watched watched(*net, MeasureMode::times);
     const Tensor y = net->a(net->b(net->a(net->middle())));
     y.sum().backward();
-    CHECK(watched.sink.edges == "<0>0<1>1[1]1[0]0");
+    CHECK(watched.sink.edges == "<0>0<1>1<0>0[0]0[1]1[0]0");
+    watched.sink.edges.clear();
+    const Tensor one = net->b(net->a(net->middle())), other = net->b(net->a(net->middle()));
+    (one + other).sum().backward();
+    CHECK(watched.sink.edges == "<0>0<1>1<0>0<1>1[1]1[0]0[1]1[0]0");
     watched.visits.parts().clock.measure(MeasureMode::off);
     watched.sink.edges.clear();
     net->a(net->middle()).sum().backward();
     CHECK(watched.sink.edges.empty());
+  }
+
+  TEST_CASE("another use of the first block's parameter opens no region") {
+    Net net;
+    Watched watched(*net, MeasureMode::times);
+    (net->b(net->a(net->middle())) / net->a->gain).sum().backward();
+    CHECK(watched.sink.edges == "<0>0<1>1[1]1[0]0");
+  }
+
+  TEST_CASE("a look at parameters whose bytes are gone is a pass of its own") {
+    Net net;
+    Watched watched(*net, MeasureMode::times);
+    watched.visits.count_passes_with([] { return 1000; });
+    const Tensor norm = net->a->gain.norm(), other = net->b->gain.norm();
+    net->b(net->a(net->middle())).sum().backward();
+    CHECK(watched.sink.edges == "<0>0<1>1<0>0<1>1[1]1[0]0");
   }
 
   TEST_CASE("gradients of gradients are the same bits as without hooks") {

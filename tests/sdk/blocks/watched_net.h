@@ -61,10 +61,10 @@ class Watched final : public cox::detail::OperatorListener {
     saving_.emplace(*listener);
     stream_.emplace(std::vector<OperatorListener*>{this});
   }
-  void touch(const c10::OperatorHandle&, const Tensor& argument) override {
+  void touch(const c10::OperatorHandle& handle, const Tensor& argument) override {
     const c10::StorageImpl* storage = cox::detail::storage_impl(argument);
     if (!map_.owner(storage)) return visits.read_other(argument);
-    visits.read_parameter(map_, 0, storage);
+    visits.read_parameter(map_, 0, {handle, storage});
   }
   bool wants_calls() const override { return listener->wants_calls(); }
   void begin(const cox::detail::OperatorCall& call) override { listener->begin(call); }

@@ -125,9 +125,11 @@ TEST_SUITE("memory trial") {
     CHECK(refused({}, 1).find("no block that ran") != std::string::npos);
     CHECK(refused({{first, BlockEdge::forward_begin},
                    {first, BlockEdge::forward_end},
-                   {first, BlockEdge::forward_begin}},
+                   {first, BlockEdge::backward_begin},
+                   {first, BlockEdge::backward_end},
+                   {first, BlockEdge::backward_begin}},
                   1)
-              .find("runs twice (block 0)") != std::string::npos);
+              .find("a backward pass that returns to block 0") != std::string::npos);
     CHECK(refused({{second, BlockEdge::forward_begin},
                    {second, BlockEdge::forward_end},
                    {first, BlockEdge::forward_begin},
@@ -156,6 +158,49 @@ TEST_SUITE("memory trial") {
     CHECK(read->order == std::vector<std::size_t>{0, 2});
     CHECK(read->stages[1].kept_bytes == 200);
     CHECK(read->stages[2].kept_bytes == 100);
+  }
+
+  TEST_CASE("the visits of a block that comes again are one stage, which holds them all") {
+    cox::detail::StepTrace trace;
+    const auto note = [&](BlockId::rep block, BlockEdge edge, std::int64_t live) {
+      trace.events.push_back({BlockId(block), edge, {}, live, live});
+    };
+    std::int64_t live = 0;
+    for (const BlockId::rep block : {0, 1, 0, 1}) {
+      note(block, BlockEdge::forward_begin, live);
+      live += block == 0 ? 100 : 30;
+      note(block, BlockEdge::forward_end, live);
+    }
+    for (const BlockId::rep block : {1, 0, 1, 0}) {
+      note(block, BlockEdge::backward_begin, live + 5);
+      live -= block == 0 ? 100 : 30;
+      note(block, BlockEdge::backward_end, live);
+    }
+    const auto read = cox::detail::read_stages(trace, 2);
+    REQUIRE(read.ok());
+    CHECK(read->order == std::vector<std::size_t>{0, 1});
+    CHECK(read->has_repeats);
+    CHECK(read->stages[1].kept_bytes == 200);
+    CHECK(read->stages[2].kept_bytes == 60);
+    CHECK(read->stages[1].backward_high_bytes == 205);
+    CHECK(read->stages[2].backward_high_bytes == 65);
+  }
+
+  TEST_CASE("a visit that backward does not use is no visit of its block's stage") {
+    cox::detail::StepTrace trace;
+    const auto note = [&](BlockEdge edge, std::int64_t live) {
+      trace.events.push_back({BlockId(0), edge, {}, live, live});
+    };
+    note(BlockEdge::forward_begin, 0);  // an evaluation
+    note(BlockEdge::forward_end, 70);
+    note(BlockEdge::forward_begin, 10);
+    note(BlockEdge::forward_end, 110);
+    note(BlockEdge::backward_begin, 110);
+    const auto read = cox::detail::read_stages(trace, 1);
+    REQUIRE(read.ok());
+    CHECK_FALSE(read->has_repeats);
+    CHECK(read->stages[0].kept_bytes == 10);
+    CHECK(read->stages[1].kept_bytes == 100);
   }
 
   TEST_CASE("what another step of the loop takes beyond a plan is counted with all plans") {

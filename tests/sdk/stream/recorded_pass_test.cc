@@ -58,7 +58,55 @@ Status close_at(RecordedPass& pass, const Tensor& loss) {
   return pass.close({&root, 1}, {&one, 1});
 }
 
+// Records whole steps, as an adopted loop's trial does.
+class WholeStep final : public OperatorListener {
+ public:
+  bool wants_calls() const override { return true; }
+  void begin(const OperatorCall& call) override { pass.begin(call); }
+  void end(std::span<const c10::IValue> results) override { pass.end(results); }
+  void failed() noexcept override { pass.failed(); }
+  void backward_begins(const BackwardPass& it) override { pass.record_backward(it); }
+  void backward_ended(BackwardKind) override { pass.end_backward(); }
+
+  RecordedPass pass;
+};
+
 TEST_SUITE("recorded pass") {
+  TEST_CASE("a step with several backward passes runs again as a whole") {
+    REQUIRE(install_saved_tensor_engine().ok());
+    const stream_models::ModelCase it = stream_models::all_models(1).front();
+    WholeStep whole;
+    {
+      const StreamScope shown({&whole});
+      it.loss(3).backward();
+      const Tensor loss = it.loss(4);
+      (loss * 2).backward({}, /*retain_graph=*/true);
+      loss.square().backward();
+      static_cast<void>(it.loss(5) * 3);  // follows the last backward pass
+    }
+    CHECK(whole.pass.backward_passes() == 3);
+    REQUIRE(whole.pass.close_behind_backward().ok());
+    const std::vector<Tensor> gradients = gradients_of(*it.model);
+    for (int run = 0; run < 2; ++run) {
+      CHECK_FALSE(whole.pass.run().defined());
+      CHECK(same(gradients_of(*it.model), gradients));
+      whole.pass.release();
+    }
+  }
+
+  TEST_CASE("a whole step with a backward pass that cannot be repeated is refused") {
+    REQUIRE(install_saved_tensor_engine().ok());
+    const Tensor w = at::ones({4}).requires_grad_();
+    WholeStep whole;
+    {
+      const StreamScope shown({&whole});
+      (w * 2).sum().backward();
+      (w * 3).backward(at::ones({4}));
+    }
+    CHECK(whole.pass.close_behind_backward().message().find("gradient passed to backward()") !=
+          std::string::npos);
+  }
+
   TEST_CASE("every model runs again with its own operators and gradients") {
     REQUIRE(install_saved_tensor_engine().ok());
     for (const stream_models::ModelCase& it : stream_models::all_models(1)) {
@@ -171,7 +219,8 @@ TEST_SUITE("recorded pass") {
       CHECK(sdk_test::same_bits(pass.run().detach(), loss.detach()));
       pass.release();
     }
-    CHECK(pass.held_bytes() == 2 * 16);
+    RecordedPass* const all[] = {&pass};
+    CHECK(RecordedPass::held_bytes(all) == 2 * 16);
   }
 
   TEST_CASE("an operator that the program registered is run by the program alone") {
