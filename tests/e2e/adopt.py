@@ -136,6 +136,16 @@ class Adopt(jobs.Case):
                 ended = jobs.run(self.command(20, flag), 2)
                 self.assertEqual(ended.err.count("coxswain[0] warning: adopted model: " + text), 1, ended)
 
+    def test_steps_by_returned_gradients_are_told_to_be_neither_averaged_nor_planned(self):
+        budget = "--cox.memory.budget=1GiB"
+        cases = [(2, [], "not averaged over ranks"), (1, [budget], "no memory plan is made"), (1, [], None)]
+        for ranks, settings, text in cases:
+            with self.subTest(ranks=ranks, settings=settings):
+                ended = jobs.run(self.command(5, "--returned", *settings), ranks)
+                written = "is written after torch::autograd::grad()"
+                self.assertEqual(ended.err.count(written), 0 if text is None else 1, ended)
+                self.assertIn(text or "", ended.err)
+
     def test_a_backward_pass_on_another_thread_is_told_while_the_loop_runs(self):
         job, _ = self.hold("--aside")
         job.until(lambda: "found backward() on other threads only" in job.errors())

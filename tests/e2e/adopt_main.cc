@@ -1,8 +1,8 @@
 // A plain loop with two lines of Coxswain, for adopt.py:
-//   e2e_adopt STEPS [--ask | --same | --late | --beside | --aside]
+//   e2e_adopt STEPS [--ask | --same | --late | --beside | --aside | --returned]
 // --ask: the loop asks whether to stop; --same: all ranks draw the same batches; --late: a layer is
 // registered after adopt(); --beside: also trains a leaf outside all modules; --aside: backward()
-// runs on another thread.
+// runs on another thread; --returned: torch::autograd::grad() takes the place of backward().
 #include <torch/torch.h>
 
 #include <chrono>
@@ -41,6 +41,7 @@ int main(int argc, char** argv) try {
   const bool is_late = arguments.size() > 1 && arguments[1] == "--late";
   const bool is_beside = arguments.size() > 1 && arguments[1] == "--beside";
   const bool is_aside = arguments.size() > 1 && arguments[1] == "--aside";
+  const bool is_returned = arguments.size() > 1 && arguments[1] == "--returned";
   torch::manual_seed(same ? 1 : static_cast<std::uint64_t>(session.rank()) + 1);
   torch::nn::Sequential model = make_model();
   torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-3));
@@ -57,7 +58,13 @@ int main(int argc, char** argv) try {
     optimizer.zero_grad();
     const torch::Tensor y = model->forward(x);
     const torch::Tensor loss = torch::mse_loss(is_beside ? y * scale : y, x.roll(1, 1));
-    is_aside ? std::thread([&loss] { loss.backward(); }).join() : loss.backward();
+    if (is_returned) {
+      const auto gradients = torch::autograd::grad({loss}, model->parameters());
+      for (std::size_t p = 0; p < gradients.size(); ++p)
+        model->parameters()[p].mutable_grad() = gradients[p];
+    } else {
+      is_aside ? std::thread([&loss] { loss.backward(); }).join() : loss.backward();
+    }
     optimizer.step();
     if (done == 0 && session.rank() == 0) {
       std::printf("page %s\n", session.status_address().c_str());

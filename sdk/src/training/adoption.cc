@@ -190,7 +190,7 @@ void Adoption::touch(const c10::OperatorHandle& handle, const at::Tensor& argume
     if (stages_.is(Stage::forward) && has_gradients_ && access == LoopStages::Access::write)
       stages_.expect_write();
     if (stages_.is(Stage::forward) && !averaging_.only_watches())
-      warnings_.parameter_used(handle, argument);
+      warnings_.parameter_used(handle, argument, waits_for_backward());
     first_.parameter_used(argument, access);
   }
   if (!stages_.is(Stage::forward) && may_begin && is_use(handle)) begin_forward();
@@ -199,6 +199,10 @@ void Adoption::touch(const c10::OperatorHandle& handle, const at::Tensor& argume
   const auto begins = visits_->read_parameter(model->map, model->first_block, {handle, storage});
   if (begins == VisitWatch::Begins::pass) growth_.begin_forward();
   if (begins != VisitWatch::Begins::nothing) growth_.enter_block();
+}
+
+LoopWarnings::Trial Adoption::waits_for_backward() const {
+  return first_.are_over() ? LoopWarnings::Trial::none : LoopWarnings::Trial::waits;
 }
 
 // Leaves a forward pass without a backward pass of its own. After a backward pass of the step, the

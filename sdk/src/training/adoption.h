@@ -100,6 +100,7 @@ class Adoption final : public OperatorListener {
   void show_stream();
   void keep_whole_if_optimised(AdoptedModel& model);
   void follow(const c10::OperatorHandle& handle, const at::Tensor& argument);
+  LoopWarnings::Trial waits_for_backward() const;
   void leave_forward();
   void close_if_updated();
   void begin_forward();

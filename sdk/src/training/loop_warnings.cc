@@ -32,14 +32,20 @@ void LoopWarnings::pass_went_aside() {
               "it was cloned from"));
 }
 
-void LoopWarnings::parameter_used(const c10::OperatorHandle& handle, const at::Tensor& parameter) {
+void LoopWarnings::parameter_used(const c10::OperatorHandle& handle, const at::Tensor& parameter,
+                                  Trial trial) {
   if (!handle.schema().is_mutable()) return;
   if (is_trained_elsewhere()) return trained_elsewhere();
-  if (!has_returned_ || job_.world_size() == 1) return;
-  tell(Warning::returned,
-       concat("a parameter of shape ", c10::str(parameter.sizes()), " is written after ",
-              "torch::autograd::grad(), whose gradients are not averaged over ranks; call ",
-              "backward(), or average them by cox::ManualParallel"));
+  if (!has_returned_) return;
+  const std::string written = concat("a parameter of shape ", c10::str(parameter.sizes()),
+                                     " is written after torch::autograd::grad(), ");
+  if (job_.world_size() > 1) {
+    tell(Warning::returned, written + "whose gradients are not averaged over ranks; call " +
+                                "backward(), or average them by cox::ManualParallel");
+  } else if (trial == Trial::waits && !has_step_) {
+    tell(Warning::returned, written + "so its steps are not measured: no memory plan is made and " +
+                                "no format chosen; call backward()");
+  }
 }
 
 // An optimizer's write is recognised by gradients off and a leaf that has a gradient.

@@ -29,8 +29,9 @@ class LoopWarnings {
   // Records that the program received gradients from torch::autograd::grad().
   void gradients_returned() { has_returned_ = true; }
   // Records an operator that uses a parameter outside of a graph, in a forward pass of averaged
-  // models.
-  void parameter_used(const c10::OperatorHandle& handle, const at::Tensor& parameter);
+  // models. `trial` tells whether a plan waits for the first step that backward() ends.
+  enum class Trial : std::uint8_t { none, waits };
+  void parameter_used(const c10::OperatorHandle& handle, const at::Tensor& parameter, Trial trial);
   // Records an operator that uses a tensor outside of a graph, in a loop that is averaged. None of
   // `models` had the tensor when it was adopted.
   void stranger_used(const c10::OperatorHandle& handle, const at::Tensor& tensor,
