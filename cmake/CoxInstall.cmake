@@ -24,7 +24,8 @@ endif()
 
 configure_package_config_file(cmake/coxswainConfig.cmake.in coxswainConfig.cmake
   INSTALL_DESTINATION "${_cox_package}" NO_SET_AND_CHECK_MACRO)
-write_basic_package_version_file(coxswainConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+# Programs that asked for 0.2 build with 0.3 (docs/versions.md).
+write_basic_package_version_file(coxswainConfigVersion.cmake COMPATIBILITY AnyNewerVersion)
 install(EXPORT coxswainTargets NAMESPACE coxswain:: DESTINATION "${_cox_package}")
 install(FILES
   "${CMAKE_CURRENT_BINARY_DIR}/coxswainConfig.cmake"
