@@ -77,7 +77,7 @@ void AdoptedTrial::forward_begins(std::uint64_t steps_ended) {
     step_ = steps_ended;
     is_recording_ = true;
     is_checked_ = false;
-    update_begins();
+    end_whole();
   }
   is_forward_ = true;
   if (!is_recording_ || forward_ != nullptr) return;
@@ -129,10 +129,12 @@ void AdoptedTrial::backward_begins(const BackwardPass& pass) {
 }
 
 void AdoptedTrial::backward_ended(BackwardKind) {
-  if (whole_ != nullptr) whole_->end_backward();
+  if (whole_ == nullptr) return;
+  whole_->end_backward();
+  if (whole_->backward_passes() == kMostPasses) end_whole();
 }
 
-void AdoptedTrial::update_begins() {
+void AdoptedTrial::end_whole() {
   if (whole_ == nullptr || whole_->backward_passes() == 0) return;
   std::unique_ptr<RecordedPass> whole = std::exchange(whole_, nullptr);
   is_in_whole_ = false;
@@ -382,7 +384,7 @@ FirstSteps::FirstSteps(Session& session, AdoptedModels& models)
     : session_(session), models_(models), update_(session.capabilities().probe) {}
 
 void FirstSteps::parameter_used(const at::Tensor& parameter, LoopStages::Access access) {
-  if (trial_ != nullptr && access == LoopStages::Access::write) trial_->update_begins();
+  if (trial_ != nullptr && access == LoopStages::Access::write) trial_->end_whole();
   if (update_.is_open()) update_.note(parameter, access);
 }
 
@@ -428,7 +430,7 @@ void FirstSteps::forward_begins(BatchGrowth& growth) {
   StepEngine& step = session_.state().step();
   const std::uint64_t ended = step.steps_ended() - trial_began_;
   if (trial_->is_complete(ended, models_.all().size())) {
-    trial_->update_begins();
+    trial_->end_whole();
     if (looks_at_release(ended)) return;
     if (!have_models_changed()) return calibrate();
     begin_trial();

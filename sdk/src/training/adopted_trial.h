@@ -92,8 +92,8 @@ class AdoptedTrial final : public OperatorListener {
   // gradients. REQUIRES: backward_begins() was called, and no parameter or gradient has changed
   // since.
   void check(const std::vector<bool>& trained);
-  // Ends the recording of a whole step.
-  void update_begins();
+  // Ends the recording of a whole step, because its update begins.
+  void end_whole();
   // Returns whether steps of all kinds were recorded: as many steps as models have ended, and each
   // model got gradients in one. Also returns true after kMostSteps steps. Equal on all ranks.
   bool is_complete(std::uint64_t steps_ended, std::size_t models) const;
@@ -137,6 +137,8 @@ class AdoptedTrial final : public OperatorListener {
     std::vector<bool> trained;
     std::unique_ptr<Recording> recording;  // null if this rank's steps cannot run again
   };
+  // A whole step is recorded up to this backward pass. A recording holds the batches of its passes.
+  static constexpr std::size_t kMostPasses = 4;
   static constexpr std::uint64_t kMostSteps = 16;  // limit of the wait for gradients of all models
 
   at::Tensor run(RecordedPass& pass);
