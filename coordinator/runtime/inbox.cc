@@ -6,6 +6,7 @@
 namespace cox::runtime {
 namespace {
 
+using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 using transport::BoardWake;
@@ -48,8 +49,8 @@ nanoseconds RoundPace::poll_interval() const {
     const nanoseconds interval = ends_[i % ends_.size()] - ends_[(i - 1) % ends_.size()];
     shortest = std::min(shortest, interval);
   }
-  if (shortest < milliseconds(4)) return nanoseconds(0);
-  return std::min<nanoseconds>(shortest / 2, milliseconds(50));
+  if (shortest < microseconds(200)) return nanoseconds(0);
+  return std::clamp<nanoseconds>(shortest / 2, milliseconds(2), milliseconds(50));
 }
 
 LateReports::LateReports(std::int32_t world_size)

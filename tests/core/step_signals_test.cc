@@ -70,9 +70,9 @@ cox::StepSignals by_sorting(const std::vector<cox::RankSignal>& received, std::i
 }
 
 bool same(const cox::StepSignals& a, const cox::StepSignals& b) {
+  const std::size_t bytes = a.reports.size() * sizeof(cox::RankSignal);
   return a.faults == b.faults && a.reports.size() == b.reports.size() &&
-         std::memcmp(a.reports.data(), b.reports.data(),
-                     a.reports.size() * sizeof(cox::RankSignal)) == 0;
+         (bytes == 0 || std::memcmp(a.reports.data(), b.reports.data(), bytes) == 0);
 }
 
 }  // namespace

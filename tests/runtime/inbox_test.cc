@@ -145,12 +145,12 @@ TEST_SUITE("runtime.late_reports") {
   }
 }
 
-// Returns the pace after rounds of so many milliseconds.
-RoundPace after(std::initializer_list<int> rounds) {
+// Returns the pace after rounds of so many microseconds.
+RoundPace after_us(std::initializer_list<int> rounds) {
   RoundPace pace;
   RoundPace::Clock::time_point now{};
   pace.round_at(now);
-  for (const int round : rounds) pace.round_at(now += milliseconds(round));
+  for (const int round : rounds) pace.round_at(now += std::chrono::microseconds(round));
   return pace;
 }
 
@@ -158,21 +158,24 @@ TEST_SUITE_BEGIN("runtime.round_pace");
 
 TEST_CASE("before enough rounds are known the reader is woken") {
   CHECK(RoundPace().poll_interval() == nanoseconds(0));
-  CHECK(after({80, 80, 80}).poll_interval() == nanoseconds(0));
-  CHECK(after({80, 80, 80, 80}).poll_interval() == milliseconds(40));
+  CHECK(after_us({80'000, 80'000, 80'000}).poll_interval() == nanoseconds(0));
+  CHECK(after_us({80'000, 80'000, 80'000, 80'000}).poll_interval() == milliseconds(40));
 }
 
-TEST_CASE("the interval is half the shortest of the last rounds, and never long") {
-  CHECK(after({40, 60, 60, 50}).poll_interval() == milliseconds(20));
-  CHECK(after({8, 40, 60, 60, 50}).poll_interval() == milliseconds(20));
-  CHECK(after({9000, 9000, 9000, 9000}).poll_interval() == milliseconds(50));
-  CHECK(after({4, 4, 4, 4}).poll_interval() == milliseconds(2));
+TEST_CASE("the interval is half the shortest of the last rounds, and neither short nor long") {
+  CHECK(after_us({40'000, 60'000, 60'000, 50'000}).poll_interval() == milliseconds(20));
+  CHECK(after_us({8'000, 40'000, 60'000, 60'000, 50'000}).poll_interval() == milliseconds(20));
+  CHECK(after_us({9'000'000, 9'000'000, 9'000'000, 9'000'000}).poll_interval() == milliseconds(50));
+  CHECK(after_us({4'000, 4'000, 4'000, 4'000}).poll_interval() == milliseconds(2));
+  CHECK(after_us({400, 400, 400, 400}).poll_interval() == milliseconds(2));
 }
 
-TEST_CASE("a round of less than 4 ms lets the reader be woken until it is forgotten") {
-  CHECK(after({50, 50, 50, 3}).poll_interval() == nanoseconds(0));
-  CHECK(after({50, 50, 50, 3, 50, 50, 50}).poll_interval() == nanoseconds(0));
-  CHECK(after({50, 50, 50, 3, 50, 50, 50, 50}).poll_interval() == nanoseconds(25'000'000));
+TEST_CASE("a round of less than 0.2 ms lets the reader be woken until it is forgotten") {
+  CHECK(after_us({50'000, 50'000, 50'000, 100}).poll_interval() == nanoseconds(0));
+  CHECK(after_us({50'000, 50'000, 50'000, 100, 50'000, 50'000, 50'000}).poll_interval() ==
+        nanoseconds(0));
+  CHECK(after_us({50'000, 50'000, 50'000, 100, 50'000, 50'000, 50'000, 50'000}).poll_interval() ==
+        milliseconds(25));
 }
 
 TEST_SUITE_END();

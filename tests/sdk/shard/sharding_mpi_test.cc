@@ -285,7 +285,9 @@ TEST_SUITE("sharding") {
       ::dup2(ends[1], STDERR_FILENO);
       net->parameters()[0].data_ptr<float>()[0] = 1;
     });
+#ifndef __SANITIZE_ADDRESS__  // its handler, called behind ours, exits
     CHECK(signal == SIGSEGV);
+#endif
     std::string text(4096, '\0');
     const auto read = ::read(ends[0], text.data(), text.size());
     CHECK(read > 0);
