@@ -47,7 +47,7 @@ class Trainer {
   // Backward's kernel for a bucket: writes when the training stream reaches it.
   void fill(std::size_t bucket, const std::vector<float>& values) {
     training_.give([values, to = buckets_[bucket].address] {
-      std::memcpy(to, values.data(), values.size() * sizeof(float));
+      if (!values.empty()) std::memcpy(to, values.data(), values.size() * sizeof(float));
       return true;
     });
   }
