@@ -3,7 +3,7 @@
 //
 //   open(block) -> BlockSteering's action -> tape, frame or neither -> close()
 //
-// A block's region is its first visit in a forward pass (forward_pass.h), up to the first visit of
+// A block's region is its first visit in a forward pass (visit_watch.h), up to the first visit of
 // the next block. So a later visit (an embedding used as the head) belongs to the surrounding
 // region, and the regions of a pass are a chain. Training thread only; saved tensors own their
 // tapes, which may outlive the object.

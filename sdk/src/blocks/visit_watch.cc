@@ -1,8 +1,32 @@
 #include "sdk/src/blocks/visit_watch.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace cox::detail {
+
+bool ForwardPass::is_over_at(const VisitBegin& visit) const {
+  if (!first_ || !has_left_ || first_->block != visit.block) return false;
+  if (first_->parameter == visit.parameter && first_->reader == visit.reader) return true;
+  const std::int64_t live = live_bytes();
+  return live > 0 && (most_held_bytes_ <= 0 || 2 * (live - bytes_at_first_) < most_held_bytes_);
+}
+
+void ForwardPass::note(const VisitBegin& visit) {
+  const std::int64_t live = live_bytes();
+  if (!first_) {
+    first_ = visit;
+    bytes_at_first_ = live;
+  }
+  has_left_ = has_left_ || first_->block != visit.block;
+  most_held_bytes_ = std::max(most_held_bytes_, live - bytes_at_first_);
+}
+
+void ForwardPass::end() {
+  first_.reset();
+  has_left_ = false;
+  most_held_bytes_ = 0;
+}
 
 void VisitWatch::add_block(std::string name, std::uint64_t elements) {
   parts_.steering.add_block(std::move(name));
@@ -17,6 +41,7 @@ void VisitWatch::release() {
   parts_.steering.release();
   parts_.region.set_offload(nullptr);
   parts_.meter.count(OperatorMeter::Counting::off);
+  parts_.pass.count_with(nullptr);
   observer_ = nullptr;
 }
 
@@ -45,13 +70,13 @@ void VisitWatch::enter_block_of(const BlockMap& map, BlockId::rep first,
 }
 
 VisitWatch::Begins VisitWatch::begin_visit(const VisitBegin& visit) {
-  const bool begins_pass = pass_.is_over_at(visit);
+  const bool begins_pass = parts_.pass.is_over_at(visit);
   if (begins_pass) {
     leave_block();
     enter(visit.block);
     is_new_visit_ = false;
   }
-  pass_.note(visit);
+  parts_.pass.note(visit);
   return begins_pass ? Begins::pass : Begins::visit;
 }
 
@@ -68,7 +93,7 @@ void VisitWatch::leave_block() {
   close_region();
   parts_.comparison.operator_ended();
   current_.reset();
-  pass_.end();
+  parts_.pass.end();
   is_entered_.assign(is_entered_.size(), false);
 }
 

@@ -12,8 +12,11 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/StorageImpl.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -22,7 +25,6 @@
 
 #include "sdk/src/blocks/bits_comparison.h"
 #include "sdk/src/blocks/block_steering.h"
-#include "sdk/src/blocks/forward_pass.h"
 #include "sdk/src/blocks/steered_region.h"
 #include "sdk/src/blocks/visit_clock.h"
 #include "sdk/src/stream/block_map.h"
@@ -31,6 +33,42 @@
 #include "sdk/src/stream/operator_times.h"
 
 namespace cox::detail {
+
+// VisitBegin is an operator that begins a visit of a block, by reading a parameter.
+struct VisitBegin {
+  BlockId block;
+  const c10::StorageImpl* parameter;  // an address, never followed
+  c10::OperatorHandle reader;
+};
+
+// ForwardPass tells where a forward pass ends because another one begins, with no backward pass
+// between the two: two views of a batch, the steps of a recurrent cell, an evaluation with
+// gradients on. A pass is over
+// - when the operator that began the pass comes again, on the same parameter and from another
+//   block; or
+// - when the pass's first block comes again in another way, and the program has let go of what the
+//   pass held. A head that uses the embedding's weights comes so, too, but still holds its pass.
+class ForwardPass {
+ public:
+  // Returns the bytes of all tensors now; 0 if tensors are not counted.
+  using LiveBytes = std::function<std::int64_t()>;
+  // Without a count only the operators tell passes apart.
+  void count_with(LiveBytes live_bytes) { live_bytes_ = std::move(live_bytes); }
+
+  // Returns whether the visit belongs to another pass than the visits before it.
+  bool is_over_at(const VisitBegin& visit) const;
+  void note(const VisitBegin& visit);
+  void end();
+
+ private:
+  std::int64_t live_bytes() const { return live_bytes_ ? live_bytes_() : 0; }
+
+  LiveBytes live_bytes_;
+  std::optional<VisitBegin> first_;
+  bool has_left_ = false;             // the pass visited another block than the first
+  std::int64_t bytes_at_first_ = 0;   // at the first visit
+  std::int64_t most_held_bytes_ = 0;  // beyond those, at the begin of a later visit
+};
 
 // VisitObserver sees the tensors that operators of visits read.
 class VisitObserver {
@@ -52,6 +90,7 @@ struct VisitParts {
   VisitClock::Now now;                                     // the clock of all parts
   c10::Device device = c10::Device(c10::DeviceType::CPU);  // the device of the blocks' parameters
   VisitClock clock;
+  ForwardPass pass;
   BlockSteering steering;
   SteeredRegion region;
   BitsComparison comparison;
@@ -98,10 +137,6 @@ class VisitWatch {
 
   // Returns the current block of the forward pass.
   std::optional<BlockId> current() const { return current_; }
-  // Tells passes apart by the bytes of tensors, too (ForwardPass).
-  void count_passes_with(ForwardPass::LiveBytes live_bytes) {
-    pass_.count_with(std::move(live_bytes));
-  }
   // Applies the block's current action to the rest of the visit, or ends the forward pass, because
   // the program has released it. The follower must report the next operator's parameters again.
   enum class Anew { visit, pass };
@@ -138,8 +173,7 @@ class VisitWatch {
   VisitObserver* observer_ = nullptr;
   std::vector<Scope> scopes_;  // innermost last; parameters enter no other block in one
   std::optional<BlockId> current_;
-  bool is_new_visit_ = false;  // no operator has read a parameter in it
-  ForwardPass pass_;
+  bool is_new_visit_ = false;     // no operator has read a parameter in it
   std::vector<bool> is_entered_;  // by block, in this pass
 };
 

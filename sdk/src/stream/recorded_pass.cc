@@ -239,4 +239,46 @@ at::Tensor RecordedPass::run() {
   return results_[at(root_.maker)][at(root_.output)][at(root_.element)];
 }
 
+// Between a backward pass and the next forward pass, operators on gradients (a clipping) are left
+// out, which would be copied before they are written to.
+bool WholeSteps::records(const OperatorCall& call) const {
+  if (open_ == nullptr) return false;
+  bool has_history = false;
+  for_each_tensor_of(
+      call, [&](const at::Tensor& tensor) { has_history = has_history || tensor.requires_grad(); });
+  return is_forward_ || (has_history && at::GradMode::is_enabled());
+}
+
+void WholeSteps::begin(const OperatorCall& call) {
+  is_recorded_ = records(call);
+  if (is_recorded_) open_->begin(call);
+}
+
+void WholeSteps::end(std::span<const c10::IValue> results) {
+  if (std::exchange(is_recorded_, false)) open_->end(results);
+}
+
+void WholeSteps::failed() noexcept {
+  if (std::exchange(is_recorded_, false)) open_->failed();
+}
+
+void WholeSteps::backward_begins(const BackwardPass& pass) {
+  is_forward_ = false;
+  if (open_ != nullptr) open_->record_backward(pass);
+}
+
+void WholeSteps::backward_ended() {
+  if (open_ == nullptr) return;
+  open_->end_backward();
+  if (open_->backward_passes() == kMostPasses) end_step();
+}
+
+void WholeSteps::end_step() {
+  if (open_ == nullptr || open_->backward_passes() == 0) return;
+  std::unique_ptr<RecordedPass> step = std::exchange(open_, nullptr);
+  const bool is_wanted = std::exchange(is_wanted_, true) && step->backward_passes() > 1;
+  is_recorded_ = false;
+  if (is_wanted && step->close_behind_backward().ok()) kept_.push_back(std::move(step));
+}
+
 }  // namespace cox::detail

@@ -104,4 +104,39 @@ class RecordedPass final : public OperatorListener {
   RerunResults results_;
 };
 
+// WholeSteps records steps with several backward passes, up to the fourth of them: a recording
+// holds the batches of its passes. A user tells the events of a step in their order.
+class WholeSteps {
+ public:
+  static constexpr std::size_t kMostPasses = 4;
+
+  void begin_step() { open_ = std::make_unique<RecordedPass>(); }
+  bool wants_calls() const { return open_ != nullptr; }
+  void begin_forward() { is_forward_ = true; }
+  // Receive the operators of the step, of which some are recorded.
+  void begin(const OperatorCall& call);
+  void end(std::span<const c10::IValue> results);
+  void failed() noexcept;
+  void backward_begins(const BackwardPass& pass);
+  void backward_ended();
+  // Records that the step is none to keep, because one like it is known.
+  void forget_step() { is_wanted_ = false; }
+  // Ends the open step behind its last backward pass, if it has had one, and keeps the recording if
+  // it has several and can run again.
+  void end_step();
+
+  // Returns the recordings that were kept.
+  std::vector<std::unique_ptr<RecordedPass>>& kept() { return kept_; }
+  const std::vector<std::unique_ptr<RecordedPass>>& kept() const { return kept_; }
+
+ private:
+  bool records(const OperatorCall& call) const;
+
+  std::unique_ptr<RecordedPass> open_;  // the step so far
+  std::vector<std::unique_ptr<RecordedPass>> kept_;
+  bool is_forward_ = false;
+  bool is_recorded_ = false;  // the running operator
+  bool is_wanted_ = true;
+};
+
 }  // namespace cox::detail

@@ -75,50 +75,40 @@ AdoptedTrial::AdoptedTrial(AdoptedModels& models, BlockWatch& blocks, Follow fol
 void AdoptedTrial::forward_begins(std::uint64_t steps_ended) {
   if (step_ < steps_ended) {
     step_ = steps_ended;
-    is_recording_ = true;
-    is_checked_ = false;
-    end_whole();
+    record_ = Record::open;
+    wholes_.end_step();
   }
-  is_forward_ = true;
-  if (!is_recording_ || forward_ != nullptr) return;
+  wholes_.begin_forward();
+  if (record_ != Record::open || forward_ != nullptr) return;
   forward_ = std::make_unique<Recording>();
-  whole_ = std::make_unique<RecordedPass>();
-}
-
-// Between a backward pass and the next forward pass, operators on gradients (a clipping) are left
-// out, which would be copied before they are written to.
-bool AdoptedTrial::is_recorded_as_whole(const OperatorCall& call) const {
-  if (whole_ == nullptr) return false;
-  bool has_history = false;
-  for_each_tensor_of(
-      call, [&](const at::Tensor& tensor) { has_history = has_history || tensor.requires_grad(); });
-  return is_forward_ || (has_history && at::GradMode::is_enabled());
+  wholes_.begin_step();
 }
 
 void AdoptedTrial::begin(const OperatorCall& call) {
-  is_in_whole_ = is_recorded_as_whole(call);
-  if (is_in_whole_) whole_->begin(call);
-  if (!is_recording_) return;
+  wholes_.begin(call);
+  if (record_ != Record::open) return;
   if (all_ != nullptr) all_->pass.begin(call);
   if (forward_ != nullptr) forward_->pass.begin(call);
 }
 
 void AdoptedTrial::end(std::span<const c10::IValue> results) {
-  if (is_recording_ && forward_ != nullptr) forward_->pass.end(results);
-  if (is_recording_ && all_ != nullptr) all_->pass.end(results);
-  if (is_in_whole_) whole_->end(results);
+  const bool is_open = record_ == Record::open;
+  if (is_open && forward_ != nullptr) forward_->pass.end(results);
+  if (is_open && all_ != nullptr) all_->pass.end(results);
+  wholes_.end(results);
 }
 
 void AdoptedTrial::failed() noexcept {
-  if (is_recording_ && forward_ != nullptr) forward_->pass.failed();
-  if (is_recording_ && all_ != nullptr) all_->pass.failed();
-  if (is_in_whole_) whole_->failed();
+  const bool is_open = record_ == Record::open;
+  if (is_open && forward_ != nullptr) forward_->pass.failed();
+  if (is_open && all_ != nullptr) all_->pass.failed();
+  wholes_.failed();
 }
 
 void AdoptedTrial::backward_begins(const BackwardPass& pass) {
-  is_forward_ = false;
-  if (whole_ != nullptr) whole_->record_backward(pass);
-  if (!std::exchange(is_recording_, false)) return;
+  wholes_.backward_begins(pass);
+  if (record_ != Record::open) return;
+  record_ = Record::closed;
   for (Recording* it : {forward_.get(), all_.get()}) {
     if (it != nullptr) it->status = it->pass.close(pass.roots, pass.gradients);
   }
@@ -128,28 +118,15 @@ void AdoptedTrial::backward_begins(const BackwardPass& pass) {
   }
 }
 
-void AdoptedTrial::backward_ended(BackwardKind) {
-  if (whole_ == nullptr) return;
-  whole_->end_backward();
-  if (whole_->backward_passes() == kMostPasses) end_whole();
-}
-
-void AdoptedTrial::end_whole() {
-  if (whole_ == nullptr || whole_->backward_passes() == 0) return;
-  std::unique_ptr<RecordedPass> whole = std::exchange(whole_, nullptr);
-  is_in_whole_ = false;
-  const bool is_wanted = is_new_kind_ && whole->backward_passes() > 1;
-  if (is_wanted && whole->close_behind_backward().ok()) wholes_.push_back(std::move(whole));
-}
-
 void AdoptedTrial::check(const std::vector<bool>& trained) {
-  if (std::exchange(is_checked_, true)) return;
-  is_new_kind_ = std::ranges::find(kinds_, trained, &Kind::trained) == kinds_.end();
-  if (is_new_kind_) {
+  if (std::exchange(record_, Record::checked) == Record::checked) return;
+  if (std::ranges::find(kinds_, trained, &Kind::trained) == kinds_.end()) {
     if (status_.ok()) status_ = check_recordings();
     std::unique_ptr<Recording> kept;
     if (status_.ok()) kept = std::move(forward_ != nullptr ? forward_ : all_);
     kinds_.push_back({trained, std::move(kept)});
+  } else {
+    wholes_.forget_step();
   }
   before_.clear();
   forward_.reset();
@@ -261,7 +238,7 @@ void AdoptedTrial::Follower::end(std::span<const c10::IValue>) {
 
 // A recording that cannot run again only makes the prediction less exact.
 void AdoptedTrial::drop_broken_wholes() {
-  std::erase_if(wholes_, [this](const std::unique_ptr<RecordedPass>& whole) {
+  std::erase_if(wholes_.kept(), [this](const std::unique_ptr<RecordedPass>& whole) {
     set_actions(visits_.parts().steering, Actions(blocks_.size(), MemoryAction::recompute));
     TrialStep step(models_.together(), [&] { return run(*whole); });
     const Status ran = step.run();
@@ -294,7 +271,7 @@ SampleStep AdoptedTrial::sample(bool can_run) {
     }
   }
   drop_broken_wholes();
-  for (const auto& whole : wholes_) {
+  for (const auto& whole : wholes_.kept()) {
     sample.other_losses.emplace_back([this, &pass = *whole] { return run(pass); });
   }
   sample.release = [this] { release(); };
@@ -311,7 +288,8 @@ std::vector<at::Tensor> AdoptedTrial::leaves() const {
   add(forward_);
   add(all_);
   for (const Kind& kind : kinds_) add(kind.recording);  // null without a pass that can run again
-  for (const auto& whole : wholes_) std::ranges::move(whole->leaves(), std::back_inserter(all));
+  for (const auto& whole : wholes_.kept())
+    std::ranges::move(whole->leaves(), std::back_inserter(all));
   return all;
 }
 
@@ -320,7 +298,7 @@ std::vector<RecordedPass*> AdoptedTrial::passes() const {
   for (const Kind& kind : kinds_) {
     if (kind.recording != nullptr) all.push_back(&kind.recording->pass);
   }
-  for (const auto& whole : wholes_) all.push_back(whole.get());
+  for (const auto& whole : wholes_.kept()) all.push_back(whole.get());
   return all;
 }
 
@@ -384,7 +362,7 @@ FirstSteps::FirstSteps(Session& session, AdoptedModels& models)
     : session_(session), models_(models), update_(session.capabilities().probe) {}
 
 void FirstSteps::parameter_used(const at::Tensor& parameter, LoopStages::Access access) {
-  if (trial_ != nullptr && access == LoopStages::Access::write) trial_->end_whole();
+  if (trial_ != nullptr && access == LoopStages::Access::write) trial_->update_begins();
   if (update_.is_open()) update_.note(parameter, access);
 }
 
@@ -430,7 +408,7 @@ void FirstSteps::forward_begins(BatchGrowth& growth) {
   StepEngine& step = session_.state().step();
   const std::uint64_t ended = step.steps_ended() - trial_began_;
   if (trial_->is_complete(ended, models_.all().size())) {
-    trial_->end_whole();
+    trial_->update_begins();
     if (looks_at_release(ended)) return;
     if (!have_models_changed()) return calibrate();
     begin_trial();
@@ -442,6 +420,8 @@ void FirstSteps::forward_begins(BatchGrowth& growth) {
   if (!trial_->wants_calls()) return;
   BlockWatch& blocks = session_.capabilities().blocks;
   growth.begin_measuring(blocks.size());
+  blocks.visits()->parts().pass.count_with(
+      [&probe = session_.capabilities().probe] { return probe.memory().count().live_bytes; });
   // With hooks autograd saves its own handles, so the recording sees when the program frees a
   // tensor.
   VisitClock& clock = blocks.visits()->parts().clock;

@@ -77,7 +77,7 @@ class AdoptedTrial final : public OperatorListener {
   AdoptedTrial(AdoptedModels& models, BlockWatch& blocks, Follow follow, Since since);
 
   // Receives the stream of the first step, up to its update.
-  bool wants_calls() const override { return is_recording_ || whole_ != nullptr; }
+  bool wants_calls() const override { return record_ == Record::open || wholes_.wants_calls(); }
   void begin(const OperatorCall& call) override;
   void end(std::span<const c10::IValue> results) override;
   void failed() noexcept override;
@@ -86,14 +86,14 @@ class AdoptedTrial final : public OperatorListener {
   void forward_begins(std::uint64_t steps_ended);
   // Ends the recordings of the first forward pass, the first time in a step.
   void backward_begins(const BackwardPass& pass) override;
-  void backward_ended(BackwardKind kind) override;
+  void backward_ended(BackwardKind) override { wholes_.backward_ended(); }
   // Runs the recorded passes and compares the results with the gradients of the step's first
   // backward(). Later calls in a step do nothing. `trained` tells for each model whether it got
   // gradients. REQUIRES: backward_begins() was called, and no parameter or gradient has changed
   // since.
   void check(const std::vector<bool>& trained);
-  // Ends the recording of a whole step, because its update begins.
-  void end_whole();
+  // Ends the recording of a whole step.
+  void update_begins() { wholes_.end_step(); }
   // Returns whether steps of all kinds were recorded: as many steps as models have ended, and each
   // model got gradients in one. Also returns true after kMostSteps steps. Equal on all ranks.
   bool is_complete(std::uint64_t steps_ended, std::size_t models) const;
@@ -137,13 +137,10 @@ class AdoptedTrial final : public OperatorListener {
     std::vector<bool> trained;
     std::unique_ptr<Recording> recording;  // null if this rank's steps cannot run again
   };
-  // A whole step is recorded up to this backward pass. A recording holds the batches of its passes.
-  static constexpr std::size_t kMostPasses = 4;
   static constexpr std::uint64_t kMostSteps = 16;  // limit of the wait for gradients of all models
 
   at::Tensor run(RecordedPass& pass);
   void drop_broken_wholes();
-  bool is_recorded_as_whole(const OperatorCall& call) const;
   std::vector<RecordedPass*> passes() const;  // all that can run again
   void release();
   Status check_recordings();
@@ -162,22 +159,18 @@ class AdoptedTrial final : public OperatorListener {
   BlockWatch& blocks_;
   VisitWatch& visits_;
   Follower follower_;
-  std::vector<Kind> kinds_;  // recorded and checked; the same kinds on all ranks
-  std::vector<std::unique_ptr<RecordedPass>> wholes_;  // steps with several backward passes
-  std::unique_ptr<Recording> all_;                     // since adopt(), in a loop's first step
-  std::unique_ptr<Recording> forward_;                 // since the first operator on a parameter
-  std::unique_ptr<RecordedPass> whole_;                // the step so far, with its backward passes
-  bool is_forward_ = false;
-  bool is_new_kind_ = false;        // the step is the first of its kind
-  bool is_in_whole_ = false;        // the running operator is recorded in whole_
-  std::vector<at::Tensor> before_;  // gradients before the recorded backward pass
-  RecordedPass* pass_ = nullptr;    // the pass to compare: in all_ or forward_
+  std::vector<Kind> kinds_;             // recorded and checked; the same kinds on all ranks
+  WholeSteps wholes_;                   // steps with several backward passes
+  std::unique_ptr<Recording> all_;      // since adopt(), in a loop's first step
+  std::unique_ptr<Recording> forward_;  // since the first operator on a parameter
+  std::vector<at::Tensor> before_;      // gradients before the recorded backward pass
+  RecordedPass* pass_ = nullptr;        // the pass to compare: in all_ or forward_
   GradientSpread spread_;
   Status ran_;  // outcome of the last run
   Status status_;
   std::uint64_t step_ = 0;  // the recorded step
-  bool is_recording_ = true;
-  bool is_checked_ = false;
+  enum class Record : std::uint8_t { open, closed, checked };
+  Record record_ = Record::open;  // of the step's first pass
 };
 
 // UpdateProfile predicts the peak bytes of an optimizer's later updates from its first update. The

@@ -141,7 +141,7 @@ TEST_SUITE("sdk.blocks.visit_watch") {
   TEST_CASE("a look at parameters whose bytes are gone is a pass of its own") {
     Net net;
     Watched watched(*net, MeasureMode::times);
-    watched.visits.count_passes_with([] { return 1000; });
+    watched.visits.parts().pass.count_with([] { return 1000; });
     const Tensor norm = net->a->gain.norm(), other = net->b->gain.norm();
     net->b(net->a(net->middle())).sum().backward();
     CHECK(watched.sink.edges == "<0>0<1>1<0>0<1>1[1]1[0]0");

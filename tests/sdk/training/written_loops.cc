@@ -496,6 +496,21 @@ void micro_batches(const Adopt& adopt, LoopTrace& trace) {
   }
 }
 
+// Norms of all parameters are logged before each step, with gradients on.
+void logged_norms(const Adopt& adopt, LoopTrace& trace) {
+  nn::Sequential net = deep_net();
+  adopt(*net);
+  torch::optim::Adam optimizer(net->parameters(), 0.01);
+  for (int step = 0; step < kSteps; ++step) {
+    Tensor norms = torch::zeros({});
+    for (const Tensor& p : net->parameters()) norms = norms + p.norm();
+    optimizer.zero_grad();
+    net->forward(trace.batch(step, {8, 4})).pow(2).mean().backward();
+    optimizer.step();
+    trace.note(*net, {norms});
+  }
+}
+
 enum class Graphs { one, two };
 
 // Two losses, each with a backward pass of its own.
@@ -538,6 +553,7 @@ std::vector<Written> written_loops() {
           {"gradients in one buffer", flat_gradients},
           {"gradients by handles", held_gradients},
           {"sparse gradients", sparse_gradients},
+          {"norms that are logged before a step", logged_norms},
           {"micro-batches", micro_batches},
           {"two losses of one graph", std::bind(two_losses, Graphs::one, _1, _2)},
           {"two losses of two graphs", std::bind(two_losses, Graphs::two, _1, _2)},

@@ -29,7 +29,7 @@ namespace {
 
 using Flags = std::vector<std::string>;
 
-// What a loop left, and its highest peak from the second step on.
+// Trained is a finished loop: its trace, and its highest peak from the second step on.
 struct Trained {
   explicit Trained(LoopTrace trace_in) : trace(std::move(trace_in)) {
     for (std::size_t i = trace.peaks().size() / 2; i < trace.peaks().size(); ++i)
