@@ -61,7 +61,7 @@ int main(int argc, char** argv) try {
     if (is_returned) {
       const auto gradients = torch::autograd::grad({loss}, model->parameters());
       for (std::size_t p = 0; p < gradients.size(); ++p)
-        model->parameters()[p].mutable_grad() = gradients[p];
+        model->parameters()[p].mutable_grad() = gradients[p].clone();
     } else {
       is_aside ? std::thread([&loss] { loss.backward(); }).join() : loss.backward();
     }

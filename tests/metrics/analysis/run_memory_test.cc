@@ -45,6 +45,10 @@ void give_back(void* memory) {
 void* operator new(std::size_t bytes) {
   return taken(std::malloc(bytes));
 }
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  void* memory = std::malloc(bytes);
+  return memory == nullptr ? nullptr : taken(memory);
+}
 void operator delete(void* memory) noexcept {
   give_back(memory);
 }

@@ -175,7 +175,9 @@ TEST_SUITE("memory probe") {
     }
     const std::uint64_t peak = probe.reading().peak_bytes;
     for (std::uint64_t i = 0; i < MemoryProbe::kEverySteps; ++i) probe.look();
+#ifndef __SANITIZE_ADDRESS__  // keeps freed memory for a while
     CHECK(probe.reading().used_bytes < peak);
     CHECK(probe.reading().peak_bytes == peak);
+#endif
   }
 }
