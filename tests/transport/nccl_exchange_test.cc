@@ -56,7 +56,7 @@ class Trainer {
   void read(std::size_t bucket, std::vector<float>& into) {
     into.assign(buckets_[bucket].count, -1);
     training_.give([&into, from = buckets_[bucket].address] {
-      std::memcpy(into.data(), from, into.size() * sizeof(float));
+      if (!into.empty()) std::memcpy(into.data(), from, into.size() * sizeof(float));
       return true;
     });
   }
