@@ -91,9 +91,16 @@ def compile_alone(root, path, known):
     return [] if run.returncode == 0 else errors or run.stderr.splitlines()[:5] or [f"{path}: the compiler failed"]
 
 
+def part_of(path):
+    """The part of the tree that a build has or leaves out: sdk, tests/sdk."""
+    folders = path.split("/")[:-1]
+    return "/".join(folders[: 2 if folders[:1] == ["tests"] else 1])
+
+
 def chosen(root, arguments, known):
     files = [path for path in tree.cpp_files(root) if not path.startswith(SKIPPED)]
-    files = [path for path in files if path.endswith(".h") or path in known]
+    parts = {part_of(source) for source in known}
+    files = [path for path in files if path in known or (path.endswith(".h") and part_of(path) in parts)]
     if arguments.all:
         return files
     wanted = [os.path.relpath(os.path.join(root, path), root) for path in arguments.file] or changed_files(root)
