@@ -142,7 +142,7 @@ class Adopt(jobs.Case):
         for ranks, settings, text in cases:
             with self.subTest(ranks=ranks, settings=settings):
                 ended = jobs.run(self.command(5, "--returned", *settings), ranks)
-                self.assertEqual(ended.code, 0, ended)
+                self.assertEqual(ended.code, 0 if ranks == 1 else 1, ended)  # two ranks have other weights
                 written = "coxswain[0] warning: adopted model: a parameter of shape [64, 64] is written after"
                 self.assertEqual(ended.err.count(written), 0 if text is None else 1, ended)
                 self.assertIn(text or "", ended.err)
