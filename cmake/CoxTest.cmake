@@ -37,7 +37,7 @@ endif()
 set(COX_TEST_ENVIRONMENT "OMP_NUM_THREADS=1;HYDRA_LAUNCHER=fork;HWLOC_COMPONENTS=-pci"
   "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/support/lsan.supp:print_suppressions=0"
   "UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1"
-  "TSAN_OPTIONS=halt_on_error=1" "COX_MPIEXEC=${COX_MPIEXEC}")
+  "TSAN_OPTIONS=halt_on_error=1:suppressions=${PROJECT_SOURCE_DIR}/tests/support/tsan.supp" "COX_MPIEXEC=${COX_MPIEXEC}")
 set(COX_CUDA_STANDIN_FOLDER "${PROJECT_BINARY_DIR}/tests/cuda_stand_in")
 # CUDA's headers as the stand-ins see them, with or without a toolkit.
 set(COX_CUDA_HEADERS "${COX_TORCH_ROOT}/nvidia/cu13/include"
