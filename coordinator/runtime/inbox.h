@@ -41,8 +41,8 @@ RoundId round_to_judge(const TakenReports& taken, RoundId earliest);
 // Decides how often the coordinator polls for a round's reports. A wake-up costs the training
 // thread a system call and, if the other core sleeps, an interrupt: 57 us of a step, measured in a
 // virtual machine. Training rounds come at a steady pace, and the answer is needed only at the end
-// of the next step, so polling twice a step loses nothing. In steps of less than 4 ms wake-ups cost
-// most: a round then covers the steps of 2 ms. Pure: time is an argument.
+// of the next step, so polling twice a step loses nothing. Wake-ups would cost
+// most in short steps, so a round covers all steps of at least 2 ms. Pure: time is an argument.
 class RoundPace {
  public:
   using Clock = std::chrono::steady_clock;
@@ -53,7 +53,7 @@ class RoundPace {
   // Records that a round's reports were complete.
   void round_at(Clock::time_point now);
   // Returns half the shortest of the last rounds, from 2 to 50 ms. Returns 0, meaning "wait to be
-  // woken", if rounds take less than 0.2 ms, as no training step does, or too few are known.
+  // woken", if rounds take less than 0.2 ms (no training step does) or too few are known.
   std::chrono::nanoseconds poll_interval() const;
 
  private:

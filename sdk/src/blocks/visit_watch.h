@@ -46,8 +46,9 @@ struct VisitBegin {
 // gradients on. A pass is over
 // - when the operator that began the pass comes again, on the same parameter and from another
 //   block; or
-// - when the pass's first block comes again in another way, and the program has let go of what the
-//   pass held. A head that uses the embedding's weights comes so, too, but still holds its pass.
+// - when another operator visits the pass's first block again, and the program has freed what the
+//   pass held. A head that reads the embedding's weights visits that block again, too, but holds
+//   the pass's memory, so the pass goes on.
 class ForwardPass {
  public:
   // Returns the bytes of all tensors now; 0 if tensors are not counted.

@@ -239,8 +239,8 @@ at::Tensor RecordedPass::run() {
   return results_[at(root_.maker)][at(root_.output)][at(root_.element)];
 }
 
-// Between a backward pass and the next forward pass, operators on gradients (a clipping) are left
-// out, which would be copied before they are written to.
+// Leaves out operators on gradients (a clipping) between a backward pass and the next forward pass:
+// a tape copies a tensor before a write, and so would copy all gradients.
 bool WholeSteps::records(const OperatorCall& call) const {
   if (open_ == nullptr) return false;
   bool has_history = false;
@@ -276,7 +276,7 @@ void WholeSteps::backward_ended() {
 void WholeSteps::end_step() {
   if (open_ == nullptr || open_->backward_passes() == 0) return;
   std::unique_ptr<RecordedPass> step = std::exchange(open_, nullptr);
-  const bool is_wanted = std::exchange(is_wanted_, true) && step->backward_passes() > 1;
+  const bool is_wanted = is_wanted_ && step->backward_passes() > 1;
   is_recorded_ = false;
   if (is_wanted && step->close_behind_backward().ok()) kept_.push_back(std::move(step));
 }

@@ -104,13 +104,16 @@ class RecordedPass final : public OperatorListener {
   RerunResults results_;
 };
 
-// WholeSteps records steps with several backward passes, up to the fourth of them: a recording
-// holds the batches of its passes. A user tells the events of a step in their order.
+// WholeSteps records steps with several backward passes. A recording ends with the fourth backward
+// pass, because it holds the batches of all passes. A user tells the events of a step in order.
 class WholeSteps {
  public:
   static constexpr std::size_t kMostPasses = 4;
 
-  void begin_step() { open_ = std::make_unique<RecordedPass>(); }
+  void begin_step() {
+    open_ = std::make_unique<RecordedPass>();
+    is_wanted_ = true;
+  }
   bool wants_calls() const { return open_ != nullptr; }
   void begin_forward() { is_forward_ = true; }
   // Receive the operators of the step, of which some are recorded.
@@ -119,10 +122,10 @@ class WholeSteps {
   void failed() noexcept;
   void backward_begins(const BackwardPass& pass);
   void backward_ended();
-  // Records that the step is none to keep, because one like it is known.
+  // Drops the open step at its end, because a step like it was kept before.
   void forget_step() { is_wanted_ = false; }
-  // Ends the open step behind its last backward pass, if it has had one, and keeps the recording if
-  // it has several and can run again.
+  // Ends the open step behind its last backward pass. Keeps the recording if the step had several
+  // backward passes and can run again. Does nothing before the first one.
   void end_step();
 
   // Returns the recordings that were kept.

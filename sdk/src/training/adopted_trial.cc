@@ -395,6 +395,11 @@ void FirstSteps::step_begins(BatchGrowth& growth) {
         "memory was measured; the next steps measure the memory again");
   }
   changed_steps_ = 0;
+  begin_anew(growth);
+}
+
+// Forgets what was seen of the models as they were before.
+void FirstSteps::begin_anew(BatchGrowth& growth) {
   looked_at_.reset();
   bytes_at_forward_ = 0;
   released_bytes_.reset();
@@ -411,7 +416,7 @@ void FirstSteps::forward_begins(BatchGrowth& growth) {
     trial_->update_begins();
     if (looks_at_release(ended)) return;
     if (!have_models_changed()) return calibrate();
-    begin_trial();
+    begin_anew(growth);
     return forward_begins(growth);
   }
   if (ended == 0) models_.note_forms();
@@ -428,7 +433,7 @@ void FirstSteps::forward_begins(BatchGrowth& growth) {
   if (clock.mode() == MeasureMode::off) clock.measure(MeasureMode::times);
 }
 
-// A recorded step is that of other models than the present ones, if those have changed since.
+// A step that was recorded before the models changed cannot run with them as they are now.
 bool FirstSteps::have_models_changed() {
   constexpr int kMostTrials = 4;
   if (++trials_ >= kMostTrials) return false;

@@ -8,9 +8,9 @@
 //
 // One model needs one step. Models that take steps in turn (the players of a GAN) have several
 // kinds of steps. A kind is the set of models that got gradients, and one step of each kind is
-// recorded. A step with several backward passes is recorded as a whole, too, for its peak. A block
-// whose recomputed gradients differ is pinned to keep, with the reason. If the
-// step cannot run again at all, status() tells why, and there is no sample.
+// recorded. A step with several backward passes is also recorded as a whole, for its peak. A block
+// whose recomputed gradients differ is pinned to keep, with the reason. If the step cannot run
+// again at all, status() tells why, and there is no sample.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -249,6 +249,7 @@ class FirstSteps {
 
  private:
   void begin_trial();
+  void begin_anew(BatchGrowth& growth);
   bool have_models_changed();  // collective
   void calibrate();
   bool looks_at_release(std::uint64_t steps_ended);  // collective
