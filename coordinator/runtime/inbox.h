@@ -41,8 +41,8 @@ RoundId round_to_judge(const TakenReports& taken, RoundId earliest);
 // Decides how often the coordinator polls for a round's reports. A wake-up costs the training
 // thread a system call and, if the other core sleeps, an interrupt: 57 us of a step, measured in a
 // virtual machine. Training rounds come at a steady pace, and the answer is needed only at the end
-// of the next step, so polling twice a step loses nothing. Wake-ups would cost
-// most in short steps, so a round covers all steps of at least 2 ms. Pure: time is an argument.
+// of the next step, so polling twice a step loses nothing. Short steps would pay most for wake-ups,
+// so a round covers all steps within 2 ms. Pure: time is an argument.
 class RoundPace {
  public:
   using Clock = std::chrono::steady_clock;
