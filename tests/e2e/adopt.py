@@ -147,6 +147,14 @@ class Adopt(jobs.Case):
                 self.assertEqual(ended.err.count(written), 0 if text is None else 1, ended)
                 self.assertIn(text or "", ended.err)
 
+    def test_a_step_whose_later_backward_pass_cannot_be_repeated_is_told(self):
+        ended = jobs.run(self.command(5, "--weighted", "--cox.memory.budget=1GiB"))
+        self.assertEqual(ended.code, 0, ended)
+        told = ("coxswain[0] warning: adopted model: a step's later backward passes cannot be repeated, so that "
+                "predicted peaks leave them out")
+        self.assertEqual(ended.err.count(told), 1, ended)
+        self.assertIn("a gradient passed to backward() other than 1", ended.err)
+
     def test_a_backward_pass_on_another_thread_is_told_while_the_loop_runs(self):
         job, _ = self.hold("--aside")
         job.until(lambda: "found backward() on other threads only" in job.errors())

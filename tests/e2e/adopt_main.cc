@@ -1,8 +1,9 @@
 // A plain loop with two lines of Coxswain, for adopt.py:
-//   e2e_adopt STEPS [--ask | --same | --late | --beside | --aside | --returned]
+//   e2e_adopt STEPS [--ask | --same | --late | --beside | --aside | --returned | --weighted]
 // --ask: the loop asks whether to stop; --same: all ranks draw the same batches; --late: a layer is
 // registered after adopt(); --beside: also trains a leaf outside all modules; --aside: backward()
-// runs on another thread; --returned: torch::autograd::grad() takes the place of backward().
+// runs on another thread; --returned: torch::autograd::grad() takes the place of backward();
+// --weighted: a second backward() of each step is given a gradient.
 #include <torch/torch.h>
 
 #include <chrono>
@@ -36,12 +37,10 @@ int main(int argc, char** argv) try {
   auto session = cox::Session::start(argc, argv, {.program = "adopted"});
   const auto& arguments = session.arguments();
   const int steps = arguments.empty() ? 100 : std::stoi(arguments[0]);
-  const bool asks = arguments.size() > 1 && arguments[1] == "--ask";
-  const bool same = arguments.size() > 1 && arguments[1] == "--same";
-  const bool is_late = arguments.size() > 1 && arguments[1] == "--late";
-  const bool is_beside = arguments.size() > 1 && arguments[1] == "--beside";
-  const bool is_aside = arguments.size() > 1 && arguments[1] == "--aside";
-  const bool is_returned = arguments.size() > 1 && arguments[1] == "--returned";
+  const std::string kind = arguments.size() > 1 ? arguments[1] : "";
+  const bool asks = kind == "--ask", same = kind == "--same", is_late = kind == "--late";
+  const bool is_beside = kind == "--beside", is_aside = kind == "--aside";
+  const bool is_returned = kind == "--returned", is_weighted = kind == "--weighted";
   torch::manual_seed(same ? 1 : static_cast<std::uint64_t>(session.rank()) + 1);
   torch::nn::Sequential model = make_model();
   torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-3));
@@ -65,6 +64,7 @@ int main(int argc, char** argv) try {
     } else {
       is_aside ? std::thread([&loss] { loss.backward(); }).join() : loss.backward();
     }
+    if (is_weighted) model->forward(x).mean().backward(torch::full({}, 0.5));
     optimizer.step();
     if (done == 0 && session.rank() == 0) {
       std::printf("page %s\n", session.status_address().c_str());

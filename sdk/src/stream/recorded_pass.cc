@@ -278,7 +278,16 @@ void WholeSteps::end_step() {
   std::unique_ptr<RecordedPass> step = std::exchange(open_, nullptr);
   const bool is_wanted = is_wanted_ && step->backward_passes() > 1;
   is_recorded_ = false;
-  if (is_wanted && step->close_behind_backward().ok()) kept_.push_back(std::move(step));
+  if (is_wanted && !is_broken(step->close_behind_backward())) kept_.push_back(std::move(step));
+}
+
+bool WholeSteps::is_broken(const Status& outcome) {
+  if (dropped_.ok()) dropped_ = outcome;
+  return !outcome.ok();
+}
+
+void WholeSteps::drop_broken(const std::function<Status(RecordedPass&)>& run) {
+  std::erase_if(kept_, [&](const auto& whole) { return is_broken(run(*whole)); });
 }
 
 }  // namespace cox::detail

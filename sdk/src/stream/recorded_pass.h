@@ -15,6 +15,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -127,16 +128,22 @@ class WholeSteps {
   // Ends the open step behind its last backward pass. Keeps the recording if the step had several
   // backward passes and can run again. Does nothing before the first one.
   void end_step();
+  // Drops the kept recordings that `run` cannot run again.
+  void drop_broken(const std::function<Status(RecordedPass&)>& run);
 
   // Returns the recordings that were kept.
-  std::vector<std::unique_ptr<RecordedPass>>& kept() { return kept_; }
   const std::vector<std::unique_ptr<RecordedPass>>& kept() const { return kept_; }
+  // Returns ok unless a recording was dropped, or else the cause of the first one.
+  const Status& dropped() const { return dropped_; }
 
  private:
   bool records(const OperatorCall& call) const;
+  // Returns whether the outcome of a recording is an error, and notes the first one.
+  bool is_broken(const Status& outcome);
 
   std::unique_ptr<RecordedPass> open_;  // the step so far
   std::vector<std::unique_ptr<RecordedPass>> kept_;
+  Status dropped_;
   bool is_forward_ = false;
   bool is_recorded_ = false;  // the running operator
   bool is_wanted_ = true;

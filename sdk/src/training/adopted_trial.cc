@@ -238,13 +238,13 @@ void AdoptedTrial::Follower::end(std::span<const c10::IValue>) {
 
 // A recording that cannot run again only makes the prediction less exact.
 void AdoptedTrial::drop_broken_wholes() {
-  std::erase_if(wholes_.kept(), [this](const std::unique_ptr<RecordedPass>& whole) {
+  wholes_.drop_broken([this](RecordedPass& whole) {
     set_actions(visits_.parts().steering, Actions(blocks_.size(), MemoryAction::recompute));
-    TrialStep step(models_.together(), [&] { return run(*whole); });
-    const Status ran = step.run();
-    whole->release();
+    TrialStep step(models_.together(), [&] { return run(whole); });
+    Status ran = step.run();
+    whole.release();
     visits_.forget_step();
-    return !ran.ok();
+    return ran;
   });
   set_actions(visits_.parts().steering, Actions(blocks_.size(), MemoryAction::keep));
 }
@@ -478,6 +478,12 @@ void FirstSteps::calibrate() {
   is_calibrating_ = true;
   session_.capabilities().fp8.count(Fp8Count::off);
   SampleStep sample = trial_->sample(can_run);
+  if (const Status& dropped = trial_->whole_steps(); can_run && !dropped.ok()) {
+    state.job().log().warning(
+        "adopted model: a step's later backward passes cannot be repeated, so that predicted peaks "
+        "leave them out, and a budget may be exceeded: " +
+        dropped.message());
+  }
   sample.update_peak_bytes = update_peak_bytes_;
   sample.released_bytes = released_bytes_.value_or(0);
   // A step whose products run in a format needs memory beyond its batch, and must meet the budget,

@@ -99,6 +99,8 @@ class AdoptedTrial final : public OperatorListener {
   bool is_complete(std::uint64_t steps_ended, std::size_t models) const;
   // Returns ok while the steps can run again.
   const Status& status() const { return status_; }
+  // Returns ok unless a step with several backward passes cannot run again as a whole.
+  const Status& whole_steps() const { return wholes_.dropped(); }
 
   // Returns the leaves that runs add gradients to, of all recorded steps.
   std::vector<at::Tensor> leaves() const;
