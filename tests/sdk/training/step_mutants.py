@@ -9,6 +9,7 @@ beside those of EXPECTED.
 """
 
 import argparse
+import concurrent.futures
 import os
 import re
 import subprocess
@@ -108,10 +109,12 @@ def main():
     if not runs(program, options.ranks, 0):
         sys.exit("step_mutants: expected the records to hold without a mutant, found that they do not")
     survivors = []
-    for number, (name, line, text) in enumerate(mutants, 1):
-        if runs(program, options.ranks, number):
-            survivors.append((name, line, text))
-            print(f"unnoticed: {name}:{line}: {text}", flush=True)
+    with concurrent.futures.ThreadPoolExecutor(max_workers=options.jobs) as pool:
+        numbers = range(1, len(mutants) + 1)
+        for mutant, goes_on in zip(mutants, pool.map(lambda number: runs(program, options.ranks, number), numbers)):
+            if goes_on:
+                survivors.append(mutant)
+                print("unnoticed: {}:{}: {}".format(*mutant), flush=True)
     unexpected = [each for each in survivors if not any(re.search(pattern, each[2]) for pattern, _ in EXPECTED)]
     for name, line, text in unexpected:
         print(f"not expected: {name}:{line}: {text}")
