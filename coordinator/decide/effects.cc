@@ -17,7 +17,6 @@ constexpr std::size_t kMostAccounts = 16;
 constexpr std::uint32_t kMostDoublings = 6;
 constexpr std::uint64_t kOnsetError = 4;         // rounds by which the onset of slowness may be off
 constexpr std::uint64_t kTellSecondsEvery = 16;  // rounds
-constexpr double kLargest = 1e15;                // of seconds, samples and tokens
 
 bool is_finding(const Reason& reason) {
   return reason.code == ReasonCode::straggler_found || reason.code == ReasonCode::straggler_gone;
@@ -312,7 +311,7 @@ void add_round(std::vector<RoundTime>& rounds, const RoundTime& round) {
 // Until a plan is in force, rounds belong to the stretch before it.
 void measure(Effects& effects, const StepSummary& summary) {
   const double seconds = summary.wall_seconds.median;
-  const bool is_timed = summary.wall_seconds.count > 0 && seconds > 1e-9 && seconds < kLargest;
+  const bool is_timed = summary.wall_seconds.count > 0 && seconds > 1e-9 && is_believable(seconds);
   if (!is_timed) return;
   if (effects.rounds_of_plan < Effects::kSettlingRounds) {
     ++effects.rounds_of_plan;
@@ -329,7 +328,7 @@ void measure(Effects& effects, const StepSummary& summary) {
 void count_seconds(Effects& effects, const StepSummary& summary) {
   if (effects.accounts.empty() || summary.wall_seconds.count == 0) return;
   const double seconds = summary.wall_seconds.median * summary.rounds;
-  if (!(seconds > 0 && seconds < kLargest)) return;
+  if (!(seconds > 0 && is_believable(seconds))) return;
   for (Account& account : effects.accounts) add_seconds(account, seconds, effects.scores);
   if (summary.round.value() % kTellSecondsEvery == 0) tell_seconds(effects);
 }
@@ -400,14 +399,10 @@ bool is_known_start(const Effects& effects, const Reason& reason) {
   });
 }
 
-bool is_amount(double value) {
-  return value >= 0 && value <= kLargest;
-}
-
 bool are_sane(std::span<const RoundTime> rounds, std::size_t most) {
   return rounds.size() <= most && std::ranges::all_of(rounds, [](const RoundTime& round) {
-           return round.seconds > 1e-9 && is_amount(round.seconds) && is_amount(round.samples) &&
-                  is_amount(round.tokens_per_second);
+           return round.seconds > 1e-9 && is_believable(round.seconds) &&
+                  is_believable(round.samples) && is_believable(round.tokens_per_second);
          });
 }
 
@@ -428,7 +423,7 @@ bool Effects::is_sane() const {
     return !one.changes.empty() && std::ranges::all_of(one.changes, &AppliedChange::is_sane) &&
            one.measured.ratio > 0;
   };
-  return scores_ascend && are_sane(recent, kRoundsAfter) && is_amount(samples) &&
+  return scores_ascend && are_sane(recent, kRoundsAfter) && is_believable(samples) &&
          std::ranges::all_of(scores, &PolicyScore::is_sane) && std::ranges::is_sorted(slow) &&
          rounds_of_plan <= kSettlingRounds &&
          (!trial || (are_sane(trial->before, kRoundsBefore) &&

@@ -12,12 +12,12 @@ double promised_saving(const AppliedChange& change) {
   return change.promised_ratio > 0 ? 1 - change.promised_ratio : 0;
 }
 
-bool is_amount(double value) {
-  constexpr double kLargest = 1e15;
-  return value >= 0 && value <= kLargest;
-}
-
 }  // namespace
+
+bool is_believable(double amount) {
+  constexpr double kLargest = 1e15;
+  return amount >= 0 && amount <= kLargest;
+}
 
 std::string gain_text(double seconds) {
   constexpr double kShort = 59.95;
@@ -51,18 +51,18 @@ void add_seconds(Account& account, double seconds, std::vector<PolicyScore>& sco
 }
 
 bool Account::is_sane() const {
-  return ratio > 1e-9 && is_amount(ratio) && !changes.empty() &&
+  return ratio > 1e-9 && is_believable(ratio) && !changes.empty() &&
          std::ranges::all_of(changes, &AppliedChange::is_sane) &&
-         is_amount(std::abs(seconds_saved));
+         is_believable(std::abs(seconds_saved));
 }
 
 bool AppliedChange::is_sane() const {
-  return kind <= kLastPolicyKind && is_amount(promised_ratio);
+  return kind <= kLastPolicyKind && is_believable(promised_ratio);
 }
 
 bool PolicyScore::is_sane() const {
-  return policy <= kLastPolicyKind && is_amount(seconds_gained) && is_amount(seconds_lost) &&
-         is_amount(std::abs(seconds_promised));
+  return policy <= kLastPolicyKind && is_believable(seconds_gained) &&
+         is_believable(seconds_lost) && is_believable(std::abs(seconds_promised));
 }
 
 }  // namespace cox

@@ -34,6 +34,9 @@ struct AppliedChange {
   bool is_sane() const;
 };
 
+// Returns whether an amount of seconds, samples or tokens can have been measured: 0 to 1e15.
+bool is_believable(double amount);
+
 // PolicyScore sums up the results of a policy's decisions since the job first began. A plan's
 // seconds count if the interval of its measured ratio of step times excludes 1. The policies of one
 // plan divide the seconds in proportion to their promises.

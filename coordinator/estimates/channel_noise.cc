@@ -3,14 +3,13 @@
 #include <cmath>
 
 #include "coordinator/core/selection.h"
+#include "coordinator/estimates/bounds.h"
 #include "coordinator/estimates/slowness_round.h"
 
 namespace cox {
 namespace {
 
-constexpr double kPoolRounds = 64;           // memory of the noise
-constexpr double kCut = 9;                   // squared: residuals count as 3 deviations at most
-constexpr double kSmallestVariance = 1e-12;  // for clocks that repeat exactly
+constexpr double kPoolRounds = 64;  // memory of the noise
 constexpr std::size_t kLongestRun = 512;
 
 // Returns the factor by which a squared residual is too large. The residual's level is noisy
@@ -51,7 +50,7 @@ double first_guess(std::span<const double> levels, std::span<const RankRun> runs
       squares.push_back(residual * residual / run.rates.residual);
     }
   }
-  return std::max(1.4826 * 1.4826 * median_of(squares), kSmallestVariance);
+  return std::max(1.4826 * 1.4826 * median_of(squares), kLeastVariance);
 }
 
 void begin_levels(SlownessChannel& channel, const RankRun& run, std::span<const double> excess) {
@@ -69,14 +68,14 @@ double move_levels(SlownessChannel& channel, double pooled, const RankRun& run,
   const double* const seen = &excess[run.report];
   double* const level = &channel.level[run.rank];
   double* const variance = &channel.variance[run.rank];
-  const double most = kCut * pooled;
+  const double most = kSquareCut * pooled;
   for (std::size_t i = 0; i < run.size; ++i) {
     const double residual = seen[i] - level[i];
     const double square = residual * residual / rates.residual;
     level[i] += rates.level * residual;
     total += std::min(square, most);
     const double own = variance[i] == 0 ? pooled : variance[i];
-    const double cut = std::min(square, kCut * std::max(own, pooled));
+    const double cut = std::min(square, kSquareCut * std::max(own, pooled));
     variance[i] = own + (cut - own) * rates.variance;
   }
   return total;
@@ -118,7 +117,7 @@ double learn_noise(SlownessChannel& channel, std::span<const RankRun> runs,
   samples = std::min(samples + known, kPoolRounds * known);
   const double this_round = total / known;
   const double weight = std::max(known / samples, 1 / kPoolRounds);
-  pooled = std::max(pooled + (this_round - pooled) * weight, kSmallestVariance);
+  pooled = std::max(pooled + (this_round - pooled) * weight, kLeastVariance);
   return std::max(pooled * (1 + 2 * std::sqrt(2 / samples)), this_round / 2);
 }
 

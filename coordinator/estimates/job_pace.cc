@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "coordinator/estimates/bounds.h"
 #include "coordinator/estimates/cusum.h"
 #include "coordinator/estimates/portable_math.h"
 
@@ -16,10 +17,7 @@ constexpr double kRatioMemory = 32;       // rounds
 constexpr double kPersistentRounds = 16;  // a shorter slowness is a pause of all ranks
 constexpr double kBaselineMargin = 2.5;   // deviations by which a baseline may be wrong
 constexpr double kCut = 3;                // deviations; larger residuals are cut
-constexpr double kSmallestVariance = 1e-12;
 constexpr double kMostCorrelation = 0.95;
-constexpr double kLargest = 1e18;
-constexpr double k95 = 1.96;
 
 double correlation(const JobPace& pace) {
   return std::clamp(pace.covariance / pace.variance, 0.0, kMostCorrelation);
@@ -32,20 +30,20 @@ double long_run_variance(const JobPace& pace) {
 
 void learn_noise(JobPace& pace, double residual) {
   const double weight = std::max(1 / pace.rounds, 1 / kNoiseMemory);
-  const double most = pace.rounds < 4 ? kLargest : kCut * std::sqrt(pace.variance);
+  const double most = pace.rounds < 4 ? kLargestEstimate : kCut * std::sqrt(pace.variance);
   const double cut = std::clamp(residual, -most, most);
   const double square = cut * cut / (1 + 1 / pace.rounds);
-  pace.variance = std::max(pace.variance + weight * (square - pace.variance), kSmallestVariance);
+  pace.variance = std::max(pace.variance + weight * (square - pace.variance), kLeastVariance);
   pace.covariance += weight * (cut * pace.last_residual - pace.covariance);
   pace.last_residual = cut;
 }
 
 void learn_past(JobPace& pace, double residual) {
   learn_noise(pace, residual);
-  const double most = pace.rounds < 4 ? kLargest : kCut * std::sqrt(pace.variance);
+  const double most = pace.rounds < 4 ? kLargestEstimate : kCut * std::sqrt(pace.variance);
   const double weight = std::max(1 / (pace.rounds + 1), 1 / kBaselineMemory);
   pace.baseline += weight * std::clamp(residual, -most, most);
-  pace.rounds = std::min(pace.rounds + 1, kLargest);
+  pace.rounds = std::min(pace.rounds + 1, kLargestEstimate);
 }
 
 // Updates the mean over the newest rounds, and the interval that their noise leaves.
@@ -137,17 +135,14 @@ JobPace learn_pace(JobPace before, const PaceOfRound& now, const StragglerConfig
 }
 
 bool JobPace::is_sane() const {
-  const auto is_amount = [](double value) { return value >= 0 && value <= kLargest; };
-  const auto is_ratio = [](double value) { return value > 0 && value <= kLargest; };
   const bool slow_is_sane =
       !slow || (is_ratio(slow->slowdown_ratio) && is_ratio(slow->slowdown_low) &&
                 is_ratio(slow->slowdown_high) && is_amount(slow->rounds) && slow->rounds >= 1 &&
-                std::fabs(slow->rarity) <= kLargest && is_amount(slow->recovery));
+                is_bounded(slow->rarity) && is_amount(slow->recovery));
   return slow_is_sane && is_amount(rounds) && (rounds == 0 || rounds >= 1) &&
          std::fabs(baseline) <= 64 && is_amount(variance) &&
-         (rounds < 2 || variance >= kSmallestVariance) && std::fabs(covariance) <= kLargest &&
-         std::fabs(last_residual) <= kLargest && is_amount(sum) && std::fabs(since) <= kLargest &&
-         std::fabs(risen) <= kLargest;
+         (rounds < 2 || variance >= kLeastVariance) && is_bounded(covariance) &&
+         is_bounded(last_residual) && is_amount(sum) && is_bounded(since) && is_bounded(risen);
 }
 
 }  // namespace cox

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "coordinator/estimates/bounds.h"
 #include "coordinator/estimates/slowness_round.h"
 
 namespace cox {
@@ -9,13 +10,6 @@ namespace {
 
 constexpr double kLeastShift = 0.1397619423751587;  // log 1.15
 constexpr double kNoiseRounds = 64;
-constexpr double kCut = 9;  // squared: residuals count as 3 deviations at most
-constexpr double kSmallestVariance = 1e-12;
-constexpr double kLargest = 1e18;
-
-bool are_bounded(const std::array<double, 2>& values) {
-  return std::fabs(values[0]) <= kLargest && std::fabs(values[1]) <= kLargest;
-}
 
 }  // namespace
 
@@ -25,7 +19,7 @@ double least_other_shift(double shift) {
 
 CusumTest rank_pair_test(const RankPair& other, double shift, double rate) {
   const double wider = 1 + 2 * std::sqrt(2 / std::max(other.rounds, 1.0));
-  const double sigma = std::sqrt(std::max(other.variance, kSmallestVariance) * wider);
+  const double sigma = std::sqrt(std::max(other.variance, kLeastVariance) * wider);
   return make_cusum_test(2 * least_other_shift(shift), sigma, rate);  // k is half of it
 }
 
@@ -36,7 +30,7 @@ void learn_rank_pair(RankPair& other, const Excess& excess) {
   if (other.rounds > 0) {
     const double steady = 1 + 1 / (2 * kLevelRounds - 1);
     const double square = residual * residual / std::max(steady, 1 + 1 / other.rounds);
-    const double most = other.rounds < 4 ? kLargest : kCut * other.variance;
+    const double most = other.rounds < 4 ? kLargestEstimate : kSquareCut * other.variance;
     const double weight = std::max(1 / other.rounds, 1 / kNoiseRounds);
     other.variance += (std::min(square, most) - other.variance) * weight;
   }
@@ -47,13 +41,13 @@ void learn_rank_pair(RankPair& other, const Excess& excess) {
       level += weight * (excess.of_other[c][r] - level);
     }
   }
-  other.rounds = std::min(other.rounds + 1, kLargest);
+  other.rounds = std::min(other.rounds + 1, kLargestEstimate);
 }
 
 bool RankPair::is_sane() const {
-  return (rounds == 0 || (rounds >= 1 && rounds <= kLargest)) && variance >= 0 &&
-         variance <= kLargest && are_bounded(sum) && are_bounded(since) &&
-         std::ranges::all_of(level, are_bounded);
+  return (rounds == 0 || rounds >= 1) && is_amount(rounds) && is_amount(variance) &&
+         are_bounded(sum) && are_bounded(since) &&
+         std::ranges::all_of(level, [](const auto& each) { return are_bounded(each); });
 }
 
 }  // namespace cox

@@ -4,21 +4,20 @@
 #include <array>
 #include <cmath>
 
+#include "coordinator/estimates/bounds.h"
 #include "coordinator/estimates/portable_math.h"
 
 namespace cox {
 namespace {
 
 constexpr double kRatioRounds = 32;  // behind the mean of a rank's slowness
-constexpr double kLeastRounds = 7;   // a shorter slowness is a pause
+constexpr double kSpellRounds = 7;   // a shorter slowness is a pause
 constexpr double kMostRounds = 4096;
 constexpr double kSchedulerSeconds = 0.05;
 constexpr double kShortRoundMargin = 3;  // largest extra factor over pauses with short rounds
 constexpr double kShortSpells = 4;       // times the required rounds: longest short spell
 constexpr double kMemory = 4096;         // rounds
 constexpr double kMostlySlow = 0.6;      // least ratio of slow rounds in a spell
-constexpr double k95 = 1.96;
-constexpr double kLargest = 1e18;
 
 constexpr std::array<std::string_view, 3> kStateNames = {"suspected", "confirmed", "recovered"};
 constexpr std::array<std::string_view, 2> kCourseNames = {"transient", "persistent"};
@@ -30,10 +29,6 @@ void put_interval(SlowRank& entry, double mean, double variance) {
   entry.slowdown_ratio = bounded_exp(mean);
   entry.slowdown_low = bounded_exp(mean - error);
   entry.slowdown_high = bounded_exp(mean + error);
-}
-
-bool is_amount(double value) {
-  return value >= 0 && value <= kLargest;
 }
 
 }  // namespace
@@ -54,9 +49,8 @@ bool SlowRank::is_sane() const {
   const double ratios[] = {slowdown_ratio, slowdown_low, slowdown_high};
   const double amounts[] = {rounds, recovery, surely_slow};
   const RoundId marks[] = {since, suspected_at, phase_since, until};
-  return rank.value() >= 0 && phase_index < kOwnPhases.size() && std::fabs(rarity) <= kLargest &&
-         std::fabs(slow_balance) <= kLargest &&
-         std::ranges::all_of(ratios, [](double ratio) { return ratio > 0 && ratio <= kLargest; }) &&
+  return rank.value() >= 0 && phase_index < kOwnPhases.size() && is_bounded(rarity) &&
+         is_bounded(slow_balance) && std::ranges::all_of(ratios, is_ratio) &&
          std::ranges::all_of(amounts, is_amount) &&
          std::ranges::all_of(marks, [](RoundId round) { return round.value() <= kLastRound; });
 }
@@ -68,7 +62,7 @@ bool Spells::is_sane() const {
 double Spells::least_rounds(const StragglerConfig& settings) const {
   const double seconds = std::max(round_seconds, 1e-9);
   const double short_by = std::max(kSchedulerSeconds / seconds, 1.0);
-  const double rounds = std::max(kLeastRounds, std::min(kLeastRounds * short_by * short_by,
+  const double rounds = std::max(kSpellRounds, std::min(kSpellRounds * short_by * short_by,
                                                         settings.persistent_seconds / seconds));
   const double margin = (2 + portable_log(1 + count)) *
                         std::clamp(2 * kSchedulerSeconds / seconds, 1.0, kShortRoundMargin);

@@ -2,20 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <span>
+
+#include "coordinator/estimates/bounds.h"
 
 namespace cox {
 namespace {
 
-constexpr double kLargest = 1e18;
-
-bool is_bounded(std::span<const double> values) {
-  return std::ranges::all_of(values, [](double value) { return std::fabs(value) <= kLargest; });
-}
-
-bool are_bounded(const ChannelColumns& columns) {
+bool are_columns_bounded(const ChannelColumns& columns) {
   for (std::size_t c = 0; c < kChannels; ++c) {
-    if (!is_bounded(columns[c])) return false;
+    if (!are_bounded(columns[c])) return false;
   }
   return true;
 }
@@ -53,12 +48,11 @@ bool Slowness::is_sane() const {
   };
   const auto is_count = [](double rounds) { return rounds >= 0 && rounds <= kMostSlowRounds; };
   const auto is_channel = [&](const SlownessChannel& channel) {
-    const bool all = is_bounded(channel.level) && is_bounded(channel.variance) &&
-                     is_bounded(channel.sum) && is_bounded(channel.since) &&
-                     is_bounded(channel.large_sum) &&
+    const bool all = are_bounded(channel.level) && are_bounded(channel.variance) &&
+                     are_bounded(channel.sum) && are_bounded(channel.since) &&
+                     are_bounded(channel.large_sum) &&
                      std::ranges::all_of(channel.slow_rounds, is_count);
-    return all && channel.pooled_variance >= 0 && channel.pooled_variance <= kLargest &&
-           channel.pooled_samples >= 0 && channel.pooled_samples <= kLargest;
+    return all && is_amount(channel.pooled_variance) && is_amount(channel.pooled_samples);
   };
   const auto not_ascending = [](const SlowRank& a, const SlowRank& b) { return a.rank >= b.rank; };
   const auto is_confirmed = [](const SlowRank& one) { return one.state == SlowState::confirmed; };
@@ -67,9 +61,8 @@ bool Slowness::is_sane() const {
          std::ranges::all_of(watched, is_slow_rank) &&
          std::ranges::none_of(watched, is_confirmed) &&
          std::ranges::adjacent_find(watched, not_ascending) == watched.end() && pace.is_sane() &&
-         spells.is_sane() && is_bounded(reports) && own_past.reference_samples >= 0 &&
-         own_past.reference_samples <= kLargest && are_bounded(own_past.seconds) &&
-         are_bounded(own_past.at_equal_samples) &&
+         spells.is_sane() && are_bounded(reports) && is_amount(own_past.reference_samples) &&
+         are_columns_bounded(own_past.seconds) && are_columns_bounded(own_past.at_equal_samples) &&
          std::ranges::all_of(reports, [](double seen) { return seen >= 0; }) &&
          std::ranges::all_of(channels, is_channel);
 }

@@ -8,6 +8,7 @@
 #include "coordinator/core/columns.h"
 #include "coordinator/core/hash.h"
 #include "coordinator/core/selection.h"
+#include "coordinator/estimates/bounds.h"
 #include "coordinator/estimates/cusum.h"
 #include "coordinator/estimates/portable_math.h"
 
@@ -16,7 +17,6 @@ namespace {
 
 constexpr double kLevelRounds = 64;  // most reports behind a level
 constexpr double kNoiseRounds = 64;  // behind a variance
-constexpr double kCut = 9;           // squares count as those of 3 deviations at most
 constexpr double kNoisy = 2;         // times the pooled variance, above which a rank has its own
 constexpr double kSmallestVariance = 1e-8;
 constexpr double kFalseAlarms = 1e-8;       // per rank, report and direction
@@ -175,9 +175,9 @@ void learn_noise(Speeds& speeds, Counted& counted) {
   const std::span<double> variance = counted[kVariance];
   double total = 0;
   for (std::size_t i = 0; i < squares.size(); ++i) {
-    total += seen[i] > 0 ? std::min(squares[i], kCut * before) : 0;
+    total += seen[i] > 0 ? std::min(squares[i], kSquareCut * before) : 0;
     const double own = variance[i] == 0 ? before : variance[i];
-    const double cut = std::min(squares[i], kCut * std::max(own, before));
+    const double cut = std::min(squares[i], kSquareCut * std::max(own, before));
     const double moved = own + std::max(1.0 / seen[i], 1 / kNoiseRounds) * (cut - own);
     variance[i] = seen[i] > 0 ? moved : variance[i];
   }

@@ -10,7 +10,7 @@
 namespace cox::runtime {
 namespace {
 
-constexpr std::string_view kMagic = "COXJRNL\n";
+constexpr std::string_view kJournalMagic = "COXJRNL\n";
 
 ByteReader reader_of(std::string_view bytes) {
   return ByteReader(std::as_bytes(std::span(bytes)));
@@ -48,11 +48,11 @@ Result<std::uint32_t> version_in(io::InputFile& file, const std::filesystem::pat
   const std::size_t there = std::min<std::uint64_t>(file.size_bytes(), found.size());
   const Status read = file.read_at(0, found.data(), there);
   const std::string_view bytes(found.data(), there);
-  if (!read.ok() || bytes.substr(0, kMagic.size()) != kMagic.substr(0, there))
+  if (!read.ok() || bytes.substr(0, kJournalMagic.size()) != kJournalMagic.substr(0, there))
     return data_loss("journal ", path.string(),
                      ": expected a journal of Coxswain, found other bytes");
   if (there < found.size()) return std::uint32_t{0};
-  ByteReader in = reader_of(bytes.substr(kMagic.size()));
+  ByteReader in = reader_of(bytes.substr(kJournalMagic.size()));
   const std::uint32_t version = in.u32();
   if (version == 0 || in.u32() != checksum(bytes.substr(0, 12)))
     return data_loss("journal ", path.string(),
@@ -118,7 +118,7 @@ Status check(const StepSignals& signals, const JobFacts& job) {
 
 std::string journal_header() {
   ByteWriter out;
-  out.append(kMagic);
+  out.append(kJournalMagic);
   out.u32(kJournalVersion);
   out.u32(checksum(out.text()));
   return std::string(out.text());

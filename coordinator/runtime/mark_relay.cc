@@ -18,8 +18,8 @@ namespace {
 using transport::MarkBoard;
 using transport::MarkClock;
 
-constexpr std::uint32_t kMagic = 0x4D584F43;  // "COXM"
-constexpr std::uint16_t kVersion = 1;
+constexpr std::uint32_t kLetterMagic = 0x4D584F43;  // "COXM"
+constexpr std::uint16_t kLetterVersion = 1;
 constexpr std::chrono::seconds kTick{1};
 constexpr double kStillSeconds = 0.7;  // a mark that has not moved for so long is sent
 constexpr std::chrono::seconds kNews{2};
@@ -29,8 +29,8 @@ constexpr int kMostLetters = 65536;  // received at a time
 constexpr float kLongest = 1e9f;
 
 struct Letterhead {
-  std::uint32_t magic = kMagic;
-  std::uint16_t version = kVersion;
+  std::uint32_t magic = kLetterMagic;
+  std::uint16_t version = kLetterVersion;
   std::uint16_t count = 0;
   RelaySecret secret{};
 };
@@ -102,7 +102,8 @@ RelaySecret new_secret() {
 }  // namespace
 
 std::vector<std::byte> write_letter(std::span<const RankMark> marks, const RelaySecret& secret) {
-  const Letterhead head{kMagic, kVersion, static_cast<std::uint16_t>(marks.size()), secret};
+  const Letterhead head{kLetterMagic, kLetterVersion, static_cast<std::uint16_t>(marks.size()),
+                        secret};
   std::vector<std::byte> bytes(sizeof head + marks.size() * sizeof(MarkLine));
   std::memcpy(bytes.data(), &head, sizeof head);
   for (std::size_t i = 0; i < marks.size(); ++i) {
@@ -118,7 +119,8 @@ std::optional<std::vector<RankMark>> read_letter(std::span<const std::byte> byte
   Letterhead head;
   if (bytes.size() < sizeof head || bytes.size() > kLetterBytes) return std::nullopt;
   std::memcpy(&head, bytes.data(), sizeof head);
-  const bool is_ours = head.magic == kMagic && head.version == kVersion && head.secret == secret;
+  const bool is_ours =
+      head.magic == kLetterMagic && head.version == kLetterVersion && head.secret == secret;
   if (!is_ours || bytes.size() != sizeof head + head.count * sizeof(MarkLine)) return std::nullopt;
   std::vector<RankMark> marks;
   for (std::size_t i = 0; i < head.count; ++i) {

@@ -15,8 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kMagic = "COXSTATE";
-constexpr std::uint32_t kVersion = 5;
+constexpr std::string_view kStateMagic = "COXSTATE";
+constexpr std::uint32_t kStateVersion = 5;
 constexpr std::size_t kHeaderBytes = 20;  // magic, version, length, checksum of the payload
 
 std::span<const std::byte> as_bytes(std::string_view text) {
@@ -25,21 +25,21 @@ std::span<const std::byte> as_bytes(std::string_view text) {
 
 std::string file_of(std::string_view payload) {
   ByteWriter header;
-  header.append(kMagic);
-  header.u32(kVersion);
+  header.append(kStateMagic);
+  header.u32(kStateVersion);
   header.u32(static_cast<std::uint32_t>(payload.size()));
   header.u32(crc32(as_bytes(payload)));
   return std::string(header.text()).append(payload);
 }
 
 Result<std::string_view> payload_of(std::string_view file) {
-  if (file.size() < kHeaderBytes || file.substr(0, kMagic.size()) != kMagic)
+  if (file.size() < kHeaderBytes || file.substr(0, kStateMagic.size()) != kStateMagic)
     return data_loss("expected a saved control state, found other bytes");
-  ByteReader header(as_bytes(file.substr(kMagic.size(), kHeaderBytes - kMagic.size())));
+  ByteReader header(as_bytes(file.substr(kStateMagic.size(), kHeaderBytes - kStateMagic.size())));
   const std::uint32_t version = header.u32();
-  if (version != kVersion)
+  if (version != kStateVersion)
     return failed_precondition(
-        "expected version ", kVersion, ", found ", version,
+        "expected version ", kStateVersion, ", found ", version,
         "; restore the state with the Coxswain that wrote it, or start without the state");
   const std::uint32_t length = header.u32();
   const std::string_view payload = file.substr(kHeaderBytes);

@@ -43,7 +43,7 @@ std::size_t max_continuations(const JobFacts& job) {
   return std::min(kMaxContinuations, bytes / kContinuationPayloadBytes + 1);
 }
 
-Status damaged(const auto&... what) {
+Status damaged_mask(const auto&... what) {
   return data_loss("mask: ", what..., "; ask for the full plan");
 }
 
@@ -106,11 +106,11 @@ Status PlanAssembler::open_pending(const FrameHeader& header) {
   const std::uint16_t expected = pending_.continuations;
   pending_ = {};
   if (same)
-    return damaged("frames of one plan disagree: expected ", expected, " continuations, found ",
-                   header.continuations);
+    return damaged_mask("frames of one plan disagree: expected ", expected,
+                        " continuations, found ", header.continuations);
   if (header.continuations > max_continuations_)
-    return damaged("expected at most ", max_continuations_, " continuations for this job, found ",
-                   header.continuations);
+    return damaged_mask("expected at most ", max_continuations_,
+                        " continuations for this job, found ", header.continuations);
   pending_.number = header.id.number;
   pending_.base_distance = header.base_distance;
   pending_.continuations = header.continuations;
@@ -124,12 +124,12 @@ Result<Assembly> PlanAssembler::feed_piece(const FrameView& frame) {
   const bool is_head = header.kind != FrameKind::continuation;
   if (is_head && header.blocks != job_.blocks.size()) {
     pending_ = {};
-    return damaged("expected ", job_.blocks.size(), " blocks, found ", header.blocks);
+    return damaged_mask("expected ", job_.blocks.size(), " blocks, found ", header.blocks);
   }
   auto& piece = pending_.pieces[is_head ? 0 : std::size_t{header.index} + 1];
   const bool seen = is_head ? pending_.has_head : !piece.empty();
   if (seen) return Assembly::nothing_new;
-  if (!is_head && frame.payload.empty()) return damaged("a continuation carries nothing");
+  if (!is_head && frame.payload.empty()) return damaged_mask("a continuation carries nothing");
   piece.assign(frame.payload.begin(), frame.payload.end());
   if (is_head) {
     pending_.head = header;
@@ -151,12 +151,12 @@ Result<Assembly> PlanAssembler::finish() {
   if (!plan.ok()) {
     const bool other_base = plan.status().code() == StatusCode::failed_precondition;
     if (other_base) return Assembly::base_unknown;
-    return damaged(plan.status().message());
+    return damaged_mask(plan.status().message());
   }
   plan->id = {held_.id.incarnation, done.number};
   plan->earliest_round = done.head.earliest_round;
   if (Status status = validate(*plan, job_); !status.ok())
-    return damaged("the plan does not fit this job: ", status.message());
+    return damaged_mask("the plan does not fit this job: ", status.message());
   held_ = std::move(*plan);
   return Assembly::complete;
 }

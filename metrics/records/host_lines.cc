@@ -25,7 +25,7 @@ using diagnosis::TrackSample;
 
 constexpr std::size_t kPieceBytes = std::size_t{1} << 16;
 constexpr double kMostUnixSeconds = 1e11;
-constexpr double kMostNumber = 0x1p63;
+constexpr double kMostHostNumber = 0x1p63;
 
 struct NodeField {
   const char* name;
@@ -76,7 +76,7 @@ double number(const StepLine& line, std::string_view name, double least, double 
 }
 
 double number(const StepLine& line, std::string_view name) {
-  return number(line, name, 0, kMostNumber);
+  return number(line, name, 0, kMostHostNumber);
 }
 
 void read_node(const StepLine& line, HostSample& out) {

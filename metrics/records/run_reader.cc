@@ -35,7 +35,7 @@ using diagnosis::StepValue;
 constexpr const char* kStepsFile = "steps.jsonl";
 constexpr std::size_t kMaxInfoBytes = std::size_t{16} << 20;
 constexpr std::size_t kMaxNameBytes = 120;
-constexpr double kMostNumber = 0x1p53;
+constexpr double kMostRunNumber = 0x1p53;
 
 void put_value(JsonWriter& out, const Json& value) {
   if (value.kind == JsonKind::null) out.null();
@@ -241,9 +241,9 @@ void read_run_info(std::string_view text, RunInfo& info) {
   const Json* name = json->find("name");
   if (name != nullptr && name->kind == JsonKind::string) info.name = name->string;
   info.world_size = static_cast<std::int32_t>(number_in(*json, "world_size", 1, kMaxRanks));
-  info.started = number_in(*json, "started", 0, kMostNumber);
-  info.wall_seconds = number_in(*json, "wall_time", 0, kMostNumber);
-  info.dropped_rows = number_in(*json, "dropped_rows", 0, kMostNumber);
+  info.started = number_in(*json, "started", 0, kMostRunNumber);
+  info.wall_seconds = number_in(*json, "wall_time", 0, kMostRunNumber);
+  info.dropped_rows = number_in(*json, "dropped_rows", 0, kMostRunNumber);
   info.flops_per_step = positive_in(*json, "flops_per_step");
   info.peak_flops = positive_in(*json, "peak_flops");
   add_settings(json->find("config"), "config.", info.config);

@@ -14,15 +14,15 @@ namespace cox {
 namespace {
 
 constexpr std::size_t kMinHistory = 8;
-constexpr std::uint64_t kLastRound = std::uint64_t{1} << 50;  // later ones are invalid
+constexpr std::uint64_t kLastHoldRound = std::uint64_t{1} << 50;  // later ones are invalid
 
 // The strongest action that the guard asks for.
-enum class Stage : std::uint8_t { watch = 0, hold = 1, roll_back = 2 };
+enum class GuardStage : std::uint8_t { watch = 0, hold = 1, roll_back = 2 };
 
 }  // namespace
 
 template <>
-inline constexpr Stage kLargestOf<Stage> = Stage::roll_back;
+inline constexpr GuardStage kLargestOf<GuardStage> = GuardStage::roll_back;
 
 namespace {
 
@@ -34,7 +34,7 @@ struct GuardState {
   RoundId bad_since{};                 // round in which the running streak began
   bool announced = false;              // trouble was reported and is not over
   bool acted = false;                  // a hold or a rollback was requested since `bad_since`
-  Stage stage = Stage::watch;
+  GuardStage stage = GuardStage::watch;
   RoundId hold_until{};         // first round after the requested hold
   std::uint32_t ticket = 0;     // the plan's rollback ticket when a rollback was first requested
   bool limit_reported = false;  // the limit of rollbacks was reported since the trouble began
@@ -54,7 +54,7 @@ struct GuardState {
 // A restored state may hold any numbers.
 GuardState believed(GuardState state) {
   const bool is_sane =
-      state.bad_since.value() <= kLastRound && state.hold_until.value() <= kLastRound;
+      state.bad_since.value() <= kLastHoldRound && state.hold_until.value() <= kLastHoldRound;
   return is_sane ? state : GuardState{};
 }
 
@@ -168,8 +168,8 @@ Reason explain_trouble(const Judged& judged, const StepSummary& summary) {
 
 // Once the plan has the order, the count starts anew when all ranks apply the plan.
 GuardState after_orders(const PolicyInput& input, GuardState state) {
-  if (state.stage == Stage::roll_back && input.plan.rollback.ticket > state.ticket) {
-    state.stage = Stage::watch;
+  if (state.stage == GuardStage::roll_back && input.plan.rollback.ticket > state.ticket) {
+    state.stage = GuardStage::watch;
     state.nonfinite_streak = state.spike_streak = 0;
     state.waiting = true;
   }
@@ -200,7 +200,7 @@ Judged judge_clean(const PolicyInput& input, Judged judged) {
   if (++state.clean_streak < input.config.guard.nonfinite_streak) return judged;
   if (state.acted) judged.findings.push_back(explain_recovery(state, input.summary));
   state.announced = state.acted = state.limit_reported = false;
-  state.stage = Stage::watch;
+  state.stage = GuardStage::watch;
   return judged;
 }
 
@@ -231,8 +231,8 @@ GuardState with_stage(const PolicyInput& input, GuardState state) {
   const bool streak = state.nonfinite_streak >= config.nonfinite_streak;
   if (!spikes && !streak) return state;
   const bool back = spikes || state.nonfinite_streak >= 2 * config.nonfinite_streak;
-  if (back && state.stage != Stage::roll_back) state.ticket = input.plan.rollback.ticket;
-  state.stage = std::max(state.stage, back ? Stage::roll_back : Stage::hold);
+  if (back && state.stage != GuardStage::roll_back) state.ticket = input.plan.rollback.ticket;
+  state.stage = std::max(state.stage, back ? GuardStage::roll_back : GuardStage::hold);
   state.announced = state.acted = true;
   const std::uint64_t now = input.summary.round.value();
   const bool ends_soon = state.hold_until.value() < now + config.hold_rounds / 2;
@@ -262,13 +262,13 @@ PolicyOutput proposals_of(const PolicyInput& input, Judged judged) {
   output.findings = std::move(judged.findings);
   GuardState& state = judged.state;
   const bool bad = state.nonfinite_streak > 0 || state.spike_streak > 0;
-  if (bad && state.stage != Stage::watch) {
+  if (bad && state.stage != GuardStage::watch) {
     if (state.hold_until > input.plan.hold_until && input.config.guard.hold_rounds > 0) {
       Reason why = explain_trouble(judged, input.summary);
       why.text += concat("; knobs rest until round ", state.hold_until);
       output.proposals.push_back({HoldUntil{state.hold_until}, std::move(why)});
     }
-    if (state.stage == Stage::roll_back) propose_rollback(input, judged, output);
+    if (state.stage == GuardStage::roll_back) propose_rollback(input, judged, output);
   }
   output.state = PolicyState::of(state);
   return output;

@@ -16,7 +16,7 @@ namespace cox {
 namespace {
 
 constexpr std::uint32_t kSilence = 64;  // rounds without evidence before a report
-constexpr std::uint64_t kLastRound = std::uint64_t{1} << 50;  // later ones are invalid
+constexpr std::uint64_t kLastRestRound = std::uint64_t{1} << 50;  // later ones are invalid
 
 // Neighbouring blocks that share a sentence.
 struct BlockRun {
@@ -28,11 +28,11 @@ struct BlockRun {
 
 bool is_sane(const BlockPrecisionState& block) {
   const auto is_past = [](const std::optional<RoundId>& round) {
-    return !round || round->value() <= kLastRound;
+    return !round || round->value() <= kLastRestRound;
   };
   const bool has_rank = !block.trouble || (block.trouble->rank.value() >= -1 &&
                                            block.trouble->rank.value() < kMaxRanks);
-  return has_rank && block.rest_until.value() <= kLastRound && is_past(block.changed_round) &&
+  return has_rank && block.rest_until.value() <= kLastRestRound && is_past(block.changed_round) &&
          is_past(block.good_since);
 }
 
@@ -40,7 +40,7 @@ bool is_sane(const StandingRequest& request, std::size_t blocks) {
   const bool names_block =
       request.what.block == PrecisionRequest::kEveryBlock || request.what.block < blocks;
   return names_block && request.what.what != PrecisionRequest::What::release &&
-         request.until.value() <= kLastRound && request.asked_by.value() >= -1 &&
+         request.until.value() <= kLastRestRound && request.asked_by.value() >= -1 &&
          request.asked_by.value() < kMaxRanks;
 }
 

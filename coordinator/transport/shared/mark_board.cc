@@ -24,9 +24,9 @@
 namespace cox::transport {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x3244'5242'4B52'4D43;  // "CMRKBRD2"
+constexpr std::uint64_t kMarkBoardMagic = 0x3244'5242'4B52'4D43;  // "CMRKBRD2"
 constexpr double kToldSeconds = 5;
-constexpr int kTries = 64;                              // to read a mark that changes all the time
+constexpr int kMarkTries = 64;                          // to read a mark that changes all the time
 constexpr std::uint32_t kEndIsExplained = 0x444E'4558;  // "XEND"; other numbers are damage
 
 std::int64_t ticks(MarkClock::time_point time) {
@@ -111,7 +111,7 @@ struct alignas(kLine) MarkWriter::Slot {
 };
 
 std::optional<MarkWords> MarkWriter::Slot::newest() const {
-  for (int i = 0; i < kTries; ++i) {
+  for (int i = 0; i < kMarkTries; ++i) {
     const std::uint64_t now = moves.load(std::memory_order_acquire);
     const Copy& copy = copies[now % 2];
     const MarkWords words{copy.what.load(std::memory_order_acquire),
@@ -278,14 +278,14 @@ Result<MarkBoard> MarkBoard::format(std::span<std::byte> memory, std::size_t ran
   if (auto told = MaskBoard::format(board.told_memory(), kToldBytes); !told.ok())
     return told.status();
   for (std::size_t slot = 0; slot < ranks; ++slot) new (&board.slot_at(slot)) MarkWriter::Slot{};
-  header->magic.store(kMagic, std::memory_order_release);
+  header->magic.store(kMarkBoardMagic, std::memory_order_release);
   return board;
 }
 
 Result<MarkBoard> MarkBoard::attach(std::span<std::byte> memory, std::size_t ranks) {
   const bool has_room = memory.size() >= bytes_needed(ranks);
   const auto* header = has_room ? std::launder(reinterpret_cast<Header*>(memory.data())) : nullptr;
-  if (header != nullptr && header->magic.load(std::memory_order_acquire) == kMagic &&
+  if (header != nullptr && header->magic.load(std::memory_order_acquire) == kMarkBoardMagic &&
       header->ranks == ranks) {
     return MarkBoard(memory.data(), ranks);
   }

@@ -11,10 +11,10 @@
 namespace cox::transport {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x3144'5242'4B53'4D43;  // "CMSKBRD1"
+constexpr std::uint64_t kMaskBoardMagic = 0x3144'5242'4B53'4D43;  // "CMSKBRD1"
 constexpr std::size_t kWord = sizeof(std::uint64_t);
 constexpr std::size_t kMaxCapacity = std::size_t{1} << 24;
-constexpr int kTries = 16;
+constexpr int kMaskTries = 16;
 
 // A frame as words: the size in the first four bytes, then the frame's bytes, then zeros.
 constexpr std::size_t frame_words(std::size_t bytes) {
@@ -53,7 +53,7 @@ Result<MaskBoard> MaskBoard::format(std::span<std::byte> memory, std::size_t cap
   const std::size_t words = (capacity_bytes + kWord - 1) / kWord;
   header->capacity_words = words;
   for (std::size_t i = 0; i < words; ++i) new (header->words() + i) std::atomic<std::uint64_t>(0);
-  header->magic.store(kMagic, std::memory_order_release);
+  header->magic.store(kMaskBoardMagic, std::memory_order_release);
   return MaskBoard(memory.data(), words);
 }
 
@@ -63,7 +63,7 @@ Result<MaskBoard> MaskBoard::attach(std::span<std::byte> memory) {
                      memory.size());
   }
   const auto* header = std::launder(reinterpret_cast<const Header*>(memory.data()));
-  const bool is_board = header->magic.load(std::memory_order_acquire) == kMagic;
+  const bool is_board = header->magic.load(std::memory_order_acquire) == kMaskBoardMagic;
   const std::uint64_t words = header->capacity_words.load(std::memory_order_relaxed);
   if (!is_board || words > (memory.size() - sizeof(Header)) / kWord) {
     return data_loss(
@@ -98,7 +98,7 @@ Status MaskBoard::publish(std::span<const std::span<const std::byte>> frames) {
 }
 
 bool MaskReader::poll() {
-  for (int i = 0; i < kTries; ++i) {
+  for (int i = 0; i < kMaskTries; ++i) {
     const std::uint64_t sequence = board_.header_->sequence.load(std::memory_order_acquire);
     if (sequence == seen_) return false;
     if (sequence % 2 == 0 && copy(sequence)) {

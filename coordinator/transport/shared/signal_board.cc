@@ -13,7 +13,7 @@
 namespace cox::transport {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x3244'5242'4749'5343;  // "CSIGBRD2"
+constexpr std::uint64_t kSignalBoardMagic = 0x3244'5242'4749'5343;  // "CSIGBRD2"
 constexpr std::chrono::nanoseconds kLongestSleep = std::chrono::milliseconds(100);
 
 // Encodes "wake me when the count of arrivals reaches target". 0 = no sleeper.
@@ -91,14 +91,14 @@ Result<SignalBoard> SignalBoard::format(std::span<std::byte> memory, const Board
   header->blocks = shape.blocks;
   SignalBoard board(memory.data(), shape);
   for (std::int32_t r = 0; r < shape.ranks; ++r) new (&board.slot_at(r)) Slot{};
-  header->magic.store(kMagic, std::memory_order_release);
+  header->magic.store(kSignalBoardMagic, std::memory_order_release);
   return board;
 }
 
 Result<SignalBoard> SignalBoard::attach(std::span<std::byte> memory, const BoardShape& shape) {
   if (Status fits = check_shape(shape, bytes_needed(shape), memory); !fits.ok()) return fits;
   SignalBoard board(memory.data(), shape);
-  if (board.header_->magic.load(std::memory_order_acquire) != kMagic) {
+  if (board.header_->magic.load(std::memory_order_acquire) != kSignalBoardMagic) {
     return data_loss(
         "signal board: expected a board of this version, found other bytes; all ranks must run the "
         "same build and attach after the board was formatted");

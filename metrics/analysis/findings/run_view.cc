@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kWarmupFactor = 1.3;
 constexpr std::size_t kMostWarmup = 50;
-constexpr std::array<std::string_view, 1> kCommunication = {"comm"};
+constexpr std::array<std::string_view, 1> kCommunicationPhase = {"comm"};
 
 std::vector<float> chosen(std::vector<double> values, const std::vector<std::uint32_t>& rows) {
   std::vector<float> out;
@@ -257,7 +257,7 @@ RunView view_of(const RunRecord& run, std::optional<std::size_t> warmup) {
   for (std::size_t r = 0; r < run.ranks.size() && view.size() > 0; ++r) {
     const RankRecord& rank = run.ranks[r];
     RankView& out = view.ranks[r];
-    out.work = chosen(row_sums(rank.phases, rank.size(), 0, kCommunication), out.rows);
+    out.work = chosen(row_sums(rank.phases, rank.size(), 0, kCommunicationPhase), out.rows);
     out.comm = chosen(values_of(rank.phases, "comm", rank.size()), out.rows);
   }
   if (view.size() > 0) find_saving(run, view);

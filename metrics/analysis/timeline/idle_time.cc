@@ -70,7 +70,7 @@ double spacing_of(const HostTrack& track) {
 }
 
 // A rank's activity between two moments.
-struct Stretch {
+struct ActivityStretch {
   Activity activity = Activity::unknown;
   double begin = 0;
   double end = 0;
@@ -135,14 +135,14 @@ class RankBooks {
   void judge(const TrackSample& before, const TrackSample& now, const Blame& waiting) {
     out_.watched_seconds += now.seconds - before.seconds;
     const double change = std::clamp(now.since, before.seconds, now.seconds);
-    const Stretch first{before.activity, before.seconds, change};
-    const Stretch second{now.activity, change, now.seconds};
+    const ActivityStretch first{before.activity, before.seconds, change};
+    const ActivityStretch second{now.activity, change, now.seconds};
     const double cpu = now.cpu_seconds - before.cpu_seconds;
     judge(first, cpu - second.busy_seconds(), before_);
     judge(second, cpu - first.busy_seconds(), waiting);
   }
 
-  void judge(const Stretch& stretch, double cpu_seconds, const Blame& waiting) {
+  void judge(const ActivityStretch& stretch, double cpu_seconds, const Blame& waiting) {
     if (!(stretch.seconds() > 0)) return;
     if (computes(stretch.activity)) return;
     const bool is_busy = cpu_seconds >= kIdleCores * stretch.seconds();

@@ -14,7 +14,7 @@ namespace {
 constexpr std::array<std::string_view, 7> kStepPhases = {
     "data", "forward", "backward", "compute", "optimizer", "other", "comm"};
 constexpr std::size_t kReduction = kStepPhases.size() - 1;
-constexpr double kMostSeconds = 1e9;
+constexpr double kMostStepSeconds = 1e9;
 
 using Seconds = std::array<double, kStepPhases.size()>;
 using Steps = std::vector<Seconds>;  // a rank's seconds in the model's steps
@@ -75,7 +75,7 @@ RunPhases common_phases(const RunRecord& run, std::size_t most_steps) {
 
 // Returns whether seconds are impossible. Non-finite seconds mean an unmeasured step.
 bool is_wrong(double seconds) {
-  return std::isfinite(seconds) && (seconds < 0 || seconds > kMostSeconds);
+  return std::isfinite(seconds) && (seconds < 0 || seconds > kMostStepSeconds);
 }
 
 Status check_seconds(const RunPhases& phases) {
@@ -143,7 +143,7 @@ std::size_t different_steps(const RankRecord& rank) {
 std::vector<Seconds> without_waiting(const std::vector<Steps>& ranks, std::size_t step) {
   std::vector<Seconds> out;
   double longest = 0;
-  double least = kMostSeconds;
+  double least = kMostStepSeconds;
   for (const Steps& rank : ranks) {
     out.push_back(rank[step]);
     longest = std::max(longest, own_work(out.back()));
