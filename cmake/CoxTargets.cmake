@@ -16,15 +16,13 @@
 # Contraction and position independence are the same everywhere: the first because decisions must
 # not depend on the processor, the second because one precompiled header has to fit all. GCC 12
 # takes "text" + std::to_string(n) for a copy onto itself, or out of bounds, and a part of a variant
-# for uninitialized, where it optimizes most. In a unity source GCC takes a class with a member of an
-# anonymous namespace for one that other sources see.
+# for uninitialized, where it optimizes most.
 add_library(coxswain_flags INTERFACE)
 target_compile_options(coxswain_flags INTERFACE
   -ffp-contract=off -fPIC -fno-semantic-interposition
   -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wcast-align
   -Wunused -Wformat=2 -Wimplicit-fallthrough -Wextra-semi
   $<$<CXX_COMPILER_ID:GNU>:-Wduplicated-cond>
-  $<$<AND:$<CXX_COMPILER_ID:GNU>,$<BOOL:${COX_UNITY}>>:-Wno-subobject-linkage>
   "$<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>,$<CONFIG:Release>>:-Wno-restrict;-Wno-stringop-overflow;-Wno-array-bounds;-Wno-maybe-uninitialized>"
   $<$<BOOL:${COX_WERROR}>:-Werror>)
 if(COX_SANITIZE)

@@ -15,18 +15,17 @@ namespace {
 constexpr std::size_t kBufferBytes = std::size_t{8} << 20;
 constexpr std::align_val_t kAlignment{kBlockBytes};
 
-struct FreeAligned {
-  void operator()(std::byte* memory) const { ::operator delete(memory, kAlignment); }
-};
-using Buffer = std::unique_ptr<std::byte, FreeAligned>;
-
-Buffer make_buffer() {
-  return Buffer(static_cast<std::byte*>(::operator new(kBufferBytes, kAlignment, std::nothrow)));
-}
-
 }  // namespace
 
 struct LargeFile::Parts {
+  struct FreeAligned {
+    void operator()(std::byte* memory) const { ::operator delete(memory, kAlignment); }
+  };
+  using Buffer = std::unique_ptr<std::byte, FreeAligned>;
+  static Buffer make_buffer() {
+    return Buffer(static_cast<std::byte*>(::operator new(kBufferBytes, kAlignment, std::nothrow)));
+  }
+
   explicit Parts(AtomicFile created) : file(std::move(created)) {}
 
   Status written() { return thread.finish().value_or(ok_status()); }
