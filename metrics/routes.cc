@@ -96,12 +96,12 @@ Response version_json(const Request&, const Served& served) {
 }
 
 // Probes are requests of monitoring. Their answers are short, contain no secret, and come first.
-enum class Kind { page, probe };
+enum class RouteKind { page, probe };
 
 struct Route {
   Endpoint endpoint;
   std::function<Response(const Request&, const Served&)> answer;
-  Kind kind = Kind::page;
+  RouteKind kind = RouteKind::page;
 };
 
 Route document_route(const Document& document) {
@@ -129,11 +129,11 @@ std::vector<Route> all_routes() {
        }},
       {{"/livez", "200 while the control loop makes progress or rests, else 503 with the reason"},
        live,
-       Kind::probe},
-      {{"/healthz", "the same as /livez"}, live, Kind::probe},
+       RouteKind::probe},
+      {{"/healthz", "the same as /livez"}, live, RouteKind::probe},
       {{"/readyz", "200 once every rank has reported, else 503 with the reason"},
        [](R, S s) { return health(readiness(*s.snapshot)); },
-       Kind::probe},
+       RouteKind::probe},
       {{"/api/v1/status", "the newest round in figures"},
        [](R, S s) { return json(status_document(s)); }}};
   for (const Stream& stream : streams())
@@ -177,7 +177,7 @@ bool refreshes_itself(std::string_view path) {
 
 bool is_probe(std::string_view path) {
   return std::ranges::any_of(routes(), [path](const Route& route) {
-    return route.kind == Kind::probe && route.endpoint.path == path;
+    return route.kind == RouteKind::probe && route.endpoint.path == path;
   });
 }
 
