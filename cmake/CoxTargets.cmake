@@ -50,9 +50,6 @@ function(_cox_common target torch)
   else()
     _cox_precompiled(coxswain_standard_header ${COX_STANDARD_HEADERS})
     target_precompile_headers(${target} REUSE_FROM coxswain_standard_header)
-    if(COX_UNITY)  # few at a time, so that all cores have work, and few names have to differ
-      set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
-    endif()
   endif()
 endfunction()
 
@@ -82,6 +79,9 @@ function(cox_library name)
   if(arg_SOURCES OR arg_SUBFOLDERS)
     add_library(${target} ${arg_SOURCES})
     _cox_common(${target} "${arg_TORCH}")
+    if(COX_UNITY AND NOT arg_TORCH)  # few at a time, so that all cores have work, and few names have to differ
+      set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+    endif()
     target_include_directories(${target} PUBLIC ${includes})
     target_link_libraries(${target} PUBLIC ${arg_PUBLIC_LINK} PRIVATE ${arg_PRIVATE_LINK})
     set_target_properties(${target} PROPERTIES VERSION ${PROJECT_VERSION}
