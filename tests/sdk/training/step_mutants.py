@@ -27,7 +27,7 @@ FILES = [
 # A whole statement on one line that calls something and keeps no value.
 CALL = re.compile(r"^(\s+)((?:\(void\)|static_cast<void>\()?[A-Za-z_][\w:]*(?:(?:\.|->)\w+|\([^()]*\)|\[\w+\])*"
                   r"\(.*\);(?: *//.*)?)$")
-NOT_A_CALL = re.compile(r"^\s*(return|throw|if|for|while|else|case|using|const|auto|static|delete|refuse)\b")
+NOT_A_CALL = re.compile(r"^\s*(return|throw|if|for|while|else|case|using|const|auto|static|delete|refuse|std::abort)\b")
 DECLARATION = re.compile(r"^\s+(?:[\w:]+(?:<.*>)?[&*]*) \w+\(.*\)(?: const)?;|^\s+[\w:<>]+ \w+\([^()]*\);")
 BEGINS_A_STATEMENT = re.compile(r"([;{}]|^\s*//.*|^\s*|:|else)\s*$")
 HEADER = """#ifndef MUTANT_SWITCH  // one source of several in a unity build has it
