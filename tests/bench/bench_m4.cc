@@ -62,13 +62,19 @@ Line line_of(const char* figure, const Actions& actions, const Seen& seen) {
   return line;
 }
 
-void tell_totals(const MemoryFront& front, std::map<Actions, Seen>& plans) {
+// Returns budgets in even distances, from the least that any plan takes to keeping everything.
+std::vector<std::int64_t> budgets_of(const MemoryFront& front) {
   const std::int64_t least = front.front().peak_bytes;
   const std::int64_t most = front.back().peak_bytes;
+  std::vector<std::int64_t> budgets;
+  for (int i = 0; i < kBudgets; ++i) budgets.push_back(least + (most - least) * i / (kBudgets - 1));
+  return budgets;
+}
+
+void tell_totals(const MemoryFront& front, std::map<Actions, Seen>& plans) {
   double worst = 0;
   int over = 0;
-  for (int i = 0; i < kBudgets; ++i) {
-    const std::int64_t budget = least + (most - least) * i / (kBudgets - 1);
+  for (const std::int64_t budget : budgets_of(front)) {
     const MemoryPoint& plan = front[*lookup(front, budget)];
     const std::int64_t real = plans[plan.actions].peak_bytes;
     const auto predicted = static_cast<double>(plan.peak_bytes);
@@ -97,12 +103,14 @@ int run(Effort effort) {
   std::map<Actions, Seen> plans;
   plans[keep];
   plans[all];
-  for (const MemoryPoint& point : known.front) plans[point.actions];
+  for (const std::int64_t budget : budgets_of(known.front))
+    plans[known.front[*lookup(known.front, budget)].actions];
   take_turns(gpt, keep, plans, effort == Effort::quick ? 3 : 25);
   tell_totals(known.front, plans);
   for (const MemoryPoint& point : known.front) {
+    if (!plans.contains(point.actions)) continue;
     const double added = static_cast<double>(point.added_us) / static_cast<double>(known.step_us);
-    line_of("real peak of a plan of the front", point.actions, plans[point.actions])
+    line_of("real peak of a plan that a budget chooses", point.actions, plans[point.actions])
         .with("predicted_mib", mib(point.peak_bytes))
         .with("predicted_time_ratio", 1 + added)
         .print();
