@@ -5,7 +5,7 @@ if(CCACHE)
   set(launcher "-DCMAKE_CXX_COMPILER_LAUNCHER=${CCACHE}")
 endif()
 foreach(command
-    "${CMAKE_COMMAND};-S;${SOURCE};-B;${WORK};-G;${GENERATOR};-DCOX_CORE_ONLY=ON;-DCMAKE_BUILD_TYPE=None;${launcher}"
+    "${CMAKE_COMMAND};-S;${SOURCE};-B;${WORK};-G;${GENERATOR};-DCOX_CORE_ONLY=ON;-DCOX_UNITY=ON;-DCMAKE_BUILD_TYPE=None;${launcher}"
     "${CMAKE_COMMAND};--build;${WORK};--target;coxswain_core")
   execute_process(COMMAND ${command} RESULT_VARIABLE code OUTPUT_VARIABLE output ERROR_VARIABLE text)
   if(NOT code EQUAL 0)
