@@ -44,15 +44,18 @@ namespace {
 # Calls that a record may miss, by a pattern in their statement, with what they are for.
 EXPECTED = [
     (r"recorder_|add_host|waits_\.begin_round|all_arrived|merge_into\(latest|pump\(|attend\(|times_|stages_\.change"
-     r"|leave_out|queueing|move_mark|do_between|read\(figures|step\.loss|tokens\(|scope\(\)\.log",
-     "times, marks, and figures for people"),
+     r"|leave_out|queueing|move_mark|do_between|read\(figures|step\.loss|tokens\(|scope\(\)\.log|part_\.unread|add_loss"
+     r"|observe\(|averages->clear", "times, marks, and figures for people"),
+    (r"configure_heap|send_off|give_back|look\(\)|look\.wait", "when a process waits, and memory that it keeps"),
+    (r"sets\.|std::erase_if\(sets", "gradients of parameters that are gone"),
+    (r"sharding->|sharding_\.", "shards, which have tests of their own"),
     (r"log\(\)\.|warnings_|telemetry|show_|explain_end", "words for people"),
-    (r"^(detail::)?require\(|check_|compare\(\"|hash\.add", "refusals, which have tests of their own"),
-    (r"calibrat|forget_run|step_\.restart|first_\.|growth_|follow\(|make_room|read_parameter|listener|saving_|stream_"
+    (r"^(detail::)?require\(|check_|compare\(\"|compare\(\{CallKind::refused|declare_|hash\.add", "refusals, which have tests of their own"),
+    (r"calibrat|measure\(sample|forget_run|step_\.restart|first_\.|growth_|follow\(|make_room|read_parameter|listener|saving_|stream_"
      r"|visits_|install_saved|holder_|gradients\.add", "calibration, blocks and visits"),
     (r"save|masters|numerics|noise|health|loss_scale|count_nonfinite|sample_gradients|weights_->take",
      "saves, numbers and formats"),
-    (r"exit_watch|leave_after|finish\(\)|end\(\)|leave\(|raise|signal|abort|leave_loop|reset\(\)", "ends"),
+    (r"exit_watch|watch_finalize|leave_after|finish\(\)|end\(\)|leave\(|raise|signal|abort|leave_loop|reset\(\)", "ends"),
 ]
 
 
