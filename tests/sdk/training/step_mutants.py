@@ -47,6 +47,7 @@ EXPECTED = [
      r"|leave_out|queueing|move_mark|do_between|read\(figures|step\.loss|tokens\(|scope\(\)\.log|part_\.unread|add_loss"
      r"|observe\(|averages->clear", "times, marks, and figures for people"),
     (r"configure_heap|send_off|give_back|look\(\)|look\.wait", "when a process waits, and memory that it keeps"),
+    (r"move\(StepEvent::conclude", "a stage from which a step may end as well, as after an exception"),
     (r"sets\.|std::erase_if\(sets", "gradients of parameters that are gone"),
     (r"sharding->|sharding_\.", "shards, which have tests of their own"),
     (r"log\(\)\.|warnings_|telemetry|show_|explain_end", "words for people"),
