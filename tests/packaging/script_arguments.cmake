@@ -14,7 +14,7 @@ expect_refusal(demo "^demo: error: expected a number of ranks from 1 to 9999, fo
 expect_refusal(demo "^demo: error: expected a value after --ranks" --ranks)
 expect_refusal(demo "^demo: error: expected a readable text file, found '/nonexistent.txt'"
   --text /nonexistent.txt)
-expect_refusal(bootstrap "^bootstrap: error: unknown option '--torch' \\(known: --no-torch, --libtorch VERSION, --browser, --fuzz\\)"
+expect_refusal(bootstrap "^bootstrap: error: unknown option '--torch' \\(known: --no-torch, --libtorch VERSION, --browser, --fuzz, --tidy\\)"
   --torch)
 expect_refusal(bootstrap "expected a version after --libtorch, such as" --libtorch)
 expect_refusal(test "scripts/test: error: expected a preset's name after --preset" --preset)
