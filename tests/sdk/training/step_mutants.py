@@ -49,8 +49,8 @@ EXPECTED = [
     (r"configure_heap|send_off|give_back|look\(\)|look\.wait", "when a process waits, and memory that it keeps"),
     (r"move\(StepEvent::conclude", "a stage from which a step may end as well, as after an exception"),
     (r"sets\.|std::erase_if\(sets", "gradients of parameters that are gone"),
-    (r"sharding->|sharding_\.", "shards, which have tests of their own"),
-    (r"log\(\)\.|warnings_|telemetry|show_|explain_end", "words for people"),
+    (r"shard\(|sharding_?->|sharding_\.|\*sharding|shards\.", "shards, which have tests of their own"),
+    (r"log\(\)\.|tell_|warnings_|telemetry|show_|explain_end", "words for people"),
     (r"^(detail::)?require\(|check_|compare\(\"|compare\(\{CallKind::refused|declare_|hash\.add", "refusals, which have tests of their own"),
     (r"calibrat|measure\(sample|forget_run|step_\.restart|first_\.|growth_|follow\(|make_room|read_parameter|listener|saving_|stream_"
      r"|visits_|install_saved|holder_|gradients\.add", "calibration, blocks and visits"),
