@@ -34,7 +34,7 @@ struct AppliedChange {
   bool is_sane() const;
 };
 
-// Returns whether an amount of seconds, samples or tokens can have been measured: 0 to 1e15.
+// Returns whether seconds, samples, tokens or their ratio can have been measured: 0 to 1e15.
 bool is_believable(double amount);
 
 // PolicyScore sums up the results of a policy's decisions since the job first began. A plan's
