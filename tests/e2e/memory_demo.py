@@ -45,8 +45,8 @@ class Demo(MemoryCase):
             with self.subTest(budget):
                 shutil.rmtree(self.path("demo"), ignore_errors=True)
                 ended = self.ends_well(self.demo("--plain", *budget, *model))
-                told = re.search(r"memory: at most ([0-9.]+) MiB on a rank \(measured\); the last plan saves "
-                                 r"up to [0-9.]+ MiB of a rank, against keeping every block", ended.out)
+                told = re.search(r"memory: at most ([0-9.]+) MiB on a rank \(measured\)\n  the last plan saves "
+                                 r"up to [0-9.]+ MiB of a rank's blocks", ended.out)
                 self.assertTrue(told, ended)
                 self.assertLessEqual(float(told[1]), 7.5)
                 self.same_training("demo", "none", 2)

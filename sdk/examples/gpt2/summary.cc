@@ -169,8 +169,8 @@ std::string memory_line(const cox::SessionReport& report) {
                   is_measured ? "measured" : "predicted");
   if (report.memory_saved_bytes > 0) {
     line += fmt::format(
-        "; the last plan saves up to {:.1f} MiB of a rank, against keeping every block, for up to "
-        "+{:.1f} % of time (predicted)",
+        "\n  the last plan saves up to {:.1f} MiB of a rank's blocks for up to +{:.1f} % of time "
+        "(predicted)",
         mib(report.memory_saved_bytes), 100 * report.memory_added_ratio);
   }
   return line + "\n";

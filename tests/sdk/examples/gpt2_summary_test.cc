@@ -68,10 +68,10 @@ TEST_SUITE("gpt2 summary") {
   }
 
   TEST_CASE("says what a plan saves on one rank and the time that it takes for it") {
-    CHECK(
-        gpt2::memory_line(planned()) ==
-        "memory: at most 113.0 MiB on a rank (predicted); the last plan saves up to 29.0 MiB of a "
-        "rank, against keeping every block, for up to +7.3 % of time (predicted)\n");
+    CHECK(gpt2::memory_line(planned()) ==
+          "memory: at most 113.0 MiB on a rank (predicted)\n"
+          "  the last plan saves up to 29.0 MiB of a rank's blocks for up to +7.3 % of time "
+          "(predicted)\n");
     cox::SessionReport keeping = planned();
     keeping.memory_saved_bytes = 0;
     CHECK(gpt2::memory_line(keeping) == "memory: at most 113.0 MiB on a rank (predicted)\n");

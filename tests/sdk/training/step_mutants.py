@@ -1,4 +1,4 @@
-"""Shows that the records of steps (step_record_mpi_test.cc) notice each call that a step would miss.
+"""Shows that the records of steps (step_record_*_test.cc) notice each call that a step would miss.
 
     step_mutants.py CLONE [--ranks 2] [--jobs 2]
 
@@ -56,6 +56,9 @@ EXPECTED = [
      r"|visits_|install_saved|holder_|gradients\.add", "calibration, blocks and visits"),
     (r"save|masters|numerics|noise|health|loss_scale|count_nonfinite|sample_gradients|weights_->take",
      "saves, numbers and formats"),
+    (r"averaging_\.settle|loop_is_kept", "the state and the save at the end, which have tests of their own"),
+    (r"^state\(\)\.ensure_started", "a start that the first step makes as well"),
+    (r"data\.forget", "memory of the data set"),
     (r"exit_watch|watch_finalize|leave_after|finish\(\)|end\(\)|leave\(|raise|signal|abort|leave_loop|reset\(\)", "ends"),
 ]
 
@@ -89,7 +92,7 @@ def build(tree, jobs):
     subprocess.run(["cmake", "--build", "--preset", "quick", "-j", str(jobs), "--target", "sdk_mpi_torch_tests"],
                    cwd=tree, check=True, stdout=sys.stderr)
     return [os.path.join(tree, "build/quick/tests/bin/sdk_mpi_torch_tests"),
-            "--source-file=*/tests/sdk/training/step_record_mpi_test.cc,*/tests/sdk/training/step_record.cc"]
+            "--source-file=*/tests/sdk/training/step_record_*mpi_test.cc"]
 
 
 def runs(program, ranks, mutant):
