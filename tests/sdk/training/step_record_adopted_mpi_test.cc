@@ -60,10 +60,14 @@ void run_adopted(const std::string& kind, int models, AdoptOptions adopt) {
 
 // The places of a step at which a program does something of its own.
 struct Habits {
-  AdoptOptions adopt;
+  AdoptOptions adopt{};
   std::function<void(Session&, torch::optim::SGD&)> begins = [](auto&, auto&) {};
   std::function<at::Tensor(TwoBlocks&, const at::Tensor&)> loss = loss_of;
-  std::function<void(Session&, Recording&, TwoBlocks&, at::Tensor& loss)> before_update;
+  std::function<void(Recording&, TwoBlocks&, const at::Tensor& loss)> before_update =
+      [](auto&, auto&, auto&) {};
+};
+std::function<at::Tensor(TwoBlocks&, const at::Tensor&)> loss = loss_of;
+std::function<void(Session&, Recording&, TwoBlocks&, at::Tensor& loss)> before_update;
 };
 
 // Runs one backward pass before each update. The rank's gradients keep their tensors.
@@ -78,16 +82,24 @@ void run_with(const std::string& kind, const Habits& habits) {
     habits.begins(session, optimizer);
     recording.note("the loop's body begins");
     optimizer.zero_grad(/*set_to_none=*/false);
-    at::Tensor loss = habits.loss(net, inputs(4, i + session.rank()));
+    const at::Tensor loss = habits.loss(net, inputs(4, i + session.rank()));
     recording.note(session.open_step() != nullptr ? "a step is open" : "no step is open");
     loss.backward();
-    if (habits.before_update) habits.before_update(session, recording, net, loss);
+    habits.before_update(recording, net, loss);
     optimizer.step();
   }
   recording.end();
   note_weights(recording, *net);
   session.finish();
   check_record(recording, kind);
+}
+
+// Notes the sums of gradients by handles that the program took in the first step.
+void note_held(Recording& recording, TwoBlocks& net, Tensors& held) {
+  if (held.empty()) {
+    for (const at::Tensor& p : net->parameters()) held.push_back(p.grad());
+  }
+  note_sums(recording, "held gradients", held);
 }
 
 // Ranks adopt a second model in the middle of training.
@@ -191,11 +203,8 @@ TEST_SUITE("records of adopted loops") {
   TEST_CASE("a loop that holds gradients, and looks at parameters with gradients on") {
     Tensors held;
     run_with("adopted_looking",
-             {.before_update = [&](Session&, Recording& recording, TwoBlocks& net, at::Tensor&) {
-               if (held.empty()) {
-                 for (const at::Tensor& p : net->parameters()) held.push_back(p.grad());
-               }
-               note_sums(recording, "held gradients", held);
+             {.before_update = [&](Recording& recording, TwoBlocks& net, const at::Tensor&) {
+               note_held(recording, net, held);
                at::Tensor norm = at::zeros({});
                for (const at::Tensor& p : net->parameters()) norm = norm + p.square().sum();
              }});
@@ -203,7 +212,7 @@ TEST_SUITE("records of adopted loops") {
   TEST_CASE("a loop that reads the mean of its loss") {
     run_with("adopted_closure",
              {.adopt = {.closure_optimizer = ClosureOptimizer::yes},
-              .before_update = [](Session&, Recording& recording, TwoBlocks&, at::Tensor& loss) {
+              .before_update = [](Recording& recording, TwoBlocks&, const at::Tensor& loss) {
                 note_sums(recording, "loss", {loss});
               }});
   }
@@ -214,12 +223,7 @@ TEST_SUITE("records of adopted loops") {
                   [](TwoBlocks& net, const at::Tensor& x) {
                     return mean_of(RunAgain::apply(x.clone().set_requires_grad(true), &net));
                   },
-              .before_update =
-                  [&](Session&, Recording& recording, TwoBlocks& net, at::Tensor&) {
-                    if (held.empty()) {
-                      for (const at::Tensor& p : net->parameters()) held.push_back(p.grad());
-                    }
-                    note_sums(recording, "held gradients", held);
-                  }});
+              .before_update = [&](Recording& recording, TwoBlocks& net,
+                                   const at::Tensor&) { note_held(recording, net, held); }});
   }
 }

@@ -50,7 +50,7 @@ class Ramp final : public Dataset {
 };
 
 at::Tensor spoilt(const at::Tensor& values, bool is_bad) {
-  return is_bad ? values * std::numeric_limits<double>::quiet_NaN() : loss;
+  return is_bad ? values * std::numeric_limits<double>::quiet_NaN() : values;
 }
 
 void note(Recording& recording, const ReductionOutcome& outcome) {
