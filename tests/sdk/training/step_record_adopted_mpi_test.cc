@@ -66,9 +66,6 @@ struct Habits {
   std::function<void(Recording&, TwoBlocks&, const at::Tensor& loss)> before_update =
       [](auto&, auto&, auto&) {};
 };
-std::function<at::Tensor(TwoBlocks&, const at::Tensor&)> loss = loss_of;
-std::function<void(Session&, Recording&, TwoBlocks&, at::Tensor& loss)> before_update;
-};
 
 // Runs one backward pass before each update. The rank's gradients keep their tensors.
 void run_with(const std::string& kind, const Habits& habits) {
