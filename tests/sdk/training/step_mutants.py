@@ -59,6 +59,7 @@ EXPECTED = [
     (r"averaging_\.settle|loop_is_kept", "the state and the save at the end, which have tests of their own"),
     (r"^state\(\)\.ensure_started", "a start that the first step makes as well"),
     (r"data\.forget", "memory of the data set"),
+    (r"start_after", "a false warning in a job that resumes after a rollback"),
     (r"exit_watch|watch_finalize|leave_after|finish\(\)|end\(\)|leave\(|raise|signal|abort|leave_loop|reset\(\)", "ends"),
 ]
 

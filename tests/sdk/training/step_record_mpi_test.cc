@@ -166,7 +166,14 @@ PolicySet steering(int ranks) {
   return scripted(std::move(changes));
 }
 
-void train(Recording& recording, Trainer& trainer, TwoBlocks& model, bool accumulates) {
+// Shares change, a step is skipped, and the job rolls back once.
+void run_trainer(const std::string& kind, std::vector<std::string> flags, TrainerOptions options) {
+  Recording recording;
+  flags.push_back("--cox.checkpoint.snapshot_rounds=8");
+  Session session = recording.start(flags, steering(Recording::world_size()));
+  TwoBlocks model;
+  torch::optim::SGD optimizer(model->parameters(), 1.0 / 64);
+  Trainer trainer(session, *model, optimizer, options);
   const Ramp data;
   for (TrainerStep& step : trainer.steps(data)) {
     recording.next_step();
@@ -174,7 +181,7 @@ void train(Recording& recording, Trainer& trainer, TwoBlocks& model, bool accumu
     const auto loss = [&](const Batch& batch) {
       return loss_of(model, spoilt(batch.inputs, is_bad));
     };
-    if (accumulates) {
+    if (options.micro_batch > 0) {
       step.accumulate(loss);
     } else {
       step.backward(step.forward([&] { return loss(step.batch()); }));
@@ -183,20 +190,6 @@ void train(Recording& recording, Trainer& trainer, TwoBlocks& model, bool accumu
     const TrainingProgress progress = trainer.progress();
     recording.note(concat("skipped ", progress.skipped, " rollbacks ", progress.rollbacks,
                           " repeated ", progress.repeated));
-  }
-}
-
-// Shares change, a step is skipped, and the job rolls back once.
-void run_trainer(const std::string& kind, std::vector<std::string> flags, TrainerOptions options,
-                 int trainers = 1) {
-  Recording recording;
-  flags.push_back("--cox.checkpoint.snapshot_rounds=8");
-  Session session = recording.start(flags, steering(Recording::world_size()));
-  TwoBlocks model;
-  torch::optim::SGD optimizer(model->parameters(), 1.0 / 64);
-  for (int t = 0; t < trainers; ++t) {
-    Trainer trainer(session, *model, optimizer, options);
-    train(recording, trainer, model, options.micro_batch > 0);
   }
   recording.end();
   note_weights(recording, *model);
@@ -306,9 +299,6 @@ TEST_SUITE("records of steps") {
   }
   TEST_CASE("a Trainer's") {
     run_trainer("trainer", {}, {.global_batch = 16, .steps = kSteps});
-  }
-  TEST_CASE("a second Trainer's, after a rollback of the first") {
-    run_trainer("trainer_again", {}, {.global_batch = 16, .steps = kSteps}, 2);
   }
   TEST_CASE("a Trainer's that accumulates and gets batches ahead of time") {
     run_trainer("trainer_accumulating", {"--cox.reduction.reproducible=on"},
