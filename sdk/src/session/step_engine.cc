@@ -83,7 +83,6 @@ void StepEngine::start_at(RoundId first, LoopKind loop) {
 
 void StepEngine::begin() {
   const Clock::time_point began = Clock::now();
-  may_open_ = !is_reducing();
   runtime::ControlPlane& plane = control_.plane();
   plane.begin_round();
   plan_of_round_ = plane.plan().id.number;
@@ -96,6 +95,7 @@ void StepEngine::begin() {
   recorder_.begin(next_, now);
   next_ = next_.next();
   ++begun_;
+  may_open_ = !is_reducing() && spacing_.may_open(begun_, now);
   move(StepEvent::begin);
 }
 
@@ -124,7 +124,7 @@ StepBallot StepEngine::meet(StepBallot part, const char* where, const MergeBallo
 // on all ranks.
 void StepEngine::cast(StepBallot& part) const {
   control_.plane().cast(part);
-  if (holds_reports_) part.round_closed_min = 0;
+  if (!spacing_.may_open(begun_, Clock::now())) part.round_closed_min = 0;
   part.clocks_due_max = job_.is_root() && job_.clocks().is_due() ? 1 : 0;
   part.stop_max = job_.termination().requested() ? 1 : 0;
   part.fingerprint_min = part.fingerprint_max = fingerprint();
@@ -217,6 +217,7 @@ void StepEngine::report(RankSignal signal, std::span<const BlockEvidence> eviden
     if (!may_open_ || signal.fragment.kind != FragmentKind::none) break;
     signal.fragment = each->next_fragment();
   }
+  if (may_open_) spacing_.opened(Clock::now());
   plane.report(signal, evidence, may_open_ ? runtime::MayOpen::yes : runtime::MayOpen::no);
   plane.pump();
   if (may_open_ && told_ == Told::nothing) told_ = Told::steps;

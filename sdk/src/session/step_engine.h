@@ -6,10 +6,11 @@
 //
 // begin() applies the plan in force. meet() sends this rank's ballot and returns the merged ballots
 // of all ranks: the round. conclude() applies its consequences, which are equal on all ranks, such
-// as the plan of the next round. end() reports to the coordinator. A loop that only watches goes
-// from computing directly to end(). An exception may end a step in any stage.
+// as the plan of the next round. end() reports to the coordinator (ReportSpacing). A loop that only
+// watches goes from computing directly to end(). An exception may end a step in any stage.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -26,6 +27,7 @@
 #include "sdk/src/session/membership.h"
 #include "sdk/src/session/step_recorder.h"
 #include "sdk/src/session/step_waits.h"
+#include "sdk/src/session/tick_clock.h"
 
 namespace cox::detail {
 
@@ -44,6 +46,29 @@ using MergeBallots = std::function<StepBallot(const StepBallot& mine, const Betw
 
 // Returns the step's outcome by the merged ballot. Pure.
 ReductionOutcome outcome_of(const StepBallot& merged);
+
+// ReportSpacing decides whether the report of a step may open a control round. A round costs the
+// coordinator some 70 us of CPU time, which is much of a step of one millisecond. Reports in close
+// succession therefore wait, and are merged into the next one (merge_reports). The first steps
+// report one by one, because policies calibrate in these steps.
+class ReportSpacing {
+ public:
+  static constexpr std::uint64_t kFirstSteps = 100;
+  static constexpr std::chrono::milliseconds kLeast{4};
+
+  enum class Hold : bool { no, yes };
+  // Delays all reports while `hold` is yes.
+  void hold(Hold hold) { holds_ = hold == Hold::yes; }
+  // Returns whether the report of this process's step `steps`, counted from 1, may open a round.
+  bool may_open(std::uint64_t steps, Clock::time_point now) const {
+    return !holds_ && (steps <= kFirstSteps || now - opened_ >= kLeast);
+  }
+  void opened(Clock::time_point now) { opened_ = now; }
+
+ private:
+  bool holds_ = false;
+  Clock::time_point opened_{};  // when the last round was opened
+};
 
 class StepEngine {
  public:
@@ -82,8 +107,8 @@ class StepEngine {
   RankSignal last_signal();
 
   // Delays this rank's reports to a later step while `hold` is yes. REQUIRES: equal on all ranks.
-  enum class Hold : bool { no, yes };
-  void hold_reports(Hold hold) { holds_reports_ = hold == Hold::yes; }
+  using Hold = ReportSpacing::Hold;
+  void hold_reports(Hold hold) { spacing_.hold(hold); }
   // Told is the newest fact that the coordinator knows of this rank.
   enum class Told : std::uint8_t { nothing, steps, end };
   Told told() const { return told_; }
@@ -117,7 +142,7 @@ class StepEngine {
   std::uint64_t plan_of_round_ = 0;  // number in force while the open round runs
   bool may_open_ = false;            // all ranks may open a control round with the open step
   bool stop_agreed_ = false;
-  bool holds_reports_ = false;
+  ReportSpacing spacing_;
   Told told_ = Told::nothing;
 };
 

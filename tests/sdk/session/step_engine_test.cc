@@ -1,5 +1,6 @@
 #include "sdk/src/session/step_engine.h"
 
+#include <chrono>
 #include <cmath>
 #include <optional>
 
@@ -38,6 +39,27 @@ TEST_SUITE("step engine") {
     CHECK(!after_all({begin, meet, meet}));
     CHECK(!after_all({begin, begin}));
     for (const StepEvent event : {meet, conclude, end}) CHECK(!after(StepStage::between, event));
+  }
+
+  TEST_CASE("the first steps may report one by one, later ones at intervals, none while held") {
+    const Clock::time_point start{};
+    const auto after = [&](int microseconds) {
+      return start + std::chrono::microseconds(microseconds);
+    };
+    ReportSpacing spacing;
+    spacing.opened(start);
+    CHECK(spacing.may_open(1, after(0)));
+    CHECK(spacing.may_open(ReportSpacing::kFirstSteps, after(10)));
+    CHECK_FALSE(spacing.may_open(ReportSpacing::kFirstSteps + 1, after(10)));
+    CHECK_FALSE(spacing.may_open(ReportSpacing::kFirstSteps + 1, after(3999)));
+    CHECK(spacing.may_open(ReportSpacing::kFirstSteps + 1, after(4000)));
+    spacing.opened(after(4000));
+    CHECK_FALSE(spacing.may_open(1000, after(7999)));
+    spacing.hold(ReportSpacing::Hold::yes);
+    CHECK_FALSE(spacing.may_open(1, after(0)));
+    CHECK_FALSE(spacing.may_open(1000, after(9000)));
+    spacing.hold(ReportSpacing::Hold::no);
+    CHECK(spacing.may_open(1000, after(9000)));
   }
 
   TEST_CASE("the loss of a step is the mean over the weights, and no number where there is none") {
