@@ -91,12 +91,13 @@ void run_with(const std::string& kind, const Habits& habits) {
   check_record(recording, kind);
 }
 
-// Notes the sums of gradients by handles that the program took in the first step.
-void note_held(Recording& recording, TwoBlocks& net, Tensors& held) {
-  if (held.empty()) {
-    for (const at::Tensor& p : net->parameters()) held.push_back(p.grad());
+// Gives each parameter a gradient that the program holds, and adds the gradients to `held`.
+void hold_gradients(torch::optim::SGD& optimizer, Tensors& held) {
+  if (!held.empty()) return;
+  for (at::Tensor& p : optimizer.param_groups()[0].params()) {
+    held.push_back(at::zeros_like(p));
+    p.mutable_grad() = held.back();
   }
-  note_sums(recording, "held gradients", held);
 }
 
 // Ranks adopt a second model in the middle of training.
@@ -200,11 +201,13 @@ TEST_SUITE("records of adopted loops") {
   TEST_CASE("a loop that holds gradients, and looks at parameters with gradients on") {
     Tensors held;
     run_with("adopted_looking",
-             {.before_update = [&](Recording& recording, TwoBlocks& net, const at::Tensor&) {
-               note_held(recording, net, held);
-               at::Tensor norm = at::zeros({});
-               for (const at::Tensor& p : net->parameters()) norm = norm + p.square().sum();
-             }});
+             {.begins = [&](Session&, auto& optimizer) { hold_gradients(optimizer, held); },
+              .before_update =
+                  [&](Recording& recording, TwoBlocks& net, const at::Tensor&) {
+                    note_sums(recording, "held gradients", held);
+                    at::Tensor norm = at::zeros({});
+                    for (const at::Tensor& p : net->parameters()) norm = norm + p.square().sum();
+                  }});
   }
   TEST_CASE("a loop that reads the mean of its loss") {
     run_with("adopted_closure",
@@ -216,11 +219,14 @@ TEST_SUITE("records of adopted loops") {
   TEST_CASE("a loop that runs its forward pass again in backward()") {
     Tensors held;
     run_with("adopted_run_again",
-             {.loss =
+             {.begins = [&](Session&, auto& optimizer) { hold_gradients(optimizer, held); },
+              .loss =
                   [](TwoBlocks& net, const at::Tensor& x) {
                     return mean_of(RunAgain::apply(x.clone().set_requires_grad(true), &net));
                   },
-              .before_update = [&](Recording& recording, TwoBlocks& net,
-                                   const at::Tensor&) { note_held(recording, net, held); }});
+              .before_update =
+                  [&](Recording& recording, TwoBlocks&, const at::Tensor&) {
+                    note_sums(recording, "held gradients", held);
+                  }});
   }
 }
