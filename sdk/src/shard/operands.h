@@ -39,9 +39,10 @@ enum class OperandKind : std::uint8_t {
   parameter,  // a whole parameter, or a whole gradient in the node's memory
   part,       // another view of such memory
   gradient,   // a whole gradient in this rank's own memory
-  candidate,  // candidate, derived, shard: see tracked_states.h
+  candidate,  // candidate, derived, shard, copy: see tracked_states.h
   derived,
   shard,
+  copy,
 };
 
 struct Operand {

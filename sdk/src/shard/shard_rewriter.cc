@@ -81,6 +81,13 @@ StorageCopy copy_of(const ShardedStorage& of) {
   return {&of, copy.storage()};
 }
 
+OperandKind kind_of(TrackedStates::Kind kind) {
+  using Kind = TrackedStates::Kind;
+  if (kind == Kind::shard) return OperandKind::shard;
+  if (kind == Kind::copy) return OperandKind::copy;
+  return kind == Kind::candidate ? OperandKind::candidate : OperandKind::derived;
+}
+
 [[noreturn]] void refuse(const std::string& found, const std::string& parameter) {
   throw Error(
       failed_precondition("shard.mode: expected operators that read the optimizer's state of ",
@@ -110,6 +117,13 @@ bool ShardRewriter::follows_values() const {
   return has_averaged_ && !at::GradMode::is_enabled();
 }
 
+ShardRewriter::Seen ShardRewriter::seen_as(TrackedStates::Kind kind) {
+  using Kind = TrackedStates::Kind;
+  if (kind == Kind::shard) return Seen::shard;
+  if (kind == Kind::copy) return Seen::copy;
+  return kind == Kind::candidate ? Seen::candidate : Seen::flowing;
+}
+
 void ShardRewriter::touch(const at::Tensor& argument) {
   if (const ShardedStorage* storage = parameters_.storage_of(argument)) {
     const bool is_gradient = parameters_.all()[storage->parameters[0]].gradient_of.has_value();
@@ -117,8 +131,7 @@ void ShardRewriter::touch(const at::Tensor& argument) {
     return see(Seen::parameter);
   }
   if (const auto* tracked = states_.find(argument)) {
-    if (tracked->kind == TrackedStates::Kind::shard) return see(Seen::shard);
-    return see(tracked->kind == TrackedStates::Kind::candidate ? Seen::candidate : Seen::flowing);
+    return see(seen_as(tracked->kind));
   }
   if (follows_values() && gradients_.find(data_of(argument)) != nullptr) see(Seen::flowing);
 }
@@ -127,7 +140,8 @@ bool ShardRewriter::wants(const c10::OperatorHandle& handle, const OperatorFacts
   const bool sees_nothing = seen_ == 0;
   if (sees_nothing) return false;
   const bool writes = !facts.written.empty();
-  bool wanted = has_seen(Seen::shard) || (has_seen(Seen::parameter) && writes);
+  const bool may_write = has_seen(Seen::parameter) || has_seen(Seen::copy);
+  bool wanted = has_seen(Seen::shard) || (may_write && writes);
   if (!wanted && follows_values()) {
     const bool may_be_state = has_seen(Seen::flowing) || has_seen(Seen::candidate);
     wanted = may_be_state || (has_seen(Seen::parameter) && traits_of(handle).makes_alike);
@@ -149,9 +163,7 @@ void ShardRewriter::classify(Operand& operand) {
   }
   if (const auto* tracked = states_.find(operand.tensor)) {
     operand.parameter = tracked->parameter;
-    operand.kind = tracked->kind == TrackedStates::Kind::shard       ? OperandKind::shard
-                   : tracked->kind == TrackedStates::Kind::candidate ? OperandKind::candidate
-                                                                     : OperandKind::derived;
+    operand.kind = kind_of(tracked->kind);
   } else if (const auto* gradient = gradients_.find(data_of(operand.tensor))) {
     operand.kind = OperandKind::gradient;
     operand.parameter = *gradient - 1;
@@ -453,6 +465,7 @@ void ShardRewriter::gather_shards(const c10::OperatorHandle& handle, Operands& o
                       "element by element"),
                parameters_.all()[each.parameter].name);
       each.tensor = gather(tensor, each.parameter);
+      states_.note_copy(each.tensor, each.parameter);
       each.kind = OperandKind::other;
       return each.tensor;
     });
@@ -466,6 +479,11 @@ void ShardRewriter::call(const c10::OperatorHandle& handle, const OperatorFacts&
     return std::span<const c10::IValue>(stack).last(handle.schema().arguments().size());
   };
   Operands operands = operands_of(facts, arguments());
+  for (const Operand& each : operands.all) {
+    if (each.kind == OperandKind::copy && each.is_written)
+      refuse(concat(handle.operator_name().name, " on a view of it"),
+             parameters_.all()[each.parameter].name);
+  }
   if (traits.changes_no_value || !is_rewritable(operands)) return handle.callBoxed(stack);
   if (traits.is_elementwise && follows_values()) {
     const std::uint64_t before = states_.shards_made();

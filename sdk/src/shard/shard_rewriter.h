@@ -80,8 +80,10 @@ class ShardRewriter final : public OperatorRewriter {
     shard = 2,
     flowing = 4,  // gradients, and tensors computed from gradients
     candidate = 8,
+    copy = 16,
   };
   bool has_seen(Seen kind) const { return (seen_ & static_cast<std::uint8_t>(kind)) != 0; }
+  static Seen seen_as(TrackedStates::Kind kind);
   void see(Seen kind) { seen_ |= static_cast<std::uint8_t>(kind); }
   bool follows_values() const;
 

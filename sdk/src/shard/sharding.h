@@ -45,6 +45,7 @@ class SavedShards {
   SavedShards(const ShardedParameters& parameters, ShardRewriter& rewriter)
       : parameters_(parameters), rewriter_(rewriter) {}
 
+  bool is_shard(const at::Tensor& tensor) const { return rewriter_.sharded_by(tensor) != nullptr; }
   // Returns a tensor without values that has the sizes and type of the state in a save. For a shard
   // these are the parameter's sizes. Local.
   at::Tensor form_of_whole(const at::Tensor& state) const;

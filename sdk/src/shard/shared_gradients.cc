@@ -321,8 +321,16 @@ void SharedReduction::arrive() {
               Error::Scope::all_ranks);
 }
 
+// Without an average (no rank had a sample, or the step is repeated) the caller hands nothing back,
+// and later writes would wait for this one.
 StepBallot SharedReduction::merge(StepBallot mine, const std::function<void()>& pump) {
   add_all();
+  const StepBallot merged = merge_ballots(std::move(mine), pump);
+  if (merged.weight <= 0 || merged.repeat_max != 0) shared_.order.complete();
+  return merged;
+}
+
+StepBallot SharedReduction::merge_ballots(StepBallot mine, const std::function<void()>& pump) {
   for (const std::size_t other : others_) nonfinite_[other] = 0;  // clears counts of the last step
   vote_on_overflow(nonfinite_, mine);
   if (!rest_) {

@@ -183,6 +183,7 @@ class SharedReduction final : public GradientReduction {
   };
   void arrive();
   void add_all();
+  StepBallot merge_ballots(StepBallot mine, const std::function<void()>& pump);
   [[noreturn]] void refuse(const Member& member) const;
 
   const SharedGradients shared_;

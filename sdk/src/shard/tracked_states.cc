@@ -50,7 +50,7 @@ void TrackedStates::note_derived(const at::Tensor& result, std::size_t parameter
                                  std::span<const at::Tensor> operands) {
   if (!parameters_.all()[parameter].has_layout_of(result)) return;
   Tracked* known = tracked_.find(result);
-  if (known != nullptr && known->kind == Kind::shard) return;
+  if (known != nullptr && (known->kind == Kind::shard || known->kind == Kind::copy)) return;
   Tracked noted = known != nullptr ? *known : Tracked{Kind::derived, parameter};
   // An alias of a candidate may be the tensor that the program keeps.
   if (noted.kind == Kind::candidate) noted.sources.emplace_back(result.getIntrusivePtr());
@@ -60,6 +60,10 @@ void TrackedStates::note_derived(const at::Tensor& result, std::size_t parameter
 
 void TrackedStates::note_shard(const at::Tensor& result, std::size_t parameter) {
   tracked_.note(result, {Kind::shard, parameter});
+}
+
+void TrackedStates::note_copy(const at::Tensor& whole, std::size_t parameter) {
+  tracked_.note(whole, {Kind::copy, parameter});
 }
 
 void TrackedStates::flows_into(const at::Tensor& operand, std::size_t parameter) {

@@ -66,6 +66,7 @@ class TrackedStates {
     candidate,  // made alike a parameter; may be a state
     derived,    // computed from a gradient, candidates, or both
     shard,      // this rank's elements of a tensor of a parameter's size
+    copy,       // a gathered shard, of which the program may hold a view
   };
   struct Tracked {
     Kind kind;
@@ -88,6 +89,8 @@ class TrackedStates {
                     std::span<const at::Tensor> operands);
   // Records a result of an operator on shards as a shard.
   void note_shard(const at::Tensor& result, std::size_t parameter);
+  // Records the gathered whole of a shard. A write to a view of it would be lost.
+  void note_copy(const at::Tensor& whole, std::size_t parameter);
   // Reports that `operand` is about to be written to the parameter, or to a shard of its states.
   // Makes shards of the operand's candidates.
   void flows_into(const at::Tensor& operand, std::size_t parameter);

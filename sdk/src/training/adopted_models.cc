@@ -20,12 +20,16 @@ void AdoptedModel::note_gradients() {
   }
 }
 
+bool AdoptedModel::has_new_gradient(std::size_t parameter) const {
+  const at::Tensor& gradient = parameters[parameter].grad();
+  if (!gradient.defined()) return false;
+  return gradient.unsafeGetTensorImpl() != versions[parameter].gradient ||
+         version_of(gradient) != versions[parameter].version;
+}
+
 bool AdoptedModel::has_new_gradient() const {
   for (std::size_t i = 0; i < versions.size(); ++i) {
-    const at::Tensor& gradient = parameters[i].grad();
-    if (!gradient.defined()) continue;
-    if (gradient.unsafeGetTensorImpl() != versions[i].gradient) return true;
-    if (version_of(gradient) != versions[i].version) return true;
+    if (has_new_gradient(i)) return true;
   }
   return false;
 }
@@ -133,6 +137,19 @@ std::vector<bool> AdoptedModels::trained() const {
   std::vector<bool> trained;
   for (const AdoptedModel& model : models_) trained.push_back(model.has_new_gradient());
   return trained;
+}
+
+void WaitingGradients::came(const AdoptedModels& models) {
+  came_in_step_ = true;
+  for (const AdoptedModel& model : models.all()) {
+    for (std::size_t p = 0; p < model.versions.size(); ++p) {
+      if (model.has_new_gradient(p)) parameters_.insert(storage_impl(model.parameters[p]));
+    }
+  }
+}
+
+bool WaitingGradients::has(const at::Tensor& parameter) const {
+  return parameter.grad().defined() && parameters_.contains(storage_impl(parameter));
 }
 
 }  // namespace cox::detail

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -53,6 +54,7 @@ struct AdoptedModel {
   // since.
   void note_gradients();
   bool has_new_gradient() const;
+  bool has_new_gradient(std::size_t parameter) const;
   // Records the parameters' forms and strides, and whether each requires gradients. is_as_noted()
   // then tells whether all are unchanged.
   void note_forms();
@@ -105,6 +107,24 @@ class AdoptedModels {
   using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
   std::vector<WeakTensor> strangers_;  // leaves of no model
   bool is_replaced_ = false;           // found by find_again()
+};
+
+// WaitingGradients follows gradients that no update has used yet.
+class WaitingGradients {
+ public:
+  // Records the gradients that are new since AdoptedModels::note_gradients().
+  void came(const AdoptedModels& models);
+  // Returns whether a backward pass of the open step added to gradients.
+  bool came_in_step() const { return came_in_step_; }
+  void step_ended() { came_in_step_ = false; }
+  // Records a write to a parameter.
+  void was_written(const c10::StorageImpl* parameter) { parameters_.erase(parameter); }
+  // Returns whether the parameter has a gradient, and no write has followed it.
+  bool has(const at::Tensor& parameter) const;
+
+ private:
+  std::unordered_set<const c10::StorageImpl*> parameters_;
+  bool came_in_step_ = false;
 };
 
 }  // namespace cox::detail

@@ -186,8 +186,10 @@ void Adoption::touch(const c10::OperatorHandle& handle, const at::Tensor& argume
   if (!may_begin) {
     const auto access =
         handle.schema().is_mutable() ? LoopStages::Access::write : LoopStages::Access::read;
+    if (access == LoopStages::Access::write) waiting_.was_written(storage);
     if (stages_.is(Stage::updating)) stages_.note_access(access);
-    if (stages_.is(Stage::forward) && has_gradients_ && access == LoopStages::Access::write)
+    if (stages_.is(Stage::forward) && waiting_.came_in_step() &&
+        access == LoopStages::Access::write)
       stages_.expect_write();
     if (stages_.is(Stage::forward) && !averaging_.only_watches())
       warnings_.parameter_used(handle, argument, waits_for_backward());
@@ -209,7 +211,7 @@ LoopWarnings::Trial Adoption::waits_for_backward() const {
 // program has only looked at its parameters (norms, an evaluation), and now updates them.
 void Adoption::leave_forward() {
   visits_->steer_anew(VisitWatch::Anew::pass);
-  if (!has_gradients_) return;
+  if (!waiting_.came_in_step()) return;
   visits_->forward_ended();
   stages_.parameter_written();
 }
@@ -362,7 +364,7 @@ void Adoption::backward_ended(BackwardKind kind) {
   if (!is_unseen) visits_->parts().clock.backward_ended();
   if (kind == BackwardKind::returning || first_.are_tried()) return;
   stages_.change(Stage::accumulated, LoopStages::now());
-  has_gradients_ = true;
+  waiting_.came(models_);
   warnings_.model_trained();
   session_.capabilities().numerics.look_at_gradients(state().step().number());
   if (!is_unseen) {
@@ -428,7 +430,7 @@ void Adoption::close_step() {
   stages_.change(Stage::between, LoopStages::now());
   const auto stop = averaging_.close(*step_);
   step_.reset();
-  has_gradients_ = false;
+  waiting_.step_ended();
   warnings_.step_ended();
   if (stop == AdoptedAveraging::Stop::yes) end_by_signal();
 }
@@ -439,7 +441,7 @@ void Adoption::finish() {
   averaging_.settle();
   warnings_.loop_ended();
   if (!step_) return;
-  if (has_gradients_) return close_step();
+  if (waiting_.came_in_step()) return close_step();
   // Code other than training read a parameter, perhaps on this rank alone.
   stages_.change(Stage::between, LoopStages::now());
   step_.reset();

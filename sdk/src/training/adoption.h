@@ -50,6 +50,7 @@ class Adoption final : public OperatorListener {
   void add(torch::nn::Module& model, const AdoptOptions& options);
   void add(const torch::jit::Module& script, const AdoptOptions& options);
   const AdoptedModels& models() const { return models_; }
+  const WaitingGradients& waiting_gradients() const { return waiting_; }
   AdoptedAveraging& averaging() { return averaging_; }
   // Returns the sharding of this node's ranks, or null if they hold full copies.
   Sharding* sharding() { return sharding_ ? &*sharding_ : nullptr; }
@@ -118,12 +119,12 @@ class Adoption final : public OperatorListener {
   std::optional<Sharding> sharding_;  // if ranks divide state
   AdoptedAveraging averaging_;
   AdoptedModels models_;
+  WaitingGradients waiting_;
   FirstSteps first_;
   BatchGrowth growth_;
   VisitListener* listener_ = nullptr;  // once there is a model
   VisitWatch* visits_ = nullptr;       // the listener's visits
   std::optional<StepScope> step_;
-  bool has_gradients_ = false;  // backward() added some in the open step
   LoopStages stages_;
   LoopWarnings warnings_;
   std::optional<LoopStages::Time> unseen_backward_;  // a backward pass without a seen forward

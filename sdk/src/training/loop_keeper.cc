@@ -65,8 +65,11 @@ LoopKeeper::LoopKeeper(Session session)
   position_.seed = session_.config().run.seed;
   add_row(row_of_generator(at::kCPU));
   if (!session_.device().is_cpu()) add_row(row_of_generator(session_.device()));
+  // Ranks that hold gradients once set them anew in each step.
+  add_row(row_of_gradients(
+      [this] { return sharding_ == nullptr ? models_->parameters() : std::vector<at::Tensor>(); }));
   if (session_.world_size() == 1) return;
-  add_row({"buffers", "each rank's own buffers", [this] { return buffers_.changed(); },
+  add_row({"buffers", "each rank's own buffers", [this] { return buffers_.bytes(); },
            [this](const std::string& bytes) { return buffers_.take(bytes); }});
 }
 
@@ -190,9 +193,30 @@ void LoopKeeper::save_if_due(Adoption& adoption) {
   position_.cursor = position_.step;
   const bool is_last = state.step().stop_agreed();
   const bool is_due = falls_due();
-  if (saves_.is_behind() && (is_due || is_last))
+  if (saves_.is_behind() && (is_due || is_last)) {
+    tell_waiting(adoption);
     saves_.write(is_last ? TrainingSaves::OnFailure::raise : TrainingSaves::OnFailure::report);
+  }
   if (is_last) adoption.end_unless_asked();
+}
+
+// Optimizers that step at different batches leave gradients of some parameters for a later update.
+void LoopKeeper::tell_waiting(const Adoption& adoption) {
+  if (has_told_waiting_ || !session_.state().job().is_root()) return;
+  for (const KeptOptimizer& each : optimizers_) {
+    const auto parameters =
+        std::visit([](auto* optimizer) { return parameters_of(*optimizer); }, each.held());
+    const auto waits = std::ranges::find_if(
+        parameters, [&](const at::Tensor& p) { return adoption.waiting_gradients().has(p); });
+    if (waits == parameters.end()) continue;
+    has_told_waiting_ = true;
+    return session_.state().job().log().warning(
+        concat("keep: expected an update for every gradient before a save, found parameter ",
+               models_->name_now(*waits),
+               " whose gradient waits; a save has no gradients, so a "
+               "resumed run differs: step all optimizers at the steps that are saved "
+               "(checkpoint.every_steps)"));
+  }
 }
 
 // Returns the prefix of a model's tensor names in a save.
@@ -239,6 +263,10 @@ void LoopKeeper::complete(std::vector<NamedTensor>& optimizer,
                                 [&](std::size_t place) { return keeps(first + place); });
     first += states.size();
   }
+}
+
+bool LoopKeeper::is_shard(const at::Tensor& tensor) const {
+  return sharding_ != nullptr && sharding_->saves().is_shard(tensor);
 }
 
 // First loads parameters that the ranks hold once into separate tensors: a save that does not fit

@@ -72,6 +72,7 @@ class LoopKeeper final : private TrainedState {
   Checkpoint capture() const override;
   void complete(std::vector<NamedTensor>& optimizer,
                 const std::function<bool(std::size_t place)>& keeps) const override;
+  bool is_shard(const at::Tensor& tensor) const override;
   Status restore(const Checkpoint& state, Handover handover) override;
   std::uint64_t equal_bits() const override { return counters_.hash(); }
   void show(const Loop& loop);
@@ -80,6 +81,7 @@ class LoopKeeper final : private TrainedState {
   void begin(Adoption& adoption);
   void save_if_due(Adoption& adoption);
   bool falls_due();
+  void tell_waiting(const Adoption& adoption);
   std::string prefix_of_model(std::size_t model) const;
   std::vector<NamedTensor> model_state() const;
   std::vector<std::unique_ptr<OptimizerPort>> ports() const;
@@ -99,6 +101,7 @@ class LoopKeeper final : private TrainedState {
   std::uint64_t steps_before_ = 0;  // steps of earlier processes
   std::uint64_t saves_due_ = 0;     // so far, by checkpoint.every_steps
   bool has_begun_ = false;
+  bool has_told_waiting_ = false;
 };
 
 }  // namespace cox::detail

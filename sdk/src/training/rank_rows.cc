@@ -82,8 +82,14 @@ std::uint64_t hash_of(const at::Tensor& buffer) {
       std::span(static_cast<const std::byte*>(dense.const_data_ptr()), dense.nbytes()));
 }
 
+// An unchanged buffer up to this size is saved all the same.
+constexpr std::size_t kSmallBytes = 64 << 10;
+
 std::string key_of(std::size_t buffer) {
   return concat("buffer", buffer);
+}
+std::string hash_key_of(std::size_t buffer) {
+  return concat("hash", buffer);
 }
 
 }  // namespace
@@ -103,6 +109,29 @@ RankRow::Parts row_of_generator(const c10::Device& device) {
       device.is_cpu() ? "the stream of random numbers" : "the device's stream of random numbers",
       [device] { return generator_state(device); },
       [device](const std::string& bytes) { return take_generator_state(device, bytes); }};
+}
+
+RankRow::Parts row_of_gradients(std::function<std::vector<at::Tensor>()> parameters) {
+  const auto bytes = [parameters] {
+    std::string has;
+    for (const at::Tensor& p : parameters()) {
+      const at::Tensor& gradient = p.grad();
+      has += gradient.defined() && gradient.layout() == at::kStrided ? '1' : '0';
+    }
+    return has.find('1') == has.npos ? std::string() : has;
+  };
+  const auto take = [parameters](const std::string& has) {
+    const std::vector<at::Tensor> all = parameters();
+    if (!has.empty() && has.size() != all.size())
+      return invalid_argument("expected ", all.size(), " parameters, found ", has.size());
+    const at::NoGradGuard no_grad;
+    for (std::size_t p = 0; p < has.size(); ++p) {
+      if (has[p] == '1' && all[p].requires_grad() && !all[p].grad().defined())
+        all[p].mutable_grad() = at::zeros_like(all[p]);
+    }
+    return ok_status();
+  };
+  return {"gradients", "which parameters have a gradient", bytes, take};
 }
 
 RankRow::Parts row_of(std::string_view name, TorchSampler& sampler) {
@@ -135,12 +164,16 @@ void OwnBuffers::note_equal(const AdoptedModels& models) {
   }
 }
 
-std::string OwnBuffers::changed() const {
+std::string OwnBuffers::bytes() const {
   torch::serialize::OutputArchive archive;
   bool has_some = false;
   for (std::size_t b = 0; b < buffers_.size(); ++b) {
-    if (hash_of(buffers_[b]) == hashes_[b]) continue;
-    archive.write(key_of(b), buffers_[b].detach(), /*is_buffer=*/true);
+    const std::uint64_t hash = hash_of(buffers_[b]);
+    const bool is_left_out = hash == hashes_[b] && buffers_[b].nbytes() > kSmallBytes;
+    archive.write(is_left_out ? hash_key_of(b) : key_of(b),
+                  is_left_out ? at::scalar_tensor(static_cast<std::int64_t>(hash), at::kLong)
+                              : buffers_[b].detach(),
+                  /*is_buffer=*/true);
     has_some = true;
   }
   if (!has_some) return {};
@@ -155,6 +188,13 @@ Status OwnBuffers::take(const std::string& bytes) const {
     const at::NoGradGuard no_grad;
     for (std::size_t b = 0; b < buffers_.size(); ++b) {
       at::Tensor saved;
+      if (archive.try_read(hash_key_of(b), saved, /*is_buffer=*/true)) {
+        const auto hash = static_cast<std::int64_t>(hash_of(buffers_[b]));
+        if (saved.item<std::int64_t>() != hash)
+          return failed_precondition("expected rank 0's values of buffer ", b,
+                                     ", which this rank had not changed when it saved, found that "
+                                     "rank 0 had changed them; let all ranks write the buffer");
+      }
       if (!archive.try_read(key_of(b), saved, /*is_buffer=*/true)) continue;
       if (saved.sizes() != buffers_[b].sizes() || saved.dtype() != buffers_[b].dtype())
         return invalid_argument(

@@ -41,19 +41,26 @@ class RankRow final : public Saving {
 
 // Returns the state of the device's default generator as a row.
 RankRow::Parts row_of_generator(const c10::Device& device);
+// Returns a row that says which of the parameters have a gradient. A resume gives these zeros: a
+// loop that clears gradients in place goes on with zeros, where an undefined gradient would make
+// its optimizer leave the parameter out. `parameters` is called whenever the row is saved or
+// loaded.
+RankRow::Parts row_of_gradients(std::function<std::vector<at::Tensor>()> parameters);
 // Returns the state of a torch sampler as a row. Each rank has its own position in its own order.
 RankRow::Parts row_of(std::string_view name, TorchSampler& sampler);
 
-// OwnBuffers finds buffers that differ between ranks. The ranks of an adopted loop begin with equal
-// buffers, and each rank continues with its own: running statistics, counters. A save holds rank
-// 0's buffers among its tensors, and the buffers that changed since in a row of each rank.
+// OwnBuffers saves buffers that may differ between ranks. The ranks of an adopted loop begin with
+// equal buffers, and each rank continues with its own: running statistics, counters. A save holds
+// rank 0's buffers among its tensors, and each rank's own ones in its row. A row has only the hash
+// of a large buffer that the rank did not change, because such buffers are mostly constants.
 class OwnBuffers {
  public:
   // Records the values of the buffers, which are equal on all ranks at the time of the call.
   void note_equal(const AdoptedModels& models);
-  // Returns the buffers that changed since note_equal(); empty if there are none.
-  std::string changed() const;
-  // Copies the result of changed() into the buffers. Returns invalid_argument for other buffers.
+  // Returns the buffers as bytes; empty if there are none.
+  std::string bytes() const;
+  // Copies the result of bytes() into the buffers. Returns invalid_argument for other buffers, and
+  // failed_precondition if rank 0 changed a large buffer that this rank had not changed.
   Status take(const std::string& bytes) const;
 
  private:

@@ -58,6 +58,9 @@ class TrainerState final : public detail::TrainedState {
     if (sharding_ == nullptr) return;
     sharding_->saves().complete(optimizer_.state(), optimizer, keeps);
   }
+  bool is_shard(const at::Tensor& tensor) const override {
+    return sharding_ != nullptr && sharding_->saves().is_shard(tensor);
+  }
   Status restore(const detail::Checkpoint& state, detail::Handover handover) override {
     return detail::restore(state, model_, optimizer_, handover);
   }

@@ -27,6 +27,7 @@
 #include "sdk/src/session/run_directory.h"
 #include "sdk/src/session/saved_rows.h"
 #include "sdk/src/session/tick_clock.h"
+#include "sdk/src/shard/sharding.h"
 #include "sdk/src/training/capabilities.h"
 
 namespace cox::detail {
@@ -239,6 +240,21 @@ std::vector<NamedTensor> TrainingSaves::part_states(OwnTensors own) const {
   return all;
 }
 
+// A part that the program adds is saved by rank 0 alone, which has only its own elements of a
+// shard.
+Status TrainingSaves::check_parts() const {
+  if (!Sharding::is_wanted(state_)) return ok_status();
+  for (const Part& part : parts_added_) {
+    for (const NamedTensor& each : part.of.state()) {
+      if (!parts_.trained.is_shard(each.tensor)) continue;
+      return failed_precondition("save: expected whole tensors in the state \"", part.name,
+                                 "\", found that shard.mode=state divided ", each.name,
+                                 "; nothing is saved: set shard.mode=off, or save a copy");
+    }
+  }
+  return ok_status();
+}
+
 Checkpoint TrainingSaves::capture() const {
   Checkpoint all = parts_.trained.capture();
   all.position = parts_.position;
@@ -433,10 +449,14 @@ bool TrainingSaves::is_finite() {
   }
   save_.compare(hash.value());
   if (not_finite.empty()) return true;
-  save_.lose(failed_precondition("save: expected finite weights, found that ", not_finite,
-                                 "; nothing is saved"));
-  if (state_.job().is_root()) state_.job().log().error(save_.lost().message());
+  lose(failed_precondition("save: expected finite weights, found that ", not_finite,
+                           "; nothing is saved"));
   return false;
+}
+
+void TrainingSaves::lose(const Status& why) {
+  save_.lose(why);
+  if (state_.job().is_root()) state_.job().log().error(why.message());
 }
 
 void TrainingSaves::begin(OnFailure on_failure) {
@@ -483,9 +503,13 @@ void TrainingSaves::settle() {
 void TrainingSaves::write(OnFailure on_failure) {
   const auto named = state_.job().world().name_calls("a save");
   finish_before();
+  const Status whole = check_parts();
   if (on_failure == OnFailure::raise) {
+    if (!whole.ok()) throw Error(whole, Error::Scope::all_ranks);
     check_weights();
     if (state_.control().is_started()) agreed_paces_ = agreed_paces(state_);
+  } else if (!whole.ok()) {
+    return lose(whole);
   } else if (!is_finite()) {
     return;
   }

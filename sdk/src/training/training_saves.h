@@ -131,6 +131,8 @@ class TrainingSaves {
   Status find_save(const std::function<Status(std::uint64_t step)>& read_step);
   void check_weights() const;  // collective
   bool is_finite();
+  Status check_parts() const;
+  void lose(const Status& why);
   std::string own_not_finite() const;
   bool is_alone() const { return state_.job().world_size() == 1; }
   void begin(OnFailure on_failure);

@@ -61,6 +61,8 @@ class TrainedState {
   // in parts. A rank gets the tensors that `keeps` names; the others become undefined. Collective.
   virtual void complete(std::vector<NamedTensor>& /*optimizer*/,
                         const std::function<bool(std::size_t place)>& /*keeps*/) const {}
+  // Returns whether the tensor holds only this rank's elements of a larger one.
+  virtual bool is_shard(const at::Tensor& /*tensor*/) const { return false; }
   // Restores the result of capture(). Local.
   virtual Status restore(const Checkpoint& state, Handover handover) = 0;
   // Copies what this rank holds of the model and its optimizer, and returns a function that puts

@@ -4,9 +4,12 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "coordinator/core/text.h"
+#include "coxswain/error.h"
 #include "coxswain/session.h"
 #include "tests/sdk/same_bits.h"
 #include "tests/sdk/session/solo.h"
@@ -91,5 +94,53 @@ TEST_SUITE("saves of sharded loops") {
         CHECK(same_bits(resumed.parameters[p], whole.parameters[p]));
       }
     }
+  }
+
+  TEST_CASE("a state of the program's own that was divided is not saved, and the end says so") {
+    std::optional<SharedFolder> folder;
+    {
+      Session session = solo_session();
+      folder.emplace(session);
+      session.finish();
+    }
+    std::string text = "no error";
+    try {
+      Session session =
+          solo_session({kSharded[0], kSharded[1], "--cox.checkpoint.directory=" + folder->text(),
+                        "--cox.checkpoint.every_steps=2"});
+      const auto model = cox::test::make_loop_model("language");
+      torch::optim::SGD optimizer(model->parameters(), 0.01);
+      session.adopt(*model);
+      Tensors slow;
+      session.add_state("slow weights",
+                        {.state =
+                             [&slow] {
+                               std::vector<NamedTensor> named;
+                               for (const at::Tensor& each : slow)
+                                 named.push_back({concat("w", named.size()), each});
+                               return named;
+                             },
+                         .load = [](std::span<const NamedTensor>) { return Status(); }});
+      std::int64_t epoch = 0, batch = 0;
+      for (; batch < 4; ++batch) {
+        session.keep(optimizer, epoch, batch);
+        optimizer.zero_grad();
+        model->loss(static_cast<int>(batch), session.rank()).backward();
+        optimizer.step();
+        const at::NoGradGuard no_grad;
+        const bool is_first = slow.empty();
+        for (std::size_t i = 0; i < model->parameters().size(); ++i) {
+          const at::Tensor& p = model->parameters()[i];
+          if (is_first) slow.push_back(p.detach().clone());
+          slow[i].lerp_(p, 0.5);
+          p.copy_(slow[i]);
+        }
+      }
+      session.finish();
+    } catch (const Error& error) {
+      text = error.what();
+    }
+    CAPTURE(text);
+    CHECK(text.find("whole tensors in the state \"slow weights\"") != text.npos);
   }
 }

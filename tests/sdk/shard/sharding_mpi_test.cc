@@ -66,7 +66,7 @@ std::string mapping_of(const void* address) {
   return {};
 }
 
-// What a process holds besides its tensors.
+// The memory and the files of a process, besides its tensors.
 struct Held {
   std::size_t descriptors = 0;
   std::size_t shared_mappings = 0;
@@ -122,6 +122,34 @@ std::vector<at::Tensor> trained_together(const Flags& flags) {
   session.finish();
   std::vector<at::Tensor> values;
   for (const at::Tensor& each : parameters) values.push_back(each.detach().clone());
+  return values;
+}
+
+// Trains with a Reducer. One step has no sample on any rank, one is given up by the last rank, and
+// rank 0 has two steps more. Returns the parameters.
+std::vector<at::Tensor> trained_with_gaps(const Flags& flags) {
+  Session session = solo_session(flags);
+  nn::Sequential net = small_net();
+  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  std::vector<at::Tensor> values;
+  {
+    Reducer reducer(session, *net);
+    const auto update = [&](const ReductionOutcome& outcome) {
+      if (outcome.finite) optimizer.step();
+      optimizer.zero_grad();
+    };
+    for (int step = 0; step < (session.rank() == 0 ? 10 : 8); ++step) {
+      StepScope scope = session.step();
+      torch::manual_seed(50 + session.rank() + step);
+      const at::Tensor loss = net->forward(torch::randn({4, 16})).pow(2).mean();
+      reducer.backward(scope, loss, step == 3 ? 0 : 4);
+      if (step == 5 && session.rank() == session.world_size() - 1) reducer.abandon();
+      update(reducer.average(scope));
+    }
+    reducer.join([&](StepScope&, const ReductionOutcome& outcome) { update(outcome); });
+    for (const at::Tensor& p : net->parameters()) values.push_back(p.detach().clone());
+  }
+  session.finish();
   return values;
 }
 
@@ -270,6 +298,45 @@ TEST_SUITE("sharding") {
     CHECK(total("coxswain_shared_writes_total") >= 3 * 5);  // of three parameters; less the last
     CHECK(total("coxswain_shared_new_sequences_total") == 1);
     CHECK(total("coxswain_shared_waits_total") >= 0);
+  }
+
+  TEST_CASE(
+      "steps without an average, and a rank that joins, leave the bits of replicated training") {
+    const auto sharded_too = trained_with_gaps({"--cox.shard.mode=state", "--cox.shard.grain=16"});
+    const auto replicated = trained_with_gaps({});
+    REQUIRE(sharded_too.size() == replicated.size());
+    for (std::size_t i = 0; i < replicated.size(); ++i)
+      CHECK(sdk_test::same_bits(sharded_too[i], replicated[i]));
+  }
+
+  TEST_CASE("a write through a view of a divided state is refused by name, a read is not") {
+    using View = at::Tensor (*)(const at::Tensor&);
+    const View views[] = {[](const at::Tensor& t) { return t[0]; },
+                          [](const at::Tensor& t) { return t.slice(0, 1, 3); },
+                          [](const at::Tensor& t) { return t.view({-1}); },
+                          [](const at::Tensor& t) { return t.t(); },
+                          [](const at::Tensor& t) { return t.unbind()[2]; }};
+    for (const View& view : views) {
+      const std::string text = refusal_of([&] {
+        Session session = sharded();
+        nn::Sequential net = small_net();
+        session.adopt(*net);
+        torch::optim::Adam optimizer(net->parameters(), 0.01);
+        for (int step = 0; step < 2; ++step) {
+          optimizer.zero_grad();
+          backward(net, session.rank());
+          optimizer.step();
+        }
+        const at::NoGradGuard no_grad;
+        const auto& state = static_cast<torch::optim::AdamParamState&>(
+            *optimizer.state().at(net->parameters()[0].unsafeGetTensorImpl()));
+        const at::Tensor part = view(state.exp_avg());
+        CHECK(part.abs().sum().item<double>() > 0);
+        part.zero_();
+      });
+      CHECK(says(text, "the optimizer's state of 0.weight"));
+      CHECK(says(text, "found aten::zero_ on a view of it"));
+    }
   }
 
   TEST_CASE("a thousand steps leak nothing, and the end gives all shared memory back") {
