@@ -20,7 +20,7 @@ void AdoptedModel::note_gradients() {
   }
 }
 
-bool AdoptedModel::has_new_gradient(std::size_t parameter) const {
+bool AdoptedModel::is_new_gradient(std::size_t parameter) const {
   const at::Tensor& gradient = parameters[parameter].grad();
   if (!gradient.defined()) return false;
   return gradient.unsafeGetTensorImpl() != versions[parameter].gradient ||
@@ -29,7 +29,7 @@ bool AdoptedModel::has_new_gradient(std::size_t parameter) const {
 
 bool AdoptedModel::has_new_gradient() const {
   for (std::size_t i = 0; i < versions.size(); ++i) {
-    if (has_new_gradient(i)) return true;
+    if (is_new_gradient(i)) return true;
   }
   return false;
 }
@@ -143,7 +143,7 @@ void WaitingGradients::came(const AdoptedModels& models) {
   came_in_step_ = true;
   for (const AdoptedModel& model : models.all()) {
     for (std::size_t p = 0; p < model.versions.size(); ++p) {
-      if (model.has_new_gradient(p)) parameters_.insert(storage_impl(model.parameters[p]));
+      if (model.is_new_gradient(p)) parameters_.insert(storage_impl(model.parameters[p]));
     }
   }
 }

@@ -54,7 +54,7 @@ struct AdoptedModel {
   // since.
   void note_gradients();
   bool has_new_gradient() const;
-  bool has_new_gradient(std::size_t parameter) const;
+  bool is_new_gradient(std::size_t parameter) const;
   // Records the parameters' forms and strides, and whether each requires gradients. is_as_noted()
   // then tells whether all are unchanged.
   void note_forms();
