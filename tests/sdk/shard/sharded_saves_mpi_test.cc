@@ -111,6 +111,7 @@ TEST_SUITE("saves of sharded loops") {
       const auto model = cox::test::make_loop_model("language");
       torch::optim::SGD optimizer(model->parameters(), 0.01);
       session.adopt(*model);
+      const Tensors parameters = model->parameters();
       Tensors slow;
       session.add_state("slow weights",
                         {.state =
@@ -128,12 +129,10 @@ TEST_SUITE("saves of sharded loops") {
         model->loss(static_cast<int>(batch), session.rank()).backward();
         optimizer.step();
         const at::NoGradGuard no_grad;
-        const bool is_first = slow.empty();
-        for (std::size_t i = 0; i < model->parameters().size(); ++i) {
-          const at::Tensor& p = model->parameters()[i];
-          if (is_first) slow.push_back(p.detach().clone());
-          slow[i].lerp_(p, 0.5);
-          p.copy_(slow[i]);
+        for (std::size_t i = 0; i < parameters.size(); ++i) {
+          if (slow.size() == i) slow.push_back(parameters[i].detach().clone());
+          slow[i].lerp_(parameters[i], 0.5);
+          parameters[i].copy_(slow[i]);
         }
       }
       session.finish();
