@@ -11,6 +11,7 @@
 #include "coordinator/core/text.h"
 #include "coxswain/error.h"
 #include "coxswain/session.h"
+#include "coxswain/trainer.h"
 #include "tests/sdk/same_bits.h"
 #include "tests/sdk/session/solo.h"
 #include "tests/sdk/shard/sharded_loops.h"
