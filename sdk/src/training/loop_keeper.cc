@@ -65,7 +65,7 @@ LoopKeeper::LoopKeeper(Session session)
   position_.seed = session_.config().run.seed;
   add_row(row_of_generator(at::kCPU));
   if (!session_.device().is_cpu()) add_row(row_of_generator(session_.device()));
-  // Ranks that hold gradients once set them anew in each step.
+  // Sharded ranks set .grad anew in each step, so their saves need no such row.
   add_row(row_of_gradients(
       [this] { return sharding_ == nullptr ? models_->parameters() : std::vector<at::Tensor>(); }));
   if (session_.world_size() == 1) return;

@@ -82,7 +82,7 @@ std::uint64_t hash_of(const at::Tensor& buffer) {
       std::span(static_cast<const std::byte*>(dense.const_data_ptr()), dense.nbytes()));
 }
 
-// An unchanged buffer up to this size is saved all the same.
+// A row has all buffers of up to so many bytes, and larger ones if they changed.
 constexpr std::size_t kSmallBytes = 64 << 10;
 
 std::string key_of(std::size_t buffer) {
@@ -170,7 +170,9 @@ std::string OwnBuffers::bytes() const {
   bool has_some = false;
   for (std::size_t b = 0; b < buffers_.size(); ++b) {
     const std::uint64_t hash = hash_of(buffers_[b]);
-    const bool is_left_out = hash == hashes_[b] && buffers_[b].nbytes() > kSmallBytes;
+    const bool is_large =
+        buffers_[b].layout() != at::kStrided || buffers_[b].nbytes() > kSmallBytes;
+    const bool is_left_out = is_large && hash == hashes_[b];
     archive.write(is_left_out ? hash_key_of(b) : key_of(b),
                   is_left_out ? at::scalar_tensor(static_cast<std::int64_t>(hash), at::kLong)
                               : buffers_[b].detach(),
